@@ -1,0 +1,1 @@
+"""Engines: what runs a graph forward, backward, and a whole training step."""

@@ -1,0 +1,53 @@
+"""Every error this package raises on purpose.
+
+Each class derives from :class:`OnnxSGDError`, so that one ``except`` catches them all, and from the
+builtin that a user would expect, so that code which knows nothing of this package works too.
+"""
+
+__all__ = [
+    "ConvergenceError",
+    "EngineError",
+    "GraphError",
+    "MissingRuntimeError",
+    "NotTrainableError",
+    "OnnxSGDError",
+    "ParameterError",
+    "ParameterTypeError",
+    "UnsupportedError",
+]
+
+
+class OnnxSGDError(Exception):
+    """Base class of every error this package raises on purpose."""
+
+
+class ParameterError(OnnxSGDError, ValueError):
+    """An argument has the right type and a value that is not accepted."""
+
+
+class ParameterTypeError(OnnxSGDError, TypeError):
+    """An argument has a type that is not accepted."""
+
+
+class GraphError(OnnxSGDError, ValueError):
+    """A model cannot be read, is not valid ONNX, or does not fit the data."""
+
+
+class NotTrainableError(GraphError):
+    """A model holds something that gradients cannot pass, or nothing to train."""
+
+
+class UnsupportedError(OnnxSGDError, NotImplementedError):
+    """The request is legal, but nothing here implements it."""
+
+
+class EngineError(OnnxSGDError, RuntimeError):
+    """The gradient engine or the runtime failed, or was called out of order."""
+
+
+class MissingRuntimeError(OnnxSGDError, ImportError):
+    """The runtime that a request needs is not installed, or the wrong one is."""
+
+
+class ConvergenceError(OnnxSGDError, RuntimeError):
+    """The loss or the weights are no longer finite."""

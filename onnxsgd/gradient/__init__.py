@@ -1,0 +1,1 @@
+"""The gradient of a graph, as a graph."""

@@ -1,0 +1,1 @@
+"""Graphs: load, convert, rewrite, choose what to train."""

@@ -1,0 +1,77 @@
+"""The two forms of a model, and the small questions every room asks of it.
+
+At the public boundary a model is an ``onnx.ModelProto``; inside, passes work on an ``onnx_ir.Model``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+import onnx_ir as ir
+
+__all__ = [
+    "REAL_TYPES",
+    "find_value",
+    "graph_names",
+    "real_initializers",
+    "to_ir",
+    "to_proto",
+    "unique_name",
+]
+
+#: The element types that gradients are defined on.
+REAL_TYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE})
+
+
+def to_ir(model: onnx.ModelProto) -> ir.Model:
+    """Return an ``onnx_ir.Model`` that shares nothing with `model`."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return ir.from_proto(copy)
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """Return `model` as a ``ModelProto``."""
+    return ir.to_proto(model)
+
+
+def graph_names(graph: ir.Graph) -> set[str]:
+    """Return every tensor name that `graph` and its subgraphs use."""
+    names = {value.name for value in graph.inputs if value.name}
+    names.update(graph.initializers)
+    for node in graph.all_nodes():
+        names.update(value.name for value in node.outputs if value.name)
+        names.update(value.name for value in node.inputs if value is not None and value.name)
+    return names
+
+
+def unique_name(base: str, existing: set[str]) -> str:
+    """Return `base`, or `base` with the first free number behind it, and add it to `existing`."""
+    name, count = base, 0
+    while name in existing:
+        count += 1
+        name = f"{base}_{count}"
+    existing.add(name)
+    return name
+
+
+def find_value(graph: ir.Graph, name: str) -> ir.Value | None:
+    """Return the value called `name`: an input, an initializer or a node's output; None if there is none."""
+    if name in graph.initializers:
+        return graph.initializers[name]
+    for value in _named_values(graph):
+        if value.name == name:
+            return value
+    return None
+
+
+def real_initializers(graph: ir.Graph) -> list[ir.Value]:
+    """Return the initializers of `graph` whose elements are floating-point numbers, in graph order."""
+    return [value for value in graph.initializers.values() if value.dtype in REAL_TYPES]
+
+
+def _named_values(graph: ir.Graph) -> Iterable[ir.Value]:
+    yield from graph.inputs
+    for node in graph:
+        yield from node.outputs

@@ -1,0 +1,1 @@
+"""The objective: losses and penalties attached to a graph."""
