@@ -61,7 +61,7 @@ class Loss(ABC):
 
     @abstractmethod
     def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
-        """Build the loss, of shape [n_samples, n_outputs], or [n_samples, 1] if outputs are summed already."""
+        """Build the loss: [n_samples, n_outputs], or [n_samples, 1] where outputs are summed already."""
 
     def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value | None:
         """Build the derivative of the loss by `raw_prediction`, of the same shape; None: by the engine."""

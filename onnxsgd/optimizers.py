@@ -1,0 +1,268 @@
+"""Optimizers: how a gradient changes a weight, as a short ONNX formula.
+
+An optimizer is a small frozen object. For each weight it keeps the tensors named in `slots`, of the
+weight's shape, which start at zero. `update` builds the new weight and the new slots; `scalars` gives the
+numbers that update needs at one step, which enter the graph as inputs, so that a search over them
+compiles nothing anew.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Optimizer", "make_optimizer"]
+
+
+class Optimizer(ABC):
+    """Base class of the optimizers."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The names of the tensors kept for each weight."""
+        return ()
+
+    @property
+    def structure(self) -> tuple[Any, ...]:
+        """What the formula depends on: equal structures have the same graph."""
+        return (type(self).__name__,)
+
+    @abstractmethod
+    def scalars(self, t: int, eta: float, l2: float) -> dict[str, float]:
+        """Return the numbers of update `t` (1, 2, ...) at rate `eta` under an l2 penalty of strength `l2`.
+
+        The names are the same at each update.
+        """
+
+    @abstractmethod
+    def update(
+        self,
+        op: Any,
+        weight: ir.Value,
+        gradient: ir.Value,
+        slots: tuple[ir.Value, ...],
+        scalars: Mapping[str, ir.Value],
+        penalised: bool,
+    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
+        """Build the new weight and the new slots; `penalised`: the l2 penalty applies to this weight."""
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Stochastic gradient descent, plain or with momentum.
+
+    ::
+
+        v = momentum v - eta gradient - decay w,  decay = min(1, eta l2)
+        w = w + v                                     plain and momentum
+        w = w + momentum v - eta gradient - decay w   Nesterov
+
+    Parameters
+    ----------
+    momentum : float, default=0.0
+        The share of the last step that is kept, 0 <= momentum < 1.
+    nesterov : bool, default=False
+        Whether to look ahead along the momentum.
+
+    References
+    ----------
+    I. Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013.
+    """
+
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise ParameterError(
+                f"momentum={self.momentum!r} is not accepted: it must be a number in [0, 1)."
+            )
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("velocity",) if self.momentum > 0 else ()
+
+    @property
+    def structure(self) -> tuple[Any, ...]:
+        return ("SGD", self.momentum > 0, self.momentum > 0 and self.nesterov)
+
+    def scalars(self, t: int, eta: float, l2: float) -> dict[str, float]:
+        scalars = {"rate": eta, "decay": min(1.0, eta * l2)}
+        return scalars | {"momentum": self.momentum} if self.momentum > 0 else scalars
+
+    def update(
+        self,
+        op: Any,
+        weight: ir.Value,
+        gradient: ir.Value,
+        slots: tuple[ir.Value, ...],
+        scalars: Mapping[str, ir.Value],
+        penalised: bool,
+    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
+        step = op.Mul(gradient, scalars["rate"])
+        if penalised:
+            step = op.Add(step, op.Mul(weight, scalars["decay"]))
+        if not slots:
+            return op.Sub(weight, step), ()
+        velocity = op.Sub(op.Mul(slots[0], scalars["momentum"]), step)
+        if not self.nesterov:
+            return op.Add(weight, velocity), (velocity,)
+        ahead = op.Sub(op.Mul(velocity, scalars["momentum"]), step)
+        return op.Add(weight, ahead), (velocity,)
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adaptive moment estimation; the l2 penalty is part of the gradient.
+
+    ::
+
+        g = gradient + l2 w
+        m = beta_1 m + (1 - beta_1) g
+        v = beta_2 v + (1 - beta_2) g^2
+        w = w - eta / (1 - beta_1^t) m / (sqrt(v / (1 - beta_2^t)) + epsilon)
+
+    Parameters
+    ----------
+    beta_1, beta_2 : float, default=0.9, 0.999
+        How slowly the first and second moments forget, in [0, 1).
+    epsilon : float, default=1e-8
+        Keeps the division finite, > 0.
+
+    References
+    ----------
+    D. P. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015.
+    """
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        for name in ("beta_1", "beta_2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ParameterError(
+                    f"{name}={getattr(self, name)!r} is not accepted: it must be a number in [0, 1)."
+                )
+        if not self.epsilon > 0:
+            raise ParameterError(f"epsilon={self.epsilon!r} is not accepted: it must be a number > 0.")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("first_moment", "second_moment")
+
+    def scalars(self, t: int, eta: float, l2: float) -> dict[str, float]:
+        return {
+            "step_size": eta / (1.0 - self.beta_1**t),
+            "scale": 1.0 / math.sqrt(1.0 - self.beta_2**t),
+            "beta_1": self.beta_1,
+            "rest_1": 1.0 - self.beta_1,
+            "beta_2": self.beta_2,
+            "rest_2": 1.0 - self.beta_2,
+            "epsilon": self.epsilon,
+            "decay": self._decay(eta, l2),
+        }
+
+    def update(
+        self,
+        op: Any,
+        weight: ir.Value,
+        gradient: ir.Value,
+        slots: tuple[ir.Value, ...],
+        scalars: Mapping[str, ir.Value],
+        penalised: bool,
+    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
+        if penalised:
+            weight, gradient = self._penalise(op, weight, gradient, scalars["decay"])
+        first = op.Add(op.Mul(slots[0], scalars["beta_1"]), op.Mul(gradient, scalars["rest_1"]))
+        square = op.Mul(gradient, gradient)
+        second = op.Add(op.Mul(slots[1], scalars["beta_2"]), op.Mul(square, scalars["rest_2"]))
+        size = op.Add(op.Mul(op.Sqrt(second), scalars["scale"]), scalars["epsilon"])
+        return op.Sub(weight, op.Mul(op.Div(first, size), scalars["step_size"])), (first, second)
+
+    def _decay(self, eta: float, l2: float) -> float:
+        return l2
+
+    def _penalise(
+        self, op: Any, weight: ir.Value, gradient: ir.Value, decay: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        return weight, op.Add(gradient, op.Mul(weight, decay))
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam with the l2 penalty taken out of the moments (decoupled weight decay).
+
+    ::
+
+        w = (1 - eta l2) w,  then as Adam with g = gradient
+
+    The strength of the decay is the penalty's: `alpha`, times ``1 - l1_ratio`` for "elasticnet".
+
+    Parameters
+    ----------
+    beta_1, beta_2 : float, default=0.9, 0.999
+        How slowly the first and second moments forget, in [0, 1).
+    epsilon : float, default=1e-8
+        Keeps the division finite, > 0.
+
+    References
+    ----------
+    I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", ICLR 2019.
+    """
+
+    def _decay(self, eta: float, l2: float) -> float:
+        return min(1.0, eta * l2)
+
+    def _penalise(
+        self, op: Any, weight: ir.Value, gradient: ir.Value, decay: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        return op.Sub(weight, op.Mul(weight, decay)), gradient
+
+
+#: How each name makes an optimizer of the parameters `momentum` and `nesterov`.
+OPTIMIZERS: dict[str, Callable[[float, bool], Optimizer]] = {
+    "sgd": lambda momentum, nesterov: SGD(momentum, nesterov),
+    "adam": lambda momentum, nesterov: Adam(),
+    "adamw": lambda momentum, nesterov: AdamW(),
+}
+
+
+def make_optimizer(optimizer: str | Optimizer, momentum: float, nesterov: bool) -> Optimizer:
+    """Return `optimizer` as an object.
+
+    Parameters
+    ----------
+    optimizer : {"sgd", "adam", "adamw"} or Optimizer
+        A name or an object.
+    momentum, nesterov : float, bool
+        What "sgd" is made of. Anything else refuses a momentum of its own.
+
+    Raises
+    ------
+    ParameterError
+        If the name is unknown, or if `momentum` or `nesterov` is set where it would have no effect.
+    ParameterTypeError
+        If `optimizer` is neither a name nor an optimizer.
+    """
+    legal = f"it must be one of {sorted(OPTIMIZERS)} or an Optimizer"
+    if not isinstance(optimizer, str | Optimizer):
+        raise ParameterTypeError(f"optimizer={optimizer!r} is not accepted: {legal}.")
+    if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
+        raise ParameterError(f"optimizer={optimizer!r} is not accepted: {legal}.")
+    if optimizer != "sgd" and (momentum != 0 or nesterov):
+        raise ParameterError(
+            f"momentum={momentum!r}, nesterov={nesterov!r} have no effect on optimizer={optimizer!r}: "
+            "use optimizer='sgd', or give the optimizer object its own."
+        )
+    if optimizer == "sgd" and nesterov and momentum == 0:
+        raise ParameterError("nesterov=True has no effect without momentum: set momentum in (0, 1).")
+    return optimizer if isinstance(optimizer, Optimizer) else OPTIMIZERS[optimizer](momentum, nesterov)

@@ -1,0 +1,73 @@
+"""Penalties on the weights: how much of each norm is added to the mean loss.
+
+::
+
+    penalty = l1 ||w||_1 + l2 / 2 ||w||_2^2
+
+summed over all trained weights; intercepts are never penalised. The names and the strengths are those of
+scikit-learn's ``SGDRegressor`` and ``SGDClassifier``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxsgd.exceptions import ParameterError
+
+__all__ = ["PENALTIES", "Penalty", "make_penalty"]
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """The strengths of the two norms.
+
+    Attributes
+    ----------
+    l1, l2 : float
+        Coefficients of the absolute norm and of half the squared norm, >= 0.
+    """
+
+    l1: float = 0.0
+    l2: float = 0.0
+
+    def value(self, weights: Iterable[np.ndarray]) -> float:
+        """Return the penalty on `weights`, summed in float64."""
+        total = 0.0
+        for weight in weights:
+            wide = np.asarray(weight, dtype=np.float64)
+            total += self.l1 * float(np.abs(wide).sum()) + 0.5 * self.l2 * float(np.square(wide).sum())
+        return total
+
+
+#: How each name splits the strength `alpha` between the norms, given `l1_ratio`.
+PENALTIES: dict[str | None, Callable[[float, float], Penalty]] = {
+    "l2": lambda alpha, l1_ratio: Penalty(l2=alpha),
+    "l1": lambda alpha, l1_ratio: Penalty(l1=alpha),
+    "elasticnet": lambda alpha, l1_ratio: Penalty(l1=alpha * l1_ratio, l2=alpha * (1.0 - l1_ratio)),
+    None: lambda alpha, l1_ratio: Penalty(),
+}
+
+
+def make_penalty(name: str | None, alpha: float, l1_ratio: float) -> Penalty:
+    """Return the penalty called `name`.
+
+    Parameters
+    ----------
+    name : {"l2", "l1", "elasticnet", None}
+        Which norms to use.
+    alpha : float
+        The strength, >= 0.
+    l1_ratio : float
+        The share of the absolute norm in "elasticnet", from 0 to 1.
+
+    Raises
+    ------
+    ParameterError
+        If `name` is none of these.
+    """
+    if name not in PENALTIES:
+        raise ParameterError(f"penalty={name!r} is not accepted: it must be one of {list(PENALTIES)}.")
+    return PENALTIES[name](alpha, l1_ratio)

@@ -1,0 +1,218 @@
+"""Learning-rate schedules: the rate of each update, as a function of the update's number.
+
+A schedule is a small frozen object. ``rate(t, eta)`` gives the rate of update `t` (1, 2, ...), `eta` being
+the rate that is in force; ``after_plateau(eta)`` says how to go on when the loss stops improving. A plain
+callable ``t -> rate`` serves as well.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+
+__all__ = ["SCHEDULES", "Adaptive", "Constant", "InvScaling", "Optimal", "Schedule", "make_schedule"]
+
+
+class Schedule(ABC):
+    """Base class of the schedules."""
+
+    @property
+    @abstractmethod
+    def initial(self) -> float:
+        """The rate of the first update."""
+
+    @abstractmethod
+    def rate(self, t: int, eta: float) -> float:
+        """Return the rate of update `t`, counted from 1, where `eta` is the rate in force."""
+
+    def after_plateau(self, eta: float) -> float | None:
+        """Return the rate to go on with after a plateau, or None to stop."""
+        return None
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same rate at each update.
+
+    Parameters
+    ----------
+    eta0 : float, default=0.01
+        The rate, > 0.
+    """
+
+    eta0: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_positive("eta0", self.eta0)
+
+    @property
+    def initial(self) -> float:
+        return self.eta0
+
+    def rate(self, t: int, eta: float) -> float:
+        return eta
+
+
+@dataclass(frozen=True)
+class Adaptive(Constant):
+    """A constant rate that is divided each time the loss stops improving.
+
+    Parameters
+    ----------
+    eta0 : float, default=0.01
+        The first rate, > 0.
+    divisor : float, default=5.0
+        What the rate is divided by on a plateau, > 1.
+    eta_min : float, default=1e-6
+        Training stops at a plateau once the rate is not above this value.
+    """
+
+    divisor: float = 5.0
+    eta_min: float = 1e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.divisor > 1:
+            raise ParameterError(f"divisor={self.divisor!r} is not accepted: it must be a number > 1.")
+
+    def after_plateau(self, eta: float) -> float | None:
+        return eta / self.divisor if eta > self.eta_min else None
+
+
+@dataclass(frozen=True)
+class InvScaling(Schedule):
+    """A rate that falls with a power of the update's number.
+
+    ::
+
+        rate = eta0 / t^power_t
+
+    Parameters
+    ----------
+    eta0 : float, default=0.01
+        The first rate, > 0.
+    power_t : float, default=0.25
+        The exponent.
+    """
+
+    eta0: float = 0.01
+    power_t: float = 0.25
+
+    def __post_init__(self) -> None:
+        _check_positive("eta0", self.eta0)
+
+    @property
+    def initial(self) -> float:
+        return self.eta0
+
+    def rate(self, t: int, eta: float) -> float:
+        return self.eta0 / t**self.power_t
+
+
+@dataclass(frozen=True)
+class Optimal(Schedule):
+    """Bottou's schedule, whose scale follows from the strength of the penalty.
+
+    ::
+
+        rate = 1 / (alpha (t0 + t - 1)),  t0 = 1 / (alpha s),  s = sqrt(1 / sqrt(alpha))
+
+    so that the first rate is `s`, the size that a weight is expected to have.
+
+    Parameters
+    ----------
+    alpha : float, default=1e-4
+        The strength of the penalty, > 0.
+
+    References
+    ----------
+    L. Bottou, "Stochastic Gradient Descent Tricks", Neural Networks: Tricks of the Trade, 2012.
+    """
+
+    alpha: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise ParameterError(
+                f"alpha={self.alpha!r} is not accepted: alpha must be > 0 since learning_rate is 'optimal'."
+            )
+
+    @property
+    def initial(self) -> float:
+        return math.sqrt(1.0 / math.sqrt(self.alpha))
+
+    def rate(self, t: int, eta: float) -> float:
+        return 1.0 / (self.alpha * (1.0 / (self.initial * self.alpha) + t - 1))
+
+
+@dataclass(frozen=True)
+class _Function(Schedule):
+    """A schedule made of a plain callable ``t -> rate``."""
+
+    function: Callable[[int], float]
+
+    @property
+    def initial(self) -> float:
+        return self.rate(1, math.nan)
+
+    def rate(self, t: int, eta: float) -> float:
+        rate = float(self.function(t))
+        if not 0 <= rate < math.inf:
+            raise ParameterError(
+                f"learning_rate({t}) returned {rate!r}: a schedule must return finite numbers >= 0."
+            )
+        return rate
+
+
+#: How each name makes a schedule of the parameters `eta0`, `power_t` and `alpha`.
+SCHEDULES: dict[str, Callable[[float, float, float], Schedule]] = {
+    "constant": lambda eta0, power_t, alpha: Constant(eta0),
+    "optimal": lambda eta0, power_t, alpha: Optimal(alpha),
+    "invscaling": lambda eta0, power_t, alpha: InvScaling(eta0, power_t),
+    "adaptive": lambda eta0, power_t, alpha: Adaptive(eta0),
+}
+
+
+def make_schedule(
+    schedule: str | Schedule | Callable[[int], float], eta0: float, power_t: float, alpha: float
+) -> Schedule:
+    """Return `schedule` as an object.
+
+    Parameters
+    ----------
+    schedule : {"constant", "optimal", "invscaling", "adaptive"}, Schedule or callable
+        A name, an object, or a function of the update's number.
+    eta0, power_t, alpha : float
+        What a named schedule is made of; an object brings its own.
+
+    Raises
+    ------
+    ParameterError
+        If the name is unknown.
+    ParameterTypeError
+        If `schedule` is neither a name, nor a schedule, nor callable.
+    """
+    if isinstance(schedule, Schedule):
+        return schedule
+    if isinstance(schedule, str):
+        if schedule not in SCHEDULES:
+            raise ParameterError(
+                f"learning_rate={schedule!r} is not accepted: it must be one of {sorted(SCHEDULES)}, "
+                "a Schedule or a callable."
+            )
+        return SCHEDULES[schedule](eta0, power_t, alpha)
+    if callable(schedule):
+        return _Function(schedule)
+    raise ParameterTypeError(
+        f"learning_rate={schedule!r} is not accepted: it must be one of {sorted(SCHEDULES)}, "
+        "a Schedule or a callable."
+    )
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ParameterError(f"{name}={value!r} is not accepted: it must be a number > 0.")
