@@ -1,0 +1,93 @@
+"""Batches: in which order, with which weights, and into which buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Batches", "EpochPlan"]
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The rows of one epoch.
+
+    Attributes
+    ----------
+    rows : ndarray of shape [n_batches, batch_size]
+        Indices of samples. The last batch is filled up with repeated rows, whose weight is zero.
+    sample_weight : ndarray of shape [n_batches, batch_size, 1]
+        Normalised weights: of sum 1 in each batch; with ``batch_size=1`` the weights as they are, there
+        being nothing to take the mean of.
+    totals : ndarray of shape [n_batches]
+        What the loss of a batch counts for in the mean over the epoch.
+    """
+
+    rows: np.ndarray
+    sample_weight: np.ndarray
+    totals: np.ndarray
+
+    def mean_loss(self, losses: np.ndarray) -> float:
+        """Return the weighted mean loss of the epoch, given the losses of its batches."""
+        return float(losses @ self.totals)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The training data, cut into batches.
+
+    Parameters
+    ----------
+    features : dict of ndarray
+        Data inputs of the graph, each of shape [n_samples, ...].
+    target : ndarray of shape [n_samples, n_outputs]
+        The target, encoded for the loss.
+    sample_weight : ndarray of shape [n_samples]
+        Weights of the samples, all > 0.
+    batch_size : int
+        Rows of a batch.
+    """
+
+    features: Mapping[str, np.ndarray]
+    target: np.ndarray
+    sample_weight: np.ndarray
+    batch_size: int
+
+    @property
+    def n_batches(self) -> int:
+        """How many batches, the last short one included, an epoch has."""
+        return -(-len(self.target) // self.batch_size)
+
+    def plan(self, order: np.ndarray) -> EpochPlan:
+        """Return the batches of an epoch that takes the samples in the given order, each of them once."""
+        n_missing = self.n_batches * self.batch_size - len(order)
+        rows = np.concatenate([order, np.repeat(order[-1:], n_missing)])
+        weight = self.sample_weight[rows]
+        weight[len(order) :] = 0
+        weight = weight.reshape(self.n_batches, self.batch_size, 1)
+        totals = weight.sum(axis=(1, 2))
+        if self.batch_size == 1:
+            scale = np.full(self.n_batches, 1.0 / totals.sum())
+        else:
+            weight = weight / totals[:, None, None]
+            scale = totals / totals.sum()
+        return EpochPlan(rows.reshape(self.n_batches, self.batch_size), weight, scale)
+
+    def fill(
+        self,
+        plan: EpochPlan,
+        features: Mapping[str, np.ndarray],
+        target: np.ndarray,
+        sample_weight: np.ndarray,
+    ) -> Iterator[int]:
+        """Copy batch after batch into the given buffers, and yield its number."""
+        sources = [(self.features[name], buffer) for name, buffer in features.items()]
+        sources.append((self.target, target))
+        for number, rows in enumerate(plan.rows):
+            for source, buffer in sources:
+                # With mode="raise" numpy would gather into a temporary array first.
+                np.take(source, rows, axis=0, out=buffer, mode="clip")
+            sample_weight[...] = plan.sample_weight[number]
+            yield number

@@ -1,0 +1,98 @@
+"""Split a graph where training begins: what lies before is computed once for each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
+
+__all__ = ["BATCH", "SplitGraph", "split_frozen"]
+
+#: The symbol that stands for the number of samples.
+BATCH = "n_samples"
+
+
+@dataclass(frozen=True)
+class SplitGraph:
+    """A graph in two parts.
+
+    Attributes
+    ----------
+    features : tuple of str
+        Tensors of the whole graph that the frozen part hands over; each has one row for each sample.
+    is_trivial : bool
+        Whether the frozen part computes nothing, so that `features` are inputs of the graph.
+    tail : ir.Model
+        The rest: inputs `features`, one output, and all weights that are trained.
+    """
+
+    features: tuple[str, ...]
+    is_trivial: bool
+    tail: ir.Model
+
+
+def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
+    """Split `model`, which has one output, before the first use of a trained weight.
+
+    Cases:
+
+    - a node that a trained weight reaches belongs to the tail;
+    - a frozen value that such a node reads becomes a feature if it has one row for each sample;
+    - otherwise (a shape, a constant expression) the node that makes it belongs to the tail as well.
+    """
+    tail = _with_batch_symbol(model)
+    graph = tail.graph
+    in_tail = _reached_from({graph.initializers[name] for name in weights}, graph)
+    needed = [value for node in graph if node in in_tail for value in node.inputs if value is not None]
+    features: dict[str, ir.Value] = {}
+    while needed:
+        value = needed.pop()
+        producer = value.producer()
+        if value.is_initializer() or producer in in_tail:
+            continue
+        if producer is None or _has_row_for_each_sample(value):
+            features[str(value.name)] = value
+        else:
+            in_tail.add(producer)
+            needed.extend(value for value in producer.inputs if value is not None)
+    is_trivial = all(value.producer() is None for value in features.values())
+    _make_inputs(graph, features)
+    return SplitGraph(tuple(features), is_trivial, RemoveUnusedNodesPass()(tail).model)
+
+
+def _with_batch_symbol(model: ir.Model) -> ir.Model:
+    copy = model.clone()
+    for value in copy.graph.inputs:
+        if value.shape is not None and len(value.shape) and not isinstance(value.shape[0], int):
+            value.shape = ir.Shape([BATCH, *value.shape[1:]])
+    return ShapeInferencePass()(copy).model
+
+
+def _reached_from(values: set[ir.Value], graph: ir.Graph) -> set[ir.Node]:
+    reached: set[ir.Node] = set()
+    known = set(values)
+    for node in graph:
+        if any(value in known for value in node.inputs):
+            reached.add(node)
+            known.update(node.outputs)
+    return reached
+
+
+def _has_row_for_each_sample(value: ir.Value) -> bool:
+    shape = value.shape
+    return shape is not None and len(shape) > 0 and shape[0] == BATCH and value.dtype is not None
+
+
+def _make_inputs(graph: ir.Graph, features: dict[str, ir.Value]) -> None:
+    """Let `features` be the inputs of `graph`."""
+    graph.inputs[:] = []
+    for name, value in features.items():
+        if value.producer() is None:
+            graph.inputs.append(value)
+            continue
+        replacement = ir.Value(name=name, type=value.type, shape=value.shape)
+        value.name = None
+        ir.convenience.replace_all_uses_with(value, replacement)
+        graph.inputs.append(replacement)
