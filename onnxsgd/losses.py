@@ -14,11 +14,14 @@ Where a loss has a kink the derivative is the one that scikit-learn's ``SGDRegre
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -123,7 +126,7 @@ class Elastic(Loss):
 
     def __post_init__(self) -> None:
         for name in ("l1_weight", "l2_weight"):
-            _check(name, getattr(self, name), getattr(self, name) >= 0, "a number >= 0")
+            _set_number(self, name, lambda weight: weight >= 0, "a number >= 0")
         if self.l1_weight == 0 and self.l2_weight == 0:
             raise ParameterError("l1_weight and l2_weight are both 0: at least one must be > 0.")
 
@@ -161,14 +164,14 @@ class Huber(Loss):
     epsilon: float = 0.1
 
     def __post_init__(self) -> None:
-        _check("epsilon", self.epsilon, self.epsilon > 0, "a number > 0")
+        _set_number(self, "epsilon", lambda epsilon: epsilon > 0, "a number > 0")
 
     def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(raw_prediction, y_true)
         size = op.Abs(residual)
         linear = op.Sub(op.Mul(size, self.epsilon), 0.5 * self.epsilon**2)
-        small = op.LessOrEqual(size, self.epsilon)
-        return op.Where(small, op.Mul(op.Mul(residual, residual), 0.5), linear)
+        large = op.Greater(size, self.epsilon)
+        return op.Where(large, linear, op.Mul(op.Mul(residual, residual), 0.5))
 
     def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return _clip(op, op.Sub(raw_prediction, y_true), -self.epsilon, self.epsilon)
@@ -192,7 +195,7 @@ class EpsilonInsensitive(Loss):
     epsilon: float = 0.1
 
     def __post_init__(self) -> None:
-        _check("epsilon", self.epsilon, self.epsilon >= 0, "a number >= 0")
+        _set_number(self, "epsilon", lambda epsilon: epsilon >= 0, "a number >= 0")
 
     def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return _excess(op, op.Sub(raw_prediction, y_true), self.epsilon)
@@ -200,7 +203,7 @@ class EpsilonInsensitive(Loss):
     def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(raw_prediction, y_true)
         beyond = op.Greater(op.Abs(residual), self.epsilon)
-        return op.Mul(op.Sign(residual), op.CastLike(beyond, residual))
+        return op.Mul(op.Sign(residual), _indicator(op, beyond, raw_prediction))
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ class SquaredEpsilonInsensitive(Loss):
     epsilon: float = 0.1
 
     def __post_init__(self) -> None:
-        _check("epsilon", self.epsilon, self.epsilon >= 0, "a number >= 0")
+        _set_number(self, "epsilon", lambda epsilon: epsilon >= 0, "a number >= 0")
 
     def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         excess = _excess(op, op.Sub(raw_prediction, y_true), self.epsilon)
@@ -255,16 +258,16 @@ class Quantile(Loss):
     quantile: float = 0.5
 
     def __post_init__(self) -> None:
-        _check("quantile", self.quantile, 0 < self.quantile < 1, "a number strictly between 0 and 1")
+        _set_number(self, "quantile", lambda q: 0 < q < 1, "a number strictly between 0 and 1")
 
     def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(y_true, raw_prediction)
-        under = op.GreaterOrEqual(residual, 0.0)
-        return op.Where(under, op.Mul(residual, self.quantile), op.Mul(residual, self.quantile - 1.0))
+        over = op.Less(residual, 0.0)
+        return op.Where(over, op.Mul(residual, self.quantile - 1.0), op.Mul(residual, self.quantile))
 
     def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
-        over = op.CastLike(op.Greater(raw_prediction, y_true), raw_prediction)
-        return op.Sub(over, self.quantile)
+        over = op.Greater(raw_prediction, y_true)
+        return op.Sub(_indicator(op, over, raw_prediction), self.quantile)
 
 
 @dataclass(frozen=True)
@@ -332,11 +335,11 @@ class Hinge(Loss):
 
     def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         lack = op.Sub(self.threshold, op.Mul(y_true, raw_prediction))
-        return op.Where(op.GreaterOrEqual(lack, 0.0), lack, op.Mul(lack, 0.0))
+        return op.Where(op.Less(lack, 0.0), op.Mul(lack, 0.0), lack)
 
     def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
-        within = op.LessOrEqual(op.Mul(y_true, raw_prediction), self.threshold)
-        return op.Neg(op.Mul(y_true, op.CastLike(within, y_true)))
+        beyond = op.Greater(op.Mul(y_true, raw_prediction), self.threshold)
+        return op.Mul(y_true, op.Sub(_indicator(op, beyond, y_true), 1.0))
 
 
 @dataclass(frozen=True)
@@ -398,7 +401,7 @@ class ModifiedHuber(Loss):
     def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         lack = _lack(op, y_true, raw_prediction)
         linear = op.Sub(op.Mul(lack, 4.0), 4.0)
-        return op.Where(op.LessOrEqual(lack, 2.0), op.Mul(lack, lack), linear)
+        return op.Where(op.Greater(lack, 2.0), linear, op.Mul(lack, lack))
 
     def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         lack = op.Sub(1.0, op.Mul(y_true, raw_prediction))
@@ -438,6 +441,17 @@ def _clip(op: Any, value: ir.Value, lower: float, upper: float) -> ir.Value:
     return op.Min(op.Max(value, lower), upper)
 
 
-def _check(name: str, value: float, legal: bool, expected: str) -> None:
-    if not legal:
-        raise ParameterError(f"{name}={value!r} is not accepted: it must be {expected}.")
+def _indicator(op: Any, condition: ir.Value, like: ir.Value) -> ir.Value:
+    # Not CastLike: it needs opset 15.
+    return op.Cast(condition, to=like.dtype)
+
+
+def _set_number(loss: Loss, name: str, legal: Callable[[float], bool], expected: str) -> None:
+    """Check a parameter of `loss`, and make a Python float of it: formulas take no numpy scalars."""
+    given = getattr(loss, name)
+    if not isinstance(given, Real):
+        raise ParameterTypeError(f"{name}={given!r} is not accepted: it must be {expected}.")
+    number = float(given)
+    if not (math.isfinite(number) and legal(number)):
+        raise ParameterError(f"{name}={given!r} is not accepted: it must be {expected}.")
+    object.__setattr__(loss, name, number)
