@@ -1,0 +1,195 @@
+"""Attach a loss to a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from onnxsgd.exceptions import GraphError, ParameterTypeError
+from onnxsgd.graph.model import find_value, to_ir, to_proto
+from onnxsgd.objective.graft import graft
+from onnxsgd.objective.names import claim_names
+from onnxsgd.objective.output import dtype_and_shape, keep_output
+from onnxsgd.objective.penalty import penalty_value, read_penalties
+from onnxsgd.objective.scores import ProbabilityLogLoss, make_score, weighted_loss
+
+if TYPE_CHECKING:
+    from onnxsgd.losses import Loss
+
+__all__ = ["add_loss_output", "weighted_loss"]
+
+
+def add_loss_output(
+    onx: onnx.ModelProto,
+    score_name: str | Loss = "squared_error",
+    loss_name: str = "loss",
+    label_name: str = "label",
+    weight_name: str | None = None,
+    penalty: Mapping[str, Any] | None = None,
+    output_index: int | str | None = None,
+    **kwargs: Any,
+) -> onnx.ModelProto:
+    """Return a new model: the given one, with a loss on one of its outputs.
+
+    Its outputs are the loss, of shape [1, 1], and the scored output; the other outputs, and what only they
+    need, are left out. Its inputs are those of `onx`, then the label, then the weights of the samples.
+    Operators without a gradient that have an exact equivalent are rewritten.
+
+    The scores, where f(x) is the scored output, y the label and w the weights of the samples (1 without
+    `weight_name`), summed over samples and outputs::
+
+        squared_error, l2    sum w (f(x) - y)^2
+        absolute_error, l1   sum w |f(x) - y|
+        elastic              sum w (l1_weight |f(x) - y| + l2_weight (f(x) - y)^2)
+        log                  sum w (-(1 - y) log(1 - p) - y log(p)) / sum w
+
+    For "log" the scored output holds two columns of probabilities. They are clipped to [eps, 1 - eps] and
+    divided by their sum; p is the second. It is a mean, in which a sample of weight 2 counts twice, and is
+    NaN where the weights are all 0. The losses of :mod:`onnxsgd.losses` are known by their names too (huber,
+    epsilon_insensitive, squared_epsilon_insensitive, quantile, hinge, squared_hinge, modified_huber,
+    perceptron, log_loss); their fields are keyword arguments, and they are summed like squared_error.
+    At a kink the derivative is the one that :mod:`onnxsgd.losses` states.
+
+    Parameters
+    ----------
+    onx : onnx.ModelProto
+        The model. It is not changed.
+    score_name : str or Loss, default="squared_error"
+        One of the above, case-sensitive, or a loss object.
+    loss_name : str, default="loss"
+        Name of the loss. Its type is that of the scored output; float32 if that is float16.
+    label_name : str, default="label"
+        Name of the label: an input of the shape and type of the scored output; for "log" int64, 0 or 1, of
+        shape [N, 1].
+    weight_name : str, optional
+        Name of the weights: an input of shape [N] and the type of the scored output. A weight w counts its
+        sample w times.
+    penalty : dict, optional
+        Penalties on initializers or inputs, by name: ``{"l1": a, "l2": b}``, or b alone, adds
+        ``a sum |t| + b sum t^2`` over the elements of the tensor.
+    output_index : int or str, optional
+        The output to score, by position or name; not needed where there is one only.
+    **kwargs
+        `l1_weight` and `l2_weight` of "elastic", 0.5 each by default; `eps` of "log", 1e-6 by default; the
+        fields of other losses.
+
+    Returns
+    -------
+    onnx.ModelProto
+        With the metadata, IR version, producer, domain, documentation and opsets of `onx`.
+
+    Raises
+    ------
+    ParameterError
+        A ValueError: an unknown score, output or penalised tensor, a penalty that is 0, a parameter out of
+        range, or a name that the model has for an input, an output or an initializer.
+    ParameterTypeError
+        A TypeError: an argument of the wrong type, or an unknown keyword argument.
+    GraphError
+        A ValueError: an output that cannot be scored, or an opset that lacks an operator.
+
+    Examples
+    --------
+    >>> import numpy as np, onnx.parser
+    >>> from onnxsgd import add_loss_output
+    >>> model = onnx.parser.parse_model('''
+    ...     <ir_version: 8, opset_import: ["": 17]>
+    ...     line (float[N, 2] x) => (float[N, 1] y)
+    ...     <float[2, 1] coef = {1, 2}> { y = MatMul(x, coef) }''')
+    >>> with_loss = add_loss_output(model, "absolute_error", weight_name="weight", penalty={"coef": 0.1})
+    >>> [value.name for value in with_loss.graph.input], [value.name for value in with_loss.graph.output]
+    (['x', 'label', 'weight'], ['loss', 'y'])
+    """
+    loss = make_score(score_name, kwargs)
+    if not isinstance(onx, onnx.ModelProto):
+        raise ParameterTypeError(f"onx must be an onnx.ModelProto, not {type(onx).__name__}.")
+    model = to_ir(onx)
+    penalties = read_penalties(model.graph, penalty)
+    model = keep_output(model, output_index)
+    graph = model.graph
+    wanted = {"loss_name": loss_name, "label_name": label_name}
+    if weight_name is not None:
+        wanted["weight_name"] = weight_name
+    names = claim_names(graph, wanted)
+    data = _add_inputs(graph, loss, label_name, weight_name)
+    total = graft(graph, names, loss_name, lambda op: _total(op, graph, loss, data, penalties))
+    total.name, total.shape = loss_name, ir.Shape([1, 1])
+    graph.outputs.insert(0, total)
+    RemoveUnusedNodesPass()(model)
+    return to_proto(model)
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What a loss is computed from."""
+
+    scored: ir.Value
+    label: ir.Value
+    weight: ir.Value | None
+
+
+def _add_inputs(graph: ir.Graph, loss: Loss, label_name: str, weight_name: str | None) -> _Data:
+    scored = graph.outputs[0]
+    dtype, shape = dtype_and_shape(scored)
+    label_dtype, label_shape = dtype, shape.copy()
+    if isinstance(loss, ProbabilityLogLoss):
+        _check_probabilities(scored.name, shape)
+        label_dtype, label_shape = ir.DataType.INT64, ir.Shape([shape[0], 1])
+    label = ir.Value(name=label_name, type=ir.TensorType(label_dtype), shape=label_shape)
+    graph.inputs.append(label)
+    weight = None
+    if weight_name is not None:
+        weight = ir.Value(name=weight_name, type=ir.TensorType(dtype), shape=ir.Shape([shape[0]]))
+        graph.inputs.append(weight)
+    return _Data(scored, label, weight)
+
+
+def _check_probabilities(name: str | None, shape: ir.Shape) -> None:
+    if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != 2):
+        raise GraphError(
+            f"Output {name!r} has shape {shape}: score 'log' needs two columns of probabilities; "
+            "'log_loss' takes raw scores of any shape."
+        )
+
+
+def _total(
+    op: Any, graph: ir.Graph, loss: Loss, data: _Data, penalties: Mapping[str, tuple[float, float]]
+) -> ir.Value:
+    """Build the loss and the penalties, of shape [1, 1]."""
+    dtype, shape = dtype_and_shape(data.scored)
+    if dtype == ir.DataType.FLOAT16:
+        dtype = ir.DataType.FLOAT  # the sum over a batch soon exceeds float16's largest number, 65504
+    raw_prediction, label, weight = _as_tables(op, data, dtype, len(shape))
+    if isinstance(loss, ProbabilityLogLoss):
+        y_true = op.Concat(op.Sub(1.0, label), label, axis=1)
+        total = weighted_loss(op, loss, y_true, raw_prediction, weight)
+        count = op.Cast(op.Size(label), to=dtype) if weight is None else op.ReduceSum(weight, keepdims=1)
+        total = op.Div(total, count)
+    else:
+        total = weighted_loss(op, loss, label, raw_prediction, weight)
+    for name, (l1, l2) in penalties.items():
+        tensor = _cast(op, find_value(graph, name), dtype)
+        total = op.Add(total, penalty_value(op, tensor, l1, l2))
+    return total
+
+
+def _as_tables(
+    op: Any, data: _Data, dtype: ir.DataType, rank: int
+) -> tuple[ir.Value, ir.Value, ir.Value | None]:
+    """Give the scored output and the label the shape [n_samples, n_outputs], the weights [n_samples, 1]."""
+    raw_prediction, label = _cast(op, data.scored, dtype), _cast(op, data.label, dtype)
+    if rank != 2:
+        raw_prediction = op.Flatten(raw_prediction, axis=1)
+    if data.label.shape is not None and len(data.label.shape) != 2:
+        label = op.Flatten(label, axis=1)
+    weight = None if data.weight is None else op.Reshape(_cast(op, data.weight, dtype), [-1, 1])
+    return raw_prediction, label, weight
+
+
+def _cast(op: Any, value: Any, dtype: ir.DataType) -> ir.Value:
+    return value if value.dtype == dtype else op.Cast(value, to=dtype)

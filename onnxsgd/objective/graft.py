@@ -1,0 +1,76 @@
+"""Add computed nodes to the end of a graph, under names that the graph does not use yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from onnxsgd.exceptions import GraphError
+from onnxsgd.graph.model import unique_name
+
+__all__ = ["graft"]
+
+
+def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Any], ir.Value]) -> ir.Value:
+    """Append to `graph` what `build` builds, and return its result.
+
+    Parameters
+    ----------
+    graph : ir.Graph
+        Changed in place.
+    names : set of str
+        The tensor names in use; the new ones are added.
+    prefix : str
+        What the new names begin with.
+    build : callable
+        Given an ``onnxscript.OpBuilder``, builds nodes on values of `graph`, and returns one value.
+
+    Raises
+    ------
+    GraphError
+        If the graph's opset lacks an operator that `build` uses.
+
+    Notes
+    -----
+    Constants become nodes, not initializers: an initializer of a real type could be taken for a weight.
+    """
+    from onnxscript import GraphBuilder
+
+    scratch = ir.Graph([], [], nodes=[], opset_imports=dict(graph.opset_imports), name="scratch")
+    result = build(GraphBuilder(scratch).op)
+    nodes = [*_constants(scratch), *scratch]
+    scratch.remove([node for node in nodes if node.graph is scratch])
+    node_names = {str(node.name) for node in graph.all_nodes()}
+    for node in nodes:
+        _check_operator(node, graph.opset_imports)
+        node.metadata_props.clear()
+        node.name = unique_name(f"{prefix}_{node.op_type}", node_names)
+        for value in node.outputs:
+            value.name = unique_name(f"{prefix}_{node.op_type}", names)
+        graph.append(node)
+    return result
+
+
+def _constants(graph: ir.Graph) -> list[ir.Node]:
+    """Take the initializers out of `graph`, and return nodes that give the same values."""
+    nodes = []
+    for value in list(graph.initializers.values()):
+        assert value.const_value is not None
+        content = ir.AttrTensor("value", value.const_value)
+        del graph.initializers[str(value.name)]
+        nodes.append(ir.Node("", "Constant", [], [content], outputs=[value]))
+    return nodes
+
+
+def _check_operator(node: ir.Node, opsets: dict[str, int]) -> None:
+    version = opsets[node.domain]
+    try:
+        onnx.defs.get_schema(node.op_type, version, node.domain)
+    except onnx.defs.SchemaError:
+        raise GraphError(
+            f"The model imports opset {version}, which has no operator {node.op_type}: "
+            "convert it to opset 13 or newer (onnx.version_converter)."
+        ) from None

@@ -1,0 +1,164 @@
+"""Penalties on tensors, as ONNX nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.graph.model import REAL_TYPES, unique_name
+
+__all__ = ["penalty_loss_onnx", "penalty_value", "read_penalties"]
+
+
+def penalty_loss_onnx(
+    name: str,
+    dtype: Any,
+    l1: float | None = None,
+    l2: float | None = None,
+    existing_names: set[str] | None = None,
+) -> tuple[list[onnx.TensorProto], list[onnx.NodeProto]]:
+    """Return the ONNX pieces of a penalty on one tensor.
+
+    ::
+
+        penalty = l1 sum |w| + l2 sum w^2
+
+    The penalty is the output of the last node, of shape [1]. Its derivative by an element that is 0 is 0.
+
+    Parameters
+    ----------
+    name : str
+        The tensor w, of any shape.
+    dtype : numpy dtype or int
+        Its type, float16, float32 or float64: a numpy dtype, or a number of ``onnx.TensorProto.DataType``.
+    l1, l2 : float, optional
+        The coefficients, finite; None is 0.
+    existing_names : set of str, optional
+        The names in use, which the new ones avoid and are added to.
+
+    Returns
+    -------
+    initializers : list of onnx.TensorProto
+    nodes : list of onnx.NodeProto
+        Valid in every opset from 7 on.
+
+    Raises
+    ------
+    ParameterError
+        If both coefficients are None or 0, one is not finite, or the type is not real.
+    ParameterTypeError
+        If `name`, a coefficient or `existing_names` has the wrong type.
+
+    Examples
+    --------
+    >>> from onnxsgd import penalty_loss_onnx
+    >>> initializers, nodes = penalty_loss_onnx("coef", "float32", l2=0.5)
+    >>> [node.op_type for node in nodes]
+    ['Mul', 'ReduceSum', 'Mul']
+    """
+    from onnxscript import GraphBuilder
+
+    if not isinstance(name, str) or not name:
+        raise ParameterTypeError(f"name={name!r} is not accepted: it must be the name of a tensor.")
+    if existing_names is not None and not isinstance(existing_names, set):
+        raise ParameterTypeError(f"existing_names must be a set or None, not {existing_names!r}.")
+    l1, l2 = _coefficients(name, {"l1": l1, "l2": l2})
+    names = set() if existing_names is None else existing_names
+    names.add(name)
+    tensor = ir.Value(name=name, type=ir.TensorType(_real_type(dtype)))
+    graph = ir.Graph([tensor], [], nodes=[], opset_imports={"": 13}, name="penalty")
+    penalty_value(GraphBuilder(graph).op, tensor, l1, l2)
+    initializers = []
+    for value in list(graph.initializers.values()):
+        value.name = unique_name(f"{name}_penalty_coefficient", names)
+        assert value.const_value is not None
+        initializers.append(ir.to_proto(value.const_value))
+    for node in graph:
+        node.metadata_props.clear()
+        node.outputs[0].name = node.name = unique_name(f"{name}_penalty_{node.op_type}", names)
+    return initializers, [ir.to_proto(node) for node in graph]
+
+
+def penalty_value(op: Any, tensor: ir.Value, l1: float, l2: float) -> ir.Value:
+    """Build ``l1 sum |tensor| + l2 sum tensor^2``, of shape [1]; at least one coefficient is not 0."""
+    terms = []
+    if l1:
+        terms.append(op.Mul(op.ReduceSum(op.Abs(tensor), keepdims=0), [l1]))
+    if l2:
+        terms.append(op.Mul(op.ReduceSum(op.Mul(tensor, tensor), keepdims=0), [l2]))
+    return terms[0] if len(terms) == 1 else op.Add(*terms)
+
+
+def read_penalties(graph: ir.Graph, penalty: Mapping[str, Any] | None) -> dict[str, tuple[float, float]]:
+    """Return the coefficients (l1, l2) of each penalised tensor.
+
+    Parameters
+    ----------
+    graph : ir.Graph
+        Holds the tensors, as initializers or inputs of a real type.
+    penalty : mapping or None
+        ``{"l1": a, "l2": b}``, or b alone, for each tensor.
+
+    Raises
+    ------
+    ParameterError
+        If the graph lacks a tensor, or a coefficient is not finite, unknown, or none differs from 0.
+    ParameterTypeError
+        If `penalty` is no mapping, or a coefficient no number.
+    """
+    if penalty is None:
+        return {}
+    if not isinstance(penalty, Mapping):
+        raise ParameterTypeError(f"penalty={penalty!r} is not accepted: it must be a dict.")
+    if not penalty:
+        raise ParameterError("penalty={} is not accepted: it must name a tensor, or be None.")
+    candidates = [*graph.initializers.values(), *graph.inputs]
+    legal = sorted({str(value.name) for value in candidates if value.dtype in REAL_TYPES})
+    for name in penalty:
+        if name not in legal:
+            raise ParameterError(
+                f"penalty names {name!r}, which is no initializer or input of a real type of the model: "
+                f"these are {legal}."
+            )
+    return {name: _coefficients(name, given) for name, given in penalty.items()}
+
+
+def _coefficients(name: str, penalty: Any) -> tuple[float, float]:
+    given = penalty if isinstance(penalty, Mapping) else {"l2": penalty}
+    unknown = [key for key in given if key not in ("l1", "l2")]
+    if unknown:
+        raise ParameterError(f"The penalty of tensor {name!r} has keys {unknown}: it may have 'l1' and 'l2'.")
+    l1, l2 = (_coefficient(name, key, given.get(key)) for key in ("l1", "l2"))
+    if l1 == 0 and l2 == 0:
+        raise ParameterError(
+            f"The penalty of tensor {name!r} has no coefficient that is not 0: l1 or l2 must be."
+        )
+    return l1, l2
+
+
+def _coefficient(name: str, key: str, value: Any) -> float:
+    if value is None:
+        return 0.0
+    if not isinstance(value, Real):
+        raise ParameterTypeError(f"The {key} penalty of tensor {name!r} is {value!r}: it must be a number.")
+    if not math.isfinite(value):
+        raise ParameterError(f"The {key} penalty of tensor {name!r} is {value!r}: it must be finite.")
+    return float(value)
+
+
+def _real_type(dtype: Any) -> ir.DataType:
+    legal = "float16, float32 or float64, as a numpy dtype or a TensorProto type"
+    try:
+        found = ir.DataType(dtype) if isinstance(dtype, int) else ir.DataType.from_numpy(np.dtype(dtype))
+    except (TypeError, ValueError):
+        raise ParameterTypeError(f"dtype={dtype!r} is not accepted: it must be {legal}.") from None
+    if found not in REAL_TYPES:
+        raise ParameterError(f"dtype={dtype!r} is not accepted: it must be {legal}.")
+    return found
