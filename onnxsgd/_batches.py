@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 __all__ = ["Batches", "EpochPlan"]
 
@@ -40,7 +42,7 @@ class Batches:
 
     Parameters
     ----------
-    features : dict of ndarray
+    features : dict of ndarray or sparse matrix
         Data inputs of the graph, each of shape [n_samples, ...].
     target : ndarray of shape [n_samples, n_outputs]
         The target, encoded for the loss.
@@ -50,7 +52,7 @@ class Batches:
         Rows of a batch.
     """
 
-    features: Mapping[str, np.ndarray]
+    features: Mapping[str, Any]
     target: np.ndarray
     sample_weight: np.ndarray
     batch_size: int
@@ -87,7 +89,14 @@ class Batches:
         sources.append((self.target, target))
         for number, rows in enumerate(plan.rows):
             for source, buffer in sources:
-                # With mode="raise" numpy would gather into a temporary array first.
-                np.take(source, rows, axis=0, out=buffer, mode="clip")
+                _take(source, rows, buffer)
             sample_weight[...] = plan.sample_weight[number]
             yield number
+
+
+def _take(source: Any, rows: np.ndarray, buffer: np.ndarray) -> None:
+    if sparse.issparse(source):
+        source[rows].toarray(out=buffer)
+    else:
+        # With mode="raise" numpy would gather into a temporary array first.
+        np.take(source, rows, axis=0, out=buffer, mode="clip")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
 
 from onnxsgd._batches import Batches, EpochPlan
 from onnxsgd._stopping import Plateau
@@ -21,7 +22,7 @@ from onnxsgd.optimizers import Optimizer
 from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import Schedule
 
-__all__ = ["FitState", "Recipe", "run_epoch", "train"]
+__all__ = ["FitState", "Recipe", "fresh_generator", "run_epoch", "train"]
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def train(
             if plateau.reached(value) and not _go_on_slower(recipe.schedule, state, plateau):
                 break
         else:
-            if tol is not None and max_iter > 1:
+            if tol is not None:
                 warnings.warn(
                     "Maximum number of iteration reached before convergence. Consider increasing max_iter "
                     "to improve the fit.",
@@ -171,10 +172,10 @@ def _set_scalars(runner: StepRunner, recipe: Recipe, state: FitState) -> None:
     t = state.t + 1
     state.eta = recipe.schedule.rate(t, state.eta)
     scalars = runner.scalars
-    for name, value in recipe.optimizer.scalars(t, state.eta, recipe.penalty.l2).items():
+    for name, value in recipe.optimizer.scalars(t, state.eta, recipe.penalty.l2 or 0.0).items():
         scalars[name][0] = value
     if L1_TOTAL in scalars:
-        state.l1_total += state.eta * recipe.penalty.l1
+        state.l1_total += state.eta * (recipe.penalty.l1 or 0.0)
         scalars[L1_TOTAL][0] = state.l1_total
     if AVERAGE_RATE in scalars:
         scalars[AVERAGE_RATE][0] = 1.0 / max(1, t - recipe.average_from + 1)
@@ -222,8 +223,6 @@ def _go_on_slower(schedule: Schedule, state: FitState, plateau: Plateau) -> bool
 
 
 def _penalty(recipe: Recipe, state: FitState) -> float:
-    if recipe.penalty == Penalty():
-        return 0.0
     weights = state.weights()
     return recipe.penalty.value(weights[name] for name in recipe.penalised)
 
@@ -237,9 +236,7 @@ def _report(epoch: int, state: FitState, scored: bool) -> None:
     print(line + (f", validation score {state.validation_scores[-1]:.6g}" if scored else ""))
 
 
-def make_random_state(seed: Any) -> np.random.RandomState:
-    """Return a generator of its own, so that a fit never moves the caller's."""
-    from sklearn.utils import check_random_state
-
+def fresh_generator(seed: Any) -> np.random.RandomState:
+    """Return a generator of its own, which draws from the caller's once at most."""
     generator = check_random_state(seed)
     return np.random.RandomState(generator.randint(np.iinfo(np.int32).max))

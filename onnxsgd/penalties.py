@@ -26,19 +26,20 @@ class Penalty:
 
     Attributes
     ----------
-    l1, l2 : float
-        Coefficients of the absolute norm and of half the squared norm, >= 0.
+    l1, l2 : float or None
+        Coefficients of the absolute norm and of half the squared norm, >= 0; None: there is no such term.
     """
 
-    l1: float = 0.0
-    l2: float = 0.0
+    l1: float | None = None
+    l2: float | None = None
 
     def value(self, weights: Iterable[np.ndarray]) -> float:
         """Return the penalty on `weights`, summed in float64."""
         total = 0.0
         for weight in weights:
             wide = np.asarray(weight, dtype=np.float64)
-            total += self.l1 * float(np.abs(wide).sum()) + 0.5 * self.l2 * float(np.square(wide).sum())
+            total += (self.l1 or 0.0) * float(np.abs(wide).sum())
+            total += (self.l2 or 0.0) * 0.5 * float(np.square(wide).sum())
         return total
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from scipy import sparse
 
 from onnxsgd.engine.cache import compiled
 from onnxsgd.engine.sessions import make_session, resolve_threads
@@ -15,6 +16,9 @@ from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.model import to_proto
 
 __all__ = ["InferenceGraph", "weights_as_inputs"]
+
+#: Samples that go through a graph at once.
+_BLOCK = 16_384
 
 
 def weights_as_inputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
@@ -50,17 +54,26 @@ class InferenceGraph:
         self.weights = tuple(name for name in weights if name in cut.graph.initializers)
         size = sum(value.const_value.size for value in cut.graph.initializers.values() if value.const_value)
         self._n_threads = resolve_threads(n_threads, 256 * size)
+        self.features = tuple(str(value.name) for value in cut.graph.inputs)
         self._bytes = to_proto(weights_as_inputs(cut, self.weights)).SerializeToString()
         self.key = hashlib.sha256(self._bytes).hexdigest()
 
-    def run(self, features: Mapping[str, np.ndarray], weights: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the tensor for `features`, one array for each data input of the graph."""
-        feeds = {name: features[name] for name in features if name in self._inputs()}
-        feeds.update((name, weights[name]) for name in self.weights)
-        return self._session().run(None, feeds)[0]
+    def run(self, features: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the tensor for `features`, one array or sparse matrix for each data input of the graph.
 
-    def _inputs(self) -> set[str]:
-        return {value.name for value in self._session().get_inputs()}
+        Many samples go through in blocks, so that what the graph computes on the way stays small.
+        """
+        feeds = {name: weights[name] for name in self.weights}
+        n_samples = max((features[name].shape[0] for name in self.features), default=0)
+        blocks = [
+            self._session().run(None, {**feeds, **self._rows(features, start)})[0]
+            for start in range(0, max(n_samples, 1), _BLOCK)
+        ]
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+    def _rows(self, features: Mapping[str, Any], start: int) -> dict[str, np.ndarray]:
+        rows = {name: features[name][start : start + _BLOCK] for name in self.features}
+        return {name: a.toarray() if sparse.issparse(a) else a for name, a in rows.items()}
 
     def _session(self) -> Any:
         key = (self.key, self._n_threads)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
-__all__ = ["BATCH", "SplitGraph", "split_frozen"]
+__all__ = ["BATCH", "SplitGraph", "split_frozen", "undivided"]
 
 #: The symbol that stands for the number of samples.
 BATCH = "n_samples"
@@ -60,6 +60,12 @@ def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
     is_trivial = all(value.producer() is None for value in features.values())
     _make_inputs(graph, features)
     return SplitGraph(tuple(features), is_trivial, RemoveUnusedNodesPass()(tail).model)
+
+
+def undivided(model: ir.Model) -> SplitGraph:
+    """Return `model` as a tail without a frozen part before it."""
+    tail = _with_batch_symbol(model)
+    return SplitGraph(tuple(str(value.name) for value in tail.graph.inputs), True, tail)
 
 
 def _with_batch_symbol(model: ir.Model) -> ir.Model:

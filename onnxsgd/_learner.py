@@ -1,0 +1,222 @@
+"""From what the user calls a model to a graph that can learn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
+
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.graph.cut import cut_at
+from onnxsgd.graph.linear import add_linear_layer, linear_graph, linear_parameters
+from onnxsgd.graph.model import to_proto
+
+__all__ = ["Learner", "ModelOptions", "make_learner", "read_source"]
+
+Trainable = Sequence[str] | Callable[[str], bool] | None
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The parameters of an estimator that say how its model is used.
+
+    Attributes
+    ----------
+    task : {"regression", "classification"}
+        What the scores are for.
+    output : str, int or None
+        The tensor that predicts.
+    head : {"linear", None}
+        What to put on top of it.
+    trainable : sequence of str, callable or None
+        Which weights to train.
+    engine : str
+        Which engine differentiates.
+    """
+
+    task: str
+    output: str | int | None
+    head: str | None
+    trainable: Trainable
+    engine: str
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A graph that can learn.
+
+    Attributes
+    ----------
+    model : ir.Model
+        The whole graph, with the outputs of the user's model; for a graph of our own, the score alone.
+    score_model : ir.Model
+        The same, its only output being the raw score.
+    link : str
+        How the graph itself turns scores into probabilities; "own": it does not, its tail is ours.
+    classes : ndarray or None
+        The labels of the columns, where the graph tells.
+    weights : tuple of str
+        The initializers to train.
+    intercepts : frozenset of str
+        Those of them that penalties leave alone.
+    linear : tuple of (str, str or None), or None
+        Coefficients and intercepts, where the score is a linear function of the only input.
+    """
+
+    model: ir.Model
+    score_model: ir.Model
+    link: str
+    classes: np.ndarray | None
+    weights: tuple[str, ...]
+    intercepts: frozenset[str]
+    linear: tuple[str, str | None] | None
+
+    @property
+    def score(self) -> str:
+        """The name of the raw score."""
+        return str(self.score_model.graph.outputs[0].name)
+
+    @property
+    def inputs(self) -> list[ir.Value]:
+        """The data inputs."""
+        return list(self.score_model.graph.inputs)
+
+    def initial_weights(self) -> dict[str, np.ndarray]:
+        """Return the weights that the model brings."""
+        initializers = self.score_model.graph.initializers
+        return {name: np.array(initializers[name].const_value.numpy()) for name in self.weights}  # type: ignore[union-attr]
+
+    def with_weights(self, weights: dict[str, np.ndarray], *, score_only: bool = False) -> ir.Model:
+        """Return the graph with these weights in it."""
+        copy = (self.score_model if score_only else self.model).clone()
+        for name, array in weights.items():
+            copy.graph.initializers[name].const_value = ir.tensor(np.array(array), name=name)
+        return copy
+
+    def with_classes(self, classes: np.ndarray) -> Learner:
+        """Return the same learner for these labels."""
+        return replace(self, classes=classes)
+
+
+def read_source(model: Any) -> BaseEstimator | ir.Model | None:
+    """Return `model` as one of three: an estimator, a graph, or None for a linear model.
+
+    Raises
+    ------
+    ParameterTypeError
+        If it is none of the types that are accepted.
+    GraphError
+        If it is no valid ONNX.
+    """
+    if model is None or hasattr(model, "fit"):
+        return model
+    if isinstance(model, onnx.ModelProto | bytes | str | os.PathLike):
+        from onnxsgd.graph.load import load_model
+        from onnxsgd.graph.lower import lower_for_training
+        from onnxsgd.graph.model import to_ir
+
+        return lower_for_training(to_ir(load_model(model)))
+    raise ParameterTypeError(
+        f"model={model!r} is not accepted: it must be None, a scikit-learn estimator, an onnx.ModelProto, "
+        "bytes, or the path of an ONNX file."
+    )
+
+
+def make_learner(
+    source: BaseEstimator | ir.Model | None,
+    X: Any,
+    y: Any,
+    n_features: int | None,
+    n_outputs: int,
+    options: ModelOptions,
+) -> Learner:
+    """Return the learner that `source` makes for these data.
+
+    Parameters
+    ----------
+    source : estimator, ir.Model or None
+        What :func:`read_source` returned.
+    X, y : objects
+        The training data: an estimator that is not fitted yet is fitted on them.
+    n_features, n_outputs : int
+        The shape of a linear model, or of a new layer.
+    options : ModelOptions
+        The rest.
+    """
+    if source is None:
+        return _linear_learner(n_features, n_outputs, options)
+    if isinstance(source, ir.Model):
+        from onnxsgd.graph.head import find_score
+
+        scored = find_score(source, options.task, options.output)
+    else:
+        from onnxsgd.graph.convert import convert_estimator
+
+        scored = convert_estimator(_fitted(source, X, y), X, options.task, options.output)
+    cut = cut_at(scored.model, scored.score)
+    if options.head is not None:
+        return _transfer_learner(cut, n_outputs, options)
+    weights = _select(cut, options)
+    return Learner(
+        model=scored.model, score_model=cut, link=scored.link, classes=scored.classes, weights=weights,
+        intercepts=_intercepts(cut, weights), linear=linear_parameters(cut),
+    )  # fmt: skip
+
+
+def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOptions) -> Learner:
+    for name in ("output", "head"):
+        if getattr(options, name) is not None:
+            raise ParameterError(f"{name}={getattr(options, name)!r} needs a model; model is None.")
+    if n_features is None:
+        raise ParameterError("model=None makes a linear model, which takes one numeric array or frame as X.")
+    graph, _, (coef, intercept) = linear_graph(n_features, n_outputs)
+    weights = _select(graph, options) if options.trainable is not None else (coef, intercept)
+    return Learner(
+        model=graph, score_model=graph, link="own", classes=None, weights=weights,
+        intercepts=frozenset({intercept}), linear=(coef, intercept),
+    )  # fmt: skip
+
+
+def _transfer_learner(backbone: ir.Model, n_outputs: int, options: ModelOptions) -> Learner:
+    graph, _, (coef, intercept) = add_linear_layer(backbone, str(backbone.graph.outputs[0].name), n_outputs)
+    weights = (coef, intercept) if options.trainable is None else _select(graph, options)
+    return Learner(
+        model=graph, score_model=graph, link="own", classes=None, weights=weights,
+        intercepts=_intercepts(graph, weights), linear=linear_parameters(graph),
+    )  # fmt: skip
+
+
+def _fitted(estimator: Any, X: Any, y: Any) -> Any:
+    """Return `estimator` if it is fitted, else a clone of it fitted on the data."""
+    try:
+        check_is_fitted(estimator)
+    except NotFittedError:
+        return clone(estimator).fit(X, y)
+    return estimator
+
+
+def _select(model: ir.Model, options: ModelOptions) -> tuple[str, ...]:
+    from onnxsgd.gradient.engines import differentiable
+    from onnxsgd.graph.trainable import select_trainable
+
+    score = str(model.graph.outputs[0].name)
+    return tuple(select_trainable(model, score, options.trainable, differentiable(options.engine)))
+
+
+def _intercepts(model: ir.Model, weights: tuple[str, ...]) -> frozenset[str]:
+    from onnxsgd.graph.trainable import intercept_names
+
+    return frozenset(intercept_names(model, weights))
+
+
+def as_proto(model: ir.Model) -> onnx.ModelProto:
+    """Return a model as users get it."""
+    return to_proto(model)

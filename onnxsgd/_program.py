@@ -1,0 +1,105 @@
+"""A learner, compiled: its frozen part, its tail, its training step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from onnxsgd._batches import Batches
+from onnxsgd._fit import Recipe
+from onnxsgd._inputs import Features
+from onnxsgd._learner import Learner
+from onnxsgd.engine.cache import compiled
+from onnxsgd.engine.inference import InferenceGraph
+from onnxsgd.engine.runner import StepRunner
+from onnxsgd.engine.sessions import make_session, resolve_threads
+from onnxsgd.engine.step import StepSpec, build_step
+from onnxsgd.graph.split import SplitGraph, split_frozen, undivided
+from onnxsgd.losses import Loss
+
+__all__ = ["Program", "make_program"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything that a fit runs.
+
+    Attributes
+    ----------
+    split : SplitGraph
+        The two parts of the graph.
+    frozen : dict of InferenceGraph
+        What computes each feature of the tail, if the frozen part computes anything.
+    tail : InferenceGraph
+        Raw predictions from these features.
+    spec : StepSpec
+        The training step, for the batch size that was asked for.
+    n_threads : int or None
+        Threads of a step.
+    """
+
+    split: SplitGraph
+    frozen: Mapping[str, InferenceGraph]
+    tail: InferenceGraph
+    spec: StepSpec
+    n_threads: int | None
+
+    def tail_features(self, features: Features) -> Features:
+        """Return what the tail reads: the result of the frozen part, computed once for each sample."""
+        if not self.frozen:
+            return {name: features[name] for name in self.split.features}
+        return {name: graph.run(features, {}) for name, graph in self.frozen.items()}
+
+    def batches(self, features: Features, target: np.ndarray, sample_weight: np.ndarray) -> Batches:
+        """Return the training data, cut into batches."""
+        size = min(self.spec.batch_size, len(target))
+        return Batches(self.tail_features(features), target, sample_weight, size)
+
+    def runner(self, tensors: Mapping[tuple[str, str], np.ndarray], n_samples: int) -> StepRunner:
+        """Return a training step with buffers of its own; equal steps share one session."""
+        spec = replace(self.spec, batch_size=min(self.spec.batch_size, n_samples))
+        size = sum(array.size for array in tensors.values())
+        n_threads = resolve_threads(self.n_threads, 3 * spec.batch_size * size)
+
+        def build() -> tuple[Any, Any]:
+            step = build_step(self.split.tail, spec)
+            return make_session(step.model, n_threads), step
+
+        session, step = compiled.get((self.tail.key, spec.key, n_threads), build)
+        return StepRunner(session, step, tensors)
+
+
+def make_program(
+    learner: Learner,
+    recipe: Recipe,
+    loss: Loss,
+    engine: str,
+    n_outputs: int,
+    batch_size: int,
+    n_threads: int | None,
+    *,
+    is_sparse: bool,
+) -> Program:
+    """Return the program of a fit; nothing is compiled yet.
+
+    What the frozen part makes of sparse data would be dense: it stays a part of each step then.
+    """
+    model = learner.score_model
+    parts = undivided(model) if is_sparse else split_frozen(model, learner.weights)
+    frozen = {}
+    if not parts.is_trivial:
+        frozen = {name: InferenceGraph(learner.score_model, name, (), n_threads) for name in parts.features}
+    return Program(
+        split=parts,
+        frozen=frozen,
+        tail=InferenceGraph(parts.tail, learner.score, learner.weights, n_threads),
+        spec=StepSpec(
+            weights=learner.weights, penalised=recipe.penalised, loss=loss, optimizer=recipe.optimizer,
+            l1=recipe.penalty.l1 is not None, l2=recipe.penalty.l2 is not None, average=recipe.average_from > 0,
+            batch_size=batch_size, n_outputs=n_outputs, engine=engine,
+        ),
+        n_threads=n_threads,
+    )  # fmt: skip

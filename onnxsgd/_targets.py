@@ -1,0 +1,76 @@
+"""Targets and weights of the samples: checked, and encoded for the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
+
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.losses import Loss
+
+__all__ = ["check_sample_weight", "check_real_target", "encode_labels", "class_weights"]
+
+
+def check_real_target(y: Any) -> np.ndarray:
+    """Return a regression target as a float64 table [n_samples, n_outputs]."""
+    y = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
+    if y.ndim > 2:
+        raise ParameterError(f"y has {y.ndim} dimensions: it must have 1 or 2.")
+    return y.reshape(len(y), -1)
+
+
+def encode_labels(y: np.ndarray, classes: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
+    """Return labels as a float64 table [n_samples, n_outputs], with the two values that `loss` takes.
+
+    One output stands for two classes, the second being the positive one.
+    """
+    order = np.argsort(classes, kind="stable")
+    position = np.searchsorted(classes, y, sorter=order)
+    index = order[np.minimum(position, len(classes) - 1)]
+    unknown = classes[index] != y
+    if unknown.any():
+        raise ParameterError(
+            f"y contains the labels {np.unique(y[unknown]).tolist()}, which are not among the classes "
+            f"{classes.tolist()}."
+        )
+    columns = np.array([1]) if n_outputs == 1 else np.arange(n_outputs)
+    positive = (index[:, None] == columns).astype(np.float64)
+    return positive if loss.targets == "indicator" else 2.0 * positive - 1.0
+
+
+def check_sample_weight(sample_weight: Any, X: Any, n_samples: int) -> np.ndarray:
+    """Return weights of the samples as a float64 vector; None means 1 for each."""
+    if sample_weight is None:
+        return np.ones(n_samples)
+    weight = np.array(_check_sample_weight(sample_weight, X, dtype=np.float64))
+    if (weight < 0).any():
+        raise ParameterError(f"sample_weight contains {weight.min()!r}: weights must be >= 0.")
+    if not weight.any():
+        raise ParameterError("sample_weight is 0 for all samples: at least one must be > 0.")
+    return weight
+
+
+def class_weights(class_weight: Any, classes: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the weight of each sample that follows from the weight of its class."""
+    if class_weight is None:
+        return np.ones(len(y))
+    present = np.isin(classes, y)
+    weight = np.ones(len(classes))
+    if class_weight == "balanced":
+        weight[present] = compute_class_weight(class_weight, classes=classes[present], y=y)
+    else:
+        weight = compute_class_weight(class_weight, classes=classes, y=y)
+    order = np.argsort(classes, kind="stable")
+    return weight[order][np.searchsorted(classes, y, sorter=order)]
+
+
+def check_labels(y: Any) -> np.ndarray:
+    """Return classification labels as a vector."""
+    from sklearn.utils.multiclass import check_classification_targets
+
+    y = column_or_1d(y, warn=True)
+    check_classification_targets(y)
+    return y

@@ -1,0 +1,104 @@
+"""Linear graphs: a model of its own, or a new layer on top of another graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.split import BATCH
+
+__all__ = ["IR_VERSION", "OPSET", "add_linear_layer", "linear_graph", "linear_parameters"]
+
+#: What graphs of our own are written in: the newest versions that every supported runtime reads.
+OPSET, IR_VERSION = 18, 9
+
+
+def linear_graph(n_features: int, n_outputs: int) -> tuple[ir.Model, str, tuple[str, str]]:
+    """Return a linear model that starts at zero: the graph, its score, and (coefficients, intercepts).
+
+    The input is ``X``, float32 of shape [n_samples, n_features]; the score has shape
+    [n_samples, n_outputs].
+    """
+    features = ir.Value(name="X", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([BATCH, n_features]))
+    graph = ir.Graph([features], [features], nodes=[], opset_imports={"": OPSET}, name="linear")
+    model = ir.Model(graph, ir_version=IR_VERSION, producer_name="onnxsgd")
+    return add_linear_layer(model, "X", n_outputs)
+
+
+def add_linear_layer(model: ir.Model, name: str, n_outputs: int) -> tuple[ir.Model, str, tuple[str, str]]:
+    """Return `model` with a linear layer, starting at zero, on top of its tensor `name`.
+
+    Parameters
+    ----------
+    model : ir.Model
+        A graph whose only output is `name`. It is not changed.
+    name : str
+        A tensor of shape [n_samples, n_features]; one of more dimensions is flattened first.
+    n_outputs : int
+        The width of the layer.
+
+    Returns
+    -------
+    tuple
+        The graph, whose only output is the layer's; the name of that; (coefficients, intercepts).
+    """
+    copy = model.clone()
+    graph, names = copy.graph, graph_names(copy.graph)
+    source = graph.outputs[0]
+    assert source.shape is not None
+    width = int(np.prod([int(size) for size in source.shape[1:]]))  # type: ignore[call-overload]
+    coef = _zeros(graph, unique_name("coef", names), source.dtype, (width, n_outputs))
+    intercept = _zeros(graph, unique_name("intercept", names), source.dtype, (n_outputs,))
+    if len(source.shape) != 2:
+        flatten = ir.node("Flatten", [source], {"axis": 1})
+        graph.append(flatten)
+        source = flatten.outputs[0]
+        source.name = unique_name("flat", names)
+    gemm = ir.node("Gemm", [source, coef, intercept])
+    graph.append(gemm)
+    score = gemm.outputs[0]
+    score.name = unique_name("score", names)
+    score.type, score.shape = coef.type, ir.Shape([BATCH, n_outputs])
+    graph.outputs[:] = [score]
+    return copy, score.name, (str(coef.name), str(intercept.name))
+
+
+def _zeros(graph: ir.Graph, name: str, dtype: ir.DataType | None, shape: tuple[int, ...]) -> ir.Value:
+    tensor = ir.tensor(np.zeros(shape, (dtype or ir.DataType.FLOAT).numpy()), name=name)
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(shape), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+#: Operators that change nothing about a linear function but its type or its shape.
+_NEUTRAL = frozenset({"Identity", "Cast", "Reshape", "Flatten"})
+
+
+def linear_parameters(model: ir.Model) -> tuple[str, str | None] | None:
+    """Return the names of (coefficients, intercepts) if the only output is linear in the only input.
+
+    Cases: ``Gemm(X, coef, intercept)``, or ``MatMul(X, coef)`` with or without an ``Add``. Coefficients
+    have shape [n_features, n_outputs] or [n_features]. None: anything else.
+    """
+    nodes = [node for node in model.graph if node.op_type not in _NEUTRAL]
+    operators = [node.op_type for node in nodes]
+    if len(model.graph.inputs) != 1 or operators not in (["Gemm"], ["MatMul"], ["MatMul", "Add"]):
+        return None
+    product = nodes[0]
+    plain = all(product.attributes.get_int(name, 0) == 0 for name in ("transA", "transB"))
+    scaled = any(product.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta"))
+    if not plain or scaled or product.inputs[0] is None or product.inputs[0].is_initializer():
+        return None
+    coef = _initializer(product, 1)
+    intercept = _initializer(product, 2)
+    if operators == ["MatMul", "Add"]:
+        intercept = _initializer(nodes[1], 0) or _initializer(nodes[1], 1)
+        if intercept is None:
+            return None
+    return None if coef is None else (coef, intercept)
+
+
+def _initializer(node: ir.Node, index: int) -> str | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return str(value.name) if value is not None and value.is_initializer() else None

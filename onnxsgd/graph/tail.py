@@ -1,0 +1,110 @@
+"""The tail of a graph: from raw scores to what a user reads, labels and probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript import GraphBuilder
+
+from onnxsgd.graph.model import graph_names, unique_name
+
+__all__ = ["add_classifier_tail", "name_output"]
+
+
+def name_output(model: ir.Model, name: str) -> ir.Model:
+    """Return a copy of `model`, which has one output, with that output called `name`."""
+    copy = model.clone()
+    graph = copy.graph
+    identity = ir.node("Identity", [graph.outputs[0]])
+    graph.append(identity)
+    output = identity.outputs[0]
+    output.name = unique_name(name, graph_names(graph))
+    output.type, output.shape = graph.outputs[0].type, graph.outputs[0].shape
+    graph.outputs[:] = [output]
+    return copy
+
+
+def add_classifier_tail(
+    model: ir.Model, classes: np.ndarray, probabilities: str | None, names: tuple[str, str]
+) -> ir.Model:
+    """Return `model` with two outputs, the labels and the probabilities, instead of its raw scores.
+
+    Parameters
+    ----------
+    model : ir.Model
+        A graph whose only output is the score, of shape [n_samples, n_outputs]; one output stands for two
+        classes. It is not changed.
+    classes : ndarray of shape [n_classes]
+        The labels, in the order of the columns.
+    probabilities : {"sigmoid", "softmax", "modified_huber", None}
+        How scores become probabilities; None: the second output is the score itself.
+    names : tuple of str
+        What the two outputs are called.
+    """
+    copy = model.clone()
+    graph = copy.graph
+    op = GraphBuilder(graph).op
+    score = graph.outputs[0]
+    single = len(classes) == 2 and score.shape is not None and score.shape[-1] == 1
+    second = op.Identity(score) if probabilities is None else _PROBABILITIES[probabilities](op, score, single)
+    taken = graph_names(graph)
+    labels = _add_labels(graph, classes, unique_name("classes", taken))
+    label = op.Gather(labels, _winner(op, score, single))
+    for value, name, dtype, width in [
+        (label, names[0], labels.dtype, []),
+        (second, names[1], score.dtype, [1 if single and probabilities is None else len(classes)]),
+    ]:
+        value.name = unique_name(name, taken)
+        value.type = ir.TensorType(dtype)
+        value.shape = ir.Shape([score.shape[0] if score.shape else None, *width])
+    graph.outputs[:] = [label, second]
+    return copy
+
+
+def _winner(op: Any, score: ir.Value, single: bool) -> ir.Value:
+    if single:
+        return op.Cast(op.Greater(op.Squeeze(score, [1]), 0.0), to=ir.DataType.INT64)
+    return op.ArgMax(score, axis=1, keepdims=0)
+
+
+def _add_labels(graph: ir.Graph, classes: np.ndarray, name: str) -> ir.Value:
+    tensor: ir.TensorProtocol
+    if classes.dtype.kind in "iu":
+        tensor = ir.tensor(classes.astype(np.int64), name=name)
+    elif classes.dtype.kind in "bf":
+        tensor = ir.tensor(classes, name=name)
+    else:
+        encoded = [str(label).encode() for label in classes]
+        tensor = ir.StringTensor(encoded, shape=ir.Shape(classes.shape), name=name)
+    type_ = ir.TensorType(tensor.dtype)
+    value = ir.Value(name=name, type=type_, shape=ir.Shape(classes.shape), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+def _sigmoid(op: Any, score: ir.Value, single: bool) -> ir.Value:
+    return _complete(op, op.Sigmoid(score), single)
+
+
+def _softmax(op: Any, score: ir.Value, single: bool) -> ir.Value:
+    return op.Softmax(score, axis=-1)
+
+
+def _modified_huber(op: Any, score: ir.Value, single: bool) -> ir.Value:
+    within = op.Min(op.Max(score, -1.0), 1.0)
+    return _complete(op, op.Mul(op.Add(within, 1.0), 0.5), single)
+
+
+def _complete(op: Any, probability: ir.Value, single: bool) -> ir.Value:
+    """Turn one probability for each output into a distribution over the classes."""
+    if single:
+        return op.Concat(op.Sub(1.0, probability), probability, axis=1)
+    total = op.ReduceSum(probability, [1], keepdims=1)
+    nothing = op.CastLike(op.Equal(total, 0.0), probability)
+    # A row of zeros becomes the uniform distribution, as in scikit-learn.
+    return op.Div(op.Add(probability, nothing), op.ReduceSum(op.Add(probability, nothing), [1], keepdims=1))
+
+
+_PROBABILITIES = {"sigmoid": _sigmoid, "softmax": _softmax, "modified_huber": _modified_huber}
