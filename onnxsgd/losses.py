@@ -314,7 +314,7 @@ class CrossEntropy(Loss):
 
     def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         log_probability = op.LogSoftmax(raw_prediction, axis=-1)
-        return op.Neg(op.ReduceSum(op.Mul(y_true, log_probability), [1], keepdims=1))
+        return op.Neg(op.ReduceSum(op.Mul(y_true, log_probability), axes=[1], keepdims=1))
 
     def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return op.Sub(op.Softmax(raw_prediction, axis=-1), y_true)

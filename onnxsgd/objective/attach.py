@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.exceptions import GraphError, ParameterTypeError
+from onnxsgd.graph.lower import lower_for_training
 from onnxsgd.graph.model import find_value, to_ir, to_proto
 from onnxsgd.objective.graft import graft
 from onnxsgd.objective.names import claim_names
-from onnxsgd.objective.output import dtype_and_shape, keep_output
+from onnxsgd.objective.output import check_scored, dtype_and_shape, find_output
 from onnxsgd.objective.penalty import penalty_value, read_penalties
 from onnxsgd.objective.scores import ProbabilityLogLoss, make_score, weighted_loss
 
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from onnxsgd.losses import Loss
 
 __all__ = ["add_loss_output", "weighted_loss"]
+
+#: The first opset whose Constant holds integers, and which has Where.
+OLDEST_OPSET = 9
+
+#: From here on operators take the forms that lowering writes.
+WELL_TESTED_OPSET = 13
 
 
 def add_loss_output(
@@ -108,10 +114,12 @@ def add_loss_output(
     loss = make_score(score_name, kwargs)
     if not isinstance(onx, onnx.ModelProto):
         raise ParameterTypeError(f"onx must be an onnx.ModelProto, not {type(onx).__name__}.")
-    model = to_ir(onx)
-    penalties = read_penalties(model.graph, penalty)
-    model = keep_output(model, output_index)
+    source = to_ir(onx)
+    source.graph.outputs[:] = [find_output(source.graph, output_index)]
+    model = _lower(source)
     graph = model.graph
+    check_scored(graph.outputs[0])
+    penalties = read_penalties(graph, penalty)
     wanted = {"loss_name": loss_name, "label_name": label_name}
     if weight_name is not None:
         wanted["weight_name"] = weight_name
@@ -120,8 +128,35 @@ def add_loss_output(
     total = graft(graph, names, loss_name, lambda op: _total(op, graph, loss, data, penalties))
     total.name, total.shape = loss_name, ir.Shape([1, 1])
     graph.outputs.insert(0, total)
-    RemoveUnusedNodesPass()(model)
-    return to_proto(model)
+    return _check_old_opset(to_proto(model))
+
+
+def _lower(source: ir.Model) -> ir.Model:
+    opset = source.opset_imports.get("", WELL_TESTED_OPSET)
+    if opset < OLDEST_OPSET:
+        raise GraphError(
+            f"The model imports opset {opset}, at least {OLDEST_OPSET} is needed: onnx.version_converter "
+            "converts it to a newer one."
+        )
+    model = lower_for_training(source)
+    imports = {**source.opset_imports, **model.opset_imports}
+    model.opset_imports.clear()
+    model.opset_imports.update(imports)
+    return model
+
+
+def _check_old_opset(onx: onnx.ModelProto) -> onnx.ModelProto:
+    """Check that a model of an old opset holds nothing newer, as lowering to it may have written."""
+    opset = next(entry.version for entry in onx.opset_import if entry.domain in ("", "ai.onnx"))
+    if opset < WELL_TESTED_OPSET:
+        try:
+            onnx.checker.check_model(onx)
+        except onnx.checker.ValidationError as error:
+            raise GraphError(
+                f"The model imports opset {opset}, and cannot be rewritten in it ({error}): "
+                f"onnx.version_converter converts it to {WELL_TESTED_OPSET}."
+            ) from error
+    return onx
 
 
 @dataclass(frozen=True)

@@ -66,11 +66,10 @@ def _constants(graph: ir.Graph) -> list[ir.Node]:
 
 
 def _check_operator(node: ir.Node, opsets: dict[str, int]) -> None:
-    version = opsets[node.domain]
     try:
-        onnx.defs.get_schema(node.op_type, version, node.domain)
+        onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
     except onnx.defs.SchemaError:
         raise GraphError(
-            f"The model imports opset {version}, which has no operator {node.op_type}: "
-            "convert it to opset 13 or newer (onnx.version_converter)."
+            f"The model imports opset {opsets[node.domain]}, which has no operator {node.op_type}: "
+            "onnx.version_converter converts it to a newer one."
         ) from None

@@ -5,21 +5,20 @@ from __future__ import annotations
 from operator import index
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from onnxsgd.exceptions import GraphError, ParameterError, ParameterTypeError
 from onnxsgd.graph.model import REAL_TYPES
 
-__all__ = ["dtype_and_shape", "keep_output"]
+__all__ = ["check_scored", "dtype_and_shape", "find_output"]
 
 
-def keep_output(model: ir.Model, output_index: int | str | None) -> ir.Model:
-    """Return `model` with one output only, of a real type and a known rank of at least 1.
+def find_output(graph: ir.Graph, output_index: int | str | None) -> ir.Value:
+    """Return the output of `graph` that `output_index` chooses.
 
     Parameters
     ----------
-    model : ir.Model
-        Changed in place.
+    graph : ir.Graph
+        The graph.
     output_index : int, str or None
         A position, negative ones counting from the end, or a name. None: the only output.
 
@@ -29,17 +28,29 @@ def keep_output(model: ir.Model, output_index: int | str | None) -> ir.Model:
         If there is no such output, or there are several and none is chosen.
     ParameterTypeError
         If `output_index` is neither an integer, nor a string, nor None.
-    GraphError
-        If the output is not a tensor of real numbers with an axis of samples.
     """
-    outputs = model.graph.outputs
-    position = _find(output_index, [str(value.name) for value in outputs])
-    _check_type(outputs[position])
-    outputs[:] = [outputs[position]]
-    if outputs[0].shape is None:
-        model = ShapeInferencePass()(model).model
-    _check_shape(model.graph.outputs[0])
-    return model
+    return graph.outputs[_position(output_index, [str(value.name) for value in graph.outputs])]
+
+
+def check_scored(output: ir.Value) -> None:
+    """Check that `output` is a tensor of real numbers, whose first axis is that of the samples.
+
+    Raises
+    ------
+    GraphError
+        If it is not, or its rank is not known.
+    """
+    if not isinstance(output.type, ir.TensorType) or output.dtype not in REAL_TYPES:
+        raise GraphError(
+            f"Output {output.name!r} has type {output.type}: a loss needs a tensor of float16, float or "
+            "double. Of a classifier, score the probabilities or the raw scores."
+        )
+    if output.shape is None:
+        raise GraphError(
+            f"The rank of output {output.name!r} is neither given nor inferred: give the output a shape."
+        )
+    if len(output.shape) == 0:
+        raise GraphError(f"Output {output.name!r} is a scalar: its first axis must be that of the samples.")
 
 
 def dtype_and_shape(value: ir.Value) -> tuple[ir.DataType, ir.Shape]:
@@ -49,7 +60,7 @@ def dtype_and_shape(value: ir.Value) -> tuple[ir.DataType, ir.Shape]:
     return value.dtype, value.shape
 
 
-def _find(output_index: int | str | None, names: list[str]) -> int:
+def _position(output_index: int | str | None, names: list[str]) -> int:
     if isinstance(output_index, str):
         if output_index not in names:
             raise ParameterError(f"output_index={output_index!r} is no output of the model: it has {names}.")
@@ -72,22 +83,3 @@ def _find(output_index: int | str | None, names: list[str]) -> int:
     if not -len(names) <= position < len(names):
         raise ParameterError(f"output_index={position} is out of range: the model has outputs {names}.")
     return position
-
-
-def _check_type(output: ir.Value) -> None:
-    if isinstance(output.type, ir.TensorType) and output.dtype in REAL_TYPES:
-        return
-    raise GraphError(
-        f"Output {output.name!r} has type {output.type}: a loss needs a tensor of float16, float or double. "
-        "Of a classifier, score the probabilities or the raw scores; skl2onnx gives them as a tensor with "
-        "options={'zipmap': False}."
-    )
-
-
-def _check_shape(output: ir.Value) -> None:
-    if output.shape is None:
-        raise GraphError(
-            f"The rank of output {output.name!r} is neither given nor inferred: give the output a shape."
-        )
-    if len(output.shape) == 0:
-        raise GraphError(f"Output {output.name!r} is a scalar: its first axis must be that of the samples.")

@@ -124,8 +124,8 @@ def read_penalties(graph: ir.Graph, penalty: Mapping[str, Any] | None) -> dict[s
     for name in penalty:
         if name not in legal:
             raise ParameterError(
-                f"penalty names {name!r}, which is no initializer or input of a real type of the model: "
-                f"these are {legal}."
+                f"penalty names {name!r}: of the scored output, the initializers and inputs of a real type "
+                f"are {legal}."
             )
     return {name: _coefficients(name, given) for name, given in penalty.items()}
 

@@ -68,10 +68,10 @@ class ProbabilityLogLoss(Loss):
         object.__setattr__(self, "eps", float(self.eps))
 
     def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
-        clipped = op.Clip(raw_prediction, self.eps, 1.0 - self.eps)
+        clipped = op.Clip(raw_prediction, min=self.eps, max=1.0 - self.eps)
         # log(a / b) as a difference: the gradient of Div would need one more product.
-        log_total = op.Log(op.ReduceSum(clipped, [1], keepdims=1))
-        return op.ReduceSum(op.Mul(y_true, op.Sub(log_total, op.Log(clipped))), [1], keepdims=1)
+        log_total = op.Log(op.ReduceSum(clipped, axes=[1], keepdims=1))
+        return op.ReduceSum(op.Mul(y_true, op.Sub(log_total, op.Log(clipped))), axes=[1], keepdims=1)
 
 
 #: The scores that are known by name. Those of ``REGRESSION_LOSSES`` and ``CLASSIFICATION_LOSSES`` mean the
