@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 __all__ = [
+    "FROZEN",
     "REAL_TYPES",
     "find_value",
     "graph_names",
@@ -23,11 +24,22 @@ __all__ = [
 #: The element types that gradients are defined on.
 REAL_TYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
+#: The metadata key of an initializer that is no parameter unless it is named; its value says why.
+#: It is written into files, so that a model that comes back is still read in the same way.
+FROZEN = "onnxsgd.frozen"
+
 
 def to_ir(model: onnx.ModelProto) -> ir.Model:
-    """Return an ``onnx_ir.Model`` that shares nothing with `model`."""
+    """Return an ``onnx_ir.Model`` that shares nothing with `model`.
+
+    A ZipMap, which makes a list of dictionaries from a matrix, becomes an Identity, and its output that
+    matrix: ``onnx_ir`` knows no dictionaries, and nothing can be trained on them.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    for node in copy.graph.node:
+        if node.op_type == "ZipMap" and node.domain == "ai.onnx.ml":
+            _make_identity(node, copy.graph)
     return ir.from_proto(copy)
 
 
@@ -75,3 +87,13 @@ def _named_values(graph: ir.Graph) -> Iterable[ir.Value]:
     yield from graph.inputs
     for node in graph:
         yield from node.outputs
+
+
+def _make_identity(zip_map: onnx.NodeProto, graph: onnx.GraphProto) -> None:
+    width = max(len(attribute.ints) + len(attribute.strings) for attribute in zip_map.attribute)
+    matrix = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [None, width])
+    for value in [*graph.output, *graph.value_info]:
+        if value.name == zip_map.output[0]:
+            value.type.CopyFrom(matrix)
+    zip_map.op_type, zip_map.domain = "Identity", ""
+    zip_map.ClearField("attribute")

@@ -1,0 +1,67 @@
+"""Lowering: the same function in operators that gradients pass.
+
+A rule in a table says what replaces one operator; see the modules ``lower_*`` for them. What no rule
+replaces stays as it is, and whether it matters is decided later, where the weights are chosen.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes.common import (
+    InlinePass,
+    LiftConstantsToInitializersPass,
+    RemoveUnusedNodesPass,
+    RemoveUnusedOpsetsPass,
+    ShapeInferencePass,
+)
+
+from onnxsgd.graph.lower_activations import ACTIVATION_RULES
+from onnxsgd.graph.lower_layers import LAYER_RULES
+from onnxsgd.graph.lower_ml import ML_RULES
+from onnxsgd.graph.lower_reductions import REDUCTION_RULES
+from onnxsgd.graph.rewriting import Table, rewrite
+
+__all__ = ["RULES", "lower_for_training"]
+
+#: Every operator that is rewritten, by domain and name.
+RULES: Table = {**ML_RULES, **ACTIVATION_RULES, **REDUCTION_RULES, **LAYER_RULES}
+
+#: The standard operators that a graph without any of its own is lowered to.
+_DEFAULT_OPSET = 18
+
+
+def lower_for_training(model: ir.Model) -> ir.Model:
+    """Return a model that computes what `model` does, in operators that gradients pass.
+
+    Precondition: a valid model, opset 13 to 21. Result:
+
+    - weights in Constant nodes are initializers, under the name of the node's output;
+    - coefficients in attributes of ``ai.onnx.ml`` operators are initializers, called ``coef`` and
+      ``intercept`` (with a number behind where the name is taken);
+    - every operator with a rule in :data:`RULES` is replaced where the rule's precondition holds;
+    - tensors that are still computed keep their names, inputs and outputs theirs and their order.
+
+    Outputs agree with those of `model` to float32 rounding. Lowering a lowered model changes nothing.
+
+    Parameters
+    ----------
+    model : ir.Model
+        It is not changed.
+
+    Returns
+    -------
+    ir.Model
+        A new model; large tensors are shared with `model`.
+    """
+    lowered = model.clone()
+    lowered.graph.opset_imports.setdefault("", _DEFAULT_OPSET)
+    InlinePass()(lowered)
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(lowered)
+    RemoveUnusedNodesPass()(lowered)
+    ShapeInferencePass(strict_mode=False)(lowered)
+    # types behind ai.onnx.ml operators are inferred only once those have become standard ones
+    while rewrite(lowered, RULES):
+        ShapeInferencePass(strict_mode=False)(lowered)
+    RemoveUnusedNodesPass()(lowered)
+    RemoveUnusedOpsetsPass()(lowered)
+    return lowered

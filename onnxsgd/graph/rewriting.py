@@ -1,0 +1,138 @@
+"""The mechanics of rewriting: one node out, the nodes that a rule writes in, in the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript import GraphBuilder
+
+from onnxsgd.graph.model import FROZEN, graph_names, unique_name
+
+__all__ = ["Rule", "Table", "Writer", "attribute", "constant", "rewrite"]
+
+
+@dataclass(frozen=True)
+class Writer:
+    """What a rule writes its replacement with.
+
+    Attributes
+    ----------
+    op : onnxscript builder
+        ``op.Add(x, 1.0)`` writes a node of the standard domain and returns its output. Python numbers
+        become constants of the type that the operator expects.
+    opset : int
+        The version of the standard operators in the graph.
+    """
+
+    op: Any
+    opset: int
+
+    def tensor(
+        self, name: str, array: np.ndarray | ir.TensorProtocol, frozen: str | None = None
+    ) -> ir.Value:
+        """Return a new initializer; `frozen` says why it is no parameter, if it is none."""
+        value = self.op.initializer(ir.tensor(array), name)
+        if frozen:
+            value.metadata_props[FROZEN] = frozen
+        return value
+
+    def as_float(self, x: ir.Value) -> ir.Value:
+        """Return `x` as float32, the type in which the operators of ``ai.onnx.ml`` compute."""
+        return x if x.dtype == ir.DataType.FLOAT else self.op.Cast(x, to=ir.DataType.FLOAT)
+
+    def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int] | None, keepdims: int = 1) -> ir.Value:
+        """Write a reduction over `axes` (None: all of them) in the form that the opset asks for."""
+        write = getattr(self.op, op_type)
+        if axes is None:
+            return write(x, keepdims=keepdims)
+        if self.opset >= 18 or op_type == "ReduceSum":
+            return write(x, list(axes), keepdims=keepdims)
+        return write(x, axes=list(axes), keepdims=keepdims)
+
+
+#: A rule returns what replaces the node's outputs, or None, before it has written anything, where its
+#: precondition does not hold. Outputs at the end that nothing reads need no replacement.
+Rule = Callable[[Writer, ir.Node], ir.Value | Sequence[ir.Value] | None]
+Table = Mapping[tuple[str, str], Rule]
+
+
+def rewrite(model: ir.Model, table: Table) -> int:
+    """Apply `table` in place to every node of the main graph, and to the nodes that rules write.
+
+    What a rule writes takes the place and the output names of the node it replaces. Subgraphs are left alone,
+    and so is a node whose first input has no known element type.
+
+    Returns
+    -------
+    int
+        The number of nodes that were replaced.
+    """
+    graph, count = model.graph, 0
+    names = graph_names(graph)
+    waiting = list(reversed(list(graph)))
+    while waiting:
+        node = waiting.pop()
+        rule = table.get((node.domain, node.op_type))
+        if rule is None or not node.inputs or node.inputs[0] is None or node.inputs[0].dtype is None:
+            continue
+        written = _apply(rule, node, graph, names)
+        if written is not None:
+            count += 1
+            waiting.extend(reversed(written))
+    return count
+
+
+def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    """Return the value of an attribute of `node`, or `default`; tuples for lists, None stays None."""
+    found = node.attributes.get(name)
+    return default if found is None else found.value
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """Return the array that an initializer holds; None for anything that is computed or fed."""
+    if value is None or value.is_graph_input() or value.const_value is None:
+        return None
+    return value.const_value.numpy()
+
+
+def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[ir.Node] | None:
+    """Replace `node` by what `rule` writes; return the new nodes, None where the rule does not apply."""
+    scratch = ir.Graph([], [], nodes=[], opset_imports=dict(graph.opset_imports), name="scratch")
+    op = GraphBuilder(scratch).op
+    written = rule(Writer(op, scratch.opset_imports[""]), node)
+    if written is None:
+        return None
+    results = [written] if isinstance(written, ir.Value) else list(written)
+    own = {value for new in scratch for value in new.outputs}
+    for index, (old, new) in enumerate(zip(node.outputs, results, strict=False)):
+        if old.is_graph_output() and new not in own:
+            # an output of a graph must be computed by a node of its own
+            results[index] = op.Identity(new)
+    new_nodes = list(scratch)
+    scratch.remove(new_nodes)
+    _name(new_nodes, node.outputs, results, names)
+    for value in list(scratch.initializers.values()):
+        del scratch.initializers[str(value.name)]
+        value.name = unique_name(str(value.name), names)
+        graph.register_initializer(value)
+    graph.insert_before(node, new_nodes)
+    for old, new in zip(node.outputs, results, strict=False):
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    return new_nodes
+
+
+def _name(
+    nodes: Sequence[ir.Node], replaced: Sequence[ir.Value], results: Sequence[ir.Value], names: set[str]
+) -> None:
+    """Give the results that `nodes` compute the names of what they replace, and all else a free name."""
+    taken_over = {new: old.name for old, new in zip(replaced, results, strict=False)}
+    for node in nodes:
+        node.metadata_props.clear()
+        node.name = None
+        for value in node.outputs:
+            value.name = taken_over.get(value) or unique_name(f"{replaced[0].name}_{node.op_type}", names)
