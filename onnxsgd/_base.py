@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import onnx
@@ -16,17 +16,19 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from onnxsgd._fit import FitState, Recipe, fresh_generator, train
 from onnxsgd._inputs import Features, check_X, n_rows, read_features, take_rows
 from onnxsgd._learner import Learner, ModelOptions, make_learner, read_source
-from onnxsgd._program import Program, make_program
 from onnxsgd._targets import check_sample_weight
 from onnxsgd.engine.inference import InferenceGraph
 from onnxsgd.engine.sessions import check_device
-from onnxsgd.engine.step import WEIGHT
+from onnxsgd.engine.update import WEIGHT
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.graph.model import to_proto
 from onnxsgd.losses import Loss
 from onnxsgd.optimizers import OPTIMIZERS, Optimizer, make_optimizer
 from onnxsgd.penalties import PENALTIES, make_penalty
 from onnxsgd.schedules import SCHEDULES, Schedule, make_schedule
+
+if TYPE_CHECKING:
+    from onnxsgd._program import Program
 
 __all__ = ["BaseOnnxSGD"]
 
@@ -119,8 +121,8 @@ class BaseOnnxSGD(BaseEstimator):
         self._check_parameters()
         if self.early_stopping:
             raise ParameterError(
-                "early_stopping=True cannot work with partial_fit, which sees one batch of the data at a time: "
-                "set early_stopping=False."
+                "early_stopping=True cannot work with partial_fit, which sees one part of the data at a "
+                "time: set early_stopping=False."
             )
         going_on = hasattr(self, "_state")
         target, features, weight = self._read_data(X, y, sample_weight, going_on=going_on, classes=classes)
@@ -254,9 +256,9 @@ class BaseOnnxSGD(BaseEstimator):
         raw = self._score_graph.run(row, learner.initial_weights())
         if raw.ndim > 2 or len(raw) != 1:
             raise GraphError(
-                f"the graph turns 1 sample into raw predictions {learner.score!r} of shape {raw.shape}; they must "
-                "have shape [n_samples] or [n_samples, n_outputs]. Name another tensor with output=, or put a "
-                "new layer on top with head='linear'."
+                f"the graph turns 1 sample into raw predictions {learner.score!r} of shape {raw.shape}; "
+                "they must have shape [n_samples] or [n_samples, n_outputs]. Name another tensor with "
+                "output=, or put a new layer on top with head='linear'."
             )
         self._n_outputs = raw.reshape(1, -1).shape[1]
         self._learner = self._accept_learner(learner, target, self._n_outputs)
@@ -300,6 +302,8 @@ class BaseOnnxSGD(BaseEstimator):
         max_iter: int,
         tol: float | None,
     ) -> Self:
+        from onnxsgd._program import make_program
+
         weight = weight * self._extra_weight(target)
         kept = np.flatnonzero(weight)
         if len(kept) < len(weight):

@@ -16,7 +16,6 @@ from onnxsgd._base import BaseOnnxSGD
 from onnxsgd._learner import Learner
 from onnxsgd._targets import check_labels, class_weights, encode_labels
 from onnxsgd.exceptions import GraphError, ParameterError
-from onnxsgd.graph.tail import add_classifier_tail
 from onnxsgd.losses import CLASSIFICATION_LOSSES, CrossEntropy, LogLoss, Loss
 
 __all__ = ["OnnxSGDClassifier"]
@@ -233,9 +232,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         wanted = {1, 2} if len(classes) == 2 else {len(classes)}
         if n_outputs not in wanted:
             raise GraphError(
-                f"the graph gives {n_outputs} score(s) for each sample and there are {len(classes)} classes, "
-                f"{classes[:20].tolist()}: name the labels of its columns with classes=, choose a tensor of that "
-                "width with output=, or put a new layer on top with head='linear'."
+                f"the graph gives {n_outputs} score(s) for each sample and there are {len(classes)} "
+                f"classes, {classes[:20].tolist()}: name the labels of its columns with classes=, choose a "
+                "tensor of that width with output=, or put a new layer on top with head='linear'."
             )
         self.classes_ = classes
         return learner.with_classes(classes)
@@ -272,6 +271,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         probabilities = self._make_loss().probabilities
         if learner.link != "own":
             return learner.with_weights(self._weights())
+        from onnxsgd.graph.tail import add_classifier_tail
+
         names = ("label", "scores" if probabilities is None else "probabilities")
         graph = learner.with_weights(self._weights(), score_only=True)
         return add_classifier_tail(graph, self.classes_, probabilities, names)

@@ -15,8 +15,7 @@ from sklearn.utils import check_random_state
 from onnxsgd._batches import Batches, EpochPlan
 from onnxsgd._stopping import Plateau
 from onnxsgd.engine.runner import StepRunner, Tensors
-from onnxsgd.engine.step import WEIGHT
-from onnxsgd.engine.update import AVERAGE, AVERAGE_RATE, L1_TOTAL
+from onnxsgd.engine.update import AVERAGE, AVERAGE_RATE, L1_TOTAL, WEIGHT
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import Optimizer
 from onnxsgd.penalties import Penalty

@@ -24,7 +24,7 @@ def check_X(estimator: Any, X: Any, *, reset: bool) -> Any:
     Numeric data become an array, or a CSR matrix, of their own type; a dict of arrays, and a frame with
     columns that are not numeric, stay what they are.
     """
-    if isinstance(X, Mapping):
+    if isinstance(X, Mapping) and not sparse.issparse(X):
         return _check_mapping(X)
     if _is_mixed_frame(X):
         validate_data(estimator, X, reset=reset, skip_check_array=True)
@@ -111,11 +111,9 @@ def _cast(array: Any, value: ir.Value) -> Any:
     shape = [] if value.shape is None else list(value.shape)
     if shape and array.ndim == 1 and len(shape) == 2:
         array = array.reshape(-1, 1)
-    fits = not shape or (
-        len(shape) == array.ndim
-        and all(not isinstance(want, int) or want == have for want, have in zip(shape[1:], array.shape[1:]))
-    )
-    if not fits:
+    sizes = zip(shape[1:], array.shape[1:], strict=False)
+    fits = len(shape) == array.ndim and all(have == want for want, have in sizes if isinstance(want, int))
+    if shape and not fits:
         wanted = [size if isinstance(size, int) else "any" for size in shape]
         raise GraphError(
             f"X has shape {tuple(array.shape)}; input {value.name!r} of the graph takes {tuple(wanted)}."

@@ -98,8 +98,8 @@ def make_program(
         tail=InferenceGraph(parts.tail, learner.score, learner.weights, n_threads),
         spec=StepSpec(
             weights=learner.weights, penalised=recipe.penalised, loss=loss, optimizer=recipe.optimizer,
-            l1=recipe.penalty.l1 is not None, l2=recipe.penalty.l2 is not None, average=recipe.average_from > 0,
-            batch_size=batch_size, n_outputs=n_outputs, engine=engine,
+            l1=recipe.penalty.l1 is not None, l2=recipe.penalty.l2 is not None,
+            average=recipe.average_from > 0, batch_size=batch_size, n_outputs=n_outputs, engine=engine,
         ),
         n_threads=n_threads,
     )  # fmt: skip

@@ -14,7 +14,6 @@ from onnxsgd._base import BaseOnnxSGD
 from onnxsgd._learner import Learner
 from onnxsgd._targets import check_real_target
 from onnxsgd.exceptions import GraphError
-from onnxsgd.graph.tail import name_output
 from onnxsgd.losses import REGRESSION_LOSSES, EpsilonInsensitive, Huber, Loss, SquaredEpsilonInsensitive
 
 __all__ = ["OnnxSGDRegressor"]
@@ -134,11 +133,12 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         return tags
 
     def _read_target(self, y: Any, going_on: bool, classes: Any) -> tuple[np.ndarray, int]:
-        table = check_real_target(y)
+        y = check_real_target(y)
+        table = y.reshape(len(y), -1)
         if going_on:
             self._check_width(table)
         else:
-            self._y_is_vector = np.ndim(y) == 1
+            self._y_is_vector = y.ndim == 1
         return table, table.shape[1]
 
     def _accept_learner(self, learner: Learner, y: np.ndarray, n_outputs: int) -> Learner:
@@ -148,8 +148,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     def _check_width(self, y: np.ndarray) -> None:
         if y.shape[1] != self._n_outputs:
             raise GraphError(
-                f"the graph predicts {self._n_outputs} output(s) and y has {y.shape[1]}: choose a tensor of that "
-                "width with output=, put a new layer on top with head='linear', or use another model=."
+                f"the graph predicts {self._n_outputs} output(s) and y has {y.shape[1]}: choose a tensor of "
+                "that width with output=, put a new layer on top with head='linear', or use another model=."
             )
 
     def _encode(self, y: np.ndarray) -> np.ndarray:
@@ -170,6 +170,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         return next(splitter.split(y))
 
     def _finished_graph(self) -> Any:
+        from onnxsgd.graph.tail import name_output
+
         graph = self._learner.with_weights(self._weights())
         return name_output(graph, "variable") if self._learner.link == "own" else graph
 

@@ -11,15 +11,15 @@ from sklearn.utils.validation import _check_sample_weight, check_array, column_o
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import Loss
 
-__all__ = ["check_sample_weight", "check_real_target", "encode_labels", "class_weights"]
+__all__ = ["check_labels", "check_real_target", "check_sample_weight", "class_weights", "encode_labels"]
 
 
 def check_real_target(y: Any) -> np.ndarray:
-    """Return a regression target as a float64 table [n_samples, n_outputs]."""
+    """Return a regression target as a float64 vector or table."""
     y = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
     if y.ndim > 2:
         raise ParameterError(f"y has {y.ndim} dimensions: it must have 1 or 2.")
-    return y.reshape(len(y), -1)
+    return y
 
 
 def encode_labels(y: np.ndarray, classes: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:

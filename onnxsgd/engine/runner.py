@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxsgd.engine.step import WEIGHT
+from onnxsgd.engine.update import WEIGHT
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step import CompiledStep

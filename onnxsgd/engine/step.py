@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 from onnxscript import GraphBuilder
 
-from onnxsgd.engine.update import AVERAGE_RATE, L1_TOTAL, build_update, state_names
+from onnxsgd.engine.update import AVERAGE_RATE, L1_TOTAL, WEIGHT, build_update, state_names
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.model import graph_names, to_proto, unique_name
 from onnxsgd.losses import Loss
@@ -19,10 +19,7 @@ from onnxsgd.objective.attach import weighted_loss
 if TYPE_CHECKING:
     from onnxsgd.optimizers import Optimizer
 
-__all__ = ["WEIGHT", "CompiledStep", "StepSpec", "build_step", "fix_batch_size"]
-
-#: The kind of tensor that a weight itself is, beside the kinds of its states.
-WEIGHT = "weight"
+__all__ = ["CompiledStep", "StepSpec", "build_step", "fix_batch_size"]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
 
     from onnxsgd.optimizers import Optimizer
 
-__all__ = ["AVERAGE", "AVERAGE_RATE", "L1_DEBT", "L1_TOTAL", "build_update", "state_names"]
+__all__ = ["AVERAGE", "AVERAGE_RATE", "L1_DEBT", "L1_TOTAL", "WEIGHT", "build_update", "state_names"]
 
+#: The kind of tensor that a weight itself is, beside the kinds of its states.
+WEIGHT = "weight"
 #: Tensors kept for a weight beside the optimizer's.
 L1_DEBT, AVERAGE = "l1_debt", "average"
 #: Numbers of a step beside the optimizer's.

@@ -1,0 +1,94 @@
+"""Update rules against torch's, on the same gradients."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnxscript import GraphBuilder
+
+from onnxsgd import optimizers
+from onnxsgd.engine.update import build_update, state_names
+from onnxsgd.exceptions import OnnxSGDError
+from onnxsgd.graph.model import to_proto
+
+REFERENCE = np.load(Path(__file__).parent / "data" / "torch_optimizers.npz")
+CASES = {
+    "adam": (optimizers.Adam(), 0.0),
+    "adam_l2": (optimizers.Adam(), 0.1),
+    "adamw": (optimizers.AdamW(), 0.1),
+    "sgd": (optimizers.SGD(), 0.0),
+    "sgd_momentum": (optimizers.SGD(momentum=0.9), 0.1),
+    "sgd_nesterov": (optimizers.SGD(momentum=0.9, nesterov=True), 0.1),
+}
+
+
+def update_session(optimizer, shape, dtype):
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 18}, name="update")
+    type_ = ir.TensorType(dtype)
+
+    def add_input(name, shape):
+        value = ir.Value(name=name, type=type_, shape=ir.Shape(shape))
+        graph.inputs.append(value)
+        return value
+
+    weight, gradient = add_input("weight", shape), add_input("gradient", shape)
+    states = {name: add_input(name, shape) for name in state_names(optimizer, l1=False, average=False)}
+    scalars = {name: add_input(f"scalar_{name}", ()) for name in optimizer.scalars(1, 1.0, 0.0)}
+    new, new_states = build_update(
+        GraphBuilder(graph).op, optimizer, weight, gradient, states, scalars, l2=True
+    )
+    graph.outputs.extend([new, *(new_states[name] for name in states)])
+    model = to_proto(ir.Model(graph, ir_version=9))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    ), list(states)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
+def test_fifty_steps_equal_those_of_torch(case, dtype, tolerance):
+    optimizer, l2 = CASES[case]
+    weight = REFERENCE["start"].astype(dtype)
+    session, names = update_session(optimizer, weight.shape, ir.DataType.from_numpy(np.dtype(dtype)))
+    states = {name: np.zeros_like(weight) for name in names}
+    for t, gradient in enumerate(REFERENCE["gradients"].astype(dtype), start=1):
+        scalars = optimizer.scalars(t, 0.02, l2)
+        feeds = {"weight": weight, "gradient": gradient, **states}
+        feeds.update({f"scalar_{name}": np.array(value, dtype) for name, value in scalars.items()})
+        weight, *new = session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
+        states = dict(zip(names, new, strict=True))
+    assert np.abs(REFERENCE[case] - REFERENCE["start"]).max() > 0.1
+    np.testing.assert_allclose(weight, REFERENCE[case], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (optimizers.SGD, {"momentum": 1.0}),
+        (optimizers.SGD, {"momentum": -0.1}),
+        (optimizers.Adam, {"beta_1": 1.0}),
+        (optimizers.Adam, {"beta_2": -1.0}),
+        (optimizers.AdamW, {"epsilon": 0.0}),
+    ],
+)
+def test_numbers_out_of_range_are_refused_by_name(cls, options):
+    ((name, value),) = options.items()
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        cls(**options)
+
+
+def test_a_momentum_that_would_be_ignored_is_refused():
+    for arguments in [("adam", 0.9, False), (optimizers.SGD(), 0.9, False), ("sgd", 0.0, True)]:
+        with pytest.raises(OnnxSGDError, match="no effect"):
+            optimizers.make_optimizer(*arguments)
+
+
+def test_unknown_optimizers_are_refused():
+    with pytest.raises(ValueError, match="'lion'.*adamw"):
+        optimizers.make_optimizer("lion", 0.0, False)
+    with pytest.raises(TypeError, match="42"):
+        optimizers.make_optimizer(42, 0.0, False)
