@@ -10,7 +10,6 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd.exceptions import GraphError, ParameterTypeError
-from onnxsgd.graph.lower import lower_for_training
 from onnxsgd.graph.model import find_value, to_ir, to_proto
 from onnxsgd.objective.graft import graft
 from onnxsgd.objective.names import claim_names
@@ -132,6 +131,8 @@ def add_loss_output(
 
 
 def _lower(source: ir.Model) -> ir.Model:
+    from onnxsgd.graph.lower import lower_for_training
+
     opset = source.opset_imports.get("", WELL_TESTED_OPSET)
     if opset < OLDEST_OPSET:
         raise GraphError(

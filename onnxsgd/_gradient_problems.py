@@ -1,0 +1,175 @@
+"""Functions of real arrays, with what is claimed to be their gradient: what ``check_gradients`` compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxsgd.engine.inference import weights_as_inputs
+from onnxsgd.engine.sessions import make_session
+from onnxsgd.exceptions import GraphError, ParameterError
+from onnxsgd.gradient.derivative import onnx_derivative
+from onnxsgd.graph.lower import lower_for_training
+from onnxsgd.graph.model import REAL_TYPES, to_proto
+from onnxsgd.graph.precision import with_precision
+from onnxsgd.losses import Loss
+from onnxsgd.objective.output import dtype_and_shape
+from onnxsgd.objective.scores import weighted_loss
+
+__all__ = ["Problem", "problem_of_loss", "problem_of_model"]
+
+_N_OUTPUTS = 3
+_RAW = "raw_prediction"
+_Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A function, a point, and what is claimed to be the gradient there.
+
+    Attributes
+    ----------
+    function : callable
+        From named arrays to a number, in float64.
+    point : dict
+        The arrays, in float64 where they are real.
+    gradients : dict
+        The claimed derivatives, by name, in the type in which they were computed.
+    """
+
+    function: Callable[[Mapping[str, np.ndarray]], float]
+    point: _Arrays
+    gradients: _Arrays
+
+
+def problem_of_loss(
+    loss: Loss, dtype: ir.DataType, feeds: Mapping[str, Any], n_samples: int, rng: np.random.Generator
+) -> Problem:
+    """Pose ``sum_i sample_weight_i sum_k value_ik`` as a function of the raw predictions."""
+    given = {name: np.asarray(value) for name, value in feeds.items()}
+    shape = next((value.shape for value in given.values()), (n_samples, _N_OUTPUTS))
+    point = {"y_true": _targets(loss, shape, rng), _RAW: 2.0 * rng.normal(size=shape)}
+    _refuse_unknown(given, point)
+    point |= {**given, "sample_weight": rng.uniform(0.5, 1.5, size=(shape[0], 1))}
+    point = {name: value.astype(dtype.numpy()) for name, value in point.items()}
+    model = _loss_model(loss, dtype, shape)
+    if len(model.graph.output) == 1:
+        derivative = onnx_derivative(model, weights=[], inputs=[_RAW])
+        gradients = _run(derivative, {**point, "loss_grad": np.ones((1, 1), dtype.numpy())})
+    else:
+        gradients = {f"{_RAW}_grad": _run(model, point)["gradient"]}
+    found = gradients[f"{_RAW}_grad"]
+    if found.shape != shape:
+        raise GraphError(f"The gradient of {loss!r} has shape {found.shape}: it must be {shape}, as {_RAW}.")
+    evaluate = _evaluator(_loss_model(loss, ir.DataType.DOUBLE, shape), "loss")
+    return Problem(lambda at: float(evaluate(at).sum()), _widen(point), {_RAW: found})
+
+
+def problem_of_model(
+    model: ir.Model,
+    weights: Sequence[str] | None,
+    inputs: Sequence[str] | None,
+    feeds: Mapping[str, Any],
+    n_samples: int,
+    rng: np.random.Generator,
+) -> Problem:
+    """Pose ``sum_j c_j output_j``, c random, as a function of weights and inputs of a one-output graph."""
+    lowered = lower_for_training(model)
+    initializers = {
+        name: value.const_value.numpy()
+        for name, value in lowered.graph.initializers.items()
+        if value.const_value is not None
+    }
+    data = {str(value.name): value for value in model.graph.inputs if value.name not in initializers}
+    _refuse_unknown(feeds, data)
+    fed = {name: _feed(value, feeds.get(name), n_samples, rng) for name, value in data.items()}
+    derivative = onnx_derivative(to_proto(model), weights=weights, inputs=inputs)
+    by = [value.name.removesuffix("_grad") for value in derivative.graph.output]
+    trained = [name for name in by if name not in data]
+    point = {**fed, **{name: initializers[name] for name in trained}}
+    wide = weights_as_inputs(with_precision(lowered, ir.DataType.DOUBLE), trained)
+    evaluate = _evaluator(to_proto(wide), str(wide.graph.outputs[0].name))
+    directions = rng.normal(size=evaluate(_widen(point)).shape)
+    (seed,) = (value for value in derivative.graph.input if value.name not in point)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(seed.type.tensor_type.elem_type)
+    gradients = _run(derivative, {**point, seed.name: directions.astype(dtype)})
+    return Problem(
+        lambda at: float((directions * evaluate(at)).sum()),
+        _widen(point),
+        {name: gradients[f"{name}_grad"] for name in by},
+    )
+
+
+def _loss_model(loss: Loss, dtype: ir.DataType, shape: tuple[int, ...]) -> onnx.ModelProto:
+    """Return a graph with outputs "loss" and, if the loss has a formula for it, "gradient"."""
+    from onnxscript import GraphBuilder
+
+    shapes = {"y_true": shape, _RAW: shape, "sample_weight": (shape[0], 1)}
+    values = [
+        ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(dims)) for name, dims in shapes.items()
+    ]
+    graph = ir.Graph(values, [], nodes=[], opset_imports={"": 18}, name="loss")
+    op = GraphBuilder(graph).op
+    y_true, raw_prediction, weight = values
+    outputs = {"loss": weighted_loss(op, loss, y_true, raw_prediction, weight)}
+    gradient = loss.gradient(op, y_true, raw_prediction)
+    if gradient is not None:
+        outputs["gradient"] = op.Mul(gradient, weight)
+    for name, value in outputs.items():
+        value.name = name
+        graph.outputs.append(value)
+    model = to_proto(ir.Model(graph, ir_version=8))
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise GraphError(f"The formulas of {loss!r} make no valid ONNX graph: {error}") from error
+    return model
+
+
+def _evaluator(model: onnx.ModelProto, output: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """Return a function that computes `output` with the reference implementation of the operators."""
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator: Any = ReferenceEvaluator(model)
+
+    def evaluate(feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+        return evaluator.run([output], dict(feeds))[0]
+
+    return evaluate
+
+
+def _run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> _Arrays:
+    session = make_session(model.SerializeToString(), 1)
+    wanted = [value.name for value in session.get_inputs()]
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, {name: feeds[name] for name in wanted}), strict=True))
+
+
+def _targets(loss: Loss, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    if loss.targets == "indicator":
+        return np.eye(shape[1])[rng.integers(shape[1], size=shape[0])]
+    return rng.normal(size=shape) if loss.targets == "real" else rng.choice([-1.0, 1.0], size=shape)
+
+
+def _feed(value: ir.Value, given: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
+    dtype, dims = dtype_and_shape(value)
+    if given is not None:
+        return np.asarray(given, dtype.numpy())
+    shape = [size if isinstance(size, int) else 1 if axis else n_samples for axis, size in enumerate(dims)]
+    drawn = rng.normal(size=shape) if dtype in REAL_TYPES else rng.integers(2, size=shape)
+    return drawn.astype(dtype.numpy())
+
+
+def _widen(arrays: _Arrays) -> _Arrays:
+    return {name: a.astype(np.float64) if a.dtype.kind == "f" else a for name, a in arrays.items()}
+
+
+def _refuse_unknown(feeds: Iterable[str], legal: Iterable[str]) -> None:
+    unknown = sorted(set(feeds) - set(legal))
+    if unknown:
+        raise ParameterError(f"feeds names {unknown}: the inputs are {sorted(legal)}.")
