@@ -1,0 +1,267 @@
+"""Reverse-mode differentiation: from a graph to the graph of its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass, ShapeInferencePass
+
+from onnxsgd.exceptions import NotTrainableError, ParameterError
+from onnxsgd.graph.model import find_value, graph_names, unique_name
+
+from .broadcasting import expand_to, zeros_like
+from .call import Call, place
+from .rules import NO_GRADIENT, RULES, reason_against
+from .shapes import read_shape, to_shape
+from .tensor import Emitter, Tensor, op
+
+__all__ = ["differentiable", "differentiate"]
+
+#: The first version of the standard operators whose forms the rules know.
+_OLDEST_OPSET = 13
+
+
+def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -> ir.Model:
+    """Return the graph that computes `outputs` and the gradients of their weighted sum.
+
+    The result computes, for each name ``w`` of `wrt` ::
+
+        w_grad = sum over outputs y of  (dy / dw)^T y_grad
+
+    in standard ONNX operators only. It is a graph like any other and can be differentiated again.
+
+    Parameters
+    ----------
+    model : ir.Model
+        The graph; it is not changed. Its standard operators have version 13 or later.
+    outputs : sequence of str
+        Tensors of real numbers: outputs of the graph, or inner tensors.
+    wrt : sequence of str
+        Initializers and inputs of real numbers.
+
+    Returns
+    -------
+    ir.Model
+        Inputs: the original inputs, the initializers of `wrt`, then ``<output>_grad`` for each output, of
+        its type and shape. Outputs: `outputs`, then ``<name>_grad`` for each name of `wrt`; zeros where no
+        path leads from it to the outputs. Where the graph already uses such a name, a number is added: the
+        order is the contract.
+
+    Raises
+    ------
+    ParameterError
+        A name is unknown or repeated, or not the name of a tensor of real numbers; nothing is named.
+    NotTrainableError
+        An operator on a path from `wrt` to `outputs` has no gradient rule, or the opset is too old.
+
+    Examples
+    --------
+    >>> import onnx, onnx_ir as ir
+    >>> text = '<ir_version: 9, opset_import: ["": 18]> g (float[N, 3] X, float[3, 1] W) => (float[N, 1] Y)'
+    >>> model = ir.from_proto(onnx.parser.parse_model(text + "{ Y = MatMul(X, W) }"))
+    >>> gradient = differentiate(model, ["Y"], ["W"])
+    >>> [value.name for value in gradient.graph.inputs], [value.name for value in gradient.graph.outputs]
+    (['X', 'W', 'Y_grad'], ['Y', 'W_grad'])
+    >>> [node.op_type for node in gradient.graph]
+    ['MatMul', 'Gemm']
+    """
+    _check_opset(model)
+    result = _copy(model)
+    graph = result.graph
+    targets = [_real_value(graph, name, "outputs") for name in _distinct(outputs, "outputs")]
+    sources = [_real_value(graph, name, "wrt") for name in _distinct(wrt, "wrt")]
+    _free(graph, sources)
+    names = graph_names(graph)
+    emitter = Emitter(graph.opset_imports[""], _unused_prefix(names))
+    _infer_shapes(result, emitter)
+    seeds = [_seed(emitter.tensor(target), names) for target in targets]
+    gradients = _sweep(emitter, graph, sources, list(zip(targets, seeds, strict=True)))
+    found = [_name(emitter, emitter.tensor(source), gradients.get(source), names) for source in sources]
+    graph.extend(emitter.nodes)
+    graph.inputs.extend(seed.value for seed in seeds)
+    graph.outputs.clear()
+    graph.outputs.extend([*targets, *found])
+    return result
+
+
+def differentiable(node: ir.Node) -> str | None:
+    """Return why no gradient can pass through a node.
+
+    Parameters
+    ----------
+    node : ir.Node
+        A node of any graph.
+
+    Returns
+    -------
+    str or None
+        None if there is a rule for the node, or if its gradient is zero by convention; otherwise one
+        sentence that names the operator.
+    """
+    return reason_against(node)
+
+
+def _check_opset(model: ir.Model) -> None:
+    opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx"))
+    if opset is None or opset < _OLDEST_OPSET:
+        raise NotTrainableError(
+            f"the graph uses version {opset} of the standard operators; gradients need {_OLDEST_OPSET} "
+            "or later: convert it with onnx.version_converter.convert_version"
+        )
+
+
+def _copy(model: ir.Model) -> ir.Model:
+    copy = model.clone()
+    if copy.functions:
+        copy = InlinePass()(copy).model
+    if "" not in copy.graph.opset_imports:
+        copy.graph.opset_imports[""] = copy.graph.opset_imports.pop("ai.onnx")
+    return copy
+
+
+def _distinct(names: Sequence[str], parameter: str) -> Sequence[str]:
+    repeated = [name for index, name in enumerate(names) if name in names[:index]]
+    if repeated:
+        raise ParameterError(f"{parameter} names {repeated[0]!r} twice; every name counts once")
+    if not names:
+        raise ParameterError(f"{parameter} is empty; at least one tensor must be named")
+    return names
+
+
+def _real_value(graph: ir.Graph, name: str, parameter: str) -> ir.Value:
+    value = find_value(graph, name)
+    if value is None or (parameter == "wrt" and value.producer() is not None):
+        legal = [*(v.name for v in graph.inputs), *graph.initializers]
+        legal = legal if parameter == "wrt" else [v.name for v in graph.outputs]
+        raise ParameterError(f"{parameter} names {name!r}, which the graph does not have among {legal}")
+    if value.dtype is not None and not value.dtype.is_floating_point():
+        raise ParameterError(
+            f"{parameter} names {name!r}, whose type {value.dtype} is not a type of real numbers"
+        )
+    return value
+
+
+def _free(graph: ir.Graph, sources: Iterable[ir.Value]) -> None:
+    """Turn the initializers among `sources` into the last inputs of the graph."""
+    for value in sources:
+        if value.name is not None and value.name in graph.initializers:
+            if value.const_value is not None:
+                value.shape, value.dtype = ir.Shape(value.const_value.numpy().shape), value.const_value.dtype
+            if value in graph.inputs:
+                graph.inputs.remove(value)
+            graph.initializers.pop(value.name)
+            value.const_value = None
+            graph.inputs.append(value)
+
+
+def _unused_prefix(names: set[str]) -> str:
+    prefix = "grad_"
+    while any(name.startswith(prefix) for name in names):
+        prefix += "_"
+    return prefix
+
+
+def _infer_shapes(model: ir.Model, emitter: Emitter) -> None:
+    """Infer the shapes of the forward graph, once; unnamed dimensions of inputs have names for that time."""
+    graph = model.graph
+    declared = {value: value.shape for value in (*graph.inputs, *graph.outputs)}
+    for value, shape in declared.items():
+        dims = read_shape(shape, value.name or "") if value.producer() is None else None
+        value.shape = None if dims is None else ir.Shape(dims)
+    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    for value, shape in declared.items():
+        value.shape = _merged(value.shape, shape)
+    for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
+        value.shape = to_shape(emitter.tensor(value).dims)
+    for value, shape in declared.items():
+        value.shape = shape if shape is not None else value.shape
+
+
+def _merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
+    """Return the inferred shape, with the numbers that only the declared one knows."""
+    if inferred is None or declared is None or len(inferred) != len(declared):
+        return inferred if inferred is not None else declared
+    pairs = zip(inferred, declared, strict=True)
+    return ir.Shape([known if isinstance(known, int) else dim for dim, known in pairs])
+
+
+def _seed(y: Tensor, names: set[str]) -> Tensor:
+    name = unique_name(f"{y.value.name}_grad", names)
+    seed = ir.Value(name=name, shape=y.value.shape, type=y.value.type)
+    return Tensor(y.emitter, seed, y.dtype, y.dims)
+
+
+def _dependents(graph: ir.Graph, sources: Iterable[ir.Value]) -> set[ir.Value]:
+    """Return the real values that depend on `sources` in a differentiable way."""
+    found = set(sources)
+    for node in graph:
+        if node.op_type in NO_GRADIENT and node.domain in ("", "ai.onnx"):
+            continue
+        if any(value in found for value in _operands(node)):
+            found.update(v for v in node.outputs if v.dtype is None or v.dtype.is_floating_point())
+    return found
+
+
+def _operands(node: ir.Node) -> Iterable[ir.Value | None]:
+    """Yield what a node reads, in its subgraphs too."""
+    yield from node.inputs
+    for attribute in node.attributes.values():
+        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            graphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value
+            for graph in graphs:
+                yield from graph.outputs
+                for inner in graph:
+                    yield from _operands(inner)
+
+
+def _sweep(
+    emitter: Emitter, graph: ir.Graph, sources: Sequence[ir.Value], seeds: Sequence[tuple[ir.Value, Tensor]]
+) -> dict[ir.Value, Tensor]:
+    """Go through the graph backwards and return the gradient that reached each value."""
+    active = _dependents(graph, sources)
+    gradients: dict[ir.Value, Tensor] = {}
+    for target, seed in seeds:
+        _accumulate(gradients, target, seed)
+    for node in reversed(graph):
+        reached = [gradients.get(value) for value in node.outputs]
+        wanted = [index for index, value in enumerate(node.inputs) if value in active]
+        if any(value in active and value in gradients for value in node.outputs):
+            call = Call(emitter, node, reached)
+            for index, gradient in _apply(call, wanted):
+                value = node.inputs[index]
+                assert value is not None
+                _accumulate(gradients, value, gradient)
+    return gradients
+
+
+def _apply(call: Call, wanted: Sequence[int]) -> list[tuple[int, Tensor]]:
+    """Return the gradients of one node with respect to the inputs at the indices `wanted`."""
+    reason = reason_against(call.node)
+    if reason is not None:
+        raise NotTrainableError(f"{place(call.node)}: {reason}")
+    rules = RULES[call.node.op_type]
+    found = []
+    for index in wanted:
+        rule = rules if callable(rules) else rules[index] if index < len(rules) else None
+        if rule is None:
+            name = call.input(index).value.name
+            raise call.refuse(f"has no gradient with respect to its input {index} ({name!r})")
+        gradient = rules(call, index) if callable(rules) else rules[index](call)  # type: ignore[misc]
+        found.append((index, call.completed(gradient, call.input(index))))
+    call.check_all_read()
+    return found
+
+
+def _accumulate(gradients: dict[ir.Value, Tensor], value: ir.Value, gradient: Tensor) -> None:
+    gradients[value] = gradients[value] + gradient if value in gradients else gradient
+
+
+def _name(emitter: Emitter, x: Tensor, gradient: Tensor | None, names: set[str]) -> ir.Value:
+    """Return the value that is the gradient with respect to `x`, under the name that it must have."""
+    full = zeros_like(x) if gradient is None else expand_to(gradient, x)
+    name = unique_name(f"{x.value.name}_grad", names)
+    if not (full.value.name or "").startswith(emitter.prefix) or full.value.producer() not in emitter.nodes:
+        full = op.Identity(full)
+    full.value.name, full.value.shape, full.value.type = name, x.value.shape, x.value.type
+    return full.value

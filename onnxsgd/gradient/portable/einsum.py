@@ -1,0 +1,67 @@
+"""The gradient of Einsum, which is an Einsum of the gradient and the other operands."""
+
+from __future__ import annotations
+
+from .broadcasting import shape_of
+from .call import Call
+from .tensor import Tensor, op
+
+__all__ = ["einsum_gradient"]
+
+_ELLIPSIS = "..."
+
+
+def einsum_gradient(n: Call, index: int) -> Tensor:
+    """Return the gradient of an Einsum with respect to the operand at `index`.
+
+    For ``Y = Einsum("ij,jk->ik", A, B)``, dA is ``Einsum("ik,jk->ij", dY, B)``: the operand and the result
+    exchange their places. A letter that only this operand has was summed away: the gradient is repeated
+    along it. The axes of an ellipsis may have been broadcast: the gradient is summed back over them.
+    """
+    operands, result = _terms(n)
+    letters = _letters(n, operands[index], index)
+    others = [(term, n.input(k)) for k, term in enumerate(operands) if k != index]
+    present = set(result).union(*(term for term, _ in others))
+    kept = "".join(letter for letter in letters if letter in present)
+    lead = _ELLIPSIS if _ELLIPSIS in result else ""
+    terms = [(result, n.dy), *others]
+    equation = ",".join(term for term, _ in terms) + "->" + lead + kept
+    product: Tensor = op.Einsum(*(tensor for _, tensor in terms), equation=equation)
+    if lead:
+        product = _sum_batch(n, product, n.input(index), len(letters))
+    missing = [place - len(letters) for place, letter in enumerate(letters) if letter not in kept]
+    return op.Expand(op.Unsqueeze(product, missing), shape_of(n.input(index))) if missing else product
+
+
+def _terms(n: Call) -> tuple[list[str], str]:
+    """Return the letters of each operand and of the result; without an arrow, of the result that is meant."""
+    left, arrow, right = n.attribute("equation").replace(" ", "").partition("->")
+    letters = left.replace(",", "").replace(".", "")
+    once = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    return left.split(","), right if arrow else (_ELLIPSIS if _ELLIPSIS in left else "") + once
+
+
+def _letters(n: Call, term: str, index: int) -> str:
+    """Return the letters of an operand behind its ellipsis."""
+    letters = term.removeprefix(_ELLIPSIS)
+    if _ELLIPSIS in letters:
+        raise n.refuse(f"has an ellipsis that does not come first in {term!r}, which has no gradient rule")
+    if len(set(letters)) < len(letters):
+        raise n.refuse(f"takes a diagonal of its input {index} ({term!r}), which has no gradient rule")
+    return letters
+
+
+def _sum_batch(n: Call, product: Tensor, x: Tensor, letters: int) -> Tensor:
+    """Sum the axes of the result's ellipsis, which come first in `product`, to those of `x`."""
+    _, result = _terms(n)
+    if not result.startswith(_ELLIPSIS) or x.dims is None or n.y.dims is None:
+        raise n.refuse("with an ellipsis needs operands of known rank and the ellipsis first in its result")
+    batch = n.y.dims[: len(n.y.dims) - len(result) + len(_ELLIPSIS)]
+    own = x.dims[: len(x.dims) - letters]
+    lead = len(batch) - len(own)
+    pairs = list(enumerate(zip(own, batch[lead:], strict=True), start=lead))
+    if any(have not in (1, size) for _, (have, size) in pairs):
+        raise n.refuse(f"broadcasts axes of unknown sizes {own} to {batch}")
+    inner = [axis for axis, (have, size) in pairs if have != size]
+    summed = op.ReduceSum(product, inner, keepdims=1) if inner else product
+    return op.ReduceSum(summed, list(range(lead)), keepdims=0) if lead else summed

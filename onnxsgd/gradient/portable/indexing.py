@@ -1,0 +1,224 @@
+"""Gradients of operators that pick elements by an index: added where the elements came from."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from .broadcasting import dim_of, zeros_like
+from .call import Call, Rule, Rules
+from .tensor import Tensor, op
+
+__all__ = ["INDEXING", "gather_back", "positions", "scatter_distinct", "unslice"]
+
+#: The first version of ScatterElements and ScatterND that can add.
+_ADDING_SCATTER = 16
+
+_END = np.iinfo(np.int64).max
+
+
+def gather_back(g: Tensor, indices: Tensor, axis: int, size: Tensor | int) -> Tensor:
+    """Return the gradient of ``Gather(x, indices, axis)``, given that of its result.
+
+    Parameters
+    ----------
+    g : Tensor
+        Gradient with respect to the gathered tensor, of known rank.
+    indices : Tensor
+        Of known rank; negative ones count from the end.
+    axis : int
+        Not negative.
+    size : int or Tensor
+        Size of `axis` in `x`.
+    """
+    assert g.rank is not None
+    assert indices.rank is not None
+    picked = list(range(axis, axis + indices.rank))
+    rest = [a for a in range(g.rank) if a not in picked]
+    rows = op.Transpose(g, perm=picked + rest) if axis and picked else g
+    summed = _add_rows(rows, indices, size, len(rest))
+    order = [*range(1, axis + 1), 0, *range(axis + 1, len(rest) + 1)]
+    back: Tensor = op.Transpose(summed, perm=order) if axis else summed
+    if isinstance(size, int) and g.dims is not None:
+        back = back.known_as((*g.dims[:axis], size, *g.dims[axis + indices.rank :]))
+    return back
+
+
+def _add_rows(rows: Tensor, indices: Tensor, size: Tensor | int, rank: int) -> Tensor:
+    """Return `size` rows of `rank` axes: the sums of `rows` with equal indices."""
+    shape = op.Slice(op.Shape(rows), [-rank or _END], [_END])
+    if rows.emitter.opset >= _ADDING_SCATTER:
+        start = op.Expand(_number(rows, 0), op.Concat(_vector(rows, size), shape, axis=0))
+        added: Tensor = op.ScatterND(start, op.Unsqueeze(indices, [-1]), rows, reduction="add")
+        return added
+    flat = op.Unsqueeze(op.Reshape(rows, op.Concat(op.Reshape(op.Size(indices), [1]), shape, axis=0)), [0])
+    hits = op.Equal(positions(rows, size, 1), _from_front(op.Reshape(indices, [1, -1]), size))
+    mask = op.Unsqueeze(hits.cast(rows.dtype), list(range(2, 2 + rank))) if rank else hits.cast(rows.dtype)
+    return op.ReduceSum(mask * flat, [1], keepdims=0)
+
+
+def _vector(like: Tensor, size: Tensor | int) -> Tensor:
+    return like.emitter.constant(np.array([size], dtype=np.int64)) if isinstance(size, int) else size
+
+
+def _number(like: Tensor, value: float) -> Tensor:
+    return like.emitter.constant(np.array(value, dtype=(like.dtype or ir.DataType.FLOAT).numpy()))
+
+
+def positions(like: Tensor, size: Tensor | int, after: int) -> Tensor:
+    """Return 0, 1, ... `size` - 1 as int64 with `after` axes of size 1 behind."""
+    if isinstance(size, int):
+        return like.emitter.constant(np.arange(size).reshape((size,) + (1,) * after))
+    zero = like.emitter.constant(np.array(0, dtype=np.int64))
+    count: Tensor = op.Range(zero, op.Squeeze(size, [0]), 1)
+    return op.Reshape(count, [-1] + [1] * after)
+
+
+def _from_front(indices: Tensor, size: Tensor | int) -> Tensor:
+    """Return int64 indices that count from the front."""
+    indices = indices.cast(ir.DataType.INT64)
+    wrapped: Tensor = op.Where(op.Less(indices, 0), op.Add(indices, _vector(indices, size)), indices)
+    return wrapped
+
+
+def _gathered(n: Call) -> Tensor:
+    axis = n.attribute("axis", 0) % n.rank
+    if n.b.rank is None:
+        raise n.refuse("needs indices of known rank")
+    return gather_back(n.dy, n.b, axis, dim_of(n.x, axis))
+
+
+def _gathered_elements(n: Call) -> Tensor:
+    axis = n.attribute("axis", 0) % n.rank
+    if n.opset >= _ADDING_SCATTER:
+        return op.ScatterElements(zeros_like(n.x), n.b, n.dy, axis=axis, reduction="add")
+    if n.b.dims is None or n.x.dims is None or not _equal_but(n.b.dims, n.x.dims, axis):
+        raise n.refuse(f"needs version {_ADDING_SCATTER} of the standard operators, the graph has {n.opset}")
+    size = dim_of(n.x, axis)
+    hits = op.Equal(positions(n.dy, size, n.rank - axis), op.Unsqueeze(_from_front(n.b, size), [axis]))
+    return op.ReduceSum(op.Unsqueeze(n.dy, [axis]) * hits, [axis + 1], keepdims=0)
+
+
+def _equal_but(a: tuple[int | str, ...], b: tuple[int | str, ...], axis: int) -> bool:
+    return a[:axis] == b[:axis] and a[axis + 1 :] == b[axis + 1 :]
+
+
+def _gathered_nd(n: Call) -> Tensor:
+    if n.opset < _ADDING_SCATTER:
+        raise n.refuse(f"needs version {_ADDING_SCATTER} of the standard operators, the graph has {n.opset}")
+    return op.ScatterND(zeros_like(n.x), _with_batch(n), n.dy, reduction="add")
+
+
+def _with_batch(n: Call) -> Tensor:
+    """Return the indices of a GatherND with the positions along its batch axes put before them."""
+    batch, indices = n.attribute("batch_dims", 0), n.b.cast(ir.DataType.INT64)
+    if not batch:
+        return indices
+    if indices.rank is None:
+        raise n.refuse("needs indices of known rank")
+    one = op.Concat(op.Slice(op.Shape(indices), [0], [-1]), n.emitter.constant(np.array([1])), axis=0)
+    places = [
+        op.Expand(positions(n.x, dim_of(n.x, axis), indices.rank - 1 - axis), one) for axis in range(batch)
+    ]
+    return op.Concat(*places, indices, axis=-1)
+
+
+def scatter_distinct(g: Tensor, indices: Tensor, axis: int, into: Tensor) -> Tensor:
+    """Return zeros like `into` with the elements of `g` at `indices`, all different, along `axis`."""
+    placed: Tensor = op.ScatterElements(zeros_like(into), indices, g, axis=axis)
+    return placed
+
+
+def unslice(n: Call) -> Tensor:
+    """Return the gradient of a Slice: zeros, with the gradient where the slice was."""
+    ranges = _constant_ranges(n)
+    if ranges is None:
+        return _unslice_at_run_time(n)
+    pads = [0] * (2 * n.rank)
+    for axis, (where, size) in ranges.items():
+        pads[axis], pads[axis + n.rank] = where.start, size - where.start - len(where)
+    padded: Tensor = op.Pad(n.dy, pads, 0.0)
+    return padded
+
+
+def _constant_ranges(n: Call) -> dict[int, tuple[range, int]] | None:
+    """Return what each sliced axis keeps, and its size; None if that is not known or not contiguous."""
+    given = [n.constant(index) for index in range(1, len(n.inputs)) if n.optional(index) is not None]
+    if n.x.dims is None or any(array is None for array in given):
+        return None
+    starts, ends = (n.constant(index).tolist() for index in (1, 2))  # type: ignore[union-attr]
+    axes = n.constant(3).tolist() if n.optional(3) is not None else list(range(len(starts)))  # type: ignore[union-attr]
+    steps = n.constant(4).tolist() if n.optional(4) is not None else [1] * len(starts)  # type: ignore[union-attr]
+    found = {}
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        size = n.x.dims[axis]
+        if step != 1 or not isinstance(size, int):
+            return None
+        found[axis % n.rank] = range(*slice(start, end).indices(size)), size
+    return found
+
+
+def _unslice_at_run_time(n: Call) -> Tensor:
+    """Slice the positions along each axis as the axis was sliced, and put the gradient there."""
+    axes = n.constant(3) if n.optional(3) is not None else np.arange(n.rank)
+    if axes is None:
+        raise n.refuse("needs constant axes")
+    count = len(axes)
+    if n.optional(3) is None and n.b.dims is not None and isinstance(n.b.dims[0], int):
+        count = n.b.dims[0]
+    g = n.dy
+    for k, axis in reversed(list(enumerate(int(a) % n.rank for a in axes[:count]))):
+        start, end, *rest = (op.Slice(x, [k], [k + 1]) if x is not None else None for x in n.inputs[1:])
+        kept = op.Slice(positions(n.x, dim_of(n.x, axis), 0), start, end, [0], *rest[1:])
+        where = op.Reshape(kept, [-1] + [1] * (n.rank - 1 - axis))
+        g = _place(g, where, axis, n)
+    return g
+
+
+def _place(g: Tensor, positions: Tensor, axis: int, n: Call) -> Tensor:
+    shape = op.Shape(g)
+    size = _vector(g, dim_of(n.x, axis))
+    parts = [op.Slice(shape, [0], [axis]), size, op.Slice(shape, [axis + 1], [n.rank])]
+    start = op.Expand(_number(g, 0), op.Concat(*parts, axis=0))
+    placed: Tensor = op.ScatterElements(start, op.Expand(positions, shape), g, axis=axis)
+    return placed
+
+
+def _scattered(operator: str, gather: str) -> tuple[Rule | None, ...]:
+    """Return the rules of an operator that writes or adds updates into data."""
+
+    def data(n: Call) -> Tensor:
+        if _reduction(n) == "add":
+            return n.dy
+        zeros = zeros_like(n.c)
+        written: Tensor = getattr(op, operator)(n.dy, n.b, zeros, **n.attributes("axis"))
+        return written
+
+    def updates(n: Call) -> Tensor:
+        _reduction(n)
+        picked: Tensor = getattr(op, gather)(n.dy, n.b, **n.attributes("axis"))
+        return picked
+
+    return data, None, updates
+
+
+def _reduction(n: Call) -> str:
+    reduction: str = n.attribute("reduction", "none")
+    if reduction not in ("none", "add"):
+        raise n.refuse(f"with reduction={reduction!r} has no gradient rule; 'none' and 'add' have")
+    return reduction
+
+
+def _top(n: Call) -> Tensor:
+    axis = n.attribute("axis", -1)
+    return scatter_distinct(n.dy, n.extra_output(1, n.y, ir.DataType.INT64), axis, n.x)
+
+
+INDEXING: Rules = {
+    "Gather": (_gathered, None),
+    "GatherElements": (_gathered_elements, None),
+    "GatherND": (_gathered_nd, None),
+    "ScatterElements": _scattered("ScatterElements", "GatherElements"),
+    "ScatterND": _scattered("ScatterND", "GatherND"),
+    "TopK": (_top, None),
+}

@@ -1,0 +1,158 @@
+"""Gradients of operators that move elements without changing them: the same moves backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .broadcasting import dim_of, reshape_to, sum_to, zeros_like
+from .call import Call, Rules
+from .indexing import gather_back, unslice
+from .tensor import Tensor, op
+
+__all__ = ["MOVEMENT"]
+
+_END = np.iinfo(np.int64).max
+
+
+def _transposed(n: Call) -> Tensor:
+    perm = n.attribute("perm")
+    back: Tensor = (
+        op.Transpose(n.dy, perm=np.argsort(perm).tolist()) if perm is not None else op.Transpose(n.dy)
+    )
+    return back
+
+
+def _squeezed(n: Call) -> Tensor:
+    return op.Unsqueeze(n.dy, n.b) if n.optional(1) is not None else reshape_to(n.dy, n.x)
+
+
+def _concatenated(n: Call, index: int) -> Tensor:
+    if len(n.inputs) == 1:
+        return n.g
+    axis = n.attribute("axis")
+    sizes = [dim_of(n.input(k), axis) for k in range(index + 1)]
+    start = _total(sizes[:-1])
+    part: Tensor = op.Slice(n.dy, _vector(start), _vector(_total([start, sizes[-1]])), [axis])
+    return part
+
+
+def _total(sizes: Sequence[Tensor | int]) -> Tensor | int:
+    known = sum(size for size in sizes if isinstance(size, int))
+    total: Tensor | int = known
+    for size in sizes:
+        if isinstance(size, Tensor):
+            total = size if isinstance(total, int) and total == 0 else op.Add(size, total)
+    return total
+
+
+def _vector(size: Tensor | int) -> Tensor | list[int]:
+    return [size] if isinstance(size, int) else size
+
+
+def _split(n: Call) -> Tensor:
+    parts = [n.gradient(index) for index in range(len(n.node.outputs))]
+    wholes = [
+        part if part is not None else zeros_like(n.emitter.tensor(output))
+        for part, output in zip(parts, n.node.outputs, strict=True)
+    ]
+    joined: Tensor = op.Concat(*wholes, axis=n.attribute("axis", 0))
+    return joined
+
+
+def _tiled(n: Call) -> Tensor:
+    """Sum over the repeats: axis i of the gradient is split into (repeats_i, size_i)."""
+    repeats = n.constant(1)
+    axes = list(range(0, 2 * n.rank, 2))
+    if repeats is not None and n.x.dims is not None and n.x.is_static:
+        split = [int(size) for pair in zip(repeats.tolist(), n.x.dims, strict=True) for size in pair]
+        return op.ReduceSum(op.Reshape(n.dy, split), axes, keepdims=0)
+    pairs = op.Concat(op.Unsqueeze(n.b, [1]), op.Unsqueeze(op.Shape(n.x), [1]), axis=1)
+    return op.ReduceSum(op.Reshape(n.dy, op.Reshape(pairs, [-1])), axes, keepdims=0)
+
+
+def _padded(n: Call) -> Tensor:
+    pads = n.constant(1)
+    if pads is None:
+        raise n.refuse("needs constant pads")
+    given = n.constant(3) if n.optional(3) is not None else np.arange(n.rank)
+    if given is None:
+        raise n.refuse("needs constant axes")
+    axes = [int(axis) % n.rank for axis in given]
+    before, after = pads[: len(axes)].tolist(), pads[len(axes) :].tolist()
+    mode = n.attribute("mode", "constant")
+    if mode == "constant":
+        return _cropped(n.dy, axes, before, after)
+    return _folded(n, mode, axes, before, after)
+
+
+def _cropped(g: Tensor, axes: list[int], before: list[int], after: list[int]) -> Tensor:
+    """Undo a padding with constants: cut what was added, and give zeros to what a negative padding cut."""
+    added = [index for index in range(len(axes)) if before[index] > 0 or after[index] > 0]
+    if added:
+        starts = [max(before[index], 0) for index in added]
+        ends = [-after[index] if after[index] > 0 else _END for index in added]
+        g = op.Slice(g, starts, ends, [axes[index] for index in added])
+    if min(before + after) < 0:
+        rank = g.rank or max(axes) + 1
+        sizes = [0] * (2 * rank)
+        for axis, low, high in zip(axes, before, after, strict=True):
+            sizes[axis], sizes[axis + rank] = max(-low, 0), max(-high, 0)
+        g = op.Pad(g, sizes, 0.0)
+    return g
+
+
+def _folded(n: Call, mode: str, axes: list[int], before: list[int], after: list[int]) -> Tensor:
+    """Undo a padding with copies: each copy's gradient is added to the element that it copies."""
+    g = n.dy
+    for axis, low, high in zip(axes, before, after, strict=True):
+        size = n.x.dims[axis] if n.x.dims is not None else None
+        if (low or high) and (not isinstance(size, int) or min(low, high) < 0):
+            raise n.refuse(
+                f"in mode {mode!r} needs a known size of axis {axis} and pads that are not negative"
+            )
+        if low or high:
+            assert isinstance(size, int)
+            copied = np.pad(np.arange(size), (low, high), mode=mode)  # type: ignore[call-overload]
+            g = gather_back(g, n.emitter.constant(copied), axis, size)
+    return g
+
+
+def _depth_to_space(n: Call) -> Tensor:
+    block = n.attribute("blocksize")
+    back: Tensor = op.SpaceToDepth(n.dy, blocksize=block)
+    if n.attribute("mode", "DCR") == "DCR":
+        return back
+    channels = n.x.dims[1] if n.x.dims is not None else None
+    if not isinstance(channels, int):
+        raise n.refuse("in mode 'CRD' needs a known number of channels")
+    order = np.arange(channels).reshape(block * block, -1).T.ravel()
+    return op.Gather(back, n.emitter.constant(order), axis=1)
+
+
+def _reversed(n: Call) -> Tensor:
+    back: Tensor = op.ReverseSequence(n.dy, n.b, **n.attributes("batch_axis", "time_axis"))
+    return back
+
+
+MOVEMENT: Rules = {
+    "Concat": _concatenated,
+    "DepthToSpace": (_depth_to_space,),
+    "Expand": (lambda n: sum_to(n.g, n.y, n.x), None),
+    "Flatten": (lambda n: reshape_to(n.dy, n.x),),
+    "Pad": (_padded, None, None, None),
+    "Reshape": (lambda n: reshape_to(n.dy, n.x), None),
+    "ReverseSequence": (
+        lambda n: op.ReverseSequence(n.dy, n.b, **n.attributes("batch_axis", "time_axis")),
+        None,
+    ),
+    "Slice": (unslice, None, None, None, None),
+    "SpaceToDepth": (lambda n: op.DepthToSpace(n.dy, blocksize=n.attribute("blocksize")),),
+    "Split": (_split, None),
+    "Squeeze": (_squeezed, None),
+    "Tile": (_tiled, None),
+    "Transpose": (_transposed,),
+    "Trilu": (lambda n: op.Trilu(n.dy, *n.inputs[1:], **n.attributes("upper")), None),
+    "Unsqueeze": (lambda n: op.Squeeze(n.dy, n.b), None),
+}

@@ -1,0 +1,94 @@
+"""Gradients of the operators of neural networks that are neither convolutions, pools nor recurrences."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from .broadcasting import dim_of
+from .call import Call, Rules
+from .indexing import positions
+from .tensor import Tensor, op
+
+__all__ = ["NEURAL"]
+
+
+def _axis(n: Call) -> list[int]:
+    return [n.attribute("axis", -1) % n.rank]
+
+
+def _softmax(n: Call) -> Tensor:
+    weighted = n.dy * n.y
+    return weighted - n.y * op.ReduceSum(weighted, _axis(n), keepdims=1)
+
+
+def _log_softmax(n: Call) -> Tensor:
+    return n.dy - op.Exp(n.y) * op.ReduceSum(n.dy, _axis(n), keepdims=1)
+
+
+def _dropout(n: Call) -> Tensor:
+    """Return the gradient through what was kept, scaled as it was; unchanged outside of training."""
+    training = n.constant(2) if n.optional(2) is not None else False
+    if training is not None and not training:
+        return n.g
+    kept = n.g * n.extra_output(1, n.y, ir.DataType.BOOL)
+    ratio = n.optional(1)
+    scale = 2.0 if ratio is None else 1 / (1 - ratio.cast(n.x.dtype))
+    if training is None:
+        return op.Where(n.c, kept * scale, n.g)
+    return kept * scale
+
+
+def _class_mask(n: Call) -> Tensor:
+    """Return the labels as zeros and ones, one for each class, along axis 1 of the scores."""
+    classes = dim_of(n.x, 1)
+    labels = op.Unsqueeze(n.b.cast(ir.DataType.INT64), [1])
+    return op.Equal(labels, positions(n.x, classes, n.rank - 2)).cast(n.x.dtype)
+
+
+def _sample_weights(n: Call, mask: Tensor) -> Tensor:
+    """Return what each sample counts, with an axis of size 1 for the classes; 0 for ignored labels."""
+    weights = n.optional(2)
+    if weights is not None:
+        mask = mask * (op.Unsqueeze(weights, list(range(1, n.rank - 1))) if n.rank > 2 else weights)
+    total: Tensor = op.ReduceSum(mask, [1], keepdims=1)
+    ignored = n.attribute("ignore_index")
+    if ignored is not None:
+        label = op.Unsqueeze(n.b.cast(ir.DataType.INT64), [1])
+        total = total * op.Not(op.Equal(label, int(ignored)))
+    return total
+
+
+def _weighted_dy(n: Call, weights: Tensor) -> Tensor:
+    """Return the gradient of each sample's loss, weighted, with an axis of size 1 for the classes."""
+    reduction = n.attribute("reduction", "mean")
+    if reduction == "none":
+        return op.Unsqueeze(n.dy, [1]) * weights
+    return n.dy * (weights / op.ReduceSum(weights, keepdims=0) if reduction == "mean" else weights)
+
+
+def _cross_entropy(n: Call) -> Tensor:
+    p = op.Softmax(n.x, axis=1)
+    total = None
+    if n.gradient(0) is not None:
+        mask = _class_mask(n)
+        total = (p - mask) * _weighted_dy(n, _sample_weights(n, mask))
+    g = n.gradient(1)
+    if g is not None:
+        through = g - p * op.ReduceSum(g, [1], keepdims=1)
+        total = through if total is None else total + through
+    assert total is not None
+    return total
+
+
+def _negative_log_likelihood(n: Call) -> Tensor:
+    mask = _class_mask(n)
+    return -mask * _weighted_dy(n, _sample_weights(n, mask))
+
+
+NEURAL: Rules = {
+    "Dropout": (_dropout, None, None),
+    "LogSoftmax": (_log_softmax,),
+    "NegativeLogLikelihoodLoss": (_negative_log_likelihood, None, None),
+    "Softmax": (_softmax,),
+    "SoftmaxCrossEntropyLoss": (_cross_entropy, None, None),
+}

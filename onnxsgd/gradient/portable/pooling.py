@@ -1,0 +1,149 @@
+"""Gradients of pooling operators.
+
+Where the maximum of a window is reached several times, the first place takes the whole gradient, as the
+operator's own index output tells; a global maximum is shared evenly by all places that reach it.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import onnx_ir as ir
+
+from .broadcasting import size_of, zeros_like
+from .call import Call, Rules
+from .convolution import Window, read_window, spatial, spread
+from .tensor import Tensor, op
+
+__all__ = ["POOLING"]
+
+
+def _window(n: Call) -> Window:
+    """Return the window of a pooling; one that reaches past the end (ceil_mode) is padded that far."""
+    window = read_window(n, n.x, n.y, n.attribute("kernel_shape"))
+    if not n.attribute("ceil_mode", 0):
+        return window
+    reach = [
+        (out - 1) * stride + extent - size - low
+        for size, out, stride, extent, low in zip(
+            spatial(n, n.x), spatial(n, n.y), window.strides, window.extent, window.before, strict=True
+        )
+    ]
+    after = tuple(max(high, r) for high, r in zip(window.after, reach, strict=True))
+    return Window(window.kernel, window.strides, window.dilations, window.before, after)
+
+
+def _channels(n: Call) -> int:
+    channels = n.x.dims[1] if n.x.dims is not None else None
+    if not isinstance(channels, int):
+        raise n.refuse("needs a known number of channels")
+    return channels
+
+
+def _spread_evenly(n: Call, g: Tensor, window: Window) -> Tensor:
+    """Return, for each element of the input, the sum of `g` over the windows that it is in."""
+    assert n.x.dtype is not None
+    channels = _channels(n)
+    ones = n.emitter.constant(np.ones((channels, 1, *window.kernel), dtype=n.x.dtype.numpy()))
+    return spread(g, ones, window, channels, n.x)
+
+
+def _average(n: Call) -> Tensor:
+    window = _window(n)
+    return _spread_evenly(n, n.dy / _counts(n, window), window)
+
+
+def _counts(n: Call, window: Window) -> Tensor | int:
+    """Return how many elements each window averages."""
+    padded = any(window.before) or any(window.after)
+    whole = n.attribute("count_include_pad", 0) and not n.attribute("ceil_mode", 0)
+    if whole or not padded:
+        return int(np.prod(window.kernel))
+    assert n.x.dtype is not None
+    counts = np.ones((1, 1), dtype=n.x.dtype.numpy())
+    for axis, (size, out) in enumerate(zip(spatial(n, n.x), spatial(n, n.y), strict=True)):
+        counts = counts[..., None] * _counts_along(n, window, axis, size, out)
+    return n.emitter.constant(counts.astype(n.x.dtype.numpy()))
+
+
+def _counts_along(n: Call, window: Window, axis: int, size: int, out: int) -> np.ndarray:
+    first = np.arange(out)[:, None] * window.strides[axis] - window.before[axis]
+    places = first + np.arange(window.kernel[axis]) * window.dilations[axis]
+    low, high = 0, size
+    if n.attribute("count_include_pad", 0):
+        pads = n.attribute("pads", (0,) * (2 * len(window.kernel)))
+        low, high = -window.before[axis], size + pads[axis + len(window.kernel)]
+    counts: np.ndarray = ((places >= low) & (places < high)).sum(axis=1)
+    return counts
+
+
+def _maximum(n: Call) -> Tensor:
+    """Put the gradient where the index output says that the maximum was: a place in the flattened input."""
+    if n.attribute("storage_order", 0):
+        raise n.refuse("with storage_order=1 has no gradient rule")
+    indices, g = n.extra_output(1, n.y, ir.DataType.INT64), n.dy
+    window = _window(n)
+    flat = op.Reshape(zeros_like(n.x), [-1])
+    overlaps = any(e > s for e, s in zip(window.extent, window.strides, strict=True))
+    if not overlaps:
+        placed = op.ScatterElements(flat, op.Reshape(indices, [-1]), op.Reshape(g, [-1]))
+    elif n.opset >= 16:
+        placed = op.ScatterElements(flat, op.Reshape(indices, [-1]), op.Reshape(g, [-1]), reduction="add")
+    else:
+        placed = _sum_of_separate_windows(flat, indices, g, window)
+    return op.Reshape(placed, op.Shape(n.x)).known_as(n.x.dims) if not n.x.is_static else _shaped(placed, n.x)
+
+
+def _shaped(flat: Tensor, x: Tensor) -> Tensor:
+    shaped: Tensor = op.Reshape(flat, [int(dim) for dim in x.dims or ()])
+    return shaped
+
+
+def _sum_of_separate_windows(flat: Tensor, indices: Tensor, g: Tensor, window: Window) -> Tensor:
+    """Scatter without adding, for opsets below 16: windows far enough apart share no element."""
+    apart = [-(-extent // stride) for extent, stride in zip(window.extent, window.strides, strict=True)]
+    total = None
+    for starts in product(*(range(step) for step in apart)):
+        chosen = [
+            op.Reshape(
+                op.Slice(t, list(starts), [np.iinfo(np.int64).max] * len(apart), window.axes, apart), [-1]
+            )
+            for t in (indices, g)
+        ]
+        part = op.ScatterElements(flat, *chosen)
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def _power_mean(n: Call) -> Tensor:
+    """Return the gradient of (sum |x|^p)^(1/p): sign(x) |x|^(p-1) times what reaches it of dy y^(1-p)."""
+    p, window = n.attribute("p", 2), _window(n)
+    safe = n.y + op.Equal(n.y, 0.0).cast(n.y.dtype)
+    return op.Sign(n.x) * op.Abs(n.x) ** (p - 1) * _spread_evenly(n, n.dy * safe ** (1 - p), window)
+
+
+def _global_average(n: Call) -> Tensor:
+    return n.g / size_of(n.x, range(2, n.rank))
+
+
+def _global_maximum(n: Call) -> Tensor:
+    hits = op.Equal(n.x, n.y).cast(n.x.dtype)
+    return n.g * hits / op.ReduceSum(hits, list(range(2, n.rank)), keepdims=1)
+
+
+def _global_power_mean(n: Call) -> Tensor:
+    p = n.attribute("p", 2)
+    safe = n.y + op.Equal(n.y, 0.0).cast(n.y.dtype)
+    return op.Sign(n.x) * op.Abs(n.x) ** (p - 1) * (n.g * safe ** (1 - p))
+
+
+POOLING: Rules = {
+    "AveragePool": (_average,),
+    "GlobalAveragePool": (_global_average,),
+    "GlobalLpPool": (_global_power_mean,),
+    "GlobalMaxPool": (_global_maximum,),
+    "LpPool": (_power_mean,),
+    "MaxPool": (_maximum,),
+}

@@ -1,0 +1,239 @@
+"""Expressions that write ONNX: ``dy * (1 - y * y)`` adds the nodes that compute it to a graph.
+
+A :class:`Tensor` is a value of a graph under construction. Arithmetic on it, and the functions of
+:data:`op`, append standard ONNX nodes to the :class:`Emitter` it belongs to. Python numbers become
+constants of the tensor's element type, lists of ints become int64 vectors. The same operator on the same
+operands is written once: rules may repeat themselves, the graph does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from .shapes import COMPARISONS, Dims, is_static, read_shape, result_dims, to_shape
+
+__all__ = ["Emitter", "Tensor", "op"]
+
+#: Operators that return int64 whatever they are given.
+_INT64_RESULTS = frozenset({"ArgMax", "NonZero", "Shape", "Size"})
+
+
+class Emitter:
+    """Appends nodes to a graph under construction.
+
+    Parameters
+    ----------
+    opset : int
+        The version of the standard operators that the graph imports.
+    prefix : str
+        New names are this and a number; no name of the graph may start like it.
+    """
+
+    def __init__(self, opset: int, prefix: str) -> None:
+        self.opset = opset
+        self.prefix = prefix
+        self.nodes: list[ir.Node] = []
+        self._written: dict[tuple[Any, ...], list[Tensor]] = {}
+        self._tensors: dict[ir.Value, Tensor] = {}
+        self._count = 0
+
+    def tensor(self, value: ir.Value) -> Tensor:
+        """Return the tensor that stands for a value of the graph."""
+        if value not in self._tensors:
+            dims = read_shape(value.shape, value.name or "")
+            self._tensors[value] = Tensor(self, value, value.dtype, dims)
+        return self._tensors[value]
+
+    def constant(self, array: np.ndarray) -> Tensor:
+        """Return a constant."""
+        key = ("Constant", array.dtype.str, array.shape, array.tobytes())
+        if key not in self._written:
+            value = ir.AttrTensor("value", ir.Tensor(array))
+            dtype = ir.DataType.from_numpy(array.dtype)
+            self._written[key] = self._append("Constant", [], [value], [(dtype, array.shape)])
+        return self._written[key][0]
+
+    def new_name(self) -> str:
+        """Return a name that the graph does not use."""
+        self._count += 1
+        return f"{self.prefix}{self._count}"
+
+    def emit(
+        self, op_type: str, arguments: Sequence[Any], attributes: dict[str, Any], outputs: int
+    ) -> list[Tensor]:
+        """Append one node, or find the one that computes the same, and return its outputs."""
+        first = next(argument for argument in arguments if isinstance(argument, Tensor))
+        dtype = _element_type(arguments)
+        operands = [self._operand(argument, dtype) for argument in arguments]
+        key = (op_type, outputs, *map(id, operands), *((k, str(v)) for k, v in attributes.items()))
+        if key not in self._written:
+            found = (
+                _result_type(op_type, attributes, first, dtype),
+                result_dims(op_type, attributes, arguments),
+            )
+            inputs = [None if operand is None else operand.value for operand in operands]
+            attrs = ir.convenience.convert_attributes(attributes) if attributes else []
+            self._written[key] = self._append(
+                op_type, inputs, attrs, [found] + [(None, None)] * (outputs - 1)
+            )
+        return self._written[key]
+
+    def _operand(self, argument: Any, dtype: ir.DataType | None) -> Tensor | None:
+        if argument is None or isinstance(argument, Tensor):
+            return argument
+        if isinstance(argument, np.ndarray):
+            return self.constant(argument)
+        if isinstance(argument, (list, tuple)):
+            return self.constant(np.array(argument, dtype=np.int64))
+        return self.constant(np.array(argument, dtype=(dtype or ir.DataType.FLOAT).numpy()))
+
+    def _append(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Sequence[ir.Attr],
+        results: Sequence[tuple[ir.DataType | None, Dims]],
+    ) -> list[Tensor]:
+        tensors = []
+        for dtype, dims in results:
+            kind = None if dtype is None else ir.TensorType(dtype)
+            value = ir.Value(name=self.new_name(), shape=to_shape(dims), type=kind)
+            tensors.append(Tensor(self, value, dtype, dims))
+        outputs = [tensor.value for tensor in tensors]
+        self.nodes.append(ir.Node("", op_type, inputs, attributes, outputs=outputs, name=outputs[0].name))
+        return tensors
+
+
+class Tensor:
+    """A value of the graph that an :class:`Emitter` builds; arithmetic on it appends nodes.
+
+    A boolean tensor that meets a real one in arithmetic is cast to it, so that ``dy * (x > 0)`` is a
+    product with a mask: much faster than a ``Where``, which branches on every element.
+    """
+
+    __slots__ = ("dims", "dtype", "emitter", "value")
+
+    def __init__(self, emitter: Emitter, value: ir.Value, dtype: ir.DataType | None, dims: Dims) -> None:
+        self.emitter = emitter
+        self.value = value
+        self.dtype = dtype
+        self.dims = dims
+
+    @property
+    def rank(self) -> int | None:
+        """The number of dimensions; None if it is not known."""
+        return None if self.dims is None else len(self.dims)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dimension is a known number."""
+        return is_static(self.dims)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the elements are floating-point numbers."""
+        return self.dtype is not None and self.dtype.is_floating_point()
+
+    def known_as(self, dims: Dims) -> Tensor:
+        """Return this tensor, which the caller knows to have shape `dims`."""
+        if self.dims is None and dims is not None:
+            self.dims, self.value.shape = dims, to_shape(dims)
+        return self
+
+    def cast(self, dtype: ir.DataType | None) -> Tensor:
+        """Return this tensor with elements of type `dtype`."""
+        if dtype is None or dtype == self.dtype:
+            return self
+        return op.Cast(self, to=int(dtype))
+
+    def __add__(self, other: Any) -> Tensor:
+        return _arithmetic("Add", self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return _arithmetic("Add", other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return _arithmetic("Sub", self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return _arithmetic("Sub", other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return self if _is_one(other) else _arithmetic("Mul", self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return self if _is_one(other) else _arithmetic("Mul", other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return self if _is_one(other) else _arithmetic("Div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return _arithmetic("Div", other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return self if _is_one(other) else _arithmetic("Pow", self, other)
+
+    def __neg__(self) -> Tensor:
+        return op.Neg(self)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return op.Greater(self, other)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return op.Less(self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return op.GreaterOrEqual(self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return op.LessOrEqual(self, other)
+
+
+class _Operators:
+    """``op.Exp(x)`` applies the standard operator ``Exp``; ``outputs=2`` asks for two results."""
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        def apply(*arguments: Any, outputs: int = 1, **attributes: Any) -> Any:
+            emitter = next(a.emitter for a in arguments if isinstance(a, Tensor))
+            found = emitter.emit(op_type, arguments, attributes, outputs)
+            return found[0] if outputs == 1 else found
+
+        return apply
+
+
+#: Every standard operator, as a function of tensors: operands first, attributes by name.
+op = _Operators()
+
+
+def _arithmetic(op_type: str, a: Any, b: Any) -> Tensor:
+    dtype = next((t.dtype for t in (a, b) if isinstance(t, Tensor) and t.is_real), None)
+    a, b = (t.cast(dtype) if isinstance(t, Tensor) and t.dtype == ir.DataType.BOOL else t for t in (a, b))
+    result: Tensor = getattr(op, op_type)(a, b)
+    return result
+
+
+def _element_type(arguments: Sequence[Any]) -> ir.DataType | None:
+    """Return the type that numbers among `arguments` take: that of a real tensor, else of any but bool."""
+    types = [t.dtype for t in arguments if isinstance(t, Tensor) and t.dtype is not None]
+    order = {ir.DataType.BOOL: 2}
+    return min(types, key=lambda dtype: 0 if dtype.is_floating_point() else order.get(dtype, 1), default=None)
+
+
+def _is_one(number: Any) -> bool:
+    return isinstance(number, (int, float)) and number == 1
+
+
+def _result_type(
+    op_type: str, attributes: dict[str, Any], first: Tensor, dtype: ir.DataType | None
+) -> ir.DataType | None:
+    if op_type in COMPARISONS:
+        return ir.DataType.BOOL
+    if op_type in _INT64_RESULTS:
+        return ir.DataType.INT64
+    if op_type == "Cast":
+        return ir.DataType(attributes["to"])
+    return dtype if op_type == "Where" else first.dtype
