@@ -16,7 +16,7 @@ from onnxsgd._base import BaseOnnxSGD
 from onnxsgd._learner import Learner
 from onnxsgd._targets import check_labels, class_weights, encode_labels
 from onnxsgd.exceptions import GraphError, ParameterError
-from onnxsgd.losses import CLASSIFICATION_LOSSES, CrossEntropy, LogLoss, Loss
+from onnxsgd.losses import CLASSIFICATION_LOSSES, CrossEntropy, Loss, make_loss
 
 __all__ = ["OnnxSGDClassifier"]
 
@@ -32,7 +32,151 @@ def _gives_probabilities(self: OnnxSGDClassifier) -> bool:
 
 
 class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
-    """Docstring."""
+    """Train the weights of a model for classification by stochastic gradient descent.
+
+    Training works on raw scores with formulas that are stable for scores of any size; the probabilities are
+    put back after it.
+
+    Parameters
+    ----------
+    model : None, estimator, onnx.ModelProto, bytes or path, default=None
+        What goes on learning. None: a linear model that starts at zero. A fitted scikit-learn estimator or
+        pipeline is converted and training starts from its weights; one that is not fitted yet is fitted on
+        the training data first. (``clone`` un-fits an estimator: in a grid search wrap it in
+        ``sklearn.frozen.FrozenEstimator`` to keep its weights.) An ONNX graph is taken as it is; a path may
+        come with external data beside the file.
+    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber", "perceptron", \
+            "squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"} or Loss, \
+            default="log_loss"
+        What is minimised, see :mod:`onnxsgd.losses`.
+    epsilon : float, default=0.1
+        The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", on targets -1
+        and +1.
+    penalty : {"l2", "l1", "elasticnet", None}, default="l2"
+        Which norms of the weights are added to the mean loss; intercepts are left alone. "l1" gives exact
+        zeros.
+    alpha : float, default=1e-4
+        The strength of the penalty, >= 0: ``alpha ((1 - l1_ratio) / 2 ||w||_2^2 + l1_ratio ||w||_1)``.
+        The schedule "optimal" uses it too.
+    l1_ratio : float, default=0.15
+        The share of the absolute norm in "elasticnet", from 0 to 1.
+    optimizer : {"sgd", "adam", "adamw"} or Optimizer, default="sgd"
+        How a gradient changes a weight, see :mod:`onnxsgd.optimizers`.
+    momentum : float, default=0.0
+        The share of the last step that "sgd" keeps, 0 <= momentum < 1.
+    nesterov : bool, default=False
+        Whether "sgd" looks ahead along the momentum.
+    learning_rate : {"constant", "optimal", "invscaling", "adaptive"}, Schedule or callable, \
+            default="invscaling"
+        The learning rate of each update, see :mod:`onnxsgd.schedules`:
+
+        - "constant": ``eta0``;
+        - "optimal": ``1 / (alpha (t0 + t - 1))``;
+        - "invscaling": ``eta0 / t^power_t``;
+        - "adaptive": ``eta0``, divided by 5 whenever the loss, or the score, stops improving;
+        - a callable: a function of the number of the update, 1, 2, ...
+    eta0 : float, default=0.01
+        The first learning rate, > 0.
+    power_t : float, default=0.25
+        The exponent of "invscaling".
+    max_iter : int, default=1000
+        The largest number of epochs of a call to ``fit``.
+    tol : float or None, default=1e-3
+        Training stops when the loss (with ``early_stopping=True`` the score) did not improve by this much
+        for `n_iter_no_change` epochs in a row. None: `max_iter` epochs.
+    n_iter_no_change : int, default=5
+        How many epochs without improvement make a plateau.
+    early_stopping : bool, default=False
+        Whether to stop by the score on validation data, and to end with the weights that scored best.
+    validation_fraction : float, default=0.1
+        The share of the training data that is held out for that, unless ``fit`` is given `X_val`, `y_val`.
+    batch_size : int, default=32
+        Samples of an update. The loss of a batch is the weighted mean over its samples; with
+        ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
+        ``SGDClassifier``.
+    shuffle : bool, default=True
+        Whether each epoch takes the samples in an order of its own.
+    random_state : int, RandomState or None, default=None
+        Determines these orders and the validation data.
+    average : bool or int, default=False
+        Whether the result is the average of the weights over all updates, or over those from the given
+        number on.
+    warm_start : bool, default=False
+        Whether ``fit`` starts from the present weights, not from those of `model`.
+    trainable : None, list of str or callable, default=None
+        Which weights are trained: those that learning is meant to change, those that are named, or those
+        for whose name the callable returns True. See :func:`onnxsgd.describe_trainable`.
+    output : str, int or None, default=None
+        Which output of the graph predicts; it may name any tensor inside, where the graph is cut then.
+    head : {"linear", None}, default=None
+        "linear" puts a new linear layer on top of that tensor, starting at zero, and trains only that
+        unless `trainable` says otherwise: transfer learning.
+    engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
+        What differentiates the graph. "auto": onnxruntime-training where it is installed and able,
+        otherwise the portable engine.
+    device : str, default="cpu"
+        Where training runs.
+    n_threads : int or None, default=None
+        Threads of the runtime. None: one for small steps, all cores for large ones.
+    verbose : int, default=0
+        Whether to print a line for each epoch.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, by which the weights of the samples are multiplied. "balanced":
+        ``n_samples / (n_classes * np.bincount(y))``.
+    classes : array-like or None, default=None
+        The labels of the graph's output columns, in order, for a graph that does not hold them, or that
+        knows more classes than `y` shows.
+
+    Attributes
+    ----------
+    onnx_model_ : onnx.ModelProto
+        The trained graph.
+    n_iter_ : int
+        Epochs made.
+    t_ : int
+        Updates made.
+    loss_curve_ : list of float
+        Mean loss plus penalty of each epoch.
+    best_loss_ : float
+        The lowest of these.
+    validation_scores_ : list of float or None
+        The score on the validation data after each epoch.
+    engine_ : str
+        The engine in use.
+    n_features_in_ : int
+        Number of features seen in ``fit``.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Their names, where `X` has names.
+    coef_, intercept_ : ndarray
+        Coefficients and intercepts, where the model is linear, of shape (1, n_features) and (1,) for two
+        classes, or (n_classes, n_features) and (n_classes,).
+    classes_ : ndarray of shape (n_classes,)
+        The labels.
+
+    See Also
+    --------
+    OnnxSGDRegressor : The same for regression.
+    sklearn.linear_model.SGDClassifier : Linear models, with the same hyper-parameters.
+
+    Notes
+    -----
+    With more than two classes, "log_loss" is what the model was made for: the multinomial cross-entropy of
+    a graph that ends in softmax, or in scores; one class against the rest, as in ``SGDClassifier``, for a
+    graph whose columns end in sigmoids, and for ``model=None``. The other losses are one against the rest.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from onnxsgd import OnnxSGDClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = MLPClassifier((10,), solver="lbfgs", random_state=0).fit(X[::5], y[::5])
+    >>> tuned = OnnxSGDClassifier(model, random_state=0).fit(X, y)
+    >>> tuned.predict(X[:3])
+    array([0, 0, 0])
+    >>> [output.name for output in tuned.to_onnx().graph.output]
+    ['label', 'probabilities']
+    """
 
     _task = "classification"
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -246,12 +390,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         return encode_labels(y, self.classes_, self._n_outputs, self._make_loss())
 
     def _make_loss(self) -> Loss:
-        if isinstance(self.loss, Loss):
-            return self.loss
-        cls = CLASSIFICATION_LOSSES[self.loss]
-        if cls is LogLoss and self._n_outputs > 1 and self._learner.link in _MULTINOMIAL:
-            return CrossEntropy()
-        return cls()
+        loss = make_loss(self.loss, CLASSIFICATION_LOSSES, self.epsilon)
+        multinomial = self._n_outputs > 1 and self._learner.link in _MULTINOMIAL
+        return CrossEntropy() if self.loss == "log_loss" and multinomial else loss
 
     def _labels(self, raw: np.ndarray) -> np.ndarray:
         winner = (raw[:, 0] > 0).astype(int) if raw.shape[1] == 1 else raw.argmax(axis=1)

@@ -14,13 +14,141 @@ from onnxsgd._base import BaseOnnxSGD
 from onnxsgd._learner import Learner
 from onnxsgd._targets import check_real_target
 from onnxsgd.exceptions import GraphError
-from onnxsgd.losses import REGRESSION_LOSSES, EpsilonInsensitive, Huber, Loss, SquaredEpsilonInsensitive
+from onnxsgd.losses import REGRESSION_LOSSES, Loss, make_loss
 
 __all__ = ["OnnxSGDRegressor"]
 
 
 class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
-    """Docstring."""
+    """Train the weights of a model for regression by stochastic gradient descent.
+
+    Parameters
+    ----------
+    model : None, estimator, onnx.ModelProto, bytes or path, default=None
+        What goes on learning. None: a linear model that starts at zero. A fitted scikit-learn estimator or
+        pipeline is converted and training starts from its weights; one that is not fitted yet is fitted on
+        the training data first. (``clone`` un-fits an estimator: in a grid search wrap it in
+        ``sklearn.frozen.FrozenEstimator`` to keep its weights.) An ONNX graph is taken as it is; a path may
+        come with external data beside the file.
+    loss : {"squared_error", "absolute_error", "elastic", "huber", "epsilon_insensitive", \
+            "squared_epsilon_insensitive", "quantile"} or Loss, default="squared_error"
+        What is minimised, see :mod:`onnxsgd.losses`.
+    epsilon : float, default=0.1
+        The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", in the unit of y.
+    penalty : {"l2", "l1", "elasticnet", None}, default="l2"
+        Which norms of the weights are added to the mean loss; intercepts are left alone. "l1" gives exact
+        zeros.
+    alpha : float, default=1e-4
+        The strength of the penalty, >= 0: ``alpha ((1 - l1_ratio) / 2 ||w||_2^2 + l1_ratio ||w||_1)``.
+        The schedule "optimal" uses it too.
+    l1_ratio : float, default=0.15
+        The share of the absolute norm in "elasticnet", from 0 to 1.
+    optimizer : {"sgd", "adam", "adamw"} or Optimizer, default="sgd"
+        How a gradient changes a weight, see :mod:`onnxsgd.optimizers`.
+    momentum : float, default=0.0
+        The share of the last step that "sgd" keeps, 0 <= momentum < 1.
+    nesterov : bool, default=False
+        Whether "sgd" looks ahead along the momentum.
+    learning_rate : {"constant", "optimal", "invscaling", "adaptive"}, Schedule or callable, \
+            default="invscaling"
+        The learning rate of each update, see :mod:`onnxsgd.schedules`:
+
+        - "constant": ``eta0``;
+        - "optimal": ``1 / (alpha (t0 + t - 1))``;
+        - "invscaling": ``eta0 / t^power_t``;
+        - "adaptive": ``eta0``, divided by 5 whenever the loss, or the score, stops improving;
+        - a callable: a function of the number of the update, 1, 2, ...
+    eta0 : float, default=0.01
+        The first learning rate, > 0.
+    power_t : float, default=0.25
+        The exponent of "invscaling".
+    max_iter : int, default=1000
+        The largest number of epochs of a call to ``fit``.
+    tol : float or None, default=1e-3
+        Training stops when the loss (with ``early_stopping=True`` the score) did not improve by this much
+        for `n_iter_no_change` epochs in a row. None: `max_iter` epochs.
+    n_iter_no_change : int, default=5
+        How many epochs without improvement make a plateau.
+    early_stopping : bool, default=False
+        Whether to stop by the score on validation data, and to end with the weights that scored best.
+    validation_fraction : float, default=0.1
+        The share of the training data that is held out for that, unless ``fit`` is given `X_val`, `y_val`.
+    batch_size : int, default=32
+        Samples of an update. The loss of a batch is the weighted mean over its samples; with
+        ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
+        ``SGDRegressor``.
+    shuffle : bool, default=True
+        Whether each epoch takes the samples in an order of its own.
+    random_state : int, RandomState or None, default=None
+        Determines these orders and the validation data.
+    average : bool or int, default=False
+        Whether the result is the average of the weights over all updates, or over those from the given
+        number on.
+    warm_start : bool, default=False
+        Whether ``fit`` starts from the present weights, not from those of `model`.
+    trainable : None, list of str or callable, default=None
+        Which weights are trained: those that learning is meant to change, those that are named, or those
+        for whose name the callable returns True. See :func:`onnxsgd.describe_trainable`.
+    output : str, int or None, default=None
+        Which output of the graph predicts; it may name any tensor inside, where the graph is cut then.
+    head : {"linear", None}, default=None
+        "linear" puts a new linear layer on top of that tensor, starting at zero, and trains only that
+        unless `trainable` says otherwise: transfer learning.
+    engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
+        What differentiates the graph. "auto": onnxruntime-training where it is installed and able,
+        otherwise the portable engine.
+    device : str, default="cpu"
+        Where training runs.
+    n_threads : int or None, default=None
+        Threads of the runtime. None: one for small steps, all cores for large ones.
+    verbose : int, default=0
+        Whether to print a line for each epoch.
+
+    Attributes
+    ----------
+    onnx_model_ : onnx.ModelProto
+        The trained graph.
+    n_iter_ : int
+        Epochs made.
+    t_ : int
+        Updates made.
+    loss_curve_ : list of float
+        Mean loss plus penalty of each epoch.
+    best_loss_ : float
+        The lowest of these.
+    validation_scores_ : list of float or None
+        The score on the validation data after each epoch.
+    engine_ : str
+        The engine in use.
+    n_features_in_ : int
+        Number of features seen in ``fit``.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Their names, where `X` has names.
+    coef_, intercept_ : ndarray
+        Coefficients and intercepts, where the model is linear, of shape (n_features,) and (1,), or
+        (n_outputs, n_features) and (n_outputs,).
+
+    See Also
+    --------
+    OnnxSGDClassifier : The same for classification.
+    sklearn.linear_model.SGDRegressor : Linear models, with the same hyper-parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from onnxsgd import OnnxSGDRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), Ridge()).fit(X[:100], y[:100])
+    >>> tuned = OnnxSGDRegressor(model, random_state=0).fit(X[100:], y[100:])
+    >>> bool(tuned.score(X, y) > model.score(X, y))
+    True
+    >>> [output.name for output in tuned.to_onnx().graph.output]
+    ['variable']
+    """
 
     _task = "regression"
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -156,11 +284,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         return y
 
     def _make_loss(self) -> Loss:
-        if isinstance(self.loss, Loss):
-            return self.loss
-        cls = REGRESSION_LOSSES[self.loss]
-        takes_epsilon = issubclass(cls, Huber | EpsilonInsensitive | SquaredEpsilonInsensitive)
-        return cls(epsilon=self.epsilon) if takes_epsilon else cls()  # type: ignore[call-arg]
+        return make_loss(self.loss, REGRESSION_LOSSES, self.epsilon)
 
     def _score_raw(self, raw: np.ndarray, y: np.ndarray) -> float:
         return float(r2_score(y, raw))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -43,6 +43,7 @@ __all__ = [
     "SquaredEpsilonInsensitive",
     "SquaredError",
     "SquaredHinge",
+    "make_loss",
 ]
 
 Targets = Literal["real", "sign", "indicator"]
@@ -426,7 +427,20 @@ CLASSIFICATION_LOSSES: dict[str, type[Loss]] = {
     "squared_hinge": SquaredHinge,
     "modified_huber": ModifiedHuber,
     "perceptron": Perceptron,
+    "squared_error": SquaredError,
+    "huber": Huber,
+    "epsilon_insensitive": EpsilonInsensitive,
+    "squared_epsilon_insensitive": SquaredEpsilonInsensitive,
 }
+
+
+def make_loss(loss: str | Loss, table: dict[str, type[Loss]], epsilon: float) -> Loss:
+    """Return `loss` as an object; `epsilon` is the parameter of those losses in `table` that have one."""
+    if isinstance(loss, Loss):
+        return loss
+    cls = table[loss]
+    takes_epsilon = any(field.name == "epsilon" for field in fields(cls))  # type: ignore[arg-type]
+    return cls(epsilon=epsilon) if takes_epsilon else cls()  # type: ignore[call-arg]
 
 
 def _excess(op: Any, residual: ir.Value, epsilon: float) -> ir.Value:

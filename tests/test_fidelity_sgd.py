@@ -15,7 +15,7 @@ EPOCHS = 3
 TOLERANCE = 1e-4
 
 REGRESSION = ["squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"]
-CLASSIFICATION = ["log_loss", "hinge", "squared_hinge", "modified_huber", "perceptron"]
+CLASSIFICATION = ["log_loss", "hinge", "squared_hinge", "modified_huber", "perceptron", "squared_error", "huber"]
 SCHEDULES = {
     "constant": {"eta0": 0.005},
     "optimal": {"alpha": 1.0},
