@@ -1,0 +1,230 @@
+"""The gradient builder of onnxruntime-training 1.19.2, and everything else that only it has.
+
+This is the only module that touches the private bindings of the training build. It does not need torch,
+which ``import onnxruntime.training`` would.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from onnxsgd.exceptions import EngineError, MissingRuntimeError, NotTrainableError
+from onnxsgd.gradient.path import Path, find_path
+from onnxsgd.gradient.registered import has_zero_gradient, passes_gradient, why_not
+from onnxsgd.gradient.shapes import infer_shapes
+
+__all__ = [
+    "NEWEST_OPSET",
+    "OLDEST_OPSET",
+    "NativeGradient",
+    "bindings",
+    "build_gradient_model",
+    "check_differentiable",
+    "check_opset",
+    "check_path",
+    "differentiable",
+    "is_available",
+]
+
+#: The versions of the standard operators that the gradient builder is trusted with.
+OLDEST_OPSET, NEWEST_OPSET = 13, 21
+
+_INSTALL = (
+    "pip install onnxruntime-training-cpu==1.19.2 (Python < 3.13; only one package of the onnxruntime "
+    "family can be installed at a time, so uninstall any other first)"
+)
+
+
+def bindings() -> Any:
+    """Return the module that holds the training bindings.
+
+    Raises
+    ------
+    MissingRuntimeError
+        If there is no onnxruntime, or one that cannot train.
+    """
+    try:
+        module = importlib.import_module("onnxruntime.capi._pybind_state")
+    except ImportError as error:
+        raise MissingRuntimeError(f"No onnxruntime is installed: {_INSTALL}.") from error
+    if not hasattr(module, "OrtModuleGraphBuilder"):
+        version = getattr(importlib.import_module("onnxruntime"), "__version__", "of an unknown version")
+        raise MissingRuntimeError(
+            f"The installed onnxruntime {version} cannot build gradients, only its training edition can: "
+            f"{_INSTALL}."
+        )
+    return module
+
+
+def is_available() -> bool:
+    """Return whether the training edition of onnxruntime is installed."""
+    try:
+        bindings()
+    except MissingRuntimeError:
+        return False
+    return True
+
+
+def differentiable(node: ir.Node) -> str | None:
+    """Return why no gradient passes `node` with this engine; None if one does, or is zero.
+
+    Parameters
+    ----------
+    node : ir.Node
+        A node of any graph, the types and shapes of its inputs as far as they are known.
+
+    Returns
+    -------
+    str or None
+        A phrase that starts with the name of the operator, such as "Loop has no gradient in
+        onnxruntime-training".
+    """
+    return why_not(node)
+
+
+def check_differentiable(
+    model: ir.Model, weights: Sequence[str], inputs: Sequence[str], outputs: Sequence[str] | None = None
+) -> None:
+    """Refuse what the gradient builder could not differentiate.
+
+    Parameters
+    ----------
+    model : ir.Model
+        A graph; it is not changed.
+    weights, inputs : sequence of str
+        Initializers and inputs to differentiate for.
+    outputs : sequence of str or None
+        What is differentiated; None for all outputs.
+
+    Raises
+    ------
+    NotTrainableError
+        If something between the two has no gradient. The message names the operator, the node and its
+        output, and what can be done.
+    """
+    typed = model.clone()
+    typed.graph.sort()
+    infer_shapes(typed)
+    check_opset(typed)
+    graph = typed.graph
+    known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    wrt = [known[name] for name in (*weights, *inputs)]
+    targets = [value for value in graph.outputs if outputs is None or value.name in outputs]
+    check_path(graph, find_path(graph, wrt, targets, passes_gradient), wrt, targets)
+
+
+def check_opset(model: ir.Model) -> None:
+    """Refuse a model whose standard operators are too old or too new for the gradient builder."""
+    opset = model.graph.opset_imports.get("")
+    if opset is None or not OLDEST_OPSET <= opset <= NEWEST_OPSET:
+        raise NotTrainableError(
+            f"The graph uses opset {opset}: onnxruntime-training differentiates opsets {OLDEST_OPSET} to "
+            f"{NEWEST_OPSET}. Convert it with onnx.version_converter.convert_version(model, {NEWEST_OPSET})."
+        )
+
+
+def check_path(
+    graph: ir.Graph, path: Path, wrt: Sequence[ir.Value], outputs: Sequence[ir.Value]
+) -> None:
+    """Refuse a path that the gradient builder cannot follow; see :func:`check_differentiable`."""
+    for node in path.nodes:
+        reason = differentiable(node)
+        if reason is not None:
+            raise NotTrainableError(
+                f"{reason} (node {node.name!r}, which makes {node.outputs[0].name!r}). Freeze every weight "
+                f"before it, cut the graph at an output before it, or use engine='portable'."
+            )
+    for node in graph:
+        if path.upstream.isdisjoint(node.outputs):
+            continue
+        for index, value in enumerate(node.inputs):
+            if value in path.values and not passes_gradient(node, index) and not has_zero_gradient(node):
+                raise NotTrainableError(
+                    f"{node.op_type} has no gradient for its input {index}, {value.name!r} (node "
+                    f"{node.name!r}, which makes {node.outputs[0].name!r}), in onnxruntime-training. "
+                    f"Freeze what {value.name!r} depends on, or use engine='portable'."
+                )
+    for value in wrt:
+        if value not in path.values:
+            readers = sorted({str(node.op_type) for node in value.consumers()}) or "nothing"
+            raise NotTrainableError(
+                f"No gradient can reach {value.name!r}: it is read by {readers}, and no differentiable path "
+                f"leads on to an output of {[output.name for output in outputs]}. Do not train it."
+            )
+
+
+@dataclass(frozen=True)
+class NativeGradient:
+    """What the gradient builder returns.
+
+    Attributes
+    ----------
+    model : onnx.ModelProto
+        Forward and backward pass. An operator ``YieldOp`` stands between them: it takes the outputs and
+        returns their gradients.
+    forward : onnx.ModelProto
+        The forward pass the gradient was built from.
+    info : object
+        The builder's own account: names of inputs, outputs, gradients.
+    builder : object
+        The builder.
+    """
+
+    model: onnx.ModelProto
+    forward: onnx.ModelProto
+    info: Any
+    builder: Any
+
+
+def build_gradient_model(
+    model: onnx.ModelProto, weights: Sequence[str], inputs: Sequence[str]
+) -> NativeGradient:
+    """Call the gradient builder.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        A graph of operators that :func:`check_differentiable` accepts and nothing else: the builder ends
+        the interpreter on some others.
+    weights : sequence of str
+        Names of the trained weights. They may be initializers or inputs.
+    inputs : sequence of str
+        Names of the inputs to differentiate for.
+
+    Raises
+    ------
+    EngineError
+        If the builder fails.
+    MissingRuntimeError
+        If the runtime cannot train.
+    """
+    native = bindings()
+    config = native.OrtModuleGraphBuilderConfiguration()
+    # All initializers, not only the trained ones: with the short list, a frozen scale of a normalisation
+    # gets its gradient under a name that is there already.
+    config.initializer_names = [
+        *weights,
+        *(tensor.name for tensor in model.graph.initializer if tensor.name not in weights),
+    ]
+    config.initializer_names_to_train = list(weights)
+    config.input_names_require_grad = list(inputs)
+    config.build_gradient_graph = True
+    builder = native.OrtModuleGraphBuilder()
+    try:
+        builder.initialize(model.SerializeToString(), config)
+        # No result may be asked for after a failure of build: that ends the interpreter.
+        builder.build(native.TrainingGraphTransformerConfiguration())
+    except RuntimeError as error:
+        raise EngineError(f"The gradient builder of onnxruntime-training failed: {error}") from error
+    return NativeGradient(
+        onnx.load_from_string(builder.get_gradient_model()),
+        onnx.load_from_string(builder.get_forward_model()),
+        builder.get_graph_info(),
+        builder,
+    )

@@ -1,0 +1,105 @@
+"""Which part of a graph gradients flow through.
+
+A gradient is needed only between the tensors it is taken for and the outputs: what lies before or beside
+that is frozen, and may hold any operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxsgd.graph.model import REAL_TYPES
+
+__all__ = ["Path", "consumed_values", "find_path", "is_real", "values_upstream"]
+
+#: Tells whether a gradient may flow from the outputs of a node to its input of that number. The values
+#: that the subgraphs of a node take from around it have the number None.
+Passes = Callable[[ir.Node, int | None], bool]
+
+
+@dataclass(frozen=True)
+class Path:
+    """The nodes and the values between the tensors to differentiate for and the outputs.
+
+    Attributes
+    ----------
+    nodes : tuple of ir.Node
+        In topological order.
+    values : frozenset of ir.Value
+        Every value whose gradient is needed on the way, both ends included.
+    upstream : frozenset of ir.Value
+        Every value that a path leads from to an output, whether one leads to it or not.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    values: frozenset[ir.Value]
+    upstream: frozenset[ir.Value]
+
+
+def is_real(value: ir.Value) -> bool:
+    """Return whether `value` can carry a gradient: its elements are real numbers, or of an unknown type."""
+    return value.dtype is None or value.dtype in REAL_TYPES
+
+
+def consumed_values(node: ir.Node) -> Iterator[tuple[int | None, ir.Value]]:
+    """Yield what `node` reads: its inputs with their numbers, then what its subgraphs capture, with None."""
+    for index, value in enumerate(node.inputs):
+        if value is not None:
+            yield index, value
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield from _captured(attribute.as_graph(), node.graph)
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            for graph in attribute.as_graphs():
+                yield from _captured(graph, node.graph)
+
+
+def values_upstream(graph: ir.Graph, outputs: Sequence[ir.Value], passes: Passes) -> set[ir.Value]:
+    """Return the values from which a gradient path leads to one of `outputs`, these included.
+
+    `graph` must be in topological order.
+    """
+    upstream = {value for value in outputs if is_real(value)}
+    for node in reversed(graph):
+        if not upstream.isdisjoint(node.outputs):
+            upstream.update(
+                value for index, value in consumed_values(node) if is_real(value) and passes(node, index)
+            )
+    return upstream
+
+
+def find_path(
+    graph: ir.Graph, wrt: Sequence[ir.Value], outputs: Sequence[ir.Value], passes: Passes
+) -> Path:
+    """Return what lies between `wrt` and `outputs`.
+
+    Parameters
+    ----------
+    graph : ir.Graph
+        In topological order.
+    wrt : sequence of ir.Value
+        What the gradient is taken for: inputs or initializers.
+    outputs : sequence of ir.Value
+        What is differentiated.
+    passes : callable
+        See :data:`Passes`.
+    """
+    upstream = values_upstream(graph, outputs, passes)
+    values = upstream.intersection(wrt)
+    nodes = []
+    for node in graph:
+        reached = any(value in values and passes(node, index) for index, value in consumed_values(node))
+        if reached and not upstream.isdisjoint(node.outputs):
+            nodes.append(node)
+            values.update(upstream.intersection(node.outputs))
+    return Path(tuple(nodes), frozenset(values), frozenset(upstream))
+
+
+def _captured(subgraph: ir.Graph, outer: ir.Graph | ir.Function | None) -> Iterator[tuple[None, ir.Value]]:
+    read = [value for node in subgraph.all_nodes() for value in node.inputs if value is not None]
+    for value in (*read, *subgraph.outputs):
+        if value.graph is outer:
+            yield None, value
