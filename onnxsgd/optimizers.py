@@ -35,6 +35,15 @@ class Optimizer(ABC):
         """What the formula depends on: equal structures have the same graph."""
         return (type(self).__name__,)
 
+    @property
+    def scale(self) -> str | None:
+        """The scalar that `gradient` is multiplied by before `update` gets it.
+
+        An update that is linear in the gradient names its rate here: the loss is then scaled once, instead
+        of the gradient of each weight.
+        """
+        return None
+
     @abstractmethod
     def scalars(self, t: int, eta: float, l2: float) -> dict[str, float]:
         """Return the numbers of update `t` (1, 2, ...) at rate `eta` under an l2 penalty of strength `l2`.
@@ -94,6 +103,10 @@ class SGD(Optimizer):
     def structure(self) -> tuple[Any, ...]:
         return ("SGD", self.momentum > 0, self.momentum > 0 and self.nesterov)
 
+    @property
+    def scale(self) -> str:
+        return "rate"
+
     def scalars(self, t: int, eta: float, l2: float) -> dict[str, float]:
         scalars = {"rate": eta, "decay": min(1.0, eta * l2)}
         return scalars | {"momentum": self.momentum} if self.momentum > 0 else scalars
@@ -107,15 +120,18 @@ class SGD(Optimizer):
         scalars: Mapping[str, ir.Value],
         penalised: bool,
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-        step = op.Mul(gradient, scalars["rate"])
-        if penalised:
-            step = op.Add(step, op.Mul(weight, scalars["decay"]))
+        # The gradient, scaled by the rate already, is subtracted from what does not depend on it, so that one
+        # product can compute it and subtract it.
         if not slots:
-            return op.Sub(weight, step), ()
-        velocity = op.Sub(op.Mul(slots[0], scalars["momentum"]), step)
+            rest = op.Sub(weight, op.Mul(weight, scalars["decay"])) if penalised else weight
+            return op.Sub(rest, gradient), ()
+        kept = op.Mul(slots[0], scalars["momentum"])
+        rest = op.Sub(kept, op.Mul(weight, scalars["decay"])) if penalised else kept
+        velocity = op.Sub(rest, gradient)
         if not self.nesterov:
             return op.Add(weight, velocity), (velocity,)
-        ahead = op.Sub(op.Mul(velocity, scalars["momentum"]), step)
+        # momentum v - eta gradient - decay w = momentum v + (v - momentum v_old)
+        ahead = op.Add(op.Mul(velocity, scalars["momentum"]), op.Sub(velocity, kept))
         return op.Add(weight, ahead), (velocity,)
 
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 from onnxscript import GraphBuilder
 
+from onnxsgd.engine.fuse import fuse
 from onnxsgd.engine.update import AVERAGE_RATE, L1_TOTAL, WEIGHT, build_update, state_names
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.model import graph_names, to_proto, unique_name
@@ -132,87 +133,115 @@ def build_step(model: ir.Model, spec: StepSpec) -> CompiledStep:
     fixed = fix_batch_size(model, spec.batch_size)
     features = tuple(str(value.name) for value in fixed.graph.inputs)
     closed_form = type(spec.loss).gradient is not Loss.gradient
-    differentiated = _closed_form(fixed, spec) if closed_form else _differentiated_loss(fixed, spec)
-    return _add_updates(differentiated, features, spec)
+    differentiate = _with_closed_form if closed_form else _with_differentiated_loss
+    both = differentiate(fixed, spec)
+    tensors = _add_updates(both, spec)
+    graph = both.model.graph
+    graph.sort()
+    fuse(both.model)
+    return CompiledStep(
+        model=to_proto(both.model).SerializeToString(),
+        features=features,
+        target=str(both.data.target.name),
+        sample_weight=str(both.data.sample_weight.name),
+        loss=str(both.loss.name),
+        scalars={name: str(value.name) for name, value in both.data.scalars.items()},
+        tensors=tensors,
+    )
 
 
 @dataclass(frozen=True)
-class _Differentiated:
-    """A graph with forward and backward pass, its data inputs, its loss, its gradients by weight."""
+class _Data:
+    """What a step is given beside the features: targets, weights of the samples, numbers."""
 
-    model: ir.Model
     target: ir.Value
     sample_weight: ir.Value
+    scalars: Mapping[str, ir.Value]
+
+
+@dataclass(frozen=True)
+class _BothPasses:
+    """A graph with forward and backward pass: its data, its loss, the gradient of each weight."""
+
+    model: ir.Model
+    data: _Data
     loss: ir.Value
-    gradients: dict[str, ir.Value]
+    gradients: Mapping[str, ir.Value]
 
 
-def _closed_form(model: ir.Model, spec: StepSpec) -> _Differentiated:
+def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses:
     """Differentiate `model`, and put the loss and its own gradient between the two passes."""
     both = forward_backward_model(model, spec.weights, engine=spec.engine)
     graph = both.graph
     op = GraphBuilder(graph).op
     raw, *gradients = graph.outputs
     seed = next(value for value in graph.inputs if value.name == f"{raw.name}_grad")
-    table, target, sample_weight = _attach_data(graph, op, raw, spec)
-    loss = weighted_loss(op, spec.loss, target, table, sample_weight)
-    slope = op.Mul(spec.loss.gradient(op, target, table), sample_weight)
-    ir.convenience.replace_all_uses_with(
-        seed, slope if table is raw else op.Reshape(slope, [spec.batch_size])
-    )
-    graph.inputs.remove(seed)
-    return _Differentiated(both, target, sample_weight, loss, dict(zip(spec.weights, gradients, strict=True)))
+    table, data = _as_table(op, raw, spec), _add_data(graph, raw, spec)
+    loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
+    loss.name = unique_name("loss", graph_names(graph))
+    scale = data.sample_weight
+    if spec.optimizer.scale is not None:
+        scale = op.Mul(scale, data.scalars[spec.optimizer.scale])
+    slope = op.Mul(spec.loss.gradient(op, data.target, table), scale)
+    if table is not raw:
+        slope = op.Reshape(slope, [spec.batch_size])
+    _take_place_of(graph, seed, slope)
+    return _BothPasses(both, data, loss, dict(zip(spec.weights, gradients, strict=True)))
 
 
-def _differentiated_loss(model: ir.Model, spec: StepSpec) -> _Differentiated:
+def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
     """Put the loss on top of `model` and differentiate the whole."""
     graph = model.graph
     op = GraphBuilder(graph).op
-    table, target, sample_weight = _attach_data(graph, op, graph.outputs[0], spec)
-    loss = weighted_loss(op, spec.loss, target, table, sample_weight)
+    raw = graph.outputs[0]
+    before = _add_data(graph, raw, spec)
+    loss = weighted_loss(op, spec.loss, before.target, _as_table(op, raw, spec), before.sample_weight)
     loss.name = unique_name("loss", graph_names(graph))
     graph.outputs[:] = [loss]
     both = forward_backward_model(model, spec.weights, engine=spec.engine)
     graph = both.graph
+    op = GraphBuilder(graph).op
     inputs = {value.name: value for value in graph.inputs}
-    seed = inputs[f"{loss.name}_grad"]
-    one = GraphBuilder(graph).op.CastLike(1.0, graph.outputs[0])
-    ir.convenience.replace_all_uses_with(seed, GraphBuilder(graph).op.Reshape(one, [1, 1]))
-    graph.inputs.remove(seed)
-    return _Differentiated(
-        both, inputs[target.name], inputs[sample_weight.name], graph.outputs[0],
-        dict(zip(spec.weights, graph.outputs[1:], strict=True)),
-    )  # fmt: skip
+    data = _Data(
+        inputs[before.target.name],
+        inputs[before.sample_weight.name],
+        {name: inputs[value.name] for name, value in before.scalars.items()},
+    )
+    loss, *gradients = graph.outputs
+    scale = op.CastLike(1.0, loss) if spec.optimizer.scale is None else data.scalars[spec.optimizer.scale]
+    _take_place_of(graph, inputs[f"{loss.name}_grad"], op.Reshape(scale, [1, 1]))
+    return _BothPasses(both, data, loss, dict(zip(spec.weights, gradients, strict=True)))
 
 
-def _attach_data(
-    graph: ir.Graph, op: Any, raw: ir.Value, spec: StepSpec
-) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Add the target and the weights of the samples as inputs; return `raw` as a table, and these two."""
-    names, type_ = graph_names(graph), ir.TensorType(raw.dtype)
-    table = raw
+def _as_table(op: Any, raw: ir.Value, spec: StepSpec) -> ir.Value:
+    """Return raw predictions as a table, reshaped where they are a vector."""
+    table, shape = raw, [spec.batch_size, spec.n_outputs]
     if raw.shape is None or len(raw.shape) != 2:
-        table = op.Reshape(raw, [spec.batch_size, spec.n_outputs])
-        table.type = type_
-    table.shape = ir.Shape([spec.batch_size, spec.n_outputs])
-    target = _add_input(graph, names, "y_true", type_, table.shape)
-    sample_weight = _add_input(graph, names, "sample_weight", type_, ir.Shape([spec.batch_size, 1]))
-    return table, target, sample_weight
+        table = op.Reshape(raw, shape)
+        table.type = raw.type
+    table.shape = ir.Shape(shape)
+    return table
 
 
-def _add_updates(source: _Differentiated, features: tuple[str, ...], spec: StepSpec) -> CompiledStep:
-    """Add the update of each weight; the outputs are the loss, then what was updated."""
-    graph = source.model.graph
+def _add_data(graph: ir.Graph, raw: ir.Value, spec: StepSpec) -> _Data:
+    """Add targets, weights of the samples and scalars as inputs, all of the type of `raw`."""
+    names, type_ = graph_names(graph), ir.TensorType(raw.dtype)
+    return _Data(
+        _add_input(graph, names, "y_true", type_, ir.Shape([spec.batch_size, spec.n_outputs])),
+        _add_input(graph, names, "sample_weight", type_, ir.Shape([spec.batch_size, 1])),
+        {name: _add_input(graph, names, name, type_, ir.Shape([])) for name in spec.scalars},
+    )
+
+
+def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tuple[str, str]]:
+    """Add the update of each weight; the outputs are then the loss and all that was updated."""
+    graph = both.model.graph
     op = GraphBuilder(graph).op
     names = graph_names(graph)
     inputs = {value.name: value for value in graph.inputs}
-    scalars = {
-        name: _add_input(graph, names, name, source.target.type, ir.Shape([])) for name in spec.scalars
-    }
-    source.loss.name = source.loss.name if source.loss.is_graph_output() else unique_name("loss", names)
-    graph.outputs[:] = [source.loss]
+    graph.outputs[:] = [both.loss]
     tensors: dict[tuple[str, str], tuple[str, str]] = {}
-    for name, gradient in source.gradients.items():
+    for name, gradient in both.gradients.items():
         weight = inputs[name]
         gradient.type, gradient.shape = weight.type, weight.shape
         old = {
@@ -221,7 +250,7 @@ def _add_updates(source: _Differentiated, features: tuple[str, ...], spec: StepS
         }
         new_weight, new = build_update(
             op, spec.optimizer, weight, gradient, old,
-            _as_type_of(op, scalars, weight), l2=spec.l2 and name in spec.penalised,
+            _as_type_of(op, both.data.scalars, weight), l2=spec.l2 and name in spec.penalised,
         )  # fmt: skip
         old, new = {WEIGHT: weight, **old}, {WEIGHT: new_weight, **new}
         for kind, value in new.items():
@@ -229,16 +258,13 @@ def _add_updates(source: _Differentiated, features: tuple[str, ...], spec: StepS
             value.type, value.shape = weight.type, weight.shape
             graph.outputs.append(value)
             tensors[name, kind] = (str(old[kind].name), value.name)
-    graph.sort()
-    return CompiledStep(
-        model=to_proto(source.model).SerializeToString(),
-        features=features,
-        target=str(source.target.name),
-        sample_weight=str(source.sample_weight.name),
-        loss=str(source.loss.name),
-        scalars={name: str(value.name) for name, value in scalars.items()},
-        tensors=tensors,
-    )
+    return tensors
+
+
+def _take_place_of(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+    """Let `new` be read wherever the input `old` is, which goes."""
+    ir.convenience.replace_all_uses_with(old, new)
+    graph.inputs.remove(old)
 
 
 def _add_input(

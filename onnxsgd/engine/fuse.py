@@ -1,0 +1,144 @@
+"""Make the graph of a training step faster: fewer nodes, no branches, every product fused with its sum.
+
+Each pass changes the graph in place. It requires static shapes and topological order, and keeps both; the
+numbers change by rounding only. The times that led to these rules are those of one CPU thread; see
+``benchmarks/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
+
+from onnxsgd.graph.model import graph_names, unique_name
+
+__all__ = ["fuse"]
+
+#: x times this is at least 1 for every normal positive float32 x.
+_STEEP = 3.3e38
+
+
+def fuse(model: ir.Model) -> None:
+    """Apply all passes to `model`."""
+    CommonSubexpressionEliminationPass()(model)
+    graph = model.graph
+    for rule in _RULES:
+        for node in list(graph):
+            rule(graph, node)
+    RemoveUnusedNodesPass()(model)
+
+
+def _steep_mask(graph: ir.Graph, node: ir.Node) -> None:
+    """Compute the mask of a ReLU by one operator without branches.
+
+    Cases: ``Cast(Greater(x, 0))``, and ``Cast(Cast(x, bool))`` of an x that a ReLU made, to the type of x
+    become ``HardSigmoid(x)`` with a slope so steep that it is 0 for x <= 0 and 1 for every positive x that
+    is not subnormal.
+    """
+    if node.op_type != "Cast" or (maker := _maker(node, 0, ("Greater", "Cast"))) is None:
+        return
+    x = maker.inputs[0]
+    if not (
+        _is_constant(maker.inputs[1], 0.0) if maker.op_type == "Greater" else _maker(maker, 0, ("Relu",))
+    ):
+        return
+    if (
+        x is None
+        or x.dtype != node.outputs[0].dtype
+        or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+    ):
+        return
+    _replace(graph, node, ir.node("HardSigmoid", [x], {"alpha": _STEEP, "beta": 0.0}))
+
+
+def _sum_as_product(graph: ir.Graph, node: ir.Node) -> None:
+    """Sum a table over its rows by a product with a row of ones, for which there is a fast kernel.
+
+    Case: ``ReduceSum(x, axes=[0])`` of x [n, k] becomes ``MatMul(ones, x)``, ones of shape [n] or, with
+    keepdims, [1, n].
+    """
+    if node.op_type != "ReduceSum" or len(node.inputs) < 2:
+        return
+    x, axes = node.inputs[0], _constant(node.inputs[1])
+    if x is None or x.shape is None or x.dtype is None or axes is None or axes.tolist() not in ([0], [-2]):
+        return
+    if len(x.shape) != 2 or not isinstance(x.shape[0], int):
+        return
+    keepdims = node.attributes.get_int("keepdims", 1)
+    ones = np.ones((1, x.shape[0]) if keepdims else (x.shape[0],), x.dtype.numpy())
+    _replace(graph, node, ir.node("MatMul", [_initializer(graph, "ones", ones), x]))
+
+
+def _subtracted_product(graph: ir.Graph, node: ir.Node) -> None:
+    """Subtract a product in the operator that computes it.
+
+    Cases: ``Sub(c, Gemm(a, b))`` becomes ``Gemm(a, b, c, alpha=-alpha)``, and so does a ``MatMul`` of two
+    tables; the product must have no other reader, and the shape of c.
+    """
+    if node.op_type != "Sub":
+        return
+    c, product = node.inputs[0], node.inputs[1]
+    maker = None if product is None else product.producer()
+    if maker is None or c is None or c.shape is None or len(c.shape) != 2 or len(product.uses()) != 1:
+        return
+    tables = all(v is not None and v.shape is not None and len(v.shape) == 2 for v in maker.inputs[:2])
+    if not tables or c.shape != node.outputs[0].shape or not _is_plain_product(maker):
+        return
+    attributes = {name: maker.attributes.get_int(name, 0) for name in ("transA", "transB")}
+    alpha = -maker.attributes.get_float("alpha", 1.0)
+    _replace(
+        graph, node, ir.node("Gemm", [*maker.inputs[:2], c], {**attributes, "alpha": alpha, "beta": 1.0})
+    )
+
+
+_RULES: tuple[Callable[[ir.Graph, ir.Node], None], ...] = (_steep_mask, _sum_as_product, _subtracted_product)
+
+
+def _is_plain_product(node: ir.Node) -> bool:
+    if node.op_type == "MatMul":
+        return True
+    added = len(node.inputs) > 2 and node.inputs[2] is not None
+    return node.op_type == "Gemm" and not (added and node.attributes.get_float("beta", 1.0) != 0.0)
+
+
+def _maker(node: ir.Node, index: int, op_types: tuple[str, ...]) -> ir.Node | None:
+    """Return the node that makes an input, if it is of one of these types."""
+    value = node.inputs[index]
+    maker = None if value is None else value.producer()
+    return maker if maker is not None and maker.op_type in op_types else None
+
+
+def _constant(value: ir.Value | None) -> np.ndarray | None:
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def _is_constant(value: ir.Value | None, number: float) -> bool:
+    array = _constant(value)
+    return array is not None and array.size == 1 and float(array.reshape(())) == number
+
+
+def _initializer(graph: ir.Graph, base: str, array: np.ndarray) -> ir.Value:
+    for value in graph.initializers.values():
+        known = value.const_value
+        if known is None or known.shape != array.shape or known.dtype.numpy() != array.dtype:
+            continue
+        if np.array_equal(known.numpy(), array):
+            return value
+    name = unique_name(base, graph_names(graph))
+    tensor = ir.tensor(array, name=name)
+    value = ir.Value(
+        name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
+    )
+    graph.register_initializer(value)
+    return value
+
+
+def _replace(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
+    """Put `new` in the place of `old`; both have one output."""
+    new.outputs[0].name = old.outputs[0].name
+    new.outputs[0].type, new.outputs[0].shape = old.outputs[0].type, old.outputs[0].shape
+    ir.convenience.replace_nodes_and_values(graph, old, [old], [new], old.outputs, new.outputs)
