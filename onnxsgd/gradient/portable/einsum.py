@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .broadcasting import shape_of
 from .call import Call
+from .shapes import Dims, broadcast
 from .tensor import Tensor, op
 
 __all__ = ["einsum_gradient"]
@@ -28,7 +29,7 @@ def einsum_gradient(n: Call, index: int) -> Tensor:
     equation = ",".join(term for term, _ in terms) + "->" + lead + kept
     product: Tensor = op.Einsum(*(tensor for _, tensor in terms), equation=equation)
     if lead:
-        product = _sum_batch(n, product, n.input(index), len(letters))
+        product = _sum_batch(n, product, index)
     missing = [place - len(letters) for place, letter in enumerate(letters) if letter not in kept]
     return op.Expand(op.Unsqueeze(product, missing), shape_of(n.input(index))) if missing else product
 
@@ -51,17 +52,20 @@ def _letters(n: Call, term: str, index: int) -> str:
     return letters
 
 
-def _sum_batch(n: Call, product: Tensor, x: Tensor, letters: int) -> Tensor:
-    """Sum the axes of the result's ellipsis, which come first in `product`, to those of `x`."""
-    _, result = _terms(n)
-    if not result.startswith(_ELLIPSIS) or x.dims is None or n.y.dims is None:
-        raise n.refuse("with an ellipsis needs operands of known rank and the ellipsis first in its result")
-    batch = n.y.dims[: len(n.y.dims) - len(result) + len(_ELLIPSIS)]
-    own = x.dims[: len(x.dims) - letters]
-    lead = len(batch) - len(own)
-    pairs = list(enumerate(zip(own, batch[lead:], strict=True), start=lead))
-    if any(have not in (1, size) for _, (have, size) in pairs):
-        raise n.refuse(f"broadcasts axes of unknown sizes {own} to {batch}")
-    inner = [axis for axis, (have, size) in pairs if have != size]
+def _sum_batch(n: Call, product: Tensor, index: int) -> Tensor:
+    """Sum the axes of the result's ellipsis, which come first in `product`, to those of an operand."""
+    batches = [_batch(n, term, n.input(k)) for k, term in enumerate(_terms(n)[0])]
+    own, whole = batches[index], broadcast(*batches)
+    if own is None or whole is None or not _terms(n)[1].startswith(_ELLIPSIS):
+        raise n.refuse("with an ellipsis needs operands of known shapes and the ellipsis first in its result")
+    lead = len(whole) - len(own)
+    inner = [axis for axis, have in enumerate(own, start=lead) if have != whole[axis]]
     summed = op.ReduceSum(product, inner, keepdims=1) if inner else product
     return op.ReduceSum(summed, list(range(lead)), keepdims=0) if lead else summed
+
+
+def _batch(n: Call, term: str, x: Tensor) -> Dims:
+    """Return the dimensions that the ellipsis of a term stands for."""
+    if _ELLIPSIS not in term:
+        return ()
+    return None if x.dims is None else x.dims[: len(x.dims) - len(term) + len(_ELLIPSIS)]

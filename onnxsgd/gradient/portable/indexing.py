@@ -49,9 +49,11 @@ def _add_rows(rows: Tensor, indices: Tensor, size: Tensor | int, rank: int) -> T
     shape = op.Slice(op.Shape(rows), [-rank or _END], [_END])
     if rows.emitter.opset >= _ADDING_SCATTER:
         start = op.Expand(_number(rows, 0), op.Concat(_vector(rows, size), shape, axis=0))
-        added: Tensor = op.ScatterND(start, op.Unsqueeze(indices, [-1]), rows, reduction="add")
+        places = op.Unsqueeze(indices.cast(ir.DataType.INT64), [-1])
+        added: Tensor = op.ScatterND(start, places, rows, reduction="add")
         return added
-    flat = op.Unsqueeze(op.Reshape(rows, op.Concat(op.Reshape(op.Size(indices), [1]), shape, axis=0)), [0])
+    count = op.Reshape(op.Size(indices), [1])
+    flat = op.Unsqueeze(op.Reshape(rows, op.Concat(count, shape, axis=0)), [0])
     hits = op.Equal(positions(rows, size, 1), _from_front(op.Reshape(indices, [1, -1]), size))
     mask = op.Unsqueeze(hits.cast(rows.dtype), list(range(2, 2 + rank))) if rank else hits.cast(rows.dtype)
     return op.ReduceSum(mask * flat, [1], keepdims=0)

@@ -1,0 +1,75 @@
+"""An element that is picked twice has two gradients to add: losing one would train embeddings wrongly."""
+
+import numpy as np
+import pytest
+
+ROWS = np.array([1, 1, -1, 0])
+DISTINCT = np.array([[1, 2], [0, -1], [2, 1]])
+GRID = np.array([[1, 1], [0, -1], [2, 1]])
+
+GATHERED = [
+    ("Y = Gather(A, I)", {"A": (4, 3), "I": ROWS}),
+    ("Y = Gather(A, I)", {"A": (4,), "I": GRID}),
+    ("Y = Gather<axis = 1>(A, I)", {"A": (2, 4, 3), "I": GRID}),
+    ("Y = Gather<axis = -1>(A, I)", {"A": (2, 4, 3), "I": np.array(1)}),
+    ("Y = Gather(A, I)", {"A": (3, 2), "I": np.array(-1, dtype=np.int32)}),
+]
+
+OTHERS = [
+    ("Y = GatherElements<axis = 1>(A, I)", {"A": (3, 4), "I": GRID}),
+    ("Y = GatherElements<axis = 0>(A, I)", {"A": (4, 2), "I": GRID}),
+    ("Y = GatherND(A, I)", {"A": (3, 4, 2), "I": np.array([[1, 1], [0, -1], [1, 1]])}),
+    ("Y = GatherND<batch_dims = 1>(A, I)", {"A": (3, 4, 2), "I": np.array([[1], [0], [1]])}),
+    ("Y = GatherND<batch_dims = 1>(A, I)", {"A": (2, 4), "I": np.array([[[1], [0], [1]], [[3], [3], [3]]])}),
+    (
+        "Y = ScatterElements<axis = 1>(A, I, U)",
+        {"A": (3, 4), "I": np.array([[1, 2], [0, -1], [2, 1]]), "U": (3, 2)},
+    ),
+    ('Y = ScatterElements<axis = 1, reduction = "add">(A, I, U)', {"A": (3, 4), "I": GRID, "U": (3, 2)}),
+    ("Y = ScatterND(A, I, U)", {"A": (4, 3), "I": np.array([[1], [3]]), "U": (2, 3)}),
+    ('Y = ScatterND<reduction = "add">(A, I, U)', {"A": (4, 3), "I": np.array([[1], [1]]), "U": (2, 3)}),
+    ("Y, Z = TopK<axis = 1>(A, K)", {"A": (3, 5), "K": np.array([2])}),
+    ("Y, Z = TopK<axis = 0, largest = 0>(A, K)", {"A": (3, 5), "K": np.array([2])}),
+]
+
+SLICES = [
+    ([1], [3], [0], [1]),
+    ([0, -3], [100, -1], [0, 1], [1, 1]),
+    ([0], [5], [1], [2]),
+    ([-1, 1], [-100, 3], [1, 0], [-2, 1]),
+    ([3], [1], [1], [1]),
+]
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize(("text", "operands"), GATHERED)
+def test_gather(check, text, operands, opset, dims):
+    check(text, operands, dims, opset=opset)
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+@pytest.mark.parametrize(("text", "operands"), OTHERS)
+def test_other_indices(check, text, operands, dims):
+    check(text, operands, dims)
+
+
+def test_gather_elements_before_scatter_could_add(check):
+    check("Y = GatherElements<axis = 1>(A, I)", {"A": (3, 4), "I": GRID}, opset=13)
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+@pytest.mark.parametrize(("starts", "ends", "axes", "steps"), SLICES)
+def test_slice(check, starts, ends, axes, steps, dims):
+    bounds = {"S": np.array(starts), "E": np.array(ends), "X": np.array(axes), "P": np.array(steps)}
+    check("Y = Slice(A, S, E, X, P)", {"A": (4, 5), **bounds}, dims)
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+def test_slice_with_bounds_only(check, dims):
+    check("Y = Slice(A, S, E)", {"A": (4, 5), "S": np.array([1]), "E": np.array([3])}, dims)
+
+
+def test_slice_whose_bounds_the_graph_computes(check):
+    text = "E = Shape<start = 0, end = 1>(B) Y = Slice(A, S, E, X)"
+    check(text, {"A": (4, 5), "B": (3, 1), "S": np.array([1]), "X": np.array([1])}, "hidden")

@@ -1,0 +1,50 @@
+"""What moves elements must move their gradients back to the same places, and no others."""
+
+import numpy as np
+import pytest
+
+ANY_SIZES = [
+    ("Y = Reshape(A, S)", {"A": (2, 6), "S": np.array([3, -1])}, {}),
+    ("Y = Reshape(A, S)", {"A": (2, 6), "S": np.array([0, 2, 3])}, {}),
+    ("Y = Flatten(A)", {"A": (2, 3, 4)}, {}),
+    ("Y = Transpose<perm = [1, 2, 0]>(A)", {"A": (2, 3, 4)}, {}),
+    ("Y = Transpose(A)", {"A": (2, 3, 4)}, {}),
+    ("Y = Concat<axis = 1>(A, B, C)", {"A": (2, 3), "B": (2, 1), "C": (2, 2)}, {}),
+    ("Y = Concat<axis = -1>(A, A)", {"A": (2, 3)}, {}),
+    ("Y = Concat<axis = 0>(A)", {"A": (2, 3)}, {}),
+    ("Y, Z = Split<axis = 1>(A, S)", {"A": (2, 5), "S": np.array([2, 3])}, {"outputs": ("Y", "Z")}),
+    ("Y, Z = Split<axis = -1>(A, S)", {"A": (2, 5), "S": np.array([2, 3])}, {"outputs": ("Z",)}),
+    ("Y, Z = Split<axis = 1>(A, S)", {"A": (2, 5), "S": np.array([2, 3])}, {"opset": 13}),
+    ("Y, Z = Split<num_outputs = 2>(A)", {"A": (3, 2)}, {"outputs": ("Y", "Z")}),
+    ("Y = Squeeze(A, S)", {"A": (2, 1, 3), "S": np.array([1])}, {}),
+    ("Y = Squeeze(A)", {"A": (2, 1, 3)}, {}),
+    ("Y = Unsqueeze(A, S)", {"A": (2, 3), "S": np.array([0, -1])}, {}),
+    ("Y = Expand(A, S)", {"A": (3, 1), "S": np.array([2, 1, 4])}, {}),
+    ("Y = Expand(A, S)", {"A": (2, 3, 4), "S": np.array([1, 4])}, {}),
+    ("Y = Tile(A, S)", {"A": (2, 3), "S": np.array([2, 3])}, {}),
+    ("Y = Pad(A, P)", {"A": (2, 3), "P": np.array([1, 0, 2, 3])}, {}),
+    ("Y = Pad(A, P, , X)", {"A": (2, 3), "P": np.array([1, 2]), "X": np.array([-1])}, {}),
+    ("Y = Trilu(A)", {"A": (3, 4)}, {}),
+    ("Y = Trilu<upper = 0>(A, K)", {"A": (3, 4), "K": np.array(1)}, {}),
+    ("Y = DepthToSpace<blocksize = 2>(A)", {"A": (1, 8, 2, 3)}, {}),
+    ('Y = DepthToSpace<blocksize = 2, mode = "CRD">(A)', {"A": (1, 8, 2, 3)}, {"known_axes": (1,)}),
+    ("Y = SpaceToDepth<blocksize = 2>(A)", {"A": (1, 2, 4, 6)}, {}),
+    ("Y = ReverseSequence<batch_axis = 0, time_axis = 1>(A, L)", {"A": (2, 4, 3), "L": np.array([3, 2])}, {}),
+]
+
+KNOWN_SIZES = [
+    ('Y = Pad<mode = "reflect">(A, P)', {"A": (3, 4), "P": np.array([1, 2, 2, 3])}, {}),
+    ('Y = Pad<mode = "edge">(A, P)', {"A": (3, 4), "P": np.array([1, 2, 2, 3])}, {}),
+    ('Y = Pad<mode = "edge">(A, P)', {"A": (2, 3, 4), "P": np.array([0, 0, 2, 0, 0, 3])}, {"opset": 13}),
+]
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+@pytest.mark.parametrize(("text", "operands", "options"), ANY_SIZES)
+def test_gradient_is_the_derivative(check, text, operands, options, dims):
+    check(text, operands, dims, **options)
+
+
+@pytest.mark.parametrize(("text", "operands", "options"), KNOWN_SIZES)
+def test_gradient_with_known_sizes(check, text, operands, options):
+    check(text, operands, **options)

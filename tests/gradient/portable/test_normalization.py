@@ -1,0 +1,49 @@
+"""Normalizations: a gradient that forgets the statistics looks right and converges to something else."""
+
+import numpy as np
+import pytest
+
+VARIANCE = np.array([0.5, 1.0, 1.5])
+STATISTICS = {"M": (3,), "V": VARIANCE}
+BATCH = "BatchNormalization<epsilon = 0.01>(A, S, B, M, V)"
+
+CASES = [
+    (f"Y = {BATCH}", {"A": (2, 3, 4), "S": (3,), "B": (3,), **STATISTICS}, {"opset": 15}),
+    (f"Y = {BATCH}", {"A": (2, 3, 2, 2), "S": (3,), "B": (3,), **STATISTICS}, {}),
+    (f"Y = {BATCH}", {"A": (4, 3), "S": (3,), "B": (3,), **STATISTICS}, {}),
+    (
+        "Y, m, v = BatchNormalization<epsilon = 0.01, training_mode = 1>(A, S, B, M, V)",
+        {"A": (2, 3, 4), "S": (3,), "B": (3,)},
+        {"constants": {"M": VARIANCE, "V": VARIANCE}},
+    ),
+    ("Y = LayerNormalization(A, S, B)", {"A": (2, 3, 4), "S": (4,), "B": (4,)}, {}),
+    ("Y = LayerNormalization<axis = 1>(A, S, B)", {"A": (2, 3, 4), "S": (3, 4), "B": (3, 4)}, {"opset": 17}),
+    ("Y = LayerNormalization(A, S)", {"A": (2, 3, 4), "S": (4,)}, {}),
+    ("Y = RMSNormalization(A, S)", {"A": (2, 3, 4), "S": (4,)}, {"opset": 23}),
+    ("Y = InstanceNormalization(A, S, B)", {"A": (2, 3, 4, 2), "S": (3,), "B": (3,)}, {}),
+    (
+        "Y = MeanVarianceNormalization<axes = [0, 2, 3]>(A)",
+        {"A": (2, 3, 4, 2)},
+        {"single": True, "rtol": 1e-4},
+    ),
+    ("Y = MeanVarianceNormalization<axes = [1]>(A)", {"A": (2, 5)}, {"single": True, "rtol": 1e-4}),
+    # onnx evaluates this one through single precision.
+    (
+        "Y = GroupNormalization<num_groups = 2>(A, S, B)",
+        {"A": (2, 4, 3, 2), "S": (4,), "B": (4,)},
+        {"opset": 21, "rtol": 5e-3},
+    ),
+]
+
+LRN = ["size = 3, alpha = 0.5, beta = 0.6, bias = 1.5", "size = 4, alpha = 0.5", "size = 1, alpha = 2.0"]
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+@pytest.mark.parametrize(("text", "operands", "options"), CASES)
+def test_gradient_is_the_derivative(check, text, operands, options, dims):
+    check(text, operands, dims, **options)
+
+
+@pytest.mark.parametrize("attributes", LRN)
+def test_lrn(check, attributes):
+    check(f"Y = LRN<{attributes}>(A)", {"A": (2, 5, 3, 2)}, "hidden", known_axes=(1,))

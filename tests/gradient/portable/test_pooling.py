@@ -1,0 +1,56 @@
+"""Pooling: windows overlap, hang over the edge or skip elements, and the gradient must know which."""
+
+import pytest
+
+WINDOWS = [
+    "kernel_shape = [2, 2], strides = [2, 2]",
+    "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]",
+    "kernel_shape = [3, 2]",
+    'kernel_shape = [3, 3], auto_pad = "SAME_UPPER"',
+]
+MAXIMA = [
+    *WINDOWS,
+    "kernel_shape = [2, 2], dilations = [2, 2]",
+    "kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1",
+]
+MEANS = [
+    *WINDOWS,
+    "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1], count_include_pad = 1",
+    "kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1",
+    "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 0, 0], ceil_mode = 1, count_include_pad = 1",
+]
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("window", MAXIMA)
+def test_max_pool(check, window, opset):
+    check(f"Y = MaxPool<{window}>(A)", {"A": (2, 3, 5, 6)}, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("window", WINDOWS[:3])
+def test_max_pool_of_images_of_any_size(check, window, opset):
+    check(f"Y = MaxPool<{window}>(A)", {"A": (2, 3, 5, 6)}, "hidden", opset=opset)
+
+
+@pytest.mark.parametrize("window", MEANS)
+def test_average_pool(check, window):
+    check(f"Y = AveragePool<{window}>(A)", {"A": (2, 3, 5, 6)}, opset=19)
+
+
+@pytest.mark.parametrize("window", [MEANS[0], MEANS[2], MEANS[4]])
+def test_average_pool_of_images_of_any_size(check, window):
+    check(f"Y = AveragePool<{window}>(A)", {"A": (2, 3, 5, 6)}, "hidden", known_axes=(1,))
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_lp_pool(check, window):
+    check(f"Y = LpPool<{window}, p = 3>(A)", {"A": (2, 3, 5, 6)}, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+@pytest.mark.parametrize(
+    "name", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "GlobalLpPool<p = 3>"]
+)
+def test_global_pool(check, name, dims):
+    check(f"Y = {name}(A)", {"A": (2, 3, 4, 2)}, dims)

@@ -1,0 +1,70 @@
+"""Products hold nearly all weights of real models: every orientation and every broadcast has its gradient."""
+
+import itertools
+
+import pytest
+
+MATMUL = [
+    ((3, 4), (4, 2)),
+    ((2, 3, 4), (4, 5)),
+    ((2, 3, 4), (2, 4, 5)),
+    ((5, 2, 3, 4), (2, 4, 5)),
+    ((4,), (4, 5)),
+    ((3, 4), (4,)),
+    ((4,), (4,)),
+    ((2, 3, 4), (4,)),
+    ((3, 4), (2, 4, 5)),
+    ((1, 3, 4), (2, 4, 5)),
+    ((4,), (2, 4, 5)),
+]
+
+EINSUM = [
+    ("ij,jk->ik", [(2, 3), (3, 4)]),
+    ("bij , bjk -> bik", [(2, 3, 4), (2, 4, 5)]),
+    ("ij,jk", [(2, 3), (3, 4)]),
+    ("ij->j", [(2, 3)]),
+    ("ij->ji", [(2, 3)]),
+    ("i,j->ij", [(2,), (3,)]),
+    ("ij,ij->", [(2, 3), (2, 3)]),
+    ("abc,cd,de->ae", [(2, 3, 4), (4, 2), (2, 3)]),
+]
+
+ELLIPSIS = [
+    ("...ij,...jk", [(2, 3, 4), (2, 4, 5)]),
+    ("...ij,...jk->...ik", [(2, 1, 3, 4), (1, 5, 4, 2)]),
+    ("...ij,jk->...k", [(2, 3, 4), (4, 5)]),
+]
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+@pytest.mark.parametrize(("a", "b"), MATMUL)
+def test_matmul(check, a, b, dims):
+    check("Y = MatMul(A, B)", {"A": a, "B": b}, dims)
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+@pytest.mark.parametrize(("trans_a", "trans_b"), list(itertools.product((0, 1), (0, 1))))
+@pytest.mark.parametrize("c", [(5,), (1, 5), (3, 1), (3, 5), ()])
+def test_gemm(check, trans_a, trans_b, c, dims):
+    text = f"Y = Gemm<transA = {trans_a}, transB = {trans_b}, alpha = 0.5, beta = 2.0>(A, B, C)"
+    a, b = ((4, 3) if trans_a else (3, 4)), ((5, 4) if trans_b else (4, 5))
+    check(text, {"A": a, "B": b, "C": c}, dims)
+
+
+def test_gemm_without_bias(check):
+    gradient = check("Y = Gemm(A, B)", {"A": (3, 4), "B": (4, 5)})
+    assert [node.op_type for node in gradient.graph.node] == ["Gemm"] * 3
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+@pytest.mark.parametrize(("equation", "shapes"), EINSUM)
+def test_einsum(check, equation, shapes, dims):
+    names = "ABC"[: len(shapes)]
+    check(
+        f'Y = Einsum<equation = "{equation}">({",".join(names)})', dict(zip(names, shapes, strict=True)), dims
+    )
+
+
+@pytest.mark.parametrize(("equation", "shapes"), ELLIPSIS)
+def test_einsum_sums_over_what_an_ellipsis_broadcast(check, equation, shapes):
+    check(f'Y = Einsum<equation = "{equation}">(A, B)', dict(zip("AB", shapes, strict=True)))
