@@ -18,6 +18,7 @@ from onnxsgd.graph.lower import lower_for_training
 from onnxsgd.graph.model import REAL_TYPES, to_proto
 from onnxsgd.graph.precision import with_precision
 from onnxsgd.losses import Loss
+from onnxsgd.objective.graft import check_operators
 from onnxsgd.objective.output import dtype_and_shape
 from onnxsgd.objective.scores import weighted_loss
 
@@ -66,7 +67,7 @@ def problem_of_loss(
     found = gradients[f"{_RAW}_grad"]
     if found.shape != shape:
         raise GraphError(f"The gradient of {loss!r} has shape {found.shape}: it must be {shape}, as {_RAW}.")
-    evaluate = _evaluator(_loss_model(loss, ir.DataType.DOUBLE, shape), "loss")
+    evaluate = _evaluator(_loss_model(loss, ir.DataType.DOUBLE, shape, gradient=False), "loss")
     return Problem(lambda at: float(evaluate(at).sum()), _widen(point), {_RAW: found})
 
 
@@ -105,8 +106,10 @@ def problem_of_model(
     )
 
 
-def _loss_model(loss: Loss, dtype: ir.DataType, shape: tuple[int, ...]) -> onnx.ModelProto:
-    """Return a graph with outputs "loss" and, if the loss has a formula for it, "gradient"."""
+def _loss_model(
+    loss: Loss, dtype: ir.DataType, shape: tuple[int, ...], *, gradient: bool = True
+) -> onnx.ModelProto:
+    """Return a graph with outputs "loss" and, if it is asked for and there is a formula, "gradient"."""
     from onnxscript import GraphBuilder
 
     shapes = {"y_true": shape, _RAW: shape, "sample_weight": (shape[0], 1)}
@@ -117,12 +120,13 @@ def _loss_model(loss: Loss, dtype: ir.DataType, shape: tuple[int, ...]) -> onnx.
     op = GraphBuilder(graph).op
     y_true, raw_prediction, weight = values
     outputs = {"loss": weighted_loss(op, loss, y_true, raw_prediction, weight)}
-    gradient = loss.gradient(op, y_true, raw_prediction)
-    if gradient is not None:
-        outputs["gradient"] = op.Mul(gradient, weight)
+    formula = loss.gradient(op, y_true, raw_prediction) if gradient else None
+    if formula is not None:
+        outputs["gradient"] = op.Mul(formula, weight)
     for name, value in outputs.items():
         value.name = name
         graph.outputs.append(value)
+    check_operators(graph, graph.opset_imports)
     model = to_proto(ir.Model(graph, ir_version=8))
     try:
         onnx.checker.check_model(model, full_check=True)

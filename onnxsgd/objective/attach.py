@@ -125,7 +125,7 @@ def add_loss_output(
     names = claim_names(graph, wanted)
     data = _add_inputs(graph, loss, label_name, weight_name)
     total = graft(graph, names, loss_name, lambda op: _total(op, graph, loss, data, penalties))
-    total.name, total.shape = loss_name, ir.Shape([1, 1])
+    total.name, total.shape, total.dtype = loss_name, ir.Shape([1, 1]), _loss_type(data.scored)
     graph.outputs.insert(0, total)
     return _check_old_opset(to_proto(model))
 
@@ -197,9 +197,8 @@ def _total(
     op: Any, graph: ir.Graph, loss: Loss, data: _Data, penalties: Mapping[str, tuple[float, float]]
 ) -> ir.Value:
     """Build the loss and the penalties, of shape [1, 1]."""
-    dtype, shape = dtype_and_shape(data.scored)
-    if dtype == ir.DataType.FLOAT16:
-        dtype = ir.DataType.FLOAT  # the sum over a batch soon exceeds float16's largest number, 65504
+    _, shape = dtype_and_shape(data.scored)
+    dtype = _loss_type(data.scored)
     raw_prediction, label, weight = _as_tables(op, data, dtype, len(shape))
     if isinstance(loss, ProbabilityLogLoss):
         y_true = op.Concat(op.Sub(1.0, label), label, axis=1)
@@ -212,6 +211,11 @@ def _total(
         tensor = _cast(op, find_value(graph, name), dtype)
         total = op.Add(total, penalty_value(op, tensor, l1, l2))
     return total
+
+
+def _loss_type(scored: ir.Value) -> ir.DataType:
+    # The sum over a batch soon exceeds float16's largest number, 65504.
+    return ir.DataType.DOUBLE if scored.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
 
 
 def _as_tables(

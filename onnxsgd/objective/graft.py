@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import onnx
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import unique_name
 
-__all__ = ["graft"]
+__all__ = ["check_operators", "graft"]
 
 
 def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Any], ir.Value]) -> ir.Value:
@@ -43,9 +43,9 @@ def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Any], 
     result = build(GraphBuilder(scratch).op)
     nodes = [*_constants(scratch), *scratch]
     scratch.remove([node for node in nodes if node.graph is scratch])
+    check_operators(nodes, graph.opset_imports)
     node_names = {str(node.name) for node in graph.all_nodes()}
     for node in nodes:
-        _check_operator(node, graph.opset_imports)
         node.metadata_props.clear()
         node.name = unique_name(f"{prefix}_{node.op_type}", node_names)
         for value in node.outputs:
@@ -65,11 +65,13 @@ def _constants(graph: ir.Graph) -> list[ir.Node]:
     return nodes
 
 
-def _check_operator(node: ir.Node, opsets: dict[str, int]) -> None:
-    try:
-        onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
-    except onnx.defs.SchemaError:
-        raise GraphError(
-            f"The model imports opset {opsets[node.domain]}, which has no operator {node.op_type}: "
-            "onnx.version_converter converts it to a newer one."
-        ) from None
+def check_operators(nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> None:
+    """Raise a GraphError if one of `nodes` is not an operator of the opset that is imported."""
+    for node in nodes:
+        try:
+            onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
+        except onnx.defs.SchemaError:
+            raise GraphError(
+                f"Opset {opsets[node.domain]} has no operator {node.op_type}; onnx.version_converter brings "
+                "a model to a newer one."
+            ) from None

@@ -156,7 +156,11 @@ def _coefficient(name: str, key: str, value: Any) -> float:
 def _real_type(dtype: Any) -> ir.DataType:
     legal = "float16, float32 or float64, as a numpy dtype or a TensorProto type"
     try:
-        found = ir.DataType(dtype) if isinstance(dtype, int) else ir.DataType.from_numpy(np.dtype(dtype))
+        found = (
+            ir.DataType(int(dtype))
+            if isinstance(dtype, int | np.integer)
+            else ir.DataType.from_numpy(np.dtype(dtype))
+        )
     except (TypeError, ValueError):
         raise ParameterTypeError(f"dtype={dtype!r} is not accepted: it must be {legal}.") from None
     if found not in REAL_TYPES:
