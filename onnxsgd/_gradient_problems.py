@@ -124,7 +124,9 @@ def _loss_model(
     if formula is not None:
         outputs["gradient"] = op.Mul(formula, weight)
     for name, value in outputs.items():
-        value.name = name
+        # Where a formula is wrong, nothing is inferred: the checker shall name the formula, and not this gap.
+        value.name, value.dtype = name, dtype
+        value.shape = value.shape or ir.Shape((1, 1) if name == "loss" else shape)
         graph.outputs.append(value)
     check_operators(graph, graph.opset_imports)
     model = to_proto(ir.Model(graph, ir_version=8))
