@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd.exceptions import GraphError
-from onnxsgd.graph.model import unique_name
+from onnxsgd.graph.model import FROZEN, unique_name
 
 __all__ = ["check_operators", "graft"]
 
@@ -35,13 +35,14 @@ def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Any], 
 
     Notes
     -----
-    Constants become nodes, not initializers: an initializer of a real type could be taken for a weight.
+    Constants become nodes, not initializers: an initializer of a real type would be taken for a weight. They
+    are marked as frozen too, for whoever lifts them to initializers later.
     """
     from onnxscript import GraphBuilder
 
     scratch = ir.Graph([], [], nodes=[], opset_imports=dict(graph.opset_imports), name="scratch")
     result = build(GraphBuilder(scratch).op)
-    nodes = [*_constants(scratch), *scratch]
+    nodes = [*_constants(scratch, f"constant of {prefix}"), *scratch]
     scratch.remove([node for node in nodes if node.graph is scratch])
     check_operators(nodes, graph.opset_imports)
     node_names = {str(node.name) for node in graph.all_nodes()}
@@ -54,13 +55,14 @@ def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Any], 
     return result
 
 
-def _constants(graph: ir.Graph) -> list[ir.Node]:
+def _constants(graph: ir.Graph, frozen: str) -> list[ir.Node]:
     """Take the initializers out of `graph`, and return nodes that give the same values."""
     nodes = []
     for value in list(graph.initializers.values()):
         assert value.const_value is not None
         content = ir.AttrTensor("value", value.const_value)
         del graph.initializers[str(value.name)]
+        value.metadata_props[FROZEN] = frozen
         nodes.append(ir.Node("", "Constant", [], [content], outputs=[value]))
     return nodes
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from onnxsgd import losses
 from onnxsgd.exceptions import GraphError, ParameterError, ParameterTypeError
 from onnxsgd.gradient.derivative import DerivativeOptions, onnx_derivative
+from onnxsgd.graph.lower import lower_for_training
+from onnxsgd.graph.model import FROZEN, to_ir
 from onnxsgd.objective.attach import add_loss_output
 
 SIGN, INDICATOR = ("hinge", "squared_hinge", "modified_huber", "perceptron"), ("log_loss",)
@@ -349,6 +351,8 @@ def test_constants_of_the_loss_are_no_initializers(linear):
     # an initializer of a real type counts as a weight
     with_loss = add_loss_output(linear(), "elastic", weight_name="w", penalty={"W": {"l1": 1, "l2": 2}})
     assert [entry.name for entry in with_loss.graph.initializer] == ["W", "b"]
+    lifted = lower_for_training(to_ir(with_loss)).graph.initializers.values()
+    assert {value.name for value in lifted if FROZEN not in value.metadata_props} == {"W", "b"}
 
 
 def test_a_loss_can_be_added_to_a_graph_that_has_one(linear, run):
