@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.rewriting import Writer, attribute
+from onnxsgd.graph.rewriting import Writer, attribute, constant
 
-__all__ = ["class_labels", "label_tensor", "pick_binary_label"]
+__all__ = ["Lookup", "class_labels", "find_lookup", "label_tensor", "pick_binary_label"]
 
 
 def class_labels(node: ir.Node) -> np.ndarray | None:
@@ -32,3 +34,66 @@ def pick_binary_label(w: Writer, score: ir.Value, labels: np.ndarray) -> ir.Valu
     """Return the second of two labels where the score, of shape [N, 1], is positive, else the first."""
     positive = w.op.Cast(w.op.Greater(score, 0.0), to=ir.DataType.INT64)
     return w.op.Gather(label_tensor(w, labels), w.op.Reshape(positive, [-1]))
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Where an output of labels comes from.
+
+    Attributes
+    ----------
+    output : ir.Value
+        The output.
+    table : ir.Value or None
+        The tensor that the labels are gathered from; None: a LabelEncoder holds them.
+    labels : ndarray
+        The labels, in the order of the columns of the scores.
+    largest_of : ir.Value or None
+        The scores or probabilities of which the largest decides, where that is how it is done.
+    """
+
+    output: ir.Value
+    table: ir.Value | None
+    labels: np.ndarray
+    largest_of: ir.Value | None
+
+
+def find_lookup(label: ir.Value) -> Lookup | None:
+    """Return where the labels in the output `label` come from; None if that is no table of labels."""
+    node = _behind_copies(label)
+    if node is None:
+        return None
+    if node.op_type == "LabelEncoder":
+        labels = _encoded_labels(node)
+        return None if labels is None else Lookup(label, None, labels, None)
+    table = constant(node.inputs[0]) if node.op_type in ("Gather", "ArrayFeatureExtractor") else None
+    if table is None:
+        return None
+    winner = _behind_copies(node.inputs[1])
+    largest_of = winner.inputs[0] if winner is not None and winner.op_type == "ArgMax" else None
+    return Lookup(label, node.inputs[0], _as_labels(table.reshape(-1).tolist()), largest_of)
+
+
+def _behind_copies(value: ir.Value) -> ir.Node | None:
+    node = value.producer()
+    while node is not None and node.op_type in _COPYING:
+        node = node.inputs[0].producer()
+    return node
+
+
+_COPYING = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def _encoded_labels(node: ir.Node) -> np.ndarray | None:
+    """Return the labels of a LabelEncoder that maps 0, 1, ..., in any order, to them."""
+    keys = attribute(node, "keys_int64s")
+    values = attribute(node, "values_strings") or attribute(node, "values_int64s")
+    if not keys or not values or sorted(keys) != list(range(len(keys))):
+        return None
+    return _as_labels([values[keys.index(column)] for column in range(len(keys))])
+
+
+def _as_labels(entries: list) -> np.ndarray:
+    if isinstance(entries[0], int):
+        return np.array(entries, dtype=np.int64)
+    return np.array([str(e.decode() if isinstance(e, bytes) else e) for e in entries], dtype=object)

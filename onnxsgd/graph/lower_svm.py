@@ -24,22 +24,18 @@ def _regressor(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _classifier(w: Writer, node: ir.Node) -> list[ir.Value] | None:
-    """Label and scores, or probabilities, of two classes; several classes vote in pairs and are left alone.
+    """Label and scores of two classes; several classes, which vote in pairs, and probabilities are left alone.
 
-    The runtime's score s is positive for the FIRST class, and it returns (-s, s). With Platt's a and b the
-    probability of the second class is sigmoid(a s + b). The layer written here computes z = -s, which is
-    positive for the second class, as in scikit-learn.
+    The runtime's score s is positive for the FIRST class, and it returns (-s, s). The layer written here
+    computes z = -s, which is positive for the second class, as in scikit-learn.
     """
     labels, counts = class_labels(node), attribute(node, "vectors_per_class")
-    if labels is None or len(labels) != 2 or not counts or attribute(node, "post_transform", "NONE") != "NONE":
+    if labels is None or len(labels) != 2 or not counts or attribute(node, "prob_a"):
+        return None
+    if attribute(node, "post_transform", "NONE") != "NONE":
         return None
     score = _kernel_layer(w, node, sum(counts), -1.0)
-    label = pick_binary_label(w, score, labels)
-    if not attribute(node, "prob_a"):
-        return [label, w.op.Concat(score, w.op.Neg(score), axis=1)]
-    slope, offset = attribute(node, "prob_a")[0], attribute(node, "prob_b")[0]
-    calibrated = w.op.Sigmoid(w.op.Add(w.op.Mul(score, -slope), offset))
-    return [label, w.op.Concat(w.op.Sub(1.0, calibrated), calibrated, axis=1)]
+    return [pick_binary_label(w, score, labels), w.op.Concat(score, w.op.Neg(score), axis=1)]
 
 
 def _kernel_layer(w: Writer, node: ir.Node, count: int, sign: float) -> ir.Value:

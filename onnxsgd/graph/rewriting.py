@@ -12,7 +12,7 @@ from onnxscript import GraphBuilder
 
 from onnxsgd.graph.model import FROZEN, graph_names, unique_name
 
-__all__ = ["Rule", "Table", "Writer", "attribute", "constant", "rewrite"]
+__all__ = ["Rule", "Table", "Writer", "attribute", "constant", "extend", "rewrite"]
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,7 @@ class Writer:
     op: Any
     opset: int
 
-    def tensor(
-        self, name: str, array: np.ndarray | ir.TensorProtocol, frozen: str | None = None
-    ) -> ir.Value:
+    def tensor(self, name: str, array: np.ndarray | ir.TensorProtocol, frozen: str | None = None) -> ir.Value:
         """Return a new initializer; `frozen` says why it is no parameter, if it is none."""
         value = self.op.initializer(ir.tensor(array), name)
         if frozen:
@@ -99,11 +97,21 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
     return value.const_value.numpy()
 
 
+def extend(graph: ir.Graph, name: str, write: Callable[[Writer], ir.Value]) -> ir.Value:
+    """Add what `write` writes at the end of `graph`, its result under a free name like `name`; return that."""
+    names = graph_names(graph)
+    scratch, writer = _blank(graph)
+    result = write(writer)
+    nodes = list(scratch)
+    _move(scratch, nodes, graph, {result: unique_name(name, names)}, name, names)
+    graph.extend(nodes)
+    return result
+
+
 def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[ir.Node] | None:
     """Replace `node` by what `rule` writes; return the new nodes, None where the rule does not apply."""
-    scratch = ir.Graph([], [], nodes=[], opset_imports=dict(graph.opset_imports), name="scratch")
-    op = GraphBuilder(scratch).op
-    written = rule(Writer(op, scratch.opset_imports[""]), node)
+    scratch, writer = _blank(graph)
+    written = rule(writer, node)
     if written is None:
         return None
     results = [written] if isinstance(written, ir.Value) else list(written)
@@ -111,14 +119,10 @@ def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[
     for index, (old, new) in enumerate(zip(node.outputs, results, strict=False)):
         if old.is_graph_output() and new not in own:
             # an output of a graph must be computed by a node of its own
-            results[index] = op.Identity(new)
+            results[index] = writer.op.Identity(new)
     new_nodes = list(scratch)
-    scratch.remove(new_nodes)
-    _name(new_nodes, node.outputs, results, names)
-    for value in list(scratch.initializers.values()):
-        del scratch.initializers[str(value.name)]
-        value.name = unique_name(str(value.name), names)
-        graph.register_initializer(value)
+    inherited = {new: str(old.name) for old, new in zip(node.outputs, results, strict=False)}
+    _move(scratch, new_nodes, graph, inherited, str(node.outputs[-1].name or node.outputs[0].name), names)
     graph.insert_before(node, new_nodes)
     for old, new in zip(node.outputs, results, strict=False):
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
@@ -126,13 +130,28 @@ def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[
     return new_nodes
 
 
-def _name(
-    nodes: Sequence[ir.Node], replaced: Sequence[ir.Value], results: Sequence[ir.Value], names: set[str]
+def _blank(graph: ir.Graph) -> tuple[ir.Graph, Writer]:
+    """Return a graph to write on: a builder counts the nodes of its graph to name values, and would repeat names."""
+    scratch = ir.Graph([], [], nodes=[], opset_imports=dict(graph.opset_imports), name="scratch")
+    return scratch, Writer(GraphBuilder(scratch).op, scratch.opset_imports[""])
+
+
+def _move(
+    scratch: ir.Graph,
+    nodes: list[ir.Node],
+    graph: ir.Graph,
+    given: Mapping[ir.Value, str],
+    base: str,
+    names: set[str],
 ) -> None:
-    """Give the results that `nodes` compute the names of what they replace, and all else a free name."""
-    taken_over = {new: old.name for old, new in zip(replaced, results, strict=False)}
+    """Take `nodes` off `scratch`, its initializers over to `graph`; name all values, those in `given` as it says."""
+    scratch.remove(nodes)
     for node in nodes:
         node.metadata_props.clear()
         node.name = None
         for value in node.outputs:
-            value.name = taken_over.get(value) or unique_name(f"{replaced[0].name}_{node.op_type}", names)
+            value.name = given.get(value) or unique_name(f"{base}_{node.op_type}", names)
+    for value in list(scratch.initializers.values()):
+        del scratch.initializers[str(value.name)]
+        value.name = unique_name(str(value.name), names)
+        graph.register_initializer(value)

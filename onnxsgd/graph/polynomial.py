@@ -1,0 +1,65 @@
+"""A converter of PolynomialFeatures: a few nodes for each degree.
+
+The one of skl2onnx 1.20 writes two nodes for each feature that comes out; this can go when it does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+
+__all__ = ["convert_polynomial", "infer_polynomial_shape"]
+
+
+def infer_polynomial_shape(operator: Any) -> None:
+    """Tell skl2onnx the type and the shape of what comes out."""
+    from skl2onnx.common.data_types import FloatTensorType
+
+    rows = operator.inputs[0].get_first_dimension()
+    operator.outputs[0].type = FloatTensorType([rows, operator.raw_operator.n_output_features_])
+
+
+def convert_polynomial(scope: Any, operator: Any, container: Any) -> None:
+    """Write, for each degree, the product of as many selections of columns, and put them side by side."""
+    powers = operator.raw_operator.powers_
+    degrees = powers.sum(axis=1)
+    x = scope.get_unique_variable_name("features")
+    container.add_node("Cast", operator.inputs[0].full_name, x, to=onnx.TensorProto.FLOAT)
+    parts = []
+    for degree in np.unique(degrees):
+        # each row: the columns that are multiplied, as often as their power says
+        columns = np.array([np.repeat(np.arange(powers.shape[1]), row) for row in powers[degrees == degree]])
+        parts.append(_ones(scope, container, x) if degree == 0 else _products(scope, container, x, columns))
+    container.add_node("Concat", parts, operator.outputs[0].full_name, axis=1)
+
+
+def _products(scope: Any, container: Any, x: str, columns: np.ndarray) -> str:
+    product = _select(scope, container, x, columns[:, 0])
+    for factor in columns.T[1:]:
+        name = scope.get_unique_variable_name("product")
+        container.add_node("Mul", [product, _select(scope, container, x, factor)], name)
+        product = name
+    return product
+
+
+def _select(scope: Any, container: Any, x: str, columns: np.ndarray) -> str:
+    indices, name = scope.get_unique_variable_name("columns"), scope.get_unique_variable_name("selected")
+    container.add_initializer(indices, onnx.TensorProto.INT64, [len(columns)], columns)
+    container.add_node("Gather", [x, indices], name, axis=1)
+    return name
+
+
+def _ones(scope: Any, container: Any, x: str) -> str:
+    """Return a column of ones with a row for each sample."""
+    names = [scope.get_unique_variable_name(n) for n in ("shape", "first", "one", "rows", "column", "ones")]
+    shape, first, one, rows, column, ones = names
+    container.add_initializer(first, onnx.TensorProto.INT64, [1], [0])
+    container.add_initializer(one, onnx.TensorProto.INT64, [1], [1])
+    container.add_node("Shape", x, shape)
+    container.add_node("Gather", [shape, first], rows)
+    container.add_node("Concat", [rows, one], column, axis=0)
+    value = onnx.helper.make_tensor("value", onnx.TensorProto.FLOAT, [1], [1.0])
+    container.add_node("ConstantOfShape", column, ones, value=value)
+    return ones

@@ -1,0 +1,133 @@
+"""A fitted estimator in the form that the converters take, predicting the same; the user's object is not changed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.ensemble import VotingClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, SGDClassifier
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import Pipeline
+
+__all__ = ["final_estimator", "prepare", "split_target_transformer"]
+
+
+def prepare(estimator: Any, *, by_position: bool) -> Any:
+    """Return a copy of a fitted estimator that the converters understand.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted.
+    by_position : bool
+        Whether columns that a ColumnTransformer selects by name are to be selected by position, for a graph
+        that has all features in one input.
+    """
+    return _rebuild(copy.deepcopy(estimator), by_position)
+
+
+def split_target_transformer(estimator: Any) -> tuple[Any, Any]:
+    """Return the estimator without a TransformedTargetRegressor at its end, and what that does to the target."""
+    if isinstance(estimator, TransformedTargetRegressor):
+        return estimator.regressor_, estimator.transformer_
+    if isinstance(estimator, Pipeline):
+        last, transformer = split_target_transformer(estimator.steps[-1][1])
+        if transformer is not None:
+            return Pipeline([*estimator.steps[:-1], (estimator.steps[-1][0], last)]), transformer
+    return estimator, None
+
+
+def final_estimator(estimator: Any) -> Any:
+    """Return the last step of a Pipeline, in a Pipeline as well, or the estimator itself."""
+    while isinstance(estimator, Pipeline):
+        estimator = estimator.steps[-1][1]
+    return estimator
+
+
+def _rebuild(value: Any, by_position: bool) -> Any:
+    """Replace what needs it in `value`, in place where it is kept, and in all it holds."""
+    if isinstance(value, FrozenEstimator):
+        return _rebuild(value.estimator, by_position)
+    if isinstance(value, GridSearchCV | RandomizedSearchCV):
+        return _rebuild(value.best_estimator_, by_position)
+    if isinstance(value, BaseEstimator) or type(value).__module__.startswith("sklearn.calibration"):
+        for name, entry in vars(value).items():
+            setattr(value, name, _rebuild(entry, by_position))
+        adapt = _ADAPTATIONS.get(type(value))
+        return value if adapt is None else adapt(value, by_position)
+    if isinstance(value, list):
+        return [_rebuild(entry, by_position) for entry in value]
+    if type(value) is tuple:
+        return tuple(_rebuild(entry, by_position) for entry in value)
+    return value
+
+
+def _without_flatten(voting: VotingClassifier, by_position: bool) -> VotingClassifier:
+    """Unset a parameter that matters to ``transform`` only, and that the converter refuses."""
+    voting.flatten_transform = False
+    return voting
+
+
+def _as_logistic(discriminant: LinearDiscriminantAnalysis, by_position: bool) -> LogisticRegression:
+    """Return the logistic regression with the same scores and probabilities.
+
+    The converter of skl2onnx 1.20 doubles the score of two classes; this can go when it does not.
+    """
+    logistic = LogisticRegression()
+    logistic.coef_, logistic.intercept_ = discriminant.coef_, discriminant.intercept_
+    logistic.classes_, logistic.n_features_in_ = discriminant.classes_, discriminant.n_features_in_
+    return logistic
+
+
+def _as_one_layer(one_vs_rest: OneVsRestClassifier, by_position: bool) -> OneVsRestClassifier | SGDClassifier:
+    """Return the linear classifier with a row of coefficients for each class that predicts the same.
+
+    One layer trains faster than one for each class, and skl2onnx 1.20 cannot convert those without
+    probabilities. Left alone: members that are not linear, and several labels for a sample.
+    """
+    members = one_vs_rest.estimators_
+    losses = {_loss_of(member) for member in members}
+    if one_vs_rest.multilabel_ or len(losses) > 1 or None in losses:
+        return one_vs_rest
+    linear = SGDClassifier(loss=losses.pop())
+    linear.coef_ = np.vstack([member.coef_ for member in members])
+    linear.intercept_ = np.hstack([np.broadcast_to(member.intercept_, 1) for member in members])
+    linear.classes_, linear.n_features_in_ = one_vs_rest.classes_, linear.coef_.shape[1]
+    return linear
+
+
+def _loss_of(member: Any) -> str | None:
+    """Return the loss of the SGDClassifier that makes the same of its scores; None if there is none."""
+    if not hasattr(member, "coef_"):
+        return None
+    if isinstance(member, SGDClassifier):
+        return str(member.loss)
+    if isinstance(member, LogisticRegression | LogisticRegressionCV):
+        return "log_loss"
+    return None if hasattr(member, "predict_proba") else "hinge"
+
+
+def _with_positions(transformer: ColumnTransformer, by_position: bool) -> ColumnTransformer:
+    """Select columns by position instead of by name."""
+    if by_position and hasattr(transformer, "feature_names_in_"):
+        positions = transformer._transformer_to_input_indices
+        transformer.transformers_ = [
+            (name, step, [int(i) for i in positions[name]]) for name, step, _ in transformer.transformers_
+        ]
+    return transformer
+
+
+_ADAPTATIONS: dict[type, Callable[[Any, bool], Any]] = {
+    ColumnTransformer: _with_positions,
+    LinearDiscriminantAnalysis: _as_logistic,
+    OneVsRestClassifier: _as_one_layer,
+    VotingClassifier: _without_flatten,
+}

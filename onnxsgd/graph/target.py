@@ -1,0 +1,105 @@
+"""What a TransformedTargetRegressor does to a prediction, as nodes of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    RobustScaler,
+    StandardScaler,
+)
+
+from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.rewriting import Writer, extend
+
+__all__ = ["add_inverse_transform"]
+
+
+def add_inverse_transform(model: ir.Model, transformer: Any) -> None:
+    """Let the only output of `model` be what ``transformer.inverse_transform`` makes of it.
+
+    Parameters
+    ----------
+    model : ir.Model
+        A regression. It is changed.
+    transformer : transformer
+        Fitted on the target: a scaler, or a FunctionTransformer whose inverse is one of the functions of
+        numpy in the table of this module.
+
+    Raises
+    ------
+    UnsupportedError
+        The transformer is another one.
+    """
+    write = _INVERSES.get(type(transformer))
+    if write is None:
+        known = ", ".join(sorted(kind.__name__ for kind in _INVERSES))
+        raise UnsupportedError(
+            f"A TransformedTargetRegressor with {transformer!r} cannot be converted; its transformer may be: {known}."
+        )
+    (output,) = model.graph.outputs
+    name = str(output.name)
+    output.name = f"{name}_transformed"
+    result = extend(model.graph, name, lambda w: write(w, output, transformer))
+    model.graph.outputs[:] = [result]
+
+
+def _affine(factor: str | None, offset: str | None) -> Callable[[Writer, ir.Value, Any], ir.Value]:
+    """Make the writer of ``x * factor + offset``, both attributes of the transformer."""
+
+    def write(w: Writer, x: ir.Value, transformer: Any) -> ir.Value:
+        for attribute, op in ((factor, w.op.Mul), (offset, w.op.Add)):
+            array = None if attribute is None else getattr(transformer, attribute, None)
+            if array is not None:
+                x = op(x, _tensor(w, attribute.rstrip("_"), array))
+        return x
+
+    return write
+
+
+def _min_max(w: Writer, x: ir.Value, transformer: Any) -> ir.Value:
+    """``(x - min) / scale``."""
+    shifted = w.op.Sub(x, _tensor(w, "min", transformer.min_))
+    return w.op.Div(shifted, _tensor(w, "scale", transformer.scale_))
+
+
+def _function(w: Writer, x: ir.Value, transformer: Any) -> ir.Value:
+    """One of the functions of the table."""
+    function = transformer.inverse_func
+    if function not in _FUNCTIONS or transformer.inv_kw_args:
+        known = ", ".join(sorted(f"numpy.{entry.__name__}" for entry in _FUNCTIONS if entry is not None))
+        raise UnsupportedError(
+            f"A TransformedTargetRegressor with inverse_func={function!r} cannot be converted; it may be: {known}."
+        )
+    return _FUNCTIONS[function](w, x)
+
+
+def _tensor(w: Writer, name: str, array: np.ndarray) -> ir.Value:
+    return w.tensor(
+        f"target_{name}", np.asarray(array, np.float32), frozen="constant of the target's transformer"
+    )
+
+
+_FUNCTIONS: dict[Any, Callable[[Writer, ir.Value], ir.Value]] = {
+    None: lambda w, x: w.op.Identity(x),
+    np.exp: lambda w, x: w.op.Exp(x),
+    np.expm1: lambda w, x: w.op.Sub(w.op.Exp(x), 1.0),
+    np.log: lambda w, x: w.op.Log(x),
+    np.log1p: lambda w, x: w.op.Log(w.op.Add(x, 1.0)),
+    np.sqrt: lambda w, x: w.op.Sqrt(x),
+    np.square: lambda w, x: w.op.Mul(x, x),
+}
+
+_INVERSES: dict[type, Callable[[Writer, ir.Value, Any], ir.Value]] = {
+    FunctionTransformer: _function,
+    MaxAbsScaler: _affine("scale_", None),
+    MinMaxScaler: _min_max,
+    RobustScaler: _affine("scale_", "center_"),
+    StandardScaler: _affine("scale_", "mean_"),
+}

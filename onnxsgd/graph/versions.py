@@ -1,0 +1,104 @@
+"""Versions: bringing a model into the range that every supported runtime reads."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import defs, version_converter
+
+from onnxsgd.exceptions import UnsupportedError
+
+__all__ = ["IR_RANGE", "OPSET_RANGES", "bring_into_range"]
+
+#: What the oldest supported runtime, onnxruntime-training 1.19.2, reads, and what is tested here.
+OPSET_RANGES = {"": (13, 21), "ai.onnx.ml": (1, 5)}
+IR_RANGE = (4, 10)
+
+#: What a model of an older opset is converted to: the newest version that the converter knows well.
+_UPGRADE_TO = 18
+#: What a model that imports no standard operators imports from here on.
+_DEFAULT_OPSET = 18
+
+
+def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return `model` in versions of :data:`OPSET_RANGES` and :data:`IR_RANGE`.
+
+    Cases:
+
+    - an older opset is converted by ``onnx.version_converter``;
+    - a newer opset is declared to be the newest one in the range, where each node means the same in both;
+    - a newer or older IR version is declared to be the nearest one: what newer ones added is not in use where
+      the checks of this package pass.
+
+    Parameters
+    ----------
+    model : ModelProto
+        It is not changed.
+
+    Raises
+    ------
+    UnsupportedError
+        A node is of a version that cannot be converted, or of one that the runtime does not know.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    _merge_imports(result)
+    result.ir_version = min(max(result.ir_version, IR_RANGE[0]), IR_RANGE[1])
+    versions = {entry.domain: entry.version for entry in result.opset_import}
+    if versions[""] < OPSET_RANGES[""][0]:
+        return _upgrade(result, versions[""])
+    for entry in result.opset_import:
+        newest = OPSET_RANGES.get(entry.domain, (0, entry.version))[1]
+        if entry.version > newest:
+            _check_same_meaning(result.graph, entry.domain, entry.version, newest)
+            entry.version = newest
+    return result
+
+
+def _merge_imports(model: onnx.ModelProto) -> None:
+    """Import each domain once, the standard one under its short name."""
+    versions: dict[str, int] = {}
+    for entry in model.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        versions[domain] = max(entry.version, versions.get(domain, 0))
+    versions.setdefault("", _DEFAULT_OPSET)
+    del model.opset_import[:]
+    model.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in versions.items())
+
+
+def _upgrade(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    try:
+        return version_converter.convert_version(model, _UPGRADE_TO)
+    except Exception as error:
+        # the converter raises RuntimeError and others for an operator that it has no adapter for
+        raise UnsupportedError(
+            f"The model imports opset {version}, at least {OPSET_RANGES[''][0]} is needed, and it cannot be "
+            f"converted ({error})."
+        ) from error
+
+
+def _check_same_meaning(graph: onnx.GraphProto, domain: str, version: int, older: int) -> None:
+    """Refuse a node that the older version does not have, or not with these inputs and attributes.
+
+    Between the versions in question, operators that kept their inputs and attributes only gained types.
+    """
+    for node in graph.node:
+        for attribute in node.attribute:
+            for subgraph in [attribute.g, *attribute.graphs]:
+                _check_same_meaning(subgraph, domain, version, older)
+        own = "" if node.domain == "ai.onnx" else node.domain
+        if own == domain and not _means_the_same(node, domain, version, older):
+            raise UnsupportedError(
+                f"Node {node.name!r}, a {node.op_type} of opset {version}, does not exist like that in opset {older}, "
+                "the newest that the runtime reads: export the model for that opset."
+            )
+
+
+def _means_the_same(node: onnx.NodeProto, domain: str, version: int, older: int) -> bool:
+    try:
+        new, old = (defs.get_schema(node.op_type, v, domain) for v in (version, older))
+    except defs.SchemaError:
+        return False
+    attributes = {attribute.name for attribute in node.attribute}
+    return new.since_version == old.since_version or (
+        attributes <= set(old.attributes) and len(node.input) <= old.max_input and len(node.output) <= old.max_output
+    )
