@@ -26,7 +26,7 @@ print(f"40 patients: log loss {log_loss(y_test, pipeline.predict_proba(X_test)):
 
 # %%
 # The others come in groups of 48. The scaler stays what it is; the coefficients learn.
-learner = OnnxSGDClassifier(pipeline, learning_rate="constant", eta0=0.05, alpha=1e-3, random_state=0)
+learner = OnnxSGDClassifier(pipeline, learning_rate="constant", eta0=0.3, alpha=1e-3, random_state=0)
 for start in range(40, len(X_train), 48):
     rows = slice(start, start + 48)
     learner.partial_fit(X_train[rows], y_train[rows])

@@ -26,7 +26,8 @@ from onnxsgd import OnnxSGDRegressor
 X, y = load_diabetes(return_X_y=True)
 X, y = X.astype(np.float32), ((y - y.mean()) / y.std()).astype(np.float32)
 young = X[:, 0] < np.median(X[:, 0])
-model = make_pipeline(StandardScaler(), MLPRegressor((100, 50), max_iter=40, random_state=0))
+network = MLPRegressor(hidden_layer_sizes=(100, 50), max_iter=40, random_state=0)
+model = make_pipeline(StandardScaler(), network)
 with warnings.catch_warnings():
     # it is stopped early on purpose, before it has learned its patients by heart
     warnings.simplefilter("ignore", ConvergenceWarning)

@@ -20,6 +20,9 @@ __all__ = ["fuse"]
 #: x times this is at least 1 for every normal positive float32 x.
 _STEEP = 3.3e38
 
+#: Tables of at least so many columns are summed faster by a product.
+_WIDE = 8
+
 
 def fuse(model: ir.Model) -> None:
     """Apply all passes to `model`."""
@@ -57,15 +60,15 @@ def _steep_mask(graph: ir.Graph, node: ir.Node) -> None:
 def _sum_as_product(graph: ir.Graph, node: ir.Node) -> None:
     """Sum a table over its rows by a product with a row of ones, for which there is a fast kernel.
 
-    Case: ``ReduceSum(x, axes=[0])`` of x [n, k] becomes ``MatMul(ones, x)``, ones of shape [n] or, with
-    keepdims, [1, n].
+    Case: ``ReduceSum(x, axes=[0])`` of x [n, k], k not small, becomes ``MatMul(ones, x)``, ones of shape
+    [n] or, with keepdims, [1, n].
     """
     if node.op_type != "ReduceSum" or len(node.inputs) < 2:
         return
     x, axes = node.inputs[0], _constant(node.inputs[1])
     if x is None or x.shape is None or x.dtype is None or axes is None or axes.tolist() not in ([0], [-2]):
         return
-    if len(x.shape) != 2 or not isinstance(x.shape[0], int):
+    if len(x.shape) != 2 or not all(isinstance(size, int) for size in x.shape) or x.shape[1] < _WIDE:
         return
     keepdims = node.attributes.get_int("keepdims", 1)
     ones = np.ones((1, x.shape[0]) if keepdims else (x.shape[0],), x.dtype.numpy())

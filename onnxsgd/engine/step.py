@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
-from onnxscript import GraphBuilder
 
 from onnxsgd.engine.fuse import fuse
 from onnxsgd.engine.update import AVERAGE_RATE, L1_TOTAL, WEIGHT, build_update, state_names
 from onnxsgd.gradient.derivative import forward_backward_model
+from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import graph_names, to_proto, unique_name
 from onnxsgd.losses import Loss
 from onnxsgd.objective.attach import weighted_loss
@@ -173,34 +173,34 @@ def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses:
     """Differentiate `model`, and put the loss and its own gradient between the two passes."""
     both = forward_backward_model(model, spec.weights, engine=spec.engine)
     graph = both.graph
-    op = GraphBuilder(graph).op
     raw, *gradients = graph.outputs
     seed = next(value for value in graph.inputs if value.name == f"{raw.name}_grad")
-    table, data = _as_table(op, raw, spec), _add_data(graph, raw, spec)
-    loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
-    loss.name = unique_name("loss", graph_names(graph))
-    scale = data.sample_weight
-    if spec.optimizer.scale is not None:
-        scale = op.Mul(scale, data.scalars[spec.optimizer.scale])
-    slope = op.Mul(spec.loss.gradient(op, data.target, table), scale)
-    if table is not raw:
-        slope = op.Reshape(slope, [spec.batch_size])
+    data = _add_data(graph, raw, spec)
+    with appending(graph) as op:
+        table = _as_table(op, raw, spec)
+        loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
+        loss.name = "loss"
+        scale = data.sample_weight
+        if spec.optimizer.scale is not None:
+            scale = op.Mul(scale, data.scalars[spec.optimizer.scale])
+        slope = op.Mul(spec.loss.gradient(op, data.target, table), scale)
+        if table is not raw:
+            slope = op.Reshape(slope, [spec.batch_size])
     _take_place_of(graph, seed, slope)
     return _BothPasses(both, data, loss, dict(zip(spec.weights, gradients, strict=True)))
 
 
 def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
     """Put the loss on top of `model` and differentiate the whole."""
-    graph = model.graph
-    op = GraphBuilder(graph).op
-    raw = graph.outputs[0]
-    before = _add_data(graph, raw, spec)
-    loss = weighted_loss(op, spec.loss, before.target, _as_table(op, raw, spec), before.sample_weight)
-    loss.name = unique_name("loss", graph_names(graph))
-    graph.outputs[:] = [loss]
+    raw = model.graph.outputs[0]
+    before = _add_data(model.graph, raw, spec)
+    with appending(model.graph) as op:
+        table = _as_table(op, raw, spec)
+        loss = weighted_loss(op, spec.loss, before.target, table, before.sample_weight)
+        loss.name = "loss"
+    model.graph.outputs[:] = [loss]
     both = forward_backward_model(model, spec.weights, engine=spec.engine)
     graph = both.graph
-    op = GraphBuilder(graph).op
     inputs = {value.name: value for value in graph.inputs}
     data = _Data(
         inputs[before.target.name],
@@ -208,8 +208,10 @@ def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
         {name: inputs[value.name] for name, value in before.scalars.items()},
     )
     loss, *gradients = graph.outputs
-    scale = op.CastLike(1.0, loss) if spec.optimizer.scale is None else data.scalars[spec.optimizer.scale]
-    _take_place_of(graph, inputs[f"{loss.name}_grad"], op.Reshape(scale, [1, 1]))
+    with appending(graph) as op:
+        scale = op.CastLike(1.0, loss) if spec.optimizer.scale is None else data.scalars[spec.optimizer.scale]
+        seed = op.Reshape(scale, [1, 1])
+    _take_place_of(graph, inputs[f"{loss.name}_grad"], seed)
     return _BothPasses(both, data, loss, dict(zip(spec.weights, gradients, strict=True)))
 
 
@@ -236,29 +238,28 @@ def _add_data(graph: ir.Graph, raw: ir.Value, spec: StepSpec) -> _Data:
 def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tuple[str, str]]:
     """Add the update of each weight; the outputs are then the loss and all that was updated."""
     graph = both.model.graph
-    op = GraphBuilder(graph).op
     names = graph_names(graph)
     inputs = {value.name: value for value in graph.inputs}
-    graph.outputs[:] = [both.loss]
-    tensors: dict[tuple[str, str], tuple[str, str]] = {}
-    for name, gradient in both.gradients.items():
-        weight = inputs[name]
-        gradient.type, gradient.shape = weight.type, weight.shape
-        old = {
-            kind: _add_input(graph, names, f"{name}_{kind}", weight.type, weight.shape)
-            for kind in spec.states(name)
-        }
-        new_weight, new = build_update(
-            op, spec.optimizer, weight, gradient, old,
-            _as_type_of(op, both.data.scalars, weight), l2=spec.l2 and name in spec.penalised,
-        )  # fmt: skip
-        old, new = {WEIGHT: weight, **old}, {WEIGHT: new_weight, **new}
-        for kind, value in new.items():
-            value.name = unique_name(f"{old[kind].name}_new", names)
-            value.type, value.shape = weight.type, weight.shape
-            graph.outputs.append(value)
-            tensors[name, kind] = (str(old[kind].name), value.name)
-    return tensors
+    old: dict[tuple[str, str], ir.Value] = {}
+    new: dict[tuple[str, str], ir.Value] = {}
+    for name in both.gradients:
+        weight = old[name, WEIGHT] = inputs[name]
+        for kind in spec.states(name):
+            old[name, kind] = _add_input(graph, names, f"{name}_{kind}", weight.type, weight.shape)
+    with appending(graph) as op:
+        for name, gradient in both.gradients.items():
+            weight = inputs[name]
+            gradient.type, gradient.shape = weight.type, weight.shape
+            new[name, WEIGHT], states = build_update(
+                op, spec.optimizer, weight, gradient,
+                {kind: old[name, kind] for kind in spec.states(name)},
+                _as_type_of(op, both.data.scalars, weight), l2=spec.l2 and name in spec.penalised,
+            )  # fmt: skip
+            new.update({(name, kind): value for kind, value in states.items()})
+        for key, value in new.items():
+            value.name, value.type, value.shape = f"{old[key].name}_new", old[key].type, old[key].shape
+    graph.outputs[:] = [both.loss, *new.values()]
+    return {key: (str(old[key].name), str(value.name)) for key, value in new.items()}
 
 
 def _take_place_of(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:

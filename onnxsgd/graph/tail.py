@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript import GraphBuilder
 
+from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import graph_names, unique_name
 
 __all__ = ["add_classifier_tail", "name_output"]
@@ -45,20 +45,16 @@ def add_classifier_tail(
     """
     copy = model.clone()
     graph = copy.graph
-    op = GraphBuilder(graph).op
     score = graph.outputs[0]
     single = len(classes) == 2 and score.shape is not None and score.shape[-1] == 1
-    second = op.Identity(score) if probabilities is None else _PROBABILITIES[probabilities](op, score, single)
-    taken = graph_names(graph)
-    labels = _add_labels(graph, classes, unique_name("classes", taken))
-    label = op.Gather(labels, _winner(op, score, single))
-    for value, name, dtype, width in [
-        (label, names[0], labels.dtype, []),
-        (second, names[1], score.dtype, [1 if single and probabilities is None else len(classes)]),
-    ]:
-        value.name = unique_name(name, taken)
-        value.type = ir.TensorType(dtype)
-        value.shape = ir.Shape([score.shape[0] if score.shape else None, *width])
+    labels = _add_labels(graph, classes)
+    with appending(graph) as op:
+        second = _PROBABILITIES[probabilities](op, score, single)
+        label = op.Gather(labels, _winner(op, score, single))
+        rows = score.shape[0] if score.shape else None
+        label.name, label.type, label.shape = names[0], ir.TensorType(labels.dtype), ir.Shape([rows])
+        second.name, second.type = names[1], ir.TensorType(score.dtype)
+        second.shape = ir.Shape([rows, 1 if single and probabilities is None else len(classes)])
     graph.outputs[:] = [label, second]
     return copy
 
@@ -69,7 +65,8 @@ def _winner(op: Any, score: ir.Value, single: bool) -> ir.Value:
     return op.ArgMax(score, axis=1, keepdims=0)
 
 
-def _add_labels(graph: ir.Graph, classes: np.ndarray, name: str) -> ir.Value:
+def _add_labels(graph: ir.Graph, classes: np.ndarray) -> ir.Value:
+    name = unique_name("classes", graph_names(graph))
     tensor: ir.TensorProtocol
     if classes.dtype.kind in "iu":
         tensor = ir.tensor(classes.astype(np.int64), name=name)
@@ -82,6 +79,10 @@ def _add_labels(graph: ir.Graph, classes: np.ndarray, name: str) -> ir.Value:
     value = ir.Value(name=name, type=type_, shape=ir.Shape(classes.shape), const_value=tensor)
     graph.register_initializer(value)
     return value
+
+
+def _scores(op: Any, score: ir.Value, single: bool) -> ir.Value:
+    return op.Identity(score)
 
 
 def _sigmoid(op: Any, score: ir.Value, single: bool) -> ir.Value:
@@ -107,4 +108,4 @@ def _complete(op: Any, probability: ir.Value, single: bool) -> ir.Value:
     return op.Div(op.Add(probability, nothing), op.ReduceSum(op.Add(probability, nothing), [1], keepdims=1))
 
 
-_PROBABILITIES = {"sigmoid": _sigmoid, "softmax": _softmax, "modified_huber": _modified_huber}
+_PROBABILITIES = {None: _scores, "sigmoid": _sigmoid, "softmax": _softmax, "modified_huber": _modified_huber}
