@@ -287,11 +287,10 @@ class LogLoss(Loss):
     probabilities: ClassVar[str | None] = "sigmoid"
 
     def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
-        # Where, not Relu and Abs: the derivative of the sum must be 1/2 at 0, where a linear model starts.
+        # Where, not Abs: a linear model starts at 0, where the derivative must be 1/2, and that of Abs is 0.
         positive = op.Greater(raw_prediction, 0.0)
-        upper = op.Where(positive, raw_prediction, op.Mul(raw_prediction, 0.0))
         minus_size = op.Where(positive, op.Neg(raw_prediction), raw_prediction)
-        softplus = op.Add(upper, op.Log(op.Add(op.Exp(minus_size), 1.0)))
+        softplus = op.Add(op.Relu(raw_prediction), op.Log(op.Add(op.Exp(minus_size), 1.0)))
         return op.Sub(softplus, op.Mul(y_true, raw_prediction))
 
     def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:

@@ -205,7 +205,9 @@ def test_log_score_agrees_with_numpy(run, n_samples, weighted, opset_and_dtype, 
     opset, dtype = opset_and_dtype
     rng = np.random.default_rng(seed)
     second = rng.choice([0.0, 1.0, rng.uniform(), rng.uniform()], size=n_samples)
-    p, y = np.column_stack([1 - second, second]).astype(dtype), rng.integers(2, size=n_samples)
+    total = rng.choice([1.0, 0.8], size=(n_samples, 1))  # rows are normalised, whatever their sum
+    p = (total * np.column_stack([1 - second, second])).astype(dtype)
+    y = rng.integers(2, size=n_samples)
     weights = rng.integers(0, 4, size=n_samples) + (np.arange(n_samples) == 0)
     feeds = {"P": p, "label": y.reshape(-1, 1)}
     if weighted:
