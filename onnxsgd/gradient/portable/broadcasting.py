@@ -106,10 +106,12 @@ def _sum_axes(g: Tensor, y: Tensor, x: Tensor, axes: list[int]) -> Tensor:
 
 def _sum_at_run_time(g: Tensor, y: Tensor, x: Tensor) -> Tensor:
     """Sum the axes in which the shape of `x`, with ones before it up to the rank of `y`, is 1."""
-    one = g.emitter.constant(np.array([1], dtype=np.int64))
-    shape, wanted = op.Shape(x), op.Shape(y)
-    missing = op.Sub(op.Shape(wanted), op.Shape(shape))
-    padded = op.Concat(op.Expand(one, missing), shape, axis=0)
+    shape = op.Shape(x)
+    padded = shape
+    if x.rank is None or x.rank != y.rank:
+        one = g.emitter.constant(np.array([1], dtype=np.int64))
+        missing = op.Sub(op.Shape(op.Shape(y)), op.Shape(shape))
+        padded = op.Concat(op.Expand(one, missing), shape, axis=0)
     axes = op.Squeeze(op.NonZero(op.Equal(padded, 1)), [0])
     return op.Reshape(op.ReduceSum(g, axes, keepdims=1, noop_with_empty_axes=1), shape).known_as(x.dims)
 

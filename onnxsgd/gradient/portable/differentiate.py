@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass, ShapeInferencePass
+from onnx_ir.passes.common import InlinePass
 
 from onnxsgd.exceptions import NotTrainableError, ParameterError
 from onnxsgd.graph.model import find_value, graph_names, unique_name
 
 from .broadcasting import expand_to, zeros_like
-from .call import Call, place
-from .rules import NO_GRADIENT, RULES, reason_against
-from .shapes import read_shape, to_shape
-from .tensor import Emitter, Tensor, op
+from .call import Call, Rule, place
+from .inference import infer_shapes
+from .rules import NO_GRADIENT, RULES, SYMMETRIC, reason_against
+from .tensor import Emitter, Tensor
 
 __all__ = ["differentiable", "differentiate"]
 
@@ -74,7 +74,7 @@ def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -
     _free(graph, sources)
     names = graph_names(graph)
     emitter = Emitter(graph.opset_imports[""], _unused_prefix(names))
-    _infer_shapes(result, emitter)
+    infer_shapes(result, emitter)
     seeds = [_seed(emitter.tensor(target), names) for target in targets]
     gradients = _sweep(emitter, graph, sources, list(zip(targets, seeds, strict=True)))
     found = [_name(emitter, emitter.tensor(source), gradients.get(source), names) for source in sources]
@@ -162,30 +162,6 @@ def _unused_prefix(names: set[str]) -> str:
     return prefix
 
 
-def _infer_shapes(model: ir.Model, emitter: Emitter) -> None:
-    """Infer the shapes of the forward graph, once; unnamed dimensions of inputs have names for that time."""
-    graph = model.graph
-    declared = {value: value.shape for value in (*graph.inputs, *graph.outputs)}
-    for value, shape in declared.items():
-        dims = read_shape(shape, value.name or "") if value.producer() is None else None
-        value.shape = None if dims is None else ir.Shape(dims)
-    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
-    for value, shape in declared.items():
-        value.shape = _merged(value.shape, shape)
-    for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
-        value.shape = to_shape(emitter.tensor(value).dims)
-    for value, shape in declared.items():
-        value.shape = shape if shape is not None else value.shape
-
-
-def _merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
-    """Return the inferred shape, with the numbers that only the declared one knows."""
-    if inferred is None or declared is None or len(inferred) != len(declared):
-        return inferred if inferred is not None else declared
-    pairs = zip(inferred, declared, strict=True)
-    return ir.Shape([known if isinstance(known, int) else dim for dim, known in pairs])
-
-
 def _seed(y: Tensor, names: set[str]) -> Tensor:
     name = unique_name(f"{y.value.name}_grad", names)
     seed = ir.Value(name=name, shape=y.value.shape, type=y.value.type)
@@ -224,33 +200,49 @@ def _sweep(
     for target, seed in seeds:
         _accumulate(gradients, target, seed)
     for node in reversed(graph):
-        reached = [gradients.get(value) for value in node.outputs]
-        wanted = [index for index, value in enumerate(node.inputs) if value in active]
         if any(value in active and value in gradients for value in node.outputs):
-            call = Call(emitter, node, reached)
-            for index, gradient in _apply(call, wanted):
-                value = node.inputs[index]
-                assert value is not None
+            reached = [gradients.get(value) for value in node.outputs]
+            for value, gradient in _apply(emitter, node, reached, active):
                 _accumulate(gradients, value, gradient)
     return gradients
 
 
-def _apply(call: Call, wanted: Sequence[int]) -> list[tuple[int, Tensor]]:
-    """Return the gradients of one node with respect to the inputs at the indices `wanted`."""
-    reason = reason_against(call.node)
+def _apply(
+    emitter: Emitter, node: ir.Node, reached: list[Tensor | None], active: set[ir.Value]
+) -> list[tuple[ir.Value, Tensor]]:
+    """Return the gradients of one node with respect to those of its inputs that are active."""
+    reason = reason_against(node)
     if reason is not None:
-        raise NotTrainableError(f"{place(call.node)}: {reason}")
-    rules = RULES[call.node.op_type]
-    found = []
-    for index in wanted:
-        rule = rules if callable(rules) else rules[index] if index < len(rules) else None
-        if rule is None:
-            name = call.input(index).value.name
-            raise call.refuse(f"has no gradient with respect to its input {index} ({name!r})")
-        gradient = rules(call, index) if callable(rules) else rules[index](call)  # type: ignore[misc]
-        found.append((index, call.completed(gradient, call.input(index))))
+        raise NotTrainableError(f"{place(node)}: {reason}")
+    wanted = [
+        (index, value) for index, value in enumerate(node.inputs) if value is not None and value in active
+    ]
+    if (
+        node.op_type in SYMMETRIC
+        and len(wanted) == len(node.inputs)
+        and len({value for _, value in wanted}) == 1
+    ):
+        # x * x: all inputs have the same gradient, the first one's times their number.
+        reached, wanted = [None if g is None else g * len(wanted) for g in reached], wanted[:1]
+    call = Call(emitter, node, reached)
+    found = [
+        (value, call.completed(_rule(call, index)(call), emitter.tensor(value))) for index, value in wanted
+    ]
     call.check_all_read()
     return found
+
+
+def _rule(call: Call, index: int) -> Rule:
+    """Return the rule for one input of a node."""
+    rules = RULES[call.node.op_type]
+    if callable(rules):
+        return lambda n: rules(n, index)
+    rule = rules[index] if index < len(rules) else None
+    if rule is None:
+        raise call.refuse(
+            f"has no gradient with respect to its input {index} ({call.input(index).value.name!r})"
+        )
+    return rule
 
 
 def _accumulate(gradients: dict[ir.Value, Tensor], value: ir.Value, gradient: Tensor) -> None:
@@ -260,8 +252,9 @@ def _accumulate(gradients: dict[ir.Value, Tensor], value: ir.Value, gradient: Te
 def _name(emitter: Emitter, x: Tensor, gradient: Tensor | None, names: set[str]) -> ir.Value:
     """Return the value that is the gradient with respect to `x`, under the name that it must have."""
     full = zeros_like(x) if gradient is None else expand_to(gradient, x)
-    name = unique_name(f"{x.value.name}_grad", names)
-    if not (full.value.name or "").startswith(emitter.prefix) or full.value.producer() not in emitter.nodes:
-        full = op.Identity(full)
-    full.value.name, full.value.shape, full.value.type = name, x.value.shape, x.value.type
+    if not (full.value.name or "").startswith(emitter.prefix):
+        # A value that already has its name: of the graph, or as the gradient of another tensor.
+        full = emitter.copy(full)
+    full.value.name = unique_name(f"{x.value.name}_grad", names)
+    full.value.shape, full.value.type = x.value.shape, x.value.type
     return full.value

@@ -186,7 +186,7 @@ _BROADCAST: Rules = {
     "Where": (
         None,
         _fit(1, lambda n: n.g * n.a),
-        _fit(2, lambda n: n.g * op.Not(n.a)),
+        _fit(2, lambda n: n.g - n.g * n.a),
     ),
 }
 

@@ -15,7 +15,7 @@ from .pooling import POOLING
 from .products import PRODUCTS
 from .reductions import REDUCTIONS
 
-__all__ = ["NO_GRADIENT", "RULES", "reason_against"]
+__all__ = ["NO_GRADIENT", "RULES", "SYMMETRIC", "reason_against"]
 
 #: One rule for each standard operator: for each input the gradient, or None where an input has none.
 RULES: Rules = {
@@ -29,6 +29,9 @@ RULES: Rules = {
     **NORMALIZATION,
     **NEURAL,
 }
+
+#: Operators whose result does not depend on the order of their inputs.
+SYMMETRIC = frozenset({"Add", "Max", "Mean", "Min", "Mul", "Sum"})
 
 #: Operators whose result does not change when the elements of a real input change a little.
 NO_GRADIENT = frozenset(

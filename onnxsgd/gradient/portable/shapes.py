@@ -11,7 +11,18 @@ from typing import Any
 
 import onnx_ir as ir
 
-__all__ = ["COMPARISONS", "Dim", "Dims", "broadcast", "is_static", "read_shape", "result_dims", "to_shape"]
+__all__ = [
+    "COMPARISONS",
+    "ELEMENTWISE",
+    "UNNAMED",
+    "Dim",
+    "Dims",
+    "broadcast",
+    "is_static",
+    "read_shape",
+    "result_dims",
+    "to_shape",
+]
 
 Dim = int | str
 Dims = tuple[Dim, ...] | None
@@ -149,7 +160,7 @@ _RULES: dict[str, Callable[[Dims, dict[str, Any], Sequence[Any]], Dims]] = {
 COMPARISONS = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"})
 
 #: Operators whose result has the broadcast shape of all operands.
-_ELEMENTWISE = COMPARISONS | frozenset(
+ELEMENTWISE = COMPARISONS | frozenset(
     [
         "Abs",
         "Acos",
@@ -206,7 +217,7 @@ def result_dims(op_type: str, attributes: dict[str, Any], arguments: Sequence[An
         Its operands: objects with an attribute ``dims``, lists of ints, numbers.
     """
     shapes = [argument.dims for argument in arguments if hasattr(argument, "dims")]
-    if op_type in _ELEMENTWISE:
+    if op_type in ELEMENTWISE:
         return broadcast(*shapes)
     rule = _RULES.get(op_type)
     return rule(shapes[0], attributes, arguments) if rule and shapes else None

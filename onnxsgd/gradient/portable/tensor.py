@@ -41,10 +41,10 @@ class Emitter:
         self._tensors: dict[ir.Value, Tensor] = {}
         self._count = 0
 
-    def tensor(self, value: ir.Value) -> Tensor:
-        """Return the tensor that stands for a value of the graph."""
+    def tensor(self, value: ir.Value, dims: Dims = None) -> Tensor:
+        """Return the tensor that stands for a value of the graph; `dims` is its shape where that is known."""
         if value not in self._tensors:
-            dims = read_shape(value.shape, value.name or "")
+            dims = dims if dims is not None else read_shape(value.shape, value.name or "")
             self._tensors[value] = Tensor(self, value, value.dtype, dims)
         return self._tensors[value]
 
@@ -56,6 +56,10 @@ class Emitter:
             dtype = ir.DataType.from_numpy(array.dtype)
             self._written[key] = self._append("Constant", [], [value], [(dtype, array.shape)])
         return self._written[key][0]
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """Return a value of its own that equals `tensor`."""
+        return self._append("Identity", [tensor.value], [], [(tensor.dtype, tensor.dims)])[0]
 
     def new_name(self) -> str:
         """Return a name that the graph does not use."""
