@@ -58,6 +58,7 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     InlinePass()(lowered)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(lowered)
     RemoveUnusedNodesPass()(lowered)
+    _name_unknown_sizes(lowered.graph)
     ShapeInferencePass(strict_mode=False)(lowered)
     # types behind ai.onnx.ml operators are inferred only once those have become standard ones
     while rewrite(lowered, RULES):
@@ -65,3 +66,12 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     RemoveUnusedNodesPass()(lowered)
     RemoveUnusedOpsetsPass()(lowered)
     return lowered
+
+
+def _name_unknown_sizes(graph: ir.Graph) -> None:
+    """Give sizes of inputs that have no name one: shapes made of them are then known to be equal."""
+    for value in graph.inputs:
+        if value.shape is not None:
+            sizes = enumerate(value.shape)
+            named = [s if isinstance(s, int) or s.value else f"{value.name}_size_{axis}" for axis, s in sizes]
+            value.shape = ir.Shape(named)

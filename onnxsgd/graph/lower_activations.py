@@ -11,6 +11,7 @@ import math
 
 import onnx_ir as ir
 
+from onnxsgd.graph.model import PARAMETER
 from onnxsgd.graph.rewriting import Table, Writer, attribute, constant
 
 __all__ = ["ACTIVATION_RULES", "softplus"]
@@ -56,6 +57,7 @@ def _selu(w: Writer, node: ir.Node) -> ir.Value:
 def _prelu(w: Writer, node: ir.Node) -> ir.Value:
     """``slope x`` where x is negative, else ``x``."""
     x, slope = node.inputs
+    slope.metadata_props[PARAMETER] = "weight"
     return w.op.Where(w.op.Less(x, 0.0), w.op.Mul(x, slope), x)
 
 

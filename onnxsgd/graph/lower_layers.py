@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxsgd.graph.model import PARAMETER
 from onnxsgd.graph.rewriting import Table, Writer, attribute, constant
 
 __all__ = ["LAYER_RULES"]
@@ -23,8 +24,11 @@ def _batch_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
         return None
     if len([value for value in node.outputs if value.uses() or value.is_graph_output()]) > 1:
         return None
+    _mark_parameters(scale, bias)
     inverse = 1 / np.sqrt(variances.astype(np.float64) + attribute(node, "epsilon", 1e-5))
-    factor = w.op.Mul(scale, w.tensor("inverse_deviation", inverse.astype(variances.dtype), frozen=_STATISTICS))
+    factor = w.op.Mul(
+        scale, w.tensor("inverse_deviation", inverse.astype(variances.dtype), frozen=_STATISTICS)
+    )
     offset = w.op.Sub(bias, w.op.Mul(factor, w.tensor("mean", means, frozen=_STATISTICS)))
     return w.op.Add(w.op.Mul(x, _by_channel(w, factor, x)), _by_channel(w, offset, x))
 
@@ -37,12 +41,18 @@ def _instance_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
     x, scale, bias = node.inputs
     if x.shape is None:
         return None
+    _mark_parameters(scale, bias)
     space = list(range(2, len(x.shape)))
     centred = w.op.Sub(x, w.reduce("ReduceMean", x, space))
     variance = w.reduce("ReduceMean", w.op.Mul(centred, centred), space)
     deviation = w.op.Sqrt(w.op.Add(variance, attribute(node, "epsilon", 1e-5)))
     scaled = w.op.Mul(w.op.Div(centred, deviation), _by_channel(w, scale, x))
     return w.op.Add(scaled, _by_channel(w, bias, x))
+
+
+def _mark_parameters(scale: ir.Value, bias: ir.Value) -> None:
+    """Let it be known that these are parameters, which the operators written here do not show."""
+    scale.metadata_props[PARAMETER], bias.metadata_props[PARAMETER] = "weight", "intercept"
 
 
 def _by_channel(w: Writer, vector: ir.Value, x: ir.Value) -> ir.Value:

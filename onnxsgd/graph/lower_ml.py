@@ -68,7 +68,9 @@ def _mirror(w: Writer, score: ir.Value, link: str) -> ir.Value:
 
 
 def _gemm(w: Writer, node: ir.Node, coef: np.ndarray, intercept: np.ndarray) -> ir.Value:
-    return w.op.Gemm(w.as_float(node.inputs[0]), w.tensor("coef", coef.T.copy()), w.tensor("intercept", intercept))
+    return w.op.Gemm(
+        w.as_float(node.inputs[0]), w.tensor("coef", coef.T.copy()), w.tensor("intercept", intercept)
+    )
 
 
 def _scaler(w: Writer, node: ir.Node) -> ir.Value:

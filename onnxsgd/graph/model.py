@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 __all__ = [
     "FROZEN",
+    "PARAMETER",
     "REAL_TYPES",
     "find_value",
     "graph_names",
@@ -27,6 +28,10 @@ REAL_TYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUB
 #: The metadata key of an initializer that is no parameter unless it is named; its value says why.
 #: It is written into files, so that a model that comes back is still read in the same way.
 FROZEN = "onnxsgd.frozen"
+
+#: The metadata key of an initializer that is a parameter, although the operator that said so was rewritten;
+#: its value is "weight" or "intercept".
+PARAMETER = "onnxsgd.parameter"
 
 
 def to_ir(model: onnx.ModelProto) -> ir.Model:

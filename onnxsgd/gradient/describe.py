@@ -1,0 +1,100 @@
+"""The public account of what training a model would change."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import onnx
+
+from onnxsgd.exceptions import ParameterTypeError
+from onnxsgd.gradient.engines import ENGINES, differentiable
+from onnxsgd.graph.describe import TrainingReport, describe
+from onnxsgd.graph.head import ScoredGraph
+from onnxsgd.graph.trainable import Trainable
+
+__all__ = ["describe_trainable"]
+
+
+def describe_trainable(
+    model: Any,
+    X: Any = None,
+    *,
+    trainable: Trainable = None,
+    output: str | int | None = None,
+    engine: str = "auto",
+) -> TrainingReport:
+    """Tell what training would change in a model, and what gradients pass on the way.
+
+    Use it before a fit, to see which tensors are parameters, what their names are, and why a model cannot be
+    trained.
+
+    Parameters
+    ----------
+    model : fitted estimator, ModelProto, bytes, str or path-like
+        What :class:`onnxsgd.OnnxSGDRegressor` and :class:`onnxsgd.OnnxSGDClassifier` take as `model`.
+    X : array-like or data frame, default=None
+        Samples like those an estimator was fitted on; needed for columns that are no numbers.
+    trainable : None, str, sequence of str, or callable, default=None
+        As in the estimators.
+    output : str, int or None, default=None
+        As in the estimators.
+    engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
+        As in the estimators.
+
+    Returns
+    -------
+    TrainingReport
+        Print it; its attributes `tensors`, `operators`, `trained` and `problem` hold the same.
+
+    Raises
+    ------
+    ParameterTypeError
+        `model` is of another type.
+    GraphError
+        It cannot be read.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from onnxsgd import describe_trainable
+    >>> X, y = load_iris(return_X_y=True)
+    >>> report = describe_trainable(make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y))
+    >>> report.trained
+    ['coef', 'intercept']
+    >>> print(report)  # doctest: +ELLIPSIS
+    score ... link softmax: 2 of 4 tensors are trained, 15 of 23 numbers
+    <BLANKLINE>
+    tensor     shape  trained  what it is
+    offset     4      no       constant of a scaler
+    scale      4      no       constant of a scaler
+    coef       4 x 3  yes      weight of Gemm
+    intercept  3      yes      intercept of Gemm
+    <BLANKLINE>
+    operator  count  gradient
+    Gemm      1      onnxruntime-training, portable
+    """
+    scored = _score(model, X, output)
+    engines = {name: entry.reason_against for name, entry in ENGINES.items()}
+    return describe(scored, trainable, engines, differentiable(engine))
+
+
+def _score(model: Any, X: Any, output: str | int | None) -> ScoredGraph:
+    if hasattr(model, "fit"):
+        from onnxsgd.graph.convert import convert_estimator
+
+        return convert_estimator(model, X, output=output)
+    if not isinstance(model, onnx.ModelProto | bytes | bytearray | memoryview | str | os.PathLike):
+        raise ParameterTypeError(
+            f"model={model!r} is not accepted: it must be a fitted scikit-learn estimator, an onnx.ModelProto, "
+            "bytes, or the path of an ONNX file."
+        )
+    from onnxsgd.graph.head import find_score
+    from onnxsgd.graph.load import load_model
+    from onnxsgd.graph.model import to_ir
+
+    # a regression has no link to read back through, so that this serves both
+    return find_score(to_ir(load_model(model)), "classification", output)

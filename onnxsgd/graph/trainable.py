@@ -1,0 +1,216 @@
+"""Which initializers of a graph are trained."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
+from onnxsgd.graph.cut import tensor_named
+from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.roles import find_role
+
+__all__ = [
+    "Differentiable",
+    "GradientFlow",
+    "initializers_in_use",
+    "intercept_names",
+    "select_trainable",
+    "trace_gradients",
+]
+
+#: Returns why no gradient passes a node, as a phrase, or None if one does.
+Differentiable = Callable[[ir.Node], str | None]
+Trainable = str | Sequence[str] | Callable[[str], bool] | None
+
+#: Operators from real to real numbers whose results do not change with a small change of their inputs.
+_STEPS = frozenset({"Ceil", "Floor", "RandomNormalLike", "RandomUniformLike", "Round", "Sign"})
+
+
+@dataclass(frozen=True)
+class GradientFlow:
+    """Where gradients of a score flow.
+
+    Attributes
+    ----------
+    nodes : tuple of ir.Node
+        The nodes between any initializer or input and the score, in order.
+    obstacles : dict of ir.Value to (ir.Node or None)
+        For each tensor from which a path leads to the score: the node on the way, nearest to the score, that
+        gradients do not pass, if there is one.
+    reasons : dict of ir.Node to str
+        Why they do not.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    obstacles: dict[ir.Value, ir.Node | None]
+    reasons: dict[ir.Node, str]
+
+    def complaint(self, value: ir.Value) -> str | None:
+        """Return why no gradient reaches `value`, as a sentence; None if one does."""
+        if value not in self.obstacles:
+            return f"no path of real numbers leads from {value.name!r} to the score"
+        node = self.obstacles[value]
+        if node is None:
+            return None
+        return f"{value.name!r} lies before {describe_node(node)}, and {self.reasons[node].rstrip('.')}"
+
+
+def trace_gradients(model: ir.Model, score: str, differentiable: Differentiable) -> GradientFlow:
+    """Follow gradients from the tensor `score` back through the graph.
+
+    A path ends where a node makes integers, booleans or steps of real numbers: these do not change with a
+    small change of what they are made of.
+    """
+    graph = model.graph
+    obstacles: dict[ir.Value, ir.Node | None] = {tensor_named(graph, score): None}
+    reasons: dict[ir.Node, str] = {}
+    nodes = []
+    for node in reversed(graph):
+        reached = [value for value in node.outputs if value in obstacles]
+        if not reached or node.op_type in _STEPS:
+            continue
+        nodes.append(node)
+        obstacle = next((obstacles[value] for value in reached if obstacles[value] is not None), None)
+        if (reason := differentiable(node)) is not None:
+            reasons[node] = reason
+            obstacle = obstacle or node
+        for value in _read_by(node):
+            if _is_real(value):
+                obstacles[value] = obstacles.get(value) or obstacle
+    return GradientFlow(tuple(reversed(nodes)), obstacles, reasons)
+
+
+def select_trainable(
+    model: ir.Model, score: str, trainable: Trainable, differentiable: Differentiable
+) -> list[str]:
+    """Return the names of the initializers to train, in the order in which nodes read them.
+
+    Parameters
+    ----------
+    model : ir.Model
+        Lowered.
+    score : str
+        The tensor of raw scores.
+    trainable : None, str, sequence of str, or callable
+        None: the weights and intercepts of layers (see :func:`onnxsgd.graph.roles.find_role`) that gradients
+        reach. A callable is asked for each of those names whether to train it. Names: these, whatever they
+        are, as long as they hold real numbers and gradients reach them.
+    differentiable : callable
+        Tells why no gradient passes a node, None if one does.
+
+    Raises
+    ------
+    ParameterError
+        A name that the graph has no initializer of, or that is repeated.
+    ParameterTypeError
+        `trainable` is of another type.
+    NotTrainableError
+        Nothing to train, or gradients do not reach a tensor that is named.
+    """
+    flow = trace_gradients(model, score, differentiable)
+    initializers = {str(value.name): value for value in initializers_in_use(model.graph)}
+    candidates = [
+        name
+        for name, value in initializers.items()
+        if find_role(value).kind is not None and flow.complaint(value) is None
+    ]
+    if trainable is None:
+        if not candidates:
+            raise NotTrainableError(_nothing_to_train(model, flow))
+        return candidates
+    if callable(trainable):
+        chosen = [name for name in candidates if trainable(name)]
+        if not chosen:
+            raise NotTrainableError(f"trainable selects none of {_quoted(candidates)}: nothing to train.")
+        return chosen
+    names = _check_names(trainable, model.graph.initializers)
+    for name in names:
+        if (complaint := _complaint(model.graph.initializers[name], flow)) is not None:
+            raise NotTrainableError(f"trainable names {name!r}, which cannot be trained: {complaint}.")
+    return [name for name in initializers if name in names]
+
+
+def intercept_names(model: ir.Model, names: Iterable[str]) -> set[str]:
+    """Return those of the initializers `names` that are intercepts, which penalties leave alone."""
+    initializers = model.graph.initializers
+    return {name for name in names if find_role(initializers[name]).kind == "intercept"}
+
+
+def initializers_in_use(graph: ir.Graph) -> list[ir.Value]:
+    """Return the initializers that nodes of the main graph read, in the order in which they do."""
+    read = (value for node in graph for value in _read_by(node))
+    return list(dict.fromkeys(value for value in read if value.is_initializer()))
+
+
+def describe_node(node: ir.Node) -> str:
+    """Return the operator of `node` and where it is, as a phrase."""
+    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    name = f" {node.name!r}" if node.name else ""
+    result = next((value for value in node.outputs if value.dtype in REAL_TYPES), node.outputs[0])
+    return f"the {operator}{name} that computes {result.name!r}"
+
+
+def _check_names(trainable: str | Sequence[str], initializers: Iterable[str]) -> set[str]:
+    names = [trainable] if isinstance(trainable, str) else trainable
+    try:
+        names = list(names)
+    except TypeError:
+        names = [None]
+    if not all(isinstance(name, str) for name in names):
+        raise ParameterTypeError(
+            f"trainable={trainable!r} is not accepted: it must be None, names of tensors, or a callable on names."
+        )
+    if not names:
+        raise ParameterError("trainable names no tensor: nothing to train.")
+    known = list(initializers)
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=8) or known[:8]
+            raise ParameterError(f"trainable names {name!r}; the graph has, among others, {_quoted(close)}.")
+        if names.count(name) > 1:
+            raise ParameterError(f"trainable names {name!r} more than once.")
+    return set(names)
+
+
+def _complaint(value: ir.Value, flow: GradientFlow) -> str | None:
+    if value.dtype not in REAL_TYPES:
+        return f"it holds {value.dtype}, no real numbers"
+    return flow.complaint(value)
+
+
+def _nothing_to_train(model: ir.Model, flow: GradientFlow) -> str:
+    """Say why no weight can be trained, the first reason that there is."""
+    weights = [value for value in model.graph.initializers.values() if find_role(value).kind is not None]
+    blocked = [value for value in weights if value in flow.obstacles]
+    if blocked:
+        return f"The graph has weights, and none can be trained: {flow.complaint(blocked[0])}."
+    if flow.reasons:
+        node, reason = next(iter(flow.reasons.items()))
+        return f"The graph has no weights that can be trained. It holds {describe_node(node)}, and {reason.rstrip('.')}."
+    if weights:
+        return f"The graph has weights, and {flow.complaint(weights[0])}: nothing to train."
+    return "The graph has no weights: nothing to train. A new layer on top of it (head='linear') can be trained."
+
+
+def _read_by(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield what `node` reads, what its subgraphs take from the main graph included."""
+    yield from (value for value in node.inputs if value is not None)
+    for attribute in node.attributes.values():
+        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            graphs = attribute.value if attribute.type == ir.AttributeType.GRAPHS else [attribute.value]
+            inner = [entry for graph in graphs for entry in graph.all_nodes()]
+            read = [value for entry in inner for value in entry.inputs if value is not None]
+            yield from (value for value in read if value.graph is node.graph)
+
+
+def _is_real(value: ir.Value) -> bool:
+    """Return whether gradients may flow to `value`: an unknown type counts, to be on the safe side."""
+    return value.dtype is None or value.dtype in REAL_TYPES
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
