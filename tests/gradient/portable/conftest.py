@@ -196,9 +196,9 @@ class Case:
         return [None if hidden and axis not in self.known_axes else n for axis, n in enumerate(shape)]
 
 
-def run(model, feeds):
+def evaluate(model, feeds, outputs=None):
     """Evaluate a model in the precision of what it is fed."""
-    return ReferenceEvaluator(model, new_ops=KERNELS).run(None, feeds)
+    return ReferenceEvaluator(model, new_ops=KERNELS).run(outputs, feeds)
 
 
 def build(case, dims="known"):
@@ -219,7 +219,7 @@ def build(case, dims="known"):
     ]
     graph = helper.make_graph(nodes, "case", inputs, outputs, initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=10)
-    for output, result in zip(model.graph.output, run(model, real), strict=True):
+    for output, result in zip(model.graph.output, evaluate(model, real), strict=True):
         output.CopyFrom(helper.make_tensor_value_info(output.name, element, [None] * np.ndim(result)))
     onnx.checker.check_model(model)
     return model, real
@@ -234,27 +234,27 @@ def numeric(function, feeds, name, direction):
     return (8 * (value(1) - value(-1)) - (value(2) - value(-2))) / (12 * STEP)
 
 
-def _check(text, operands, dims="known", **options):
-    """Compare the gradients of a case with central differences along random directions."""
-    case = Case(text, operands, **options)
-    model, feeds = build(case, dims)
+def compare(model, feeds, outputs, wrt, dtype=np.float64, rtol=1e-7):
+    """Compare the gradients of `outputs` with central differences along random directions; return their graph."""
     rng = np.random.default_rng(0)
-    gradient = ir.to_proto(differentiate(ir.from_proto(model), case.outputs, list(feeds)))
+    gradient = ir.to_proto(differentiate(ir.from_proto(model), outputs, wrt))
     onnx.checker.check_model(gradient, full_check=True)
     assert {node.domain for node in gradient.graph.node} <= {""}
-    results = run(model, feeds)
+    results = evaluate(model, feeds, outputs)
     seeds = [rng.normal(size=np.shape(y)) for y in results]
-    dtype = np.float32 if case.single else np.float64
-    named = {f"{name}_grad": seed for name, seed in zip(case.outputs, seeds, strict=True)}
-    given = {name: np.asarray(array, dtype=dtype) for name, array in {**feeds, **named}.items()}
-    found = run(gradient, given)
-    for (name, x), dx in zip(feeds.items(), found[len(results) :], strict=True):
-        assert dx.shape == x.shape
+    added = [value.name for value in gradient.graph.input][-len(seeds) :]
+    given = {
+        name: np.asarray(a, dtype=dtype)
+        for name, a in {**feeds, **dict(zip(added, seeds, strict=True))}.items()
+    }
+    found = evaluate(gradient, given)[len(outputs) :]
+    for name, dx in zip(wrt, found, strict=True):
+        assert dx.shape == feeds[name].shape
         assert dx.dtype == dtype
         for _ in range(2):
-            direction = rng.normal(size=x.shape)
-            expected = numeric(lambda f: weighted(run(model, f), seeds), feeds, name, direction)
-            np.testing.assert_allclose((dx * direction).sum(), expected, rtol=case.rtol, atol=case.rtol / 10)
+            direction = rng.normal(size=dx.shape)
+            expected = numeric(lambda f: weighted(evaluate(model, f, outputs), seeds), feeds, name, direction)
+            np.testing.assert_allclose((dx * direction).sum(), expected, rtol=rtol, atol=rtol / 10)
     return gradient
 
 
@@ -262,7 +262,34 @@ def weighted(results, seeds):
     return sum((seed * y).sum() for seed, y in zip(seeds, results, strict=True))
 
 
+def _check(text, operands, dims="known", **options):
+    case = Case(text, operands, **options)
+    model, feeds = build(case, dims)
+    dtype = np.float32 if case.single else np.float64
+    return compare(model, feeds, case.outputs, list(feeds), dtype, case.rtol)
+
+
+def _check_twice(text, operands, rtol=1e-6, **options):
+    case = Case(text, operands, **options)
+    model, feeds = build(case)
+    first = ir.to_proto(differentiate(ir.from_proto(model), case.outputs, list(feeds)))
+    rng = np.random.default_rng(1)
+    results = evaluate(model, feeds)
+    seeds = {
+        f"{name}_grad": rng.normal(size=np.shape(y)) for name, y in zip(case.outputs, results, strict=True)
+    }
+    return compare(
+        first, {**feeds, **seeds}, [f"{name}_grad" for name in feeds], list({**feeds, **seeds}), rtol=rtol
+    )
+
+
 @pytest.fixture
 def check():
     """Return the function that compares the gradients of a few nodes with central differences."""
     return _check
+
+
+@pytest.fixture
+def check_twice():
+    """Return the function that compares the gradients of the gradients with central differences."""
+    return _check_twice
