@@ -314,11 +314,11 @@ class BaseOnnxSGD(BaseEstimator):
             learner, recipe, self._make_loss(), self.engine_, self._n_outputs, self.batch_size,
             self.n_threads, is_sparse=any(sparse.issparse(array) for array in features.values()),
         )  # fmt: skip
-        runner = program.runner(self._state.tensors, len(target))
         batches = program.batches(features, self._encode(target), weight)
+        runners = program.runners(self._state.tensors, batches, max_iter)
         try:
             self.n_iter_ += train(
-                runner, batches, recipe, self._state, max_iter=max_iter, tol=tol,
+                runners, batches, recipe, self._state, max_iter=max_iter, tol=tol,
                 n_iter_no_change=self.n_iter_no_change, score=self._scorer(program, validation),
                 stop_on_score=bool(self.early_stopping), verbose=int(self.verbose),
             )  # fmt: skip

@@ -12,16 +12,18 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from onnxsgd._batches import Batches, EpochPlan
 from onnxsgd._stopping import Plateau
-from onnxsgd.engine.runner import StepRunner, Tensors
+from onnxsgd.engine.batches import Batches, EpochPlan
+from onnxsgd.engine.buffers import Buffers, Tensors
+from onnxsgd.engine.epoch import EpochRunner
+from onnxsgd.engine.runner import StepRunner
 from onnxsgd.engine.update import AVERAGE, AVERAGE_RATE, L1_TOTAL, WEIGHT
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import Optimizer
 from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import Schedule
 
-__all__ = ["FitState", "Recipe", "fresh_generator", "run_epoch", "train"]
+__all__ = ["FitState", "Recipe", "Runners", "fresh_generator", "run_epoch", "train"]
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,32 @@ class FitState:
         return {name: array for (name, k), array in self.tensors.items() if k == kind}
 
 
+@dataclass(frozen=True)
+class Runners:
+    """What runs the updates of a fit.
+
+    Attributes
+    ----------
+    buffers : Buffers
+        Weights and states, shared by the two.
+    step : StepRunner
+        One batch in a call.
+    epoch : EpochRunner or None
+        Many batches in a call, where that pays.
+    """
+
+    buffers: Buffers
+    step: StepRunner
+    epoch: EpochRunner | None = None
+
+    @property
+    def fastest(self) -> StepRunner | EpochRunner:
+        """The one to use."""
+        return self.epoch or self.step
+
+
 def train(
-    runner: StepRunner,
+    runners: Runners,
     batches: Batches,
     recipe: Recipe,
     state: FitState,
@@ -106,7 +132,7 @@ def train(
     epoch = 0
     try:
         for epoch in range(1, max_iter + 1):
-            loss = run_epoch(runner, batches, recipe, state)
+            loss = run_epoch(runners, batches, recipe, state)
             value = loss
             if score is not None:
                 state.validation_scores.append(score(state.weights()))
@@ -132,7 +158,7 @@ def train(
     return epoch
 
 
-def run_epoch(runner: StepRunner, batches: Batches, recipe: Recipe, state: FitState) -> float:
+def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitState) -> float:
     """Make one update for each batch; return the objective: mean loss plus penalty.
 
     Raises
@@ -143,73 +169,87 @@ def run_epoch(runner: StepRunner, batches: Batches, recipe: Recipe, state: FitSt
     n_samples = len(batches.target)
     order = state.random_state.permutation(n_samples) if recipe.shuffle else np.arange(n_samples)
     plan = batches.plan(order)
+    numbers = _numbers(recipe, state, batches.n_batches)
     losses = np.full(batches.n_batches, math.nan)
-    start = (state.t, state.l1_total)
     try:
-        for number in batches.fill(plan, runner.features, runner.target, runner.sample_weight):
-            _set_scalars(runner, recipe, state)
-            losses[number] = runner.run()
-            state.t += 1
-            if not math.isfinite(losses[number]):
-                break
+        runners.fastest.run(batches, plan, numbers.table, losses)
     finally:
-        tensors = runner.snapshot()
-        if _all_finite(tensors) and np.isfinite(losses[: state.t - start[0]]).all():
+        n_done = runners.fastest.n_done
+        tensors = runners.buffers.snapshot()
+        is_finite = _all_finite(tensors) and bool(np.isfinite(losses[:n_done]).all())
+        if is_finite:
             state.tensors = tensors
-            diverged = False
-        else:
-            diverged = True
-    if diverged:
-        _restore_last_finite(runner, batches, plan, recipe, state, start)
+            numbers.move(state, n_done)
+    if not is_finite:
+        _restore_last_finite(runners, batches, plan, numbers, state)
     objective = plan.mean_loss(losses) + _penalty(recipe, state)
     state.loss_curve.append(objective)
     return objective
 
 
-def _set_scalars(runner: StepRunner, recipe: Recipe, state: FitState) -> None:
-    """Give the runner the numbers of the next update."""
-    t = state.t + 1
-    state.eta = recipe.schedule.rate(t, state.eta)
-    scalars = runner.scalars
-    for name, value in recipe.optimizer.scalars(t, state.eta, recipe.penalty.l2 or 0.0).items():
-        scalars[name][0] = value
-    if L1_TOTAL in scalars:
-        state.l1_total += state.eta * (recipe.penalty.l1 or 0.0)
-        scalars[L1_TOTAL][0] = state.l1_total
-    if AVERAGE_RATE in scalars:
-        scalars[AVERAGE_RATE][0] = 1.0 / max(1, t - recipe.average_from + 1)
+@dataclass(frozen=True)
+class _Numbers:
+    """The numbers of the next updates.
+
+    Attributes
+    ----------
+    table : ndarray of shape [n_updates, n_scalars]
+        What each step is given.
+    rates, l1_totals : ndarray of shape [n_updates]
+        The learning rate, and the l1 penalty received so far.
+    """
+
+    table: np.ndarray
+    rates: np.ndarray
+    l1_totals: np.ndarray
+
+    def move(self, state: FitState, n_updates: int) -> None:
+        """Let `state` be what it is after so many of the updates."""
+        if n_updates:
+            state.t += n_updates
+            state.eta = float(self.rates[n_updates - 1])
+            state.l1_total = float(self.l1_totals[n_updates - 1])
+
+
+def _numbers(recipe: Recipe, state: FitState, count: int) -> _Numbers:
+    """Return the numbers of the next `count` updates."""
+    t = np.arange(state.t + 1, state.t + 1 + count, dtype=np.float64)
+    rates = recipe.schedule.rates(state.t + 1, state.eta, count)
+    l1_totals = state.l1_total + np.cumsum(rates * (recipe.penalty.l1 or 0.0))
+    scalars = dict(recipe.optimizer.scalars(t, rates, recipe.penalty.l2 or 0.0))
+    if recipe.penalty.l1 is not None:
+        scalars[L1_TOTAL] = l1_totals
+    if recipe.average_from:
+        scalars[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - recipe.average_from + 1)
+    columns = [np.broadcast_to(column, count) for column in scalars.values()]
+    return _Numbers(np.stack(columns, axis=1), rates, l1_totals)
 
 
 def _restore_last_finite(
-    runner: StepRunner,
-    batches: Batches,
-    plan: EpochPlan,
-    recipe: Recipe,
-    state: FitState,
-    start: tuple[int, float],
+    runners: Runners, batches: Batches, plan: EpochPlan, numbers: _Numbers, state: FitState
 ) -> None:
     """Repeat the epoch from its start up to the last finite weights, then raise.
 
     Repeating costs time only when training has failed anyway; keeping a copy of the weights at each
     update would cost time always.
     """
-    failed_at, failed_eta = state.t, state.eta
-    runner.load(state.tensors)
-    state.t, state.l1_total = start
-    for _ in batches.fill(plan, runner.features, runner.target, runner.sample_weight):
-        before = (state.t, state.l1_total)
-        _set_scalars(runner, recipe, state)
-        loss = runner.run()
-        tensors = runner.snapshot()
-        if not math.isfinite(loss) or not _all_finite(tensors):
-            state.t, state.l1_total = before
+    loss = np.full(1, math.nan)
+    n_finite = n_done = 0
+    runners.buffers.load(state.tensors)
+    for number in range(len(plan.totals)):
+        part = slice(number, number + 1)
+        runners.step.run(batches, plan.part(part), numbers.table[part], loss)
+        n_done = number + 1
+        tensors = runners.buffers.snapshot()
+        if not math.isfinite(loss[0]) or not _all_finite(tensors):
             break
-        state.tensors = tensors
-        state.t += 1
+        state.tensors, n_finite = tensors, n_done
+    failed_at, rate = state.t + n_done, numbers.rates[n_done - 1]
+    numbers.move(state, n_finite)
     raise ConvergenceError(
-        f"The loss or the weights are no longer finite at update {failed_at}, with learning rate "
-        f"{failed_eta:.6g}. The estimator keeps the last finite weights, those of update {state.t}. "
-        "Scale the data, or lower eta0."
+        f"The loss or the weights are no longer finite at update {failed_at}, with learning rate {rate:.6g}. "
+        f"The estimator keeps the last finite weights, those of update {state.t}. Scale the data, or lower "
+        "eta0."
     )
 
 

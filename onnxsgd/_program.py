@@ -8,19 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from onnxsgd._batches import Batches
-from onnxsgd._fit import Recipe
+from onnxsgd._fit import Recipe, Runners
 from onnxsgd._inputs import Features
 from onnxsgd._learner import Learner
+from onnxsgd.engine.batches import Batches
 from onnxsgd.engine.cache import compiled
+from onnxsgd.engine.epoch import EpochRunner, build_epoch
 from onnxsgd.engine.inference import InferenceGraph
-from onnxsgd.engine.runner import StepRunner
+from onnxsgd.engine.runner import StepRunner, make_buffers
 from onnxsgd.engine.sessions import make_session, resolve_threads
-from onnxsgd.engine.step import StepSpec, build_step
+from onnxsgd.engine.step import CompiledStep, StepSpec, build_step
 from onnxsgd.graph.split import SplitGraph, split_frozen, undivided
 from onnxsgd.losses import Loss
 
 __all__ = ["Program", "make_program"]
+
+#: Up to this many multiplications a step, and from this many steps on, the loop inside the runtime pays.
+_SMALL_WORK, _MANY_STEPS = 3_000_000, 500
+#: Batches of one call of the loop.
+_BLOCK = 10_000
 
 
 @dataclass(frozen=True)
@@ -56,20 +62,36 @@ class Program:
     def batches(self, features: Features, target: np.ndarray, sample_weight: np.ndarray) -> Batches:
         """Return the training data, cut into batches."""
         size = min(self.spec.batch_size, len(target))
+        dtype = self.split.tail.graph.outputs[0].dtype
+        assert dtype is not None
+        target = np.ascontiguousarray(target, dtype.numpy())
         return Batches(self.tail_features(features), target, sample_weight, size)
 
-    def runner(self, tensors: Mapping[tuple[str, str], np.ndarray], n_samples: int) -> StepRunner:
-        """Return a training step with buffers of its own; equal steps share one session."""
-        spec = replace(self.spec, batch_size=min(self.spec.batch_size, n_samples))
-        size = sum(array.size for array in tensors.values())
-        n_threads = resolve_threads(self.n_threads, 3 * spec.batch_size * size)
+    def runners(
+        self, tensors: Mapping[tuple[str, str], np.ndarray], batches: Batches, epochs: int
+    ) -> Runners:
+        """Return what makes the updates, with buffers of its own; equal steps share one session.
 
-        def build() -> tuple[Any, Any]:
+        The loop over batches inside the runtime is compiled where it pays: for dense data, for small steps,
+        and for many of them.
+        """
+        spec = replace(self.spec, batch_size=batches.batch_size)
+        work = 3 * spec.batch_size * sum(array.size for array in tensors.values())
+        n_threads = resolve_threads(self.n_threads, work)
+        key = (self.tail.key, spec.key, n_threads)
+
+        def build() -> tuple[Any, CompiledStep]:
             step = build_step(self.split.tail, spec)
             return make_session(step.model, n_threads), step
 
-        session, step = compiled.get((self.tail.key, spec.key, n_threads), build)
-        return StepRunner(session, step, tensors)
+        session, step = compiled.get(key, build)
+        buffers = make_buffers(session, step)
+        buffers.load(tensors)
+        one = StepRunner(session, step, buffers)
+        if batches.is_sparse or work > _SMALL_WORK or epochs * batches.n_batches < _MANY_STEPS:
+            return Runners(buffers, one)
+        loop = compiled.get((*key, "epoch"), lambda: make_session(build_epoch(step), n_threads))
+        return Runners(buffers, one, EpochRunner(loop, step, buffers, _BLOCK))
 
 
 def make_program(

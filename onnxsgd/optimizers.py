@@ -8,11 +8,13 @@ compiles nothing anew.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
@@ -45,10 +47,11 @@ class Optimizer(ABC):
         return None
 
     @abstractmethod
-    def scalars(self, t: int, eta: float, l2: float) -> dict[str, float]:
-        """Return the numbers of update `t` (1, 2, ...) at rate `eta` under an l2 penalty of strength `l2`.
+    def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
+        """Return the numbers of updates `t` (1, 2, ...) at rates `eta` under an l2 penalty of strength `l2`.
 
-        The names are the same at each update.
+        `t` and `eta` are vectors; a number that does not change may stay a number. The names, and their
+        order, are always the same.
         """
 
     @abstractmethod
@@ -107,8 +110,8 @@ class SGD(Optimizer):
     def scale(self) -> str:
         return "rate"
 
-    def scalars(self, t: int, eta: float, l2: float) -> dict[str, float]:
-        scalars = {"rate": eta, "decay": min(1.0, eta * l2)}
+    def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
+        scalars: dict[str, ArrayLike] = {"rate": eta, "decay": np.minimum(1.0, eta * l2)}
         return scalars | {"momentum": self.momentum} if self.momentum > 0 else scalars
 
     def update(
@@ -175,10 +178,10 @@ class Adam(Optimizer):
     def slots(self) -> tuple[str, ...]:
         return ("first_moment", "second_moment")
 
-    def scalars(self, t: int, eta: float, l2: float) -> dict[str, float]:
+    def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
         return {
             "step_size": eta / (1.0 - self.beta_1**t),
-            "scale": 1.0 / math.sqrt(1.0 - self.beta_2**t),
+            "scale": 1.0 / np.sqrt(1.0 - self.beta_2**t),
             "beta_1": self.beta_1,
             "rest_1": 1.0 - self.beta_1,
             "beta_2": self.beta_2,
@@ -204,7 +207,7 @@ class Adam(Optimizer):
         size = op.Add(op.Mul(op.Sqrt(second), scalars["scale"]), scalars["epsilon"])
         return op.Sub(weight, op.Mul(op.Div(first, size), scalars["step_size"])), (first, second)
 
-    def _decay(self, eta: float, l2: float) -> float:
+    def _decay(self, eta: np.ndarray, l2: float) -> ArrayLike:
         return l2
 
     def _penalise(
@@ -235,8 +238,8 @@ class AdamW(Adam):
     I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", ICLR 2019.
     """
 
-    def _decay(self, eta: float, l2: float) -> float:
-        return min(1.0, eta * l2)
+    def _decay(self, eta: np.ndarray, l2: float) -> ArrayLike:
+        return np.minimum(1.0, eta * l2)
 
     def _penalise(
         self, op: Any, weight: ir.Value, gradient: ir.Value, decay: ir.Value

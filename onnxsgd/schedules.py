@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 __all__ = ["SCHEDULES", "Adaptive", "Constant", "InvScaling", "Optimal", "Schedule", "make_schedule"]
@@ -28,6 +30,13 @@ class Schedule(ABC):
     @abstractmethod
     def rate(self, t: int, eta: float) -> float:
         """Return the rate of update `t`, counted from 1, where `eta` is the rate in force."""
+
+    def rates(self, t: int, eta: float, count: int) -> np.ndarray:
+        """Return the rates of `count` updates from `t` on, as a float64 vector."""
+        rates = np.empty(count)
+        for index in range(count):
+            eta = rates[index] = self.rate(t + index, eta)
+        return rates
 
     def after_plateau(self, eta: float) -> float | None:
         """Return the rate to go on with after a plateau, or None to stop."""
@@ -55,6 +64,9 @@ class Constant(Schedule):
 
     def rate(self, t: int, eta: float) -> float:
         return eta
+
+    def rates(self, t: int, eta: float, count: int) -> np.ndarray:
+        return np.full(count, eta)
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,9 @@ class InvScaling(Schedule):
 
     def rate(self, t: int, eta: float) -> float:
         return self.eta0 / t**self.power_t
+
+    def rates(self, t: int, eta: float, count: int) -> np.ndarray:
+        return self.eta0 / np.arange(t, t + count, dtype=np.float64) ** self.power_t
 
 
 @dataclass(frozen=True)

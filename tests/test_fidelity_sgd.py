@@ -15,7 +15,9 @@ EPOCHS = 3
 TOLERANCE = 1e-4
 
 REGRESSION = ["squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"]
-CLASSIFICATION = ["log_loss", "hinge", "squared_hinge", "modified_huber", "perceptron", "squared_error", "huber"]
+CLASSIFICATION = [
+    "log_loss", "hinge", "squared_hinge", "modified_huber", "perceptron", "squared_error", "huber",
+]  # fmt: skip
 SCHEDULES = {
     "constant": {"eta0": 0.005},
     "optimal": {"alpha": 1.0},

@@ -35,7 +35,8 @@ def update_session(optimizer, shape, dtype):
 
     weight, gradient = add_input("weight", shape), add_input("gradient", shape)
     states = {name: add_input(name, shape) for name in state_names(optimizer, l1=False, average=False)}
-    scalars = {name: add_input(f"scalar_{name}", ()) for name in optimizer.scalars(1, 1.0, 0.0)}
+    names = optimizer.scalars(np.ones(1), np.ones(1), 0.0)
+    scalars = {name: add_input(f"scalar_{name}", ()) for name in names}
     new, new_states = build_update(
         GraphBuilder(graph).op, optimizer, weight, gradient, states, scalars, l2=True
     )
@@ -56,8 +57,10 @@ def test_fifty_steps_equal_those_of_torch(case, dtype, tolerance):
     session, names = update_session(optimizer, weight.shape, ir.DataType.from_numpy(np.dtype(dtype)))
     states = {name: np.zeros_like(weight) for name in names}
     for t, gradient in enumerate(REFERENCE["gradients"].astype(dtype), start=1):
-        scalars = optimizer.scalars(t, 0.02, l2)
-        feeds = {"weight": weight, "gradient": gradient, **states}
+        scalars = optimizer.scalars(np.array(t), np.array(0.02), l2)
+        # an optimizer that names a scale gets the gradient multiplied by it
+        scale = dtype(scalars[optimizer.scale]) if optimizer.scale else dtype(1)
+        feeds = {"weight": weight, "gradient": gradient * scale, **states}
         feeds.update({f"scalar_{name}": np.array(value, dtype) for name, value in scalars.items()})
         weight, *new = session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
         states = dict(zip(names, new, strict=True))

@@ -68,10 +68,13 @@ def _sum_as_product(graph: ir.Graph, node: ir.Node) -> None:
     x, axes = node.inputs[0], _constant(node.inputs[1])
     if x is None or x.shape is None or x.dtype is None or axes is None or axes.tolist() not in ([0], [-2]):
         return
-    if len(x.shape) != 2 or not all(isinstance(size, int) for size in x.shape) or x.shape[1] < _WIDE:
+    if len(x.shape) != 2 or not x.shape.is_static():
+        return
+    n, k = x.shape.numpy()
+    if k < _WIDE:
         return
     keepdims = node.attributes.get_int("keepdims", 1)
-    ones = np.ones((1, x.shape[0]) if keepdims else (x.shape[0],), x.dtype.numpy())
+    ones = np.ones((1, n) if keepdims else (n,), x.dtype.numpy())
     _replace(graph, node, ir.node("MatMul", [_initializer(graph, "ones", ones), x]))
 
 
@@ -84,8 +87,10 @@ def _subtracted_product(graph: ir.Graph, node: ir.Node) -> None:
     if node.op_type != "Sub":
         return
     c, product = node.inputs[0], node.inputs[1]
-    maker = None if product is None else product.producer()
-    if maker is None or c is None or c.shape is None or len(c.shape) != 2 or len(product.uses()) != 1:
+    if product is None or c is None or c.shape is None or len(c.shape) != 2 or len(product.uses()) != 1:
+        return
+    maker = product.producer()
+    if maker is None:
         return
     tables = all(v is not None and v.shape is not None and len(v.shape) == 2 for v in maker.inputs[:2])
     if not tables or c.shape != node.outputs[0].shape or not _is_plain_product(maker):

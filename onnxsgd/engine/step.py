@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
@@ -75,7 +76,7 @@ class StepSpec:
     @property
     def scalars(self) -> tuple[str, ...]:
         """The names of the numbers that a step is given."""
-        names = tuple(self.optimizer.scalars(1, 1.0, 0.0))
+        names = tuple(self.optimizer.scalars(np.ones(1), np.ones(1), 0.0))
         return (*names, *((L1_TOTAL,) if self.l1 else ()), *((AVERAGE_RATE,) if self.average else ()))
 
 
@@ -227,6 +228,7 @@ def _as_table(op: Any, raw: ir.Value, spec: StepSpec) -> ir.Value:
 
 def _add_data(graph: ir.Graph, raw: ir.Value, spec: StepSpec) -> _Data:
     """Add targets, weights of the samples and scalars as inputs, all of the type of `raw`."""
+    assert raw.dtype is not None
     names, type_ = graph_names(graph), ir.TensorType(raw.dtype)
     return _Data(
         _add_input(graph, names, "y_true", type_, ir.Shape([spec.batch_size, spec.n_outputs])),

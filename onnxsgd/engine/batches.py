@@ -31,6 +31,10 @@ class EpochPlan:
     sample_weight: np.ndarray
     totals: np.ndarray
 
+    def part(self, batches: slice) -> EpochPlan:
+        """Return the plan of some of the batches."""
+        return EpochPlan(self.rows[batches], self.sample_weight[batches], self.totals[batches])
+
     def mean_loss(self, losses: np.ndarray) -> float:
         """Return the weighted mean loss of the epoch, given the losses of its batches."""
         return float(losses @ self.totals)
@@ -61,6 +65,11 @@ class Batches:
     def n_batches(self) -> int:
         """How many batches, the last short one included, an epoch has."""
         return -(-len(self.target) // self.batch_size)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether any of the features is a sparse matrix."""
+        return any(sparse.issparse(array) for array in self.features.values())
 
     def plan(self, order: np.ndarray) -> EpochPlan:
         """Return the batches of an epoch that takes the samples in the given order, each of them once."""
