@@ -103,13 +103,13 @@ def expand_target(source: ir.Shape | None, target: ir.Shape | None) -> list[int]
     [1, 4]
     """
     given, wanted = dims_of(source), dims_of(target)
-    if given is None or wanted is None or len(given) > len(wanted):
+    if wanted is None or (given is not None and len(given) > len(wanted)):
         return None
     sizes = []
     for axis, dim in enumerate(wanted):
         if isinstance(dim, int):
             sizes.append(dim)
-        elif dim is not None and _aligned(given, len(wanted), axis) == dim:
+        elif given is not None and dim is not None and _aligned(given, len(wanted), axis) == dim:
             sizes.append(1)
         else:
             return None

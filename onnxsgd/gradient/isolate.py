@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxsgd.exceptions import NotTrainableError
+from onnxsgd.gradient.builder_form import complete
 from onnxsgd.gradient.path import Path, is_real
 from onnxsgd.gradient.shapes import named_dims
 from onnxsgd.graph.model import REAL_TYPES, unique_name
@@ -16,6 +17,9 @@ __all__ = ["Isolated", "copy_nodes", "isolate"]
 
 #: Constants of other types than this go into the isolated graph with their value: shapes, axes, indices.
 _MAX_CONSTANT_SIZE = 4096
+
+#: A version that the builder reads; nothing in the isolated graph depends on it.
+_IR_VERSION = 9
 
 
 @dataclass(frozen=True)
@@ -73,13 +77,11 @@ def isolate(source: ir.Model, path: Path, marker: str) -> Isolated:
         if value.name:
             values[value] = _copy_value(value, name_of(value), value.producer())
     nodes = copy_nodes(path.nodes, values)
-    for index, node in enumerate(nodes):
-        node.name = f"{node.op_type}_{index}"
     outputs = [values[value] for node in path.nodes for value in node.outputs if _is_yielded(value, path)]
-    graph = ir.Graph(
-        inputs, outputs, nodes=nodes, initializers=constants, opset_imports=_opsets(source, nodes), name="path"
-    )
-    model = ir.Model(graph, ir_version=min(source.ir_version, 10))
+    opsets = {"": source.graph.opset_imports[""]}
+    graph = ir.Graph(inputs, outputs, nodes=nodes, initializers=constants, opset_imports=opsets, name="path")
+    complete(graph, taken)
+    model = ir.Model(graph, ir_version=_IR_VERSION)
     return Isolated(model, {value: str(copy.name) for value, copy in values.items()})
 
 
@@ -130,8 +132,3 @@ def _copy_value(value: ir.Value, name: str, node: ir.Node | None) -> ir.Value:
         shape=named_dims(value.shape, name),
         const_value=ir.Tensor(constant.numpy(), name=name) if constant is not None and small else None,
     )
-
-
-def _opsets(source: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, int]:
-    used = {node.domain for node in nodes} | {""}
-    return {domain: version for domain, version in source.graph.opset_imports.items() if domain in used}

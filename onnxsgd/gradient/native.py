@@ -145,7 +145,7 @@ class _Backward:
         nodes = self.nodes()
         for node in nodes:
             for value in node.outputs:
-                if value.uses() or value.is_graph_output():
+                if value.name or value.uses() or value.is_graph_output():
                     name = unique_name(value.name or f"{node.op_type}{_SUFFIX}", names)
                     images[value] = ir.Value(name=name, type=value.type, shape=value.shape)
         graph.extend(copy_nodes(nodes, images))

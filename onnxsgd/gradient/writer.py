@@ -1,0 +1,92 @@
+"""What the rules that rewrite a gradient graph read nodes and write replacements with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+__all__ = ["Writer", "attribute", "element_type", "first_input", "present_inputs"]
+
+
+class Writer:
+    """Writes the nodes that replace one node.
+
+    Attributes
+    ----------
+    opset : int
+        The version of the standard operators in the graph.
+    nodes : list of ir.Node
+        What was written.
+    constants : list of ir.Value
+        The initializers these nodes read, without names yet.
+    """
+
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self.nodes: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
+
+    def op(
+        self, op_type: str, *inputs: ir.Value | None, like: ir.Value | None = None, **attributes: Any
+    ) -> ir.Value:
+        """Write a node of the standard domain and return its output, of the type and shape of `like`."""
+        (output,) = self.ops(op_type, *inputs, n_outputs=1, **attributes)
+        if like is not None:
+            output.type, output.shape = like.type, like.shape
+        return output
+
+    def ops(
+        self, op_type: str, *inputs: ir.Value | None, n_outputs: int, **attributes: Any
+    ) -> Sequence[ir.Value]:
+        """Write a node of the standard domain and return its outputs."""
+        found = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
+        self.nodes.append(ir.Node("", op_type, inputs, found, num_outputs=n_outputs))
+        return self.nodes[-1].outputs
+
+    def constant(self, array: Any, dtype: Any) -> ir.Value:
+        """Return an initializer."""
+        tensor = ir.tensor(np.asarray(array, dtype))
+        value = ir.Value(type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor)
+        self.constants.append(value)
+        return value
+
+    def ints(self, values: Sequence[int]) -> ir.Value:
+        """Return a vector of integers."""
+        return self.constant(values, np.int64)
+
+    def number(self, value: float, like: ir.Value) -> ir.Value:
+        """Return a scalar of the element type of `like`."""
+        return self.constant(value, element_type(like).numpy())
+
+    def zeros(self, shape: ir.Value, like: ir.Value) -> ir.Value:
+        """Write zeros of the element type of `like`."""
+        return self.op("ConstantOfShape", shape, value=ir.tensor(np.zeros(1, element_type(like).numpy())))
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """Return the value of an attribute of `node`, or `default`."""
+    found = node.attributes.get(name)
+    return default if found is None else found.value
+
+
+def first_input(node: ir.Node | None) -> ir.Value:
+    """Return the first input of `node`, which has one."""
+    assert node is not None
+    value = node.inputs[0]
+    assert value is not None
+    return value
+
+
+def present_inputs(node: ir.Node) -> list[ir.Value]:
+    """Return the inputs of `node` that are not left out."""
+    return [value for value in node.inputs if value is not None]
+
+
+def element_type(value: ir.Value) -> ir.DataType:
+    """Return the element type of `value`; where it is not noted, that of what it is computed from."""
+    while value.dtype is None:
+        value = first_input(value.producer())
+    return value.dtype
