@@ -14,6 +14,7 @@ from .normalization import NORMALIZATION
 from .pooling import POOLING
 from .products import PRODUCTS
 from .reductions import REDUCTIONS
+from .resize import RESIZE
 
 __all__ = ["NO_GRADIENT", "RULES", "SYMMETRIC", "reason_against"]
 
@@ -28,6 +29,7 @@ RULES: Rules = {
     **POOLING,
     **NORMALIZATION,
     **NEURAL,
+    **RESIZE,
 }
 
 #: Operators whose result does not depend on the order of their inputs.

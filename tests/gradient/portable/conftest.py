@@ -235,7 +235,7 @@ def numeric(function, feeds, name, direction):
 
 
 def compare(model, feeds, outputs, wrt, dtype=np.float64, rtol=1e-7):
-    """Compare the gradients of `outputs` with central differences along random directions; return their graph."""
+    """Compare the gradients of `outputs` with differences along random directions; return their graph."""
     rng = np.random.default_rng(0)
     gradient = ir.to_proto(differentiate(ir.from_proto(model), outputs, wrt))
     onnx.checker.check_model(gradient, full_check=True)
