@@ -13,7 +13,6 @@ import onnx
 from onnx import TensorProto, helper
 
 from onnxsgd.engine.buffers import Buffers, bind
-from onnxsgd.graph.model import unique_name
 
 if TYPE_CHECKING:
     from onnxsgd.engine.batches import Batches, EpochPlan
@@ -21,45 +20,43 @@ if TYPE_CHECKING:
 
 __all__ = ["EpochRunner", "build_epoch"]
 
-#: Inputs of the loop beside weights, states and data; all names of the step get a prefix of their own.
-_ROWS, _WEIGHTS, _SCALARS, _COUNT, _LOSSES = "rows", "sample_weights", "scalars", "n_batches", "losses"
-_PREFIX = "step/"
+#: Inputs and outputs beside those of the step, whose names all get a prefix of their own.
+_ROWS, _LOSSES, _PREFIX = "rows", "losses", "step/"
 
 
 def build_epoch(step: CompiledStep) -> bytes:
     """Return a graph that makes the step for one batch after another.
 
-    Inputs: the number of batches; `rows` [n_batches, batch_size]; `sample_weights` [n_batches, batch_size,
-    1]; `scalars` [n_batches, n_scalars]; the features and the target of all samples; weights and states.
-    Outputs: `losses` [n_batches, 1, 1]; new weights and states.
+    Inputs: weights and states; `rows` [n_batches, batch_size]; the normalised weights of the samples
+    [n_batches, batch_size, 1]; each scalar, [n_batches]; the features and the target of all samples.
+    Outputs: new weights and states; `losses` [n_batches, 1, 1].
     """
     model = onnx.load_from_string(step.model)
     graph = model.graph
     _add_prefix(graph)
     types = {value.name: value.type.tensor_type for value in graph.input}
     carried = [(_PREFIX + old, _PREFIX + new) for old, new in step.tensors.values()]
-    tables = [_PREFIX + name for name in (*step.features, step.target) if _PREFIX + name in types]
+    sliced = [_PREFIX + name for name in (step.sample_weight, *step.scalars.values())]
+    gathered = [_PREFIX + name for name in (*step.features, step.target) if _PREFIX + name in types]
     real = types[_PREFIX + step.target].elem_type
-    body = _body(graph, step, carried, tables)
-    state_names = [old for old, _ in carried]
-    loop = helper.make_node(
-        "Loop", [_COUNT, "", *(f"{name}/first" for name in state_names)],
-        [*(f"{name}/last" for name in state_names), _LOSSES], body=body,
-    )  # fmt: skip
+    scan = helper.make_node(
+        "Scan",
+        [*(f"{old}/first" for old, _ in carried), f"{_ROWS}/all", *(f"{name}/all" for name in sliced)],
+        [*(f"{old}/last" for old, _ in carried), _LOSSES],
+        num_scan_inputs=1 + len(sliced),
+        body=_body(graph, step, carried, sliced, gathered),
+    )
     inputs = [
-        helper.make_tensor_value_info(_COUNT, TensorProto.INT64, []),
-        helper.make_tensor_value_info(_ROWS, TensorProto.INT64, [None, None]),
-        helper.make_tensor_value_info(_WEIGHTS, real, [None, None, 1]),
-        helper.make_tensor_value_info(_SCALARS, real, [None, len(step.scalars)]),
-        *(_all_rows(f"{name}/all", types[name]) for name in tables),
-        *(_like(f"{name}/first", types[name]) for name in state_names),
+        *(_info(f"{old}/first", types[old]) for old, _ in carried),
+        helper.make_tensor_value_info(f"{_ROWS}/all", TensorProto.INT64, [None, None]),
+        *(_info(f"{name}/all", types[name], stacked=True) for name in sliced),
+        *(_info(f"{name}/all", types[name], any_rows=True) for name in gathered),
     ]
     outputs = [
-        *(_like(f"{name}/last", types[name]) for name in state_names),
+        *(_info(f"{old}/last", types[old]) for old, _ in carried),
         helper.make_tensor_value_info(_LOSSES, real, [None, 1, 1]),
     ]
-    initializers = list(graph.initializer)
-    whole = helper.make_graph([loop], "epoch", inputs, outputs, initializers)
+    whole = helper.make_graph([scan], "epoch", inputs, outputs, list(graph.initializer))
     return helper.make_model(
         whole, opset_imports=model.opset_import, ir_version=model.ir_version, producer_name="onnxsgd"
     ).SerializeToString()
@@ -96,16 +93,18 @@ class EpochRunner:
         """Make one update for each batch; see :meth:`onnxsgd.engine.runner.StepRunner.run`."""
         self.n_done = 0
         real = batches.target.dtype
-        scalars = scalars.astype(real)
+        columns = scalars.astype(real).T.copy()
         for start in range(0, len(losses), self._block):
             part = slice(start, start + self._block)
             arrays = {
-                _COUNT: np.array(len(losses[part])),
                 _ROWS: np.ascontiguousarray(plan.rows[part]),
-                _WEIGHTS: np.ascontiguousarray(plan.sample_weight[part], real),
-                _SCALARS: scalars[part],
-                f"{_PREFIX}{self._step.target}/all": batches.target,
-                **{f"{_PREFIX}{name}/all": array for name, array in batches.features.items()},
+                _PREFIX + self._step.sample_weight: np.ascontiguousarray(plan.sample_weight[part], real),
+                _PREFIX + self._step.target: batches.target,
+                **{_PREFIX + name: array for name, array in batches.features.items()},
+                **{
+                    _PREFIX + name: column[part]
+                    for name, column in zip(self._step.scalars.values(), columns, strict=True)
+                },
             }
             result = np.empty((len(losses[part]), 1, 1), real)
             self._run_block(arrays, result)
@@ -118,8 +117,8 @@ class EpochRunner:
         binding = self._session.io_binding()
         wanted = {value.name for value in self._session.get_inputs()}
         for name, array in arrays.items():
-            if name in wanted:
-                bind(binding.bind_input, name, array, array.shape)
+            if f"{name}/all" in wanted:
+                bind(binding.bind_input, f"{name}/all", array, array.shape)
         sources, targets = (
             self._buffers.sets[self._buffers.current],
             self._buffers.sets[1 - self._buffers.current],
@@ -133,37 +132,26 @@ class EpochRunner:
 
 
 def _body(
-    graph: onnx.GraphProto, step: CompiledStep, carried: list[tuple[str, str]], tables: list[str]
+    graph: onnx.GraphProto,
+    step: CompiledStep,
+    carried: list[tuple[str, str]],
+    sliced: list[str],
+    gathered: list[str],
 ) -> onnx.GraphProto:
-    """Return the body of the loop: gather what the step reads, then the step."""
+    """Return the body of the loop: gather the rows of the batch, then the step."""
     types = {value.name: value.type.tensor_type for value in graph.input}
-    names = {name for node in graph.node for name in (*node.input, *node.output)}
-    index, batch_rows, numbers = "batch", unique_name("batch_rows", names), unique_name("numbers", names)
-    nodes = [
-        helper.make_node("Gather", [_ROWS, index], [batch_rows]),
-        helper.make_node("Gather", [_WEIGHTS, index], [_PREFIX + step.sample_weight]),
-        *(helper.make_node("Gather", [f"{name}/all", batch_rows], [name]) for name in tables),
-        helper.make_node("Gather", [_SCALARS, index], [numbers]),
-    ]
-    graph.initializer.extend(
-        helper.make_tensor(f"number_{i}", TensorProto.INT64, [], [i]) for i in range(len(step.scalars))
-    )
-    nodes += [
-        helper.make_node("Gather", [numbers, f"number_{i}"], [_PREFIX + name])
-        for i, name in enumerate(step.scalars.values())
-    ]
+    batch_size = types[_PREFIX + step.target].shape.dim[0].dim_value
     inputs = [
-        helper.make_tensor_value_info(index, TensorProto.INT64, []),
-        helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-        *(_like(old, types[old]) for old, _ in carried),
+        *(_info(old, types[old]) for old, _ in carried),
+        helper.make_tensor_value_info(_ROWS, TensorProto.INT64, [batch_size]),
+        *(_info(name, types[name]) for name in sliced),
     ]
     outputs = [
-        helper.make_tensor_value_info("still_go_on", TensorProto.BOOL, []),
-        *(_like(new, types[old]) for old, new in carried),
+        *(_info(new, types[old]) for old, new in carried),
         helper.make_tensor_value_info(_PREFIX + step.loss, types[_PREFIX + step.target].elem_type, [1, 1]),
     ]
-    nodes += [*graph.node, helper.make_node("Identity", ["go_on"], ["still_go_on"])]
-    return helper.make_graph(nodes, "batch", inputs, outputs)
+    gathers = [helper.make_node("Gather", [f"{name}/all", _ROWS], [name]) for name in gathered]
+    return helper.make_graph([*gathers, *graph.node], "batch", inputs, outputs)
 
 
 def _add_prefix(graph: onnx.GraphProto) -> None:
@@ -175,10 +163,13 @@ def _add_prefix(graph: onnx.GraphProto) -> None:
         node.output[:] = [_PREFIX + name if name else "" for name in node.output]
 
 
-def _like(name: str, type_: onnx.TypeProto.Tensor) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, type_.elem_type, [d.dim_value for d in type_.shape.dim])
-
-
-def _all_rows(name: str, type_: onnx.TypeProto.Tensor) -> onnx.ValueInfoProto:
-    sizes = [d.dim_value for d in type_.shape.dim]
-    return helper.make_tensor_value_info(name, type_.elem_type, [None, *sizes[1:]])
+def _info(
+    name: str, type_: onnx.TypeProto.Tensor, *, stacked: bool = False, any_rows: bool = False
+) -> onnx.ValueInfoProto:
+    """Declare a tensor of that type: one for each batch if `stacked`, with any first dimension if `any_rows`."""
+    sizes: list[int | None] = [dim.dim_value for dim in type_.shape.dim]
+    if stacked:
+        sizes = [None, *sizes]
+    if any_rows:
+        sizes[0] = None
+    return helper.make_tensor_value_info(name, type_.elem_type, sizes)
