@@ -168,8 +168,10 @@ def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitStat
     """
     n_samples = len(batches.target)
     order = state.random_state.permutation(n_samples) if recipe.shuffle else np.arange(n_samples)
-    plan = batches.plan(order)
     numbers = _numbers(recipe, state, batches.n_batches)
+    plan = batches.plan(order)
+    if recipe.optimizer.takes_scaled_gradient:
+        plan = plan.scaled_by(numbers.rates)
     losses = np.full(batches.n_batches, math.nan)
     try:
         runners.fastest.run(batches, plan, numbers.table, losses)

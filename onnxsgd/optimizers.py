@@ -38,13 +38,13 @@ class Optimizer(ABC):
         return (type(self).__name__,)
 
     @property
-    def scale(self) -> str | None:
-        """The scalar that `gradient` is multiplied by before `update` gets it.
+    def takes_scaled_gradient(self) -> bool:
+        """Whether `update` is given the gradient multiplied by the learning rate.
 
-        An update that is linear in the gradient names its rate here: the loss is then scaled once, instead
-        of the gradient of each weight.
+        For an update that is linear in the gradient, the weights of the samples can bring the rate: one
+        small product, instead of one for each weight.
         """
-        return None
+        return False
 
     @abstractmethod
     def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
@@ -107,11 +107,11 @@ class SGD(Optimizer):
         return ("SGD", self.momentum > 0, self.momentum > 0 and self.nesterov)
 
     @property
-    def scale(self) -> str:
-        return "rate"
+    def takes_scaled_gradient(self) -> bool:
+        return True
 
     def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
-        scalars: dict[str, ArrayLike] = {"rate": eta, "decay": np.minimum(1.0, eta * l2)}
+        scalars: dict[str, ArrayLike] = {"decay": np.minimum(1.0, eta * l2)}
         return scalars | {"momentum": self.momentum} if self.momentum > 0 else scalars
 
     def update(
@@ -123,8 +123,8 @@ class SGD(Optimizer):
         scalars: Mapping[str, ir.Value],
         penalised: bool,
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-        # The gradient, scaled by the rate already, is subtracted from what does not depend on it, so that one
-        # product can compute it and subtract it.
+        # The gradient, multiplied by the rate already, is subtracted from what does not depend on it, so
+        # that one product can compute it and subtract it.
         if not slots:
             rest = op.Sub(weight, op.Mul(weight, scalars["decay"])) if penalised else weight
             return op.Sub(rest, gradient), ()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,29 @@ class EpochPlan:
     sample_weight : ndarray of shape [n_batches, batch_size, 1]
         Normalised weights: of sum 1 in each batch; with ``batch_size=1`` the weights as they are, there
         being nothing to take the mean of.
+    gradient_weight : ndarray of shape [n_batches, batch_size, 1]
+        What the gradient of the loss is multiplied by: these weights, or these times the learning rate.
     totals : ndarray of shape [n_batches]
         What the loss of a batch counts for in the mean over the epoch.
     """
 
     rows: np.ndarray
     sample_weight: np.ndarray
+    gradient_weight: np.ndarray
     totals: np.ndarray
 
     def part(self, batches: slice) -> EpochPlan:
         """Return the plan of some of the batches."""
-        return EpochPlan(self.rows[batches], self.sample_weight[batches], self.totals[batches])
+        return EpochPlan(
+            self.rows[batches],
+            self.sample_weight[batches],
+            self.gradient_weight[batches],
+            self.totals[batches],
+        )
+
+    def scaled_by(self, rates: np.ndarray) -> EpochPlan:
+        """Return the same plan with gradients multiplied by one rate for each batch."""
+        return replace(self, gradient_weight=self.sample_weight * rates[:, None, None])
 
     def mean_loss(self, losses: np.ndarray) -> float:
         """Return the weighted mean loss of the epoch, given the losses of its batches."""
@@ -84,23 +96,13 @@ class Batches:
         else:
             weight = weight / totals[:, None, None]
             scale = totals / totals.sum()
-        return EpochPlan(rows.reshape(self.n_batches, self.batch_size), weight, scale)
+        return EpochPlan(rows.reshape(self.n_batches, self.batch_size), weight, weight, scale)
 
-    def fill(
-        self,
-        plan: EpochPlan,
-        features: Mapping[str, np.ndarray],
-        target: np.ndarray,
-        sample_weight: np.ndarray,
-    ) -> Iterator[int]:
-        """Copy batch after batch into the given buffers, and yield its number."""
-        sources = [(self.features[name], buffer) for name, buffer in features.items()]
-        sources.append((self.target, target))
-        for number, rows in enumerate(plan.rows):
-            for source, buffer in sources:
-                _take(source, rows, buffer)
-            sample_weight[...] = plan.sample_weight[number]
-            yield number
+    def fill(self, rows: np.ndarray, features: Mapping[str, np.ndarray], target: np.ndarray) -> None:
+        """Copy the given samples into buffers for a batch."""
+        for name, buffer in features.items():
+            _take(self.features[name], rows, buffer)
+        _take(self.target, rows, target)
 
 
 def _take(source: Any, rows: np.ndarray, buffer: np.ndarray) -> None:

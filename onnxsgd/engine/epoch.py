@@ -27,8 +27,8 @@ _ROWS, _LOSSES, _PREFIX = "rows", "losses", "step/"
 def build_epoch(step: CompiledStep) -> bytes:
     """Return a graph that makes the step for one batch after another.
 
-    Inputs: weights and states; `rows` [n_batches, batch_size]; the normalised weights of the samples
-    [n_batches, batch_size, 1]; each scalar, [n_batches]; the features and the target of all samples.
+    Inputs: weights and states; `rows` [n_batches, batch_size]; both weights of the samples, [n_batches,
+    batch_size, 1]; each scalar, [n_batches]; the features and the target of all samples.
     Outputs: new weights and states; `losses` [n_batches, 1, 1].
     """
     model = onnx.load_from_string(step.model)
@@ -36,7 +36,8 @@ def build_epoch(step: CompiledStep) -> bytes:
     _add_prefix(graph)
     types = {value.name: value.type.tensor_type for value in graph.input}
     carried = [(_PREFIX + old, _PREFIX + new) for old, new in step.tensors.values()]
-    sliced = [_PREFIX + name for name in (step.sample_weight, *step.scalars.values())]
+    weights = (step.sample_weight, step.gradient_weight)
+    sliced = [_PREFIX + name for name in (*weights, *step.scalars.values())]
     gathered = [_PREFIX + name for name in (*step.features, step.target) if _PREFIX + name in types]
     real = types[_PREFIX + step.target].elem_type
     scan = helper.make_node(
@@ -99,6 +100,7 @@ class EpochRunner:
             arrays = {
                 _ROWS: np.ascontiguousarray(plan.rows[part]),
                 _PREFIX + self._step.sample_weight: np.ascontiguousarray(plan.sample_weight[part], real),
+                _PREFIX + self._step.gradient_weight: np.ascontiguousarray(plan.gradient_weight[part], real),
                 _PREFIX + self._step.target: batches.target,
                 **{_PREFIX + name: array for name, array in batches.features.items()},
                 **{
@@ -166,7 +168,7 @@ def _add_prefix(graph: onnx.GraphProto) -> None:
 def _info(
     name: str, type_: onnx.TypeProto.Tensor, *, stacked: bool = False, any_rows: bool = False
 ) -> onnx.ValueInfoProto:
-    """Declare a tensor of that type: one for each batch if `stacked`, with any first dimension if `any_rows`."""
+    """Declare a tensor: one for each batch if `stacked`, with any first dimension if `any_rows`."""
     sizes: list[int | None] = [dim.dim_value for dim in type_.shape.dim]
     if stacked:
         sizes = [None, *sizes]

@@ -44,9 +44,7 @@ def _steep_mask(graph: ir.Graph, node: ir.Node) -> None:
     if node.op_type != "Cast" or (maker := _maker(node, 0, ("Greater", "Cast"))) is None:
         return
     x = maker.inputs[0]
-    if not (
-        _is_constant(maker.inputs[1], 0.0) if maker.op_type == "Greater" else _maker(maker, 0, ("Relu",))
-    ):
+    if not (_number(maker.inputs[1]) == 0.0 if maker.op_type == "Greater" else _maker(maker, 0, ("Relu",))):
         return
     if (
         x is None
@@ -102,7 +100,31 @@ def _subtracted_product(graph: ir.Graph, node: ir.Node) -> None:
     )
 
 
-_RULES: tuple[Callable[[ir.Graph, ir.Node], None], ...] = (_steep_mask, _sum_as_product, _subtracted_product)
+def _weighted_sum(graph: ir.Graph, node: ir.Node) -> None:
+    """Sum products of two columns by one product of matrices.
+
+    Cases: ``ReduceSum(Mul(a, b))`` of a and b [n, 1] to [1, 1] becomes ``Gemm(a, b, transA=1)``; a constant
+    factor of a becomes the product's alpha.
+    """
+    if node.op_type != "ReduceSum" or len(node.inputs) > 1 or node.attributes.get_int("keepdims", 1) != 1:
+        return
+    product = _maker(node, 0, ("Mul",))
+    if product is None or any(not _is_column(value) for value in (*product.inputs, *product.outputs)):
+        return
+    a, b = product.inputs
+    alpha = 1.0
+    factor = _maker(product, 0, ("Mul",))
+    if factor is not None and (number := _number(factor.inputs[1])) is not None:
+        a, alpha = factor.inputs[0], number
+    _replace(graph, node, ir.node("Gemm", [a, b], {"transA": 1, "alpha": alpha}))
+
+
+_RULES: tuple[Callable[[ir.Graph, ir.Node], None], ...] = (
+    _steep_mask,
+    _sum_as_product,
+    _subtracted_product,
+    _weighted_sum,
+)
 
 
 def _is_plain_product(node: ir.Node) -> bool:
@@ -124,9 +146,14 @@ def _constant(value: ir.Value | None) -> np.ndarray | None:
     return None if tensor is None else tensor.numpy()
 
 
-def _is_constant(value: ir.Value | None, number: float) -> bool:
+def _number(value: ir.Value | None) -> float | None:
+    """Return the only element of a constant."""
     array = _constant(value)
-    return array is not None and array.size == 1 and float(array.reshape(())) == number
+    return float(array.reshape(())) if array is not None and array.size == 1 else None
+
+
+def _is_column(value: ir.Value | None) -> bool:
+    return value is not None and value.shape is not None and len(value.shape) == 2 and value.shape[1] == 1
 
 
 def _initializer(graph: ir.Graph, base: str, array: np.ndarray) -> ir.Value:

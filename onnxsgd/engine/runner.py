@@ -48,6 +48,7 @@ class StepRunner:
         self._features = {name: _zeros(inputs[name]) for name in step.features if name in inputs}
         self._target = _zeros(inputs[step.target])
         self._sample_weight = _zeros(inputs[step.sample_weight])
+        self._gradient_weight = _zeros(inputs[step.gradient_weight])
         self._scalars = np.zeros(len(step.scalars), self._target.dtype)
         self._loss = np.zeros((1, 1), self._target.dtype)
         first, second = buffers.sets
@@ -67,8 +68,10 @@ class StepRunner:
             Takes the loss of each batch, before its update.
         """
         self.n_done = 0
-        filled = batches.fill(plan, self._features, self._target, self._sample_weight)
-        for number in filled:
+        for number, rows in enumerate(plan.rows):
+            batches.fill(rows, self._features, self._target)
+            self._sample_weight[...] = plan.sample_weight[number]
+            self._gradient_weight[...] = plan.gradient_weight[number]
             self._scalars[...] = scalars[number]
             self._session.run_with_iobinding(self._bindings[self._buffers.current])
             self._buffers.flip()
@@ -79,7 +82,12 @@ class StepRunner:
 
     def _bind(self, sources: Tensors, targets: Tensors) -> Any:
         step, binding = self._step, self._session.io_binding()
-        data = {step.target: self._target, step.sample_weight: self._sample_weight, **self._features}
+        data = {
+            step.target: self._target,
+            step.sample_weight: self._sample_weight,
+            step.gradient_weight: self._gradient_weight,
+            **self._features,
+        }
         states = {step.tensors[key][0]: buffer for key, buffer in sources.items()}
         for name, array in {**data, **states}.items():
             bind(binding.bind_input, name, array, array.shape)

@@ -14,7 +14,7 @@ from onnxsgd.engine.fuse import fuse
 from onnxsgd.engine.update import AVERAGE_RATE, L1_TOTAL, WEIGHT, build_update, state_names
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
-from onnxsgd.graph.model import graph_names, to_proto, unique_name
+from onnxsgd.graph.model import find_value, graph_names, to_proto, unique_name
 from onnxsgd.losses import Loss
 from onnxsgd.objective.attach import weighted_loss
 
@@ -88,7 +88,7 @@ class CompiledStep:
     ----------
     model : bytes
         The graph, serialized.
-    features, target, sample_weight, loss : tuple of str, str, str, str
+    features, target, sample_weight, gradient_weight, loss : tuple of str, str, str, str, str
         Names of the data inputs and of the loss output.
     scalars : dict
         Input name of each number.
@@ -100,6 +100,7 @@ class CompiledStep:
     features: tuple[str, ...]
     target: str
     sample_weight: str
+    gradient_weight: str
     loss: str
     scalars: dict[str, str]
     tensors: dict[tuple[str, str], tuple[str, str]]
@@ -129,7 +130,9 @@ def build_step(model: ir.Model, spec: StepSpec) -> CompiledStep:
 
     Notes
     -----
-    The weights of the samples arrive normalised: the loss is ``sum_i sample_weight_i loss_i``.
+    The weights of the samples arrive normalised: the loss is ``sum_i sample_weight_i loss_i``. Its gradient
+    is that of ``sum_i gradient_weight_i loss_i``, whose weights bring the learning rate where the optimizer
+    wants it.
     """
     fixed = fix_batch_size(model, spec.batch_size)
     features = tuple(str(value.name) for value in fixed.graph.inputs)
@@ -145,6 +148,7 @@ def build_step(model: ir.Model, spec: StepSpec) -> CompiledStep:
         features=features,
         target=str(both.data.target.name),
         sample_weight=str(both.data.sample_weight.name),
+        gradient_weight=str(both.data.gradient_weight.name),
         loss=str(both.loss.name),
         scalars={name: str(value.name) for name, value in both.data.scalars.items()},
         tensors=tensors,
@@ -157,6 +161,7 @@ class _Data:
 
     target: ir.Value
     sample_weight: ir.Value
+    gradient_weight: ir.Value
     scalars: Mapping[str, ir.Value]
 
 
@@ -181,10 +186,7 @@ def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses:
         table = _as_table(op, raw, spec)
         loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
         loss.name = "loss"
-        scale = data.sample_weight
-        if spec.optimizer.scale is not None:
-            scale = op.Mul(scale, data.scalars[spec.optimizer.scale])
-        slope = op.Mul(spec.loss.gradient(op, data.target, table), scale)
+        slope = op.Mul(spec.loss.gradient(op, data.target, table), data.gradient_weight)
         if table is not raw:
             slope = op.Reshape(slope, [spec.batch_size])
     _take_place_of(graph, seed, slope)
@@ -197,22 +199,27 @@ def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
     before = _add_data(model.graph, raw, spec)
     with appending(model.graph) as op:
         table = _as_table(op, raw, spec)
-        loss = weighted_loss(op, spec.loss, before.target, table, before.sample_weight)
-        loss.name = "loss"
-    model.graph.outputs[:] = [loss]
+        objective = weighted_loss(op, spec.loss, before.target, table, before.gradient_weight)
+        objective.name = "objective"
+    model.graph.outputs[:] = [objective]
     both = forward_backward_model(model, spec.weights, engine=spec.engine)
     graph = both.graph
     inputs = {value.name: value for value in graph.inputs}
     data = _Data(
         inputs[before.target.name],
         inputs[before.sample_weight.name],
+        inputs[before.gradient_weight.name],
         {name: inputs[value.name] for name, value in before.scalars.items()},
     )
-    loss, *gradients = graph.outputs
+    objective, *gradients = graph.outputs
+    raw_again = find_value(graph, str(raw.name))
+    assert raw_again is not None
     with appending(graph) as op:
-        scale = op.CastLike(1.0, loss) if spec.optimizer.scale is None else data.scalars[spec.optimizer.scale]
-        seed = op.Reshape(scale, [1, 1])
-    _take_place_of(graph, inputs[f"{loss.name}_grad"], seed)
+        seed = op.Reshape(op.CastLike(1.0, objective), [1, 1])
+        table = _as_table(op, raw_again, spec)
+        loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
+        loss.name = "loss"
+    _take_place_of(graph, inputs[f"{objective.name}_grad"], seed)
     return _BothPasses(both, data, loss, dict(zip(spec.weights, gradients, strict=True)))
 
 
@@ -227,12 +234,13 @@ def _as_table(op: Any, raw: ir.Value, spec: StepSpec) -> ir.Value:
 
 
 def _add_data(graph: ir.Graph, raw: ir.Value, spec: StepSpec) -> _Data:
-    """Add targets, weights of the samples and scalars as inputs, all of the type of `raw`."""
+    """Add targets, both weights of the samples and scalars as inputs, all of the type of `raw`."""
     assert raw.dtype is not None
     names, type_ = graph_names(graph), ir.TensorType(raw.dtype)
     return _Data(
         _add_input(graph, names, "y_true", type_, ir.Shape([spec.batch_size, spec.n_outputs])),
         _add_input(graph, names, "sample_weight", type_, ir.Shape([spec.batch_size, 1])),
+        _add_input(graph, names, "gradient_weight", type_, ir.Shape([spec.batch_size, 1])),
         {name: _add_input(graph, names, name, type_, ir.Shape([])) for name in spec.scalars},
     )
 
