@@ -116,10 +116,19 @@ def softmax_layer(dtype="float"):
     return model
 
 
-def test_the_gradients_of_a_model_pass():
-    report = check_gradients(softmax_layer(), output="P")
+@pytest.mark.parametrize(
+    ("model_type", "dtype", "error"),
+    [
+        ("float", None, 1e-5),
+        ("float", np.float64, 1e-8),
+        ("double", None, 1e-8),
+        ("double", np.float32, 1e-5),
+    ],
+)
+def test_the_gradients_of_a_model_pass(model_type, dtype, error):
+    report = check_gradients(softmax_layer(model_type), output="P", dtype=dtype)
     assert report.n_checked == 20 + 12 + 3  # by X, W and b
-    assert report.max_error < 1e-4
+    assert report.max_error < error
 
 
 def test_weights_and_inputs_are_those_named():

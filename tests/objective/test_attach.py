@@ -145,18 +145,19 @@ def test_value_agrees_with_numpy(linear, run, score, rank, n_samples, weighted, 
     weighted=st.booleans(),
     penalty=PENALTIES,
     opset=st.integers(13, 21),
+    dtype=st.sampled_from([np.float32, np.float64]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_gradient_agrees_with_numpy(linear, run, score, rank, weighted, penalty, opset, seed):
+def test_gradient_agrees_with_numpy(linear, run, score, rank, weighted, penalty, opset, dtype, seed):
     options, _, slope = SCORES[score]
     rng = np.random.default_rng(seed)
-    model = linear(rank, opset)
-    x = rng.normal(size=(5, 4)).astype(np.float32)
+    model = linear(rank, opset, dtype)
+    x = rng.normal(size=(5, 4)).astype(dtype)
     output = run(model, {"X": x})["Y"]
-    feeds = {"X": x, "label": draw(score, output.shape, rng).astype(np.float32)}
+    feeds = {"X": x, "label": draw(score, output.shape, rng).astype(dtype)}
     weights = rng.uniform(0, 3, size=5)
     if weighted:
-        feeds["w"] = weights.astype(np.float32)
+        feeds["w"] = weights.astype(dtype)
     with_loss = add_loss_output(
         model, score, weight_name="w" if weighted else None, penalty=penalty, **options
     )
@@ -165,16 +166,17 @@ def test_gradient_agrees_with_numpy(linear, run, score, rank, weighted, penalty,
         with_loss, weights=["W"], options=DerivativeOptions.Loss, loss="loss", label=label
     )
     tensors = weights_of(model)
-    found = run(derivative, {**feeds, "W": tensors["W"].astype(np.float32)})
+    found = run(derivative, {**feeds, "W": tensors["W"].astype(dtype)})
     at_output = slope(feeds["label"].astype(np.float64), output.astype(np.float64))
     if weighted:
         at_output = at_output * column(weights, at_output)
     at_sum = at_output.sum(axis=2) if rank == 3 else at_output.reshape(5, -1)
     wide = x.astype(np.float64)
+    tolerance = 1e-4 if dtype == np.float32 else 1e-9
     expected = wide.T @ at_sum + penalty_slope(penalty, "W", tensors["W"])
-    np.testing.assert_allclose(found["W_grad"], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found["W_grad"], expected, rtol=tolerance, atol=tolerance)
     expected = at_sum @ tensors["W"].T + penalty_slope(penalty, "X", wide)
-    np.testing.assert_allclose(found["X_grad"], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found["X_grad"], expected, rtol=tolerance, atol=tolerance)
 
 
 def probabilities(opset=17, dtype="float"):
