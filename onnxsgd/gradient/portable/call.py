@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxsgd.exceptions import NotTrainableError
 
 from .broadcasting import expand_to, shape_of
-from .shapes import to_shape
+from .shapes import Dims
 from .tensor import Emitter, Tensor, op
 
 __all__ = ["Call", "Rule", "Rules", "constant_value", "place"]
@@ -39,6 +39,7 @@ class Call:
         self.node = node
         self._gradients = gradients
         self._read: set[int] = set()
+        self._results: dict[str, Any] = {}
 
     @property
     def inputs(self) -> list[Tensor | None]:
@@ -108,6 +109,12 @@ class Call:
             gradient = op.Expand(gradient, shape_of(x))
         return gradient.known_as(x.dims)
 
+    def once(self, name: str, compute: Callable[[Call], Any]) -> Any:
+        """Return what `compute` gives for this call, computed once for all inputs that share it."""
+        if name not in self._results:
+            self._results[name] = compute(self)
+        return self._results[name]
+
     def check_all_read(self) -> None:
         """Refuse a gradient that reached an output which the rule did not ask for."""
         for index, gradient in enumerate(self._gradients):
@@ -142,16 +149,17 @@ class Call:
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         return None if value is None else constant_value(value)
 
-    def extra_output(self, index: int, like: Tensor, dtype: ir.DataType) -> Tensor:
-        """Return an optional output of the node, of the shape of `like`, declared if it is not yet."""
+    def extra_output(self, index: int, dims: Dims, dtype: ir.DataType | None) -> Tensor:
+        """Return an optional output of the node, of shape `dims`, declared if it is not yet."""
         if index >= len(self.node.outputs):
             self.node.resize_outputs(index + 1)
         value = self.node.outputs[index]
         if not value.name:
             value.name = self.emitter.new_name()
-        if value.dtype is None:
-            value.type, value.shape = ir.TensorType(dtype), to_shape(like.dims)
-        return self.emitter.tensor(value).known_as(like.dims)
+        tensor = self.emitter.tensor(value)
+        if tensor.dtype is None and dtype is not None:
+            tensor.dtype, value.type = dtype, ir.TensorType(dtype)
+        return tensor.known_as(dims)
 
     def refuse(self, why: str) -> NotTrainableError:
         """Return the error that says why this node has no gradient."""

@@ -213,7 +213,7 @@ def _reduction(n: Call) -> str:
 
 def _top(n: Call) -> Tensor:
     axis = n.attribute("axis", -1)
-    return scatter_distinct(n.dy, n.extra_output(1, n.y, ir.DataType.INT64), axis, n.x)
+    return scatter_distinct(n.dy, n.extra_output(1, n.y.dims, ir.DataType.INT64), axis, n.x)
 
 
 INDEXING: Rules = {

@@ -30,7 +30,7 @@ def _dropout(n: Call) -> Tensor:
     training = n.constant(2) if n.optional(2) is not None else False
     if training is not None and not training:
         return n.g
-    kept = n.g * n.extra_output(1, n.y, ir.DataType.BOOL)
+    kept = n.g * n.extra_output(1, n.y.dims, ir.DataType.BOOL)
     ratio = n.optional(1)
     scale = 2.0 if ratio is None else 1 / (1 - ratio.cast(n.x.dtype))
     if training is None:

@@ -82,7 +82,7 @@ def _maximum(n: Call) -> Tensor:
     """Put the gradient where the index output says that the maximum was: a place in the flattened input."""
     if n.attribute("storage_order", 0):
         raise n.refuse("with storage_order=1 has no gradient rule")
-    indices, g = n.extra_output(1, n.y, ir.DataType.INT64), n.dy
+    indices, g = n.extra_output(1, n.y.dims, ir.DataType.INT64), n.dy
     window = _window(n)
     flat = op.Reshape(zeros_like(n.x), [-1])
     overlaps = any(e > s for e, s in zip(window.extent, window.strides, strict=True))

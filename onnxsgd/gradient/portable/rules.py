@@ -13,6 +13,7 @@ from .neural import NEURAL
 from .normalization import NORMALIZATION
 from .pooling import POOLING
 from .products import PRODUCTS
+from .recurrent import RECURRENT
 from .reductions import REDUCTIONS
 from .resize import RESIZE
 
@@ -30,6 +31,7 @@ RULES: Rules = {
     **NORMALIZATION,
     **NEURAL,
     **RESIZE,
+    **RECURRENT,
 }
 
 #: Operators whose result does not depend on the order of their inputs.

@@ -8,6 +8,7 @@ operands is written once: rules may repeat themselves, the graph does not.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ class Emitter:
         self.nodes: list[ir.Node] = []
         self._written: dict[tuple[Any, ...], list[Tensor]] = {}
         self._tensors: dict[ir.Value, Tensor] = {}
-        self._count = 0
+        self._numbers = itertools.count(1)
 
     def tensor(self, value: ir.Value, dims: Dims = None) -> Tensor:
         """Return the tensor that stands for a value of the graph; `dims` is its shape where that is known."""
@@ -54,17 +55,22 @@ class Emitter:
         if key not in self._written:
             value = ir.AttrTensor("value", ir.Tensor(array))
             dtype = ir.DataType.from_numpy(array.dtype)
-            self._written[key] = self._append("Constant", [], [value], [(dtype, array.shape)])
+            self._written[key] = self.append("Constant", [], [value], [(dtype, array.shape)])
         return self._written[key][0]
+
+    def child(self) -> Emitter:
+        """Return an emitter for a subgraph, whose names differ from those given here."""
+        child = Emitter(self.opset, self.prefix)
+        child._numbers = self._numbers
+        return child
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Return a value of its own that equals `tensor`."""
-        return self._append("Identity", [tensor.value], [], [(tensor.dtype, tensor.dims)])[0]
+        return self.append("Identity", [tensor.value], [], [(tensor.dtype, tensor.dims)])[0]
 
     def new_name(self) -> str:
         """Return a name that the graph does not use."""
-        self._count += 1
-        return f"{self.prefix}{self._count}"
+        return f"{self.prefix}{next(self._numbers)}"
 
     def emit(
         self, op_type: str, arguments: Sequence[Any], attributes: dict[str, Any], outputs: int
@@ -75,15 +81,11 @@ class Emitter:
         operands = [self._operand(argument, dtype) for argument in arguments]
         key = (op_type, outputs, *map(id, operands), *((k, str(v)) for k, v in attributes.items()))
         if key not in self._written:
-            found = (
-                _result_type(op_type, attributes, first, dtype),
-                result_dims(op_type, attributes, arguments),
-            )
+            kind = _result_type(op_type, attributes, first, dtype)
+            dims = [result_dims(op_type, attributes, arguments), *[None] * (outputs - 1)]
             inputs = [None if operand is None else operand.value for operand in operands]
             attrs = ir.convenience.convert_attributes(attributes) if attributes else []
-            self._written[key] = self._append(
-                op_type, inputs, attrs, [found] + [(None, None)] * (outputs - 1)
-            )
+            self._written[key] = self.append(op_type, inputs, attrs, [(kind, d) for d in dims])
         return self._written[key]
 
     def _operand(self, argument: Any, dtype: ir.DataType | None) -> Tensor | None:
@@ -95,13 +97,14 @@ class Emitter:
             return self.constant(np.array(argument, dtype=np.int64))
         return self.constant(np.array(argument, dtype=(dtype or ir.DataType.FLOAT).numpy()))
 
-    def _append(
+    def append(
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
         attributes: Sequence[ir.Attr],
         results: Sequence[tuple[ir.DataType | None, Dims]],
     ) -> list[Tensor]:
+        """Append one node, whose results have the given types and shapes, and return them."""
         tensors = []
         for dtype, dims in results:
             kind = None if dtype is None else ir.TensorType(dtype)

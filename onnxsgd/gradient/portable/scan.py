@@ -1,0 +1,59 @@
+"""Loops over the first axis of sequences, as Scan nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from .shapes import Dims, to_shape
+from .tensor import Emitter, Tensor
+
+__all__ = ["Step", "scan"]
+
+#: From the states and one element of each sequence to the next states, and what is collected.
+Step = Callable[[Emitter, list[Tensor], list[Tensor]], tuple[list[Tensor], list[Tensor]]]
+
+
+def scan(
+    step: Step, states: Sequence[Tensor], sequences: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the last states, and what `step` collects, stacked along a new first axis.
+
+    Parameters
+    ----------
+    step : callable
+        Called once, with the emitter of the loop's body, tensors for the states and for one element of each
+        sequence. What it uses from outside it must ask of the emitter (``body.tensor``).
+    states : sequence of Tensor
+        The first states. The next ones have the same shapes.
+    sequences : sequence of Tensor
+        Of equal length along axis 0.
+    """
+    outer = states[0].emitter
+    body = outer.child()
+    inner = [_argument(body, t, t.dims) for t in states]
+    elements = [_argument(body, t, t.dims[1:] if t.dims is not None else None) for t in sequences]
+    after, collected = step(body, inner, elements)
+    results = [body.copy(tensor) for tensor in (*after, *collected)]
+    graph = ir.Graph(
+        [tensor.value for tensor in (*inner, *elements)],
+        [tensor.value for tensor in results],
+        nodes=body.nodes,
+        name=outer.new_name(),
+    )
+    attributes = [ir.AttrGraph("body", graph), ir.AttrInt64("num_scan_inputs", len(sequences))]
+    kinds = [(t.dtype, s.dims) for t, s in zip(after, states, strict=True)]
+    kinds += [(t.dtype, _stacked(sequences[0].dims, t.dims)) for t in collected]
+    inputs = [tensor.value for tensor in (*states, *sequences)]
+    found = outer.append("Scan", inputs, attributes, kinds)
+    return found[: len(after)], found[len(after) :]
+
+
+def _argument(body: Emitter, like: Tensor, dims: Dims) -> Tensor:
+    kind = None if like.dtype is None else ir.TensorType(like.dtype)
+    return body.tensor(ir.Value(name=body.new_name(), type=kind, shape=to_shape(dims)), dims)
+
+
+def _stacked(sequence: Dims, element: Dims) -> Dims:
+    return None if sequence is None or element is None else (sequence[0], *element)
