@@ -89,8 +89,8 @@ def _score(model: Any, X: Any, output: str | int | None) -> ScoredGraph:
         return convert_estimator(model, X, output=output)
     if not isinstance(model, onnx.ModelProto | bytes | bytearray | memoryview | str | os.PathLike):
         raise ParameterTypeError(
-            f"model={model!r} is not accepted: it must be a fitted scikit-learn estimator, an onnx.ModelProto, "
-            "bytes, or the path of an ONNX file."
+            f"model={model!r} is not accepted: it must be a fitted scikit-learn estimator, an "
+            "onnx.ModelProto, bytes, or the path of an ONNX file."
         )
     from onnxsgd.graph.head import find_score
     from onnxsgd.graph.load import load_model

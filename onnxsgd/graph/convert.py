@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -84,10 +85,13 @@ def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
         )
     _refuse(final_estimator(estimator))
     columns = _input_columns(X)
-    prepared = prepare(estimator, by_position=columns is None)
-    prepared, target_transformer = split_target_transformer(prepared)
-    types = _float_matrix(estimator, X) if columns is None else columns
-    proto, topology = _convert(prepared, types)
+    with warnings.catch_warnings():
+        # about things the user did not do: copying what is deprecated, and inside the converters
+        warnings.simplefilter("ignore")
+        prepared = prepare(estimator, by_position=columns is None)
+        prepared, target_transformer = split_target_transformer(prepared)
+        types = _float_matrix(estimator, X) if columns is None else columns
+        proto, topology = _convert(prepared, types)
     model = to_ir(proto)
     _freeze_transformers(model, topology)
     _repair_width(model, final_estimator(prepared))
@@ -103,7 +107,7 @@ def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
         add_inverse_transform(model, target_transformer)
     for value in model.graph.outputs:
         # some converters declare the width of the input, or of another output; it is inferred later
-        value.shape = None
+        value.shape = ir.Shape([None] * len(value.shape or ()))
     # the converters write for the version they are asked for, and declare the oldest one that would do
     model.graph.opset_imports.update(_TARGET_OPSET)
     model.ir_version = _IR_VERSION
@@ -111,21 +115,35 @@ def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
 
 
 def _refuse(estimator: Any) -> None:
-    """Refuse what can be converted, and has no score that gradients reach."""
+    """Refuse what could be converted, and has no score that gradients reach."""
     name = type(estimator).__name__
-    advice = None
-    if name in ("NuSVC", "SVC") and len(estimator.classes_) > 2:
-        advice = f"lets pairs of classes vote: OneVsRestClassifier({name}(...)) has a score for each class"
-    elif name in ("NuSVC", "SVC") and estimator.probability:
-        advice = "with probability=True is no function of its scores: take probability=False"
-    elif name == "OneVsOneClassifier":
-        advice = "lets pairs of classes vote: OneVsRestClassifier has a score for each class"
-    elif name == "VotingClassifier" and estimator.voting == "hard":
-        advice = "counts votes, which have no gradient: take voting='soft'"
-    elif name == "CalibratedClassifierCV" and estimator.method == "isotonic":
-        advice = "with method='isotonic' is a step function, which has no gradient: take method='sigmoid'"
-    if advice is not None:
-        raise UnsupportedError(f"{name} {advice}.")
+    for names, applies, reason in _REFUSED:
+        if name in names and applies(estimator):
+            raise UnsupportedError(f"{name} {reason}.")
+
+
+_SVC = ("NuSVC", "SVC")
+_PAIRS = "lets pairs of classes vote, which has no gradient: take OneVsRestClassifier, around it or instead of it"
+#: Estimators by name, when they are refused, and why.
+_REFUSED: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
+    (_SVC, lambda e: len(e.classes_) > 2, _PAIRS),
+    (("OneVsOneClassifier",), lambda e: True, _PAIRS),
+    (
+        _SVC,
+        lambda e: e.probability is True,
+        "with probability=True is no function of its scores: take probability=False",
+    ),
+    (
+        ("VotingClassifier",),
+        lambda e: e.voting == "hard",
+        "with voting='hard' counts votes, which has no gradient: take voting='soft'",
+    ),
+    (
+        ("CalibratedClassifierCV",),
+        lambda e: e.method == "isotonic",
+        "with method='isotonic' is a step function, which has no gradient: take method='sigmoid'",
+    ),
+]
 
 
 def _input_columns(X: Any) -> list[tuple[str, Any]] | None:
@@ -165,18 +183,16 @@ def _convert(estimator: Any, types: list[tuple[str, Any]]) -> tuple[onnx.ModelPr
     if is_classifier(final) and not hasattr(final, "predict_proba") and type(final).__name__ in _RAW_SCORES:
         options[id(final)] = {"raw_scores": True}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return convert_sklearn(
-                estimator,
-                name=type(estimator).__name__,
-                initial_types=types,
-                target_opset=_TARGET_OPSET,
-                custom_conversion_functions={PolynomialFeatures: convert_polynomial},
-                custom_shape_calculators={PolynomialFeatures: infer_polynomial_shape},
-                options=options,
-                intermediate=True,
-            )
+        return convert_sklearn(
+            estimator,
+            name=type(estimator).__name__,
+            initial_types=types,
+            target_opset=_TARGET_OPSET,
+            custom_conversion_functions={PolynomialFeatures: convert_polynomial},
+            custom_shape_calculators={PolynomialFeatures: infer_polynomial_shape},
+            options=options,
+            intermediate=True,
+        )
     except Exception as error:
         # the converters raise errors of many types, for reasons of their own
         reason = str(error).strip().split("\n")[0]
@@ -234,7 +250,7 @@ def _make_column(model: ir.Model, estimator: Any) -> None:
             coef.const_value, coef.shape = ir.tensor(column, name=coef.name), ir.Shape(column.shape)
 
 
-#: What parameters are called by the converters, and what they are called here, after scikit-learn's attributes.
+#: What parameters are called by the converters, and here, after scikit-learn's attributes.
 _NAMES = {
     "Ad_Addcst": "intercept",
     "Ma_MatMulcst": "coef",

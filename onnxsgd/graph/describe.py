@@ -168,7 +168,7 @@ def describe(
 def _describe_tensor(value: ir.Value, names: Sequence[str], flow: GradientFlow) -> TensorRow:
     role = find_role(value)
     complaint = flow.complaint(value) if role.kind is not None else None
-    shape = tuple(int(size) for size in value.const_value.shape) if value.const_value is not None else ()
+    shape = () if value.const_value is None else value.const_value.numpy().shape
     reason = role.reason if complaint is None else f"{role.reason}, but {complaint}"
     return TensorRow(str(value.name), shape, value.name in names, reason)
 

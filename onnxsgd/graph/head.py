@@ -123,7 +123,7 @@ def _find_output(graph: ir.Graph, output: str | int | None) -> ir.Value:
         raise ParameterError(f"output={output} is not accepted: the graph has {len(graph.outputs)} outputs.")
     if not _is_matrix(value):
         raise NotTrainableError(
-            f"{value.name!r} holds {value.type}, through which no gradient passes: output must name real numbers, "
+            f"{value.name!r} holds {value.type}, which has no gradient: output must name real numbers, "
             f"among the outputs {_names(graph)}, or inside the graph."
         )
     return value
@@ -155,7 +155,7 @@ def _make_score(graph: ir.Graph, value: ir.Value, link: Link | None) -> tuple[ir
     if link is None:
         if not holds_probabilities(value):
             return value, "identity"
-        tiny = float(np.finfo(value.dtype.numpy()).tiny)
+        tiny = float(np.finfo((value.dtype or ir.DataType.FLOAT).numpy()).tiny)
         return extend(graph, _NAME, lambda w: w.op.Log(w.op.Clip(value, tiny, 1.0))), "log"
     score = link.scores[0]
     if len(link.scores) > 1:

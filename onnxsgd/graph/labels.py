@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.rewriting import Writer, attribute, constant
+from onnxsgd.graph.rewriting import Writer, attribute, constant, first, operands
 
 __all__ = ["Lookup", "class_labels", "find_lookup", "label_tensor", "pick_binary_label"]
 
 
 def class_labels(node: ir.Node) -> np.ndarray | None:
-    """Return the labels in the attributes of an ``ai.onnx.ml`` classifier or ZipMap, None if it holds none."""
+    """Return the labels in the attributes of an ``ai.onnx.ml`` classifier, None if it holds none."""
     for name in ("classlabels_ints", "classlabels_int64s"):
         if attribute(node, name):
             return np.array(attribute(node, name), dtype=np.int64)
@@ -69,15 +69,15 @@ def find_lookup(label: ir.Value) -> Lookup | None:
     table = constant(node.inputs[0]) if node.op_type in ("Gather", "ArrayFeatureExtractor") else None
     if table is None:
         return None
-    winner = _behind_copies(node.inputs[1])
-    largest_of = winner.inputs[0] if winner is not None and winner.op_type == "ArgMax" else None
-    return Lookup(label, node.inputs[0], _as_labels(table.reshape(-1).tolist()), largest_of)
+    winner = _behind_copies(operands(node)[1])
+    largest_of = first(winner) if winner is not None and winner.op_type == "ArgMax" else None
+    return Lookup(label, first(node), _as_labels(table.reshape(-1).tolist()), largest_of)
 
 
 def _behind_copies(value: ir.Value) -> ir.Node | None:
     node = value.producer()
     while node is not None and node.op_type in _COPYING:
-        node = node.inputs[0].producer()
+        node = first(node).producer()
     return node
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.rewriting import attribute, constant
+from onnxsgd.graph.rewriting import attribute, constant, first, operands
 
 __all__ = ["Link", "holds_probabilities", "made_by", "read_link", "strip"]
 
@@ -88,15 +88,15 @@ def strip(value: ir.Value) -> ir.Value:
 
 
 _MIXING = (
-    "Add", "Cast", "Clip", "Concat", "Div", "Flatten", "Gather", "Identity", "Max", "Min", "Mul", "ReduceMean",
-    "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze",
-)  # fmt: skip
+    *("Add", "Cast", "Clip", "Concat", "Div", "Flatten", "Gather", "Identity", "Max", "Min", "Mul"),
+    *("ReduceMean", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze"),
+)
 
 
 def _read_columns(value: ir.Value) -> Link | None:
     """Read a matrix that is not divided by its row sums."""
     if node := made_by(value, "Softmax", "LogSoftmax"):
-        return Link("softmax", (_first(node),)) if attribute(node, "axis", -1) in (-1, 1) else None
+        return Link("softmax", (first(node),)) if attribute(node, "axis", -1) in (-1, 1) else None
     if (single := _read_elements(value)) is not None:
         return single
     if (probability := _complement(value)) is not None:
@@ -106,17 +106,17 @@ def _read_columns(value: ir.Value) -> Link | None:
     node = made_by(value, "Concat")
     if node is None or attribute(node, "axis") not in (1, -1):
         return None
-    parts = [strip(part) for part in _inputs(node)]
+    parts = [strip(part) for part in operands(node)]
     links = [link for part in parts if (link := _read_elements(part)) is not None]
     if len(links) == len(parts) and len({(link.kind, link.negated) for link in links}) == 1:
         return replace(links[0], scores=tuple(link.scores[0] for link in links))
-    return Link("identity", tuple(parts)) if parts != _inputs(node) else None
+    return Link("identity", tuple(parts)) if parts != operands(node) else None
 
 
 def _read_elements(value: ir.Value) -> Link | None:
     """Read a function of each element."""
     if node := made_by(value, "Sigmoid"):
-        return Link("sigmoid", (_first(node),))
+        return Link("sigmoid", (first(node),))
     if (exponent := _softplus_argument(value)) is not None:
         score = _negative(exponent)
         return Link("sigmoid", (exponent,), negated=True) if score is None else Link("sigmoid", (score,))
@@ -127,23 +127,23 @@ def _read_elements(value: ir.Value) -> Link | None:
 
 def _source(value: ir.Value) -> ir.Value | None:
     """Return what the node behind `value` copies, None if it does more than that."""
-    if (node := made_by(value, "Identity")) or (node := made_by(value, "Concat")) and len(node.inputs) == 1:
-        return _first(node)
-    if (node := made_by(value, "Cast")) and _is_real(value) and _is_real(_first(node)):
-        return _first(node)
-    if (node := made_by(value, "Reshape", "Flatten", "Squeeze")) and _same_shape(value, _first(node)):
-        return _first(node)
+    if node := made_by(value, "Identity", "Concat"):
+        return first(node) if len(node.inputs) == 1 else None
+    if (node := made_by(value, "Cast")) and _is_real(value) and _is_real(first(node)):
+        return first(node)
+    if (node := made_by(value, "Reshape", "Flatten", "Squeeze")) and _same_shape(value, first(node)):
+        return first(node)
     if (
         (node := made_by(value, "Div"))
         and (array := constant(node.inputs[1])) is not None
         and np.all(array == 1)
     ):
-        return _first(node)
+        return first(node)
     return _picked_column(value)
 
 
 def _picked_column(value: ir.Value) -> ir.Value | None:
-    """Return x_i for ``Gather(Concat(x_0, x_1, ...), [i])`` or the Slice that picks it, columns of width 1."""
+    """Return the column x_i that a Gather or a Slice picks from a Concat of columns x_0, x_1, ..."""
     if node := made_by(value, "Gather"):
         picked, axes = constant(node.inputs[1]), [attribute(node, "axis", 0)]
     elif (node := made_by(value, "Slice")) and len(node.inputs) == 4:
@@ -155,19 +155,19 @@ def _picked_column(value: ir.Value) -> ir.Value | None:
         return None
     if picked is None or picked.size != 1 or axes not in ([1], [-1]):
         return None
-    pair = made_by(strip(_first(node)), "Concat")
-    if pair is None or any(part.shape is None or part.shape[-1] != 1 for part in _inputs(pair)):
+    pair = made_by(strip(first(node)), "Concat")
+    if pair is None or any(part.shape is None or part.shape[-1] != 1 for part in operands(pair)):
         return None
-    return _inputs(pair)[int(picked.item())]
+    return operands(pair)[int(picked.item())]
 
 
 def _divided_by_row_sums(value: ir.Value) -> ir.Value | None:
-    """Return p for ``p / sum(p)``, whatever keeps the sum from being zero; p must be made of more than constants."""
+    """Return p for ``p / sum(p)`` over a row, whatever keeps the sum from being zero."""
     node = made_by(value, "Div")
     if node is None:
         return None
-    p, total = _inputs(node)
-    for candidate in (p, *(_inputs(guard) if (guard := made_by(p, "Add")) else ())):
+    p, total = operands(node)
+    for candidate in (p, *(operands(guard) if (guard := made_by(p, "Add")) else ())):
         if any(_is_row_sum(term, candidate) for term in _terms(total)):
             return candidate
     return None
@@ -182,9 +182,9 @@ def _is_row_sum(value: ir.Value, p: ir.Value) -> bool:
     node = made_by(value, "ReduceSum")
     if node is None:
         return False
-    summed = _first(node)
+    summed = first(node)
     size = made_by(summed, "Abs")
-    return strip(summed) is strip(p) or (size is not None and strip(_first(size)) is strip(p))
+    return strip(summed) is strip(p) or (size is not None and strip(first(size)) is strip(p))
 
 
 def _complement(value: ir.Value) -> ir.Value | None:
@@ -192,11 +192,11 @@ def _complement(value: ir.Value) -> ir.Value | None:
     node = made_by(value, "Concat")
     if node is None or len(node.inputs) != 2:
         return None
-    first, second = (strip(part) for part in _inputs(node))
+    first, second = (strip(part) for part in operands(node))
     rest = made_by(first, "Sub")
     if rest is None or (one := constant(rest.inputs[0])) is None or not np.all(one == 1):
         return None
-    return second if strip(_inputs(rest)[1]) is second else None
+    return second if strip(operands(rest)[1]) is second else None
 
 
 def _mirrored(value: ir.Value) -> ir.Value | None:
@@ -205,7 +205,7 @@ def _mirrored(value: ir.Value) -> ir.Value | None:
     node = made_by(value if turned is None else strip(turned), "Concat")
     if node is None or len(node.inputs) != 2:
         return None
-    first, second = (strip(part) for part in _inputs(node))
+    first, second = (strip(part) for part in operands(node))
     if turned is not None:
         first, second = second, first
     for own, other in ((second, first), (first, second)):
@@ -217,9 +217,9 @@ def _mirrored(value: ir.Value) -> ir.Value | None:
 def _negative(value: ir.Value) -> ir.Value | None:
     """Return x for ``-x``."""
     if node := made_by(value, "Neg"):
-        return _first(node)
+        return first(node)
     if node := made_by(value, "Mul"):
-        for factor, other in (_inputs(node), _inputs(node)[::-1]):
+        for factor, other in (operands(node), operands(node)[::-1]):
             if (array := constant(factor)) is not None and array.size == 1 and array.item() == -1:
                 return other
     return None
@@ -231,34 +231,28 @@ def _softplus_argument(value: ir.Value) -> ir.Value | None:
     for op_type in ("Neg", "Add", "Log", "Add", "Exp", "Neg", "Abs"):
         if node is None:
             return None
-        node = next((found for entry in _inputs(node) if (found := made_by(entry, op_type))), None)
-    return None if node is None else _first(node)
+        node = next((found for entry in operands(node) if (found := made_by(entry, op_type))), None)
+    return None if node is None else first(node)
 
 
 def _modified_huber_argument(value: ir.Value) -> ir.Value | None:
     """Return z for ``(clip(z, -1, 1) + 1) / 2``."""
     half = made_by(value, "Div")
-    shifted = made_by(half.inputs[0], "Add") if half else None
-    clipped = next((n for v in _inputs(shifted) if (n := made_by(v, "Clip"))), None) if shifted else None
+    shifted = made_by(first(half), "Add") if half else None
+    if half is None or shifted is None:
+        return None
+    clipped = next((n for v in operands(shifted) if (n := made_by(v, "Clip"))), None)
     if clipped is None or len(clipped.inputs) != 3:
         return None
     bounds = [constant(bound) for bound in clipped.inputs[1:]]
     others = [
         constant(half.inputs[1]),
-        *(constant(v) for v in _inputs(shifted) if v.producer() is not clipped),
+        *(constant(v) for v in operands(shifted) if v.producer() is not clipped),
     ]
     expected = [-1, 1, 2, 1]
     arrays = [*bounds, *others]
     matches = all(a is not None and np.all(a == b) for a, b in zip(arrays, expected, strict=True))
-    return _first(clipped) if matches else None
-
-
-def _inputs(node: ir.Node) -> list[ir.Value]:
-    return [value for value in node.inputs if value is not None]
-
-
-def _first(node: ir.Node) -> ir.Value:
-    return _inputs(node)[0]
+    return first(clipped) if matches else None
 
 
 def _is_real(value: ir.Value) -> bool:

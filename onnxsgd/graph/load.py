@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import inliner
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
@@ -93,8 +94,22 @@ def _parse(content: bytes, what: str) -> onnx.ModelProto:
 
 def _external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
     """Return the tensors of `model`, in attributes and subgraphs as well, that are stored in other files."""
-    tensors = onnx.external_data_helper._get_all_tensors(model)
+    nodes = [node for function in model.functions for node in function.node]
+    tensors = [*_tensors_of_graph(model.graph), *_tensors_of_nodes(nodes)]
     return [tensor for tensor in tensors if uses_external_data(tensor)]
+
+
+def _tensors_of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    yield from _tensors_of_nodes(graph.node)
+
+
+def _tensors_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _tensors_of_graph(graph)
 
 
 def _check_location(tensor: onnx.TensorProto, folder: Path) -> None:
@@ -111,8 +126,8 @@ def _check_location(tensor: onnx.TensorProto, folder: Path) -> None:
 def _without_external_data(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
     for tensor in _external_tensors(model):
         raise GraphError(
-            f"Initializer {tensor.name!r} is stored in another file, which {what} does not tell: give the path of "
-            "the model, or load it with onnx.load first."
+            f"Initializer {tensor.name!r} is stored in another file, and {what} does not tell where: give "
+            "the path of the model, or load it with onnx.load first."
         )
     return model
 
@@ -121,7 +136,7 @@ def _refuse(model: onnx.ModelProto) -> None:
     if not model.graph.node:
         raise GraphError("The model has no nodes: it is empty, or no ONNX model.")
     if model.training_info:
-        raise UnsupportedError("The model holds training information (training_info): give the inference graph alone.")
+        raise UnsupportedError("The model holds training_info: give the graph for inference alone.")
     if model.graph.sparse_initializer:
         name = model.graph.sparse_initializer[0].values.name
         raise UnsupportedError(f"The model holds a sparse initializer, {name!r}: store it as a dense one.")
@@ -133,12 +148,12 @@ def _check(model: onnx.ModelProto) -> None:
     except onnx.checker.ValidationError as error:
         raise GraphError(f"The model is not valid ONNX: {error}") from error
     except ValueError as error:
-        # a message of more than 2 GiB cannot be handed to the checker, nor to a session
+        # more than 2 GiB: neither the checker nor a session takes it
         raise GraphError(f"The model cannot be checked: {error}") from error
 
 
 def _drop_default_inputs(graph: onnx.GraphProto) -> None:
-    """Let initializers be no inputs, as they had to be in old files: they are weights here, nobody feeds them."""
+    """Let initializers be no inputs, as they had to be in old files: nobody feeds weights."""
     names = {tensor.name for tensor in graph.initializer}
     kept = [value for value in graph.input if value.name not in names]
     del graph.input[:]

@@ -6,21 +6,21 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import PARAMETER
-from onnxsgd.graph.rewriting import Table, Writer, attribute, constant
+from onnxsgd.graph.rewriting import Table, Writer, attribute, constant, first, operands, rank
 
 __all__ = ["LAYER_RULES"]
 
 
 def _batch_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
-    """``x * scale / sqrt(var + eps) + (bias - mean * scale / sqrt(var + eps))`` with the statistics of inference.
+    """``x * factor + (bias - mean * factor)`` with ``factor = scale / sqrt(var + eps)``.
 
     Trained as it is, the operator would use the statistics of the batch. Scale and bias stay the graph's own
     tensors, under their own names; mean and variance are folded into constants. Where the rank is known and
     the node is in inference mode.
     """
-    x, scale, bias, mean, variance = node.inputs
+    x, scale, bias, mean, variance = operands(node)
     means, variances = constant(mean), constant(variance)
-    if means is None or variances is None or x.shape is None or attribute(node, "training_mode", 0):
+    if means is None or variances is None or rank(x) is None or attribute(node, "training_mode", 0):
         return None
     if len([value for value in node.outputs if value.uses() or value.is_graph_output()]) > 1:
         return None
@@ -38,11 +38,11 @@ _STATISTICS = "statistics of a batch normalisation"
 
 def _instance_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
     """``scale (x - mean) / sqrt(var + eps) + bias``, mean and variance over the space of each channel."""
-    x, scale, bias = node.inputs
-    if x.shape is None:
+    x, scale, bias = operands(node)
+    if (dimensions := rank(x)) is None:
         return None
     _mark_parameters(scale, bias)
-    space = list(range(2, len(x.shape)))
+    space = list(range(2, dimensions))
     centred = w.op.Sub(x, w.reduce("ReduceMean", x, space))
     variance = w.reduce("ReduceMean", w.op.Mul(centred, centred), space)
     deviation = w.op.Sqrt(w.op.Add(variance, attribute(node, "epsilon", 1e-5)))
@@ -57,46 +57,45 @@ def _mark_parameters(scale: ir.Value, bias: ir.Value) -> None:
 
 def _by_channel(w: Writer, vector: ir.Value, x: ir.Value) -> ir.Value:
     """Shape a value for each channel so that it is broadcast along axis 1 of `x`."""
-    trailing = list(range(1, len(x.shape) - 1))
+    trailing = list(range(1, (rank(x) or 0) - 1))
     return w.op.Unsqueeze(vector, trailing) if trailing else vector
 
 
 def _dropout(w: Writer, node: ir.Node) -> ir.Value | None:
-    """Nothing at all, where it is not in training mode and nobody reads the mask."""
+    """``x``, where it is not in training mode and nobody reads the mask."""
     training = node.inputs[2] if len(node.inputs) > 2 else None
     if training is not None and (constant(training) is None or constant(training)):
         return None
     if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
         return None
-    return node.inputs[0]
+    return first(node)
 
 
 def _transpose(w: Writer, node: ir.Node) -> ir.Value | None:
-    """The same with an explicit permutation, where there is none and the rank is known."""
-    x = node.inputs[0]
-    if attribute(node, "perm") is not None or x.shape is None:
+    """Give the permutation explicitly, where it is not given and the rank is known."""
+    dimensions = rank(first(node))
+    if attribute(node, "perm") is not None or dimensions is None:
         return None
-    return w.op.Transpose(x, perm=list(reversed(range(len(x.shape)))))
+    return w.op.Transpose(first(node), perm=list(reversed(range(dimensions))))
 
 
 def _matmul(w: Writer, node: ir.Node) -> ir.Value | None:
-    """A product with a vector of weights as a product with a matrix of one column."""
-    left, right = node.inputs
-    if constant(right) is None or right.shape is None or len(right.shape) != 1 or left.shape is None:
-        return None
-    if len(left.shape) < 2:
+    """Multiply by a matrix of one column instead of by a vector."""
+    left, right = operands(node)
+    if rank(right) != 1 or (rank(left) or 0) < 2:
         return None
     return w.op.Squeeze(w.op.MatMul(left, w.op.Unsqueeze(right, [1])), [-1])
 
 
 def _global_max_pool(w: Writer, node: ir.Node) -> ir.Value | None:
-    """The first of the largest elements over the space of each channel; gradients go to that one."""
-    x = node.inputs[0]
-    if x.shape is None or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+    """Take the first of the largest elements over the space of each channel; gradients go to that one."""
+    x = first(node)
+    dimensions = rank(x)
+    if dimensions is None or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
         return None
     rows = w.op.Reshape(x, [0, 0, -1])
     largest, _ = w.op.TopK(rows, [1], axis=2, _outputs=2)
-    return w.op.Reshape(largest, [0, 0] + [1] * (len(x.shape) - 2))
+    return w.op.Reshape(largest, [0, 0] + [1] * (dimensions - 2))
 
 
 #: What replaces layers of the standard domain.

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxsgd.graph.labels import class_labels, label_tensor, pick_binary_label
 from onnxsgd.graph.lower_reductions import divide_by_norm
 from onnxsgd.graph.lower_svm import SVM_RULES
-from onnxsgd.graph.rewriting import Table, Writer, attribute, constant
+from onnxsgd.graph.rewriting import Table, Writer, attribute, constant, first, operands, rank
 
 __all__ = ["ML_RULES"]
 
@@ -69,13 +69,13 @@ def _mirror(w: Writer, score: ir.Value, link: str) -> ir.Value:
 
 def _gemm(w: Writer, node: ir.Node, coef: np.ndarray, intercept: np.ndarray) -> ir.Value:
     return w.op.Gemm(
-        w.as_float(node.inputs[0]), w.tensor("coef", coef.T.copy()), w.tensor("intercept", intercept)
+        w.as_float(first(node)), w.tensor("coef", coef.T.copy()), w.tensor("intercept", intercept)
     )
 
 
 def _scaler(w: Writer, node: ir.Node) -> ir.Value:
     """``(X - offset) * scale``; both were fitted without the target, so they are no parameters."""
-    x = w.as_float(node.inputs[0])
+    x = w.as_float(first(node))
     for name, op_type in [("offset", w.op.Sub), ("scale", w.op.Mul)]:
         if attribute(node, name):
             array = np.array(attribute(node, name), np.float32)
@@ -85,7 +85,7 @@ def _scaler(w: Writer, node: ir.Node) -> ir.Value:
 
 def _normalizer(w: Writer, node: ir.Node) -> ir.Value:
     """Divide each row by its norm; a row whose norm is zero stays as it is."""
-    x = w.as_float(node.inputs[0])
+    x = w.as_float(first(node))
     norm = attribute(node, "norm", "MAX")
     if norm != "MAX":
         return divide_by_norm(w, x, axis=1, p=1 if norm == "L1" else 2)
@@ -94,19 +94,19 @@ def _normalizer(w: Writer, node: ir.Node) -> ir.Value:
 
 
 def _feature_extractor(w: Writer, node: ir.Node) -> ir.Value | None:
-    """A Gather of columns, where the columns are constant and the data has rows."""
-    data, columns = node.inputs[0], constant(node.inputs[1])
-    if columns is None or data.shape is None or len(data.shape) < 2:
+    """Gather columns, where these are constant and the data has rows."""
+    data, columns = first(node), constant(node.inputs[1])
+    if columns is None or (rank(data) or 0) < 2:
         return None
     return w.op.Gather(data, w.tensor("columns", columns.reshape(-1).astype(np.int64)), axis=-1)
 
 
 def _feature_vectorizer(w: Writer, node: ir.Node) -> ir.Value | None:
-    """A Concat of columns, where each input is as wide as the attribute says (else it would be padded)."""
-    widths = [None if value.shape is None else value.shape[-1] for value in node.inputs]
+    """Put columns side by side, where each input is as wide as the attribute says (else it is padded)."""
+    widths = [None if value.shape is None else value.shape[-1] for value in operands(node)]
     if widths != list(attribute(node, "inputdimensions", ())):
         return None
-    return w.op.Concat(*(w.as_float(value) for value in node.inputs), axis=1)
+    return w.op.Concat(*(w.as_float(value) for value in operands(node)), axis=1)
 
 
 #: What replaces the operators of ``ai.onnx.ml``.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.rewriting import Rule, Table, Writer, attribute, constant
+from onnxsgd.graph.rewriting import Rule, Table, Writer, attribute, constant, first, operands, rank
 
 __all__ = ["REDUCTION_RULES", "divide_by_norm"]
 
@@ -25,22 +26,22 @@ def divide_by_norm(w: Writer, x: ir.Value, axis: int, p: int) -> ir.Value:
 
 def _lp_normalization(w: Writer, node: ir.Node) -> ir.Value:
     """``x / (sum |x|^p)^(1/p)`` along an axis; zeros stay zeros."""
-    return divide_by_norm(w, node.inputs[0], attribute(node, "axis", -1), attribute(node, "p", 2))
+    return divide_by_norm(w, first(node), attribute(node, "axis", -1), attribute(node, "p", 2))
 
 
 def _sum(w: Writer, node: ir.Node) -> ir.Value:
-    """One addition after the other; a sum of one term is that term."""
-    return reduce(w.op.Add, node.inputs)
+    """``x + y + ...``; a sum of one term is that term."""
+    return reduce(w.op.Add, operands(node))
 
 
 def _mean(w: Writer, node: ir.Node) -> ir.Value:
-    """The sum, divided by the number of terms."""
-    return w.op.Div(reduce(w.op.Add, node.inputs), float(len(node.inputs)))
+    """``(x + y + ...) / n``."""
+    return w.op.Div(reduce(w.op.Add, operands(node)), float(len(node.inputs)))
 
 
 def _pow(w: Writer, node: ir.Node) -> ir.Value | None:
-    """A square as a product; an integer exponent as one of the type of the base."""
-    base, exponent = node.inputs
+    """``x x`` for a square; an integer exponent gets the type of the base."""
+    base, exponent = operands(node)
     if (array := constant(exponent)) is not None and array.ndim == 0 and array == 2:
         return w.op.Mul(base, base)
     if exponent.dtype not in (ir.DataType.INT32, ir.DataType.INT64) or base.dtype not in REAL_TYPES:
@@ -51,19 +52,19 @@ def _pow(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _reduce_l1(w: Writer, node: ir.Node) -> ir.Value | None:
-    """The sum of the absolute values."""
-    return None if (axes := _axes(node)) is None else _total(w, w.op.Abs(node.inputs[0]), axes, node)
+    """``sum(|x|)``."""
+    return None if (axes := _axes(node)) is None else _total(w, w.op.Abs(first(node)), axes, node)
 
 
 def _reduce_sum_square(w: Writer, node: ir.Node) -> ir.Value | None:
-    """The sum of the squares."""
-    x = node.inputs[0]
+    """``sum(x x)``."""
+    x = first(node)
     return None if (axes := _axes(node)) is None else _total(w, w.op.Mul(x, x), axes, node)
 
 
 def _reduce_log_sum(w: Writer, node: ir.Node) -> ir.Value | None:
-    """The logarithm of the sum."""
-    return None if (axes := _axes(node)) is None else w.op.Log(_total(w, node.inputs[0], axes, node))
+    """``log(sum(x))``."""
+    return None if (axes := _axes(node)) is None else w.op.Log(_total(w, first(node), axes, node))
 
 
 def _total(w: Writer, x: ir.Value, axes: list[int], node: ir.Node) -> ir.Value:
@@ -72,8 +73,8 @@ def _total(w: Writer, x: ir.Value, axes: list[int], node: ir.Node) -> ir.Value:
 
 def _extremum(largest: int) -> Rule:
     def rule(w: Writer, node: ir.Node) -> ir.Value | None:
-        """The first of the best elements, found along one axis after the other; gradients go to that one."""
-        x, axes = node.inputs[0], _axes(node)
+        """Take the first of the best elements, one axis after the other; gradients go to that one."""
+        x, axes = first(node), _axes(node)
         if axes is None or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
             return None
         for axis in axes:
@@ -84,14 +85,13 @@ def _extremum(largest: int) -> Rule:
 
 
 def _reduce_prod(w: Writer, node: ir.Node) -> ir.Value | None:
-    """One multiplication after the other, along axes whose length is known and small."""
-    x, axes = node.inputs[0], _axes(node)
-    if axes is None or any(not isinstance(x.shape[axis], int) for axis in axes):
+    """Multiply slices, along axes whose length is known and small."""
+    x, axes = first(node), _axes(node)
+    sizes = [] if axes is None or x.shape is None else [x.shape[axis] for axis in axes]
+    known = [size for size in sizes if isinstance(size, int)]
+    if axes is None or len(known) < len(axes) or math.prod(known) > _LONGEST_PRODUCT:
         return None
-    if np.prod([x.shape[axis] for axis in axes]) > _LONGEST_PRODUCT:
-        return None
-    sizes = [x.shape[axis] for axis in axes]
-    for axis, size in zip(axes, sizes, strict=True):
+    for axis, size in zip(axes, known, strict=True):
         slices = [w.op.Slice(x, [i], [i + 1], [axis]) for i in range(size)]
         x = reduce(w.op.Mul, slices)
     return x if attribute(node, "keepdims", 1) else w.op.Squeeze(x, axes)
@@ -99,8 +99,8 @@ def _reduce_prod(w: Writer, node: ir.Node) -> ir.Value | None:
 
 def _axes(node: ir.Node) -> list[int] | None:
     """Return the axes that a reduction takes, all of them where it names none; None if they are not known."""
-    x = node.inputs[0]
-    if x.shape is None:
+    dimensions = rank(first(node))
+    if dimensions is None:
         return None
     given = attribute(node, "axes")
     if given is None and len(node.inputs) > 1 and node.inputs[1] is not None:
@@ -108,8 +108,8 @@ def _axes(node: ir.Node) -> list[int] | None:
             return None
         given = array.reshape(-1).tolist()
     if not given:
-        return None if attribute(node, "noop_with_empty_axes", 0) else list(range(len(x.shape)))
-    return [int(axis) % len(x.shape) for axis in given]
+        return None if attribute(node, "noop_with_empty_axes", 0) else list(range(dimensions))
+    return [int(axis) % dimensions for axis in given]
 
 
 #: What replaces sums, powers, norms and reductions of the standard domain.

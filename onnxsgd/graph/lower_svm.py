@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.labels import class_labels, pick_binary_label
-from onnxsgd.graph.rewriting import Table, Writer, attribute
+from onnxsgd.graph.rewriting import Table, Writer, attribute, first
 
 __all__ = ["SVM_RULES"]
 
@@ -24,7 +24,7 @@ def _regressor(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _classifier(w: Writer, node: ir.Node) -> list[ir.Value] | None:
-    """Label and scores of two classes; several classes, which vote in pairs, and probabilities are left alone.
+    """Labels and scores of two classes; not several classes, which vote in pairs, and no probabilities.
 
     The runtime's score s is positive for the FIRST class, and it returns (-s, s). The layer written here
     computes z = -s, which is positive for the second class, as in scikit-learn.
@@ -40,7 +40,7 @@ def _classifier(w: Writer, node: ir.Node) -> list[ir.Value] | None:
 
 def _kernel_layer(w: Writer, node: ir.Node, count: int, sign: float) -> ir.Value:
     """Write ``sign * (K @ dual_coef + rho)``; for the linear kernel the two products become one."""
-    x = w.as_float(node.inputs[0])
+    x = w.as_float(first(node))
     vectors = np.array(attribute(node, "support_vectors"), np.float32).reshape(count, -1)
     dual = sign * np.array(attribute(node, "coefficients"), np.float64).reshape(count, 1)
     intercept = w.tensor("intercept", (sign * np.array(attribute(node, "rho")[:1])).astype(np.float32))

@@ -1,4 +1,4 @@
-"""A fitted estimator in the form that the converters take, predicting the same; the user's object is not changed."""
+"""Fitted estimators in the form that the converters take; what they predict stays the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def prepare(estimator: Any, *, by_position: bool) -> Any:
 
 
 def split_target_transformer(estimator: Any) -> tuple[Any, Any]:
-    """Return the estimator without a TransformedTargetRegressor at its end, and what that does to the target."""
+    """Return the estimator without a TransformedTargetRegressor at its end, and the transformer of that."""
     if isinstance(estimator, TransformedTargetRegressor):
         return estimator.regressor_, estimator.transformer_
     if isinstance(estimator, Pipeline):

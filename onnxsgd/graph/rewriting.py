@@ -12,7 +12,18 @@ from onnxscript import GraphBuilder
 
 from onnxsgd.graph.model import FROZEN, graph_names, unique_name
 
-__all__ = ["Rule", "Table", "Writer", "attribute", "constant", "extend", "rewrite"]
+__all__ = [
+    "Rule",
+    "Table",
+    "Writer",
+    "attribute",
+    "constant",
+    "extend",
+    "first",
+    "operands",
+    "rank",
+    "rewrite",
+]
 
 
 @dataclass(frozen=True)
@@ -97,8 +108,23 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
     return value.const_value.numpy()
 
 
+def operands(node: ir.Node) -> list[ir.Value]:
+    """Return the inputs of `node` that are there."""
+    return [value for value in node.inputs if value is not None]
+
+
+def first(node: ir.Node) -> ir.Value:
+    """Return the first input of `node`."""
+    return operands(node)[0]
+
+
+def rank(value: ir.Value) -> int | None:
+    """Return the number of dimensions of `value`, None if it is not known."""
+    return None if value.shape is None else len(value.shape)
+
+
 def extend(graph: ir.Graph, name: str, write: Callable[[Writer], ir.Value]) -> ir.Value:
-    """Add what `write` writes at the end of `graph`, its result under a free name like `name`; return that."""
+    """Add what `write` writes to the end of `graph`; return its result, under a free name like `name`."""
     names = graph_names(graph)
     scratch, writer = _blank(graph)
     result = write(writer)
@@ -131,7 +157,7 @@ def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[
 
 
 def _blank(graph: ir.Graph) -> tuple[ir.Graph, Writer]:
-    """Return a graph to write on: a builder counts the nodes of its graph to name values, and would repeat names."""
+    """Return a graph to write on: on `graph` itself, the builder would use names that are there already."""
     scratch = ir.Graph([], [], nodes=[], opset_imports=dict(graph.opset_imports), name="scratch")
     return scratch, Writer(GraphBuilder(scratch).op, scratch.opset_imports[""])
 
@@ -144,7 +170,7 @@ def _move(
     base: str,
     names: set[str],
 ) -> None:
-    """Take `nodes` off `scratch`, its initializers over to `graph`; name all values, those in `given` as it says."""
+    """Take `nodes` off `scratch` and its initializers to `graph`; name all values, some as `given` says."""
     scratch.remove(nodes)
     for node in nodes:
         node.metadata_props.clear()

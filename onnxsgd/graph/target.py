@@ -41,7 +41,8 @@ def add_inverse_transform(model: ir.Model, transformer: Any) -> None:
     if write is None:
         known = ", ".join(sorted(kind.__name__ for kind in _INVERSES))
         raise UnsupportedError(
-            f"A TransformedTargetRegressor with {transformer!r} cannot be converted; its transformer may be: {known}."
+            f"A TransformedTargetRegressor with {transformer!r} cannot be converted; its transformer "
+            f"may be one of {known}."
         )
     (output,) = model.graph.outputs
     name = str(output.name)
@@ -55,9 +56,9 @@ def _affine(factor: str | None, offset: str | None) -> Callable[[Writer, ir.Valu
 
     def write(w: Writer, x: ir.Value, transformer: Any) -> ir.Value:
         for attribute, op in ((factor, w.op.Mul), (offset, w.op.Add)):
-            array = None if attribute is None else getattr(transformer, attribute, None)
+            array = getattr(transformer, attribute or "", None)
             if array is not None:
-                x = op(x, _tensor(w, attribute.rstrip("_"), array))
+                x = op(x, _tensor(w, str(attribute).rstrip("_"), array))
         return x
 
     return write
@@ -75,7 +76,8 @@ def _function(w: Writer, x: ir.Value, transformer: Any) -> ir.Value:
     if function not in _FUNCTIONS or transformer.inv_kw_args:
         known = ", ".join(sorted(f"numpy.{entry.__name__}" for entry in _FUNCTIONS if entry is not None))
         raise UnsupportedError(
-            f"A TransformedTargetRegressor with inverse_func={function!r} cannot be converted; it may be: {known}."
+            f"A TransformedTargetRegressor with inverse_func={function!r} cannot be converted; it may be "
+            f"one of {known}."
         )
     return _FUNCTIONS[function](w, x)
 

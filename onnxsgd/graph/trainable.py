@@ -155,14 +155,12 @@ def describe_node(node: ir.Node) -> str:
 
 
 def _check_names(trainable: str | Sequence[str], initializers: Iterable[str]) -> set[str]:
-    names = [trainable] if isinstance(trainable, str) else trainable
-    try:
-        names = list(names)
-    except TypeError:
-        names = [None]
-    if not all(isinstance(name, str) for name in names):
+    given = [trainable] if isinstance(trainable, str) else trainable
+    names = list(given) if isinstance(given, Iterable) else []
+    if not isinstance(given, Iterable) or not all(isinstance(name, str) for name in names):
         raise ParameterTypeError(
-            f"trainable={trainable!r} is not accepted: it must be None, names of tensors, or a callable on names."
+            f"trainable={trainable!r} is not accepted: it must be None, names of tensors, or a callable on "
+            "names."
         )
     if not names:
         raise ParameterError("trainable names no tensor: nothing to train.")
@@ -190,10 +188,13 @@ def _nothing_to_train(model: ir.Model, flow: GradientFlow) -> str:
         return f"The graph has weights, and none can be trained: {flow.complaint(blocked[0])}."
     if flow.reasons:
         node, reason = next(iter(flow.reasons.items()))
-        return f"The graph has no weights that can be trained. It holds {describe_node(node)}, and {reason.rstrip('.')}."
+        place = describe_node(node)
+        return f"The graph has no weights that can be trained. It holds {place}, and {reason.rstrip('.')}."
     if weights:
         return f"The graph has weights, and {flow.complaint(weights[0])}: nothing to train."
-    return "The graph has no weights: nothing to train. A new layer on top of it (head='linear') can be trained."
+    return (
+        "The graph has no weights: nothing to train. A new layer on top of it (head='linear') can be trained."
+    )
 
 
 def _read_by(node: ir.Node) -> Iterator[ir.Value]:

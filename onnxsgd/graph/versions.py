@@ -62,7 +62,9 @@ def _merge_imports(model: onnx.ModelProto) -> None:
         versions[domain] = max(entry.version, versions.get(domain, 0))
     versions.setdefault("", _DEFAULT_OPSET)
     del model.opset_import[:]
-    model.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in versions.items())
+    model.opset_import.extend(
+        onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()
+    )
 
 
 def _upgrade(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
@@ -88,8 +90,8 @@ def _check_same_meaning(graph: onnx.GraphProto, domain: str, version: int, older
         own = "" if node.domain == "ai.onnx" else node.domain
         if own == domain and not _means_the_same(node, domain, version, older):
             raise UnsupportedError(
-                f"Node {node.name!r}, a {node.op_type} of opset {version}, does not exist like that in opset {older}, "
-                "the newest that the runtime reads: export the model for that opset."
+                f"Node {node.name!r}, a {node.op_type} of opset {version}, does not exist like that in opset "
+                f"{older}, the newest that the runtime reads: export the model for that opset."
             )
 
 
@@ -100,5 +102,7 @@ def _means_the_same(node: onnx.NodeProto, domain: str, version: int, older: int)
         return False
     attributes = {attribute.name for attribute in node.attribute}
     return new.since_version == old.since_version or (
-        attributes <= set(old.attributes) and len(node.input) <= old.max_input and len(node.output) <= old.max_output
+        attributes <= set(old.attributes)
+        and len(node.input) <= old.max_input
+        and len(node.output) <= old.max_output
     )
