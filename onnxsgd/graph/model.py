@@ -10,6 +10,8 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
+from onnxsgd.exceptions import GraphError
+
 __all__ = [
     "FROZEN",
     "PARAMETER",

@@ -1,0 +1,91 @@
+"""Losses, each as two short ONNX formulas: the value and its gradient.
+
+A loss compares `y_true` and `raw_prediction`, two tensors of shape [n_samples, n_outputs] and of the
+same real type, element by element or row by row. How rows and samples are summed and weighted is not
+its business. `op` builds ONNX operators by name (``op.Sub(a, b)``); a Python number among the operands
+becomes a constant of the other operand's type.
+
+To write a loss of your own, derive from :class:`Loss` and give `value`; `gradient` may be left out, the
+engine differentiates `value` then. :func:`onnxsgd.testing.check_gradients` compares the two numerically.
+
+Where a loss has a kink the derivative is the one that scikit-learn's ``SGDRegressor`` and
+``SGDClassifier`` use, so that weights follow theirs step by step.
+"""
+
+from __future__ import annotations
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from onnxsgd.losses._base import Loss
+from onnxsgd.losses._classification import (
+    CrossEntropy,
+    Hinge,
+    LogLoss,
+    ModifiedHuber,
+    Perceptron,
+    SquaredHinge,
+)
+from onnxsgd.losses._regression import (
+    AbsoluteError,
+    Elastic,
+    EpsilonInsensitive,
+    Huber,
+    Quantile,
+    SquaredEpsilonInsensitive,
+    SquaredError,
+)
+
+__all__ = [
+    "CLASSIFICATION_LOSSES",
+    "REGRESSION_LOSSES",
+    "AbsoluteError",
+    "CrossEntropy",
+    "Elastic",
+    "EpsilonInsensitive",
+    "Hinge",
+    "Huber",
+    "LogLoss",
+    "Loss",
+    "ModifiedHuber",
+    "Perceptron",
+    "Quantile",
+    "SquaredEpsilonInsensitive",
+    "SquaredError",
+    "SquaredHinge",
+    "make_loss",
+]
+
+#: The losses that ``OnnxSGDRegressor(loss=...)`` accepts by name.
+REGRESSION_LOSSES: dict[str, type[Loss]] = {
+    "squared_error": SquaredError,
+    "absolute_error": AbsoluteError,
+    "elastic": Elastic,
+    "huber": Huber,
+    "epsilon_insensitive": EpsilonInsensitive,
+    "squared_epsilon_insensitive": SquaredEpsilonInsensitive,
+    "quantile": Quantile,
+}
+
+#: The losses that ``OnnxSGDClassifier(loss=...)`` accepts by name.
+CLASSIFICATION_LOSSES: dict[str, type[Loss]] = {
+    "log_loss": LogLoss,
+    "hinge": Hinge,
+    "squared_hinge": SquaredHinge,
+    "modified_huber": ModifiedHuber,
+    "perceptron": Perceptron,
+    "squared_error": SquaredError,
+    "huber": Huber,
+    "epsilon_insensitive": EpsilonInsensitive,
+    "squared_epsilon_insensitive": SquaredEpsilonInsensitive,
+}
+
+
+def make_loss(loss: str | Loss, table: dict[str, type[Loss]], epsilon: float) -> Loss:
+    """Return `loss` as an object; `epsilon` is the parameter of those losses in `table` that have one."""
+    if isinstance(loss, Loss):
+        return loss
+    cls = table[loss]
+    takes_epsilon = any(field.name == "epsilon" for field in fields(cls))  # type: ignore[arg-type]
+    return cls(epsilon=epsilon) if takes_epsilon else cls()  # type: ignore[call-arg]

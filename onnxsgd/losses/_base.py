@@ -1,0 +1,61 @@
+"""What every loss is, and what formulas share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["Loss", "Targets", "clip", "indicator", "set_number"]
+
+Targets = Literal["real", "sign", "indicator"]
+
+
+class Loss(ABC):
+    """Base class of the losses.
+
+    Attributes
+    ----------
+    targets : {"real", "sign", "indicator"}
+        What `y_true` holds: any real number (regression), -1 and +1 (margin losses), or 0 and 1.
+    probabilities : {None, "sigmoid", "softmax", "modified_huber"}
+        How raw predictions become probabilities; None where they do not.
+    """
+
+    targets: ClassVar[Targets] = "real"
+    probabilities: ClassVar[str | None] = None
+
+    @abstractmethod
+    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        """Build the loss: [n_samples, n_outputs], or [n_samples, 1] where outputs are summed already."""
+
+    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value | None:
+        """Build the derivative of the loss by `raw_prediction`, of the same shape; None: by the engine."""
+        return None
+
+
+def clip(op: Any, value: ir.Value, lower: float, upper: float) -> ir.Value:
+    return op.Min(op.Max(value, lower), upper)
+
+
+def indicator(op: Any, condition: ir.Value, like: ir.Value) -> ir.Value:
+    # Not CastLike: it needs opset 15.
+    return op.Cast(condition, to=like.dtype)
+
+
+def set_number(loss: Loss, name: str, legal: Callable[[float], bool], expected: str) -> None:
+    """Check a parameter of `loss`, and make a Python float of it: formulas take no numpy scalars."""
+    given = getattr(loss, name)
+    if not isinstance(given, Real):
+        raise ParameterTypeError(f"{name}={given!r} is not accepted: it must be {expected}.")
+    number = float(given)
+    if not (math.isfinite(number) and legal(number)):
+        raise ParameterError(f"{name}={given!r} is not accepted: it must be {expected}.")
+    object.__setattr__(loss, name, number)

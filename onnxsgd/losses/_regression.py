@@ -1,0 +1,225 @@
+"""Losses whose target is any real number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.losses._base import Loss, clip, indicator, set_number
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = [
+    "AbsoluteError",
+    "Elastic",
+    "EpsilonInsensitive",
+    "Huber",
+    "Quantile",
+    "SquaredEpsilonInsensitive",
+    "SquaredError",
+]
+
+
+@dataclass(frozen=True)
+class SquaredError(Loss):
+    """Half the squared error, the usual choice for regression.
+
+    ::
+
+        value = (raw_prediction - y_true)^2 / 2
+        gradient = raw_prediction - y_true
+    """
+
+    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        residual = op.Sub(raw_prediction, y_true)
+        return op.Mul(op.Mul(residual, residual), 0.5)
+
+    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        return op.Sub(raw_prediction, y_true)
+
+
+@dataclass(frozen=True)
+class AbsoluteError(Loss):
+    """Absolute error: the median instead of the mean, robust to outliers.
+
+    ::
+
+        value = |raw_prediction - y_true|
+        gradient = sign(raw_prediction - y_true), 0 at 0
+    """
+
+    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        return op.Abs(op.Sub(raw_prediction, y_true))
+
+    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        return op.Sign(op.Sub(raw_prediction, y_true))
+
+
+@dataclass(frozen=True)
+class Elastic(Loss):
+    """A mixture of absolute and squared error.
+
+    ::
+
+        value = l1_weight |r| + l2_weight r^2,  r = raw_prediction - y_true
+        gradient = l1_weight sign(r) + 2 l2_weight r
+
+    Parameters
+    ----------
+    l1_weight, l2_weight : float, default=0.5
+        Weights of the two errors, not negative and not both zero.
+    """
+
+    l1_weight: float = 0.5
+    l2_weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("l1_weight", "l2_weight"):
+            set_number(self, name, lambda weight: weight >= 0, "a number >= 0")
+        if self.l1_weight == 0 and self.l2_weight == 0:
+            raise ParameterError("l1_weight and l2_weight are both 0: at least one must be > 0.")
+
+    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        residual = op.Sub(raw_prediction, y_true)
+        return op.Add(
+            op.Mul(op.Abs(residual), self.l1_weight), op.Mul(op.Mul(residual, residual), self.l2_weight)
+        )
+
+    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        residual = op.Sub(raw_prediction, y_true)
+        return op.Add(op.Mul(op.Sign(residual), self.l1_weight), op.Mul(residual, 2.0 * self.l2_weight))
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    """Squared error for small residuals, absolute error for large ones.
+
+    ::
+
+        value = r^2 / 2                        where |r| <= epsilon,  r = raw_prediction - y_true
+                epsilon |r| - epsilon^2 / 2    elsewhere
+        gradient = clip(r, -epsilon, epsilon)
+
+    Parameters
+    ----------
+    epsilon : float, default=0.1
+        Where the loss becomes linear, in the unit of y, > 0.
+
+    References
+    ----------
+    P. J. Huber, "Robust Estimation of a Location Parameter", Annals of Mathematical Statistics 35, 1964.
+    """
+
+    epsilon: float = 0.1
+
+    def __post_init__(self) -> None:
+        set_number(self, "epsilon", lambda epsilon: epsilon > 0, "a number > 0")
+
+    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        residual = op.Sub(raw_prediction, y_true)
+        size = op.Abs(residual)
+        linear = op.Sub(op.Mul(size, self.epsilon), 0.5 * self.epsilon**2)
+        large = op.Greater(size, self.epsilon)
+        return op.Where(large, linear, op.Mul(op.Mul(residual, residual), 0.5))
+
+    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        return clip(op, op.Sub(raw_prediction, y_true), -self.epsilon, self.epsilon)
+
+
+@dataclass(frozen=True)
+class EpsilonInsensitive(Loss):
+    """Absolute error beyond a tolerance, the loss of linear support vector regression.
+
+    ::
+
+        value = max(0, |r| - epsilon),  r = raw_prediction - y_true
+        gradient = sign(r) where |r| > epsilon, 0 elsewhere
+
+    Parameters
+    ----------
+    epsilon : float, default=0.1
+        Residuals up to this size, in the unit of y, cost nothing, >= 0.
+    """
+
+    epsilon: float = 0.1
+
+    def __post_init__(self) -> None:
+        set_number(self, "epsilon", lambda epsilon: epsilon >= 0, "a number >= 0")
+
+    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        return _excess(op, op.Sub(raw_prediction, y_true), self.epsilon)
+
+    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        residual = op.Sub(raw_prediction, y_true)
+        beyond = op.Greater(op.Abs(residual), self.epsilon)
+        return op.Mul(op.Sign(residual), indicator(op, beyond, raw_prediction))
+
+
+@dataclass(frozen=True)
+class SquaredEpsilonInsensitive(Loss):
+    """Squared error beyond a tolerance.
+
+    ::
+
+        value = max(0, |r| - epsilon)^2,  r = raw_prediction - y_true
+        gradient = 2 sign(r) max(0, |r| - epsilon)
+
+    Parameters
+    ----------
+    epsilon : float, default=0.1
+        Residuals up to this size, in the unit of y, cost nothing, >= 0.
+    """
+
+    epsilon: float = 0.1
+
+    def __post_init__(self) -> None:
+        set_number(self, "epsilon", lambda epsilon: epsilon >= 0, "a number >= 0")
+
+    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        excess = _excess(op, op.Sub(raw_prediction, y_true), self.epsilon)
+        return op.Mul(excess, excess)
+
+    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        residual = op.Sub(raw_prediction, y_true)
+        return op.Mul(op.Mul(op.Sign(residual), 2.0), _excess(op, residual, self.epsilon))
+
+
+@dataclass(frozen=True)
+class Quantile(Loss):
+    """The pinball loss, whose minimum is a quantile of y.
+
+    ::
+
+        value = quantile r            where r >= 0,  r = y_true - raw_prediction
+                (quantile - 1) r      elsewhere
+        gradient = -quantile where r >= 0, 1 - quantile elsewhere
+
+    Parameters
+    ----------
+    quantile : float, default=0.5
+        The quantile to predict, strictly between 0 and 1.
+
+    References
+    ----------
+    R. Koenker, G. Bassett, "Regression Quantiles", Econometrica 46, 1978.
+    """
+
+    quantile: float = 0.5
+
+    def __post_init__(self) -> None:
+        set_number(self, "quantile", lambda q: 0 < q < 1, "a number strictly between 0 and 1")
+
+    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        residual = op.Sub(y_true, raw_prediction)
+        over = op.Less(residual, 0.0)
+        return op.Where(over, op.Mul(residual, self.quantile - 1.0), op.Mul(residual, self.quantile))
+
+    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        over = op.Greater(raw_prediction, y_true)
+        return op.Sub(indicator(op, over, raw_prediction), self.quantile)
+
+
+def _excess(op: Any, residual: ir.Value, epsilon: float) -> ir.Value:
+    return op.Relu(op.Sub(op.Abs(residual), epsilon))
