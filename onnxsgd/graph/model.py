@@ -41,7 +41,15 @@ def to_ir(model: onnx.ModelProto) -> ir.Model:
 
     A ZipMap, which makes a list of dictionaries from a matrix, becomes an Identity, and its output that
     matrix: ``onnx_ir`` knows no dictionaries, and nothing can be trained on them.
+
+    Raises
+    ------
+    GraphError
+        If the graph has sparse initializers, which ``onnx_ir`` would lose.
     """
+    if model.graph.sparse_initializer:
+        name = model.graph.sparse_initializer[0].values.name
+        raise GraphError(f"The initializer {name!r} is sparse, which is not supported: make it dense first.")
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for node in copy.graph.node:

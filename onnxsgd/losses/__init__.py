@@ -14,11 +14,9 @@ Where a loss has a kink the derivative is the one that scikit-learn's ``SGDRegre
 
 from __future__ import annotations
 
-from __future__ import annotations
-
 from dataclasses import fields
 
-from onnxsgd.losses._base import Loss
+from onnxsgd.losses._base import Loss, Targets
 from onnxsgd.losses._classification import (
     CrossEntropy,
     Hinge,
@@ -54,6 +52,7 @@ __all__ = [
     "SquaredEpsilonInsensitive",
     "SquaredError",
     "SquaredHinge",
+    "Targets",
     "make_loss",
 ]
 
