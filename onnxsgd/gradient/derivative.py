@@ -1,5 +1,168 @@
-"""The gradient of a graph as a graph: the public function and its options."""
+"""The gradient of a graph as a graph: the function that users call."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import onnx
+import onnx_ir as ir
+
+from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
 from onnxsgd.gradient.forward_backward import forward_backward_model
+from onnxsgd.gradient.options import DerivativeOptions, check_options
+from onnxsgd.gradient.orttraining import check_opset
+from onnxsgd.gradient.seeds import fill_seeds, find_seeds, yield_seeds
+from onnxsgd.gradient.sources import Sources, select_sources
+from onnxsgd.graph.lower import lower_for_training
+from onnxsgd.graph.model import to_ir, to_proto
 
-__all__ = ["forward_backward_model"]
+__all__ = ["DerivativeOptions", "forward_backward_model", "onnx_derivative"]
+
+
+def onnx_derivative(
+    onx: onnx.ModelProto,
+    weights: Sequence[str] | None = None,
+    inputs: Sequence[str] | None = None,
+    options: DerivativeOptions = DerivativeOptions.Zero,
+    loss: str | None = None,
+    label: str | Sequence[str] | None = None,
+    path_name: str | os.PathLike[str] | None = None,
+    verbose: int = 0,
+) -> onnx.ModelProto:
+    """Return the gradient of a graph as a graph.
+
+    For outputs ``y``, and gradients ``y_grad`` that are fed for them, it computes for each weight or input
+    ``x`` ::
+
+        x_grad = sum over the outputs y of  (dy / dx)^T y_grad
+
+    Operators without a gradient that have an exact equivalent are rewritten first.
+
+    Parameters
+    ----------
+    onx : onnx.ModelProto
+        The graph, of opset 13 to 21. It is not changed.
+    weights : list of str or None, default=None
+        The initializers to differentiate for. None: all of real numbers (float16, float32, float64) that a
+        gradient reaches. They become inputs of the result; the others stay.
+    inputs : list of str or None, default=None
+        The inputs to differentiate for. None: all of real numbers that a gradient reaches. With the option
+        ``Loss``, the inputs or initializers to differentiate for, beside `weights` where these are given.
+    options : DerivativeOptions, default=DerivativeOptions.Zero
+        What the result takes and returns.
+    loss : str or None, default=None
+        With the option ``Loss``, the name of the output that is the loss.
+    label : str, list of str or None, default=None
+        With the option ``Loss``, the inputs that are no features: no gradient is computed for them.
+    path_name : str, path or None, default=None
+        Where the result is saved as well.
+    verbose : int, default=0
+        Above 0, a line that tells what the result is made of is printed.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Its IR version, metadata and opsets are those of `onx`. The gradient of ``x`` is called ``x_grad``.
+        The gradients of the inputs come first, then those of the weights; with the option ``Loss``, the loss
+        comes first, then the gradients of the weights, then those of the inputs.
+
+    Raises
+    ------
+    ParameterError
+        If a name is unknown, repeated or not that of real numbers, or options do not go together.
+    ParameterTypeError
+        If an argument is of another type.
+    NotTrainableError
+        If an operator between what is differentiated for and the outputs has no gradient.
+
+    Examples
+    --------
+    >>> import onnx
+    >>> from onnxsgd import onnx_derivative
+    >>> onx = onnx.parser.parse_model('''<ir_version: 9, opset_import: ["" : 18]>
+    ... g (float[N, 2] X) => (float[N, 1] Y) <float[2, 1] W = {1, 2}> { Y = MatMul(X, W) }''')
+    >>> gradient = onnx_derivative(onx)
+    >>> [value.name for value in gradient.graph.input]
+    ['X', 'W', 'Y_grad']
+    >>> [value.name for value in gradient.graph.output]
+    ['X_grad', 'W_grad']
+    """
+    check_options(options)
+    if not isinstance(onx, onnx.ModelProto):
+        raise ParameterTypeError(f"onx must be an onnx.ModelProto, not {type(onx).__name__}.")
+    model = to_ir(onx)
+    check_opset(model)
+    labels = _check_loss(model, options, loss, label)
+    lowered = lower_for_training(model)
+    if options == DerivativeOptions.Loss:
+        lowered.graph.outputs[:] = [value for value in lowered.graph.outputs if value.name == loss]
+    sources = select_sources(model, lowered, weights, inputs, labels, mixed=options == DerivativeOptions.Loss)
+    both = forward_backward_model(lowered, sources.weights, sources.inputs, engine="auto")
+    _arrange(both.graph, len(lowered.graph.outputs), sources, options)
+    _remove_dead_nodes(both.graph)
+    result = to_proto(both)
+    if path_name is not None:
+        onnx.save(result, os.fspath(path_name))
+    if verbose > 0:
+        print(_summary(result, sources))
+    return result
+
+
+def _check_loss(
+    model: ir.Model, options: DerivativeOptions, loss: str | None, label: str | Sequence[str] | None
+) -> list[str]:
+    """Check what only the option Loss takes; return the names of the labels."""
+    if options != DerivativeOptions.Loss:
+        if loss is not None or label is not None:
+            raise ParameterError("loss and label are only for options=DerivativeOptions.Loss.")
+        return []
+    if loss is None or label is None:
+        raise ParameterError(
+            "options=DerivativeOptions.Loss needs loss, the name of an output, and label, the name of an "
+            "input or several."
+        )
+    labels = [label] if isinstance(label, str) else list(label)
+    outputs = [str(value.name) for value in model.graph.outputs]
+    inputs = [str(value.name) for value in model.graph.inputs]
+    if loss not in outputs:
+        raise ParameterError(f"loss={loss!r} is not an output of the graph: it has {outputs}.")
+    for name in labels:
+        if name not in inputs:
+            raise ParameterError(f"label: {name!r} is not an input of the graph: it has {inputs}.")
+    return labels
+
+
+def _arrange(graph: ir.Graph, n_outputs: int, sources: Sources, options: DerivativeOptions) -> None:
+    """Give `graph`, which takes and returns everything, the inputs and outputs that `options` ask for."""
+    outputs, gradients = list(graph.outputs[:n_outputs]), list(graph.outputs[n_outputs:])
+    n_weights = len(sources.weights)
+    of_weights, of_inputs = gradients[:n_weights], gradients[n_weights:]
+    seeds = find_seeds(graph, outputs)
+    if options == DerivativeOptions.Loss:
+        graph.outputs[:] = [*outputs, *of_weights, *of_inputs]
+        fill_seeds(graph, seeds)
+    elif options == DerivativeOptions.KeepYieldOp:
+        graph.outputs[:] = [*of_inputs, *of_weights]
+        yield_seeds(graph, outputs, seeds)
+    elif DerivativeOptions.KeepOutputs in options:
+        graph.outputs[:] = [*of_inputs, *of_weights, *outputs]
+        if DerivativeOptions.FillGrad in options:
+            fill_seeds(graph, seeds)
+    else:
+        graph.outputs[:] = [*of_inputs, *of_weights]
+
+
+def _remove_dead_nodes(graph: ir.Graph) -> None:
+    """Remove the nodes that no output depends on. Initializers stay, used or not."""
+    for node in reversed(graph):
+        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            graph.remove(node, safe=True)
+
+
+def _summary(result: onnx.ModelProto, sources: Sources) -> str:
+    outputs = [value.name for value in result.graph.output]
+    return (
+        f"[onnx_derivative] {len(sources.weights)} weights, {len(sources.inputs)} inputs, "
+        f"{len(result.graph.node)} nodes, outputs {outputs}"
+    )

@@ -24,6 +24,8 @@ __all__ = ["differentiate", "differentiate_with_native"]
 #: What the builder puts behind a name for its gradient.
 _SUFFIX = "_grad"
 
+_MICROSOFT = "com.microsoft"
+
 
 def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -> ir.Model:
     """Return `model` with a backward pass; see :class:`~onnxsgd.gradient.engines.Engine` for the contract.
@@ -54,6 +56,9 @@ def differentiate_with_native(
     found = _add_results(graph, sources, gradients, seeds)
     graph.outputs[:] = [*targets, *found]
     graph.sort()
+    for node in graph:
+        if node.domain == _MICROSOFT:
+            graph.opset_imports.setdefault(_MICROSOFT, 1)
     for value, shape in declared:
         value.shape = shape or value.shape
     for given, derived in (*seeds.items(), *zip(sources, found, strict=True)):

@@ -1,0 +1,58 @@
+"""What is fed for the gradients of the outputs: inputs, ones, or an operator that waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd.graph.model import graph_names, unique_name
+
+__all__ = ["fill_seeds", "find_seeds", "yield_seeds"]
+
+
+def find_seeds(graph: ir.Graph, outputs: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
+    """Return, for each of `outputs` that has one, the input ``<output>_grad`` of `graph`."""
+    inputs = {value.name: value for value in graph.inputs}
+    return {y: inputs[f"{y.name}_grad"] for y in outputs if f"{y.name}_grad" in inputs}
+
+
+def fill_seeds(graph: ir.Graph, seeds: Mapping[ir.Value, ir.Value]) -> None:
+    """Replace the inputs `seeds` by ones of the shape of their outputs, in place."""
+    names = graph_names(graph)
+    for y, seed in seeds.items():
+        assert y.dtype is not None
+        one = ir.tensor(np.ones(1, y.dtype.numpy()))
+        shape = ir.node("Shape", [y])
+        ones = ir.node("ConstantOfShape", shape.outputs, {"value": one})
+        shape.outputs[0].name = unique_name(f"{y.name}_shape", names)
+        ones.outputs[0].name = unique_name(f"{seed.name}_filled", names)
+        ones.outputs[0].type, ones.outputs[0].shape = seed.type, seed.shape
+        graph.extend([shape, ones])
+        _replace_input(graph, seed, ones.outputs[0])
+    graph.sort()
+
+
+def yield_seeds(graph: ir.Graph, outputs: Sequence[ir.Value], seeds: Mapping[ir.Value, ir.Value]) -> None:
+    """Replace the inputs `seeds` by what an operator ``YieldOp`` returns that takes all of `outputs`, in place."""
+    missing = [index for index, y in enumerate(outputs) if y not in seeds]
+    attributes: dict[str, list[int]] = {"full_shape_outputs": list(range(len(outputs)))}
+    if missing:
+        attributes["non_differentiable_outputs"] = missing
+    node = ir.node(
+        "YieldOp", outputs, attributes, domain="com.microsoft", num_outputs=len(seeds), name="YieldOp"
+    )
+    graph.append(node)
+    graph.opset_imports.setdefault("com.microsoft", 1)
+    for seed, value in zip(seeds.values(), node.outputs, strict=True):
+        name = seed.name
+        value.type, value.shape = seed.type, seed.shape
+        _replace_input(graph, seed, value)
+        value.name = name
+    graph.sort()
+
+
+def _replace_input(graph: ir.Graph, value: ir.Value, replacement: ir.Value) -> None:
+    ir.convenience.replace_all_uses_with(value, replacement, replace_graph_outputs=True)
+    graph.inputs.remove(value)
