@@ -1,0 +1,269 @@
+"""The compiled step, the loop over batches, and the buffers between them."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import parser
+
+from onnxsgd.engine.batches import Batches
+from onnxsgd.engine.cache import CompiledCache
+from onnxsgd.engine.epoch import EpochRunner, build_epoch
+from onnxsgd.engine.fuse import fuse
+from onnxsgd.engine.runner import StepRunner, make_buffers
+from onnxsgd.engine.sessions import make_session, resolve_threads
+from onnxsgd.engine.step import StepSpec, build_step
+from onnxsgd.engine.update import WEIGHT
+from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.losses import CrossEntropy, SquaredError
+from onnxsgd.optimizers import SGD, Adam
+
+MLP = """
+<ir_version: 9, opset_import: ["" : 18]>
+mlp (float[N,5] X) => (float[N,K] Y) {
+    a = MatMul(X, W1)
+    b = Add(a, b1)
+    h = Relu(b)
+    Y = Gemm(h, W2, b2)
+}
+"""
+SHAPES = {"W1": (5, 12), "b1": (12,), "W2": (12, 3), "b2": (3,)}
+
+
+@pytest.fixture
+def weights():
+    rng = np.random.RandomState(0)
+    return {name: rng.normal(0, 0.5, shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+@pytest.fixture
+def model(weights):
+    proto = parser.parse_model(MLP)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
+    return to_ir(onnx.shape_inference.infer_shapes(proto))
+
+
+@pytest.fixture
+def data():
+    rng = np.random.RandomState(1)
+    X = rng.normal(size=(53, 5)).astype(np.float32)
+    y = np.eye(3, dtype=np.float32)[rng.randint(0, 3, 53)]
+    return Batches({"X": X}, y, rng.uniform(0.5, 2, 53), 8)
+
+
+def make_spec(loss=None, optimizer=None, **more):
+    settings = {
+        "weights": tuple(SHAPES), "penalised": frozenset({"W1", "W2"}), "loss": loss or CrossEntropy(),
+        "optimizer": optimizer or SGD(), "l1": False, "l2": True, "average": False, "batch_size": 8,
+        "n_outputs": 3, "engine": "portable",
+    }  # fmt: skip
+    return StepSpec(**settings | more)
+
+
+def runners(model, spec, weights):
+    step = build_step(model, spec)
+    session = make_session(step.model, 1)
+    buffers = make_buffers(session, step)
+    buffers.load({(name, WEIGHT): array for name, array in weights.items()})
+    loop = EpochRunner(make_session(build_epoch(step), 1), step, buffers, block=3)
+    return step, buffers, StepRunner(session, step, buffers), loop
+
+
+def numbers(spec, count, rate=0.05, l2=0.01):
+    t = np.arange(1.0, count + 1)
+    rates = np.full(count, rate)
+    columns = [np.broadcast_to(c, count) for c in spec.optimizer.scalars(t, rates, l2).values()]
+    more = [np.cumsum(rates * 0.001)] if spec.l1 else []
+    more += [1 / t] if spec.average else []
+    return np.stack([*columns, *more], axis=1), rates
+
+
+def softmax(z):
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def by_hand(weights, data, plan, rate, l2):
+    """The same updates in float64 numpy."""
+    w = {name: array.astype(np.float64) for name, array in weights.items()}
+    losses = []
+    for rows, weight in zip(plan.rows, plan.sample_weight, strict=True):
+        X, y = data.features["X"][rows].astype(np.float64), data.target[rows].astype(np.float64)
+        h = np.maximum(X @ w["W1"] + w["b1"], 0)
+        p = softmax(h @ w["W2"] + w["b2"])
+        losses.append(-(weight * y * np.log(p)).sum())
+        d2 = (p - y) * weight
+        d1 = (d2 @ w["W2"].T) * (h > 0)
+        gradients = {"W1": X.T @ d1, "b1": d1.sum(axis=0), "W2": h.T @ d2, "b2": d2.sum(axis=0)}
+        for name, gradient in gradients.items():
+            decay = l2 * w[name] if name[0] == "W" else 0
+            w[name] = w[name] - rate * (gradient + decay)
+    return w, np.array(losses)
+
+
+@pytest.mark.parametrize("engine", ["portable", "onnxruntime-training"])
+def test_an_epoch_equals_the_same_updates_in_numpy(model, weights, data, engine):
+    spec = make_spec(engine=engine)
+    _, buffers, step, _ = runners(model, spec, weights)
+    table, rates = numbers(spec, data.n_batches)
+    plan = data.plan(np.random.RandomState(2).permutation(53)).scaled_by(rates)
+    losses = np.zeros(data.n_batches)
+    step.run(data, plan, table, losses)
+    wanted, wanted_losses = by_hand(weights, data, plan, 0.05, 0.01)
+    np.testing.assert_allclose(losses, wanted_losses, rtol=1e-5)
+    for name, array in buffers.weights().items():
+        np.testing.assert_allclose(array, wanted[name], rtol=1e-5, atol=1e-6)
+        assert np.abs(array - weights[name]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"optimizer": SGD(0.9, True), "l1": True, "average": True},
+        {"optimizer": Adam(), "loss": SquaredError()},
+    ],
+    ids=["sgd", "nesterov-l1-average", "adam"],
+)
+def test_the_loop_gives_the_very_numbers_of_single_steps(model, weights, data, options):
+    spec = make_spec(**options)
+    _, buffers, step, loop = runners(model, spec, weights)
+    table, rates = numbers(spec, data.n_batches)
+    plan = data.plan(np.arange(53))
+    if spec.optimizer.takes_scaled_gradient:
+        plan = plan.scaled_by(rates)
+    start = buffers.snapshot()
+    one, many = np.zeros(data.n_batches), np.zeros(data.n_batches)
+    step.run(data, plan, table, one)
+    by_steps = buffers.snapshot()
+    buffers.load(start)
+    loop.run(data, plan, table, many)
+    assert loop.n_done == step.n_done == 7
+    np.testing.assert_array_equal(many, one)
+    for key, array in buffers.snapshot().items():
+        np.testing.assert_array_equal(array, by_steps[key])
+        assert not np.array_equal(array, start[key])
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(model, weights, data):
+    spec = make_spec()
+    _, _, step, loop = runners(model, spec, {**weights, "W1": np.full((5, 12), 1e38, np.float32)})
+    table, rates = numbers(spec, data.n_batches)
+    plan = data.plan(np.arange(53)).scaled_by(rates)
+    for runner, n_done in [(step, 1), (loop, 3)]:
+        runner.run(data, plan, table, np.zeros(data.n_batches))
+        assert runner.n_done == n_done
+
+
+def test_each_sample_is_taken_once_and_the_last_batch_is_filled_with_nothing(data):
+    plan = data.plan(np.random.RandomState(0).permutation(53))
+    real = plan.rows.ravel()[plan.sample_weight.ravel() > 0]
+    assert sorted(real) == list(range(53))
+    np.testing.assert_allclose(plan.sample_weight.sum(axis=(1, 2)), 1, rtol=1e-12)
+    wanted = [data.sample_weight[rows[:5] if i == 6 else rows].sum() for i, rows in enumerate(plan.rows)]
+    np.testing.assert_allclose(plan.totals, np.array(wanted) / data.sample_weight.sum(), rtol=1e-12)
+
+
+def test_batches_of_one_keep_their_weights(data):
+    single = Batches(data.features, data.target, data.sample_weight, 1)
+    np.testing.assert_array_equal(single.plan(np.arange(53)).sample_weight.ravel(), data.sample_weight)
+
+
+@pytest.mark.parametrize("engine", ["portable", "onnxruntime-training"])
+def test_a_step_of_an_mlp_is_fused(model, engine):
+    graph = onnx.load_from_string(build_step(model, make_spec(engine=engine)).model).graph
+    operators = [node.op_type for node in graph.node]
+    assert not {"ReluGrad", "Where", "Greater", "Shape", "Reshape", "Expand", "Cast"}.intersection(operators)
+    assert operators.count("HardSigmoid") == 1
+    folded = [
+        n
+        for n in graph.node
+        if n.op_type == "Gemm" and any(a.f == -1.0 for a in n.attribute if a.name == "alpha")
+    ]
+    assert {name for node in folded for name in node.output} == {"W1_new", "W2_new"}
+    assert {node.domain for node in graph.node} == {""}
+
+
+def evaluate(model, **feeds):
+    session = make_session(to_proto(model).SerializeToString(), 1)
+    return session.run(None, feeds)
+
+
+@pytest.mark.parametrize(
+    ("text", "operators"),
+    [
+        ("y = Cast<to=1>(m)\n m = Greater(x, zero)", ["HardSigmoid"]),
+        ("y = Cast<to=1>(m)\n m = Cast<to=9>(r)\n r = Relu(x)", ["Relu", "HardSigmoid"]),
+        ("y = Cast<to=1>(m)\n m = Cast<to=9>(x)", ["Cast", "Cast"]),
+        ("y = ReduceSum<keepdims=0>(x, axis)", ["MatMul"]),
+        ("y = ReduceSum<keepdims=1>(x, axis)", ["MatMul"]),
+        ("y = Sub(c, p)\n p = Gemm<transA=1>(x, x)", ["Gemm"]),
+        ("y = Sub(c, p)\n p = Gemm<transA=1, alpha=0.5>(x, x)", ["Gemm"]),
+        ("y = Sub(p, c)\n p = Gemm<transA=1>(x, x)", ["Gemm", "Sub"]),
+        ("y = Sub(c, p)\n p = Gemm<transA=1>(x, x, c)", ["Gemm", "Sub"]),
+    ],
+)
+def test_each_fusion_keeps_the_numbers(text, operators):
+    lines = list(reversed(text.split("\n ")))
+    kind = {"Reduce": "float[8]" if "keepdims=0" in text else "float[1,8]", "Sub": "float[8,8]"}
+    shape = next((s for key, s in kind.items() if key in text), "float[6,8]")
+    source = (
+        '<ir_version: 9, opset_import: ["" : 18]> g (float[6,8] x, float[8,8] c) => (' + shape + " y) "
+        "<float zero = {0}, int64[1] axis = {0}> {" + "\n".join(lines) + "}"
+    )
+    model = to_ir(onnx.shape_inference.infer_shapes(parser.parse_model(source)))
+    rng = np.random.RandomState(0)
+    feeds = {"x": rng.normal(size=(6, 8)).astype(np.float32), "c": rng.normal(size=(8, 8)).astype(np.float32)}
+    feeds["x"][0, :4] = [0.0, -0.0, 1.2e-38, -1e38]
+    feeds["x"][1] = 0.5
+    if "Gemm" in text or "Reduce" in text:
+        feeds["x"][0] = 1.0
+    (before,) = evaluate(model, **feeds)
+    fuse(model)
+    (after,) = evaluate(model, **feeds)
+    assert [node.op_type for node in model.graph] == operators
+    np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)
+
+
+def test_a_weighted_sum_of_columns_is_one_product():
+    source = """
+    <ir_version: 9, opset_import: ["" : 18]>
+    g (float[6,1] x, float[6,1] w) => (float[1,1] y) <float half = {0.5}> {
+        a = Mul(x, x)
+        b = Mul(a, half)
+        c = Mul(b, w)
+        y = ReduceSum<keepdims=1>(c)
+    }"""
+    model = to_ir(onnx.shape_inference.infer_shapes(parser.parse_model(source)))
+    rng = np.random.RandomState(0)
+    x, w = rng.normal(size=(6, 1)).astype(np.float32), rng.uniform(size=(6, 1)).astype(np.float32)
+    fuse(model)
+    assert [node.op_type for node in model.graph] == ["Mul", "Gemm"]
+    np.testing.assert_allclose(evaluate(model, x=x, w=w)[0], [[0.5 * (x * x * w).sum()]], rtol=1e-6)
+
+
+def test_a_cache_builds_once_and_forgets_the_oldest():
+    cache = CompiledCache(max_size=2)
+    assert [cache.get(key, lambda key=key: key.upper()) for key in "abab"] == ["A", "B", "A", "B"]
+    assert cache.n_built == 2
+    cache.get("c", lambda: "C")
+    cache.get("a", lambda: "A again")
+    assert cache.n_built == 4
+    assert cache.get("a", lambda: "never") == "A again"
+
+
+def test_threads_follow_the_work_and_the_limit_of_joblib(monkeypatch):
+    assert resolve_threads(3, 1) == 3
+    assert resolve_threads(None, 1_000) == 1
+    monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert resolve_threads(None, 10**9) == 8
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert resolve_threads(None, 10**9) == 2
+
+
+def test_static_shapes_everywhere(model):
+    step = to_ir(onnx.load_from_string(build_step(model, make_spec()).model))
+    values = [*step.graph.inputs, *step.graph.outputs]
+    assert all(value.shape is not None and value.shape.is_static() for value in values)
+    assert isinstance(step, ir.Model)
