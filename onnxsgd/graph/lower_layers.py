@@ -71,6 +71,11 @@ def _dropout(w: Writer, node: ir.Node) -> ir.Value | None:
     return first(node)
 
 
+def _cast(w: Writer, node: ir.Node) -> ir.Value | None:
+    """``x``, where it has that type already: the gradient builder fails on what optimizers remove."""
+    return first(node) if first(node).dtype == attribute(node, "to") else None
+
+
 def _transpose(w: Writer, node: ir.Node) -> ir.Value | None:
     """Give the permutation explicitly, where it is not given and the rank is known."""
     dimensions = rank(first(node))
@@ -101,6 +106,7 @@ def _global_max_pool(w: Writer, node: ir.Node) -> ir.Value | None:
 #: What replaces layers of the standard domain.
 LAYER_RULES: Table = {
     ("", "BatchNormalization"): _batch_normalization,
+    ("", "Cast"): _cast,
     ("", "Dropout"): _dropout,
     ("", "GlobalMaxPool"): _global_max_pool,
     ("", "InstanceNormalization"): _instance_normalization,

@@ -174,9 +174,9 @@ def _move(
     scratch.remove(nodes)
     for node in nodes:
         node.metadata_props.clear()
-        node.name = None
         for value in node.outputs:
             value.name = given.get(value) or unique_name(f"{base}_{node.op_type}", names)
+        node.name = f"{node.outputs[0].name}/{node.op_type}"
     for value in list(scratch.initializers.values()):
         del scratch.initializers[str(value.name)]
         value.name = unique_name(str(value.name), names)
