@@ -1,0 +1,15 @@
+"""How each contestant trains: one module for each library.
+
+Every module has functions that take a :class:`~workloads.Task` and return a :data:`Train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from workloads import Layers
+
+__all__ = ["Train"]
+
+#: Train for a number of epochs from the initial weights, shuffled or not, and return the final weights.
+Train = Callable[[int, bool], Layers]
