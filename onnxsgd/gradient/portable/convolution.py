@@ -7,14 +7,15 @@ weight one of the input by the output's gradient, in which strides and dilations
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from .call import Call, Rules
+from .shapes import to_shape
 from .tensor import Tensor, op
 
-__all__ = ["CONVOLUTION", "Window", "read_window"]
+__all__ = ["CONVOLUTION", "Window", "bare_window", "read_window", "spatial", "spread"]
 
 
 @dataclass(frozen=True)
@@ -38,35 +39,35 @@ class Window:
         return list(range(2, 2 + len(self.kernel)))
 
 
-def read_window(n: Call, image: Tensor, result: Tensor, kernel: Sequence[int]) -> Window:
-    """Return the window of a convolution or pooling of `image` to `result`; `kernel` is its size."""
+def bare_window(n: Call, kernel: Sequence[int]) -> Window:
+    """Return the window of a convolution or pooling, without padding; `kernel` is its size."""
     rank = len(kernel)
-    strides = tuple(n.attribute("strides", (1,) * rank))
-    dilations = tuple(n.attribute("dilations", (1,) * rank))
-    plain = Window(tuple(kernel), strides, dilations, (0,) * rank, (0,) * rank)
+    strides, dilations = (tuple(n.attribute(name, (1,) * rank)) for name in ("strides", "dilations"))
+    return Window(tuple(kernel), strides, dilations, (0,) * rank, (0,) * rank)
+
+
+def read_window(n: Call, image: Tensor, result: Tensor, kernel: Sequence[int]) -> Window:
+    """Return the window of a convolution or pooling of `image` to `result`, with its padding."""
+    window = bare_window(n, kernel)
     auto = n.attribute("auto_pad", "NOTSET")
     if auto == "VALID":
-        return plain
+        return window
     if auto == "NOTSET":
+        rank = len(kernel)
         pads = n.attribute("pads", (0,) * (2 * rank))
-        return Window(tuple(kernel), strides, dilations, tuple(pads[:rank]), tuple(pads[rank:]))
-    totals = [
-        max((out - 1) * stride + extent - size, 0)
-        for size, out, stride, extent in zip(
-            spatial(n, image), spatial(n, result), strides, plain.extent, strict=True
-        )
-    ]
-    small, large = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
-    return Window(
-        tuple(kernel), strides, dilations, *((small, large) if auto == "SAME_UPPER" else (large, small))
-    )
+        return replace(window, before=tuple(pads[:rank]), after=tuple(pads[rank:]))
+    sizes = zip(spatial(n, image), spatial(n, result), window.strides, window.extent, strict=True)
+    totals = [max((out - 1) * stride + extent - size, 0) for size, out, stride, extent in sizes]
+    small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
+    before, after = (small, large) if auto == "SAME_UPPER" else (large, small)
+    return replace(window, before=before, after=after)
 
 
 def spatial(n: Call, image: Tensor) -> list[int]:
     """Return the sizes of the spatial axes of `image`, which must be known."""
     sizes = () if image.dims is None else image.dims[2:]
     if not sizes or not all(isinstance(size, int) for size in sizes):
-        raise n.refuse(f"needs known spatial sizes of {image.value.name!r}, which has shape {image.dims}")
+        raise n.refuse(f"needs known spatial sizes of {image.value.name!r}, not {to_shape(image.dims)}")
     return [int(size) for size in sizes]
 
 

@@ -169,6 +169,7 @@ _UNARY: Rules = {
 #: Operators with several inputs, which are broadcast against each other.
 _BROADCAST: Rules = {
     "Add": (_fit(0, lambda n: n.g), _fit(1, lambda n: n.g)),
+    "CastLike": (lambda n: n.g.cast(n.x.dtype), None),
     "Clip": (lambda n: n.g * op.Equal(n.x, n.y), _clip_bound(1), _clip_bound(2)),
     "Div": (_fit(0, lambda n: n.g / n.b), _fit(1, lambda n: -n.g * n.y / n.b)),
     "Max": _shared_extreme,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .broadcasting import dim_of, zeros_like
+from .broadcasting import dim_of, reshape_to, zeros_like
 from .call import Call, Rule, Rules
 from .tensor import Tensor, op
 
-__all__ = ["INDEXING", "gather_back", "positions", "scatter_distinct", "unslice"]
+__all__ = ["ADDING_SCATTER", "INDEXING", "gather_back", "positions", "scatter_distinct", "unslice"]
 
 #: The first version of ScatterElements and ScatterND that can add.
-_ADDING_SCATTER = 16
+ADDING_SCATTER = 16
 
 _END = np.iinfo(np.int64).max
 
@@ -47,7 +47,7 @@ def gather_back(g: Tensor, indices: Tensor, axis: int, size: Tensor | int) -> Te
 def _add_rows(rows: Tensor, indices: Tensor, size: Tensor | int, rank: int) -> Tensor:
     """Return `size` rows of `rank` axes: the sums of `rows` with equal indices."""
     shape = op.Slice(op.Shape(rows), [-rank or _END], [_END])
-    if rows.emitter.opset >= _ADDING_SCATTER:
+    if rows.emitter.opset >= ADDING_SCATTER:
         start = op.Expand(_number(rows, 0), op.Concat(_vector(rows, size), shape, axis=0))
         places = op.Unsqueeze(indices.cast(ir.DataType.INT64), [-1])
         added: Tensor = op.ScatterND(start, places, rows, reduction="add")
@@ -92,10 +92,10 @@ def _gathered(n: Call) -> Tensor:
 
 def _gathered_elements(n: Call) -> Tensor:
     axis = n.attribute("axis", 0) % n.rank
-    if n.opset >= _ADDING_SCATTER:
+    if n.opset >= ADDING_SCATTER:
         return op.ScatterElements(zeros_like(n.x), n.b, n.dy, axis=axis, reduction="add")
     if n.b.dims is None or n.x.dims is None or not _equal_but(n.b.dims, n.x.dims, axis):
-        raise n.refuse(f"needs version {_ADDING_SCATTER} of the standard operators, the graph has {n.opset}")
+        raise n.refuse(f"needs version {ADDING_SCATTER} of the standard operators, the graph has {n.opset}")
     size = dim_of(n.x, axis)
     hits = op.Equal(positions(n.dy, size, n.rank - axis), op.Unsqueeze(_from_front(n.b, size), [axis]))
     return op.ReduceSum(op.Unsqueeze(n.dy, [axis]) * hits, [axis + 1], keepdims=0)
@@ -106,8 +106,8 @@ def _equal_but(a: tuple[int | str, ...], b: tuple[int | str, ...], axis: int) ->
 
 
 def _gathered_nd(n: Call) -> Tensor:
-    if n.opset < _ADDING_SCATTER:
-        raise n.refuse(f"needs version {_ADDING_SCATTER} of the standard operators, the graph has {n.opset}")
+    if n.opset < ADDING_SCATTER:
+        raise n.refuse(f"needs version {ADDING_SCATTER} of the standard operators, the graph has {n.opset}")
     return op.ScatterND(zeros_like(n.x), _with_batch(n), n.dy, reduction="add")
 
 
@@ -216,10 +216,29 @@ def _top(n: Call) -> Tensor:
     return scatter_distinct(n.dy, n.extra_output(1, n.y.dims, ir.DataType.INT64), axis, n.x)
 
 
+def _compressed(n: Call) -> Tensor:
+    """Add the gradient where the condition, which may be shorter than the axis, is true."""
+    chosen = op.Squeeze(op.NonZero(n.b), [0]).known_as(("chosen",))
+    axis = n.attribute("axis")
+    if axis is None:
+        flat = op.Reshape(n.x, [-1]).known_as(("all",))
+        return reshape_to(gather_back(n.dy.known_as(("chosen",)), chosen, 0, dim_of(flat, 0)), n.x)
+    return gather_back(n.dy, chosen, axis % n.rank, dim_of(n.x, axis))
+
+
+def _one_hot_values(n: Call) -> Tensor:
+    """Return the sums of the gradient over the places that are off and over those that are on."""
+    hot = op.OneHot(n.a.cast(ir.DataType.INT64), n.b, [0, 1], **n.attributes("axis"))
+    on = op.Reshape(op.ReduceSum(n.dy * hot.cast(n.dy.dtype), keepdims=0), [1])
+    return op.Concat(op.Reshape(op.ReduceSum(n.dy, keepdims=0), [1]) - on, on, axis=0)
+
+
 INDEXING: Rules = {
+    "Compress": (_compressed, None),
     "Gather": (_gathered, None),
     "GatherElements": (_gathered_elements, None),
     "GatherND": (_gathered_nd, None),
+    "OneHot": (None, None, _one_hot_values),
     "ScatterElements": _scattered("ScatterElements", "GatherElements"),
     "ScatterND": _scattered("ScatterND", "GatherND"),
     "TopK": (_top, None),

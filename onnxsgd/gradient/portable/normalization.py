@@ -136,6 +136,8 @@ def _instance_x(n: Call) -> Tensor:
 
 def _groups(n: Call, x: Tensor) -> Tensor:
     """Return `x`, of the shape of the input, as (batch, groups, everything else)."""
+    if n.opset < 21:
+        raise n.refuse("has a gradient rule for version 21 and later, which has a scale for each channel")
     grouped: Tensor = op.Reshape(x, [0, n.attribute("num_groups"), -1])
     return grouped
 

@@ -6,17 +6,22 @@ operator's own index output tells; a global maximum is shared evenly by all plac
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import onnx_ir as ir
 
-from .broadcasting import size_of, zeros_like
+from .broadcasting import reshape_to, size_of, zeros_like
 from .call import Call, Rules
-from .convolution import Window, read_window, spatial, spread
+from .convolution import Window, bare_window, read_window, spatial, spread
+from .indexing import ADDING_SCATTER
 from .tensor import Tensor, op
 
 __all__ = ["POOLING"]
+
+_END = np.iinfo(np.int64).max
 
 
 def _window(n: Call) -> Window:
@@ -31,7 +36,7 @@ def _window(n: Call) -> Window:
         )
     ]
     after = tuple(max(high, r) for high, r in zip(window.after, reach, strict=True))
-    return Window(window.kernel, window.strides, window.dilations, window.before, after)
+    return replace(window, after=after)
 
 
 def _channels(n: Call) -> int:
@@ -59,12 +64,21 @@ def _counts(n: Call, window: Window) -> Tensor | int:
     padded = any(window.before) or any(window.after)
     whole = n.attribute("count_include_pad", 0) and not n.attribute("ceil_mode", 0)
     if whole or not padded:
-        return int(np.prod(window.kernel))
-    assert n.x.dtype is not None
-    counts = np.ones((1, 1), dtype=n.x.dtype.numpy())
+        return math.prod(window.kernel)
+    if not n.x.is_static and not n.attribute("ceil_mode", 0):
+        return _counts_at_run_time(n, window)
+    counts = np.ones((1, 1))
     for axis, (size, out) in enumerate(zip(spatial(n, n.x), spatial(n, n.y), strict=True)):
         counts = counts[..., None] * _counts_along(n, window, axis, size, out)
-    return n.emitter.constant(counts.astype(n.x.dtype.numpy()))
+    return n.emitter.constant(counts.astype((n.x.dtype or ir.DataType.FLOAT).numpy()))
+
+
+def _counts_at_run_time(n: Call, window: Window) -> Tensor:
+    """Return the counts as the sums of ones over the windows, zeros being padded around them."""
+    image = zeros_like(op.Slice(n.x, [0, 0], [1, 1])) + 1
+    attributes = n.attributes("kernel_shape", "strides", "pads", "dilations")
+    mean: Tensor = op.AveragePool(image, count_include_pad=1, **attributes)
+    return (mean * math.prod(window.kernel)).known_as(None if n.y.dims is None else (1, 1, *n.y.dims[2:]))
 
 
 def _counts_along(n: Call, window: Window, axis: int, size: int, out: int) -> np.ndarray:
@@ -82,35 +96,25 @@ def _maximum(n: Call) -> Tensor:
     """Put the gradient where the index output says that the maximum was: a place in the flattened input."""
     if n.attribute("storage_order", 0):
         raise n.refuse("with storage_order=1 has no gradient rule")
-    indices, g = n.extra_output(1, n.y.dims, ir.DataType.INT64), n.dy
-    window = _window(n)
+    indices = n.extra_output(1, n.y.dims, ir.DataType.INT64)
+    window = bare_window(n, n.attribute("kernel_shape"))
     flat = op.Reshape(zeros_like(n.x), [-1])
-    overlaps = any(e > s for e, s in zip(window.extent, window.strides, strict=True))
-    if not overlaps:
-        placed = op.ScatterElements(flat, op.Reshape(indices, [-1]), op.Reshape(g, [-1]))
-    elif n.opset >= 16:
-        placed = op.ScatterElements(flat, op.Reshape(indices, [-1]), op.Reshape(g, [-1]), reduction="add")
-    else:
-        placed = _sum_of_separate_windows(flat, indices, g, window)
-    return op.Reshape(placed, op.Shape(n.x)).known_as(n.x.dims) if not n.x.is_static else _shaped(placed, n.x)
-
-
-def _shaped(flat: Tensor, x: Tensor) -> Tensor:
-    shaped: Tensor = op.Reshape(flat, [int(dim) for dim in x.dims or ()])
-    return shaped
-
-
-def _sum_of_separate_windows(flat: Tensor, indices: Tensor, g: Tensor, window: Window) -> Tensor:
-    """Scatter without adding, for opsets below 16: windows far enough apart share no element."""
     apart = [-(-extent // stride) for extent, stride in zip(window.extent, window.strides, strict=True)]
+    if max(apart) == 1:
+        placed = op.ScatterElements(flat, op.Reshape(indices, [-1]), op.Reshape(n.dy, [-1]))
+    elif n.opset >= ADDING_SCATTER:
+        placed = op.ScatterElements(flat, op.Reshape(indices, [-1]), op.Reshape(n.dy, [-1]), reduction="add")
+    else:
+        placed = _sum_of_separate_windows(flat, [indices, n.dy], apart)
+    return reshape_to(placed, n.x)
+
+
+def _sum_of_separate_windows(flat: Tensor, both: list[Tensor], apart: list[int]) -> Tensor:
+    """Scatter indices and gradients without adding: windows that are `apart` share no element."""
+    axes, ends = list(range(2, 2 + len(apart))), [_END] * len(apart)
     total = None
     for starts in product(*(range(step) for step in apart)):
-        chosen = [
-            op.Reshape(
-                op.Slice(t, list(starts), [np.iinfo(np.int64).max] * len(apart), window.axes, apart), [-1]
-            )
-            for t in (indices, g)
-        ]
+        chosen = [op.Reshape(op.Slice(t, list(starts), ends, axes, apart), [-1]) for t in both]
         part = op.ScatterElements(flat, *chosen)
         total = part if total is None else total + part
     assert total is not None

@@ -15,7 +15,7 @@ import numpy as np
 from .broadcasting import zeros_like
 from .call import Call, Rules
 from .scan import Step, scan
-from .shapes import Dim, Dims
+from .shapes import Dim, Dims, to_shape
 from .tensor import Emitter, Tensor, op
 
 __all__ = ["RECURRENT"]
@@ -114,7 +114,9 @@ def _sizes(n: Call) -> tuple[Dim, Dim, int, int, int]:
     """Return how many steps, samples, rows of weights, inputs and hidden units there are."""
     w, r = n.b.dims, n.c.dims
     if n.x.dims is None or w is None or r is None or not (n.b.is_static and n.c.is_static):
-        raise n.refuse(f"needs an input of known rank and weights of known shapes, not {w} and {r}")
+        raise n.refuse(
+            f"needs an input of known rank and weights of known shapes, not {to_shape(w)} and {to_shape(r)}"
+        )
     return n.x.dims[0], n.x.dims[1], int(w[1]), int(w[2]), int(r[2])
 
 

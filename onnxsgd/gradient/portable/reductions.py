@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .broadcasting import size_of
+from .broadcasting import size_of, zeros_like
 from .call import Call, Rule, Rules
 from .tensor import Tensor, op
 
@@ -109,6 +109,16 @@ def _mean_variance(n: Call) -> Tensor:
     return (g - n.y * (op.ReduceSum(n.dy * n.y, axes, keepdims=1) / count)) / deviation
 
 
+def _range_start(n: Call) -> Tensor:
+    total: Tensor = op.ReduceSum(n.dy, keepdims=0)
+    return total
+
+
+def _range_step(n: Call) -> Tensor:
+    total: Tensor = op.ReduceSum(n.dy * ((n.y - n.a) / n.c), keepdims=0)
+    return total
+
+
 def _axes_rules(rule: Rule) -> tuple[Rule | None, ...]:
     return rule, None
 
@@ -117,6 +127,7 @@ REDUCTIONS: Rules = {
     "CumSum": (_cumulated, None),
     "LpNormalization": (_lp_normalized,),
     "MeanVarianceNormalization": (_mean_variance,),
+    "Range": (_range_start, lambda n: zeros_like(n.b), _range_step),
     "ReduceL1": _axes_rules(lambda n: _g(n) * op.Sign(n.x)),
     "ReduceL2": _axes_rules(_norm),
     "ReduceLogSum": _axes_rules(lambda n: _g(n) / op.Exp(_y(n))),

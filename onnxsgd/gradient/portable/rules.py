@@ -39,7 +39,7 @@ SYMMETRIC = frozenset({"Add", "Max", "Mean", "Min", "Mul", "Sum"})
 
 #: Operators whose result does not change when the elements of a real input change a little.
 NO_GRADIENT = frozenset(
-    [
+    {
         "And",
         "ArgMax",
         "ArgMin",
@@ -65,19 +65,18 @@ NO_GRADIENT = frozenset(
         "NonMaxSuppression",
         "NonZero",
         "Not",
-        "OneHot",
         "Or",
+        "QuantizeLinear",
         "RandomNormal",
         "RandomNormalLike",
         "RandomUniform",
         "RandomUniformLike",
-        "Range",
         "Round",
         "Shape",
         "Sign",
         "Size",
         "Xor",
-    ]
+    }
 )
 
 

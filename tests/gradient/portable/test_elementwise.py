@@ -87,6 +87,7 @@ BROADCAST = [
     ("Y = Where(M, A, B)", {"M": np.array([True, False, True]), "A": (2, 3), "B": (3,)}, {}),
     ("Y = Clip(A, L, H)", {"A": (3, 4), "L": np.array(-0.5), "H": np.array(0.5)}, {}),
     ("Y = Clip(A, , H)", {"A": (3, 4)}, {"constants": {"H": np.array(0.1)}}),
+    ("Y = CastLike(A, B)", {"A": (3, 4)}, {"opset": 15, "constants": {"B": POSITIVE}}),
     ("Y = Mod<fmod = 1>(A, B)", {"A": (3, 4), "B": POSITIVE[0]}, {}),
 ]
 

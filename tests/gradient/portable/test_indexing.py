@@ -28,6 +28,9 @@ OTHERS = [
     ('Y = ScatterElements<axis = 1, reduction = "add">(A, I, U)', {"A": (3, 4), "I": GRID, "U": (3, 2)}),
     ("Y = ScatterND(A, I, U)", {"A": (4, 3), "I": np.array([[1], [3]]), "U": (2, 3)}),
     ('Y = ScatterND<reduction = "add">(A, I, U)', {"A": (4, 3), "I": np.array([[1], [1]]), "U": (2, 3)}),
+    ("Y = Compress<axis = 1>(A, M)", {"A": (2, 4), "M": np.array([False, True, True])}),
+    ("Y = Compress(A, M)", {"A": (2, 3), "M": np.array([False, True, True, True])}),
+    ("Y = OneHot<axis = 0>(I, D, A)", {"I": ROWS, "D": np.array(5), "A": (2,)}),
     ("Y, Z = TopK<axis = 1>(A, K)", {"A": (3, 5), "K": np.array([2])}),
     ("Y, Z = TopK<axis = 0, largest = 0>(A, K)", {"A": (3, 5), "K": np.array([2])}),
 ]

@@ -47,3 +47,9 @@ def test_gradient_is_the_derivative(check, text, operands, options, dims):
 @pytest.mark.parametrize("attributes", LRN)
 def test_lrn(check, attributes):
     check(f"Y = LRN<{attributes}>(A)", {"A": (2, 5, 3, 2)}, "hidden", known_axes=(1,))
+
+
+def test_an_old_group_normalization_is_refused(check):
+    operands = {"A": (2, 4, 3, 2), "S": (2,), "B": (2,)}
+    with pytest.raises(Exception, match="GroupNormalization"):
+        check("Y = GroupNormalization<num_groups = 2>(A, S, B)", operands, opset=18)

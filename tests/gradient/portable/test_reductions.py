@@ -42,6 +42,7 @@ OTHERS = [
     ("Y = CumSum(A, X)", {"A": (3, 4), "X": np.array(1)}, {}),
     ("Y = CumSum<exclusive = 1>(A, X)", {"A": (3, 4), "X": np.array(0)}, {}),
     ("Y = CumSum<reverse = 1, exclusive = 1>(A, X)", {"A": (3, 4), "X": np.array(-1)}, {}),
+    ("Y = Range(A, B, C)", {"A": np.array(0.5), "B": np.array(3.0), "C": np.array(0.7)}, {}),
     ("Y = LpNormalization<p = 1, axis = 1>(A)", {"A": (3, 4)}, {}),
     ("Y = LpNormalization<p = 2, axis = 0>(A)", {"A": (3, 4)}, {}),
 ]

@@ -24,7 +24,6 @@ UNARY = {
     "Sigmoid": torch.sigmoid,
     "Sin": torch.sin,
     "Softplus": torch.nn.functional.softplus,
-    "Softsign": torch.nn.functional.softsign,
     "Tanh": torch.tanh,
 }
 BINARY = {"Add": torch.add, "Max": torch.maximum, "Min": torch.minimum, "Mul": torch.mul, "Sub": torch.sub}
