@@ -314,7 +314,7 @@ def test_batch_normalization_keeps_its_parameters():
     """Scale and bias stay under their names, as parameters; the statistics are constants."""
     model = parse(
         "y = BatchNormalization(x, s, b, m, v)",
-        weights="<float[3] s = {1, 2, 3}, float[3] b = {4, 5, 6}, float[3] m = {0, 0, 0}, float[3] v = {1, 1, 1}>",
+        weights=STATISTICS,
     )
     initializers = lower_for_training(model).graph.initializers
     assert initializers["s"].metadata_props[PARAMETER] == "weight"

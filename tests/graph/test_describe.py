@@ -1,0 +1,76 @@
+"""The report says what trains, what does not, and why."""
+
+import numpy as np
+import onnx.parser
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.decomposition import PCA
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from onnxsgd.exceptions import ParameterTypeError
+from onnxsgd.gradient.describe import describe_trainable
+
+X, Y = load_iris(return_X_y=True)
+TEXT = """<ir_version: 8, opset_import: ["": 18]>
+    g (float[N, 2] x) => (float[N, 1] y)
+    <float[2, 2] w = {1, 2, 3, 4}, float[2, 1] v = {1, 2}, float c = {1}> {
+        h = MatMul(x, w)  f = Hardmax(h)  s = Mul(f, c)  y = MatMul(s, v) }"""
+
+
+def test_an_estimator():
+    """Parameters are trained, and a PCA says that it is one."""
+    report = describe_trainable(make_pipeline(PCA(2), LogisticRegression()).fit(X, Y))
+    assert report.trained == ["coef", "intercept"]
+    assert {row.reason for row in report.tensors if not row.trained} == {"constant of PCA"}
+    assert report.problem is None
+    assert [(row.operator, row.count) for row in report.operators] == [("Gemm", 1)]
+    assert report.operators[0].engines == ("onnxruntime-training", "portable")
+    text = str(report)
+    assert "transform_matrix  4 x 2  no       constant of PCA" in text
+    assert "coef              2 x 3  yes      weight of Gemm" in text
+
+
+@pytest.mark.parametrize("form", ["message", "bytes", "path"])
+def test_a_graph(form, tmp_path):
+    """A layer before an obstacle is frozen, and the report says which obstacle."""
+    model = onnx.parser.parse_model(TEXT)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    source = {"message": model, "bytes": model.SerializeToString(), "path": tmp_path / "m.onnx"}[form]
+    report = describe_trainable(source, engine="onnxruntime-training")
+    rows = {row.name: row for row in report.tensors}
+    assert report.trained == ["v"]
+    assert "lies before the Hardmax" in rows["w"].reason
+    assert rows["c"].reason == "constant, read by Mul"
+    assert "and 1 more" in str(report)
+    first = str(report).split("\n")[0]
+    assert first == "score 'y', link identity: 1 of 3 tensors are trained, 2 of 7 numbers"
+    assert describe_trainable(source, trainable=["c"], output="s").trained == ["c"]
+
+
+def test_what_cannot_be_trained_is_described():
+    """A forest: no error, the reason instead."""
+    report = describe_trainable(RandomForestClassifier(2, random_state=0).fit(X, Y))
+    assert report.trained == []
+    assert "TreeEnsembleClassifier" in report.problem
+    assert report.problem in str(report)
+    assert report.operators[0].engines == ()
+
+
+def test_html():
+    """Notebooks show tables; names are escaped."""
+    model = onnx.parser.parse_model(TEXT)
+    model.graph.initializer[1].name = model.graph.node[3].input[1] = "<v>"
+    html = describe_trainable(model)._repr_html_()
+    assert "&lt;v&gt;" in html
+    assert "<v>" not in html
+
+
+def test_what_is_refused():
+    """Anything else than a model, and one that is not fitted."""
+    with pytest.raises(ParameterTypeError, match="fitted scikit-learn estimator"):
+        describe_trainable(np.eye(2))
+    with pytest.raises(NotFittedError):
+        describe_trainable(LogisticRegression())
