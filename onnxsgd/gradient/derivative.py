@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx
 import onnx_ir as ir
 
-from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.gradient.forward_backward import forward_backward_model
 from onnxsgd.gradient.options import DerivativeOptions, check_options
 from onnxsgd.gradient.orttraining import check_opset

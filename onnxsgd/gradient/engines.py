@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import NotTrainableError, ParameterError
 from onnxsgd.gradient import native, orttraining
-from onnxsgd.gradient.path import is_real
 
 __all__ = ["ENGINES", "Engine", "differentiable", "resolve_engine"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveInitializersFromInputsPass
@@ -11,7 +12,7 @@ from onnxsgd.exceptions import GraphError, NotTrainableError, ParameterError
 from onnxsgd.gradient.engines import ENGINES, resolve_engine
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
 
-__all__ = ["forward_backward_model"]
+__all__ = ["Prepared", "assemble", "forward_backward_model", "prepare"]
 
 
 def forward_backward_model(
@@ -55,23 +56,60 @@ def forward_backward_model(
     MissingRuntimeError
         If the engine's runtime is not installed.
     """
-    prepared = _copy(model)
-    graph = prepared.graph
-    wrt = [*_free(graph, weights), *_find_inputs(graph, inputs)]
-    if not wrt:
+    prepared = prepare(model, weights, inputs)
+    chosen = resolve_engine(engine, prepared.model, (), prepared.sources)
+    differentiate = ENGINES[chosen].differentiate
+    return assemble(prepared, differentiate(prepared.model, prepared.targets, prepared.sources))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A graph that is ready to be differentiated.
+
+    Attributes
+    ----------
+    model : ir.Model
+        The graph, its trained weights among its inputs.
+    outputs : list of str
+        All of its outputs.
+    targets : list of str
+        Those to differentiate, each once.
+    sources : list of str
+        The inputs to differentiate for: weights, then inputs.
+    """
+
+    model: ir.Model
+    outputs: list[str]
+    targets: list[str]
+    sources: list[str]
+
+
+def prepare(model: ir.Model, weights: Sequence[str], inputs: Sequence[str]) -> Prepared:
+    """Return a copy of `model` with its weights as inputs, and what to differentiate.
+
+    See :func:`forward_backward_model` for what is refused.
+    """
+    copy = _copy(model)
+    graph = copy.graph
+    sources = [*_free(graph, weights), *_find_inputs(graph, inputs)]
+    if not sources:
         raise ParameterError("There is nothing to differentiate for: weights and inputs are both empty.")
-    originals = [str(value.name) for value in graph.outputs]
-    real = list(dict.fromkeys(str(value.name) for value in graph.outputs if value.dtype in (None, *REAL_TYPES)))
+    outputs = [str(value.name) for value in graph.outputs]
+    real = [str(value.name) for value in graph.outputs if value.dtype is None or value.dtype in REAL_TYPES]
     if not real:
-        raise NotTrainableError(f"No output is one of real numbers: the outputs are {originals}.")
-    _claim(graph, [f"{name}_grad" for name in (*real, *wrt)])
-    chosen = resolve_engine(engine, prepared, (), wrt)
-    result = ENGINES[chosen].differentiate(prepared, real, wrt)
-    by_name = {value.name: value for value in result.graph.outputs}
-    gradients = list(result.graph.outputs)[len(real) :]
-    outputs = {value.name: value for node in result.graph for value in node.outputs}
-    outputs |= {value.name: value for value in result.graph.inputs} | dict(result.graph.initializers) | by_name
-    result.graph.outputs[:] = [*(outputs[name] for name in originals), *gradients]
+        raise NotTrainableError(f"No output is one of real numbers: the outputs are {outputs}.")
+    targets = list(dict.fromkeys(real))
+    _claim(graph, [f"{name}_grad" for name in (*targets, *sources)])
+    return Prepared(copy, outputs, targets, sources)
+
+
+def assemble(prepared: Prepared, result: ir.Model) -> ir.Model:
+    """Let `result`, which an engine returned, return all outputs in their order, then the gradients."""
+    returned = list(result.graph.outputs)
+    known = {value.name: value for value in (*result.graph.inputs, *result.graph.initializers.values())}
+    known.update((value.name, value) for node in result.graph for value in node.outputs)
+    gradients = returned[len(prepared.targets) :]
+    result.graph.outputs[:] = [*(known[name] for name in prepared.outputs), *gradients]
     return result
 
 
@@ -93,7 +131,7 @@ def _free(graph: ir.Graph, names: Sequence[str]) -> list[str]:
             raise ParameterError(
                 f"weights: {name!r} is not an initializer of the graph; it has {sorted(graph.initializers)}."
             )
-        value.shape, value.dtype = ir.Shape(value.const_value.shape), value.const_value.dtype
+        value.shape, value.dtype = ir.Shape(value.const_value.shape.numpy()), value.const_value.dtype
         _check_real(value, "weights")
         graph.initializers.pop(name)
         value.const_value = None
@@ -102,7 +140,7 @@ def _free(graph: ir.Graph, names: Sequence[str]) -> list[str]:
 
 
 def _find_inputs(graph: ir.Graph, names: Sequence[str]) -> list[str]:
-    by_name = {value.name: value for value in graph.inputs}
+    by_name = {str(value.name): value for value in graph.inputs}
     for name in _distinct(names, "inputs"):
         if name not in by_name:
             raise ParameterError(f"inputs: {name!r} is not an input of the graph; it has {sorted(by_name)}.")

@@ -17,6 +17,7 @@ from onnxsgd.gradient.path import find_path
 from onnxsgd.gradient.registered import passes_gradient
 from onnxsgd.gradient.shapes import infer_shapes
 from onnxsgd.gradient.standardize import standardize
+from onnxsgd.gradient.writer import present_inputs
 from onnxsgd.graph.model import graph_names, to_proto, unique_name
 
 __all__ = ["differentiate", "differentiate_with_native"]
@@ -41,9 +42,24 @@ def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -
 
 
 def differentiate_with_native(
-    model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]
+    model: ir.Model, outputs: Sequence[str], wrt: Sequence[str], memory_efficient: bool = False
 ) -> tuple[ir.Model, NativeGradient | None]:
-    """Do what :func:`differentiate` does; return what the builder returned as well, None if it had nothing to do."""
+    """Do what :func:`differentiate` does, and return what the builder returned as well.
+
+    Parameters
+    ----------
+    model, outputs, wrt
+        As there.
+    memory_efficient : bool
+        Passed on to the builder.
+
+    Returns
+    -------
+    model : ir.Model
+        As there.
+    native : NativeGradient or None
+        What the builder returned for the nodes on the path; None if there are none.
+    """
     result = model.clone()
     graph = result.graph
     declared = [(value, value.shape) for value in (*graph.inputs, *graph.outputs)]
@@ -51,7 +67,7 @@ def differentiate_with_native(
     by_name = {value.name: value for value in _values(graph)}
     targets, sources = [by_name[name] for name in outputs], [by_name[name] for name in wrt]
     seeds = {y: ir.Value(name=f"{y.name}{_SUFFIX}", type=y.type, shape=y.shape) for y in targets}
-    gradients, native = _add_backward(result, sources, seeds)
+    gradients, native = _add_backward(result, sources, seeds, memory_efficient)
     graph.inputs.extend(seeds.values())
     found = _add_results(graph, sources, gradients, seeds)
     graph.outputs[:] = [*targets, *found]
@@ -93,7 +109,7 @@ def _add_results(
 
 
 def _add_backward(
-    model: ir.Model, wrt: Sequence[ir.Value], seeds: Mapping[ir.Value, ir.Value]
+    model: ir.Model, wrt: Sequence[ir.Value], seeds: Mapping[ir.Value, ir.Value], memory_efficient: bool
 ) -> tuple[dict[ir.Value, ir.Value], NativeGradient | None]:
     """Add the backward pass to `model`, in place; return the gradients that nodes of it make."""
     path = find_path(model.graph, wrt, list(seeds), passes_gradient)
@@ -102,7 +118,8 @@ def _add_backward(
         return {}, None
     isolated = isolate(model, path, _SUFFIX)
     sources = [value for value in wrt if value in isolated.names]
-    native = build_gradient_model(to_proto(isolated.model), [], [isolated.names[value] for value in sources])
+    names = [isolated.names[value] for value in sources]
+    native = build_gradient_model(to_proto(isolated.model), [], names, memory_efficient)
     backward = _Backward(native, isolated, sources, seeds)
     standardize(backward.graph, backward.nodes())
     return backward.move_into(model.graph), native
@@ -142,7 +159,7 @@ class _Backward:
         names = graph_names(graph)
         images = dict(self.images)
         for value in self.graph.initializers.values():
-            if value.uses():
+            if value.uses() and value.const_value is not None:
                 name = unique_name(str(value.name), names)
                 tensor = ir.Tensor(value.const_value.numpy(), name=name)
                 images[value] = ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
@@ -157,13 +174,13 @@ class _Backward:
         return {source: images[value] for source, value in zip(self.sources, self.graph.outputs, strict=True)}
 
     def _remove_yield(self, seeds: Mapping[str, ir.Value]) -> None:
-        """Put the seeds in the place of what ``YieldOp`` returns for the outputs; drop what it returns else."""
+        """Put the seeds in the place of what ``YieldOp`` returns for outputs; drop what it returns else."""
         node = next(node for node in self.graph if node.op_type == "YieldOp")
         for value, returned in zip(node.inputs, node.outputs, strict=True):
             assert value is not None
-            if value.name in seeds:
+            if str(value.name) in seeds:
                 seed = ir.Value(name=returned.name, type=returned.type, shape=value.shape)
-                self.images[seed] = seeds[value.name]
+                self.images[seed] = seeds[str(value.name)]
                 ir.convenience.replace_all_uses_with(returned, seed, replace_graph_outputs=True)
             else:
                 self._neutralise(returned, value, node)
@@ -173,7 +190,7 @@ class _Backward:
         """Make the gradient that is `returned` from outside zero: none comes from there."""
         for user in list(returned.consumers()):
             if user.op_type == "Add":
-                (other,) = (operand for operand in user.inputs if operand is not returned)
+                (other,) = (operand for operand in present_inputs(user) if operand is not returned)
                 ir.convenience.replace_all_uses_with(user.outputs[0], other, replace_graph_outputs=True)
                 self.graph.remove(user, safe=True)
         if returned.uses():
@@ -190,7 +207,7 @@ class _Backward:
                 self.graph.remove(node, safe=True)
 
     def _add_forward_outputs(self) -> None:
-        """Give nodes of the other graph the outputs which the builder added to them, and the backward pass reads."""
+        """Give nodes of the other graph the outputs that the builder added and the backward pass reads."""
         for node in self.graph:
             stands_for = [self.images[value] for value in node.outputs if value in self.images]
             missing = [value for value in node.outputs if value.uses() and value not in self.images]

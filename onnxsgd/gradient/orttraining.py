@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import onnx
@@ -41,6 +42,7 @@ _INSTALL = (
 )
 
 
+@cache
 def bindings() -> Any:
     """Return the module that holds the training bindings.
 
@@ -129,9 +131,7 @@ def check_opset(model: ir.Model) -> None:
         )
 
 
-def check_path(
-    graph: ir.Graph, path: Path, wrt: Sequence[ir.Value], outputs: Sequence[ir.Value]
-) -> None:
+def check_path(graph: ir.Graph, path: Path, wrt: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> None:
     """Refuse a path that the gradient builder cannot follow; see :func:`check_differentiable`."""
     for node in path.nodes:
         reason = differentiable(node)
@@ -183,7 +183,10 @@ class NativeGradient:
 
 
 def build_gradient_model(
-    model: onnx.ModelProto, weights: Sequence[str], inputs: Sequence[str]
+    model: onnx.ModelProto,
+    weights: Sequence[str],
+    inputs: Sequence[str],
+    memory_efficient: bool = False,
 ) -> NativeGradient:
     """Call the gradient builder.
 
@@ -191,11 +194,15 @@ def build_gradient_model(
     ----------
     model : onnx.ModelProto
         A graph of operators that :func:`check_differentiable` accepts and nothing else: the builder ends
-        the interpreter on some others.
+        the interpreter on some others. All of its real initializers are in `weights`, as a frozen scale of
+        a normalisation that is not fails to build.
     weights : sequence of str
-        Names of the trained weights. They may be initializers or inputs.
+        Names of the trained weights: initializers or inputs.
     inputs : sequence of str
         Names of the inputs to differentiate for.
+    memory_efficient : bool
+        Whether gradients are computed from the results of operators rather than from their inputs, where
+        the builder can.
 
     Raises
     ------
@@ -206,21 +213,19 @@ def build_gradient_model(
     """
     native = bindings()
     config = native.OrtModuleGraphBuilderConfiguration()
-    # All initializers, not only the trained ones: with the short list, a frozen scale of a normalisation
-    # gets its gradient under a name that is there already.
-    config.initializer_names = [
-        *weights,
-        *(tensor.name for tensor in model.graph.initializer if tensor.name not in weights),
-    ]
+    # These leave the list of initializers and become inputs; the others keep their values, so that shapes
+    # are known while the gradient is built.
+    config.initializer_names = list(weights)
     config.initializer_names_to_train = list(weights)
     config.input_names_require_grad = list(inputs)
     config.build_gradient_graph = True
+    config.use_memory_efficient_gradient = memory_efficient
     builder = native.OrtModuleGraphBuilder()
     try:
         builder.initialize(model.SerializeToString(), config)
         # No result may be asked for after a failure of build: that ends the interpreter.
         builder.build(native.TrainingGraphTransformerConfiguration())
-    except RuntimeError as error:
+    except Exception as error:
         raise EngineError(f"The gradient builder of onnxruntime-training failed: {error}") from error
     return NativeGradient(
         onnx.load_from_string(builder.get_gradient_model()),

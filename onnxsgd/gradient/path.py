@@ -71,9 +71,7 @@ def values_upstream(graph: ir.Graph, outputs: Sequence[ir.Value], passes: Passes
     return upstream
 
 
-def find_path(
-    graph: ir.Graph, wrt: Sequence[ir.Value], outputs: Sequence[ir.Value], passes: Passes
-) -> Path:
+def find_path(graph: ir.Graph, wrt: Sequence[ir.Value], outputs: Sequence[ir.Value], passes: Passes) -> Path:
     """Return what lies between `wrt` and `outputs`.
 
     Parameters

@@ -80,8 +80,31 @@ DIFFERENTIABLE: Mapping[str, tuple[int, ...] | None] = {
 
 #: Operators whose results do not change with a small change of their inputs: no gradient flows back.
 ZERO_GRADIENT = frozenset(
-    "And ArgMax ArgMin Ceil ConstantOfShape Equal Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual "
-    "NonZero Not Or RandomNormalLike RandomUniformLike Round Shape Sign Size Xor".split()
+    [
+        "And",
+        "ArgMax",
+        "ArgMin",
+        "Ceil",
+        "ConstantOfShape",
+        "Equal",
+        "Floor",
+        "Greater",
+        "GreaterOrEqual",
+        "IsInf",
+        "IsNaN",
+        "Less",
+        "LessOrEqual",
+        "NonZero",
+        "Not",
+        "Or",
+        "RandomNormalLike",
+        "RandomUniformLike",
+        "Round",
+        "Shape",
+        "Sign",
+        "Size",
+        "Xor",
+    ]
 )
 
 
@@ -180,7 +203,11 @@ def _pow(node: ir.Node) -> str | None:
 
 def _reduction(node: ir.Node) -> str | None:
     """Before opset 18, the builder writes Unsqueeze in a form that opset 13 ended."""
-    return None if _attribute(node, "keepdims", 1) or "axes" not in node.attributes else "with keepdims=0 before opset 18"
+    return (
+        None
+        if _attribute(node, "keepdims", 1) or "axes" not in node.attributes
+        else "with keepdims=0 before opset 18"
+    )
 
 
 def _noop(node: ir.Node) -> str | None:
@@ -209,7 +236,9 @@ def _transpose(node: ir.Node) -> str | None:
 
 def _where(node: ir.Node) -> str | None:
     chosen = [value for value in node.inputs[1:] if _array(value) is None]
-    return None if all(same_shape(value.shape, node.outputs[0].shape) for value in chosen if value) else _SHAPES
+    return (
+        None if all(same_shape(value.shape, node.outputs[0].shape) for value in chosen if value) else _SHAPES
+    )
 
 
 _SHAPES = "of operands whose shapes differ or are unknown"

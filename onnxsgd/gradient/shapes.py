@@ -20,7 +20,7 @@ def infer_shapes(model: ir.Model) -> None:
         value.shape = named_dims(value.shape, str(value.name))
     for value in graph.initializers.values():
         if value.const_value is not None:
-            value.shape, value.dtype = ir.Shape(value.const_value.shape), value.const_value.dtype
+            value.shape, value.dtype = ir.Shape(value.const_value.shape.numpy()), value.const_value.dtype
     declared = {value: value.shape for node in graph for value in node.outputs}
     for value in declared:
         value.shape = None

@@ -69,7 +69,7 @@ def replace_cos(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
 
 
 def replace_div_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """``dY / B`` and ``-(dY / B) (A / B)``, each summed to the shape of its operand, where shapes are known."""
+    """``dY / B`` and ``-(dY / B) (A / B)``, each summed to the shape of its operand if that is known."""
     gradient, a, b = present_inputs(node)
     for_a, for_b = (broadcast_axes(operand.shape, gradient.shape) for operand in (a, b))
     if for_a is None or for_b is None:
@@ -138,7 +138,7 @@ def _transposed(w: Writer, matrices: ir.Value) -> ir.Value:
 
 
 def replace_trilu(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """The standard operator, which opset 14 brought."""
+    """Write the standard operator, which opset 14 brought."""
     if w.opset < 14:
         return None
     return [w.op("Trilu", *node.inputs, upper=attribute(node, "upper", 1))]
@@ -159,9 +159,7 @@ def replace_gather_elements_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]
         return None
     gradient, shape, indices = present_inputs(node)
     axis = attribute(node, "axis", 0)
-    return [
-        w.op("ScatterElements", w.zeros(shape, gradient), indices, gradient, axis=axis, reduction="add")
-    ]
+    return [w.op("ScatterElements", w.zeros(shape, gradient), indices, gradient, axis=axis, reduction="add")]
 
 
 def replace_gather_nd_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
@@ -191,7 +189,7 @@ def replace_max_pool_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None
 
 
 def replace_layer_normalization_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """The formula, with mean and deviation computed anew: those of the forward pass are of float32.
+    """Write the formula, with mean and deviation computed anew: those of the forward pass are of float32.
 
     With ``z`` the normalised input and ``g = dY * scale`` ::
 

@@ -46,7 +46,7 @@ def replace_reduce_sum(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
 
 
 def replace_broadcast_gradient_args(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
-    """The axes along which each of two operands was broadcast, in standard operators if not as constants."""
+    """Write the axes along which each of two operands was broadcast, as constants if they are known."""
     operands = present_inputs(node)
     a, b = (_shape_held_by(operand) for operand in operands)
     known = (broadcast_axes(a, b), broadcast_axes(b, a))
@@ -131,7 +131,7 @@ def _shape_held_by(value: ir.Value) -> ir.Shape | None:
 
 
 def _ratio_held_by(value: ir.Value) -> int | None:
-    """Return the number that `value`, the sizes of two tensors divided, must be; None if that is not known."""
+    """Return what `value`, the sizes of two tensors divided, must be; None if that is not known."""
     node = value.producer()
     if node is None or node.op_type != "Div":
         return None

@@ -1,5 +1,6 @@
-"""Put standard operators in the place of those that only onnxruntime-training has, and constants in the
-place of shapes computed at run time.
+"""Standard operators in the place of those that only onnxruntime-training has.
+
+And constants in the place of shapes that its gradient graphs compute at run time.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _rule_for(node: ir.Node) -> Rule | None:
 
 
 def _replace(graph: ir.Graph, node: ir.Node, writer: Writer, results: Sequence[ir.Value]) -> None:
-    """Put what was written in the place of `node`; what it returns keeps the names, all else is called alike."""
+    """Put what was written in the place of `node`, under the same names and names made from these."""
     base = node.outputs[0].name
     for count, value in enumerate(writer.constants):
         value.name = f"{base}_constant_{count}"

@@ -49,7 +49,9 @@ class Writer:
     def constant(self, array: Any, dtype: Any) -> ir.Value:
         """Return an initializer."""
         tensor = ir.tensor(np.asarray(array, dtype))
-        value = ir.Value(type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor)
+        value = ir.Value(
+            type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+        )
         self.constants.append(value)
         return value
 

@@ -1,0 +1,241 @@
+"""Forward and backward pass of a graph, run one after the other by the training agent of onnxruntime."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from onnxsgd.engine.forward_backward_function import OrtGradientForwardBackwardFunction
+from onnxsgd.engine.function_class import make_function_class
+from onnxsgd.engine.options import copy_options, read_options
+from onnxsgd.engine.providers import Placement, resolve_placement
+from onnxsgd.engine.training_graphs import TrainingGraphs, build_training_graphs
+from onnxsgd.exceptions import EngineError, ParameterTypeError, UnsupportedError
+from onnxsgd.gradient.orttraining import bindings
+
+__all__ = ["OrtGradientForwardBackward", "OrtGradientForwardBackwardFunction"]
+
+
+class OrtGradientForwardBackward:
+    """Build forward and backward pass from one graph.
+
+    Use it to write a training loop of your own, with the runtime's tensors. The gradients that
+    :meth:`OrtGradientForwardBackwardFunction.backward` returns are, for outputs ``y`` and gradients
+    ``y_grad`` that it is given ::
+
+        x_grad = sum over the outputs y of  (dy / dx)^T y_grad
+
+    Parameters
+    ----------
+    onnx_model : onnx.ModelProto
+        The graph, of opset 13 to 21. It is not changed. Operators without a gradient that have an exact
+        equivalent are rewritten.
+    weights_to_train : list of str or None, default=None
+        The initializers to train, in any order. None: all of real numbers that a gradient reaches.
+    input_names : list of str or None, default=None
+        The inputs to differentiate for. None: all of real numbers that a gradient reaches.
+    output_names : list of str or None, default=None
+        The outputs to compute. None: all.
+    class_name : str or None, default=None
+        The name of the class that is made; None for one of its own.
+    sess_options : onnxruntime.SessionOptions or None, default=None
+        Options of both sessions.
+    providers : str, list of str or of (str, dict), or None, default=None
+        Execution providers, or "cpu", "cuda", "cuda:1"; None for the CPU.
+    provider_options : list of dict or None, default=None
+        Options of each of `providers`.
+    run_options : onnxruntime.RunOptions or None, default=None
+        Options of forward passes without training; the training agent takes none.
+    graph_builder_config : OrtModuleGraphBuilderConfiguration or None, default=None
+        A configuration of the gradient builder. ``initializer_names_to_train`` and
+        ``input_names_require_grad`` count where `weights_to_train` and `input_names` are None, and
+        ``use_memory_efficient_gradient`` is passed on.
+    device_index : int, default=0
+        Which GPU, >= 0.
+    enable_logging : bool, default=False
+        Whether the logger "onnxsgd" reports what is built and run.
+    debug : bool, default=False
+        Whether each call checks that tensors are on the device where they should be.
+
+    Attributes
+    ----------
+    cls_type_ : type
+        The class that was made, a subclass of :class:`OrtGradientForwardBackwardFunction`.
+
+    Raises
+    ------
+    ParameterError
+        If a name is unknown or repeated, or a provider is not available.
+    NotTrainableError
+        If nothing can be trained, or an operator on the way has no gradient.
+    MissingRuntimeError
+        If the training edition of onnxruntime is not installed.
+
+    Examples
+    --------
+    >>> import numpy as np, onnx
+    >>> from onnxsgd import OrtGradientForwardBackward
+    >>> onx = onnx.parser.parse_model('''<ir_version: 9, opset_import: ["" : 18]>
+    ... g (float[N, 2] X) => (float[N, 1] Y) <float[2, 1] W = {1, 2}> { Y = MatMul(X, W) }''')
+    >>> function = OrtGradientForwardBackward(onx).new_instance()
+    >>> X, W = np.array([[3, 4]], np.float32), np.array([[1], [2]], np.float32)
+    >>> function.forward([X, W], training=True)[0].numpy()
+    array([[11.]], dtype=float32)
+    >>> [gradient.numpy().tolist() for gradient in function.backward([np.ones((1, 1), np.float32)])]
+    [[[1.0, 2.0]], [[3.0], [4.0]]]
+    """
+
+    cls_type_: type[OrtGradientForwardBackwardFunction]
+
+    def __init__(
+        self,
+        onnx_model: onnx.ModelProto,
+        weights_to_train: Sequence[str] | None = None,
+        input_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | None = None,
+        class_name: str | None = None,
+        sess_options: Any = None,
+        providers: str | Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        run_options: Any = None,
+        graph_builder_config: Any = None,
+        device_index: int = 0,
+        enable_logging: bool = False,
+        debug: bool = False,
+    ) -> None:
+        if not isinstance(onnx_model, onnx.ModelProto):
+            raise ParameterTypeError(
+                f"onnx_model must be an onnx.ModelProto, not {type(onnx_model).__name__}."
+            )
+        native = bindings()
+        self.onnx_model = onnx_model
+        self.weights_to_train = weights_to_train
+        self.input_names = input_names
+        self.output_names = output_names
+        self.class_name = class_name or f"{OrtGradientForwardBackwardFunction.__name__}_{id(self)}"
+        self.sess_options = sess_options
+        self.providers = providers
+        self.provider_options = provider_options
+        self.run_options = run_options
+        self.graph_builder_config = graph_builder_config
+        self.device_index = device_index
+        self.enable_logging = enable_logging
+        self.debug = debug
+        placement = resolve_placement(
+            providers, provider_options, device_index, native.get_available_providers()
+        )
+        graphs = self._build_graphs()
+        self.weights_to_train, self.input_names = graphs.sources.weights, graphs.sources.inputs
+        self.output_names = graphs.outputs
+        self._initial_values = graphs.initial_values
+        logger = logging.getLogger("onnxsgd") if enable_logging else None
+        self.cls_type_ = make_function_class(
+            self.class_name, graphs, placement, sess_options, run_options, logger, bool(debug)
+        )
+        if logger is not None:
+            self._report(logger, placement)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self._arguments())
+
+    def new_instance(self) -> OrtGradientForwardBackwardFunction:
+        """Return an object that runs forward and backward; take one for each thread."""
+        return self.cls_type_()
+
+    def get_initializer(self, name: str, exc: bool = True) -> np.ndarray | None:
+        """Return the value of an initializer.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+        exc : bool, default=True
+            Whether to raise if there is none of that name.
+
+        Returns
+        -------
+        np.ndarray or None
+            A copy of it; None if there is none and `exc` is false.
+
+        Raises
+        ------
+        EngineError
+            If there is none and `exc` is true.
+        """
+        if name in self._initial_values:
+            return self._initial_values[name].numpy().copy()
+        if exc:
+            raise EngineError(f"There is no initializer {name!r}: there are {sorted(self._initial_values)}.")
+        return None
+
+    def _build_graphs(self) -> TrainingGraphs:
+        config = self.graph_builder_config
+        weights, inputs = self.weights_to_train, self.input_names
+        if config is not None:
+            kind = bindings().OrtModuleGraphBuilderConfiguration
+            if not isinstance(config, kind):
+                raise ParameterTypeError(
+                    f"graph_builder_config must be an {kind.__name__}, not {type(config).__name__}."
+                )
+            if config.enable_caching:
+                raise UnsupportedError("graph_builder_config.enable_caching=True is not supported.")
+            weights = weights if weights is not None else config.initializer_names_to_train or None
+            inputs = inputs if inputs is not None else config.input_names_require_grad or None
+        efficient = config is not None and config.use_memory_efficient_gradient
+        return build_training_graphs(self.onnx_model, weights, inputs, self.output_names, efficient)
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the arguments of the constructor as plain data."""
+        return {
+            "onnx_model": self.onnx_model.SerializeToString(),
+            "weights_to_train": self.weights_to_train,
+            "input_names": self.input_names,
+            "output_names": self.output_names,
+            "class_name": self.class_name,
+            "sess_options": read_options(self.sess_options),
+            "providers": self.providers,
+            "provider_options": self.provider_options,
+            "run_options": read_options(self.run_options),
+            "graph_builder_config": read_options(self.graph_builder_config),
+            "device_index": self.device_index,
+            "enable_logging": self.enable_logging,
+            "debug": self.debug,
+        }
+
+    def _report(self, logger: logging.Logger, placement: Placement) -> None:
+        kind = self.cls_type_
+        report = {
+            "input_names": kind._input_names,
+            "output_names": kind._output_names,
+            "weights_to_train": kind._weights_to_train,
+            "grad_input_names": kind._grad_input_names,
+            "bw_fetches_names": kind._bw_fetches_names,
+            "providers": placement.providers,
+            "device_index": placement.index,
+            "class_name": self.class_name,
+        }
+        for name, value in report.items():
+            logger.info("[%s] %s=%r", type(self).__name__, name, value)
+
+
+def _rebuild(kind: type[OrtGradientForwardBackward], arguments: dict[str, Any]) -> OrtGradientForwardBackward:
+    """Make an object from what :meth:`OrtGradientForwardBackward.__reduce__` kept."""
+    import onnxruntime
+
+    native = bindings()
+    arguments = dict(arguments)
+    arguments["onnx_model"] = onnx.load_from_string(arguments["onnx_model"])
+    for name, options in (
+        ("sess_options", onnxruntime.SessionOptions),
+        ("run_options", native.RunOptions),
+        ("graph_builder_config", native.OrtModuleGraphBuilderConfiguration),
+    ):
+        arguments[name] = copy_options(options, arguments[name])
+    return kind(**arguments)

@@ -1,0 +1,278 @@
+"""The object that runs forward and backward pass, one tensor vector in and one out."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from logging import Logger
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+
+from onnxsgd.engine.devices import check_devices, device_name
+from onnxsgd.engine.tensors import TensorSpec, fill_vector, new_vector, readable_tensor
+from onnxsgd.exceptions import EngineError, ParameterError, ParameterTypeError
+from onnxsgd.gradient.orttraining import bindings
+
+__all__ = ["OrtGradientForwardBackwardFunction"]
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A training forward that waits for its backward: what the runtime may still read."""
+
+    state: Any
+    inputs: Any
+    outputs: Any
+
+
+class OrtGradientForwardBackwardFunction:
+    """Forward and backward pass of one graph.
+
+    Instances come from :meth:`OrtGradientForwardBackward.new_instance`, which makes a subclass of this class
+    for its graph. Use one instance in each thread. Training forwards that wait for their backward form a
+    stack: ``backward`` belongs to the last of them.
+
+    Attributes
+    ----------
+    states_ : list
+        The training forwards that wait for their backward. Clear it to give them up.
+    saved_tensors_ : OrtValueVector, list or None
+        What :meth:`save_for_backward` was given last.
+    """
+
+    _run_options: ClassVar[Any]
+    _sess: ClassVar[Any]
+    _sess_eval: ClassVar[Any]
+    _training_agent: ClassVar[Any]
+    _cache: ClassVar[Any]
+    _logger: ClassVar[Logger | None]
+    _debug: ClassVar[bool]
+    _input_names: ClassVar[list[str]]
+    _grad_input_names: ClassVar[list[str]]
+    _output_names: ClassVar[list[str]]
+    _weights_to_train: ClassVar[list[str]]
+    _bw_fetches_names: ClassVar[list[str]]
+    _fw_outputs_device_info: ClassVar[list[Any]]
+    _bw_outputs_device_info: ClassVar[list[Any]]
+    _fw_no_grad_output_device_info: ClassVar[list[Any]]
+    _graph_info: ClassVar[Any]
+    _graph_builder: ClassVar[Any]
+    _trained_onnx: ClassVar[onnx.ModelProto]
+    _optimized_pre_grad_model: ClassVar[onnx.ModelProto]
+    _devices: ClassVar[list[Any]]
+    _onx_inp: ClassVar[list[str]]
+    _onx_out: ClassVar[list[str]]
+    #: What is expected of the inputs; which outputs take a gradient, and where these are.
+    _input_specs: ClassVar[tuple[TensorSpec, ...]]
+    _grad_positions: ClassVar[list[int]]
+    _grad_specs: ClassVar[tuple[TensorSpec, ...]]
+    _grad_devices: ClassVar[list[Any]]
+
+    def __init__(self) -> None:
+        self.states_: list[_Pending] = []
+        self.saved_tensors_: Any = None
+
+    def forward(self, inputs: Any, training: bool = False, forward_outputs_cache: Any = None) -> Any:
+        """Compute the outputs.
+
+        Parameters
+        ----------
+        inputs : list of np.ndarray, list of OrtValue, or OrtValueVector
+            All inputs of the graph, then all trained weights. Arrays are read where they are, and kept for
+            as long as the runtime may read them: do not change them before the backward of a training
+            forward.
+        training : bool, default=False
+            Whether a backward follows.
+        forward_outputs_cache : OrtValueVector or None, default=None
+            Where the outputs are put. If it is not empty, it must hold tensors of the right shapes, and the
+            outputs are written into these.
+
+        Returns
+        -------
+        OrtValueVector
+            One tensor for each output of the graph; ``v.numpy()`` is a copy of it.
+
+        Raises
+        ------
+        EngineError
+            If there is another number of inputs than expected, or the runtime fails.
+        ParameterError
+            If an input has another type or shape than expected.
+        UnsupportedError
+            If an input is None.
+        """
+        cls = type(self)
+        vector = fill_vector(inputs, cls._devices, cls._input_specs)
+        outputs = new_vector() if forward_outputs_cache is None else forward_outputs_cache
+        self._log("forward", vector, training)
+        self._refuse_pending(outputs)
+        if cls._debug:
+            check_devices(vector, cls._devices)
+        if training:
+            state = bindings().PartialGraphExecutionState()
+            _run(cls._training_agent.run_forward, vector, outputs, state, cls._cache)
+            self.states_.append(_Pending(state, vector, outputs))
+            self.save_for_backward(vector)
+        else:
+            _run(
+                cls._sess_eval._sess.run_with_ortvaluevector, cls._run_options, cls._grad_input_names, vector,
+                cls._output_names, outputs, cls._fw_no_grad_output_device_info,
+            )  # fmt: skip
+        return outputs
+
+    def backward(self, grad_outputs: Any, backward_outputs_cache: Any = None) -> Any:
+        """Compute the gradients of the last training forward that has no backward yet.
+
+        Parameters
+        ----------
+        grad_outputs : list of np.ndarray, list of OrtValue, or OrtValueVector
+            One gradient for each output of real numbers, of its shape; an array with as many elements is
+            read in that shape.
+        backward_outputs_cache : OrtValueVector or None, default=None
+            Where the gradients are put, as `forward_outputs_cache`.
+
+        Returns
+        -------
+        OrtValueVector
+            The gradients for the inputs of real numbers, then those for the weights.
+
+        Raises
+        ------
+        EngineError
+            If no training forward waits, there is another number of gradients than expected, or the runtime
+            fails.
+        ParameterError
+            If a gradient has another type or shape than its output.
+        UnsupportedError
+            If a gradient is None.
+        """
+        cls = type(self)
+        if not self.states_:
+            raise EngineError("backward needs a forward with training=True before it, and each only once.")
+        pending = self.states_[-1]
+        vector = self._read_gradients(grad_outputs, pending)
+        gradients = new_vector() if backward_outputs_cache is None else backward_outputs_cache
+        self._log("backward", vector, True)
+        if cls._debug:
+            check_devices(vector, cls._grad_devices)
+        self.states_.pop()
+        _run(cls._training_agent.run_backward, vector, gradients, pending.state)
+        return gradients
+
+    def save_for_backward(self, inputs: Any) -> None:
+        """Keep tensors for later; a training forward keeps its inputs."""
+        self.saved_tensors_ = inputs
+
+    @property
+    def saved_tensors(self) -> list[Any]:
+        """What was kept last."""
+        if self.saved_tensors_ is None:
+            raise EngineError("No tensors are saved: call forward with training=True, or save_for_backward.")
+        return list(self.saved_tensors_)
+
+    @staticmethod
+    def device_name(device: Any) -> str:
+        """Return "Cpu" or "Gpu", the kind of an ``OrtDevice``."""
+        return device_name(device)
+
+    @staticmethod
+    def input_to_ort(tensors: Any, devices: Sequence[Any], debug: bool = False) -> Any:
+        """Return tensors as an ``OrtValueVector``.
+
+        Parameters
+        ----------
+        tensors : list of np.ndarray, list of OrtValue, or OrtValueVector
+            One for each of `devices`.
+        devices : list of OrtDevice
+            Where arrays are put.
+        debug : bool, default=False
+            Whether to check that each is where it should be.
+        """
+        vector = fill_vector(tensors, devices)
+        if debug:
+            check_devices(vector, devices)
+        return vector
+
+    def save_onnx_graph(
+        self, folder: str | os.PathLike[str] | type, prefix: str | None = None, suffix: str | None = None
+    ) -> dict[str, Any]:
+        """Save the graphs behind this object.
+
+        Parameters
+        ----------
+        folder : str, path, or the type ``bytes``
+            Where to save them; it is made if it is not there. Given ``bytes``, nothing is saved.
+        prefix, suffix : str or None, default=None
+            What file names start and end with.
+
+        Returns
+        -------
+        dict
+            For each attribute that is a graph, the name of its file, or with ``bytes`` its content.
+        """
+        for name, text in (("prefix", prefix), ("suffix", suffix)):
+            if text is not None and not isinstance(text, str):
+                raise ParameterTypeError(f"{name} must be a str or None, not {type(text).__name__}.")
+        graphs = {
+            "_trained_onnx": self._trained_onnx,
+            "_optimized_pre_grad_model": self._optimized_pre_grad_model,
+        }
+        if folder is bytes:
+            return {attribute: graph.SerializeToString() for attribute, graph in graphs.items()}
+        if not isinstance(folder, (str, os.PathLike)):
+            raise ParameterTypeError(f"folder must be a str, a path or the type bytes, not {folder!r}.")
+        os.makedirs(folder, exist_ok=True)
+        saved = {}
+        for attribute, graph in graphs.items():
+            file_name = f"{prefix or ''}{attribute.strip('_')}{suffix or ''}.onnx"
+            saved[attribute] = os.path.join(os.fspath(folder), file_name)
+            onnx.save(graph, saved[attribute])
+        return saved
+
+    def _read_gradients(self, grad_outputs: Any, pending: _Pending) -> Any:
+        """Return the gradients as a vector, in the shapes of the outputs they belong to."""
+        cls = type(self)
+        if len(grad_outputs) != len(cls._grad_specs):
+            # says what is expected
+            fill_vector(grad_outputs, cls._grad_devices, cls._grad_specs)
+        read, changed = [], False
+        for given, index, spec in zip(grad_outputs, cls._grad_positions, cls._grad_specs, strict=True):
+            shape = pending.outputs[index].shape()
+            gradient = _in_shape(given, shape)
+            spec.check(gradient, shape)
+            changed |= gradient is not given
+            read.append(gradient)
+        return fill_vector(read if changed else grad_outputs, cls._grad_devices)
+
+    def _refuse_pending(self, outputs: Any) -> None:
+        if any(pending.outputs is outputs for pending in self.states_):
+            raise ParameterError(
+                "forward_outputs_cache holds the outputs of a forward that waits for its backward, which "
+                "reads them: give another one."
+            )
+
+    def _log(self, name: str, vector: Any, training: bool) -> None:
+        if self._logger is not None:
+            shapes = [value.shape() for value in vector]
+            self._logger.debug("[%s.%s] training=%r shapes=%r", type(self).__name__, name, training, shapes)
+
+
+def _run(function: Any, *arguments: Any) -> None:
+    try:
+        function(*arguments)
+    except Exception as error:
+        raise EngineError(f"onnxruntime failed: {error}") from error
+
+
+def _in_shape(gradient: Any, shape: list[int]) -> Any:
+    """Return `gradient` in `shape`, where it has as many elements in another one."""
+    gradient = readable_tensor(gradient)
+    found = gradient.shape if isinstance(gradient, np.ndarray) else gradient.shape()
+    if list(found) == shape or math.prod(found) != math.prod(shape):
+        return gradient
+    array = gradient if isinstance(gradient, np.ndarray) else gradient.numpy()
+    return array.reshape(shape)
