@@ -12,8 +12,9 @@ from onnxsgd.graph.model import find_value, graph_names, unique_name
 
 from .broadcasting import expand_to, zeros_like
 from .call import Call, Rule, place
+from .expand import expand_functions
 from .inference import infer_shapes
-from .rules import NO_GRADIENT, RULES, SYMMETRIC, reason_against
+from .rules import KNOWN, NO_GRADIENT, RULES, STANDARD, SYMMETRIC, TYPE_ONLY, reason_against
 from .tensor import Emitter, Tensor
 
 __all__ = ["differentiable", "differentiate"]
@@ -67,7 +68,7 @@ def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -
     ['MatMul', 'Gemm']
     """
     _check_opset(model)
-    result = _copy(model)
+    result = _expand(_copy(model), wrt)
     graph = result.graph
     targets = [_real_value(graph, name, "outputs") for name in _distinct(outputs, "outputs")]
     sources = [_real_value(graph, name, "wrt") for name in _distinct(wrt, "wrt")]
@@ -118,6 +119,19 @@ def _copy(model: ir.Model) -> ir.Model:
     if "" not in copy.graph.opset_imports:
         copy.graph.opset_imports[""] = copy.graph.opset_imports.pop("ai.onnx")
     return copy
+
+
+def _expand(model: ir.Model, wrt: Sequence[str]) -> ir.Model:
+    """Replace the operators on a path from `wrt` that have a definition in the standard, but no rule."""
+    if not any(reason_against(node) is None and node.op_type not in KNOWN for node in model.graph):
+        return model
+    sources = [value for value in (find_value(model.graph, name) for name in wrt) if value is not None]
+
+    def chosen(node: ir.Node) -> bool:
+        depends = not _dependents(model.graph, sources).isdisjoint(node.outputs)
+        return node.domain in STANDARD and node.op_type not in KNOWN and depends
+
+    return expand_functions(model, chosen)
 
 
 def _distinct(names: Sequence[str], parameter: str) -> Sequence[str]:
@@ -172,7 +186,7 @@ def _dependents(graph: ir.Graph, sources: Iterable[ir.Value]) -> set[ir.Value]:
     """Return the real values that depend on `sources` in a differentiable way."""
     found = set(sources)
     for node in graph:
-        if node.op_type in NO_GRADIENT and node.domain in ("", "ai.onnx"):
+        if node.op_type in NO_GRADIENT and node.domain in STANDARD:
             continue
         if any(value in found for value in _operands(node)):
             found.update(v for v in node.outputs if v.dtype is None or v.dtype.is_floating_point())
@@ -181,7 +195,7 @@ def _dependents(graph: ir.Graph, sources: Iterable[ir.Value]) -> set[ir.Value]:
 
 def _operands(node: ir.Node) -> Iterable[ir.Value | None]:
     """Yield what a node reads, in its subgraphs too."""
-    yield from node.inputs
+    yield from node.inputs[: TYPE_ONLY.get(node.op_type)]
     for attribute in node.attributes.values():
         if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             graphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value
@@ -214,14 +228,9 @@ def _apply(
     reason = reason_against(node)
     if reason is not None:
         raise NotTrainableError(f"{place(node)}: {reason}")
-    wanted = [
-        (index, value) for index, value in enumerate(node.inputs) if value is not None and value in active
-    ]
-    if (
-        node.op_type in SYMMETRIC
-        and len(wanted) == len(node.inputs)
-        and len({value for _, value in wanted}) == 1
-    ):
+    operands = node.inputs[: TYPE_ONLY.get(node.op_type)]
+    wanted = [(index, value) for index, value in enumerate(operands) if value is not None and value in active]
+    if wanted and node.op_type in SYMMETRIC and len(set(operands)) == 1:
         # x * x: all inputs have the same gradient, the first one's times their number.
         reached, wanted = [None if g is None else g * len(wanted) for g in reached], wanted[:1]
     call = Call(emitter, node, reached)

@@ -73,18 +73,29 @@ def _tiled(n: Call) -> Tensor:
 
 
 def _padded(n: Call) -> Tensor:
-    pads = n.constant(1)
-    if pads is None:
-        raise n.refuse("needs constant pads")
+    pads, mode = n.constant(1), n.attribute("mode", "constant")
     given = n.constant(3) if n.optional(3) is not None else np.arange(n.rank)
-    if given is None:
-        raise n.refuse("needs constant axes")
-    axes = [int(axis) % n.rank for axis in given]
-    before, after = pads[: len(axes)].tolist(), pads[len(axes) :].tolist()
-    mode = n.attribute("mode", "constant")
-    if mode == "constant":
-        return _cropped(n.dy, axes, before, after)
-    return _folded(n, mode, axes, before, after)
+    if pads is not None and given is not None:
+        axes = [int(axis) % n.rank for axis in given]
+        before, after = pads[: len(axes)].tolist(), pads[len(axes) :].tolist()
+        if mode == "constant":
+            return _cropped(n.dy, axes, before, after)
+        return _folded(n, mode, axes, before, after)
+    if mode != "constant":
+        raise n.refuse(f"in mode {mode!r} needs constant pads and axes")
+    return _cropped_at_run_time(n)
+
+
+def _cropped_at_run_time(n: Call) -> Tensor:
+    """Undo a padding whose amounts the graph computes."""
+    axes = n.optional(3)
+    sizes = op.Shape(n.dy) if axes is None else op.Gather(op.Shape(n.dy), axes)
+    count = n.rank if axes is None else dim_of(axes, 0)
+    before, after = op.Slice(n.b, [0], _vector(count)), op.Slice(n.b, _vector(count), [_END])
+    places = list(range(n.rank)) if axes is None else axes
+    kept = op.Slice(n.dy, op.Max(before, 0), op.Sub(sizes, op.Max(after, 0)), places)
+    restored: Tensor = op.Pad(kept, op.Max(op.Neg(n.b), 0), 0.0, *([] if axes is None else [axes]))
+    return restored
 
 
 def _cropped(g: Tensor, axes: list[int], before: list[int], after: list[int]) -> Tensor:

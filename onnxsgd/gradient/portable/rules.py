@@ -7,6 +7,7 @@ import onnx_ir as ir
 from .call import Rules
 from .convolution import CONVOLUTION
 from .elementwise import ELEMENTWISE
+from .expand import is_function
 from .indexing import INDEXING
 from .movement import MOVEMENT
 from .neural import NEURAL
@@ -17,7 +18,7 @@ from .recurrent import RECURRENT
 from .reductions import REDUCTIONS
 from .resize import RESIZE
 
-__all__ = ["NO_GRADIENT", "RULES", "SYMMETRIC", "reason_against"]
+__all__ = ["KNOWN", "NO_GRADIENT", "RULES", "STANDARD", "SYMMETRIC", "TYPE_ONLY", "reason_against"]
 
 #: One rule for each standard operator: for each input the gradient, or None where an input has none.
 RULES: Rules = {
@@ -80,10 +81,20 @@ NO_GRADIENT = frozenset(
 )
 
 
+#: Inputs of which only the type matters.
+TYPE_ONLY = {"CastLike": 1}
+
+#: Operators that need no further look.
+KNOWN = frozenset(RULES) | NO_GRADIENT
+
+#: The names of the domain of standard operators.
+STANDARD = frozenset({"", "ai.onnx"})
+
+
 def reason_against(node: ir.Node) -> str | None:
-    """Return why no gradient can pass through a node, or None if it has a rule or needs none."""
-    if node.domain not in ("", "ai.onnx"):
+    """Return why no gradient can pass a node; None if it has a rule or a definition, or needs none."""
+    if node.domain not in STANDARD:
         return f"operator {node.domain}.{node.op_type} is not a standard operator and has no gradient rule"
-    if node.op_type in NO_GRADIENT or node.op_type in RULES:
+    if node.op_type in KNOWN or is_function(node.op_type):
         return None
     return f"operator {node.op_type} has no gradient rule"

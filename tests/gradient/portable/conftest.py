@@ -155,6 +155,19 @@ class MeanVarianceNormalization(OpRun):
         return ((x - x.mean(axes, keepdims=True)) / (x.std(axes, keepdims=True) + 1e-9),)
 
 
+class Pad(OpRun):
+    op_domain = ""
+
+    def _run(self, x, pads, value=None, axes=None, mode="constant"):
+        axes = range(x.ndim) if axes is None else axes
+        widths, cut = [(0, 0)] * x.ndim, [slice(None)] * x.ndim
+        for axis, low, high in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+            cut[axis] = slice(max(-low, 0), x.shape[axis] - max(-high, 0))
+            widths[axis] = (max(low, 0), max(high, 0))
+        fill = {"constant_values": 0.0 if value is None else value} if mode == "constant" else {}
+        return (np.pad(x[tuple(cut)], widths, mode=mode, **fill),)
+
+
 KERNELS = [
     Conv,
     ConvTranspose,
@@ -165,6 +178,7 @@ KERNELS = [
     LpNormalization,
     Mean,
     MeanVarianceNormalization,
+    Pad,
 ]
 
 
