@@ -11,10 +11,10 @@ from onnxsgd.exceptions import NotTrainableError, ParameterError
 from onnxsgd.graph.model import find_value, graph_names, unique_name
 
 from .broadcasting import expand_to, zeros_like
-from .call import Call, Rule, place
 from .expand import expand_functions
 from .inference import infer_shapes
-from .rules import KNOWN, NO_GRADIENT, RULES, STANDARD, SYMMETRIC, TYPE_ONLY, reason_against
+from .rules import KNOWN, STANDARD, reason_against
+from .sweep import dependents, sweep
 from .tensor import Emitter, Tensor
 
 __all__ = ["differentiable", "differentiate"]
@@ -77,7 +77,7 @@ def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -
     emitter = Emitter(graph.opset_imports[""], _unused_prefix(names))
     infer_shapes(result, emitter)
     seeds = [_seed(emitter.tensor(target), names) for target in targets]
-    gradients = _sweep(emitter, graph, sources, list(zip(targets, seeds, strict=True)))
+    gradients = sweep(emitter, list(graph), sources, list(zip(targets, seeds, strict=True)))
     found = [_name(emitter, emitter.tensor(source), gradients.get(source), names) for source in sources]
     graph.extend(emitter.nodes)
     graph.inputs.extend(seed.value for seed in seeds)
@@ -128,7 +128,7 @@ def _expand(model: ir.Model, wrt: Sequence[str]) -> ir.Model:
     sources = [value for value in (find_value(model.graph, name) for name in wrt) if value is not None]
 
     def chosen(node: ir.Node) -> bool:
-        depends = not _dependents(model.graph, sources).isdisjoint(node.outputs)
+        depends = not dependents(model.graph, sources).isdisjoint(node.outputs)
         return node.domain in STANDARD and node.op_type not in KNOWN and depends
 
     return expand_functions(model, chosen)
@@ -180,82 +180,6 @@ def _seed(y: Tensor, names: set[str]) -> Tensor:
     name = unique_name(f"{y.value.name}_grad", names)
     seed = ir.Value(name=name, shape=y.value.shape, type=y.value.type)
     return Tensor(y.emitter, seed, y.dtype, y.dims)
-
-
-def _dependents(graph: ir.Graph, sources: Iterable[ir.Value]) -> set[ir.Value]:
-    """Return the real values that depend on `sources` in a differentiable way."""
-    found = set(sources)
-    for node in graph:
-        if node.op_type in NO_GRADIENT and node.domain in STANDARD:
-            continue
-        if any(value in found for value in _operands(node)):
-            found.update(v for v in node.outputs if v.dtype is None or v.dtype.is_floating_point())
-    return found
-
-
-def _operands(node: ir.Node) -> Iterable[ir.Value | None]:
-    """Yield what a node reads, in its subgraphs too."""
-    yield from node.inputs[: TYPE_ONLY.get(node.op_type)]
-    for attribute in node.attributes.values():
-        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            graphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value
-            for graph in graphs:
-                yield from graph.outputs
-                for inner in graph:
-                    yield from _operands(inner)
-
-
-def _sweep(
-    emitter: Emitter, graph: ir.Graph, sources: Sequence[ir.Value], seeds: Sequence[tuple[ir.Value, Tensor]]
-) -> dict[ir.Value, Tensor]:
-    """Go through the graph backwards and return the gradient that reached each value."""
-    active = _dependents(graph, sources)
-    gradients: dict[ir.Value, Tensor] = {}
-    for target, seed in seeds:
-        _accumulate(gradients, target, seed)
-    for node in reversed(graph):
-        if any(value in active and value in gradients for value in node.outputs):
-            reached = [gradients.get(value) for value in node.outputs]
-            for value, gradient in _apply(emitter, node, reached, active):
-                _accumulate(gradients, value, gradient)
-    return gradients
-
-
-def _apply(
-    emitter: Emitter, node: ir.Node, reached: list[Tensor | None], active: set[ir.Value]
-) -> list[tuple[ir.Value, Tensor]]:
-    """Return the gradients of one node with respect to those of its inputs that are active."""
-    reason = reason_against(node)
-    if reason is not None:
-        raise NotTrainableError(f"{place(node)}: {reason}")
-    operands = node.inputs[: TYPE_ONLY.get(node.op_type)]
-    wanted = [(index, value) for index, value in enumerate(operands) if value is not None and value in active]
-    if wanted and node.op_type in SYMMETRIC and len(set(operands)) == 1:
-        # x * x: all inputs have the same gradient, the first one's times their number.
-        reached, wanted = [None if g is None else g * len(wanted) for g in reached], wanted[:1]
-    call = Call(emitter, node, reached)
-    found = [
-        (value, call.completed(_rule(call, index)(call), emitter.tensor(value))) for index, value in wanted
-    ]
-    call.check_all_read()
-    return found
-
-
-def _rule(call: Call, index: int) -> Rule:
-    """Return the rule for one input of a node."""
-    rules = RULES[call.node.op_type]
-    if callable(rules):
-        return lambda n: rules(n, index)
-    rule = rules[index] if index < len(rules) else None
-    if rule is None:
-        raise call.refuse(
-            f"has no gradient with respect to its input {index} ({call.input(index).value.name!r})"
-        )
-    return rule
-
-
-def _accumulate(gradients: dict[ir.Value, Tensor], value: ir.Value, gradient: Tensor) -> None:
-    gradients[value] = gradients[value] + gradient if value in gradients else gradient
 
 
 def _name(emitter: Emitter, x: Tensor, gradient: Tensor | None, names: set[str]) -> ir.Value:

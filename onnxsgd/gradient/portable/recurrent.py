@@ -14,7 +14,7 @@ import numpy as np
 
 from .broadcasting import zeros_like
 from .call import Call, Rules
-from .scan import Step, scan
+from .scan import Step, flipped, scan
 from .shapes import Dim, Dims, to_shape
 from .tensor import Emitter, Tensor, op
 
@@ -68,12 +68,6 @@ def _shifted(first: Tensor, sequence: Tensor) -> Tensor:
     return late.known_as(sequence.dims)
 
 
-def _flipped(sequence: Tensor) -> Tensor:
-    """Return `sequence` with its first axis reversed."""
-    back: Tensor = op.Slice(sequence, [-1], [-_END], [0], [-1])
-    return back.known_as(sequence.dims)
-
-
 def _chosen(t: Tensor, index: int, axis: int, dims: Dims) -> Tensor:
     """Return one direction of `t`, which has shape `dims`."""
     one: Tensor = op.Squeeze(op.Slice(t, [index], [index + 1], [axis]), [axis])
@@ -106,7 +100,7 @@ def _read_pass(n: Call, d: int, flip: bool) -> _Pass:
         dc=zero if dc is None else _chosen(dc, d, 0, state),
     )
     if flip:
-        found.x, found.h, found.dy = _flipped(found.x), _flipped(found.h), _flipped(found.dy)
+        found.x, found.h, found.dy = flipped(found.x), flipped(found.h), flipped(found.dy)
     return found
 
 
@@ -167,8 +161,8 @@ def _backwards(
     step: Step, states: list[Tensor], sequences: list[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Run `step` from the last element of `sequences` to the first."""
-    last, collected = scan(step, states, [_flipped(t) for t in sequences])
-    return last, [_flipped(t) for t in collected]
+    last, collected = scan(step, states, [flipped(t) for t in sequences])
+    return last, [flipped(t) for t in collected]
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
@@ -300,7 +294,7 @@ def _d_x(n: Call) -> Tensor:
     total = None
     for p, g, flip in _each(n):
         dx = op.MatMul(g.from_x, p.w)
-        dx = _flipped(dx) if flip else dx
+        dx = flipped(dx) if flip else dx
         total = dx if total is None else total + dx
     assert total is not None
     return total

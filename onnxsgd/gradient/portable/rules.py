@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from .call import Rules
+from .control import CONTROL
 from .convolution import CONVOLUTION
 from .elementwise import ELEMENTWISE
 from .expand import is_function
@@ -85,7 +86,7 @@ NO_GRADIENT = frozenset(
 TYPE_ONLY = {"CastLike": 1}
 
 #: Operators that need no further look.
-KNOWN = frozenset(RULES) | NO_GRADIENT
+KNOWN = frozenset(RULES) | frozenset(CONTROL) | NO_GRADIENT
 
 #: The names of the domain of standard operators.
 STANDARD = frozenset({"", "ai.onnx"})

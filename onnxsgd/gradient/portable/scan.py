@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from .shapes import Dims, to_shape
-from .tensor import Emitter, Tensor
+from .tensor import Emitter, Tensor, op
 
-__all__ = ["Step", "scan"]
+__all__ = ["Step", "flipped", "scan"]
+
+_END = np.iinfo(np.int64).max
 
 #: From the states and one element of each sequence to the next states, and what is collected.
 Step = Callable[[Emitter, list[Tensor], list[Tensor]], tuple[list[Tensor], list[Tensor]]]
@@ -35,13 +38,7 @@ def scan(
     inner = [_argument(body, t, t.dims) for t in states]
     elements = [_argument(body, t, t.dims[1:] if t.dims is not None else None) for t in sequences]
     after, collected = step(body, inner, elements)
-    results = [body.copy(tensor) for tensor in (*after, *collected)]
-    graph = ir.Graph(
-        [tensor.value for tensor in (*inner, *elements)],
-        [tensor.value for tensor in results],
-        nodes=body.nodes,
-        name=outer.new_name(),
-    )
+    graph = body.graph([*inner, *elements], [*after, *collected])
     attributes = [ir.AttrGraph("body", graph), ir.AttrInt64("num_scan_inputs", len(sequences))]
     kinds = [(t.dtype, s.dims) for t, s in zip(after, states, strict=True)]
     kinds += [(t.dtype, _stacked(sequences[0].dims, t.dims)) for t in collected]
@@ -57,3 +54,9 @@ def _argument(body: Emitter, like: Tensor, dims: Dims) -> Tensor:
 
 def _stacked(sequence: Dims, element: Dims) -> Dims:
     return None if sequence is None or element is None else (sequence[0], *element)
+
+
+def flipped(sequence: Tensor) -> Tensor:
+    """Return `sequence` with its first axis reversed."""
+    back: Tensor = op.Slice(sequence, [-1], [-_END], [0], [-1])
+    return back.known_as(sequence.dims)

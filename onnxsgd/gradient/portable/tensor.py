@@ -41,11 +41,15 @@ class Emitter:
         self._written: dict[tuple[Any, ...], list[Tensor]] = {}
         self._tensors: dict[ir.Value, Tensor] = {}
         self._numbers = itertools.count(1)
+        self._parent: Emitter | None = None
 
     def tensor(self, value: ir.Value, dims: Dims = None) -> Tensor:
         """Return the tensor that stands for a value of the graph; `dims` is its shape where that is known."""
         if value not in self._tensors:
-            dims = dims if dims is not None else read_shape(value.shape, value.name or "")
+            if dims is None and self._parent is not None and value in self._parent._tensors:
+                dims = self._parent._tensors[value].dims
+            elif dims is None:
+                dims = read_shape(value.shape, value.name or "")
             self._tensors[value] = Tensor(self, value, value.dtype, dims)
         return self._tensors[value]
 
@@ -61,8 +65,35 @@ class Emitter:
     def child(self) -> Emitter:
         """Return an emitter for a subgraph, whose names differ from those given here."""
         child = Emitter(self.opset, self.prefix)
-        child._numbers = self._numbers
+        child._numbers, child._parent = self._numbers, self
         return child
+
+    def borrow(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of the graph around this one, for use in this one."""
+        return self.tensor(tensor.value, tensor.dims)
+
+    def inline(self, graph: ir.Graph, arguments: Sequence[ir.Value]) -> list[ir.Value]:
+        """Append the nodes of a subgraph, its inputs replaced by `arguments`, and return its outputs."""
+        clone = graph.clone(allow_outer_scope_values=True)
+        replaced = list(zip(clone.inputs, arguments, strict=True))
+        for value in clone.initializers.values():
+            if value.const_value is not None:
+                replaced.append((value, self.constant(value.const_value.numpy()).value))
+        for value, argument in replaced:
+            value.replace_all_uses_with(argument, replace_graph_outputs=True)
+        for node in clone.all_nodes():
+            for value in node.outputs:
+                value.name = self.new_name() if value.name else value.name
+        outputs, nodes = list(clone.outputs), list(clone)
+        clone.outputs.clear()
+        clone.remove(nodes)
+        self.nodes.extend(nodes)
+        return outputs
+
+    def graph(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> ir.Graph:
+        """Return what was appended as a subgraph, with a value of its own for each result."""
+        outputs = [self.copy(tensor).value for tensor in results]
+        return ir.Graph([tensor.value for tensor in inputs], outputs, nodes=self.nodes, name=self.new_name())
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Return a value of its own that equals `tensor`."""
@@ -79,7 +110,12 @@ class Emitter:
         first = next(argument for argument in arguments if isinstance(argument, Tensor))
         dtype = _element_type(arguments)
         operands = [self._operand(argument, dtype) for argument in arguments]
-        key = (op_type, outputs, *map(id, operands), *((k, str(v)) for k, v in attributes.items()))
+        key = (
+            op_type,
+            outputs,
+            *(operand and id(operand.value) for operand in operands),
+            *((k, str(v)) for k, v in attributes.items()),
+        )
         if key not in self._written:
             kind = _result_type(op_type, attributes, first, dtype)
             dims = [result_dims(op_type, attributes, arguments), *[None] * (outputs - 1)]

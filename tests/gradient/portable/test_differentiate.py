@@ -192,13 +192,6 @@ def test_a_gradient_through_an_output_without_a_rule_is_refused():
         gradient_of(model, ["Y"], ["W"])
 
 
-def test_a_subgraph_that_reads_a_trained_tensor_is_refused():
-    then, other = "t () => (double[3] P) { P = Neg(W) }", "e () => (double[3] Q) { Q = Abs(W) }"
-    body = f"B = Cast<to = 9>(X) Y = If(B) <then_branch = {then}, else_branch = {other}>"
-    with pytest.raises(NotTrainableError, match="operator If"):
-        gradient_of(one_line(body, inputs="double X", outputs="double[3] Y", W=(3,)), ["Y"], ["W"])
-
-
 @pytest.mark.parametrize(
     ("outputs", "wrt", "message"),
     [

@@ -1,0 +1,147 @@
+"""Gradients of If, Scan and Loop.
+
+The gradient of a branch is a branch: the forward nodes are written once more in the gradient's own subgraph,
+followed by the sweep back through them. The gradient of a loop is a Scan that runs backwards over the states
+before each turn, which the forward loop is made to return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from .broadcasting import expand_to, zeros_like
+from .call import Call
+from .scan import flipped, scan
+from .shapes import UNNAMED, read_shape
+from .tensor import Emitter, Tensor
+
+__all__ = ["CONTROL"]
+
+Sweep = Callable[
+    [Emitter, Sequence[ir.Node], Iterable[ir.Value], Iterable[tuple[ir.Value, Tensor]]],
+    dict[ir.Value, Tensor],
+]
+
+#: From a node with subgraphs, the values that it reads and that gradients are wanted of, and the sweep to use
+#: inside, to the gradients.
+ControlRule = Callable[[Call, list[ir.Value], Sweep], list[tuple[ir.Value, Tensor]]]
+
+
+def _branches(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value, Tensor]]:
+    """Return an If on the same condition whose branches are the gradients of the branches."""
+    seeds = [n.gradient(index) for index in range(len(n.node.outputs))]
+    graphs = []
+    for name in ("then_branch", "else_branch"):
+        body = n.emitter.child()
+        outputs = body.inline(n.node.attributes[name].as_graph(), [])
+        results = _swept(body, sweep, wanted, outputs, seeds)
+        graphs.append(ir.AttrGraph(name, body.graph([], results)))
+    kinds = [(tensor.dtype, tensor.dims) for tensor in map(n.emitter.tensor, wanted)]
+    return list(zip(wanted, n.emitter.append("If", [n.x.value], graphs, kinds), strict=True))
+
+
+def _swept(
+    body: Emitter,
+    sweep: Sweep,
+    sources: list[ir.Value],
+    outputs: Sequence[ir.Value],
+    seeds: Sequence[Tensor | None],
+) -> list[Tensor]:
+    """Return the gradients of the forward nodes in `body` with respect to `sources`, or zeros."""
+    given = [(y, body.borrow(seed)) for y, seed in zip(outputs, seeds, strict=True) if seed is not None]
+    found = sweep(body, list(body.nodes), sources, given)
+    tensors = [body.tensor(value) for value in sources]
+    return [expand_to(found[x.value], x) if x.value in found else zeros_like(x) for x in tensors]
+
+
+@dataclass
+class _Turns:
+    """What a loop hands to each turn of its body, and where its states are."""
+
+    graph: ir.Graph  # the body
+    elements: list[Tensor]  # for each input of the body, what it was in each turn, stacked
+    states: int  # how many states there are
+    first: int  # the place of the first state among the inputs of the node and of the body
+    skipped: int  # how many outputs of the body come before the states
+
+
+def _scan(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value, Tensor]]:
+    """Return the gradients of a Scan over the first axis, forwards."""
+    for name in ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions"):
+        if any(n.attribute(name, ())):
+            raise n.refuse(f"with {name}={list(n.attribute(name))} has no gradient rule")
+    graph, inputs = n.node.attributes["body"].as_graph(), [t for t in n.inputs if t is not None]
+    states = len(inputs) - n.attribute("num_scan_inputs")
+    elements = [*_saved(n, graph, graph.inputs[:states]), *inputs[states:]]
+    return _backwards(n, wanted, sweep, _Turns(graph, elements, states, 0, 0))
+
+
+def _loop(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value, Tensor]]:
+    """Return the gradients of a Loop: those of a Scan over its turns, however many there were."""
+    graph = n.node.attributes["body"].as_graph()
+    elements = _saved(n, graph, graph.inputs)
+    return _backwards(n, wanted, sweep, _Turns(graph, elements, len(graph.inputs) - 2, 2, 1))
+
+
+def _saved(n: Call, graph: ir.Graph, inputs: Sequence[ir.Value]) -> list[Tensor]:
+    """Make a loop return what `inputs` of its body were in each turn."""
+    start = len(n.node.outputs)
+    n.node.resize_outputs(start + len(inputs))
+    found = []
+    for value, output in zip(inputs, n.node.outputs[start:], strict=True):
+        copy = ir.Value(name=n.emitter.new_name(), type=value.type, shape=value.shape)
+        graph.append(ir.Node("", "Identity", [value], outputs=[copy], name=copy.name))
+        graph.outputs.append(copy)
+        output.name, output.type = n.emitter.new_name(), value.type
+        dims = read_shape(value.shape, value.name or "")
+        found.append(n.emitter.tensor(output, None if dims is None else (f"{UNNAMED}{output.name}", *dims)))
+    return found
+
+
+def _backwards(n: Call, wanted: list[ir.Value], sweep: Sweep, turns: _Turns) -> list[tuple[ir.Value, Tensor]]:
+    """Run a Scan over the turns, from the last to the first, that sweeps back through each."""
+    inner = set(turns.graph.inputs)
+    captured = [value for value in wanted if value not in n.node.inputs or _is_read(turns.graph, value)]
+    real = [k for k in range(turns.states) if _is_real(turns.graph.inputs[turns.first + k])]
+    stacked = [k for k in range(turns.first + turns.states, len(inner)) if n.node.inputs[k] in wanted]
+    count = len(turns.elements)
+    reached = [n.gradient(k) for k in range(len(turns.graph.outputs) - turns.skipped)]
+    collected = [k for k in range(turns.states, len(reached)) if reached[k] is not None]
+
+    def step(body: Emitter, sums: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        outputs = body.inline(turns.graph, [tensor.value for tensor in now[:count]])[turns.skipped :]
+        seeds: list[Tensor | None] = [None] * len(outputs)
+        for k, seed in (*zip(real, sums, strict=False), *zip(collected, now[count:], strict=True)):
+            seeds[k] = seed
+        places = [now[turns.first + k].value for k in real] + [now[k].value for k in stacked]
+        found = _swept(body, sweep, [*places, *captured], outputs, seeds)
+        states, parts, added = _cut(found, len(real), len(stacked))
+        return [*states, *(a + b for a, b in zip(sums[len(real) :], added, strict=True))], parts
+
+    last = [reached[k] or zeros_like(n.emitter.tensor(n.node.outputs[k])) for k in real]
+    sums = [*last, *(zeros_like(n.emitter.tensor(value)) for value in captured)]
+    sequences = [*turns.elements, *(g for g in (reached[k] for k in collected) if g is not None)]
+    totals, parts = scan(step, sums, [flipped(t) for t in sequences])
+    places = [n.node.inputs[turns.first + k] for k in real] + captured
+    found = [*zip(places, totals, strict=True)]
+    found += [(n.node.inputs[k], flipped(t)) for k, t in zip(stacked, parts, strict=True)]
+    return [(value, gradient) for value, gradient in found if value in wanted]
+
+
+def _cut(tensors: list[Tensor], first: int, second: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    return tensors[:first], tensors[first : first + second], tensors[first + second :]
+
+
+def _is_real(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
+def _is_read(graph: ir.Graph, value: ir.Value) -> bool:
+    """Return whether a graph reads a value from outside."""
+    return value in graph.outputs or any(value in node.inputs for node in graph.all_nodes())
+
+
+CONTROL: dict[str, ControlRule] = {"If": _branches, "Loop": _loop, "Scan": _scan}

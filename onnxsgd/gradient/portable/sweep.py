@@ -1,0 +1,112 @@
+"""The backward sweep: from the last node to the first, gradients of outputs become gradients of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import onnx_ir as ir
+
+from onnxsgd.exceptions import NotTrainableError
+
+from .call import Call, Rule, place
+from .control import CONTROL
+from .rules import NO_GRADIENT, RULES, STANDARD, SYMMETRIC, TYPE_ONLY, reason_against
+from .tensor import Emitter, Tensor
+
+__all__ = ["dependents", "sweep"]
+
+
+def sweep(
+    emitter: Emitter,
+    nodes: Sequence[ir.Node],
+    sources: Iterable[ir.Value],
+    seeds: Iterable[tuple[ir.Value, Tensor]],
+) -> dict[ir.Value, Tensor]:
+    """Go through a graph backwards.
+
+    Parameters
+    ----------
+    emitter : Emitter
+        Where the nodes that compute gradients go.
+    nodes : sequence of ir.Node
+        The forward graph, sorted.
+    sources : iterable of ir.Value
+        What gradients are wanted of; nothing is computed that they do not need.
+    seeds : iterable of (ir.Value, Tensor)
+        Values and the gradients with respect to them that come from outside.
+
+    Returns
+    -------
+    dict
+        The gradient that reached each value.
+    """
+    active = dependents(nodes, sources)
+    gradients: dict[ir.Value, Tensor] = {}
+    for target, seed in seeds:
+        _accumulate(gradients, target, seed)
+    for node in reversed(nodes):
+        if any(value in active and value in gradients for value in node.outputs):
+            reached = [gradients.get(value) for value in node.outputs]
+            for value, gradient in _apply(emitter, node, reached, active):
+                _accumulate(gradients, value, gradient)
+    return gradients
+
+
+def dependents(nodes: Iterable[ir.Node], sources: Iterable[ir.Value]) -> set[ir.Value]:
+    """Return the real values that depend on `sources` in a differentiable way."""
+    found = set(sources)
+    for node in nodes:
+        if node.op_type in NO_GRADIENT and node.domain in STANDARD:
+            continue
+        if any(value in found for value in _operands(node)):
+            found.update(v for v in node.outputs if v.dtype is None or v.dtype.is_floating_point())
+    return found
+
+
+def _operands(node: ir.Node) -> Iterable[ir.Value | None]:
+    """Yield what a node reads, in its subgraphs too."""
+    yield from node.inputs[: TYPE_ONLY.get(node.op_type)]
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield from attribute.value.outputs
+            for inner in attribute.value:
+                yield from _operands(inner)
+
+
+def _apply(
+    emitter: Emitter, node: ir.Node, reached: list[Tensor | None], active: set[ir.Value]
+) -> list[tuple[ir.Value, Tensor]]:
+    """Return the gradients of one node with respect to what is active of what it reads."""
+    reason = reason_against(node)
+    if reason is not None:
+        raise NotTrainableError(f"{place(node)}: {reason}")
+    if node.op_type in CONTROL:
+        read = dict.fromkeys(value for value in _operands(node) if value is not None and value in active)
+        return CONTROL[node.op_type](Call(emitter, node, reached), list(read), sweep)
+    operands = node.inputs[: TYPE_ONLY.get(node.op_type)]
+    wanted = [(index, value) for index, value in enumerate(operands) if value is not None and value in active]
+    if wanted and node.op_type in SYMMETRIC and len(set(operands)) == 1:
+        # x * x: all inputs have the same gradient, the first one's times their number.
+        reached, wanted = [None if g is None else g * len(wanted) for g in reached], wanted[:1]
+    call = Call(emitter, node, reached)
+    found = [
+        (value, call.completed(_rule(call, index)(call), emitter.tensor(value))) for index, value in wanted
+    ]
+    call.check_all_read()
+    return found
+
+
+def _rule(call: Call, index: int) -> Rule:
+    """Return the rule for one input of a node."""
+    rules = RULES[call.node.op_type]
+    if callable(rules):
+        return lambda n: rules(n, index)
+    rule = rules[index] if index < len(rules) else None
+    if rule is None:
+        name = call.input(index).value.name
+        raise call.refuse(f"has no gradient with respect to its input {index} ({name!r})")
+    return rule
+
+
+def _accumulate(gradients: dict[ir.Value, Tensor], value: ir.Value, gradient: Tensor) -> None:
+    gradients[value] = gradients[value] + gradient if value in gradients else gradient
