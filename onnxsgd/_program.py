@@ -75,7 +75,8 @@ class Program:
         The loop over batches inside the runtime is compiled where it pays: for dense data, for small steps,
         and for many of them.
         """
-        spec = replace(self.spec, batch_size=batches.batch_size)
+        shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
+        spec = replace(self.spec, batch_size=batches.batch_size, row_shapes=shapes)
         work = 3 * spec.batch_size * sum(array.size for array in tensors.values())
         n_threads = resolve_threads(self.n_threads, work)
         key = (self.tail.key, spec.key, n_threads)

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from onnxsgd.engine.fuse import fuse
 from onnxsgd.engine.update import AVERAGE_RATE, L1_TOTAL, WEIGHT, build_update, state_names
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import find_value, graph_names, to_proto, unique_name
+from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.losses import Loss
 from onnxsgd.objective.attach import weighted_loss
 
 if TYPE_CHECKING:
     from onnxsgd.optimizers import Optimizer
 
-__all__ = ["CompiledStep", "StepSpec", "build_step", "fix_batch_size"]
+__all__ = ["CompiledStep", "StepSpec", "build_step"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class StepSpec:
         Columns of the raw prediction and of the target.
     engine : str
         Which engine differentiates.
+    row_shapes : tuple of (str, tuple of int)
+        The shape of a row of each feature; needed only for those whose shape the graph leaves open.
     """
 
     weights: tuple[str, ...]
@@ -60,13 +62,14 @@ class StepSpec:
     batch_size: int
     n_outputs: int
     engine: str
+    row_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What identifies the compiled step: as the specification, less the optimizer's numbers."""
         return (
             self.weights, self.penalised, self.loss, self.optimizer.structure, self.l1, self.l2,
-            self.average, self.batch_size, self.n_outputs, self.engine,
+            self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes,
         )  # fmt: skip
 
     def states(self, weight: str) -> tuple[str, ...]:
@@ -106,18 +109,6 @@ class CompiledStep:
     tensors: dict[tuple[str, str], tuple[str, str]]
 
 
-def fix_batch_size(model: ir.Model, batch_size: int) -> ir.Model:
-    """Return a copy of `model` whose inputs have `batch_size` rows; shapes inside are inferred anew."""
-    fixed = model.clone()
-    for value in fixed.graph.inputs:
-        if value.shape is not None and len(value.shape):
-            value.shape = ir.Shape([batch_size, *value.shape[1:]])
-    for node in fixed.graph:
-        for value in node.outputs:
-            value.shape = None
-    return ShapeInferencePass()(fixed).model
-
-
 def build_step(model: ir.Model, spec: StepSpec) -> CompiledStep:
     """Build the training step of `model`.
 
@@ -134,7 +125,7 @@ def build_step(model: ir.Model, spec: StepSpec) -> CompiledStep:
     is that of ``sum_i gradient_weight_i loss_i``, whose weights bring the learning rate where the optimizer
     wants it.
     """
-    fixed = fix_batch_size(model, spec.batch_size)
+    fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
     features = tuple(str(value.name) for value in fixed.graph.inputs)
     closed_form = type(spec.loss).gradient is not Loss.gradient
     differentiate = _with_closed_form if closed_form else _with_differentiated_loss

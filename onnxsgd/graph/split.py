@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
+from onnxsgd.graph.sizes import with_row_for_each_sample
+
 __all__ = ["BATCH", "SplitGraph", "split_frozen", "undivided"]
 
 #: The symbol that stands for the number of samples.
@@ -44,6 +46,7 @@ def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
     """
     tail = _with_batch_symbol(model)
     graph = tail.graph
+    rows = with_row_for_each_sample(model)
     in_tail = _reached_from({graph.initializers[name] for name in weights}, graph)
     needed = [value for node in graph if node in in_tail for value in node.inputs if value is not None]
     features: dict[str, ir.Value] = {}
@@ -52,7 +55,7 @@ def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
         producer = value.producer()
         if value.is_initializer() or producer in in_tail:
             continue
-        if producer is None or _has_row_for_each_sample(value):
+        if producer is None or (value.name in rows and value.dtype is not None):
             features[str(value.name)] = value
         else:
             in_tail.add(producer)
@@ -86,11 +89,6 @@ def _reached_from(values: set[ir.Value], graph: ir.Graph) -> set[ir.Node]:
     return reached
 
 
-def _has_row_for_each_sample(value: ir.Value) -> bool:
-    shape = value.shape
-    return shape is not None and len(shape) > 0 and shape[0] == BATCH and value.dtype is not None
-
-
 def _make_inputs(graph: ir.Graph, features: dict[str, ir.Value]) -> None:
     """Let `features` be the inputs of `graph`."""
     graph.inputs[:] = []
@@ -98,7 +96,8 @@ def _make_inputs(graph: ir.Graph, features: dict[str, ir.Value]) -> None:
         if value.producer() is None:
             graph.inputs.append(value)
             continue
-        replacement = ir.Value(name=name, type=value.type, shape=value.shape)
+        shape = ir.Shape([BATCH, *value.shape[1:]]) if value.shape else None
+        replacement = ir.Value(name=name, type=value.type, shape=shape)
         value.name = None
         ir.convenience.replace_all_uses_with(value, replacement)
         graph.inputs.append(replacement)

@@ -1,0 +1,55 @@
+"""Sizes: of inputs where a graph leaves them open, and of what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+__all__ = ["fix_sizes", "with_row_for_each_sample"]
+
+#: Numbers of samples that no other size of a graph is likely to be.
+_UNLIKELY_SIZES = (9967, 9973)
+
+
+def fix_sizes(
+    model: ir.Model, batch_size: int, row_shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> ir.Model:
+    """Return a copy of `model` for batches of one size; shapes inside are inferred anew.
+
+    Parameters
+    ----------
+    model : ir.Model
+        It is not changed.
+    batch_size : int
+        The first size of each input that has a shape.
+    row_shapes : mapping of str to tuple of int, or None
+        The other sizes of inputs, needed where the graph leaves them open.
+    """
+    fixed = model.clone()
+    for value in fixed.graph.inputs:
+        row_shape = (row_shapes or {}).get(str(value.name))
+        if row_shape is not None:
+            value.shape = ir.Shape([batch_size, *row_shape])
+        elif value.shape is not None and len(value.shape):
+            value.shape = ir.Shape([batch_size, *value.shape[1:]])
+    for node in fixed.graph:
+        for value in node.outputs:
+            value.shape = None
+    return ShapeInferencePass()(fixed).model
+
+
+def with_row_for_each_sample(model: ir.Model) -> set[str]:
+    """Return the names of the tensors whose first size is the number of samples, whatever that is.
+
+    Sizes that are computed from other sizes are known once these are numbers, not while they are symbols: a
+    tensor is one of those if its first size is the number of samples for two of them.
+    """
+    found = [_of_first_size(fix_sizes(model, size), size) for size in _UNLIKELY_SIZES]
+    return found[0] & found[1]
+
+
+def _of_first_size(model: ir.Model, size: int) -> set[str]:
+    values = (value for node in model.graph for value in node.outputs)
+    return {str(value.name) for value in (*model.graph.inputs, *values) if value.shape and value.shape[0] == size}
