@@ -52,4 +52,6 @@ def with_row_for_each_sample(model: ir.Model) -> set[str]:
 
 def _of_first_size(model: ir.Model, size: int) -> set[str]:
     values = (value for node in model.graph for value in node.outputs)
-    return {str(value.name) for value in (*model.graph.inputs, *values) if value.shape and value.shape[0] == size}
+    return {
+        str(value.name) for value in (*model.graph.inputs, *values) if value.shape and value.shape[0] == size
+    }
