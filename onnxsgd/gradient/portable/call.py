@@ -11,8 +11,9 @@ import onnx_ir as ir
 from onnxsgd.exceptions import NotTrainableError
 
 from .broadcasting import expand_to, shape_of
+from .emitter import Emitter
 from .shapes import Dims
-from .tensor import Emitter, Tensor, op
+from .tensor import Tensor, op
 
 __all__ = ["Call", "Rule", "Rules", "constant_value", "place"]
 

@@ -14,9 +14,10 @@ import onnx_ir as ir
 
 from .broadcasting import expand_to, zeros_like
 from .call import Call
+from .emitter import Emitter
 from .scan import flipped, scan
 from .shapes import UNNAMED, read_shape
-from .tensor import Emitter, Tensor
+from .tensor import Tensor
 
 __all__ = ["CONTROL"]
 

@@ -11,11 +11,12 @@ from onnxsgd.exceptions import NotTrainableError, ParameterError
 from onnxsgd.graph.model import find_value, graph_names, unique_name
 
 from .broadcasting import expand_to, zeros_like
+from .emitter import Emitter
 from .expand import expand_functions
 from .inference import infer_shapes
 from .rules import KNOWN, STANDARD, reason_against
 from .sweep import dependents, sweep
-from .tensor import Emitter, Tensor
+from .tensor import Tensor
 
 __all__ = ["differentiable", "differentiate"]
 

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from .call import constant_value
+from .emitter import Emitter
 from .shapes import ELEMENTWISE, UNNAMED, Dim, Dims, broadcast, read_shape, to_shape
-from .tensor import Emitter
 
 __all__ = ["infer_shapes"]
 

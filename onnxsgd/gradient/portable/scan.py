@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from .emitter import Emitter
 from .shapes import Dims, to_shape
-from .tensor import Emitter, Tensor, op
+from .tensor import Tensor, op
 
 __all__ = ["Step", "flipped", "scan"]
 

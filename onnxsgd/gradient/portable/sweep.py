@@ -10,8 +10,9 @@ from onnxsgd.exceptions import NotTrainableError
 
 from .call import Call, Rule, place
 from .control import CONTROL
+from .emitter import Emitter
 from .rules import NO_GRADIENT, RULES, STANDARD, SYMMETRIC, TYPE_ONLY, reason_against
-from .tensor import Emitter, Tensor
+from .tensor import Tensor
 
 __all__ = ["dependents", "sweep"]
 
