@@ -12,18 +12,21 @@ __all__ = ["fix_sizes", "with_row_for_each_sample"]
 #: Numbers of samples that no other size of a graph is likely to be.
 _UNLIKELY_SIZES = (9967, 9973)
 
+#: Operators of ai.onnx.ml whose result has the shape of their first operand, which inference does not know.
+_SHAPE_KEEPING = frozenset({"Binarizer", "Imputer", "LabelEncoder", "Normalizer", "Scaler"})
+
 
 def fix_sizes(
-    model: ir.Model, batch_size: int, row_shapes: Mapping[str, tuple[int, ...]] | None = None
+    model: ir.Model, batch_size: int | str, row_shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> ir.Model:
-    """Return a copy of `model` for batches of one size; shapes inside are inferred anew.
+    """Return a copy of `model` for batches of one size, or of any; shapes inside are inferred anew.
 
     Parameters
     ----------
     model : ir.Model
         It is not changed.
-    batch_size : int
-        The first size of each input that has a shape.
+    batch_size : int or str
+        The first size of each input that has a shape, or a symbol for it.
     row_shapes : mapping of str to tuple of int, or None
         The other sizes of inputs, needed where the graph leaves them open.
     """
@@ -37,7 +40,11 @@ def fix_sizes(
     for node in fixed.graph:
         for value in node.outputs:
             value.shape = None
-    return ShapeInferencePass()(fixed).model
+    inferred = ShapeInferencePass()(fixed).model
+    # each round gives the operators behind the last one their shape
+    while _keep_shapes(inferred.graph):
+        inferred = ShapeInferencePass()(inferred).model
+    return inferred
 
 
 def with_row_for_each_sample(model: ir.Model) -> set[str]:
@@ -48,6 +55,18 @@ def with_row_for_each_sample(model: ir.Model) -> set[str]:
     """
     found = [_of_first_size(fix_sizes(model, size), size) for size in _UNLIKELY_SIZES]
     return found[0] & found[1]
+
+
+def _keep_shapes(graph: ir.Graph) -> bool:
+    """Set shapes that the standard's inference leaves open; return whether there was one to set."""
+    changed = False
+    for node in graph:
+        output, source = node.outputs[0], node.inputs[0] if node.inputs else None
+        keeps = node.domain == "ai.onnx.ml" and node.op_type in _SHAPE_KEEPING
+        if keeps and source is not None and source.shape is not None and output.shape is None:
+            output.shape = source.shape
+            changed = True
+    return changed
 
 
 def _of_first_size(model: ir.Model, size: int) -> set[str]:
