@@ -46,17 +46,26 @@ def gather_back(g: Tensor, indices: Tensor, axis: int, size: Tensor | int) -> Te
 
 def _add_rows(rows: Tensor, indices: Tensor, size: Tensor | int, rank: int) -> Tensor:
     """Return `size` rows of `rank` axes: the sums of `rows` with equal indices."""
-    shape = op.Slice(op.Shape(rows), [-rank or _END], [_END])
+    shape = _rows_shape(rows, size, rank)
     if rows.emitter.opset >= ADDING_SCATTER:
-        start = op.Expand(_number(rows, 0), op.Concat(_vector(rows, size), shape, axis=0))
+        start = op.Expand(_number(rows, 0), shape)
         places = op.Unsqueeze(indices.cast(ir.DataType.INT64), [-1])
         added: Tensor = op.ScatterND(start, places, rows, reduction="add")
         return added
-    count = op.Reshape(op.Size(indices), [1])
-    flat = op.Unsqueeze(op.Reshape(rows, op.Concat(count, shape, axis=0)), [0])
+    # A product with a matrix of zeros and ones, one row for each place that can be picked.
     hits = op.Equal(positions(rows, size, 1), _from_front(op.Reshape(indices, [1, -1]), size))
-    mask = op.Unsqueeze(hits.cast(rows.dtype), list(range(2, 2 + rank))) if rank else hits.cast(rows.dtype)
-    return op.ReduceSum(mask * flat, [1], keepdims=0)
+    count = op.Reshape(op.Size(indices), [1])
+    flat = op.Reshape(rows, op.Concat(count, _vector(rows, -1), axis=0))
+    return op.Reshape(op.MatMul(hits.cast(rows.dtype), flat), shape)
+
+
+def _rows_shape(rows: Tensor, size: Tensor | int, rank: int) -> Tensor | list[int]:
+    """Return the shape of `size` rows like `rows`, whose last `rank` axes are those of a row."""
+    row = rows.dims[len(rows.dims) - rank :] if rows.dims is not None else ("?",)
+    if isinstance(size, int) and all(isinstance(dim, int) for dim in row):
+        return [size, *(int(dim) for dim in row)]
+    found: Tensor = op.Concat(_vector(rows, size), op.Slice(op.Shape(rows), [-rank or _END], [_END]), axis=0)
+    return found
 
 
 def _vector(like: Tensor, size: Tensor | int) -> Tensor:

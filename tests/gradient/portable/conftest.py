@@ -297,6 +297,18 @@ def _check_twice(text, operands, rtol=1e-6, **options):
     )
 
 
+@pytest.fixture(name="compare")
+def compare_fixture():
+    """Return the function that compares the gradients of a model with central differences."""
+    return compare
+
+
+@pytest.fixture(name="evaluate")
+def evaluate_fixture():
+    """Return the function that evaluates a model in the precision of what it is fed."""
+    return evaluate
+
+
 @pytest.fixture
 def check():
     """Return the function that compares the gradients of a few nodes with central differences."""
