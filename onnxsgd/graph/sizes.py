@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-__all__ = ["fix_sizes", "with_row_for_each_sample"]
+__all__ = ["fix_sizes", "infer_sizes", "with_row_for_each_sample"]
 
 #: Numbers of samples that no other size of a graph is likely to be.
 _UNLIKELY_SIZES = (9967, 9973)
@@ -40,7 +40,12 @@ def fix_sizes(
     for node in fixed.graph:
         for value in node.outputs:
             value.shape = None
-    inferred = ShapeInferencePass()(fixed).model
+    return infer_sizes(fixed)
+
+
+def infer_sizes(model: ir.Model) -> ir.Model:
+    """Return `model` with the shapes inside that can be inferred; it is changed in place."""
+    inferred = ShapeInferencePass()(model).model
     # each round gives the operators behind the last one their shape
     while _keep_shapes(inferred.graph):
         inferred = ShapeInferencePass()(inferred).model
@@ -65,6 +70,8 @@ def _keep_shapes(graph: ir.Graph) -> bool:
         keeps = node.domain == "ai.onnx.ml" and node.op_type in _SHAPE_KEEPING
         if keeps and source is not None and source.shape is not None and output.shape is None:
             output.shape = source.shape
+            if output.type is None and node.op_type != "LabelEncoder":
+                output.type = source.type
             changed = True
     return changed
 

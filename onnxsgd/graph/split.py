@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from onnxsgd.graph.sizes import with_row_for_each_sample
+from onnxsgd.graph.sizes import infer_sizes, with_row_for_each_sample
 
 __all__ = ["BATCH", "SplitGraph", "split_frozen", "undivided"]
 
@@ -76,7 +76,7 @@ def _with_batch_symbol(model: ir.Model) -> ir.Model:
     for value in copy.graph.inputs:
         if value.shape is not None and len(value.shape) and not isinstance(value.shape[0], int):
             value.shape = ir.Shape([BATCH, *value.shape[1:]])
-    return ShapeInferencePass()(copy).model
+    return infer_sizes(copy)
 
 
 def _reached_from(values: set[ir.Value], graph: ir.Graph) -> set[ir.Node]:
