@@ -18,6 +18,7 @@ from onnxsgd.graph.trainable import (
     Differentiable,
     GradientFlow,
     Trainable,
+    describe_node,
     initializers_in_use,
     select_trainable,
     trace_gradients,
@@ -167,9 +168,12 @@ def describe(
 
 def _describe_tensor(value: ir.Value, names: Sequence[str], flow: GradientFlow) -> TensorRow:
     role = find_role(value)
-    complaint = flow.complaint(value) if role.kind is not None else None
+    reason = role.reason
+    if role.kind is not None and value not in flow.obstacles:
+        reason += ", without a path to the score"
+    elif role.kind is not None and (node := flow.obstacles[value]) is not None:
+        reason += f", before {describe_node(node)}"
     shape = () if value.const_value is None else value.const_value.numpy().shape
-    reason = role.reason if complaint is None else f"{role.reason}, but {complaint}"
     return TensorRow(str(value.name), shape, value.name in names, reason)
 
 

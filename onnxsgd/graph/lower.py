@@ -69,9 +69,16 @@ def lower_for_training(model: ir.Model) -> ir.Model:
 
 
 def _name_unknown_sizes(graph: ir.Graph) -> None:
-    """Give sizes of inputs that have no name one: shapes made of them are then known to be equal."""
+    """Give sizes of inputs that have no name one: shapes made of them are then known to be equal.
+
+    Exporters write an unknown size as nothing, as "?", or as -1.
+    """
     for value in graph.inputs:
         if value.shape is not None:
-            sizes = enumerate(value.shape)
-            named = [s if isinstance(s, int) or s.value else f"{value.name}_size_{axis}" for axis, s in sizes]
-            value.shape = ir.Shape(named)
+            sizes = [f"{value.name}_size_{axis}" for axis in range(len(value.shape))]
+            known = [size if isinstance(size, int) else size.value for size in value.shape]
+            value.shape = ir.Shape([k if _is_size(k) else s for k, s in zip(known, sizes, strict=True)])
+
+
+def _is_size(size: int | str | None) -> bool:
+    return size >= 0 if isinstance(size, int) else size not in (None, "", "?")

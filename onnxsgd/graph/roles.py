@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxsgd.graph.model import FROZEN, PARAMETER, REAL_TYPES
+from onnxsgd.graph.patterns import FORM, behind_form, made_by
+from onnxsgd.graph.rewriting import first, operands
 
 __all__ = ["Role", "find_role"]
 
@@ -32,9 +34,6 @@ _LAYERS: dict[str, dict[int, str]] = {
 
 #: Layers whose result a vector that is added to is the intercept of.
 _LINEAR = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
-
-#: Operators that change the form of a tensor, not what it is.
-_FORM = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def _role_in(value: ir.Value, node: ir.Node, index: int) -> Role | None:
     """Return what `value` is for one of the nodes that read it."""
     if node.domain != "":
         return None
-    if node.op_type in _FORM:
+    if node.op_type in FORM:
         result = node.outputs[0]
         roles = (_role_in(result, use.node, use.idx) for use in result.uses())
         return next((role for role in roles if role is not None), None) if index == 0 else None
@@ -92,51 +91,42 @@ def _role_in(value: ir.Value, node: ir.Node, index: int) -> Role | None:
         return Role(kind, f"{kind} of {node.op_type}")
     if not _is_vector(value) or node.op_type not in ("Add", "Mul"):
         return None
-    other = _behind_form(node.inputs[1 - index])
+    other = _layer_behind(operands(node)[1 - index])
     if node.op_type == "Mul":
         return Role(_WEIGHT, "scale of a normalisation") if _is_normalised(other) else None
-    if _is_linear(other) or _is_scaled_normalisation(other):
-        return Role(_INTERCEPT, f"added to {other.op_type}" if other is not None else "")
+    if other is not None and (_is_linear(other) or (other.op_type == "Mul" and _is_normalised(other))):
+        return Role(_INTERCEPT, f"added to {other.op_type}")
     return None
 
 
 def _is_looked_up(node: ir.Node) -> bool:
     """Return whether an index, if the node is a Gather, depends on data: else it only picks a constant."""
-    return node.op_type != "Gather" or not (node.inputs[1] is None or node.inputs[1].is_initializer())
+    return node.op_type != "Gather" or not operands(node)[1].is_initializer()
 
 
 def _is_vector(value: ir.Value) -> bool:
     return value.shape is not None and len(value.shape) > 0
 
 
-def _behind_form(value: ir.Value | None) -> ir.Node | None:
-    node = None if value is None else value.producer()
-    while node is not None and node.domain == "" and node.op_type in _FORM:
-        node = None if node.inputs[0] is None else node.inputs[0].producer()
-    return node
+def _layer_behind(value: ir.Value) -> ir.Node | None:
+    """Return the node that `value` comes from, behind changes of form and slices of its result."""
+    while node := made_by(value, *FORM, "Slice"):
+        value = first(node)
+    return value.producer()
 
 
-def _is_linear(node: ir.Node | None) -> bool:
+def _is_linear(node: ir.Node) -> bool:
     """Return whether `node` is a linear layer, that is, one of its inputs is an initializer."""
-    return node is not None and node.op_type in _LINEAR and any(map(_is_constant, node.inputs))
-
-
-def _is_constant(value: ir.Value | None) -> bool:
-    if value is None or value.is_initializer():
-        return value is not None
-    node = value.producer()
-    return node is not None and node.op_type in _FORM and _is_constant(node.inputs[0])
+    return node.op_type in _LINEAR and any(behind_form(value).is_initializer() for value in operands(node))
 
 
 def _is_normalised(node: ir.Node | None) -> bool:
-    """Return whether `node` divides by a square root, as a normalisation written out in operators does."""
-    if node is None or node.op_type != "Div":
+    """Return whether `node` divides by a square root, as a normalisation written out in operators does.
+
+    Cases: ``x / sqrt(v)``, ``1 / sqrt(v)``, and the product of one of these with anything.
+    """
+    if node is None or node.op_type not in ("Div", "Mul", "Reciprocal"):
         return False
-    divisor = _behind_form(node.inputs[1])
-    return divisor is not None and divisor.op_type == "Sqrt"
-
-
-def _is_scaled_normalisation(node: ir.Node | None) -> bool:
-    return node is not None and node.op_type == "Mul" and any(
-        _is_normalised(_behind_form(value)) for value in node.inputs
-    )  # fmt: skip
+    if node.op_type == "Mul":
+        return any(_is_normalised(behind_form(value).producer()) for value in operands(node))
+    return made_by(behind_form(operands(node)[-1]), "Sqrt") is not None

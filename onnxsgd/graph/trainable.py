@@ -50,13 +50,13 @@ class GradientFlow:
     reasons: dict[ir.Node, str]
 
     def complaint(self, value: ir.Value) -> str | None:
-        """Return why no gradient reaches `value`, as a sentence; None if one does."""
+        """Return why no gradient reaches `value`, called it, as a sentence; None if one does."""
         if value not in self.obstacles:
-            return f"no path of real numbers leads from {value.name!r} to the score"
+            return "no path of real numbers leads from it to the score"
         node = self.obstacles[value]
         if node is None:
             return None
-        return f"{value.name!r} lies before {describe_node(node)}, and {self.reasons[node].rstrip('.')}"
+        return f"it lies before {describe_node(node)}, and {self.reasons[node].rstrip('.')}"
 
 
 def trace_gradients(model: ir.Model, score: str, differentiable: Differentiable) -> GradientFlow:
@@ -185,13 +185,15 @@ def _nothing_to_train(model: ir.Model, flow: GradientFlow) -> str:
     weights = [value for value in model.graph.initializers.values() if find_role(value).kind is not None]
     blocked = [value for value in weights if value in flow.obstacles]
     if blocked:
-        return f"The graph has weights, and none can be trained: {flow.complaint(blocked[0])}."
+        name, reason = blocked[0].name, flow.complaint(blocked[0])
+        return f"The graph has weights, such as {name!r}, and none can be trained: {reason}."
     if flow.reasons:
         node, reason = next(iter(flow.reasons.items()))
         place = describe_node(node)
         return f"The graph has no weights that can be trained. It holds {place}, and {reason.rstrip('.')}."
     if weights:
-        return f"The graph has weights, and {flow.complaint(weights[0])}: nothing to train."
+        name, reason = weights[0].name, flow.complaint(weights[0])
+        return f"The graph has weights, such as {name!r}, and none can be trained: {reason}."
     return (
         "The graph has no weights: nothing to train. A new layer on top of it (head='linear') can be trained."
     )

@@ -13,9 +13,10 @@ from sklearn.ensemble import VotingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.kernel_approximation import Nystroem
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.multiclass import OneVsOneClassifier
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -163,6 +164,31 @@ def test_what_cannot_be_converted_is_refused(estimator, message):
     y = np.column_stack([y, y]) if isinstance(estimator, MultiOutputClassifier) else y
     with pytest.raises(UnsupportedError, match=message):
         convert_estimator(estimator.fit(X, y), X)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        MLPClassifier((5,), max_iter=1, random_state=0),
+        OneVsRestClassifier(LogisticRegression()),
+        RidgeClassifier(),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_several_labels_for_a_sample(estimator, run):
+    """One column for each label, each a score of its own."""
+    X, y = load_iris(return_X_y=True)
+    estimator.fit(X, np.column_stack([y == 1, y > 0, y == 0]).astype(int))
+    scored = convert_estimator(estimator, X)
+    outputs = run(scored.model, X)
+    score = run(cut_at(scored.model, scored.score), X)[scored.score]
+    np.testing.assert_array_equal(outputs[scored.label_output], estimator.predict(X))
+    if hasattr(estimator, "predict_proba"):
+        assert scored.link == "sigmoid"
+        assert_close(outputs[scored.proba_output], estimator.predict_proba(X))
+        assert_close(scipy.special.expit(score), estimator.predict_proba(X))
+    else:
+        assert_close(score, estimator.decision_function(X))
 
 
 def test_an_estimator_that_is_not_fitted():

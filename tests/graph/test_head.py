@@ -12,7 +12,7 @@ from onnxsgd.graph.model import to_ir, to_proto
 X = np.array([[1.0, -2.0], [0.0, 0.0], [-3.0, 1.0]], np.float32)
 COEF = np.array([[1.0, 2, 3], [-1, 0, 1]], np.float32)
 WEIGHTS = """<float[2, 3] w = {1, 2, 3, -1, 0, 1}, float[2, 1] u = {1, -1}, float one = {1},
-    float[1] ones = {1}, float half = {0.5}, int64[1] axis = {1}>"""
+    float[1] ones = {1}, float half = {0.5}, float zero = {-9}, int64[1] axis = {1}>"""
 
 
 def parse(body, outputs="float[N, 3] y", weights=WEIGHTS):
@@ -35,6 +35,13 @@ LINKS = [
     ("z = MatMul(x, w)  y = Softmax(z)", "softmax", PLAIN),
     ("z = MatMul(x, w)  y = Softmax <axis = 1> (z)", "softmax", PLAIN),
     ("z = MatMul(x, w)  y = LogSoftmax(z)", "softmax", PLAIN),
+    ("z = MatMul(x, w)  e = Exp(z)  s = ReduceSum(e, axis)  y = Div(e, s)", "softmax", PLAIN),
+    (
+        "z = MatMul(x, w)  m = ReduceMax <keepdims = 0> (z, axis)  k = Max(m, zero)  r = Unsqueeze(k, axis)"
+        "  d = Sub(z, r)  e = Exp(d)  s = ReduceSum(e, axis)  y = Div(e, s)",
+        "softmax",
+        PLAIN,
+    ),
     ("z = MatMul(x, w)  d = Cast <to = 11> (z)  p = Softmax(d)  y = Cast <to = 1> (p)", "softmax", PLAIN),
     ("z = MatMul(x, w)  y = Sigmoid(z)", "sigmoid", PLAIN),
     ("z = MatMul(x, u)  y = Sigmoid(z)", "sigmoid", SINGLE),

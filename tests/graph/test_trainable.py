@@ -41,6 +41,12 @@ LAYERS = [
     ("h = MatMul(x, w)  y = Add(h, b)", f"{MATRIX}, {VECTOR}", ["w", "b"], {"b"}),
     ("h = MatMul(x, w)  y = Add(b, h)", f"{MATRIX}, {VECTOR}", ["w", "b"], {"b"}),
     (
+        "h = MatMul(x, w)  s = Slice(h, zero, two, zero)  y = Add(s, b)",
+        f"{MATRIX}, {VECTOR}, int64[1] zero = {{0}}, int64[1] two = {{2}}",
+        ["w", "b"],
+        {"b"},
+    ),
+    (
         "h = MatMul(x, w)  r = Reshape(h, to)  y = Add(r, b)",
         f"{MATRIX}, {VECTOR}, int64[2] to = {{-1, 3}}",
         ["w", "b"],
@@ -81,6 +87,14 @@ LAYERS = [
         "m = ReduceMean(x, a)  d = Sub(x, m)  q = Mul(d, d)  v = ReduceMean(q, a)  e = Add(v, eps)"
         "  r = Sqrt(e)  n = Div(d, r)  h = Mul(n, s)  y = Add(h, c)",
         f"int64[1] a = {{-1}}, float eps = {{0.1}}, float[4] s = {zeros(4)}, float[4] c = {zeros(4)}",
+        ["s", "c"],
+        {"c"},
+    ),
+    # and as jax does
+    (
+        "m = ReduceMean(x, a)  d = Sub(x, m)  q = Mul(d, d)  v = ReduceMean(q, a)  r = Sqrt(v)"
+        "  i = Reciprocal(r)  k = Mul(i, s)  h = Mul(d, k)  y = Add(h, c)",
+        f"int64[1] a = {{-1}}, float[4] s = {zeros(4)}, float[4] c = {zeros(4)}",
         ["s", "c"],
         {"c"},
     ),
@@ -214,7 +228,7 @@ def test_what_is_refused(trainable, error, message):
 @pytest.mark.parametrize(
     ("body", "weights", "message"),
     [
-        ("h = MatMul(x, w)  y = Hardmax(h)", MATRIX, "'w' lies before the Hardmax"),
+        ("h = MatMul(x, w)  y = Hardmax(h)", MATRIX, "such as 'w'.* it lies before the Hardmax"),
         ("y = Hardmax(x)", MATRIX, "It holds the Hardmax"),
         ("y = Relu(x)", "float[1] c = {0}", "head='linear'"),
     ],

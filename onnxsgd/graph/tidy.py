@@ -1,0 +1,121 @@
+"""Putting right what the converters write: names, shapes, and what is a parameter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import IdentityEliminationPass
+from sklearn.base import is_classifier, is_regressor
+
+from onnxsgd.graph.model import FROZEN, graph_names, unique_name
+
+__all__ = ["freeze_transformers", "repair"]
+
+
+def freeze_transformers(model: ir.Model, topology: Any) -> None:
+    """Mark the initializers between the inputs and the outputs of each step that does not predict."""
+    values = ir.convenience.create_value_mapping(model.graph)
+    for operator in topology.scope.operators.values():
+        step = operator.raw_operator
+        if step is None or is_classifier(step) or is_regressor(step):
+            continue
+        stop = {variable.onnx_name for variable in operator.inputs}
+        waiting = [values[v.onnx_name] for v in operator.outputs if v.onnx_name in values]
+        while waiting:
+            value = waiting.pop()
+            if value.is_initializer():
+                value.metadata_props[FROZEN] = f"constant of {type(step).__name__}"
+            elif value.name not in stop and (node := value.producer()) is not None:
+                waiting.extend(entry for entry in node.inputs if entry is not None)
+
+
+def repair(model: ir.Model, estimator: Any, inputs: Sequence[str]) -> None:
+    """Put right in place what the converters write.
+
+    Parameters
+    ----------
+    model : ir.Model
+        What they wrote.
+    estimator : estimator
+        The last step.
+    inputs : sequence of str
+        The names of the inputs: the converters replace characters that no identifier may hold.
+    """
+    _repair_width(model, estimator)
+    _drop_complements(model, estimator)
+    _make_column(model, estimator)
+    _name_parameters(model)
+    for value, name in zip(model.graph.inputs, inputs, strict=True):
+        value.name = name
+    IdentityEliminationPass()(model)
+    for value in model.graph.outputs:
+        # some declare the width of the input, or of another output; it is inferred later
+        value.shape = ir.Shape([None] * len(value.shape or ()))
+
+
+def _repair_width(model: ir.Model, estimator: Any) -> None:
+    """Let a multilayer perceptron with several targets return a column for each.
+
+    skl2onnx 1.20 puts them all into one column; this can go when it does not.
+    """
+    width = getattr(estimator, "n_outputs_", 1)
+    if type(estimator).__name__ != "MLPRegressor" or width == 1:
+        return
+    (output,) = model.graph.outputs
+    reshape = output.producer()
+    if reshape is not None and reshape.op_type == "Reshape":
+        shape = ir.Value(name="n_outputs", const_value=ir.tensor(np.array([-1, width])))
+        model.graph.register_initializer(shape)
+        reshape.replace_input_with(1, shape)
+
+
+def _drop_complements(model: ir.Model, estimator: Any) -> None:
+    """Let a multilayer perceptron for several labels of a sample return the probability of each.
+
+    skl2onnx 1.20 puts those of their absence before them; this can go when it does not.
+    """
+    if type(estimator).__name__ != "MLPClassifier" or estimator.n_outputs_ == 1:
+        return
+    for index, output in enumerate(model.graph.outputs):
+        concat = output.producer()
+        if concat is not None and concat.op_type == "Concat" and len(concat.inputs) == 2:
+            present = concat.inputs[1]
+            assert present is not None
+            name, output.name = output.name, None
+            model.graph.outputs[index], present.name = present, name
+
+
+def _make_column(model: ir.Model, estimator: Any) -> None:
+    """Give generalised linear models, whose converters write a vector of coefficients, a column of them."""
+    if type(estimator).__name__ not in ("GammaRegressor", "PoissonRegressor", "TweedieRegressor"):
+        return
+    for node in model.graph:
+        coef = node.inputs[1] if node.op_type == "MatMul" else None
+        if coef is not None and coef.const_value is not None and len(coef.const_value.shape) == 1:
+            column = coef.const_value.numpy().reshape(-1, 1)
+            coef.const_value, coef.shape = ir.tensor(column, name=coef.name), ir.Shape(column.shape)
+
+
+#: What parameters are called by the converters, and here, after scikit-learn's attributes.
+_NAMES = {
+    "Ad_Addcst": "intercept",
+    "Ma_MatMulcst": "coef",
+    "Su_Subcst": "mean",
+    "coefficient": "coefs",
+    "intercepts": "intercepts",
+}
+
+
+def _name_parameters(model: ir.Model) -> None:
+    """Give readable names to parameters, numbered as the layers are."""
+    names = graph_names(model.graph)
+    for name, value in list(model.graph.initializers.items()):
+        match = re.fullmatch(r"([A-Za-z_]*[A-Za-z])(\d*)", name)
+        if match is not None and match[1] in _NAMES and FROZEN not in value.metadata_props:
+            base = _NAMES[match[1]]
+            new = unique_name(f"{base}_{match[2] or 0}" if base.endswith("s") else base, names)
+            ir.convenience.rename_values(value, new)
