@@ -1,7 +1,72 @@
 """Keep training a model that already works, and get ONNX back."""
 
-from onnxsgd._classifier import OnnxSGDClassifier
-from onnxsgd._regressor import OnnxSGDRegressor
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from onnxsgd._version import __version__
 
-__all__ = ["OnnxSGDClassifier", "OnnxSGDRegressor", "__version__"]
+if TYPE_CHECKING:
+    from onnxsgd import exceptions, losses, optimizers, penalties, schedules, testing
+    from onnxsgd._classifier import OnnxSGDClassifier
+    from onnxsgd._display import TrainingDisplay
+    from onnxsgd._regressor import OnnxSGDRegressor
+    from onnxsgd.engine.forward_backward import OrtGradientForwardBackward
+    from onnxsgd.engine.forward_backward_function import OrtGradientForwardBackwardFunction
+    from onnxsgd.gradient.derivative import onnx_derivative
+    from onnxsgd.gradient.describe import describe_trainable
+    from onnxsgd.gradient.options import DerivativeOptions
+    from onnxsgd.graph.feed import random_feed
+    from onnxsgd.graph.initializers import get_train_initializer
+    from onnxsgd.objective.attach import add_loss_output
+    from onnxsgd.objective.penalty import penalty_loss_onnx
+
+__all__ = [
+    "DerivativeOptions",
+    "OnnxSGDClassifier",
+    "OnnxSGDRegressor",
+    "OrtGradientForwardBackward",
+    "OrtGradientForwardBackwardFunction",
+    "TrainingDisplay",
+    "__version__",
+    "add_loss_output",
+    "describe_trainable",
+    "exceptions",
+    "get_train_initializer",
+    "losses",
+    "onnx_derivative",
+    "optimizers",
+    "penalties",
+    "penalty_loss_onnx",
+    "random_feed",
+    "schedules",
+    "testing",
+]
+
+#: Where each public name is imported from, on first use: the libraries behind some take a while to import.
+_HOMES = {
+    "DerivativeOptions": "onnxsgd.gradient.options",
+    "OnnxSGDClassifier": "onnxsgd._classifier",
+    "OnnxSGDRegressor": "onnxsgd._regressor",
+    "OrtGradientForwardBackward": "onnxsgd.engine.forward_backward",
+    "OrtGradientForwardBackwardFunction": "onnxsgd.engine.forward_backward_function",
+    "TrainingDisplay": "onnxsgd._display",
+    "add_loss_output": "onnxsgd.objective.attach",
+    "describe_trainable": "onnxsgd.gradient.describe",
+    "get_train_initializer": "onnxsgd.graph.initializers",
+    "onnx_derivative": "onnxsgd.gradient.derivative",
+    "penalty_loss_onnx": "onnxsgd.objective.penalty",
+    "random_feed": "onnxsgd.graph.feed",
+}
+_MODULES = frozenset({"exceptions", "losses", "optimizers", "penalties", "schedules", "testing"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return import_module(f"onnxsgd.{name}")
+    raise AttributeError(f"module 'onnxsgd' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

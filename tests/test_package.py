@@ -1,0 +1,65 @@
+"""The public door: what is there, what is not, and what it costs to open."""
+
+import subprocess
+import sys
+
+import pytest
+
+import onnxsgd
+
+PUBLIC = {
+    "DerivativeOptions", "OnnxSGDClassifier", "OnnxSGDRegressor", "OrtGradientForwardBackward",
+    "OrtGradientForwardBackwardFunction", "TrainingDisplay", "__version__", "add_loss_output",
+    "describe_trainable", "exceptions", "get_train_initializer", "losses", "onnx_derivative", "optimizers",
+    "penalties", "penalty_loss_onnx", "random_feed", "schedules", "testing",
+}  # fmt: skip
+
+
+def test_nothing_is_public_by_accident():
+    assert set(onnxsgd.__all__) == PUBLIC
+    assert set(dir(onnxsgd)) == PUBLIC
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_public_name_is_there_and_documented(name):
+    thing = getattr(onnxsgd, name)
+    assert getattr(thing, "__name__", name).split(".")[-1] == name
+    if name != "__version__":
+        assert len(thing.__doc__) > 20
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'OnnxSGD'"):
+        _ = onnxsgd.OnnxSGD
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_importing_loads_no_runtime_and_no_converter():
+    code = (
+        "import sys, onnxsgd; from onnxsgd import OnnxSGDRegressor; "
+        "print([m for m in ('onnxruntime', 'onnxscript', 'skl2onnx', 'torch', 'matplotlib') if m in sys.modules])"
+    )
+    assert python(code).stdout.strip() == "[]"
+
+
+def test_a_runtime_that_cannot_train_is_explained_in_one_sentence():
+    code = """
+import sys, types
+sys.modules["onnxruntime"] = types.ModuleType("onnxruntime")
+sys.modules["onnxruntime.capi"] = types.ModuleType("onnxruntime.capi")
+sys.modules["onnxruntime.capi._pybind_state"] = types.ModuleType("onnxruntime.capi._pybind_state")
+sys.modules["onnxruntime"].__version__ = "1.99"
+import onnxsgd
+from onnxsgd.gradient.orttraining import bindings
+try:
+    bindings()
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+    told = python(code).stdout
+    assert told.startswith("MissingRuntimeError")
+    assert "1.99" in told
+    assert "pip install onnxruntime-training-cpu==1.19.2" in told
