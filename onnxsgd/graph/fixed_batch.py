@@ -1,0 +1,98 @@
+"""Graphs that were exported for batches of one size, often 1: letting them take any number of samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.sizes import fix_sizes
+
+__all__ = ["fixed_batch_size", "free_batch_size"]
+
+
+def fixed_batch_size(model: ir.Model) -> int | None:
+    """Return the number of samples that `model` was exported for; None if it takes any number of them.
+
+    It is the first size of every input, where that is a number and the same for all.
+    """
+    shapes = [value.shape for value in model.graph.inputs]
+    sizes = {shape[0] if shape is not None and len(shape) else None for shape in shapes}
+    size = sizes.pop() if len(sizes) == 1 else None
+    return size if isinstance(size, int) else None
+
+
+def free_batch_size(model: ir.Model, symbol: str = "n_samples") -> ir.Model:
+    """Return a model like `model` that takes any number of samples.
+
+    Precondition: it is lowered. Cases:
+
+    - it takes any number of samples: it is returned as it is;
+    - a Reshape to a constant shape leaves its first size open, the others are those it had;
+    - an Expand to a constant shape of which the first size is the number of samples keeps the one it finds.
+
+    Nothing here makes sure that a prediction depends on no other sample: whoever calls this has to compare
+    what the graph makes of several samples with what it makes of each alone.
+
+    Parameters
+    ----------
+    model : ir.Model
+        It is not changed.
+    symbol : str
+        What the number of samples is called in shapes.
+    """
+    number = fixed_batch_size(model)
+    if number is None:
+        return model
+    sized = {value.name: value.shape for node in fix_sizes(model, number).graph for value in node.outputs}
+    freed = model.clone()
+    graph = freed.graph
+    names = graph_names(graph)
+    for value in graph.inputs:
+        value.shape = ir.Shape([symbol, *value.shape[1:]])  # type: ignore[index]
+    for node in graph:
+        for value in node.outputs:
+            value.shape = None
+        target = _constant_target(node)
+        shape = sized.get(node.outputs[0].name)
+        if target is None or shape is None or not len(shape):
+            continue
+        open_target = _open(node.op_type, target, list(shape), number)
+        if open_target is not None:
+            tensor = ir.tensor(open_target, name=unique_name(f"{node.outputs[0].name}_shape", names))
+            node.replace_input_with(1, _register(graph, tensor))
+    return fix_sizes(freed, symbol)
+
+
+def _constant_target(node: ir.Node) -> np.ndarray | None:
+    """Return the shape that `node` gives to something that is computed, if that shape is a constant."""
+    if node.op_type not in ("Reshape", "Expand") or node.domain != "":
+        return None
+    source, target = node.inputs[:2]
+    if source is None or source.is_initializer() or target is None or target.const_value is None:
+        return None
+    return target.const_value.numpy()
+
+
+def _open(
+    op_type: str, target: np.ndarray, shape: list[int | ir.SymbolicDim], number: int
+) -> np.ndarray | None:
+    """Return the constant shape for any number of samples; None where the present one does."""
+    if op_type == "Expand":
+        return (
+            np.array([1, *target[1:]], np.int64)
+            if len(target) == len(shape) and target[0] == number
+            else None
+        )
+    rest = shape[1:]
+    if target[0] == -1 or not all(isinstance(size, int) for size in rest):
+        return None
+    return np.array([-1, *rest], np.int64)
+
+
+def _register(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    value = ir.Value(
+        name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor
+    )
+    graph.register_initializer(value)
+    return value
