@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from onnxsgd._base import BaseOnnxSGD
+from onnxsgd._base import BaseOnnxSGD, learns_in_parts
+from onnxsgd._labelling import Labelling, OneLabel, SeveralLabels
 from onnxsgd._learner import Learner
-from onnxsgd._targets import check_labels, class_weights, encode_labels
+from onnxsgd._targets import check_labels
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.losses import CLASSIFICATION_LOSSES, CrossEntropy, Loss, make_loss
 
@@ -22,6 +21,8 @@ __all__ = ["OnnxSGDClassifier"]
 
 #: Links of graphs for which the logarithmic loss is the multinomial one.
 _MULTINOMIAL = frozenset({"softmax", "log", "identity"})
+#: Links of graphs whose columns know nothing of each other.
+_ONE_BY_ONE = frozenset({"own", "sigmoid", "identity"})
 
 
 def _gives_probabilities(self: OnnxSGDClassifier) -> bool:
@@ -151,7 +152,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Coefficients and intercepts, where the model is linear, of shape (1, n_features) and (1,) for two
         classes, or (n_classes, n_features) and (n_classes,).
     classes_ : ndarray of shape (n_classes,)
-        The labels.
+        The labels. Where a sample has several, `y` being a table of 0 and 1, the numbers of its columns.
 
     See Also
     --------
@@ -253,6 +254,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self.class_weight = class_weight
         self.classes = classes
 
+    @learns_in_parts
+    @learns_in_parts
+    @learns_in_parts
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Go through the given samples once, from where the last call left off.
 
@@ -260,8 +264,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
             Some of the data.
-        y : array-like of shape (n_samples,)
-            Their labels.
+        y : array-like of shape (n_samples,) or (n_samples, n_classes)
+            Their labels, or a table of 0 and 1 where a sample may have several.
         classes : array-like of shape (n_classes,), default=None
             All labels there are. The first call needs them unless the model knows them, or `y` shows all.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -290,12 +294,11 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_classes)
-            One score for two classes, positive for the second; one score for each class otherwise.
+            One score for two classes, positive for the second; one score for each class otherwise, and for
+            each label where a sample has several.
         """
         raw = self._raw_predictions(X)
-        if raw.shape[1] == 2 and len(self.classes_) == 2:
-            return raw[:, 1] - raw[:, 0]
-        return raw.ravel() if raw.shape[1] == 1 else raw
+        return self._labelling.decision(raw)
 
     def predict(self, X: Any) -> np.ndarray:
         """Predict labels.
@@ -307,10 +310,11 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
         Returns
         -------
-        ndarray of shape (n_samples,)
-            Labels, of the type that `y` had in training.
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            Labels, of the type that `y` had in training; a table of 0 and 1 where a sample has several.
         """
-        return self._labels(self._raw_predictions(X))
+        raw = self._raw_predictions(X)
+        return self._labelling.predict(raw)
 
     @available_if(_gives_probabilities)
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -324,10 +328,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            Probabilities, in the order of `classes_`.
+            Probabilities, in the order of `classes_`. Those of several labels of a sample do not sum to 1.
         """
         raw = self._raw_predictions(X)
-        return _PROBABILITIES[str(self._make_loss().probabilities)](raw)
+        return self._labelling.probabilities(raw, str(self._make_loss().probabilities))
 
     @available_if(_gives_probabilities)
     def predict_log_proba(self, X: Any) -> np.ndarray:
@@ -349,31 +353,48 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.classifier_tags.multi_label = True
         return tags
+
+    @property
+    def _labelling(self) -> Labelling:
+        return (SeveralLabels if self._has_several_labels else OneLabel)(self.classes_)
 
     def _read_target(self, y: Any, going_on: bool, classes: Any) -> tuple[np.ndarray, int]:
         labels = check_labels(y)
         if going_on:
-            if classes is not None and not np.array_equal(np.unique(classes), np.unique(self.classes_)):
-                raise ParameterError(
-                    f"classes={classes!r} is not the same as on the first call to partial_fit, which had "
-                    f"{self.classes_.tolist()}."
-                )
+            self._check_same_labels(labels, classes)
             return labels, self._n_outputs
+        self._has_several_labels = labels.ndim == 2
         self._given_classes = self.classes if classes is None else classes
+        if self._has_several_labels:
+            return labels, labels.shape[1]
         known = np.unique(labels) if self._given_classes is None else np.asarray(self._given_classes)
-        if len(known) < 2:
-            raise ParameterError(
-                f"The number of classes has to be greater than one; got {len(known)} class: {known.tolist()}."
-            )
         return labels, 1 if len(known) == 2 else len(known)
 
+    def _check_same_labels(self, y: np.ndarray, classes: Any) -> None:
+        """Check that `y` is of the kind that came first."""
+        if classes is not None and not np.array_equal(np.unique(classes), np.unique(self.classes_)):
+            raise ParameterError(
+                f"classes={classes!r} is not the same as on the first call to partial_fit, which had "
+                f"{self.classes_.tolist()}."
+            )
+        wanted = (len(self.classes_),) if self._has_several_labels else ()
+        if y.shape[1:] != wanted:
+            raise ParameterError(
+                f"y has shape {y.shape}; in the first call it had shape {('n_samples', *wanted)}."
+            )
+
     def _accept_learner(self, learner: Learner, y: np.ndarray, n_outputs: int) -> Learner:
-        classes = learner.classes if self._given_classes is None else np.asarray(self._given_classes)
-        if self._given_classes is not None and learner.link == "own":
-            classes = np.unique(classes)
-        classes = np.unique(y) if classes is None else classes
-        wanted = {1, 2} if len(classes) == 2 else {len(classes)}
+        if self._has_several_labels:
+            self._check_columns(learner, y, n_outputs)
+        classes = self._find_classes(learner, y)
+        if len(classes) < 2:
+            raise ParameterError(
+                f"The number of classes has to be greater than one; got {len(classes)} class: "
+                f"{classes.tolist()}."
+            )
+        wanted = {1, 2} if len(classes) == 2 and not self._has_several_labels else {len(classes)}
         if n_outputs not in wanted:
             raise GraphError(
                 f"the graph gives {n_outputs} score(s) for each sample and there are {len(classes)} "
@@ -383,61 +404,56 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self.classes_ = classes
         return learner.with_classes(classes)
 
+    def _find_classes(self, learner: Learner, y: np.ndarray) -> np.ndarray:
+        """Return the labels of the columns: those that are given, those of the graph, or those of `y`."""
+        if self._given_classes is not None:
+            given = np.asarray(self._given_classes)
+            return np.unique(given) if learner.link == "own" else given
+        if learner.classes is not None:
+            return learner.classes
+        return np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y)
+
+    def _check_columns(self, learner: Learner, y: np.ndarray, n_outputs: int) -> None:
+        """Check that a graph can give several labels to a sample."""
+        if y.shape[1] != n_outputs:
+            raise GraphError(
+                f"the graph gives {n_outputs} score(s) for each sample and y has {y.shape[1]} columns: "
+                "choose a tensor of that width with output=, or put a new layer on top with head='linear'."
+            )
+        if learner.link not in _ONE_BY_ONE:
+            raise GraphError(
+                f"y gives several labels to a sample, and the probabilities of the graph ({learner.link}) "
+                "sum to 1: choose a tensor before that with output=, or put a new layer on top with "
+                "head='linear'."
+            )
+
     def _extra_weight(self, target: np.ndarray) -> np.ndarray:
-        return class_weights(self.class_weight, self.classes_, target)
+        return self._labelling.sample_weight(self.class_weight, target)
 
     def _encode(self, y: np.ndarray) -> np.ndarray:
-        return encode_labels(y, self.classes_, self._n_outputs, self._make_loss())
+        return self._labelling.encode(y, self._n_outputs, self._make_loss())
 
     def _make_loss(self) -> Loss:
         loss = make_loss(self.loss, CLASSIFICATION_LOSSES, self.epsilon)
-        multinomial = self._n_outputs > 1 and self._learner.link in _MULTINOMIAL
-        return CrossEntropy() if self.loss == "log_loss" and multinomial else loss
+        is_multinomial = (
+            self._n_outputs > 1 and self._learner.link in _MULTINOMIAL and not self._has_several_labels
+        )
+        return CrossEntropy() if self.loss == "log_loss" and is_multinomial else loss
 
-    def _labels(self, raw: np.ndarray) -> np.ndarray:
-        winner = (raw[:, 0] > 0).astype(int) if raw.shape[1] == 1 else raw.argmax(axis=1)
-        return self.classes_[winner]
-
-    def _score_raw(self, raw: np.ndarray, y: np.ndarray) -> float:
-        return float(accuracy_score(y, self._labels(raw)))
+    def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
+        return float(accuracy_score(y, self._labelling.predict(raw), sample_weight=sample_weight))
 
     def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        splitter = StratifiedShuffleSplit(
-            1, test_size=self.validation_fraction, random_state=self._state.random_state
-        )
-        return next(splitter.split(y, y))
+        return self._labelling.split(y, self.validation_fraction, self._state.random_state)
 
     def _finished_graph(self) -> Any:
-        learner = self._learner
+        if self._learner.link != "own":
+            return self._learner.with_weights(self._weights())
+        return self._labelled_graph()
+
+    def _labelled_graph(self) -> Any:
+        """Return the graph with labels and probabilities of our own."""
         probabilities = self._make_loss().probabilities
-        if learner.link != "own":
-            return learner.with_weights(self._weights())
-        from onnxsgd.graph.tail import add_classifier_tail
-
         names = ("label", "scores" if probabilities is None else "probabilities")
-        graph = learner.with_weights(self._weights(), score_only=True)
-        return add_classifier_tail(graph, self.classes_, probabilities, names)
-
-
-def _sigmoid(raw: np.ndarray) -> np.ndarray:
-    return _complete(expit(raw))
-
-
-def _modified_huber(raw: np.ndarray) -> np.ndarray:
-    return _complete((np.clip(raw, -1, 1) + 1) / 2)
-
-
-def _complete(probability: np.ndarray) -> np.ndarray:
-    """Turn one probability for each output into a distribution over the classes."""
-    if probability.shape[1] == 1:
-        return np.hstack([1 - probability, probability])
-    # A row of zeros becomes the uniform distribution, as in scikit-learn.
-    probability = probability + (probability.sum(axis=1, keepdims=True) == 0)
-    return probability / probability.sum(axis=1, keepdims=True)
-
-
-_PROBABILITIES = {
-    "sigmoid": _sigmoid,
-    "softmax": lambda raw: softmax(raw, axis=1),
-    "modified_huber": _modified_huber,
-}
+        graph = self._learner.with_weights(self._weights(), score_only=True)
+        return self._labelling.finish(graph, probabilities, names)

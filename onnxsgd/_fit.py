@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -23,7 +23,7 @@ from onnxsgd.optimizers import Optimizer
 from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import Schedule
 
-__all__ = ["FitState", "Recipe", "Runners", "fresh_generator", "run_epoch", "train"]
+__all__ = ["FitState", "Observer", "Recipe", "Runners", "fresh_generator", "run_epoch", "train"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ class FitState:
 
     def weights(self, average_from: int = 0) -> dict[str, np.ndarray]:
         """Return the weights, averaged ones once averaging has started."""
-        kind = AVERAGE if 0 < average_from <= self.t else WEIGHT
+        is_averaged = 0 < average_from <= self.t and any(kind == AVERAGE for _, kind in self.tensors)
+        kind = AVERAGE if is_averaged else WEIGHT
         return {name: array for (name, k), array in self.tensors.items() if k == kind}
 
 
@@ -110,6 +111,16 @@ class Runners:
         return self.epoch or self.step
 
 
+class Observer(Protocol):
+    """What is told about each epoch."""
+
+    def epoch_begins(self) -> None:
+        """Take notice that an epoch begins."""
+
+    def epoch_ends(self, state: FitState) -> bool:
+        """Take notice of the state after it; return whether training should stop."""
+
+
 def train(
     runners: Runners,
     batches: Batches,
@@ -121,26 +132,32 @@ def train(
     n_iter_no_change: int,
     score: Callable[[dict[str, np.ndarray]], float] | None,
     stop_on_score: bool,
-    verbose: int,
+    observers: Sequence[Observer],
 ) -> int:
-    """Train until the loss, or the score, stops improving; return the number of epochs.
+    """Train until the loss, or the score, stops improving, or an observer has seen enough.
+
+    Returns the number of epochs.
 
     `state` is changed in place. It is left usable, with the last finite weights, whatever ends the loop.
     """
     plateau = Plateau(tol, n_iter_no_change)
     best: Tensors | None = None
-    epoch = 0
+    n_epochs = 0
     try:
-        for epoch in range(1, max_iter + 1):
+        for _ in range(max_iter):
+            n_epochs += 1
+            for observer in observers:
+                observer.epoch_begins()
             loss = run_epoch(runners, batches, recipe, state)
             value = loss
             if score is not None:
-                state.validation_scores.append(score(state.weights()))
+                state.validation_scores.append(score(state.weights(recipe.average_from)))
                 if stop_on_score:
                     value = -state.validation_scores[-1]
                     best = state.tensors if value < plateau.best else best
-            if verbose:
-                _report(epoch, state, score is not None)
+            votes = [observer.epoch_ends(state) for observer in observers]
+            if any(votes):
+                break
             if plateau.reached(value) and not _go_on_slower(recipe.schedule, state, plateau):
                 break
         else:
@@ -155,7 +172,7 @@ def train(
         warnings.warn("Training interrupted by user.", stacklevel=4)
     if best is not None:
         state.tensors = best
-    return epoch
+    return n_epochs
 
 
 def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitState) -> float:
@@ -270,11 +287,6 @@ def _penalty(recipe: Recipe, state: FitState) -> float:
 
 def _all_finite(tensors: Tensors) -> bool:
     return all(np.isfinite(array).all() for array in tensors.values())
-
-
-def _report(epoch: int, state: FitState, scored: bool) -> None:
-    line = f"Epoch {epoch}: loss {state.loss_curve[-1]:.6g}, learning rate {state.eta:.4g}"
-    print(line + (f", validation score {state.validation_scores[-1]:.6g}" if scored else ""))
 
 
 def fresh_generator(seed: Any) -> np.random.RandomState:

@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from sklearn import get_config
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import check_is_fitted
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
+from sklearn.utils.metadata_routing import get_routing_for_object
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.linear import add_linear_layer, linear_graph, linear_parameters
-from onnxsgd.graph.model import to_proto
 
-__all__ = ["Learner", "ModelOptions", "make_learner", "read_source"]
+__all__ = ["Learner", "ModelOptions", "TrainingData", "make_learner", "read_source"]
 
 Trainable = Sequence[str] | Callable[[str], bool] | None
 
@@ -50,6 +53,31 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
+class TrainingData:
+    """What a model is made for, or fitted on first.
+
+    Attributes
+    ----------
+    X, y : objects
+        As the user gave them.
+    sample_weight : ndarray or None
+        Weights, if the user gave any.
+    checked : object
+        `X` from :func:`onnxsgd._inputs.check_X`.
+    """
+
+    X: Any
+    y: Any
+    sample_weight: np.ndarray | None
+    checked: Any
+
+    @property
+    def n_features(self) -> int | None:
+        """The number of columns, if this is one table."""
+        return self.checked.shape[1] if getattr(self.checked, "ndim", 0) == 2 else None
+
+
+@dataclass(frozen=True)
 class Learner:
     """A graph that can learn.
 
@@ -69,6 +97,8 @@ class Learner:
         Those of them that penalties leave alone.
     linear : tuple of (str, str or None), or None
         Coefficients and intercepts, where the score is a linear function of the only input.
+    exported_for : int or None
+        The number of samples that the user's graph was exported for, where that was one.
     """
 
     model: ir.Model
@@ -78,6 +108,7 @@ class Learner:
     weights: tuple[str, ...]
     intercepts: frozenset[str]
     linear: tuple[str, str | None] | None
+    exported_for: int | None = None
 
     @property
     def score(self) -> str:
@@ -131,43 +162,42 @@ def read_source(model: Any) -> BaseEstimator | ir.Model | None:
 
 
 def make_learner(
-    source: BaseEstimator | ir.Model | None,
-    X: Any,
-    y: Any,
-    n_features: int | None,
-    n_outputs: int,
-    options: ModelOptions,
+    source: BaseEstimator | ir.Model | None, data: TrainingData, n_outputs: int, options: ModelOptions
 ) -> Learner:
     """Return the learner that `source` makes for these data.
 
     Parameters
     ----------
     source : estimator, ir.Model or None
-        What :func:`read_source` returned.
-    X, y : objects
-        The training data: an estimator that is not fitted yet is fitted on them.
-    n_features, n_outputs : int
-        The shape of a linear model, or of a new layer.
+        What :func:`read_source` returned. An estimator that is not fitted yet is fitted on the data.
+    data : TrainingData
+        The training data.
+    n_outputs : int
+        The width of a linear model, or of a new layer.
     options : ModelOptions
         The rest.
     """
     if source is None:
-        return _linear_learner(n_features, n_outputs, options)
+        return _linear_learner(data.n_features, n_outputs, options)
+    exported_for = None
     if isinstance(source, ir.Model):
+        from onnxsgd.graph.fixed_batch import fixed_batch_size, free_batch_size
         from onnxsgd.graph.head import find_score
 
         scored = find_score(source, options.task, options.output)
+        exported_for = fixed_batch_size(scored.model)
+        scored = replace(scored, model=free_batch_size(scored.model))
     else:
         from onnxsgd.graph.convert import convert_estimator
 
-        scored = convert_estimator(_fitted(source, X, y), X, options.task, options.output)
+        scored = convert_estimator(_fitted(source, data), data.checked, options.task, options.output)
     cut = cut_at(scored.model, scored.score)
     if options.head is not None:
-        return _transfer_learner(cut, n_outputs, options)
+        return replace(_transfer_learner(cut, n_outputs, options), exported_for=exported_for)
     weights = _select(cut, options)
     return Learner(
         model=scored.model, score_model=cut, link=scored.link, classes=scored.classes, weights=weights,
-        intercepts=_intercepts(cut, weights), linear=linear_parameters(cut),
+        intercepts=_intercepts(cut, weights), linear=linear_parameters(cut), exported_for=exported_for,
     )  # fmt: skip
 
 
@@ -194,13 +224,39 @@ def _transfer_learner(backbone: ir.Model, n_outputs: int, options: ModelOptions)
     )  # fmt: skip
 
 
-def _fitted(estimator: Any, X: Any, y: Any) -> Any:
-    """Return `estimator` if it is fitted, else a clone of it fitted on the data."""
+def _fitted(estimator: Any, data: TrainingData) -> Any:
+    """Return `estimator` if it is fitted, else a clone of it fitted on the data.
+
+    Samples of weight zero are no samples; the other weights are given to an estimator that takes them.
+    """
     try:
         check_is_fitted(estimator)
     except NotFittedError:
+        pass
+    else:
+        return estimator
+    X, y, weight = data.X, data.y, data.sample_weight
+    if weight is None:
         return clone(estimator).fit(X, y)
-    return estimator
+    kept = np.flatnonzero(weight)
+    if len(kept) < len(weight):
+        X, y, weight = _safe_indexing(X, kept), _safe_indexing(y, kept), weight[kept]
+    return clone(estimator).fit(X, y, **_weight_argument(estimator, weight))
+
+
+def _weight_argument(estimator: Any, weight: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the keyword argument by which `fit` takes weights, if there is one.
+
+    Without metadata routing, a pipeline takes them for its last step, under a name with a prefix.
+    """
+    if get_config()["enable_metadata_routing"]:
+        consumed = get_routing_for_object(estimator).consumes("fit", ["sample_weight"])
+        return dict.fromkeys(consumed, weight)
+    prefix = ""
+    while isinstance(estimator, Pipeline):
+        step, estimator = estimator.steps[-1]
+        prefix = f"{prefix}{step}__"
+    return {f"{prefix}sample_weight": weight} if has_fit_parameter(estimator, "sample_weight") else {}
 
 
 def _select(model: ir.Model, options: ModelOptions) -> tuple[str, ...]:
@@ -215,8 +271,3 @@ def _intercepts(model: ir.Model, weights: tuple[str, ...]) -> frozenset[str]:
     from onnxsgd.graph.trainable import intercept_names
 
     return frozenset(intercept_names(model, weights))
-
-
-def as_proto(model: ir.Model) -> onnx.ModelProto:
-    """Return a model as users get it."""
-    return to_proto(model)

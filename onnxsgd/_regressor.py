@@ -10,7 +10,7 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import ShuffleSplit
 from sklearn.utils._param_validation import StrOptions
 
-from onnxsgd._base import BaseOnnxSGD
+from onnxsgd._base import BaseOnnxSGD, learns_in_parts
 from onnxsgd._learner import Learner
 from onnxsgd._targets import check_real_target
 from onnxsgd.exceptions import GraphError
@@ -219,6 +219,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self.n_threads = n_threads
         self.verbose = verbose
 
+    @learns_in_parts
+    @learns_in_parts
+    @learns_in_parts
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Go through the given samples once, from where the last call left off.
 
@@ -286,8 +289,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     def _make_loss(self) -> Loss:
         return make_loss(self.loss, REGRESSION_LOSSES, self.epsilon)
 
-    def _score_raw(self, raw: np.ndarray, y: np.ndarray) -> float:
-        return float(r2_score(y, raw))
+    def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
+        return float(r2_score(y, raw, sample_weight=sample_weight))
 
     def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         splitter = ShuffleSplit(1, test_size=self.validation_fraction, random_state=self._state.random_state)

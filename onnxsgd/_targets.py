@@ -5,13 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.utils.class_weight import compute_class_weight
+from scipy import sparse
+from sklearn.utils import assert_all_finite
+from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
 
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import Loss
 
-__all__ = ["check_labels", "check_real_target", "check_sample_weight", "class_weights", "encode_labels"]
+__all__ = [
+    "check_labels",
+    "check_real_target",
+    "check_sample_weight",
+    "class_weights",
+    "encode_indicators",
+    "encode_labels",
+]
 
 
 def check_real_target(y: Any) -> np.ndarray:
@@ -41,11 +51,26 @@ def encode_labels(y: np.ndarray, classes: np.ndarray, n_outputs: int, loss: Loss
     return positive if loss.targets == "indicator" else 2.0 * positive - 1.0
 
 
-def check_sample_weight(sample_weight: Any, X: Any, n_samples: int) -> np.ndarray:
+def encode_indicators(y: np.ndarray, loss: Loss) -> np.ndarray:
+    """Return a table of zeros and ones as float64, with the two values that `loss` takes."""
+    return y.astype(np.float64) if loss.targets == "indicator" else 2.0 * y - 1.0
+
+
+def encode_indicators(y: np.ndarray, loss: Loss) -> np.ndarray:
+    """Return a table of zeros and ones as float64, with the two values that `loss` takes."""
+    return y.astype(np.float64) if loss.targets == "indicator" else 2.0 * y - 1.0
+
+
+def encode_indicators(y: np.ndarray, loss: Loss) -> np.ndarray:
+    """Return a table of zeros and ones as float64, with the two values that `loss` takes."""
+    return y.astype(np.float64) if loss.targets == "indicator" else 2.0 * y - 1.0
+
+
+def check_sample_weight(sample_weight: Any, y: np.ndarray) -> np.ndarray:
     """Return weights of the samples as a float64 vector; None means 1 for each."""
     if sample_weight is None:
-        return np.ones(n_samples)
-    weight = np.array(_check_sample_weight(sample_weight, X, dtype=np.float64))
+        return np.ones(len(y))
+    weight = np.array(_check_sample_weight(sample_weight, y, dtype=np.float64))
     if (weight < 0).any():
         raise ParameterError(f"sample_weight contains {weight.min()!r}: weights must be >= 0.")
     if not weight.any():
@@ -57,6 +82,8 @@ def class_weights(class_weight: Any, classes: np.ndarray, y: np.ndarray) -> np.n
     """Return the weight of each sample that follows from the weight of its class."""
     if class_weight is None:
         return np.ones(len(y))
+    if y.ndim == 2:
+        return _indicator_weights(class_weight, y)
     present = np.isin(classes, y)
     weight = np.ones(len(classes))
     if class_weight == "balanced":
@@ -67,10 +94,43 @@ def class_weights(class_weight: Any, classes: np.ndarray, y: np.ndarray) -> np.n
     return weight[order][np.searchsorted(classes, y, sorter=order)]
 
 
-def check_labels(y: Any) -> np.ndarray:
-    """Return classification labels as a vector."""
-    from sklearn.utils.multiclass import check_classification_targets
+def _indicator_weights(class_weight: Any, y: np.ndarray) -> np.ndarray:
+    """Return the product over the labels of the weight that each sample has for one of them."""
+    if class_weight != "balanced":
+        raise ParameterError(
+            f"class_weight={class_weight!r} gives weights to classes, and here a sample has several labels: "
+            "it must be 'balanced' or None."
+        )
+    return compute_sample_weight(class_weight, y)
 
+
+def _indicator_weights(class_weight: Any, y: np.ndarray) -> np.ndarray:
+    """Return the product over the labels of the weight that each sample has for one of them."""
+    if class_weight != "balanced":
+        raise ParameterError(
+            f"class_weight={class_weight!r} weighs classes, of which a sample with several labels has no single "
+            "one: it must be 'balanced' or None."
+        )
+    return compute_sample_weight(class_weight, y)
+
+
+def _indicator_weights(class_weight: Any, y: np.ndarray) -> np.ndarray:
+    """Return the product over the labels of the weight that each sample has for one of them."""
+    if class_weight != "balanced":
+        raise ParameterError(
+            f"class_weight={class_weight!r} weighs classes, of which a sample with several labels has no single "
+            "one: it must be 'balanced' or None."
+        )
+    return compute_sample_weight(class_weight, y)
+
+
+def check_labels(y: Any) -> np.ndarray:
+    """Return classification labels as a vector; several labels for each sample as a table of 0 and 1."""
+    if not sparse.issparse(y):
+        assert_all_finite(np.asarray(y), input_name="y")
+    if type_of_target(y, input_name="y") == "multilabel-indicator":
+        table = y.toarray() if sparse.issparse(y) else np.asarray(y)
+        return table.astype(np.int64)
     y = column_or_1d(y, warn=True)
     check_classification_targets(y)
     return y

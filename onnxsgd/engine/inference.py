@@ -19,6 +19,8 @@ __all__ = ["InferenceGraph", "weights_as_inputs"]
 
 #: Samples that go through a graph at once.
 _BLOCK = 16_384
+#: Numbers of a sparse matrix that become dense at once.
+_DENSE_BLOCK = 4_000_000
 
 
 def weights_as_inputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
@@ -55,6 +57,8 @@ class InferenceGraph:
         size = sum(value.const_value.size for value in cut.graph.initializers.values() if value.const_value)
         self._n_threads = resolve_threads(n_threads, 256 * size)
         self.features = tuple(str(value.name) for value in cut.graph.inputs)
+        shapes = [value.shape for value in cut.graph.inputs]
+        self._takes_any_number = all(shape and not isinstance(shape[0], int) for shape in shapes)
         self._bytes = to_proto(weights_as_inputs(cut, self.weights)).SerializeToString()
         self.key = hashlib.sha256(self._bytes).hexdigest()
 
@@ -64,16 +68,31 @@ class InferenceGraph:
         Many samples go through in blocks, so that what the graph computes on the way stays small.
         """
         feeds = {name: weights[name] for name in self.weights}
+        size = self._block_size(features)
         n_samples = max((features[name].shape[0] for name in self.features), default=0)
         blocks = [
-            self._session().run(None, {**feeds, **self._rows(features, start)})[0]
-            for start in range(0, max(n_samples, 1), _BLOCK)
+            self._run_block(feeds, {name: features[name][start : start + size] for name in self.features})
+            for start in range(0, max(n_samples, 1), size)
         ]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
-    def _rows(self, features: Mapping[str, Any], start: int) -> dict[str, np.ndarray]:
-        rows = {name: features[name][start : start + _BLOCK] for name in self.features}
-        return {name: a.toarray() if sparse.issparse(a) else a for name, a in rows.items()}
+    def _block_size(self, features: Mapping[str, Any]) -> int:
+        """Return how many samples go through at once: fewer where sparse ones become dense."""
+        widths = [array.shape[1] for array in features.values() if sparse.issparse(array)]
+        return max(2, min(_BLOCK, _DENSE_BLOCK // max([1, *widths])))
+
+    def _run_block(self, feeds: Mapping[str, np.ndarray], rows: Mapping[str, Any]) -> np.ndarray:
+        """Return the tensor for some samples.
+
+        A sample that is alone goes in twice. The runtime rounds products of one row in another way than those
+        of more rows, and the prediction for a sample should not depend on which others are asked for with it.
+        """
+        dense = {name: a.toarray() if sparse.issparse(a) else a for name, a in rows.items()}
+        is_alone = self._takes_any_number and all(len(array) == 1 for array in dense.values())
+        if is_alone:
+            dense = {name: np.repeat(array, 2, axis=0) for name, array in dense.items()}
+        result = self._session().run(None, {**feeds, **dense})[0]
+        return result[:1] if is_alone else result
 
     def _session(self) -> Any:
         key = (self.key, self._n_threads)

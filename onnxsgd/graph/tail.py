@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import graph_names, unique_name
 
-__all__ = ["add_classifier_tail", "name_output"]
+__all__ = ["add_classifier_tail", "add_multilabel_tail", "name_output"]
 
 
 def name_output(model: ir.Model, name: str) -> ir.Model:
@@ -46,6 +46,7 @@ def add_classifier_tail(
     copy = model.clone()
     graph = copy.graph
     score = graph.outputs[0]
+    assert score.dtype is not None
     single = len(classes) == 2 and score.shape is not None and score.shape[-1] == 1
     labels = _add_labels(graph, classes)
     with appending(graph) as op:
@@ -55,6 +56,31 @@ def add_classifier_tail(
         label.name, label.type, label.shape = names[0], ir.TensorType(labels.dtype), ir.Shape([rows])
         second.name, second.type = names[1], ir.TensorType(score.dtype)
         second.shape = ir.Shape([rows, 1 if single and probabilities is None else len(classes)])
+    graph.outputs[:] = [label, second]
+    return copy
+
+
+def add_multilabel_tail(model: ir.Model, probabilities: str | None, names: tuple[str, str]) -> ir.Model:
+    """Return `model` with the labels, a table of 0 and 1, and their probabilities instead of its raw scores.
+
+    Parameters
+    ----------
+    model : ir.Model
+        A graph whose only output is the score, of shape [n_samples, n_labels]. It is not changed.
+    probabilities : {"sigmoid", "modified_huber", None}
+        How each score becomes a probability; None: the second output is the score itself.
+    names : tuple of str
+        What the two outputs are called.
+    """
+    copy = model.clone()
+    graph = copy.graph
+    score = graph.outputs[0]
+    assert score.dtype is not None
+    with appending(graph) as op:
+        second = _ONE_BY_ONE[probabilities](op, score)
+        label = op.Cast(op.Greater(score, 0.0), to=ir.DataType.INT64)
+        for value, name, dtype in ((label, names[0], ir.DataType.INT64), (second, names[1], score.dtype)):
+            value.name, value.type, value.shape = name, ir.TensorType(dtype), score.shape
     graph.outputs[:] = [label, second]
     return copy
 
@@ -81,21 +107,8 @@ def _add_labels(graph: ir.Graph, classes: np.ndarray) -> ir.Value:
     return value
 
 
-def _scores(op: Any, score: ir.Value, single: bool) -> ir.Value:
-    return op.Identity(score)
-
-
-def _sigmoid(op: Any, score: ir.Value, single: bool) -> ir.Value:
-    return _complete(op, op.Sigmoid(score), single)
-
-
-def _softmax(op: Any, score: ir.Value, single: bool) -> ir.Value:
-    return op.Softmax(score, axis=-1)
-
-
-def _modified_huber(op: Any, score: ir.Value, single: bool) -> ir.Value:
-    within = op.Min(op.Max(score, -1.0), 1.0)
-    return _complete(op, op.Mul(op.Add(within, 1.0), 0.5), single)
+def _half(op: Any, score: ir.Value) -> ir.Value:
+    return op.Mul(op.Add(op.Min(op.Max(score, -1.0), 1.0), 1.0), 0.5)
 
 
 def _complete(op: Any, probability: ir.Value, single: bool) -> ir.Value:
@@ -108,4 +121,16 @@ def _complete(op: Any, probability: ir.Value, single: bool) -> ir.Value:
     return op.Div(op.Add(probability, nothing), op.ReduceSum(op.Add(probability, nothing), [1], keepdims=1))
 
 
-_PROBABILITIES = {None: _scores, "sigmoid": _sigmoid, "softmax": _softmax, "modified_huber": _modified_huber}
+#: Each score by itself.
+_ONE_BY_ONE = {
+    None: lambda op, score: op.Identity(score),
+    "sigmoid": lambda op, score: op.Sigmoid(score),
+    "modified_huber": _half,
+}
+#: A distribution over the classes.
+_PROBABILITIES = {
+    None: lambda op, score, single: op.Identity(score),
+    "sigmoid": lambda op, score, single: _complete(op, op.Sigmoid(score), single),
+    "softmax": lambda op, score, single: op.Softmax(score, axis=-1),
+    "modified_huber": lambda op, score, single: _complete(op, _half(op, score), single),
+}

@@ -1,0 +1,50 @@
+"""Samples that were checked: features, targets and weights of the same rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from onnxsgd._inputs import Features, take_rows
+
+__all__ = ["Samples"]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some samples.
+
+    Attributes
+    ----------
+    features : dict of ndarray or sparse matrix
+        One array for each input of the graph.
+    target : ndarray of shape [n_samples] or [n_samples, n_outputs]
+        Labels, or a table.
+    weight : ndarray of shape [n_samples]
+        What each of them counts.
+    """
+
+    features: Features
+    target: np.ndarray
+    weight: np.ndarray
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether any of the features are a sparse matrix."""
+        return any(sparse.issparse(array) for array in self.features.values())
+
+    def take(self, rows: Any) -> Samples:
+        """Return the given rows."""
+        return Samples(take_rows(self.features, rows), self.target[rows], self.weight[rows])
+
+    def weighted_by(self, weight: np.ndarray) -> Samples:
+        """Return the same samples with their weights multiplied."""
+        return Samples(self.features, self.target, self.weight * weight)
+
+    def without_zeros(self) -> Samples:
+        """Return those that count: a weight of zero is the same as no sample."""
+        kept = np.flatnonzero(self.weight)
+        return self if len(kept) == len(self.weight) else self.take(kept)

@@ -1,0 +1,65 @@
+"""A graph in one line, for those who look at a parameter and not into a graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+__all__ = ["ModelSummary", "summarize"]
+
+#: Operators and inputs beyond this many are counted, not listed.
+_LISTED = 4
+
+
+class ModelSummary:
+    """Something that is shown in place of a model."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def summarize(model: Any) -> Any:
+    """Return what to show for the parameter `model`: a line for a graph, anything else as it is."""
+    if isinstance(model, onnx.ModelProto):
+        return ModelSummary(_describe(model))
+    if isinstance(model, bytes | bytearray):
+        parsed = onnx.ModelProto()
+        try:
+            parsed.ParseFromString(bytes(model))
+        except DecodeError:
+            return ModelSummary(f"<{len(model):,} bytes>")
+        return ModelSummary(_describe(parsed))
+    return model
+
+
+def _describe(model: onnx.ModelProto) -> str:
+    """Describe a graph: ``<ONNX: Gemm x 2, Relu; 4 weights, 12,902 numbers; X>``."""
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    sizes = [_size(tensor) for tensor in graph.initializer]
+    operators = Counter(node.op_type for node in graph.node).most_common()
+    inputs = [value.name for value in graph.input if value.name not in weights]
+    parts = [
+        _enumerate([name if count == 1 else f"{name} x {count}" for name, count in operators]),
+        f"{len(sizes)} initializers, {sum(sizes):,} numbers",
+        f"inputs {_enumerate(inputs)}",
+    ]
+    return f"<ONNX: {'; '.join(parts)}>"
+
+
+def _enumerate(names: list[str]) -> str:
+    more = len(names) - _LISTED
+    return ", ".join([*names[:_LISTED], *([f"{more} more"] if more > 0 else [])]) or "none"
+
+
+def _size(tensor: onnx.TensorProto) -> int:
+    size = 1
+    for length in tensor.dims:
+        size *= length
+    return size
