@@ -1,4 +1,4 @@
-"""A first look at a graph: does it turn samples into raw predictions, and one of them into one?"""
+"""A first look at a graph: whether it turns each sample into one row of raw predictions."""
 
 from __future__ import annotations
 
