@@ -32,7 +32,7 @@ def pack(learner: Learner, state: FitState) -> dict[str, Any]:
         version          of this package, for the reader of an error message
         model            bytes of the graph
         score_model      bytes of the graph of raw scores; None: the same
-        link, weights, intercepts, linear, classes
+        link, weights, intercepts, linear, classes, exported_for
                          the attributes of the learner; sets and tuples as lists
         tensors          a list of [weight, kind, array]
         random_state     as ``numpy.random.RandomState.get_state`` gives it, as a list
@@ -50,6 +50,7 @@ def pack(learner: Learner, state: FitState) -> dict[str, Any]:
         "intercepts": sorted(learner.intercepts),
         "linear": None if learner.linear is None else list(learner.linear),
         "classes": learner.classes,
+        "exported_for": learner.exported_for,
         "tensors": [[name, kind, np.array(array)] for (name, kind), array in state.tensors.items()],
         "random_state": list(state.random_state.get_state(legacy=True)),
         "eta": state.eta,
@@ -82,6 +83,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState]:
         weights=tuple(saved["weights"]),
         intercepts=frozenset(saved["intercepts"]),
         linear=None if saved["linear"] is None else tuple(saved["linear"]),
+        exported_for=saved["exported_for"],
     )
     generator = np.random.RandomState()
     generator.set_state(tuple(saved["random_state"]))

@@ -56,16 +56,6 @@ def encode_indicators(y: np.ndarray, loss: Loss) -> np.ndarray:
     return y.astype(np.float64) if loss.targets == "indicator" else 2.0 * y - 1.0
 
 
-def encode_indicators(y: np.ndarray, loss: Loss) -> np.ndarray:
-    """Return a table of zeros and ones as float64, with the two values that `loss` takes."""
-    return y.astype(np.float64) if loss.targets == "indicator" else 2.0 * y - 1.0
-
-
-def encode_indicators(y: np.ndarray, loss: Loss) -> np.ndarray:
-    """Return a table of zeros and ones as float64, with the two values that `loss` takes."""
-    return y.astype(np.float64) if loss.targets == "indicator" else 2.0 * y - 1.0
-
-
 def check_sample_weight(sample_weight: Any, y: np.ndarray) -> np.ndarray:
     """Return weights of the samples as a float64 vector; None means 1 for each."""
     if sample_weight is None:
@@ -104,32 +94,14 @@ def _indicator_weights(class_weight: Any, y: np.ndarray) -> np.ndarray:
     return compute_sample_weight(class_weight, y)
 
 
-def _indicator_weights(class_weight: Any, y: np.ndarray) -> np.ndarray:
-    """Return the product over the labels of the weight that each sample has for one of them."""
-    if class_weight != "balanced":
-        raise ParameterError(
-            f"class_weight={class_weight!r} weighs classes, of which a sample with several labels has no single "
-            "one: it must be 'balanced' or None."
-        )
-    return compute_sample_weight(class_weight, y)
-
-
-def _indicator_weights(class_weight: Any, y: np.ndarray) -> np.ndarray:
-    """Return the product over the labels of the weight that each sample has for one of them."""
-    if class_weight != "balanced":
-        raise ParameterError(
-            f"class_weight={class_weight!r} weighs classes, of which a sample with several labels has no single "
-            "one: it must be 'balanced' or None."
-        )
-    return compute_sample_weight(class_weight, y)
-
-
 def check_labels(y: Any) -> np.ndarray:
     """Return classification labels as a vector; several labels for each sample as a table of 0 and 1."""
     if not sparse.issparse(y):
         assert_all_finite(np.asarray(y), input_name="y")
     if type_of_target(y, input_name="y") == "multilabel-indicator":
         table = y.toarray() if sparse.issparse(y) else np.asarray(y)
+        if not np.isin(table, (0, 1)).all():
+            raise ParameterError(f"y has the values {np.unique(table).tolist()} in its columns, not 0 and 1.")
         return table.astype(np.int64)
     y = column_or_1d(y, warn=True)
     check_classification_targets(y)

@@ -60,14 +60,14 @@ CONFIGURATIONS = {
 
 _DIVERGES = (
     "the features of this check are 100 +- 1, on which gradient descent diverges with eta0=0.01. "
-    "SGDRegressor goes on with clipped gradients to weights of 1e11; a ConvergenceError is the better answer. The check "
-    "passes for 'regressor, Adam'"
+    "SGDRegressor goes on with clipped gradients to weights of 1e11; a ConvergenceError is the better "
+    "answer. The check passes for 'regressor, Adam'"
 )
 _SPLIT = "validation data are drawn from the rows, and rows that are repeated are drawn in another way"
 _SLOW = (
     "the weights of the samples of a batch are normalised, so that a class weight of 1000 does not make "
-    "steps 1000 times as large: with eta0=0.01 training stops before each sample is in the class that counts. The "
-    "check passes for 'classifier, larger steps'"
+    "steps 1000 times as large: with eta0=0.01 training stops before each sample is in the class that "
+    "counts. The check passes for 'classifier, larger steps'"
 )
 _ALIKE = (
     "the validation score counts the samples of all classes alike, as that of SGDClassifier does, so that "

@@ -49,6 +49,7 @@ def add_classifier_tail(
     assert score.dtype is not None
     single = len(classes) == 2 and score.shape is not None and score.shape[-1] == 1
     labels = _add_labels(graph, classes)
+    assert labels.dtype is not None
     with appending(graph) as op:
         second = _PROBABILITIES[probabilities](op, score, single)
         label = op.Gather(labels, _winner(op, score, single))
@@ -79,8 +80,8 @@ def add_multilabel_tail(model: ir.Model, probabilities: str | None, names: tuple
     with appending(graph) as op:
         second = _ONE_BY_ONE[probabilities](op, score)
         label = op.Cast(op.Greater(score, 0.0), to=ir.DataType.INT64)
-        for value, name, dtype in ((label, names[0], ir.DataType.INT64), (second, names[1], score.dtype)):
-            value.name, value.type, value.shape = name, ir.TensorType(dtype), score.shape
+        label.name, label.type, label.shape = names[0], ir.TensorType(ir.DataType.INT64), score.shape
+        second.name, second.type, second.shape = names[1], ir.TensorType(score.dtype), score.shape
     graph.outputs[:] = [label, second]
     return copy
 
