@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from onnxsgd.exceptions import NotTrainableError, ParameterError
-from onnxsgd.graph.model import find_value, graph_names, unique_name
+from onnxsgd.graph.model import graph_names, unique_name
 
 from .broadcasting import expand_to, zeros_like
 from .emitter import Emitter
@@ -71,8 +72,9 @@ def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -
     _check_opset(model)
     result = _expand(_copy(model), wrt)
     graph = result.graph
-    targets = [_real_value(graph, name, "outputs") for name in _distinct(outputs, "outputs")]
-    sources = [_real_value(graph, name, "wrt") for name in _distinct(wrt, "wrt")]
+    values = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+    targets = [_real_value(graph, values, name, "outputs") for name in _distinct(outputs, "outputs")]
+    sources = [_real_value(graph, values, name, "wrt") for name in _distinct(wrt, "wrt")]
     _free(graph, sources)
     names = graph_names(graph)
     emitter = Emitter(graph.opset_imports[""], _unused_prefix(names))
@@ -126,7 +128,8 @@ def _expand(model: ir.Model, wrt: Sequence[str]) -> ir.Model:
     """Replace the operators on a path from `wrt` that have a definition in the standard, but no rule."""
     if not any(reason_against(node) is None and node.op_type not in KNOWN for node in model.graph):
         return model
-    sources = [value for value in (find_value(model.graph, name) for name in wrt) if value is not None]
+    values = ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)
+    sources = [values[name] for name in wrt if name in values]
 
     def chosen(node: ir.Node) -> bool:
         depends = not dependents(model.graph, sources).isdisjoint(node.outputs)
@@ -136,7 +139,7 @@ def _expand(model: ir.Model, wrt: Sequence[str]) -> ir.Model:
 
 
 def _distinct(names: Sequence[str], parameter: str) -> Sequence[str]:
-    repeated = [name for index, name in enumerate(names) if name in names[:index]]
+    repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise ParameterError(f"{parameter} names {repeated[0]!r} twice; every name counts once")
     if not names:
@@ -144,8 +147,8 @@ def _distinct(names: Sequence[str], parameter: str) -> Sequence[str]:
     return names
 
 
-def _real_value(graph: ir.Graph, name: str, parameter: str) -> ir.Value:
-    value = find_value(graph, name)
+def _real_value(graph: ir.Graph, values: Mapping[str, ir.Value], name: str, parameter: str) -> ir.Value:
+    value = values.get(name)
     if value is None or (parameter == "wrt" and value.producer() is not None):
         legal = [*(v.name for v in graph.inputs), *graph.initializers]
         legal = legal if parameter == "wrt" else [v.name for v in graph.outputs]

@@ -182,6 +182,30 @@ KERNELS = [
 ]
 
 
+NEWEST = onnx.defs.onnx_opset_version()
+FORMS = (("known", 13), ("hidden", 18), ("known", 21), ("hidden", NEWEST))
+
+
+def pytest_generate_tests(metafunc):
+    """Run each of a module's CASES with known and hidden sizes, over the opsets.
+
+    The option `since` names the first opset that has the case, `opset` the only one to try.
+    """
+    if "case" not in metafunc.fixturenames:
+        return
+    found = []
+    for text, operands, given in metafunc.module.CASES:
+        options = dict(given)
+        since, only = options.pop("since", 13), options.pop("opset", None)
+        forms = FORMS if only is None else [("known", only), ("hidden", only)]
+        for dims, opset in forms:
+            if opset >= since:
+                found.append(
+                    pytest.param((text, operands, dims, {**options, "opset": opset}), id=f"{text}-{opset}")
+                )
+    metafunc.parametrize("case", found)
+
+
 @dataclass(frozen=True)
 class Case:
     """A few nodes in ONNX text that compute ``Y``, and what they read.
@@ -232,7 +256,8 @@ def build(case, dims="known"):
         for name, a in held.items()
     ]
     graph = helper.make_graph(nodes, "case", inputs, outputs, initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=10)
+    opsets = [helper.make_opsetid("", case.opset)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets))
     for output, result in zip(model.graph.output, evaluate(model, real), strict=True):
         output.CopyFrom(helper.make_tensor_value_info(output.name, element, [None] * np.ndim(result)))
     onnx.checker.check_model(model)
@@ -276,8 +301,8 @@ def weighted(results, seeds):
     return sum((seed * y).sum() for seed, y in zip(seeds, results, strict=True))
 
 
-def _check(text, operands, dims="known", **options):
-    case = Case(text, operands, **options)
+def _check(text, operands, dims="known", options=None, **given):
+    case = Case(text, operands, **(options or {}), **given)
     model, feeds = build(case, dims)
     dtype = np.float32 if case.single else np.float64
     return compare(model, feeds, case.outputs, list(feeds), dtype, case.rtol)

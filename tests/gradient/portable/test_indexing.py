@@ -44,17 +44,13 @@ SLICES = [
 ]
 
 
-@pytest.mark.parametrize("dims", ["known", "hidden"])
-@pytest.mark.parametrize("opset", [13, 18])
-@pytest.mark.parametrize(("text", "operands"), GATHERED)
-def test_gather(check, text, operands, opset, dims):
-    check(text, operands, dims, opset=opset)
+CASES = [(text, operands, {}) for text, operands in GATHERED] + [
+    (text, operands, {"since": 16}) for text, operands in OTHERS
+]
 
 
-@pytest.mark.parametrize("dims", ["known", "hidden"])
-@pytest.mark.parametrize(("text", "operands"), OTHERS)
-def test_other_indices(check, text, operands, dims):
-    check(text, operands, dims)
+def test_gradient_is_the_derivative(check, case):
+    check(*case)
 
 
 def test_gather_elements_before_scatter_could_add(check):
