@@ -1,0 +1,83 @@
+"""Pictures of a training show what happened, where they are asked to."""
+
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, TrainingDisplay
+
+matplotlib.use("Agg")
+pyplot = pytest.importorskip("matplotlib.pyplot")
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    pyplot.close("all")
+
+
+@pytest.fixture(scope="module")
+def iris():
+    X, y = load_iris(return_X_y=True)
+    return StandardScaler().fit_transform(X), y
+
+
+@pytest.fixture(scope="module")
+def stopped(iris):
+    return OnnxSGDClassifier(early_stopping=True, eta0=0.1, batch_size=10, random_state=0).fit(*iris)
+
+
+def test_the_curves_are_those_of_the_estimator(stopped):
+    display = TrainingDisplay.from_estimator(stopped)
+    epochs = np.arange(1, stopped.n_iter_ + 1)
+    np.testing.assert_array_equal(display.loss_line_.get_xydata(), np.c_[epochs, stopped.loss_curve_])
+    np.testing.assert_array_equal(display.score_line_.get_xydata(), np.c_[epochs, stopped.validation_scores_])
+    best = int(np.argmax(stopped.validation_scores_))
+    assert display.best_line_.get_xydata().tolist() == [[best + 1, stopped.validation_scores_[best]]]
+    assert display.ax_.get_xlabel() == "epoch"
+    assert display.score_ax_.get_ylabel() == "accuracy on validation data"
+    assert display.ax_.get_title() == "OnnxSGDClassifier"
+    texts = [text.get_text() for text in display.score_ax_.get_legend().get_texts()]
+    assert texts[:2] == ["training loss", "accuracy on validation data"]
+
+
+def test_without_validation_data_there_is_one_curve(iris):
+    model = OnnxSGDRegressor(max_iter=3, tol=None).fit(*iris)
+    display = TrainingDisplay.from_estimator(make_pipeline(model))
+    assert display.score_ax_ is None
+    assert display.score_line_ is None
+    assert len(display.figure_.axes) == 1
+
+
+def test_it_draws_where_it_is_told_to(stopped):
+    figure, axes = pyplot.subplots(1, 2)
+    display = TrainingDisplay.from_estimator(stopped, ax=axes[1])
+    assert display.ax_ is axes[1]
+    assert display.figure_ is figure
+    assert not axes[0].lines
+
+
+def test_what_cannot_be_shown_is_refused(iris):
+    with pytest.raises(NotFittedError):
+        TrainingDisplay.from_estimator(OnnxSGDClassifier())
+    with pytest.raises(TypeError, match="Ridge keeps no loss_curve_"):
+        TrainingDisplay.from_estimator(Ridge().fit(*iris))
+
+
+def test_without_matplotlib_the_message_says_what_to_install():
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from onnxsgd import TrainingDisplay\n"
+        "TrainingDisplay([1.0, 0.5]).plot()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ImportError" in done.stderr or "MissingRuntimeError" in done.stderr
+    assert "onnxsgd[plot]" in done.stderr
