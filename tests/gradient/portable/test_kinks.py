@@ -1,0 +1,112 @@
+"""Where there is no derivative the documented value is taken, and nothing overflows far from zero."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+
+from onnxsgd.gradient.portable import differentiate
+
+
+def gradients(evaluate, text, opset=18, **arrays):
+    """Return the gradients of the sum of Y with respect to real arrays."""
+    nodes = onnx.parser.parse_graph("g () => () {" + text + "}").node
+    real = {name: a for name, a in arrays.items() if a.dtype.kind == "f"}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, a.shape) for name, a in real.items()]
+    held = [onnx.numpy_helper.from_array(a, name) for name, a in arrays.items() if name not in real]
+    outputs = [helper.make_tensor_value_info("Y", TensorProto.DOUBLE, None)]
+    graph = helper.make_graph(nodes, "kink", inputs, outputs, held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    y = evaluate(model, real)[0]
+    gradient = ir.to_proto(differentiate(ir.from_proto(model), ["Y"], list(real)))
+    return evaluate(gradient, {**real, "Y_grad": np.ones_like(y)})[1:]
+
+
+KINKS = [
+    ("Y = Relu(A)", [0.0], [0.0]),
+    ("Y = LeakyRelu<alpha = 0.125>(A)", [0.0], [0.125]),
+    ("Y = Abs(A)", [0.0], [0.0]),
+    ("Y = Elu<alpha = 0.5>(A)", [0.0], [0.5]),
+    ("Y = HardSigmoid(A)", [-2.5, 2.5], [0.0, 0.0]),
+    ("Y = ReduceMax(A)", [1.0, 3.0, 3.0], [0.0, 0.5, 0.5]),
+    ("Y = ReduceMin(A)", [1.0, 1.0, 3.0], [0.5, 0.5, 0.0]),
+    ("Y = ReduceL2(A)", [0.0, 0.0], [0.0, 0.0]),
+    ("Y = ReduceL1(A)", [0.0, 2.0], [0.0, 1.0]),
+]
+
+
+@pytest.mark.parametrize(("text", "at", "expected"), KINKS)
+def test_kinks(evaluate, text, at, expected):
+    np.testing.assert_allclose(gradients(evaluate, text, A=np.array(at))[0], expected, rtol=1e-15)
+
+
+def test_operands_that_tie_share_the_gradient(evaluate):
+    a, b = gradients(evaluate, "Y = Max(A, B)", A=np.array([1.0, 2.0, 3.0]), B=np.array([2.0, 2.0, 2.0]))
+    np.testing.assert_array_equal(a, [0.0, 0.5, 1.0])
+    np.testing.assert_array_equal(b, [1.0, 0.5, 0.0])
+
+
+def test_clip_lets_gradients_pass_at_its_bounds(evaluate):
+    bounds = {"L": np.array(-1.0), "H": np.array(1.0)}
+    a, low, high = gradients(evaluate, "Y = Clip(A, L, H)", A=np.array([-2.0, -1.0, 0.0, 1.0, 2.0]), **bounds)
+    np.testing.assert_array_equal(a, [0.0, 1.0, 1.0, 1.0, 0.0])
+    assert (low, high) == (1.0, 1.0)
+
+
+def test_the_first_maximum_of_a_window_takes_the_gradient(evaluate):
+    image = np.array([[[[1.0, 3.0, 3.0, 2.0]]]])
+    found = gradients(evaluate, "Y = MaxPool<kernel_shape = [1, 2], strides = [1, 2]>(A)", A=image)[0]
+    np.testing.assert_array_equal(found, [[[[0.0, 1.0, 1.0, 0.0]]]])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_powers_at_zero(evaluate):
+    base, exponent = gradients(evaluate, "Y = Pow(A, B)", A=np.zeros(4), B=np.array([0.0, 1.0, 2.0, 3.0]))
+    np.testing.assert_array_equal(base, [0.0, 1.0, 0.0, 0.0])
+    np.testing.assert_array_equal(exponent, np.zeros(4))
+
+
+STABLE = [
+    ("Celu", 0.0, 1.0),
+    ("Elu", 0.0, 1.0),
+    ("Gelu", 0.0, 1.0),
+    ("HardSwish", 0.0, 1.0),
+    ("Mish", 0.0, 1.0),
+    ("Selu", 0.0, 1.0507009873554805),
+    ("Sigmoid", 0.0, 0.0),
+    ("Softplus", 0.0, 1.0),
+    ("Softsign", 1e-8, 1e-8),
+    ("Tanh", 0.0, 0.0),
+]
+
+
+@pytest.fixture
+def run_single():
+    """Return a function that evaluates the gradient of a few nodes on onnxruntime, in float32."""
+    runtime = pytest.importorskip("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+
+    def run(text, array):
+        shape = ", ".join(map(str, array.shape))
+        model = (
+            f'<ir_version: 9, opset_import: ["": 20]> g (float[{shape}] A) => (float[{shape}] Y) {{ {text} }}'
+        )
+        gradient = ir.to_proto(differentiate(ir.from_proto(onnx.parser.parse_model(model)), ["Y"], ["A"]))
+        session = runtime.InferenceSession(gradient.SerializeToString(), options, ["CPUExecutionProvider"])
+        seed = np.linspace(1, 2, array.size, dtype=np.float32).reshape(array.shape)
+        return session.run(["A_grad"], {"A": array.astype(np.float32), "Y_grad": seed})[0] / seed
+
+    return run
+
+
+@pytest.mark.parametrize(("name", "low", "high"), STABLE)
+def test_slopes_far_from_zero_are_their_limits(run_single, name, low, high):
+    found = run_single(f"Y = {name}(A)", np.array([-1e4, 1e4]))
+    np.testing.assert_allclose(found, [low, high], rtol=1e-3, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["Softmax", "LogSoftmax"])
+def test_scores_of_ten_thousand_have_finite_gradients(run_single, name):
+    assert np.isfinite(run_single(f"Y = {name}(A)", np.array([[-1e4, 0.0, 1e4]]))).all()
