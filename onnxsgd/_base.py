@@ -265,7 +265,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         recipe = self._make_recipe(frozenset(learner.weights) - learner.intercepts)
         program = make_program(
             learner, recipe, self._make_loss(), self.engine_, self._n_outputs, self.batch_size,
-            self.n_threads, is_sparse=samples.is_sparse,
+            self.n_threads, samples.features,
         )  # fmt: skip
         batches = program.batches(samples.features, self._encode(samples.target), samples.weight)
         runners = program.runners(self._state.tensors, batches, max_iter)

@@ -191,7 +191,7 @@ def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitStat
         plan = plan.scaled_by(numbers.rates)
     losses = np.full(batches.n_batches, math.nan)
     try:
-        runners.fastest.run(batches, plan, numbers.table, losses)
+        runners.fastest.run(plan, numbers.table, losses)
     finally:
         n_done = runners.fastest.n_done
         tensors = runners.buffers.snapshot()
@@ -200,7 +200,7 @@ def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitStat
             state.tensors = tensors
             numbers.move(state, n_done)
     if not is_finite:
-        _restore_last_finite(runners, batches, plan, numbers, state)
+        _restore_last_finite(runners, plan, numbers, state)
     objective = plan.mean_loss(losses) + _penalty(recipe, state)
     state.loss_curve.append(objective)
     return objective
@@ -244,9 +244,7 @@ def _numbers(recipe: Recipe, state: FitState, count: int) -> _Numbers:
     return _Numbers(np.stack(columns, axis=1), rates, l1_totals)
 
 
-def _restore_last_finite(
-    runners: Runners, batches: Batches, plan: EpochPlan, numbers: _Numbers, state: FitState
-) -> None:
+def _restore_last_finite(runners: Runners, plan: EpochPlan, numbers: _Numbers, state: FitState) -> None:
     """Repeat the epoch from its start up to the last finite weights, then raise.
 
     Repeating costs time only when training has failed anyway; keeping a copy of the weights at each
@@ -257,7 +255,7 @@ def _restore_last_finite(
     runners.buffers.load(state.tensors)
     for number in range(len(plan.totals)):
         part = slice(number, number + 1)
-        runners.step.run(batches, plan.part(part), numbers.table[part], loss)
+        runners.step.run(plan.part(part), numbers.table[part], loss)
         n_done = number + 1
         tensors = runners.buffers.snapshot()
         if not math.isfinite(loss[0]) or not _all_finite(tensors):

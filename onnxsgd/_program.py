@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from onnxsgd._fit import Recipe, Runners
-from onnxsgd._inputs import Features
+from onnxsgd._inputs import Features, n_rows, take_rows
 from onnxsgd._learner import Learner
 from onnxsgd.engine.batches import Batches
 from onnxsgd.engine.cache import compiled
@@ -24,9 +25,11 @@ from onnxsgd.losses import Loss
 __all__ = ["Program", "make_program"]
 
 #: Up to this many multiplications a step, and from this many steps on, the loop inside the runtime pays.
-_SMALL_WORK, _MANY_STEPS = 3_000_000, 500
+_SMALL_WORK, _MANY_STEPS = 20_000_000, 500
 #: Batches of one call of the loop.
 _BLOCK = 10_000
+#: What the frozen part may make of all samples, unless it is no more than the data.
+_KEPT_BYTES = 256_000_000
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,10 @@ class Program:
 
     def tail_features(self, features: Features) -> Features:
         """Return what the tail reads: the result of the frozen part, computed once for each sample."""
-        if not self.frozen:
-            return {name: features[name] for name in self.split.features}
-        return {name: graph.run(features, {}) for name, graph in self.frozen.items()}
+        return {
+            name: self.frozen[name].run(features, {}) if name in self.frozen else features[name]
+            for name in self.split.features
+        }
 
     def batches(self, features: Features, target: np.ndarray, sample_weight: np.ndarray) -> Batches:
         """Return the training data, cut into batches."""
@@ -88,11 +92,11 @@ class Program:
         session, step = compiled.get(key, build)
         buffers = make_buffers(session, step)
         buffers.load(tensors)
-        one = StepRunner(session, step, buffers)
+        one = StepRunner(session, step, buffers, batches)
         if batches.is_sparse or work > _SMALL_WORK or epochs * batches.n_batches < _MANY_STEPS:
             return Runners(buffers, one)
         loop = compiled.get((*key, "epoch"), lambda: make_session(build_epoch(step), n_threads))
-        return Runners(buffers, one, EpochRunner(loop, step, buffers, _BLOCK))
+        return Runners(buffers, one, EpochRunner(loop, step, buffers, batches, _BLOCK))
 
 
 def make_program(
@@ -103,18 +107,22 @@ def make_program(
     n_outputs: int,
     batch_size: int,
     n_threads: int | None,
-    *,
-    is_sparse: bool,
+    features: Features,
 ) -> Program:
-    """Return the program of a fit; nothing is compiled yet.
+    """Return the program of a fit on data like `features`; the training step is not compiled yet.
 
-    What the frozen part makes of sparse data would be dense: it stays a part of each step then.
+    What the frozen part computes is kept for all samples if it fits into memory. It stays a part of each
+    step otherwise, and for sparse data, of which it would make dense ones.
     """
     model = learner.score_model
+    is_sparse = any(sparse.issparse(array) for array in features.values())
     parts = undivided(model) if is_sparse else split_frozen(model, learner.weights)
-    frozen = {}
-    if not parts.is_trivial:
-        frozen = {name: InferenceGraph(learner.score_model, name, (), n_threads) for name in parts.features}
+    given = {str(value.name) for value in learner.inputs}
+    frozen = {
+        name: InferenceGraph(model, name, (), n_threads) for name in parts.features if name not in given
+    }
+    if frozen and not _fits(frozen, features):
+        parts, frozen = undivided(model), {}
     return Program(
         split=parts,
         frozen=frozen,
@@ -126,3 +134,10 @@ def make_program(
         ),
         n_threads=n_threads,
     )  # fmt: skip
+
+
+def _fits(frozen: Mapping[str, InferenceGraph], features: Features) -> bool:
+    """Tell whether what the frozen part makes of all samples may be kept, judged by the first of them."""
+    first = take_rows(features, slice(0, 1))
+    made = n_rows(features) * sum(graph.run(first, {}).nbytes for graph in frozen.values())
+    return made <= max(_KEPT_BYTES, sum(array.nbytes for array in features.values()))

@@ -6,13 +6,14 @@ the rows of each batch inside the graph, so that a whole epoch is one call.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from onnxsgd.engine.buffers import Buffers, bind
+from onnxsgd.engine.buffers import Buffers, Tensors, bind
 
 if TYPE_CHECKING:
     from onnxsgd.engine.batches import Batches, EpochPlan
@@ -74,6 +75,8 @@ class EpochRunner:
         The step inside.
     buffers : Buffers
         Weights and states, updated in place.
+    batches : Batches
+        The data.
     block : int
         Batches of one call; between calls an interrupt is noticed.
 
@@ -83,54 +86,75 @@ class EpochRunner:
         Batches done by the last call to :meth:`run`, also if that was interrupted.
     """
 
-    def __init__(self, session: Any, step: CompiledStep, buffers: Buffers, block: int) -> None:
+    def __init__(
+        self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, block: int
+    ) -> None:
+        self._new_block = partial(_Block, session, step, buffers, batches)
         self._session = session
-        self._step = step
         self._buffers = buffers
-        self._block = block
+        self._size = block
+        self._blocks: dict[int, _Block] = {}
         self.n_done = 0
 
-    def run(self, batches: Batches, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
+    def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.runner.StepRunner.run`."""
         self.n_done = 0
-        real = batches.target.dtype
-        columns = scalars.astype(real).T.copy()
-        for start in range(0, len(losses), self._block):
-            part = slice(start, start + self._block)
-            arrays = {
-                _ROWS: np.ascontiguousarray(plan.rows[part]),
-                _PREFIX + self._step.sample_weight: np.ascontiguousarray(plan.sample_weight[part], real),
-                _PREFIX + self._step.gradient_weight: np.ascontiguousarray(plan.gradient_weight[part], real),
-                _PREFIX + self._step.target: batches.target,
-                **{_PREFIX + name: array for name, array in batches.features.items()},
-                **{
-                    _PREFIX + name: column[part]
-                    for name, column in zip(self._step.scalars.values(), columns, strict=True)
-                },
-            }
-            result = np.empty((len(losses[part]), 1, 1), real)
-            self._run_block(arrays, result)
-            losses[part] = result[:, 0, 0]
-            self.n_done += len(result)
-            if not np.isfinite(result).all():
+        for start in range(0, len(losses), self._size):
+            part = slice(start, start + self._size)
+            n_batches = len(losses[part])
+            if n_batches not in self._blocks:
+                self._blocks[n_batches] = self._new_block(n_batches)
+            block = self._blocks[n_batches]
+            block.fill(plan.part(part), scalars[part])
+            self._session.run_with_iobinding(block.bindings[self._buffers.current])
+            self._buffers.flip()
+            losses[part] = block.losses[:, 0, 0]
+            self.n_done += n_batches
+            if not np.isfinite(block.losses).all():
                 break
 
-    def _run_block(self, arrays: dict[str, np.ndarray], result: np.ndarray) -> None:
-        binding = self._session.io_binding()
-        wanted = {value.name for value in self._session.get_inputs()}
-        for name, array in arrays.items():
-            if f"{name}/all" in wanted:
-                bind(binding.bind_input, f"{name}/all", array, array.shape)
-        sources, targets = (
-            self._buffers.sets[self._buffers.current],
-            self._buffers.sets[1 - self._buffers.current],
-        )
-        for key, (old, _) in self._step.tensors.items():
+
+class _Block:
+    """What a call for so many batches is given, in arrays that are bound once."""
+
+    def __init__(
+        self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, n_batches: int
+    ) -> None:
+        real = batches.target.dtype
+        self._rows = np.zeros((n_batches, batches.batch_size), np.int64)
+        self._sample_weight = np.zeros((n_batches, batches.batch_size, 1), real)
+        self._gradient_weight = np.zeros_like(self._sample_weight)
+        self._scalars = np.zeros((len(step.scalars), n_batches), real)
+        self.losses = np.zeros((n_batches, 1, 1), real)
+        wanted = {value.name for value in session.get_inputs()}
+        arrays = {
+            _ROWS: self._rows,
+            _PREFIX + step.sample_weight: self._sample_weight,
+            _PREFIX + step.gradient_weight: self._gradient_weight,
+            _PREFIX + step.target: batches.target,
+            **{_PREFIX + name: array for name, array in batches.features.items()},
+            **{_PREFIX + name: row for name, row in zip(step.scalars.values(), self._scalars, strict=True)},
+        }
+        self._inputs = {f"{name}/all": array for name, array in arrays.items() if f"{name}/all" in wanted}
+        first, second = buffers.sets
+        self.bindings = (self._bind(session, step, first, second), self._bind(session, step, second, first))
+
+    def fill(self, plan: EpochPlan, scalars: np.ndarray) -> None:
+        """Copy the batches of `plan` and their scalars, [n_batches, n_scalars], into the arrays."""
+        self._rows[...] = plan.rows
+        self._sample_weight[...] = plan.sample_weight
+        self._gradient_weight[...] = plan.gradient_weight
+        self._scalars[...] = scalars.T
+
+    def _bind(self, session: Any, step: CompiledStep, sources: Tensors, targets: Tensors) -> Any:
+        binding = session.io_binding()
+        for name, array in self._inputs.items():
+            bind(binding.bind_input, name, array, array.shape)
+        for key, (old, _) in step.tensors.items():
             bind(binding.bind_input, f"{_PREFIX}{old}/first", sources[key], sources[key].shape)
             bind(binding.bind_output, f"{_PREFIX}{old}/last", targets[key], targets[key].shape)
-        bind(binding.bind_output, _LOSSES, result, result.shape)
-        self._session.run_with_iobinding(binding)
-        self._buffers.flip()
+        bind(binding.bind_output, _LOSSES, self.losses, self.losses.shape)
+        return binding
 
 
 def _body(

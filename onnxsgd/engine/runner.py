@@ -33,6 +33,8 @@ class StepRunner:
         What its inputs and outputs are called.
     buffers : Buffers
         Weights and states, updated in place.
+    batches : Batches
+        The data.
 
     Attributes
     ----------
@@ -40,11 +42,12 @@ class StepRunner:
         Batches done by the last call to :meth:`run`, also if that was interrupted.
     """
 
-    def __init__(self, session: Any, step: CompiledStep, buffers: Buffers) -> None:
+    def __init__(self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches) -> None:
         inputs = {value.name: value for value in session.get_inputs()}
         self._session = session
         self._step = step
         self._buffers = buffers
+        self._batches = batches
         self._features = {name: _zeros(inputs[name]) for name in step.features if name in inputs}
         self._target = _zeros(inputs[step.target])
         self._sample_weight = _zeros(inputs[step.sample_weight])
@@ -55,13 +58,13 @@ class StepRunner:
         self._bindings = (self._bind(first, second), self._bind(second, first))
         self.n_done = 0
 
-    def run(self, batches: Batches, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
+    def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch, until a loss is not finite.
 
         Parameters
         ----------
-        batches, plan : Batches, EpochPlan
-            The data and their order.
+        plan : EpochPlan
+            The order of the data.
         scalars : ndarray of shape [n_batches, n_scalars]
             The numbers of each update, in the order of ``step.scalars``.
         losses : ndarray of shape [n_batches]
@@ -69,7 +72,7 @@ class StepRunner:
         """
         self.n_done = 0
         for number, rows in enumerate(plan.rows):
-            batches.fill(rows, self._features, self._target)
+            self._batches.fill(rows, self._features, self._target)
             self._sample_weight[...] = plan.sample_weight[number]
             self._gradient_weight[...] = plan.gradient_weight[number]
             self._scalars[...] = scalars[number]

@@ -60,13 +60,13 @@ def make_spec(loss=None, optimizer=None, **more):
     return StepSpec(**settings | more)
 
 
-def runners(model, spec, weights):
+def runners(model, spec, weights, data):
     step = build_step(model, spec)
     session = make_session(step.model, 1)
     buffers = make_buffers(session, step)
     buffers.load({(name, WEIGHT): array for name, array in weights.items()})
-    loop = EpochRunner(make_session(build_epoch(step), 1), step, buffers, block=3)
-    return step, buffers, StepRunner(session, step, buffers), loop
+    loop = EpochRunner(make_session(build_epoch(step), 1), step, buffers, data, block=3)
+    return step, buffers, StepRunner(session, step, buffers, data), loop
 
 
 def numbers(spec, count, rate=0.05, l2=0.01):
@@ -104,11 +104,11 @@ def by_hand(weights, data, plan, rate, l2):
 @pytest.mark.parametrize("engine", ["portable", "onnxruntime-training"])
 def test_an_epoch_equals_the_same_updates_in_numpy(model, weights, data, engine):
     spec = make_spec(engine=engine)
-    _, buffers, step, _ = runners(model, spec, weights)
+    _, buffers, step, _ = runners(model, spec, weights, data)
     table, rates = numbers(spec, data.n_batches)
     plan = data.plan(np.random.RandomState(2).permutation(53)).scaled_by(rates)
     losses = np.zeros(data.n_batches)
-    step.run(data, plan, table, losses)
+    step.run(plan, table, losses)
     wanted, wanted_losses = by_hand(weights, data, plan, 0.05, 0.01)
     np.testing.assert_allclose(losses, wanted_losses, rtol=1e-5)
     for name, array in buffers.weights().items():
@@ -127,17 +127,17 @@ def test_an_epoch_equals_the_same_updates_in_numpy(model, weights, data, engine)
 )
 def test_the_loop_gives_the_very_numbers_of_single_steps(model, weights, data, options):
     spec = make_spec(**options)
-    _, buffers, step, loop = runners(model, spec, weights)
+    _, buffers, step, loop = runners(model, spec, weights, data)
     table, rates = numbers(spec, data.n_batches)
     plan = data.plan(np.arange(53))
     if spec.optimizer.takes_scaled_gradient:
         plan = plan.scaled_by(rates)
     start = buffers.snapshot()
     one, many = np.zeros(data.n_batches), np.zeros(data.n_batches)
-    step.run(data, plan, table, one)
+    step.run(plan, table, one)
     by_steps = buffers.snapshot()
     buffers.load(start)
-    loop.run(data, plan, table, many)
+    loop.run(plan, table, many)
     assert loop.n_done == step.n_done == 7
     np.testing.assert_array_equal(many, one)
     for key, array in buffers.snapshot().items():
@@ -147,11 +147,11 @@ def test_the_loop_gives_the_very_numbers_of_single_steps(model, weights, data, o
 
 def test_a_loss_that_is_not_finite_ends_the_run(model, weights, data):
     spec = make_spec()
-    _, _, step, loop = runners(model, spec, {**weights, "W1": np.full((5, 12), 1e38, np.float32)})
+    _, _, step, loop = runners(model, spec, {**weights, "W1": np.full((5, 12), 1e38, np.float32)}, data)
     table, rates = numbers(spec, data.n_batches)
     plan = data.plan(np.arange(53)).scaled_by(rates)
     for runner, n_done in [(step, 1), (loop, 3)]:
-        runner.run(data, plan, table, np.zeros(data.n_batches))
+        runner.run(plan, table, np.zeros(data.n_batches))
         assert runner.n_done == n_done
 
 
