@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from onnxsgd._inputs import Features, take_rows
 
@@ -30,11 +29,6 @@ class Samples:
     features: Features
     target: np.ndarray
     weight: np.ndarray
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether any of the features are a sparse matrix."""
-        return any(sparse.issparse(array) for array in self.features.values())
 
     def take(self, rows: Any) -> Samples:
         """Return the given rows."""

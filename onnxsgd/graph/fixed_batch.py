@@ -92,7 +92,10 @@ def _open(
 
 def _register(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     value = ir.Value(
-        name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor
+        name=tensor.name,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(tensor.numpy().shape),
+        const_value=tensor,
     )
     graph.register_initializer(value)
     return value
