@@ -21,7 +21,8 @@ def complete(graph: ir.Graph, names: set[str]) -> None:
 
     - nodes have names of their own;
     - optional outputs that gradients are computed from are there;
-    - LayerNormalization has a bias, Transpose a permutation;
+    - LayerNormalization has a bias, Transpose a permutation, CastLike is a Cast, and a Cast to the type that
+      its input has is an Identity: the builder would drop it;
     - no node reads an input of the graph twice: the builder would define its gradient twice.
 
     Parameters
@@ -36,6 +37,8 @@ def complete(graph: ir.Graph, names: set[str]) -> None:
         _add_outputs(node, names)
         if node.op_type == "LayerNormalization":
             _add_bias(graph, node, names)
+        elif node.op_type in ("Cast", "CastLike"):
+            _fix_cast(node)
         elif node.op_type == "Transpose" and "perm" not in node.attributes:
             rank = len(node.inputs[0].shape)  # type: ignore[union-attr, arg-type]
             node.attributes["perm"] = ir.AttrInt64s("perm", list(reversed(range(rank))))
@@ -63,6 +66,19 @@ def _add_bias(graph: ir.Graph, node: ir.Node, names: set[str]) -> None:
     graph.register_initializer(bias)
     node.resize_inputs(3)
     node.replace_input_with(2, bias)
+
+
+def _fix_cast(node: ir.Node) -> None:
+    source, target = node.inputs[0], node.outputs[0]
+    assert source is not None
+    assert target.dtype is not None
+    node.resize_inputs(1)
+    node.attributes.clear()
+    if source.dtype == target.dtype:
+        node.op_type = "Identity"
+    else:
+        node.op_type = "Cast"
+        node.attributes["to"] = ir.AttrInt64("to", target.dtype.value)
 
 
 def _read_once(graph: ir.Graph, node: ir.Node, names: set[str]) -> None:

@@ -10,6 +10,7 @@ from onnx_ir.passes.common import InlinePass, RemoveInitializersFromInputsPass
 
 from onnxsgd.exceptions import GraphError, NotTrainableError, ParameterError
 from onnxsgd.gradient.engines import ENGINES, resolve_engine
+from onnxsgd.gradient.path import is_real
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
 
 __all__ = ["Prepared", "assemble", "forward_backward_model", "prepare"]
@@ -41,9 +42,10 @@ def forward_backward_model(
     Returns
     -------
     ir.Model
-        Inputs: those of `model`, `weights`, then ``<output>_grad`` for each output of real numbers.
-        Outputs: those of `model`, then ``<name>_grad`` for `weights` and `inputs`. Tensors of `model` keep
-        their names; one inside the graph that is called like a new input or output gets another.
+        Inputs: those of `model`, `weights`, then ``<output>_grad`` for each output of real numbers that
+        operators compute. Outputs: those of `model`, then ``<name>_grad`` for `weights` and `inputs`. Tensors
+        of `model` keep their names; one inside the graph that is called like a new input or output gets
+        another.
 
     Raises
     ------
@@ -52,7 +54,7 @@ def forward_backward_model(
     NotTrainableError
         If an operator on the way has no gradient, or no way leads from a weight to an output.
     GraphError
-        If an input, initializer or output has a name that the result needs.
+        If an input, initializer or output has a name that the result needs, or an output is listed twice.
     MissingRuntimeError
         If the engine's runtime is not installed.
     """
@@ -73,7 +75,7 @@ class Prepared:
     outputs : list of str
         All of its outputs.
     targets : list of str
-        Those to differentiate, each once.
+        Those to differentiate: of real numbers, and computed.
     sources : list of str
         The inputs to differentiate for: weights, then inputs.
     """
@@ -95,10 +97,12 @@ def prepare(model: ir.Model, weights: Sequence[str], inputs: Sequence[str]) -> P
     if not sources:
         raise ParameterError("There is nothing to differentiate for: weights and inputs are both empty.")
     outputs = [str(value.name) for value in graph.outputs]
-    real = [str(value.name) for value in graph.outputs if value.dtype is None or value.dtype in REAL_TYPES]
-    if not real:
-        raise NotTrainableError(f"No output is one of real numbers: the outputs are {outputs}.")
-    targets = list(dict.fromkeys(real))
+    if len(set(outputs)) < len(outputs):
+        raise GraphError(f"The graph lists an output twice: its outputs are {outputs}.")
+    computed = [value for value in graph.outputs if value.producer() is not None]
+    targets = [str(value.name) for value in computed if is_real(value)]
+    if not targets:
+        raise NotTrainableError(f"No output is computed, and of real numbers: the outputs are {outputs}.")
     _claim(graph, [f"{name}_grad" for name in (*targets, *sources)])
     return Prepared(copy, outputs, targets, sources)
 

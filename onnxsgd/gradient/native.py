@@ -67,9 +67,9 @@ def differentiate_with_native(
     by_name = {value.name: value for value in _values(graph)}
     targets, sources = [by_name[name] for name in outputs], [by_name[name] for name in wrt]
     seeds = {y: ir.Value(name=f"{y.name}{_SUFFIX}", type=y.type, shape=y.shape) for y in targets}
-    gradients, native = _add_backward(result, sources, seeds, memory_efficient)
     graph.inputs.extend(seeds.values())
-    found = _add_results(graph, sources, gradients, seeds)
+    gradients, native = _add_backward(result, sources, seeds, memory_efficient)
+    found = _name_results(graph, sources, gradients)
     graph.outputs[:] = [*targets, *found]
     graph.sort()
     for node in graph:
@@ -82,27 +82,17 @@ def differentiate_with_native(
     return result, native
 
 
-def _add_results(
-    graph: ir.Graph,
-    sources: Sequence[ir.Value],
-    gradients: Mapping[ir.Value, ir.Value],
-    seeds: Mapping[ir.Value, ir.Value],
+def _name_results(
+    graph: ir.Graph, sources: Sequence[ir.Value], gradients: Mapping[ir.Value, ir.Value]
 ) -> list[ir.Value]:
     """Return the gradient of each source under its name, each a value that a node of its own makes."""
     results: list[ir.Value] = []
     for source in sources:
-        result = gradients.get(source)
-        if source in seeds:
-            # an input that is an output itself
-            seed = seeds[source]
-            node = ir.node("Add", [result, seed]) if result is not None else ir.node("Identity", [seed])
-            graph.append(node)
-            result = node.outputs[0]
-        elif result in results or result in seeds.values():
+        result = gradients[source]
+        if result in results or result.producer() is None:
             node = ir.node("Identity", [result])
             graph.append(node)
             result = node.outputs[0]
-        assert result is not None
         result.name = f"{source.name}{_SUFFIX}"
         results.append(result)
     return results
@@ -159,7 +149,7 @@ class _Backward:
         names = graph_names(graph)
         images = dict(self.images)
         for value in self.graph.initializers.values():
-            if value.uses() and value.const_value is not None:
+            if value not in images and value.uses() and value.const_value is not None:
                 name = unique_name(str(value.name), names)
                 tensor = ir.Tensor(value.const_value.numpy(), name=name)
                 images[value] = ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)

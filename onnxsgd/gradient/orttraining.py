@@ -15,9 +15,9 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from onnxsgd.exceptions import EngineError, MissingRuntimeError, NotTrainableError
+from onnxsgd.exceptions import EngineError, GraphError, MissingRuntimeError, NotTrainableError
 from onnxsgd.gradient.path import Path, find_path
-from onnxsgd.gradient.registered import has_zero_gradient, passes_gradient, why_not
+from onnxsgd.gradient.registered import blocks_gradient, passes_gradient, why_not
 from onnxsgd.gradient.shapes import infer_shapes
 
 __all__ = [
@@ -137,26 +137,32 @@ def check_path(graph: ir.Graph, path: Path, wrt: Sequence[ir.Value], outputs: Se
         reason = differentiable(node)
         if reason is not None:
             raise NotTrainableError(
-                f"{reason} (node {node.name!r}, which makes {node.outputs[0].name!r}). Freeze every weight "
-                f"before it, cut the graph at an output before it, or use engine='portable'."
+                f"{reason} ({_place(node)}). Freeze every weight before it, cut the graph at an output before "
+                f"it, or use engine='portable'."
             )
+    differentiated = path.values.union(wrt)
     for node in graph:
         if path.upstream.isdisjoint(node.outputs):
             continue
         for index, value in enumerate(node.inputs):
-            if value in path.values and not passes_gradient(node, index) and not has_zero_gradient(node):
+            if value is not None and value in differentiated and blocks_gradient(node, index):
                 raise NotTrainableError(
-                    f"{node.op_type} has no gradient for its input {index}, {value.name!r} (node "
-                    f"{node.name!r}, which makes {node.outputs[0].name!r}), in onnxruntime-training. "
-                    f"Freeze what {value.name!r} depends on, or use engine='portable'."
+                    f"{node.op_type} has no gradient for its input {index}, {value.name!r}, in "
+                    f"onnxruntime-training ({_place(node)}). Freeze what {value.name!r} depends on, or use "
+                    f"engine='portable'."
                 )
     for value in wrt:
         if value not in path.values:
             readers = sorted({str(node.op_type) for node in value.consumers()}) or "nothing"
             raise NotTrainableError(
                 f"No gradient can reach {value.name!r}: it is read by {readers}, and no differentiable path "
-                f"leads on to an output of {[output.name for output in outputs]}. Do not train it."
+                f"leads from there to an output among {[output.name for output in outputs]}. Do not train it."
             )
+
+
+def _place(node: ir.Node) -> str:
+    name = f"node {node.name!r}, " if node.name else ""
+    return f"{name}output {node.outputs[0].name!r}"
 
 
 @dataclass(frozen=True)
@@ -206,6 +212,8 @@ def build_gradient_model(
 
     Raises
     ------
+    GraphError
+        If the graph is not valid.
     EngineError
         If the builder fails.
     MissingRuntimeError
@@ -223,13 +231,22 @@ def build_gradient_model(
     builder = native.OrtModuleGraphBuilder()
     try:
         builder.initialize(model.SerializeToString(), config)
+    except Exception as error:
+        raise GraphError(f"onnxruntime refuses the graph: {_last_line(error)}") from error
+    try:
         # No result may be asked for after a failure of build: that ends the interpreter.
         builder.build(native.TrainingGraphTransformerConfiguration())
     except Exception as error:
-        raise EngineError(f"The gradient builder of onnxruntime-training failed: {error}") from error
+        raise EngineError(f"The gradient builder of onnxruntime-training failed: {_last_line(error)}") from error
     return NativeGradient(
         onnx.load_from_string(builder.get_gradient_model()),
         onnx.load_from_string(builder.get_forward_model()),
         builder.get_graph_info(),
         builder,
     )
+
+
+def _last_line(error: Exception) -> str:
+    """Return what an error of the runtime says, without the place in its source."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rpartition("[ONNXRuntimeError]")[2].lstrip(" :") if lines else type(error).__name__

@@ -14,7 +14,16 @@ import onnx_ir as ir
 
 from onnxsgd.gradient.dimensions import broadcast_axes, same_shape
 
-__all__ = ["DIFFERENTIABLE", "REFUSALS", "ZERO_GRADIENT", "has_zero_gradient", "passes_gradient", "why_not"]
+__all__ = [
+    "DIFFERENTIABLE",
+    "REFUSALS",
+    "UNUSED_INPUTS",
+    "ZERO_GRADIENT",
+    "blocks_gradient",
+    "has_zero_gradient",
+    "passes_gradient",
+    "why_not",
+]
 
 #: The operators with a gradient, and the inputs that it flows to: their numbers, or None for all of them.
 DIFFERENTIABLE: Mapping[str, tuple[int, ...] | None] = {
@@ -22,6 +31,7 @@ DIFFERENTIABLE: Mapping[str, tuple[int, ...] | None] = {
     "Add": None,
     "AveragePool": None,
     "Cast": None,
+    "CastLike": (0,),
     "Clip": (0,),
     "Concat": None,
     "Conv": None,
@@ -108,6 +118,10 @@ ZERO_GRADIENT = frozenset(
 )
 
 
+#: Inputs that do not change a result, beside shapes and indices: their numbers, by operator.
+UNUSED_INPUTS: Mapping[str, tuple[int, ...]] = {"CastLike": (1,)}
+
+
 def has_zero_gradient(node: ir.Node) -> bool:
     """Return whether the results of `node` do not change with a small change of its inputs."""
     return node.domain == "" and node.op_type in ZERO_GRADIENT
@@ -122,6 +136,13 @@ def passes_gradient(node: ir.Node, index: int | None) -> bool:
         return False
     inputs = DIFFERENTIABLE.get(node.op_type) if node.domain == "" else None
     return inputs is None or index in inputs
+
+
+def blocks_gradient(node: ir.Node, index: int) -> bool:
+    """Return whether the results of `node` depend on its input number `index`, and no gradient flows to it."""
+    if passes_gradient(node, index) or has_zero_gradient(node):
+        return False
+    return index not in UNUSED_INPUTS.get(node.op_type, ())
 
 
 def why_not(node: ir.Node) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
@@ -24,10 +25,41 @@ def infer_shapes(model: ir.Model) -> None:
     declared = {value: value.shape for node in graph for value in node.outputs}
     for value in declared:
         value.shape = None
-    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    infer = ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
+    infer(model)
+    while _complete_types(graph):
+        infer(model)
     for value, shape in declared.items():
         if value.shape is None:
             value.shape = shape
+
+
+def _complete_types(graph: ir.Graph) -> bool:
+    """Give an operand whose type is unknown that of another which must have the same; return whether one got it.
+
+    Nothing is inferred through operators of other domains, which may stand before the first weight.
+    """
+    found = False
+    for node in graph:
+        unknown = [index for index, value in enumerate(node.inputs) if value is not None and value.dtype is None]
+        if unknown and node.domain == "" and onnx.defs.has(node.op_type):
+            schema = onnx.defs.get_schema(node.op_type, graph.opset_imports[""])
+            kinds = [parameter.type_str for parameter in schema.inputs]
+            for index in unknown:
+                found |= _take_type(node, kinds, index)
+    return found
+
+
+def _take_type(node: ir.Node, kinds: list[str], index: int) -> bool:
+    # the last parameter may stand for any number of inputs
+    kind = kinds[min(index, len(kinds) - 1)]
+    value = node.inputs[index]
+    assert value is not None
+    for other, also in zip(node.inputs, kinds, strict=False):
+        if also == kind and other is not None and other.dtype is not None:
+            value.dtype = other.dtype
+            return True
+    return False
 
 
 def named_dims(shape: ir.Shape | None, owner: str) -> ir.Shape | None:
