@@ -50,6 +50,14 @@ def test_a_graph(form, tmp_path):
     assert describe_trainable(source, trainable=["c"], output="s").trained == ["c"]
 
 
+def test_operators_from_the_first_trained_tensor_on():
+    """What lies before it, or beside, needs no gradient and is not listed."""
+    body = """u = Hardmax(x)  h = MatMul(u, w)  r = Relu(h)  s = Sin(x)  t = Add(r, s)  y = MatMul(t, v)"""
+    model = onnx.parser.parse_model(TEXT[: TEXT.index("h = ")] + body + " }")
+    rows = describe_trainable(model).operators
+    assert [(row.operator, row.count) for row in rows] == [("MatMul", 2), ("Relu", 1), ("Add", 1)]
+
+
 def test_what_cannot_be_trained_is_described():
     """A forest: no error, the reason instead."""
     report = describe_trainable(RandomForestClassifier(2, random_state=0).fit(X, Y))

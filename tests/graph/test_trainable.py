@@ -183,10 +183,13 @@ def test_integers_carry_no_gradient():
     assert select_trainable(model, "y", None, only("MatMul")) == ["v"]
 
 
-def test_one_free_path_is_not_enough():
+@pytest.mark.parametrize("free_first", [True, False])
+def test_one_free_path_is_not_enough(free_first):
     """A weight with two paths, one of them blocked, would get half of its gradient."""
-    body = "h = MatMul(x, w)  f = Hardmax(h)  s = Add(h, f)  y = MatMul(s, v)"
-    assert select_trainable(parse(body, TWO_LAYERS), "y", None, only("MatMul", "Add")) == ["v"]
+    free, blocked = "r = Relu(h)", "f = Hardmax(h)"
+    paths = f"{free}  {blocked}" if free_first else f"{blocked}  {free}"
+    model = parse(f"h = MatMul(x, w)  {paths}  s = Add(r, f)  y = MatMul(s, v)", TWO_LAYERS)
+    assert select_trainable(model, "y", None, only("MatMul", "Add", "Relu")) == ["v"]
 
 
 def test_what_subgraphs_read_counts(run):
