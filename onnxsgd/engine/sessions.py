@@ -40,7 +40,8 @@ def resolve_threads(n_threads: int | None, work: int) -> int:
     ----------
     n_threads : int or None
         A number, or None to choose: one thread for a small step, all available cores for a large one,
-        within what ``OMP_NUM_THREADS`` allows (joblib sets it in its workers).
+        within what ``OMP_NUM_THREADS`` allows. joblib sets that in worker processes of its default backend;
+        in workers of the others, which are told nothing, it is one thread.
     work : int
         Multiplications in one run.
     """
@@ -49,9 +50,13 @@ def resolve_threads(n_threads: int | None, work: int) -> int:
     if work <= _SINGLE_THREAD_WORK:
         return 1
     import joblib
+    from joblib.parallel import get_active_backend
 
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(joblib.cpu_count(), int(limit) if limit.isdigit() else joblib.cpu_count()))
+    if limit.isdigit():
+        return max(1, min(joblib.cpu_count(), int(limit)))
+    is_worker = bool(get_active_backend()[0].nesting_level)
+    return 1 if is_worker else joblib.cpu_count()
 
 
 def make_session(model: bytes, n_threads: int) -> Any:
