@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import NotTrainableError
 
-from .broadcasting import expand_to, shape_of
+from .broadcasting import expand_to
 from .emitter import Emitter
 from .shapes import Dims
-from .tensor import Tensor, op
+from .tensor import Tensor
 
 __all__ = ["Call", "Rule", "Rules", "constant_value", "place"]
 
@@ -99,16 +99,6 @@ class Call:
         self._read.add(index)
         found = self._gradients[index] if index < len(self._gradients) else None
         return None if found is None else expand_to(found, self.emitter.tensor(self.node.outputs[index]))
-
-    def completed(self, gradient: Tensor, x: Tensor) -> Tensor:
-        """Return `gradient`, which a rule gave for `x`, with its shape noted.
-
-        A shape that is not known is that of `x`, unless the rule was given a gradient still to be broadcast.
-        """
-        g = self._gradients[0]
-        if gradient.dims is None and g is not None and g.dims not in (None, self.y.dims):
-            gradient = op.Expand(gradient, shape_of(x))
-        return gradient.known_as(x.dims)
 
     def once(self, name: str, compute: Callable[[Call], Any]) -> Any:
         """Return what `compute` gives for this call, computed once for all inputs that share it."""

@@ -91,7 +91,7 @@ def _apply(
         reached, wanted = [None if g is None else g * len(wanted) for g in reached], wanted[:1]
     call = Call(emitter, node, reached)
     found = [
-        (value, call.completed(_rule(call, index)(call), emitter.tensor(value))) for index, value in wanted
+        (value, _rule(call, index)(call).known_as(emitter.tensor(value).dims)) for index, value in wanted
     ]
     call.check_all_read()
     return found

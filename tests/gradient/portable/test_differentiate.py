@@ -103,6 +103,14 @@ def test_a_batch_of_any_size_is_known_to_keep_its_size(sizes):
     assert not {"Shape", "Expand", "NonZero"} & {node.op_type for node in gradient.graph.node}
 
 
+def test_rows_that_a_reshape_made_more_of_are_not_taken_for_the_batch():
+    body = "Z = Reshape(X, S) Y = Add(Z, A)"
+    inputs = "double[N, 6] X, double[N, 3] A"
+    gradient = gradient_of(one_line(body, inputs, "double[M, 3] Y", S=np.array([-1, 3])), ["Y"], ["A"])
+    feeds = {"X": np.ones((1, 6)), "A": np.ones((1, 3)), "Y_grad": np.ones((2, 3))}
+    np.testing.assert_array_equal(ReferenceEvaluator(gradient).run(["A_grad"], feeds)[0], [[2.0, 2.0, 2.0]])
+
+
 def test_an_unused_tensor_has_a_gradient_of_zeros():
     model = one_line("Y = Mul(X, W)", W=(3,), V=(2, 3))
     gradient = gradient_of(model, ["Y"], ["V", "W"])
