@@ -76,6 +76,14 @@ class TrainingData:
         """The number of columns, if this is one table."""
         return self.checked.shape[1] if getattr(self.checked, "ndim", 0) == 2 else None
 
+    def row_shapes(self, inputs: Sequence[ir.Value]) -> dict[str, tuple[int, ...]]:
+        """Return the shape of a row of each input of a graph, as far as the data tell."""
+        if isinstance(self.checked, dict):
+            return {name: tuple(array.shape[1:]) for name, array in self.checked.items()}
+        if len(inputs) == 1 and hasattr(self.checked, "ndim"):
+            return {str(inputs[0].name): tuple(self.checked.shape[1:])}
+        return {}
+
 
 @dataclass(frozen=True)
 class Learner:
@@ -193,7 +201,8 @@ def make_learner(
         scored = convert_estimator(_fitted(source, data), data.checked, options.task, options.output)
     cut = cut_at(scored.model, scored.score)
     if options.head is not None:
-        return replace(_transfer_learner(cut, n_outputs, options), exported_for=exported_for)
+        learner = _transfer_learner(cut, n_outputs, options, data.row_shapes(cut.graph.inputs))
+        return replace(learner, exported_for=exported_for)
     weights = _select(cut, options)
     return Learner(
         model=scored.model, score_model=cut, link=scored.link, classes=scored.classes, weights=weights,
@@ -215,8 +224,10 @@ def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOption
     )  # fmt: skip
 
 
-def _transfer_learner(backbone: ir.Model, n_outputs: int, options: ModelOptions) -> Learner:
-    graph, _, (coef, intercept) = add_linear_layer(backbone, str(backbone.graph.outputs[0].name), n_outputs)
+def _transfer_learner(
+    backbone: ir.Model, n_outputs: int, options: ModelOptions, row_shapes: dict[str, tuple[int, ...]]
+) -> Learner:
+    graph, _, (coef, intercept) = add_linear_layer(backbone, n_outputs, row_shapes)
     weights = (coef, intercept) if options.trainable is None else _select(graph, options)
     return Learner(
         model=graph, score_model=graph, link="own", classes=None, weights=weights,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 
+from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.graph.split import BATCH
 
 __all__ = ["IR_VERSION", "OPSET", "add_linear_layer", "linear_graph", "linear_parameters"]
@@ -23,34 +28,48 @@ def linear_graph(n_features: int, n_outputs: int) -> tuple[ir.Model, str, tuple[
     features = ir.Value(name="X", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([BATCH, n_features]))
     graph = ir.Graph([features], [features], nodes=[], opset_imports={"": OPSET}, name="linear")
     model = ir.Model(graph, ir_version=IR_VERSION, producer_name="onnxsgd")
-    return add_linear_layer(model, "X", n_outputs)
+    return add_linear_layer(model, n_outputs)
 
 
-def add_linear_layer(model: ir.Model, name: str, n_outputs: int) -> tuple[ir.Model, str, tuple[str, str]]:
-    """Return `model` with a linear layer, starting at zero, on top of its tensor `name`.
+def add_linear_layer(
+    model: ir.Model, n_outputs: int, row_shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[ir.Model, str, tuple[str, str]]:
+    """Return `model` with a linear layer, starting at zero, on top of its only output.
 
     Parameters
     ----------
     model : ir.Model
-        A graph whose only output is `name`. It is not changed.
-    name : str
-        A tensor of shape [n_samples, n_features]; one of more dimensions is flattened first.
+        Its output has shape [n_samples, n_features]; one of more dimensions is flattened first. It is not
+        changed.
     n_outputs : int
         The width of the layer.
+    row_shapes : mapping of str to tuple of int, or None
+        The shape of a row of each input. Where the graph leaves open how many features there are, these
+        settle it, and the result takes rows of no other shape.
 
     Returns
     -------
     tuple
         The graph, whose only output is the layer's; the name of that; (coefficients, intercepts).
+
+    Raises
+    ------
+    GraphError
+        If the number of features is not known.
     """
-    copy = model.clone()
+    width = _row_size(model)
+    copy = model.clone() if width is not None else fix_sizes(model, BATCH, row_shapes)
+    if width is None and (width := _row_size(fix_sizes(model, 1, row_shapes))) is None:
+        output = model.graph.outputs[0]
+        raise GraphError(
+            f"{output.name!r} has shape {output.shape}, whose sizes are not known: name another tensor "
+            "with output= to put a linear layer on."
+        )
     graph, names = copy.graph, graph_names(copy.graph)
     source = graph.outputs[0]
-    assert source.shape is not None
-    width = int(np.prod([int(size) for size in source.shape[1:]]))  # type: ignore[call-overload]
     coef = _zeros(graph, unique_name("coef", names), source.dtype, (width, n_outputs))
     intercept = _zeros(graph, unique_name("intercept", names), source.dtype, (n_outputs,))
-    if len(source.shape) != 2:
+    if source.shape is None or len(source.shape) != 2:
         flatten = ir.node("Flatten", [source], {"axis": 1})
         graph.append(flatten)
         source = flatten.outputs[0]
@@ -62,6 +81,15 @@ def add_linear_layer(model: ir.Model, name: str, n_outputs: int) -> tuple[ir.Mod
     score.type, score.shape = coef.type, ir.Shape([BATCH, n_outputs])
     graph.outputs[:] = [score]
     return copy, score.name, (str(coef.name), str(intercept.name))
+
+
+def _row_size(model: ir.Model) -> int | None:
+    """Return how many numbers the only output has for each sample; None if that is open."""
+    shape = model.graph.outputs[0].shape
+    if shape is None:
+        return None
+    sizes = [size for size in shape[1:] if isinstance(size, int)]
+    return math.prod(sizes) if len(sizes) == len(shape) - 1 else None
 
 
 def _zeros(graph: ir.Graph, name: str, dtype: ir.DataType | None, shape: tuple[int, ...]) -> ir.Value:
