@@ -15,7 +15,7 @@ from onnxsgd.gradient.orttraining import check_opset
 from onnxsgd.gradient.seeds import fill_seeds, find_seeds, yield_seeds
 from onnxsgd.gradient.sources import Sources, select_sources
 from onnxsgd.graph.lower import lower_for_training
-from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.graph.model import graph_names, to_ir, to_proto, unique_name
 
 __all__ = ["DerivativeOptions", "forward_backward_model", "onnx_derivative"]
 
@@ -98,8 +98,12 @@ def onnx_derivative(
     if options == DerivativeOptions.Loss:
         lowered.graph.outputs[:] = [value for value in lowered.graph.outputs if value.name == loss]
     sources = select_sources(model, lowered, weights, inputs, labels, mixed=options == DerivativeOptions.Loss)
+    returned = options not in (DerivativeOptions.Zero, DerivativeOptions.KeepYieldOp)
+    hidden = {} if returned else _hide_outputs(lowered.graph, sources)
     both = forward_backward_model(lowered, sources.weights, sources.inputs, engine="auto")
     _arrange(both.graph, len(lowered.graph.outputs), sources, options)
+    for value in both.graph.inputs:
+        value.name = hidden.get(str(value.name), value.name)
     _remove_dead_nodes(both.graph)
     result = to_proto(both)
     if path_name is not None:
@@ -131,6 +135,23 @@ def _check_loss(
         if name not in inputs:
             raise ParameterError(f"label: {name!r} is not an input of the graph: it has {inputs}.")
     return labels
+
+
+def _hide_outputs(graph: ir.Graph, sources: Sources) -> dict[str, str]:
+    """Rename outputs that are called like a gradient, in place: a gradient that is differentiated again.
+
+    They are not outputs of the result. Returns, for the new name of a gradient that is fed, the one it
+    must have.
+    """
+    names = graph_names(graph)
+    wanted = {f"{name}_grad" for name in (*sources.weights, *sources.inputs)}
+    renamed = {}
+    for value in graph.outputs:
+        if value.name in wanted and value.producer() is not None:
+            name = str(value.name)
+            value.name = unique_name(f"{name}_output", names)
+            renamed[f"{value.name}_grad"] = f"{name}_grad"
+    return renamed
 
 
 def _arrange(graph: ir.Graph, n_outputs: int, sources: Sources, options: DerivativeOptions) -> None:

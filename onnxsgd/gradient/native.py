@@ -160,7 +160,11 @@ class _Backward:
                 if value.name or value.uses() or value.is_graph_output():
                     name = unique_name(value.name or f"{node.op_type}{_SUFFIX}", names)
                     images[value] = ir.Value(name=name, type=value.type, shape=value.shape)
-        graph.extend(copy_nodes(nodes, images))
+        copies = copy_nodes(nodes, images)
+        taken = {str(node.name) for node in graph}
+        for node in copies:
+            node.name = unique_name(node.name or node.op_type, taken)
+        graph.extend(copies)
         return {source: images[value] for source, value in zip(self.sources, self.graph.outputs, strict=True)}
 
     def _remove_yield(self, seeds: Mapping[str, ir.Value]) -> None:

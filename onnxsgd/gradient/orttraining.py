@@ -137,8 +137,8 @@ def check_path(graph: ir.Graph, path: Path, wrt: Sequence[ir.Value], outputs: Se
         reason = differentiable(node)
         if reason is not None:
             raise NotTrainableError(
-                f"{reason} ({_place(node)}). Freeze every weight before it, cut the graph at an output before "
-                f"it, or use engine='portable'."
+                f"{reason} ({_place(node)}). Freeze every weight before it, cut the graph at an output "
+                f"before it, or use engine='portable'."
             )
     differentiated = path.values.union(wrt)
     for node in graph:
@@ -237,7 +237,9 @@ def build_gradient_model(
         # No result may be asked for after a failure of build: that ends the interpreter.
         builder.build(native.TrainingGraphTransformerConfiguration())
     except Exception as error:
-        raise EngineError(f"The gradient builder of onnxruntime-training failed: {_last_line(error)}") from error
+        raise EngineError(
+            f"The gradient builder of onnxruntime-training failed: {_last_line(error)}"
+        ) from error
     return NativeGradient(
         onnx.load_from_string(builder.get_gradient_model()),
         onnx.load_from_string(builder.get_forward_model()),

@@ -139,7 +139,7 @@ def passes_gradient(node: ir.Node, index: int | None) -> bool:
 
 
 def blocks_gradient(node: ir.Node, index: int) -> bool:
-    """Return whether the results of `node` depend on its input number `index`, and no gradient flows to it."""
+    """Return whether results of `node` depend on its input number `index`, but no gradient flows there."""
     if passes_gradient(node, index) or has_zero_gradient(node):
         return False
     return index not in UNUSED_INPUTS.get(node.op_type, ())

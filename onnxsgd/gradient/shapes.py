@@ -35,13 +35,15 @@ def infer_shapes(model: ir.Model) -> None:
 
 
 def _complete_types(graph: ir.Graph) -> bool:
-    """Give an operand whose type is unknown that of another which must have the same; return whether one got it.
+    """Give operands of unknown type that of others which must have the same; return whether one got it.
 
     Nothing is inferred through operators of other domains, which may stand before the first weight.
     """
     found = False
     for node in graph:
-        unknown = [index for index, value in enumerate(node.inputs) if value is not None and value.dtype is None]
+        unknown = [
+            index for index, value in enumerate(node.inputs) if value is not None and value.dtype is None
+        ]
         if unknown and node.domain == "" and onnx.defs.has(node.op_type):
             schema = onnx.defs.get_schema(node.op_type, graph.opset_imports[""])
             kinds = [parameter.type_str for parameter in schema.inputs]

@@ -12,6 +12,7 @@ from onnxsgd.gradient.path import values_upstream
 from onnxsgd.gradient.registered import passes_gradient
 from onnxsgd.gradient.shapes import infer_shapes
 from onnxsgd.graph.model import FROZEN, REAL_TYPES, real_initializers
+from onnxsgd.graph.roles import find_role
 
 __all__ = ["Sources", "select_sources"]
 
@@ -47,8 +48,8 @@ def select_sources(
     model, lowered : ir.Model
         The graph as it was given, and lowered.
     weights : sequence of str or None
-        Initializers; None for those of `model` that a gradient reaches, or, if it has none, for those that
-        lowering made out of its coefficients.
+        Initializers; None for those of `model` that a gradient reaches, or, if it has none, for the
+        parameters among those of `lowered`.
     inputs : sequence of str or None
         Inputs; None for those of real numbers that a gradient reaches.
     labels : sequence of str
@@ -102,8 +103,11 @@ def _reached(lowered: ir.Model) -> set[str]:
 
 def _default_weights(model: ir.Model, lowered: ir.Model) -> list[str]:
     original = {str(value.name) for value in real_initializers(model.graph)}
-    found = [value for value in real_initializers(lowered.graph) if not original or value.name in original]
-    return [str(value.name) for value in found if FROZEN not in value.metadata_props]
+    found = real_initializers(lowered.graph)
+    if not original:
+        return [str(value.name) for value in found if find_role(value).kind is not None]
+    kept = [value for value in found if value.name in original and FROZEN not in value.metadata_props]
+    return [str(value.name) for value in kept]
 
 
 def _check(
