@@ -56,7 +56,8 @@ class Call:
 
     def optional(self, index: int) -> Tensor | None:
         """Return the input at `index`, or None if the node leaves it out."""
-        return self.inputs[index] if index < len(self.node.inputs) else None
+        value = self.node.inputs[index] if index < len(self.node.inputs) else None
+        return None if value is None else self.emitter.tensor(value)
 
     @property
     def a(self) -> Tensor:

@@ -103,11 +103,16 @@ def _saved(n: Call, graph: ir.Graph, inputs: Sequence[ir.Value]) -> list[Tensor]
 
 
 def _backwards(n: Call, wanted: list[ir.Value], sweep: Sweep, turns: _Turns) -> list[tuple[ir.Value, Tensor]]:
-    """Run a Scan over the turns, from the last to the first, that sweeps back through each."""
-    inner = set(turns.graph.inputs)
+    """Run a Scan over the turns, from the last to the first, that sweeps back through each.
+
+    It carries the gradients of the states from turn to turn, and sums those of what the body reads from
+    outside; the gradients of the elements of sequences are stacked.
+    """
     captured = [value for value in wanted if value not in n.node.inputs or _is_read(turns.graph, value)]
     real = [k for k in range(turns.states) if _is_real(turns.graph.inputs[turns.first + k])]
-    stacked = [k for k in range(turns.first + turns.states, len(inner)) if n.node.inputs[k] in wanted]
+    stacked = [
+        k for k in range(turns.first + turns.states, len(turns.graph.inputs)) if n.node.inputs[k] in wanted
+    ]
     count = len(turns.elements)
     reached = [n.gradient(k) for k in range(len(turns.graph.outputs) - turns.skipped)]
     collected = [k for k in range(turns.states, len(reached)) if reached[k] is not None]

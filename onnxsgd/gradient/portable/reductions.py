@@ -39,6 +39,11 @@ def _kept(n: Call, reduced: Tensor) -> Tensor:
 
 
 def _g(n: Call) -> Tensor:
+    """Return the gradient with an axis of size 1 for each axis that was reduced."""
+    if n.x.dims is not None and n.g.dims is not None and set(n.g.dims) <= {1}:
+        # One number for all elements stays one number.
+        ones = (1,) * len(n.x.dims)
+        return n.g if n.g.dims == ones else op.Reshape(n.g, list(ones)).known_as(ones)
     return _kept(n, n.dy)
 
 
@@ -120,6 +125,7 @@ def _range_step(n: Call) -> Tensor:
 
 
 def _axes_rules(rule: Rule) -> tuple[Rule | None, ...]:
+    """Return the rules of a reduction, whose second input, if it has one, holds the axes."""
     return rule, None
 
 

@@ -94,6 +94,14 @@ def test_a_mean_squared_error_needs_neither_expand_nor_shapes_of_known_sizes():
     assert added == ["Div", "Mul", "Mul", "Neg"]
 
 
+def test_a_mean_of_sums_needs_no_expand():
+    body = "P = Mul(X, W) S = ReduceSum<keepdims = 0>(P, A) Y = ReduceMean<keepdims = 0>(S)"
+    model = one_line(body, inputs="double[4, 3] X", outputs="double Y", W=(4, 3), A=np.array([1]))
+    gradient = gradient_of(model, ["Y"], ["W"])
+    added = [node.op_type for node in gradient.graph.node if node.op_type != "Constant"][3:]
+    assert added == ["Reshape", "Div", "Reshape", "Mul"]
+
+
 @pytest.mark.parametrize("sizes", ["N, 3", ", 3"])
 def test_a_batch_of_any_size_is_known_to_keep_its_size(sizes):
     inputs = f"double[{sizes}] X".replace("[,", "[?,")
