@@ -95,7 +95,9 @@ def _grid_ours(n_threads: int) -> Fit:
 
 
 def _grid_sklearn(n_threads: int) -> Fit:
-    return _search(_sklearn_mlp(max_iter=20), {"learning_rate_init": _RATES, "momentum": _MOMENTA, "alpha": _ALPHAS})
+    return _search(
+        _sklearn_mlp(max_iter=20), {"learning_rate_init": _RATES, "momentum": _MOMENTA, "alpha": _ALPHAS}
+    )
 
 
 _RATES, _MOMENTA, _ALPHAS = [0.01, 0.03, 0.1, 0.3], [0.5, 0.9], [1e-5, 1e-4, 1e-3]
@@ -111,9 +113,10 @@ def _search(estimator: Any, grid: dict[str, list[float]]) -> Fit:
 
 def _our_mlp(n_threads: int, max_iter: int) -> Any:
     """Return a classifier on an MLP 64-128-10 with random weights."""
-    from onnxsgd import OnnxSGDClassifier
     from trainers.ours import make_graph
     from workloads import WORKLOADS, make_task
+
+    from onnxsgd import OnnxSGDClassifier
 
     task = make_task(WORKLOADS["mlp-64-128-10"], 32, n_threads)
     return OnnxSGDClassifier(
@@ -154,9 +157,7 @@ def run_fit(name: str, n_threads: int, n_rounds: int) -> list[FitTime]:
             start = time.perf_counter()
             fit()
             warm[contestant].append(time.perf_counter() - start)
-    return [
-        FitTime(name, c, *cold[c], float(np.median(warm[c])), min(warm[c]), scores[c]) for c in fits
-    ]
+    return [FitTime(name, c, *cold[c], float(np.median(warm[c])), min(warm[c]), scores[c]) for c in fits]
 
 
 def fit_table(times: Sequence[FitTime]) -> str:
@@ -164,9 +165,8 @@ def fit_table(times: Sequence[FitTime]) -> str:
     lines = ["| fit | | fresh process | cold | warm | score |", "|---|---|---|---|---|---|"]
     ours: dict[str, FitTime] = {}
     for t in times:
-        lines.append(
-            f"| {t.fit} | {t.contestant} | {t.process:.3f} s | {t.cold:.3f} s | {t.warm:.3f} s | {t.score:.4f} |"
-        )
+        seconds = " | ".join(f"{value:.3f} s" for value in (t.process, t.cold, t.warm))
+        lines.append(f"| {t.fit} | {t.contestant} | {seconds} | {t.score:.4f} |")
         if t.fit in ours:
             o = ours[t.fit]
             lines.append(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Samples", "interleave", "sgemm_rate"]
+__all__ = ["Samples", "interleave"]
 
 _MAX_UNITS = 100_000
 
@@ -22,20 +22,28 @@ class Samples:
     ----------
     wall, cpu : list of float
         Elapsed time, and processor time of all threads, of each round.
+    clock : {"wall", "cpu"}
+        Which of them counts.
     """
 
+    clock: str
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
     @property
+    def times(self) -> list[float]:
+        """The times that count."""
+        return self.wall if self.clock == "wall" else self.cpu
+
+    @property
     def best(self) -> float:
         """The shortest time."""
-        return min(self.wall)
+        return min(self.times)
 
     @property
     def median(self) -> float:
         """The median time."""
-        return float(np.median(self.wall))
+        return float(np.median(self.times))
 
     @property
     def n_cores(self) -> float:
@@ -44,11 +52,11 @@ class Samples:
 
     def ratio_to(self, other: Samples) -> float:
         """Return the median over the rounds of this time over the other's time in the same round."""
-        return float(np.median(np.divide(self.wall, other.wall)))
+        return float(np.median(np.divide(self.times, other.times)))
 
 
 def interleave(
-    blocks: Mapping[str, Callable[[int], object]], n_rounds: int, block_seconds: float
+    blocks: Mapping[str, Callable[[int], object]], n_rounds: int, block_seconds: float, clock: str = "wall"
 ) -> dict[str, Samples]:
     """Time blocks of work, one of each contestant in a round, in an order drawn for each round.
 
@@ -60,9 +68,11 @@ def interleave(
         How many rounds.
     block_seconds : float
         How long a block should take; a warm-up finds the number of units.
+    clock : {"wall", "cpu"}
+        What counts: elapsed time, or, for one thread on a machine that others use too, processor time.
     """
     units = {name: _units_for(block, block_seconds) for name, block in blocks.items()}
-    samples = {name: Samples() for name in blocks}
+    samples = {name: Samples(clock) for name in blocks}
     names, rng = list(blocks), np.random.default_rng(0)
     for _ in range(n_rounds):
         for name in rng.permutation(names):
@@ -72,20 +82,6 @@ def interleave(
             samples[name].wall.append((time.perf_counter() - wall) / units[name])
             samples[name].cpu.append((time.process_time() - cpu) / units[name])
     return samples
-
-
-def sgemm_rate(size: int = 1024, n_rounds: int = 5) -> float:
-    """Return the floating-point operations per second of a large float32 product, the best of a few."""
-    rng = np.random.default_rng(0)
-    a, b = (rng.normal(size=(size, size)).astype(np.float32) for _ in range(2))
-    out = np.empty_like(a)
-    np.matmul(a, b, out=out)
-    best = np.inf
-    for _ in range(n_rounds):
-        start = time.perf_counter()
-        np.matmul(a, b, out=out)
-        best = min(best, time.perf_counter() - start)
-    return 2.0 * size**3 / best
 
 
 def _units_for(block: Callable[[int], object], seconds: float) -> int:

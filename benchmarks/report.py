@@ -55,7 +55,14 @@ def target_table(results: Iterable[Result]) -> str:
             ratio = result.ratio_median
             verdict = "reached" if ratio >= target else "MISSED"
             rows.append(
-                [result.workload, str(result.batch_size), result.contestant, f"{ratio:.2f}", f"{target:.1f}", verdict]
+                [
+                    result.workload,
+                    str(result.batch_size),
+                    result.contestant,
+                    f"{ratio:.2f}",
+                    f"{target:.1f}",
+                    verdict,
+                ]
             )
     return _markdown(["workload", "batch", "against", "ratio", "target", ""], rows)
 
@@ -78,7 +85,9 @@ def plot_ratios(path: Path, results: Sequence[Result], title: str) -> None:
     from matplotlib import pyplot as plt
 
     workloads = list(dict.fromkeys(result.workload for result in results))
-    names = [n for n in dict.fromkeys(result.contestant for result in results) if n not in (BASELINE, LIMITS[1])]
+    names = [
+        n for n in dict.fromkeys(result.contestant for result in results) if n not in (BASELINE, LIMITS[1])
+    ]
     n_columns = min(3, len(workloads))
     n_rows = -(-len(workloads) // n_columns)
     figure, axes = plt.subplots(
@@ -87,16 +96,28 @@ def plot_ratios(path: Path, results: Sequence[Result], title: str) -> None:
     colors = plt.get_cmap("tab10")
     for ax, workload in zip(axes.flat, workloads, strict=False):
         for number, name in enumerate(names):
-            points = sorted((r.batch_size, r.ratio_median) for r in results if (r.workload, r.contestant) == (workload, name))
+            points = sorted(
+                (r.batch_size, r.ratio_median)
+                for r in results
+                if (r.workload, r.contestant) == (workload, name)
+            )
             style = "--" if name in LIMITS else "-"
             if points:
                 ax.plot(*zip(*points, strict=True), style, marker="o", ms=4, color=colors(number), label=name)
         ax.axhline(1.0, color="black", lw=1)
-        ax.set(title=workload, xscale="log", yscale="log", xlabel="batch size", ylabel=f"time / time of {BASELINE}")
+        ax.set(
+            title=workload,
+            xscale="log",
+            yscale="log",
+            xlabel="batch size",
+            ylabel=f"time / time of {BASELINE}",
+        )
         ax.grid(alpha=0.3, which="both")
     for ax in axes.flat[len(workloads) :]:
         ax.set_axis_off()
-    handles = {label: line for ax in axes.flat for line, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    handles = {
+        label: line for ax in axes.flat for line, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5)
     figure.suptitle(title)
     figure.savefig(path, dpi=110)

@@ -26,24 +26,25 @@ def main() -> None:
 
     arguments.output.mkdir(parents=True, exist_ok=True)
     _configure_jax(n_threads)
-    n_rounds, seconds = (3, 0.1) if arguments.quick else (9, 0.25)
-    names = arguments.workload or (["mlp-20-100-50-1", "linear-20"] if arguments.quick else list(WORKLOADS))
-    batch_sizes = arguments.batch or ((10, 32, 256) if arguments.quick else BATCH_SIZES)
+    quick, clock = arguments.quick, arguments.clock
+    effort = steps.Effort(3, 0.1, clock, False) if quick else steps.Effort(9, 0.25, clock, True)
+    names = arguments.workload or (["mlp-20-100-50-1", "linear-20"] if quick else list(WORKLOADS))
+    batch_sizes = arguments.batch or ((10, 32, 256) if quick else BATCH_SIZES)
     results: list[steps.Result] = []
     print(f"{platform.machine()}, {platform.python_version()}, {n_threads} thread(s); {fits.versions()}")
     for name in (name for name in names if name in WORKLOADS):
         for batch_size in batch_sizes:
             print(f"{name}, batch size {batch_size}", file=sys.stderr)
-            results += steps.run_workload(
-                WORKLOADS[name], batch_size, n_threads, n_rounds, seconds, arguments.quick
-            )
+            results += steps.run_workload(WORKLOADS[name], batch_size, n_threads, effort)
             report.write_csv(arguments.output / "steps.csv", results)
     if results:
-        print(f"\nTime of an update, and how many times longer the others take:\n\n{report.step_table(results)}")
+        print(
+            f"\nTime of an update, and how many times longer the others take:\n\n{report.step_table(results)}"
+        )
         print(f"\nTargets:\n\n{report.target_table(results)}")
         report.plot_ratios(arguments.output / "steps.png", results, f"Training steps, {n_threads} thread(s)")
-    whole = [name for name in fits.FITS if name in names or (not arguments.workload and not arguments.quick)]
-    times = [time for name in whole for time in fits.run_fit(name, n_threads, 1 if arguments.quick else 3)]
+    whole = [name for name in fits.FITS if name in names or (not arguments.workload and not quick)]
+    times = [time for name in whole for time in fits.run_fit(name, n_threads, 1 if quick else 3)]
     if times:
         report.write_csv(arguments.output / "fits.csv", times)
         print(f"\nWhole fits:\n\n{fits.fit_table(times)}")
@@ -55,6 +56,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--workload", nargs="+", metavar="NAME", help="names of workloads or of whole fits")
     parser.add_argument("--batch", nargs="+", type=int, metavar="N", help="batch sizes")
     parser.add_argument("--all-cores", action="store_true", help="let everybody use all cores")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall",
+        help="cpu: processor time, for one thread on a machine that is not quiet",
+    )  # fmt: skip
     parser.add_argument("--output", type=Path, default=Path("benchmark-results"), help="folder of the files")
     return parser.parse_args()
 

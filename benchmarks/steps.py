@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from contestants import BASELINE, CONTESTANTS, Contestant
-from measure import Samples, interleave, sgemm_rate
+from limits import sgemm_rate
+from measure import Samples, interleave
 from trainers import Train
 from trainers.plain_numpy import mean_loss, products_alone, train_reference
 from workloads import Task, Workload, make_task
 
-__all__ = ["LIMITS", "Result", "run_workload"]
+__all__ = ["LIMITS", "Effort", "Result", "run_workload"]
 
 #: Rows of the tables that train nothing: what the products cost with the BLAS of numpy, and what they would
-#: cost at the rate of a large product.
+#: cost at the rate of a large product in the fastest library there is.
 LIMITS = ("products alone", "sgemm limit")
 
 #: How far the loss after an epoch may be from the reference, as a share of what the epoch gained.
@@ -57,9 +58,29 @@ class Result:
     reference_loss: float | None
 
 
-def run_workload(
-    workload: Workload, batch_size: int, n_threads: int, n_rounds: int, block_seconds: float, quick: bool
-) -> list[Result]:
+@dataclass(frozen=True)
+class Effort:
+    """How thoroughly to measure.
+
+    Attributes
+    ----------
+    n_rounds : int
+        Blocks of each contestant.
+    block_seconds : float
+        Length of a block.
+    clock : {"wall", "cpu"}
+        What is measured, see :func:`measure.interleave`.
+    slow_starters : bool
+        Whether contestants take part that need seconds before they start.
+    """
+
+    n_rounds: int
+    block_seconds: float
+    clock: str
+    slow_starters: bool
+
+
+def run_workload(workload: Workload, batch_size: int, n_threads: int, effort: Effort) -> list[Result]:
     """Measure all contestants on one workload.
 
     Raises
@@ -68,17 +89,17 @@ def run_workload(
         If the losses after an epoch do not agree.
     """
     task = make_task(workload, batch_size, n_threads)
-    trains = dict(_make_trains(task, CONTESTANTS, quick))
+    trains = dict(_make_trains(task, CONTESTANTS, effort))
     losses = {name: mean_loss(task, train(1, False)) for name, train in trains.items()}
     reference = mean_loss(task, train_reference(task)(1, False))
     same = [c.name for c in CONTESTANTS if c.name in trains and c.same_updates(task)]
     _check_equal_work(task, {name: losses[name] for name in same}, reference)
-    rate = sgemm_rate()
+    rate = sgemm_rate(n_threads, effort.clock)
     blocks: dict[str, Callable[[int], object]] = {name: _epochs(train) for name, train in trains.items()}
     products = products_alone(task)
     blocks[LIMITS[0]] = lambda n: products(n * task.n_updates)
-    samples = interleave(blocks, n_rounds, block_seconds)
-    samples[LIMITS[1]] = _at_rate(task, max(rate, sgemm_rate()), n_rounds)
+    samples = interleave(blocks, effort.n_rounds, effort.block_seconds, effort.clock)
+    samples[LIMITS[1]] = _at_rate(task, max(rate, sgemm_rate(n_threads, effort.clock)), effort)
     ours = samples[BASELINE]
     return [
         Result(
@@ -91,11 +112,11 @@ def run_workload(
 
 
 def _make_trains(
-    task: Task, contestants: Iterable[Contestant], quick: bool
+    task: Task, contestants: Iterable[Contestant], effort: Effort
 ) -> Iterator[tuple[str, Train]]:
     """Yield those contestants that can do the task, whose libraries are installed."""
     for contestant in contestants:
-        if not contestant.takes(task) or (quick and contestant.slow_start):
+        if not contestant.takes(task) or (contestant.slow_start and not effort.slow_starters):
             continue
         try:
             yield contestant.name, contestant.make(task)
@@ -107,10 +128,10 @@ def _epochs(train: Train) -> Callable[[int], object]:
     return lambda n_epochs: train(n_epochs, True)
 
 
-def _at_rate(task: Task, rate: float, n_rounds: int) -> Samples:
+def _at_rate(task: Task, rate: float, effort: Effort) -> Samples:
     """Return the times of the products alone at `rate` operations per second."""
-    seconds = [task.flop * task.n_updates / rate] * n_rounds
-    return Samples(seconds, seconds)
+    seconds = [task.flop * task.n_updates / rate] * effort.n_rounds
+    return Samples(effort.clock, seconds, seconds)
 
 
 def _check_equal_work(task: Task, losses: dict[str, float], reference: float) -> None:

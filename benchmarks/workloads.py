@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -98,7 +99,7 @@ class Task:
     def flop(self) -> int:
         """Floating-point operations in the products of one update."""
         sizes = self.workload.sizes
-        products = [2 * self.batch_size * a * b for a, b in zip(sizes, sizes[1:], strict=False)]
+        products = [2 * self.batch_size * a * b for a, b in itertools.pairwise(sizes)]
         return 3 * sum(products) - products[0]
 
 
@@ -137,6 +138,9 @@ def _initial(workload: Workload) -> Layers:
     rng = np.random.default_rng(1)
     scale = 0.0 if workload.is_linear else 1.0
     return [
-        ((scale * rng.normal(size=(a, b)) * np.sqrt(2.0 / (a + b))).astype(np.float32), np.zeros(b, np.float32))
+        (
+            (scale * rng.normal(size=(a, b)) * np.sqrt(2.0 / (a + b))).astype(np.float32),
+            np.zeros(b, np.float32),
+        )
         for a, b in zip(workload.sizes, workload.sizes[1:], strict=False)
     ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from workloads import Layers, Task
+
 from trainers import Train
 from trainers.ours import make_graph
 from trainers.plain_numpy import loss_gradient
-from workloads import Layers, Task
 
 __all__ = ["train_by_agent"]
 
@@ -14,6 +15,7 @@ __all__ = ["train_by_agent"]
 def train_by_agent(task: Task) -> Train:
     """Train with ``OrtGradientForwardBackward``."""
     import onnxruntime
+
     from onnxsgd import OrtGradientForwardBackward
 
     options = onnxruntime.SessionOptions()

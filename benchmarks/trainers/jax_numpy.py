@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from trainers import Train
 from workloads import Layers, Task
+
+from trainers import Train
 
 __all__ = ["train_by_epoch", "train_by_step"]
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from trainers import Train
 from workloads import Layers, Task, Workload
+
+from trainers import Train
 
 __all__ = ["make_graph", "train_with"]
 
@@ -34,7 +35,10 @@ def make_graph(workload: Workload, layers: Layers) -> onnx.ModelProto:
     """Return the network as an ONNX graph that ends in raw scores."""
     nodes, initializers, x = [], [], "X"
     for i, (weight, bias) in enumerate(layers):
-        initializers += [numpy_helper.from_array(weight, f"weight{i}"), numpy_helper.from_array(bias, f"bias{i}")]
+        initializers += [
+            numpy_helper.from_array(weight, f"weight{i}"),
+            numpy_helper.from_array(bias, f"bias{i}"),
+        ]
         last = i == len(layers) - 1
         score = "score" if last else f"score{i}"
         nodes.append(helper.make_node("Gemm", [x, f"weight{i}", f"bias{i}"], [score]))

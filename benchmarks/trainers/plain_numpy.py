@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 from scipy.special import expit, log_softmax, softmax
-from trainers import Train
 from workloads import Layers, Task
+
+from trainers import Train
 
 __all__ = ["loss_gradient", "mean_loss", "products_alone", "train_reference"]
 

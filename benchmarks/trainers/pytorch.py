@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import torch
 from torch.nn import functional
-from trainers import Train
 from workloads import Layers, Task
+
+from trainers import Train
 
 __all__ = ["train_compiled", "train_eager"]
 

@@ -9,8 +9,9 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.neural_network import MLPClassifier, MLPRegressor
-from trainers import Train
 from workloads import Layers, Task
+
+from trainers import Train
 
 __all__ = ["train_linear", "train_mlp"]
 
@@ -22,7 +23,8 @@ def train_mlp(task: Task) -> Train:
     """Train by ``fit`` of an MLP whose weights were put in; with no hidden layer, a linear model."""
     cls: Any = MLPRegressor if task.workload.kind == "regression" else MLPClassifier
     estimator = cls(
-        hidden_layer_sizes=task.workload.sizes[1:-1], solver="sgd", alpha=0.0, batch_size=task.batch_size, momentum=0.0,
+        hidden_layer_sizes=task.workload.sizes[1:-1], solver="sgd", alpha=0.0,
+        batch_size=task.batch_size, momentum=0.0,
         nesterovs_momentum=False, learning_rate="constant", learning_rate_init=task.rate, warm_start=True,
         n_iter_no_change=_FOREVER, random_state=0, max_iter=1,
     )  # fmt: skip
