@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from onnxsgd._callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd._fit import FitState, Observer, Recipe, fresh_generator, train
-from onnxsgd._inputs import check_X, n_rows, read_features
+from onnxsgd._inputs import check_X, n_rows
 from onnxsgd._learner import Learner, ModelOptions, TrainingData, make_learner, read_source
 from onnxsgd._probe import check_inputs, count_scores
 from onnxsgd._progress import Progress
@@ -188,7 +188,11 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
                 f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
             )
         source = None if going_on else read_source(self.model)
-        checked = check_X(self, X, reset=not going_on)
+        if going_on:
+            checked = self._check_again(X)
+        else:
+            # whether a model takes NaN for missing values is known once it is converted
+            checked = check_X(self, X, reset=True, allow_nan=self.model is not None)
         target, n_outputs = self._read_target(y, going_on, classes)
         if not isinstance(checked, dict):
             check_consistent_length(target, checked)
@@ -196,7 +200,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         if not going_on:
             given_weight = None if sample_weight is None else weight
             self._make_learner(source, X, checked, y, target, n_outputs, given_weight)
-        features = read_features(X, checked, self._learner.inputs)
+        features = self._learner.read(X, checked)
         if len(target) != n_rows(features):
             raise ParameterError(f"X has {n_rows(features)} samples and y has {len(target)}.")
         return Samples(features, target, weight).without_zeros()
@@ -215,7 +219,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         learner = make_learner(source, TrainingData(X, y, sample_weight, checked), n_outputs, options)
         self._score_graph = self._make_score_graph(learner)
         check_inputs(learner)
-        features = read_features(X, checked, learner.inputs)
+        features = learner.read(X, checked)
         self._n_outputs = count_scores(self._score_graph, learner, features)
         self._learner = self._accept_learner(learner, target, self._n_outputs)
         self.engine_ = self._engine_in_use()
@@ -245,9 +249,9 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
             raise ParameterError("X_val and y_val go together: one of them is None.")
         if X_val is None:
             return None
-        checked = check_X(self, X_val, reset=False)
+        checked = self._check_again(X_val)
         target, _ = self._read_target(y_val, True, None)
-        features = read_features(X_val, checked, self._learner.inputs)
+        features = self._learner.read(X_val, checked)
         return Samples(features, target, np.ones(len(target)))
 
     def _train(

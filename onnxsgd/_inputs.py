@@ -8,33 +8,56 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from scipy import sparse
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import assert_all_finite, validate_data
 
 from onnxsgd.exceptions import GraphError, ParameterError
+from onnxsgd.graph.columns import NUMBERS, column_kinds, column_names, is_mapping
 
-__all__ = ["Features", "check_X", "n_rows", "read_features", "take_rows"]
+__all__ = ["Features", "check_X", "fills_gaps", "n_rows", "read_features", "take_rows"]
 
 #: One array for each input of a graph; the first dimension counts the samples.
 Features = dict[str, Any]
 
 
-def check_X(estimator: Any, X: Any, *, reset: bool) -> Any:
+def check_X(estimator: Any, X: Any, *, reset: bool, by_name: bool = False, allow_nan: bool = False) -> Any:
     """Return `X` validated as scikit-learn does it.
 
     Numeric data become an array, or a CSR matrix, of their own type; a dict of arrays, and a frame with
     columns that are not numeric, stay what they are.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its numbers and names of features are set, or compared with those of `X`.
+    X : object
+        What the user handed over.
+    reset : bool
+        Whether they are set.
+    by_name : bool
+        Whether the columns of a frame are looked up by their names, in any order.
+    allow_nan : bool
+        Whether NaN may stand for a missing value.
     """
-    if isinstance(X, Mapping) and not sparse.issparse(X):
-        return _check_mapping(X)
-    if _is_mixed_frame(X):
-        validate_data(estimator, X, reset=reset, skip_check_array=True)
-        return X
+    if is_mapping(X):
+        return _check_mapping(estimator, X, reset)
+    if column_names(X) is not None:
+        if by_name:
+            return X
+        if not NUMBERS.issuperset(column_kinds(X).values()):
+            validate_data(estimator, X, reset=reset, skip_check_array=True)
+            return X
     return validate_data(
-        estimator, X, reset=reset, accept_sparse="csr", dtype="numeric", order="C", allow_nd=True
-    )
+        estimator, X, reset=reset, accept_sparse="csr", dtype="numeric", order="C", allow_nd=True,
+        ensure_all_finite="allow-nan" if allow_nan else True,
+    )  # fmt: skip
 
 
-def read_features(X: Any, checked: Any, inputs: Sequence[ir.Value]) -> Features:
+def fills_gaps(graph: ir.Graph) -> bool:
+    """Tell whether a graph has operators that put something in the place of NaN."""
+    return any(node.op_type in ("Imputer", "IsNaN") for node in graph)
+
+
+def read_features(X: Any, checked: Any, inputs: Sequence[ir.Value], *, allow_nan: bool = False) -> Features:
     """Return one array for each input of a graph, of the input's type.
 
     Parameters
@@ -45,23 +68,27 @@ def read_features(X: Any, checked: Any, inputs: Sequence[ir.Value]) -> Features:
         The same, from :func:`check_X`.
     inputs : sequence of ir.Value
         The inputs of the graph.
+    allow_nan : bool
+        Whether NaN may stand for a missing value.
 
     Raises
     ------
     GraphError
         If the data do not fit the inputs.
     """
-    if isinstance(checked, Mapping):
-        _check_names(list(checked), inputs)
-        return {str(value.name): _cast(checked[str(value.name)], value) for value in inputs}
+    if is_mapping(checked):
+        _check_names(checked, inputs)
+        return {str(value.name): _cast(checked[str(value.name)], value, allow_nan) for value in inputs}
     if len(inputs) == 1:
-        return {str(inputs[0].name): _cast(checked, inputs[0])}
-    if hasattr(X, "columns"):
-        _check_names([str(name) for name in X.columns], inputs)
-        return {str(value.name): _cast(_column(X[value.name]), value) for value in inputs}
+        return {str(inputs[0].name): _cast(checked, inputs[0], allow_nan)}
+    if column_names(X) is not None:
+        _check_names(X, inputs)
+        return {str(value.name): _cast(_column(X[value.name]), value, allow_nan) for value in inputs}
     if getattr(checked, "ndim", 0) == 2 and checked.shape[1] == len(inputs):
         columns = checked.tocsc() if sparse.issparse(checked) else checked
-        return {str(value.name): _cast(_column(columns[:, i]), value) for i, value in enumerate(inputs)}
+        return {
+            str(value.name): _cast(_column(columns[:, i]), value, allow_nan) for i, value in enumerate(inputs)
+        }
     names = [value.name for value in inputs]
     raise GraphError(
         f"the graph has {len(inputs)} inputs, {names}: X must be a dict of arrays or a data frame with these "
@@ -79,26 +106,22 @@ def take_rows(features: Features, rows: Any) -> Features:
     return {name: array[rows] for name, array in features.items()}
 
 
-def _check_mapping(X: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _check_mapping(estimator: Any, X: Mapping[str, Any], reset: bool) -> dict[str, np.ndarray]:
     arrays = {str(name): np.asarray(array) for name, array in X.items()}
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if not arrays or len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise ParameterError(f"X has arrays of these lengths: {lengths}; they must be equal and above 0.")
+    if reset:
+        for name in ("n_features_in_", "feature_names_in_"):
+            vars(estimator).pop(name, None)
     return arrays
 
 
-def _check_names(names: list[str], inputs: Sequence[ir.Value]) -> None:
+def _check_names(X: Any, inputs: Sequence[ir.Value]) -> None:
+    names = column_names(X) or []
     missing = [value.name for value in inputs if value.name not in names]
     if missing:
         raise GraphError(f"X lacks {missing}, which the graph has as inputs; X has {names}.")
-
-
-def _is_mixed_frame(X: Any) -> bool:
-    """Tell whether `X` is a frame with columns that no numeric array can hold."""
-    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
-        return False
-    dtypes = getattr(X.dtypes, "values", X.dtypes)
-    return any(getattr(dtype, "kind", "f") in "OSU" or "tr" in str(dtype).lower() for dtype in dtypes)
 
 
 def _column(column: Any) -> np.ndarray:
@@ -106,11 +129,13 @@ def _column(column: Any) -> np.ndarray:
     return array.reshape(-1, 1)
 
 
-def _cast(array: Any, value: ir.Value) -> Any:
-    """Return `array` in the type of the input `value`, after a look at its shape."""
+def _cast(array: Any, value: ir.Value, allow_nan: bool) -> Any:
+    """Return `array` in the type of the input `value`, after a look at its shape and its numbers."""
     shape = [] if value.shape is None else list(value.shape)
     if shape and array.ndim == 1 and len(shape) == 2:
         array = array.reshape(-1, 1)
+    elif len(shape) == 1 and array.ndim == 2 and array.shape[1] == 1:
+        array = array.reshape(-1)
     sizes = zip(shape[1:], array.shape[1:], strict=False)
     fits = len(shape) == array.ndim and all(have == want for want, have in sizes if isinstance(want, int))
     if shape and not fits:
@@ -121,14 +146,23 @@ def _cast(array: Any, value: ir.Value) -> Any:
     if value.dtype is None or value.dtype == ir.DataType.STRING:
         return np.asarray(array, dtype=object)
     dtype = value.dtype.numpy()
-    with np.errstate(over="ignore", invalid="ignore"):
-        cast = array.astype(dtype, copy=False)
-    if cast.dtype.kind == "f" and cast is not array and not np.isfinite(_values(cast)).all():
-        raise ParameterError(
-            f"Input X contains NaN, infinity or a value too large for {np.dtype(dtype)!r}, the type of input "
-            f"{value.name!r}."
-        )
+    cast = _convert(array, np.dtype(dtype), str(value.name))
+    if cast.dtype.kind == "f":
+        try:
+            assert_all_finite(_values(cast), allow_nan=allow_nan, input_name="X")
+        except ValueError as error:
+            raise ParameterError(f"{error} (Input {value.name!r} of the graph.)") from None
     return cast if sparse.issparse(cast) else np.ascontiguousarray(cast)
+
+
+def _convert(array: Any, dtype: np.dtype[Any], name: str) -> Any:
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return array.astype(dtype, copy=False)
+    except (TypeError, ValueError) as error:
+        raise ParameterError(
+            f"X cannot be converted to {dtype!r}, the type of input {name!r} of the graph: {error}"
+        ) from None
 
 
 def _values(array: Any) -> np.ndarray:

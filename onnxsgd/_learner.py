@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
+from onnxsgd._inputs import Features, fills_gaps, read_features
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.linear import add_linear_layer, linear_graph, linear_parameters
@@ -127,6 +129,15 @@ class Learner:
     def inputs(self) -> list[ir.Value]:
         """The data inputs."""
         return list(self.score_model.graph.inputs)
+
+    def read(self, X: Any, checked: Any) -> Features:
+        """Return one array for each data input; see :func:`onnxsgd._inputs.read_features`."""
+        return read_features(X, checked, self.inputs, allow_nan=self.fills_gaps)
+
+    @cached_property
+    def fills_gaps(self) -> bool:
+        """Whether the data may have NaN for missing values."""
+        return fills_gaps(self.score_model.graph)
 
     def initial_weights(self) -> dict[str, np.ndarray]:
         """Return the weights that the model brings."""

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd._fit import FitState
-from onnxsgd._inputs import check_X, read_features
+from onnxsgd._inputs import check_X
 from onnxsgd._learner import Learner
 from onnxsgd._persistence import pack, unpack
 from onnxsgd._summary import summarize
@@ -180,10 +180,16 @@ class TrainedModel(BaseEstimator):
     def _raw_predictions(self, X: Any) -> np.ndarray:
         """Return raw predictions as a table, in float32 for float32 data and in float64 otherwise."""
         check_is_fitted(self)
-        checked = check_X(self, X, reset=False)
-        features = read_features(X, checked, self._learner.inputs)
+        checked = self._check_again(X)
+        features = self._learner.read(X, checked)
         raw = self._table(self._score_graph.run(features, self._weights()))
         return raw if getattr(checked, "dtype", None) == np.float32 else raw.astype(np.float64)
+
+    def _check_again(self, X: Any) -> Any:
+        """Return `X` checked against what training has seen."""
+        return check_X(
+            self, X, reset=False, by_name=len(self._learner.inputs) > 1, allow_nan=self._learner.fills_gaps
+        )
 
     def _table(self, raw: np.ndarray) -> np.ndarray:
         return raw.reshape(-1, self._n_outputs)

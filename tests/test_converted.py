@@ -7,7 +7,6 @@ from sklearn.base import is_classifier
 from sklearn.frozen import FrozenEstimator
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
-from onnxsgd._inputs import check_X, read_features
 from onnxsgd.engine.inference import InferenceGraph
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.split import split_frozen
@@ -26,7 +25,7 @@ def learner(case, **more):
 
 
 def features_of(model, X):
-    return read_features(X, check_X(model, X, reset=False), model._learner.inputs)
+    return model._learner.read(X, model._check_again(X))
 
 
 def assert_close(ours, theirs, tolerance=TOLERANCE):

@@ -1,6 +1,7 @@
 """What users of the estimators rely on, beside the numbers of the trajectories."""
 
 import pickle
+import re
 import warnings
 
 import numpy as np
@@ -10,6 +11,8 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -211,11 +214,32 @@ def test_early_stopping_holds_out_a_share(iris):
 def test_divergence_says_where_and_keeps_the_last_finite_weights(diabetes):
     X, y = diabetes
     model = OnnxSGDRegressor(learning_rate="constant", eta0=50.0, random_state=0)
-    with pytest.raises(ConvergenceError, match=r"update \d+, with learning rate 50.*last finite weights"):
+    with pytest.raises(
+        ConvergenceError, match=r"update \d+, with learning rate 50.*last finite weights"
+    ) as caught:
         model.fit(X, y)
     assert np.isfinite(model.coef_).all()
     assert np.abs(model.coef_).max() > 1e3
+    failed, kept = (int(word) for word in re.findall(r"update (\d+)", str(caught.value)))
+    assert model.t_ == kept < failed
     assert np.isfinite(model.predict(X[:1])).all()
+
+
+def test_missing_values_are_for_models_that_fill_them(diabetes):
+    X, y = diabetes
+    gaps = X.copy()
+    gaps[::5, 3] = np.nan
+    imputing = make_pipeline(SimpleImputer(), Ridge()).fit(gaps, y)
+    model = small(OnnxSGDRegressor, model=FrozenEstimator(imputing)).fit(gaps, y)
+    assert np.isfinite(model.predict(gaps)).all()
+    for other in (None, Ridge().fit(X, y)):
+        with pytest.raises(ValueError, match="Input X contains NaN"):
+            small(OnnxSGDRegressor, model=other).fit(gaps, y)
+        with pytest.raises(ValueError, match="Input X contains NaN"):
+            small(OnnxSGDRegressor, model=other).fit(X, y).predict(gaps)
+    infinite = np.where(np.isnan(gaps), np.inf, gaps)
+    with pytest.raises(ValueError, match="Input X contains infinity"):
+        model.predict(infinite)
 
 
 def test_an_interrupt_keeps_what_was_learned(diabetes, monkeypatch):

@@ -38,10 +38,11 @@ def python(code):
 
 
 def test_importing_loads_no_runtime_and_no_converter():
-    code = (
-        "import sys, onnxsgd; from onnxsgd import OnnxSGDRegressor; "
-        "print([m for m in ('onnxruntime', 'onnxscript', 'skl2onnx', 'torch', 'matplotlib') if m in sys.modules])"
-    )
+    code = """
+import sys, onnxsgd
+from onnxsgd import OnnxSGDRegressor
+print([m for m in ("onnxruntime", "onnxscript", "skl2onnx", "torch", "matplotlib") if m in sys.modules])
+"""
     assert python(code).stdout.strip() == "[]"
 
 

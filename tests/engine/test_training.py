@@ -250,6 +250,10 @@ def test_a_cache_builds_once_and_forgets_the_oldest():
     cache.get("a", lambda: "A again")
     assert cache.n_built == 4
     assert cache.get("a", lambda: "never") == "A again"
+    # what was used last is kept: "c" goes, not "a"
+    cache.get("d", lambda: "D")
+    assert cache.get("a", lambda: "never") == "A again"
+    assert cache.get("c", lambda: "C again") == "C again"
 
 
 def test_threads_follow_the_work_and_the_limit_of_joblib(monkeypatch):
