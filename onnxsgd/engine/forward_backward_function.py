@@ -94,7 +94,7 @@ class OrtGradientForwardBackwardFunction:
         Returns
         -------
         OrtValueVector
-            One tensor for each output of the graph; ``v.numpy()`` is a copy of it.
+            One tensor for each output of the graph; ``v.numpy()`` is a view of its memory.
 
         Raises
         ------

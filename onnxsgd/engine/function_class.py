@@ -50,10 +50,9 @@ def make_function_class(
     """
     native = bindings()
     names = [value.name for value in graphs.training.graph.input]
-    fetches = [value.name for value in graphs.training.graph.output]
     device = make_device(placement.device, placement.index)
     session = _make_session(graphs.training, sess_options, placement)
-    outputs_on, fetches_on = [device] * len(graphs.outputs), [device] * len(fetches)
+    outputs_on, fetches_on = [device] * len(graphs.outputs), [device] * len(graphs.fetches)
     attributes = {
         "__doc__": f"Forward and backward pass from {graphs.inputs} to {graphs.outputs}.",
         "__module__": OrtGradientForwardBackwardFunction.__module__,
@@ -61,7 +60,7 @@ def make_function_class(
         "_sess": session,
         "_sess_eval": _make_session(graphs.evaluation, sess_options, placement),
         "_training_agent": native.TrainingAgent(
-            session._sess, names, outputs_on, fetches, fetches_on, placement.index
+            session._sess, names, outputs_on, graphs.fetches, fetches_on, placement.index
         ),
         "_cache": native.OrtValueCache(),
         "_logger": logger,
@@ -70,7 +69,7 @@ def make_function_class(
         "_grad_input_names": names,
         "_output_names": graphs.outputs,
         "_weights_to_train": graphs.sources.weights,
-        "_bw_fetches_names": fetches,
+        "_bw_fetches_names": graphs.fetches,
         "_fw_outputs_device_info": outputs_on,
         "_bw_outputs_device_info": fetches_on,
         "_fw_no_grad_output_device_info": outputs_on,
@@ -80,7 +79,7 @@ def make_function_class(
         "_optimized_pre_grad_model": graphs.evaluation,
         "_devices": [device] * len(names),
         "_onx_inp": names,
-        "_onx_out": fetches,
+        "_onx_out": graphs.fetches,
         "_input_specs": graphs.input_specs,
         "_grad_specs": graphs.gradient_specs,
         "_grad_positions": graphs.gradient_positions,

@@ -33,13 +33,13 @@ class TrainingGraphs:
     ----------
     training : onnx.ModelProto
         Forward and backward pass, a ``YieldOp`` in between. Takes the inputs, then the weights; returns the
-        gradients of the inputs, then those of the weights.
+        gradients of the inputs, then those of the weights, then the outputs.
     evaluation : onnx.ModelProto
         The forward pass. Takes the same, returns the outputs.
     sources : Sources
         The weights and inputs that are differentiated for.
-    inputs, outputs : list of str
-        The inputs of the graph without the weights, and its outputs.
+    inputs, outputs, fetches : list of str
+        The inputs of the graph without the weights, its outputs, and the gradients.
     input_specs, gradient_specs : tuple of TensorSpec
         What is expected of the inputs and weights, and of the gradients that are given.
     gradient_positions : list of int
@@ -55,6 +55,7 @@ class TrainingGraphs:
     sources: Sources
     inputs: list[str]
     outputs: list[str]
+    fetches: list[str]
     input_specs: tuple[TensorSpec, ...]
     gradient_specs: tuple[TensorSpec, ...]
     gradient_positions: list[int]
@@ -96,6 +97,9 @@ def build_training_graphs(
     seeds = find_seeds(graph, returned)
     gradient_specs = specs_of(list(seeds.values()))
     yield_seeds(graph, returned, seeds)
+    fetches = [str(value.name) for value in graph.outputs]
+    # Outputs of the graph keep their memory; otherwise the backward pass overwrites it, and users see that.
+    graph.outputs.extend(value for value in returned if value.producer() is not None)
     n_inputs = len(graph.inputs) - n_weights
     return TrainingGraphs(
         training=_readable(result),
@@ -103,6 +107,7 @@ def build_training_graphs(
         sources=sources,
         inputs=[str(value.name) for value in graph.inputs[:n_inputs]],
         outputs=prepared.outputs,
+        fetches=fetches,
         input_specs=specs_of(graph.inputs),
         gradient_specs=gradient_specs,
         gradient_positions=[index for index, value in enumerate(returned) if value in seeds],
