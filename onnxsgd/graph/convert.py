@@ -14,8 +14,9 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.exceptions import ParameterError, UnsupportedError
+from onnxsgd.graph.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.graph.head import ScoredGraph, find_score
-from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.graph.model import graph_names, to_ir, to_proto, unique_name
 from onnxsgd.graph.polynomial import convert_polynomial, infer_polynomial_shape
 from onnxsgd.graph.prepare import final_estimator, prepare, split_target_transformer
 from onnxsgd.graph.tidy import freeze_transformers, repair
@@ -63,6 +64,10 @@ def convert_estimator(
     return scored if classes is None else replace(scored, classes=np.asarray(classes))
 
 
+#: What the converters call the outputs of a classifier that ends in a ZipMap, and what they are called here.
+_OUTPUT_NAMES = {"output_label": "label", "output_probability": "probabilities"}
+
+
 def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
     """Convert a fitted estimator to ONNX.
 
@@ -98,6 +103,7 @@ def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
         from onnxsgd.graph.target import add_inverse_transform
 
         add_inverse_transform(model, target_transformer)
+    _name_outputs(model.graph)
     # the converters write for the version they are asked for, and declare the oldest one that would do
     model.graph.opset_imports.update(_TARGET_OPSET)
     model.ir_version = _IR_VERSION
@@ -143,21 +149,31 @@ _REFUSED: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
 ]
 
 
+def _name_outputs(graph: ir.Graph) -> None:
+    """Give labels and probabilities the names that they have without a ZipMap."""
+    names = graph_names(graph)
+    for value in graph.outputs:
+        if value.name in _OUTPUT_NAMES:
+            value.name = unique_name(_OUTPUT_NAMES[value.name], names)
+
+
 def _input_columns(X: Any) -> list[tuple[str, Any]] | None:
-    """Return a name and a type for each column of a frame that is not all numbers; None for anything else."""
-    if not hasattr(X, "columns"):
+    """Return a name and a type for each column that is an input of its own; None if all are one matrix.
+
+    These are the columns of a frame that is not all numbers, and the arrays of a dictionary.
+    """
+    if column_names(X) is None:
         return None
     from skl2onnx.common.data_types import FloatTensorType, StringTensorType
 
-    first = X[:1]
-    kinds = {str(name): np.asarray(first[name]).dtype.kind for name in X.columns}
-    if all(kind in "biuf" for kind in kinds.values()):
+    kinds = column_kinds(X)
+    if not is_mapping(X) and NUMBERS.issuperset(kinds.values()):
         return None
-    strange = [name for name, kind in kinds.items() if kind not in "biufOUT"]
+    strange = [name for name, kind in kinds.items() if kind not in NUMBERS | set("OUT")]
     if strange:
         raise UnsupportedError(f"Column {strange[0]!r} holds neither numbers nor strings: convert it first.")
     return [
-        (name, (FloatTensorType if kind in "biuf" else StringTensorType)([None, 1]))
+        (name, (FloatTensorType if kind in NUMBERS else StringTensorType)([None, 1]))
         for name, kind in kinds.items()
     ]
 

@@ -1,0 +1,40 @@
+"""Tables with named columns: data frames of any library, and dictionaries of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+__all__ = ["NUMBERS", "column_kinds", "column_names", "is_mapping"]
+
+#: Kinds of arrays of numbers, after numpy's letters.
+NUMBERS = frozenset("biuf")
+
+
+def is_mapping(X: Any) -> bool:
+    """Return whether `X` is a dictionary of arrays, which some formats of sparse matrices seem to be."""
+    return isinstance(X, Mapping) and not sparse.issparse(X)
+
+
+def column_names(X: Any) -> list[str] | None:
+    """Return the names of the columns, None if they have none."""
+    if is_mapping(X):
+        return [str(name) for name in X]
+    is_frame = hasattr(X, "columns") and hasattr(X, "dtypes")
+    return [str(name) for name in X.columns] if is_frame else None
+
+
+def column_kinds(X: Any) -> dict[str, str]:
+    """Return numpy's letter for the kind of each column of a frame or of a dictionary; "O" for categories."""
+    if is_mapping(X):
+        return {str(name): np.asarray(array).dtype.kind for name, array in X.items()}
+    dtypes = getattr(X.dtypes, "values", X.dtypes)
+    return {str(name): _kind(X, name, dtype) for name, dtype in zip(X.columns, dtypes, strict=True)}
+
+
+def _kind(X: Any, name: Any, dtype: Any) -> str:
+    """Return the kind of one column: what its type says (pandas), or what an array of it is (polars)."""
+    return str(dtype.kind) if hasattr(dtype, "kind") else np.asarray(X[:1][name]).dtype.kind

@@ -1,0 +1,490 @@
+"""Data in every form that people have them in."""
+
+import tracemalloc
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from scipy import sparse
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_diabetes, load_iris, make_multilabel_classification
+from sklearn.exceptions import DataConversionWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import hamming_loss
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    X, y = load_diabetes(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), (y - y.mean()) / y.std()
+
+
+@pytest.fixture(scope="module")
+def iris():
+    X, y = load_iris(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), y
+
+
+@pytest.fixture(params=["pandas", "polars"])
+def frames(request):
+    return pytest.importorskip(request.param)
+
+
+def regressor(**more):
+    return OnnxSGDRegressor(**{"max_iter": 5, "tol": None, "random_state": 0} | more)
+
+
+def classifier(**more):
+    return OnnxSGDClassifier(**{"max_iter": 5, "tol": None, "eta0": 0.1, "random_state": 0} | more)
+
+
+# Arrays.
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float64", "int8", "uint8", "int64", "bool", "object", ">f8"]
+)
+@pytest.mark.parametrize("order", ["C", "F", "reversed"])
+def test_arrays_of_any_type_and_order_give_the_same(diabetes, dtype, order):
+    small = np.round(diabetes[0] * 2).clip(0, 1)  # numbers that every type holds
+    X = small.astype(dtype)
+    X = X[:, ::-1].copy()[:, ::-1] if order == "reversed" else np.asarray(X, order=order)
+    expected = regressor().fit(small, diabetes[1])
+    model = regressor().fit(X, diabetes[1])
+    np.testing.assert_array_equal(model.coef_, expected.coef_)
+    np.testing.assert_array_equal(model.predict(X), expected.predict(small))
+
+
+def test_lists_are_arrays(diabetes):
+    X, y = diabetes[0].astype(np.float64), diabetes[1]
+    model = regressor().fit(X.tolist(), y.tolist(), sample_weight=[1.0] * len(y))
+    np.testing.assert_array_equal(model.predict(X[:5].tolist()), regressor().fit(X, y).predict(X[:5]))
+
+
+def test_predictions_have_the_precision_of_the_data(iris):
+    X, y = iris
+    model = classifier().fit(X, y)
+    for method in ("decision_function", "predict_proba", "predict_log_proba"):
+        assert getattr(model, method)(X).dtype == np.float32
+        assert getattr(model, method)(X.astype(np.float64)).dtype == np.float64
+        assert getattr(model, method)((X * 0).astype(np.int64)).dtype == np.float64
+
+
+def test_a_prediction_does_not_depend_on_its_company(iris):
+    X, y = iris
+    mlp = MLPClassifier((30,), tol=10.0, n_iter_no_change=2, random_state=0)
+    model = classifier(model=mlp).fit(X, y)
+    together = model.predict_proba(X)
+    for size in (1, 2, 7):
+        parts = [model.predict_proba(X[i : i + size]) for i in range(0, len(X), size)]
+        np.testing.assert_array_equal(np.concatenate(parts), together)
+
+
+def test_what_cannot_be_numbers_is_refused(iris):
+    X, y = iris
+    model = classifier().fit(X, y)
+    for bad in (np.nan, np.inf, 1e39):
+        table = X.astype(np.float64)
+        table[3, 1] = bad
+        with pytest.raises(ValueError, match="NaN|infinity"):
+            classifier().fit(table, y)
+        with pytest.raises(ValueError, match="NaN|infinity"):
+            model.predict(table)
+        with pytest.raises(ValueError, match="NaN|infinity"):
+            model.predict(sparse.csr_matrix(table))
+    with pytest.raises(ValueError, match="arrays of bytes/strings"):
+        classifier().fit([["a", "b"]] * 4, [0, 1, 0, 1])
+    with pytest.raises(ValueError, match="X has 3 features, but OnnxSGDClassifier is expecting 4"):
+        model.predict(X[:, :3])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        classifier().fit(X, y[:-1])
+
+
+# Memory.
+
+
+def peak_of(function):
+    """Return the bytes that numpy and Python hold at most during a call, beyond those before it."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        function()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_memory_map_is_read_where_it_is(tmp_path):
+    rows, columns = 40_000, 100
+    X = np.memmap(tmp_path / "X.bin", np.float32, "w+", shape=(rows, columns))
+    X[:] = np.random.RandomState(0).rand(rows, columns)
+    y = np.asarray(X[:, 0] - X[:, 1])
+    X.flush()
+    X = np.memmap(tmp_path / "X.bin", np.float32, "r", shape=(rows, columns))
+    regressor(max_iter=1).fit(X[:100], y[:100])  # what a first fit loads does not count
+    model = regressor(max_iter=1, batch_size=256)
+    assert peak_of(lambda: model.fit(X, y)) < 0.4 * X.nbytes
+    assert peak_of(lambda: model.predict(X)) < 0.4 * X.nbytes
+    in_memory = regressor(max_iter=1, batch_size=256).fit(np.array(X), y)
+    np.testing.assert_array_equal(model.coef_, in_memory.coef_)
+
+
+@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csr_array, sparse.csc_matrix, sparse.csc_array])
+def test_sparse_matrices_become_dense_a_batch_at_a_time(form):
+    X = form(sparse.random(1_000, 50_000, 2e-4, format="csr", dtype=np.float32, random_state=0))
+    dense = 1_000 * 50_000 * 4
+    y = np.asarray(X[:, :50].sum(axis=1)).ravel()
+    model = regressor(max_iter=1, eta0=0.5)
+    assert peak_of(lambda: model.fit(X, y)) < 0.1 * dense
+    assert peak_of(lambda: model.predict(X)) < 0.1 * dense
+    assert model.loss_curve_[0] > 0
+
+
+@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_array])
+def test_sparse_matrices_train_a_converted_pipeline(iris, form):
+    X, y = np.where(np.abs(iris[0]) < 0.5, 0, iris[0]), iris[1]
+    pipeline = make_pipeline(StandardScaler(with_mean=False), LogisticRegression())
+    thin, dense = classifier(model=pipeline).fit(form(X), y), classifier(model=pipeline).fit(X, y)
+    np.testing.assert_allclose(thin.predict_proba(form(X)), dense.predict_proba(X), rtol=1e-5, atol=1e-6)
+
+
+# Frames.
+
+
+def test_frames_of_numbers_are_checked_by_name(frames, diabetes):
+    X, y = diabetes
+    names = [f"column {i}" for i in range(10)]
+    frame = frames.DataFrame({name: X[:, i] for i, name in enumerate(names)})
+    model = regressor().fit(frame, y)
+    np.testing.assert_array_equal(model.feature_names_in_, names)
+    np.testing.assert_array_equal(model.predict(frame), regressor().fit(X, y).predict(X))
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame[names[::-1]])
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame[names[:-1]])
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        model.predict(X)
+
+
+@pytest.fixture(scope="module")
+def people():
+    random = np.random.RandomState(0)
+    columns = {
+        "age": random.randint(18, 80, 300),
+        "income": random.randn(300) * 3 + 1,
+        "city": random.choice(["Aachen", "Bonn", "Cadiz"], 300),
+    }
+    y = columns["income"] + 2 * (columns["city"] == "Bonn") + columns["age"] / 50 > 2
+    return columns, y.astype(int)
+
+
+def people_model(estimator):
+    scaled = ("numbers", StandardScaler(), ["age", "income"])
+    return make_pipeline(ColumnTransformer([scaled, ("cities", OneHotEncoder(), ["city"])]), estimator)
+
+
+@pytest.mark.parametrize("kind", ["string", "category"])
+def test_a_converted_column_transformer_takes_columns_by_name(frames, people, kind):
+    columns, y = people
+    frame = frames.DataFrame(columns)
+    if kind == "category":
+        is_pandas = frames.__name__ == "pandas"
+        frame = (
+            frame.astype({"city": "category"})
+            if is_pandas
+            else frame.with_columns(frames.col("city").cast(frames.Categorical))
+        )
+    pipeline = people_model(LogisticRegression())
+    model = classifier(model=pipeline, max_iter=1, eta0=1e-9, penalty=None).fit(frame, y)
+    expected = pipeline.fit(frame, y).predict_proba(frame)
+    np.testing.assert_allclose(model.predict_proba(frame), expected, rtol=1e-4, atol=1e-5)
+    turned = frame[["city", "income", "age"]]
+    np.testing.assert_array_equal(model.predict_proba(turned), model.predict_proba(frame))
+    with pytest.raises(ValueError, match=r"X lacks \['income'\]"):
+        model.predict(frame[["city", "age"]])
+    assert classifier(model=pipeline).fit(frame, y).score(frame, y) > 0.9
+
+
+def test_a_converted_column_transformer_takes_a_dict_of_arrays(people):
+    pandas = pytest.importorskip("pandas")
+    columns, y = people
+    fitted = people_model(LogisticRegression()).fit(pandas.DataFrame(columns), y)
+    model = classifier(model=fitted).fit(columns, y)
+    from_frame = classifier(model=fitted).fit(pandas.DataFrame(columns), y)
+    np.testing.assert_array_equal(model.predict_proba(columns), from_frame.predict_proba(columns))
+    assert not hasattr(model, "feature_names_in_")
+    del model
+    from_frame.fit(columns, y)
+    assert not hasattr(from_frame, "feature_names_in_")
+    with pytest.raises(ValueError, match="NaN"):
+        from_frame.predict({**columns, "income": columns["income"] * np.nan})
+
+
+# Graphs with several inputs.
+
+
+@pytest.fixture(scope="module")
+def two_towers():
+    """score = left @ W + embedding[item] + b: a matrix of reals and a vector of integers."""
+    random = np.random.RandomState(0)
+    tensors = {
+        "W": random.randn(3, 1).astype(np.float32),
+        "embedding": random.randn(5, 1).astype(np.float32),
+        "b": np.zeros(1, np.float32),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["left", "W"], ["product"]),
+        helper.make_node("Gather", ["embedding", "item"], ["row"], axis=0),
+        helper.make_node("Add", ["product", "row"], ["sum"]),
+        helper.make_node("Add", ["sum", "b"], ["score"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "towers",
+        [
+            helper.make_tensor_value_info("left", TensorProto.FLOAT, ["N", 3]),
+            helper.make_tensor_value_info("item", TensorProto.INT64, ["N"]),
+        ],
+        [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["N", 1])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return model, tensors
+
+
+@pytest.mark.parametrize("item_type", [np.int64, np.int32, np.float64])
+def test_a_graph_with_several_inputs_takes_a_dict(two_towers, item_type):
+    proto, tensors = two_towers
+    random = np.random.RandomState(1)
+    left, item = random.randn(400, 3), random.randint(0, 5, 400)
+    y = left @ [1.0, -2.0, 0.5] + np.array([0.0, 1, 2, 3, 4])[item]
+    X = {"item": item.astype(item_type), "left": left}
+    model = regressor(model=proto, max_iter=100, eta0=0.1, learning_rate="constant", penalty=None)
+    before = left @ tensors["W"] + tensors["embedding"][item]
+    assert model.fit(X, y).loss_curve_[0] < 0.5 * np.mean((before.ravel() - y) ** 2)
+    np.testing.assert_allclose(model.predict(X), y, atol=1e-3)
+    held = model.predict({"left": left[:3], "item": item[:3]})
+    np.testing.assert_array_equal(held, model.predict(X)[:3])
+    with pytest.raises(ValueError, match=r"X lacks \['item'\]"):
+        model.predict({"left": left})
+    with pytest.raises(ValueError, match="lengths"):
+        model.predict({"left": left, "item": item[:-1]})
+    with pytest.raises(ValueError, match=r"shape \(400, 2\); input 'left' of the graph takes \('any', 3\)"):
+        model.predict({"left": left[:, :2], "item": item})
+
+
+def test_validation_data_of_several_inputs(two_towers):
+    random = np.random.RandomState(1)
+    X = {"left": random.randn(60, 3), "item": random.randint(0, 5, 60)}
+    y = X["left"][:, 0]
+    model = regressor(model=two_towers[0], early_stopping=True, random_state=0).fit(X, y)
+    assert len(model.validation_scores_) == 5
+    given = regressor(model=two_towers[0], early_stopping=True).fit(X, y, X_val=X, y_val=y)
+    assert given.validation_scores_[-1] == pytest.approx(given.score(X, y), rel=1e-6)
+
+
+def test_arrays_of_more_dimensions():
+    """Images go in as they are."""
+    nodes = [
+        helper.make_node("Flatten", ["image"], ["flat"], axis=1),
+        helper.make_node("Gemm", ["flat", "W", "b"], ["score"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "image",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", 2, 3])],
+        [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["N", 1])],
+        [
+            onnx.numpy_helper.from_array(np.zeros((6, 1), np.float32), "W"),
+            onnx.numpy_helper.from_array(np.zeros(1, np.float32), "b"),
+        ],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    X = np.random.RandomState(0).randn(50, 2, 3)
+    y = X[:, 1, 2]
+    image = regressor(model=proto).fit(X, y)
+    flat = regressor().fit(X.reshape(50, 6), y)
+    np.testing.assert_allclose(image.predict(X), flat.predict(X.reshape(50, 6)), rtol=1e-5, atol=1e-6)
+
+
+# Targets.
+
+
+@pytest.mark.parametrize("shape", ["vector", "column", "table", "list", "integers"])
+def test_targets_of_one_and_of_several_columns(diabetes, shape):
+    X, y = diabetes
+    forms = {
+        "vector": y, "column": y[:, None], "table": np.c_[y, -y], "list": y.tolist(),
+        "integers": np.round(y).astype(int),
+    }  # fmt: skip
+    target = forms[shape]
+    model = regressor().fit(X, target)
+    assert model.predict(X).shape == np.shape(target)
+    assert model.coef_.shape == ((10,) if np.ndim(target) == 1 else (np.shape(target)[1], 10))
+    assert model.intercept_.shape == (1 if np.ndim(target) == 1 else np.shape(target)[1],)
+    assert model.score(X, target) > 0.2
+
+
+def test_series_are_targets_and_weights(frames, iris):
+    X, y = iris
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    weight = 1.0 + (y == 2)
+    expected = classifier().fit(X, names, sample_weight=weight)
+    model = classifier().fit(X, frames.Series(names.tolist()), sample_weight=frames.Series(weight.tolist()))
+    np.testing.assert_array_equal(model.predict(X), expected.predict(X))
+    np.testing.assert_array_equal(model.coef_, expected.coef_)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["no", "yes"], ["a", "b", "c"], [-7, -1, 3], [-1, 1], [True, False], [0.0, 1.0],
+        [np.int8(1), np.int8(2)],
+    ],
+)  # fmt: skip
+def test_labels_of_any_type(iris, labels):
+    X, y = iris
+    known = np.array(labels)
+    given = known[y % len(labels)]
+    model = classifier(max_iter=20).fit(X, given)
+    np.testing.assert_array_equal(model.classes_, np.unique(known))
+    assert model.predict(X).dtype == known.dtype
+    numbers = classifier(max_iter=20).fit(X, np.searchsorted(np.unique(known), given))
+    np.testing.assert_array_equal(model.predict_proba(X), numbers.predict_proba(X))
+
+
+def test_labels_in_an_array_of_objects(iris):
+    X, y = iris
+    names = np.array(["a", "bb", "ccc"], dtype=object)[y]
+    model = classifier(max_iter=20).fit(X, names)
+    assert model.predict(X).dtype == object
+    assert model.score(X, names) > 0.8
+
+
+def test_a_column_of_labels_is_a_vector_with_a_warning(iris):
+    X, y = iris
+    with pytest.warns(DataConversionWarning, match="column-vector y was passed"):
+        model = classifier().fit(X, y[:, None])
+    assert model.predict(X).shape == y.shape
+
+
+# Several labels for a sample.
+
+
+@pytest.fixture(scope="module")
+def documents():
+    X, Y = make_multilabel_classification(300, 20, n_classes=4, n_labels=2, random_state=0)
+    return StandardScaler().fit_transform(X).astype(np.float32), Y
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber"])
+def test_several_labels_are_as_many_classifiers_of_one(documents, loss):
+    X, Y = documents
+    model = classifier(loss=loss, penalty=None).fit(X, Y)
+    alone = [classifier(loss=loss, penalty=None).fit(X, Y[:, column]) for column in range(4)]
+    raw = np.c_[[one.decision_function(X) for one in alone]].T
+    np.testing.assert_allclose(model.decision_function(X), raw, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(model.predict(X), (raw > 0).astype(int))
+    assert hamming_loss(Y, model.predict(X)) < 0.2
+    assert model.score(X, Y) == np.mean((model.predict(X) == Y).all(axis=1))
+    if loss == "log_loss":
+        np.testing.assert_allclose(model.predict_proba(X), 1 / (1 + np.exp(-raw)), rtol=1e-4, atol=1e-6)
+
+
+def test_several_labels_train_an_mlp_further(documents):
+    X, Y = documents
+    mlp = MLPClassifier((20,), max_iter=400, tol=0.01, random_state=0).fit(X, Y)
+    model = classifier(model=mlp, max_iter=1, eta0=1e-9, penalty=None).fit(X, Y)
+    np.testing.assert_allclose(model.predict_proba(X), mlp.predict_proba(X), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(model.predict(X), mlp.predict(X))
+    np.testing.assert_array_equal(model.classes_, mlp.classes_)
+    assert classifier(model=mlp, max_iter=30).fit(X, Y).loss_curve_[-1] < model.loss_curve_[-1]
+
+
+def test_several_labels_in_other_forms(documents):
+    X, Y = documents
+    expected = classifier().fit(X, Y).decision_function(X)
+    for form in (Y.tolist(), Y.astype(bool), sparse.csr_matrix(Y), Y.astype(float)):
+        np.testing.assert_array_equal(classifier().fit(X, form).decision_function(X), expected)
+    parts = classifier(shuffle=False).partial_fit(X, Y).partial_fit(X, Y)
+    whole = classifier(shuffle=False, max_iter=2).fit(X, Y)
+    np.testing.assert_array_equal(parts.coef_, whole.coef_)
+    stopping = classifier(early_stopping=True).fit(X, Y)
+    assert len(stopping.validation_scores_) == 5
+    balanced = classifier(class_weight="balanced").fit(X, Y)
+    assert not np.array_equal(balanced.decision_function(X), expected)
+
+
+def test_several_labels_that_cannot_be_are_refused(documents, iris):
+    X, Y = documents
+    softmax = MLPClassifier((5,), tol=10.0, n_iter_no_change=2, random_state=0).fit(X, Y.argmax(axis=1))
+    with pytest.raises(ValueError, match="several labels to a sample.*softmax"):
+        classifier(model=softmax).fit(X, Y)
+    with pytest.raises(ValueError, match=r"4 score\(s\).*3 columns"):
+        classifier(model=softmax).fit(X, Y[:, :3])
+    with pytest.raises(ValueError, match="not 0 and 1"):
+        classifier().fit(X, 2 * Y)
+    with pytest.raises(ValueError, match="'balanced' or None"):
+        classifier(class_weight={0: 1.0, 1: 2.0}).fit(X, Y)
+    with pytest.raises(ValueError, match=r"y has shape \(300, 3\); in the first call.*4"):
+        classifier().partial_fit(X, Y).partial_fit(X, Y[:, :3])
+    with pytest.raises(ValueError, match="should be a 1d array"):
+        classifier().fit(iris[0], np.c_[iris[1], iris[1]])
+
+
+# Weights.
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+def test_class_weights_are_weights_of_samples(iris, loss):
+    X, y = iris
+    by_class = classifier(loss=loss, class_weight={0: 1.0, 1: 3.0, 2: 0.5}).fit(X, y)
+    by_sample = classifier(loss=loss).fit(X, y, sample_weight=np.array([1.0, 3.0, 0.5])[y])
+    np.testing.assert_array_equal(by_class.coef_, by_sample.coef_)
+    both = classifier(class_weight={0: 1.0, 1: 3.0, 2: 0.5}).fit(X, y, sample_weight=np.full(150, 2.0))
+    np.testing.assert_allclose(
+        both.coef_, classifier(class_weight={0: 1.0, 1: 3.0, 2: 0.5}).fit(X, y).coef_, rtol=1e-5
+    )
+
+
+def test_balanced_classes_weigh_the_same(iris):
+    X, y = iris[0][30:], iris[1][30:]
+    balanced = classifier(class_weight="balanced").fit(X, y)
+    by_hand = classifier().fit(X, y, sample_weight=(len(y) / (3 * np.bincount(y)))[y])
+    np.testing.assert_array_equal(balanced.coef_, by_hand.coef_)
+
+
+def test_weights_reach_the_model_inside(diabetes):
+    """An inner model that takes weights is fitted with them, and on no row of weight zero."""
+    X, y = diabetes
+    weight = np.random.RandomState(0).randint(0, 3, len(y)).astype(float)
+    settings = dict(max_iter=1, eta0=1e-9, penalty=None)
+    for inner in (Ridge(), make_pipeline(StandardScaler(), make_pipeline(Ridge()))):
+        model = regressor(model=inner, **settings).fit(X, y, sample_weight=weight)
+        rows = np.repeat(np.arange(len(y)), weight.astype(int))
+        if isinstance(inner, Ridge):
+            expected = Ridge().fit(X[rows], y[rows]).predict(X)
+        else:
+            kept = weight > 0
+            name = "pipeline__ridge__sample_weight"
+            expected = inner.fit(X[kept], y[kept], **{name: weight[kept]}).predict(X)
+        np.testing.assert_allclose(model.predict(X), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_cannot_be_are_refused(diabetes):
+    X, y = diabetes
+    for weight, message in (
+        (-np.ones(442), ">= 0"),
+        (np.zeros(442), "0 for all samples|at least one non-zero"),
+        (np.ones(441), "inconsistent|expected"),
+        (np.full(442, np.nan), "NaN"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            regressor().fit(X, y, sample_weight=weight)
