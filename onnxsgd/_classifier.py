@@ -15,12 +15,19 @@ from onnxsgd._labelling import Labelling, OneLabel, SeveralLabels
 from onnxsgd._learner import Learner
 from onnxsgd._targets import check_labels
 from onnxsgd.exceptions import GraphError, ParameterError
+from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.losses import CLASSIFICATION_LOSSES, CrossEntropy, Loss, make_loss
 
 __all__ = ["OnnxSGDClassifier"]
 
 #: Links of graphs for which the logarithmic loss is the multinomial one.
 _MULTINOMIAL = frozenset({"softmax", "log", "identity"})
+
+#: How graphs of each link turn scores into probabilities, in the words of the losses.
+_PROBABILITIES_OF_LINK = {
+    "sigmoid": "sigmoid", "ovr": "sigmoid", "softmax": "softmax", "log": "softmax",
+    "modified_huber": "modified_huber",
+}  # fmt: skip
 #: Links of graphs whose columns know nothing of each other.
 _ONE_BY_ONE = frozenset({"own", "sigmoid", "identity"})
 
@@ -447,13 +454,19 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         return self._labelling.split(y, self.validation_fraction, self._state.random_state)
 
     def _finished_graph(self) -> Any:
-        if self._learner.link != "own":
-            return self._learner.with_weights(self._weights())
-        return self._labelled_graph()
+        learner, kind = self._learner, self._make_loss().probabilities
+        if learner.link == "own":
+            return self._labelled_graph("label", "scores" if kind is None else "probabilities")
+        if kind is None or kind == _PROBABILITIES_OF_LINK.get(learner.link, kind):
+            return learner.with_weights(self._weights())
+        # The loss gives scores another meaning than the graph did: its outputs must say what we say.
+        outputs = {value.dtype in REAL_TYPES: str(value.name) for value in learner.model.graph.outputs}
+        finished = self._labelled_graph(outputs.get(False, "label"), outputs[True])
+        if False not in outputs:
+            finished.graph.outputs[:] = [finished.graph.outputs[1]]
+        return finished
 
-    def _labelled_graph(self) -> Any:
-        """Return the graph with labels and probabilities of our own."""
-        probabilities = self._make_loss().probabilities
-        names = ("label", "scores" if probabilities is None else "probabilities")
+    def _labelled_graph(self, label: str, second: str) -> Any:
+        """Return the graph with labels and probabilities of our own, under these names."""
         graph = self._learner.with_weights(self._weights(), score_only=True)
-        return self._labelling.finish(graph, probabilities, names)
+        return self._labelling.finish(graph, self._make_loss().probabilities, (label, second))

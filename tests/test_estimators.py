@@ -339,6 +339,17 @@ def test_the_file_predicts_what_the_estimator_does(request, data, loss):
     np.testing.assert_allclose(second.reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("data", ["iris", "cancer"])
+def test_probabilities_in_the_file_are_those_of_the_loss_not_of_the_model_before(request, data):
+    X, y = request.getfixturevalue(data)
+    model = small(OnnxSGDClassifier, model=LogisticRegression().fit(X, y), loss="modified_huber").fit(X, y)
+    after = model.to_onnx()
+    assert [value.name for value in after.graph.output] == ["label", "probabilities"]
+    label, probabilities = run(after, X)
+    np.testing.assert_array_equal(label, model.predict(X))
+    np.testing.assert_allclose(probabilities, model.predict_proba(X), rtol=1e-5, atol=1e-6)
+
+
 def test_float64_in_gives_float64_out(diabetes):
     X, y = diabetes
     model = small(OnnxSGDRegressor).fit(X, y)

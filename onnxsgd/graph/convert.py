@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from sklearn.base import is_classifier
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.validation import check_is_fitted
@@ -16,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.graph.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.graph.head import ScoredGraph, find_score
-from onnxsgd.graph.model import graph_names, to_ir, to_proto, unique_name
+from onnxsgd.graph.model import find_value, graph_names, to_ir, to_proto, unique_name
 from onnxsgd.graph.polynomial import convert_polynomial, infer_polynomial_shape
 from onnxsgd.graph.prepare import final_estimator, prepare, split_target_transformer
 from onnxsgd.graph.tidy import freeze_transformers, repair
@@ -150,11 +151,14 @@ _REFUSED: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
 
 
 def _name_outputs(graph: ir.Graph) -> None:
-    """Give labels and probabilities the names that they have without a ZipMap."""
+    """Give labels and probabilities the names that they have without a ZipMap; others make room."""
     names = graph_names(graph)
     for value in graph.outputs:
-        if value.name in _OUTPUT_NAMES:
-            value.name = unique_name(_OUTPUT_NAMES[value.name], names)
+        wanted = _OUTPUT_NAMES.get(str(value.name))
+        if wanted is not None:
+            if (other := find_value(graph, wanted)) is not None:
+                other.name = unique_name(wanted, names)
+            value.name = wanted
 
 
 def _input_columns(X: Any) -> list[tuple[str, Any]] | None:
