@@ -2,9 +2,9 @@
 
 :func:`differentiate` goes through a graph backwards. At each node it looks up one rule in the tables
 (``elementwise``, ``reductions``, ``products``, ``movement``, ``indexing``, ``convolution``, ``pooling``,
-``normalization``, ``neural``, ``recurrent``, ``resize``, ``control``; ``rules`` puts them together and lists
-the operators through which no gradient flows). A rule is a formula in tensors: writing it down appends nodes to
-the graph. ::
+``normalization``, ``neural``, ``recurrent``, ``resize``, ``control``; ``rules`` joins them and lists
+the operators through which no gradient flows). A rule is a formula in tensors: writing it down appends nodes
+to the graph. ::
 
     "Tanh": (lambda n: n.g * (1 - n.y * n.y),)
 

@@ -179,7 +179,9 @@ def _unslice_at_run_time(n: Call) -> Tensor:
         count = n.b.dims[0]
     g = n.dy
     for k, axis in reversed(list(enumerate(int(a) % n.rank for a in axes[:count]))):
-        start, end, *rest = (op.Slice(x, [k], [k + 1]) if x is not None else None for x in n.inputs[1:])
+        start, end, *rest = (
+            None if t is None else op.Slice(t.cast(ir.DataType.INT64), [k], [k + 1]) for t in n.inputs[1:]
+        )
         kept = op.Slice(positions(n.x, dim_of(n.x, axis), 0), start, end, [0], *rest[1:])
         where = op.Reshape(kept, [-1] + [1] * (n.rank - 1 - axis))
         g = _place(g, where, axis, n)

@@ -9,7 +9,7 @@ from .broadcasting import zeros_like
 from .call import Call, Rules
 from .cells import CELLS, Gradients, Pass
 from .scan import flipped
-from .shapes import Dim, Dims, to_shape
+from .shapes import UNNAMED, Dim, Dims, to_shape
 from .tensor import Tensor, op
 
 __all__ = ["RECURRENT"]
@@ -54,11 +54,10 @@ def _read_pass(n: Call, d: int, flip: bool) -> Pass:
 def _sizes(n: Call) -> tuple[Dim, Dim, int, int, int]:
     """Return how many steps, samples, rows of weights, inputs and hidden units there are."""
     w, r = n.b.dims, n.c.dims
-    if n.x.dims is None or w is None or r is None or not (n.b.is_static and n.c.is_static):
-        raise n.refuse(
-            f"needs an input of known rank and weights of known shapes, not {to_shape(w)} and {to_shape(r)}"
-        )
-    return n.x.dims[0], n.x.dims[1], int(w[1]), int(w[2]), int(r[2])
+    if w is None or r is None or not (n.b.is_static and n.c.is_static):
+        raise n.refuse(f"needs weights of known shapes, not {to_shape(w)} and {to_shape(r)}")
+    x = n.x.dims or tuple(f"{UNNAMED}{n.x.value.name}:{axis}" for axis in range(3))
+    return x[0], x[1], int(w[1]), int(w[2]), int(r[2])
 
 
 def _refuse_rarities(n: Call) -> None:

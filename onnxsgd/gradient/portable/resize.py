@@ -1,11 +1,13 @@
 """The gradient of Resize.
 
 Resizing is linear in the image, one axis after the other: y = M x with a small matrix M for each axis, which
-is known when the sizes are. The gradient multiplies by the transpose of each.
+is known when the sizes are. The gradient multiplies by the transpose of each. Where pixels are repeated, it
+is a sum over the copies, of images of any size.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -18,11 +20,32 @@ __all__ = ["RESIZE"]
 
 def _resized(n: Call) -> Tensor:
     """Multiply the gradient by the transposed matrix of each axis that changes its size."""
+    factors = _repeats(n)
+    if factors is not None:
+        return _summed(n, factors)
     g = n.dy
     for axis, (size, out, scale) in enumerate(_sizes(n)):
         if size != out or scale != 1.0:
             g = _along(g, _matrix(n, size, out, scale), axis, n.rank)
     return g
+
+
+def _repeats(n: Call) -> list[int] | None:
+    """Return how often each pixel of an image is repeated along each axis, if that is all that is done."""
+    scales = _scales(n)
+    factors = [int(scales.get(axis, 1.0)) for axis in range(n.rank)]
+    if len(scales) < n.rank or factors != [scales[axis] for axis in range(n.rank)]:
+        return None
+    if n.attribute("mode", "nearest") != "nearest" or factors[:2] != [1, 1] or len(factors) < 3:
+        return None
+    plain = all((_matrix(n, 4, 4 * k, k) == np.repeat(np.eye(4), k, axis=0)).all() for k in factors)
+    return factors if plain else None
+
+
+def _summed(n: Call, factors: list[int]) -> Tensor:
+    """Sum the gradient over the copies of each pixel."""
+    mean: Tensor = op.AveragePool(n.dy, kernel_shape=factors[2:], strides=factors[2:])
+    return mean.known_as(n.x.dims) * math.prod(factors)
 
 
 def _along(g: Tensor, matrix: np.ndarray, axis: int, rank: int) -> Tensor:

@@ -69,6 +69,15 @@ def test_slice_with_bounds_only(check, dims):
     check("Y = Slice(A, S, E)", {"A": (4, 5), "S": np.array([1]), "E": np.array([3])}, dims)
 
 
+def test_slice_with_short_integers_as_bounds(check):
+    bounds = {
+        "S": np.array([1], dtype=np.int32),
+        "E": np.array([3], dtype=np.int32),
+        "X": np.array([1], dtype=np.int32),
+    }
+    check("Y = Slice(A, S, E, X)", {"A": (4, 5), **bounds}, "hidden")
+
+
 def test_slice_whose_bounds_the_graph_computes(check):
     text = "E = Shape<start = 0, end = 1>(B) Y = Slice(A, S, E, X)"
     check(text, {"A": (4, 5), "B": (3, 1), "S": np.array([1]), "X": np.array([1])}, "hidden")

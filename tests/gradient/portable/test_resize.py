@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from onnxsgd.exceptions import NotTrainableError
+
 MODES = ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners", "half_pixel_symmetric"]
 SCALES = {"S": np.array([1.0, 1.0, 1.5, 0.6], dtype=np.float32)}
 CUBIC = 'mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1'
@@ -38,3 +40,17 @@ def test_weights_of_further_neighbours(check, attributes):
 def test_a_batch_of_any_size(check):
     text = 'Y = Resize<mode = "linear">(A, , S)'
     check(text, {"A": (1, 2, 4, 5)}, "hidden", constants=SCALES, known_axes=(2, 3), rtol=RTOL)
+
+
+@pytest.mark.parametrize("mode", ["asymmetric", "half_pixel"])
+def test_repeated_pixels_of_images_of_any_size(check, mode):
+    rounding = "floor" if mode == "asymmetric" else "round_prefer_floor"
+    text = f'Y = Resize<coordinate_transformation_mode = "{mode}", nearest_mode = "{rounding}">(A, , S)'
+    scales = {"S": np.array([1.0, 1.0, 2.0, 3.0], dtype=np.float32)}
+    gradient = check(text, {"A": (2, 2, 3, 4)}, "hidden", constants=scales)
+    assert "AveragePool" in {node.op_type for node in gradient.graph.node}
+
+
+def test_sizes_that_are_not_known_are_refused(check):
+    with pytest.raises(NotTrainableError, match="Resize .*needs a known size of axis 2"):
+        check('Y = Resize<mode = "linear">(A, , S)', {"A": (1, 2, 4, 5)}, "hidden", constants=SCALES)
