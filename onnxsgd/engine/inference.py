@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,10 @@ __all__ = ["InferenceGraph", "weights_as_inputs"]
 
 #: Samples that go through a graph at once.
 _BLOCK = 16_384
-#: Numbers of a sparse matrix that become dense at once.
-_DENSE_BLOCK = 4_000_000
+#: Numbers of a sparse matrix that become dense at once, and numbers of the largest tensor on the way.
+_DENSE_BLOCK, _TENSOR_BLOCK = 4_000_000, 32_000_000
+#: How many times larger than a sample what is computed of it may be, where its size is not known.
+_GROWTH = 8
 
 
 def weights_as_inputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
@@ -57,6 +60,7 @@ class InferenceGraph:
         size = sum(value.const_value.size for value in cut.graph.initializers.values() if value.const_value)
         self._n_threads = resolve_threads(n_threads, 256 * size)
         self.features = tuple(str(value.name) for value in cut.graph.inputs)
+        self._largest = max((_row_size(value) for node in cut.graph for value in node.outputs), default=1)
         shapes = [value.shape for value in cut.graph.inputs]
         self._takes_any_number = all(shape and not isinstance(shape[0], int) for shape in shapes)
         self._bytes = to_proto(weights_as_inputs(cut, self.weights)).SerializeToString()
@@ -77,9 +81,11 @@ class InferenceGraph:
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _block_size(self, features: Mapping[str, Any]) -> int:
-        """Return how many samples go through at once: fewer where sparse ones become dense."""
-        widths = [array.shape[1] for array in features.values() if sparse.issparse(array)]
-        return max(2, min(_BLOCK, _DENSE_BLOCK // max([1, *widths])))
+        """Return how many samples go through at once: fewer where they are large, or become dense."""
+        sparse_sizes = [array.shape[1] for array in features.values() if sparse.issparse(array)]
+        sizes = [math.prod(array.shape[1:]) for array in features.values()]
+        largest = max(self._largest, _GROWTH * max(sizes, default=1))
+        return max(2, min(_BLOCK, _TENSOR_BLOCK // largest, _DENSE_BLOCK // max([1, *sparse_sizes])))
 
     def _run_block(self, feeds: Mapping[str, np.ndarray], rows: Mapping[str, Any]) -> np.ndarray:
         """Return the tensor for some samples.
@@ -97,3 +103,9 @@ class InferenceGraph:
     def _session(self) -> Any:
         key = (self.key, self._n_threads)
         return compiled.get(key, lambda: make_session(self._bytes, self._n_threads))
+
+
+def _row_size(value: ir.Value) -> int:
+    """Return how many numbers a tensor has for each sample, as far as its shape tells."""
+    sizes = [] if value.shape is None else [size for size in value.shape[1:] if isinstance(size, int)]
+    return math.prod(sizes)
