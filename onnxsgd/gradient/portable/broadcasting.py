@@ -14,11 +14,13 @@ __all__ = [
     "dim_of",
     "expand_to",
     "mean_over",
+    "number",
     "reshape_to",
     "shape_of",
     "size_of",
     "sum_to",
     "swap_last",
+    "vector",
     "zeros_like",
 ]
 
@@ -65,8 +67,7 @@ def reshape_to(g: Tensor, like: Tensor) -> Tensor:
 
 def zeros_like(x: Tensor) -> Tensor:
     """Return zeros of the type and shape of `x`."""
-    zero = x.emitter.constant(np.zeros((), dtype=(x.dtype or ir.DataType.FLOAT).numpy()))
-    zeros: Tensor = op.Expand(zero, shape_of(x))
+    zeros: Tensor = op.Expand(number(x, 0), shape_of(x))
     return zeros.known_as(x.dims)
 
 
@@ -130,3 +131,13 @@ def mean_over(x: Tensor, axes: Sequence[int]) -> Tensor:
     if x.emitter.opset >= _AXES_AS_INPUT:
         return op.ReduceMean(x, list(axes), keepdims=1)
     return op.ReduceMean(x, axes=list(axes), keepdims=1)
+
+
+def vector(like: Tensor, size: Tensor | int) -> Tensor:
+    """Return a size, as :func:`dim_of` gives it, as a vector of one element."""
+    return like.emitter.constant(np.array([size], dtype=np.int64)) if isinstance(size, int) else size
+
+
+def number(like: Tensor, value: float) -> Tensor:
+    """Return a number of the type of `like`."""
+    return like.emitter.constant(np.array(value, dtype=(like.dtype or ir.DataType.FLOAT).numpy()))

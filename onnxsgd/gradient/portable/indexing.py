@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .broadcasting import dim_of, reshape_to, zeros_like
+from .broadcasting import dim_of, number, reshape_to, vector, zeros_like
 from .call import Call, Rule, Rules
 from .tensor import Tensor, op
 
-__all__ = ["ADDING_SCATTER", "INDEXING", "gather_back", "positions", "scatter_distinct", "unslice"]
+__all__ = ["ADDING_SCATTER", "INDEXING", "gather_back", "positions", "scatter_distinct"]
 
 #: The first version of ScatterElements and ScatterND that can add.
 ADDING_SCATTER = 16
@@ -48,14 +48,14 @@ def _add_rows(rows: Tensor, indices: Tensor, size: Tensor | int, rank: int) -> T
     """Return `size` rows of `rank` axes: the sums of `rows` with equal indices."""
     shape = _rows_shape(rows, size, rank)
     if rows.emitter.opset >= ADDING_SCATTER:
-        start = op.Expand(_number(rows, 0), shape)
+        start = op.Expand(number(rows, 0), shape)
         places = op.Unsqueeze(indices.cast(ir.DataType.INT64), [-1])
         added: Tensor = op.ScatterND(start, places, rows, reduction="add")
         return added
     # A product with a matrix of zeros and ones, one row for each place that can be picked.
     hits = op.Equal(positions(rows, size, 1), _from_front(op.Reshape(indices, [1, -1]), size))
     count = op.Reshape(op.Size(indices), [1])
-    flat = op.Reshape(rows, op.Concat(count, _vector(rows, -1), axis=0))
+    flat = op.Reshape(rows, op.Concat(count, vector(rows, -1), axis=0))
     return op.Reshape(op.MatMul(hits.cast(rows.dtype), flat), shape)
 
 
@@ -64,16 +64,8 @@ def _rows_shape(rows: Tensor, size: Tensor | int, rank: int) -> Tensor | list[in
     row = rows.dims[len(rows.dims) - rank :] if rows.dims is not None else ("?",)
     if isinstance(size, int) and all(isinstance(dim, int) for dim in row):
         return [size, *(int(dim) for dim in row)]
-    found: Tensor = op.Concat(_vector(rows, size), op.Slice(op.Shape(rows), [-rank or _END], [_END]), axis=0)
+    found: Tensor = op.Concat(vector(rows, size), op.Slice(op.Shape(rows), [-rank or _END], [_END]), axis=0)
     return found
-
-
-def _vector(like: Tensor, size: Tensor | int) -> Tensor:
-    return like.emitter.constant(np.array([size], dtype=np.int64)) if isinstance(size, int) else size
-
-
-def _number(like: Tensor, value: float) -> Tensor:
-    return like.emitter.constant(np.array(value, dtype=(like.dtype or ir.DataType.FLOAT).numpy()))
 
 
 def positions(like: Tensor, size: Tensor | int, after: int) -> Tensor:
@@ -88,7 +80,7 @@ def positions(like: Tensor, size: Tensor | int, after: int) -> Tensor:
 def _from_front(indices: Tensor, size: Tensor | int) -> Tensor:
     """Return int64 indices that count from the front."""
     indices = indices.cast(ir.DataType.INT64)
-    wrapped: Tensor = op.Where(op.Less(indices, 0), op.Add(indices, _vector(indices, size)), indices)
+    wrapped: Tensor = op.Where(op.Less(indices, 0), op.Add(indices, vector(indices, size)), indices)
     return wrapped
 
 
@@ -137,63 +129,6 @@ def _with_batch(n: Call) -> Tensor:
 def scatter_distinct(g: Tensor, indices: Tensor, axis: int, into: Tensor) -> Tensor:
     """Return zeros like `into` with the elements of `g` at `indices`, all different, along `axis`."""
     placed: Tensor = op.ScatterElements(zeros_like(into), indices, g, axis=axis)
-    return placed
-
-
-def unslice(n: Call) -> Tensor:
-    """Return the gradient of a Slice: zeros, with the gradient where the slice was."""
-    ranges = _constant_ranges(n)
-    if ranges is None:
-        return _unslice_at_run_time(n)
-    pads = [0] * (2 * n.rank)
-    for axis, (where, size) in ranges.items():
-        pads[axis], pads[axis + n.rank] = where.start, size - where.start - len(where)
-    padded: Tensor = op.Pad(n.dy, pads, 0.0)
-    return padded
-
-
-def _constant_ranges(n: Call) -> dict[int, tuple[range, int]] | None:
-    """Return what each sliced axis keeps, and its size; None if that is not known or not contiguous."""
-    given = [n.constant(index) for index in range(1, len(n.inputs)) if n.optional(index) is not None]
-    if n.x.dims is None or any(array is None for array in given):
-        return None
-    starts, ends = (n.constant(index).tolist() for index in (1, 2))  # type: ignore[union-attr]
-    axes = n.constant(3).tolist() if n.optional(3) is not None else list(range(len(starts)))  # type: ignore[union-attr]
-    steps = n.constant(4).tolist() if n.optional(4) is not None else [1] * len(starts)  # type: ignore[union-attr]
-    found = {}
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        size = n.x.dims[axis]
-        if step != 1 or not isinstance(size, int):
-            return None
-        found[axis % n.rank] = range(*slice(start, end).indices(size)), size
-    return found
-
-
-def _unslice_at_run_time(n: Call) -> Tensor:
-    """Slice the positions along each axis as the axis was sliced, and put the gradient there."""
-    axes = n.constant(3) if n.optional(3) is not None else np.arange(n.rank)
-    if axes is None:
-        raise n.refuse("needs constant axes")
-    count = len(axes)
-    if n.optional(3) is None and n.b.dims is not None and isinstance(n.b.dims[0], int):
-        count = n.b.dims[0]
-    g = n.dy
-    for k, axis in reversed(list(enumerate(int(a) % n.rank for a in axes[:count]))):
-        start, end, *rest = (
-            None if t is None else op.Slice(t.cast(ir.DataType.INT64), [k], [k + 1]) for t in n.inputs[1:]
-        )
-        kept = op.Slice(positions(n.x, dim_of(n.x, axis), 0), start, end, [0], *rest[1:])
-        where = op.Reshape(kept, [-1] + [1] * (n.rank - 1 - axis))
-        g = _place(g, where, axis, n)
-    return g
-
-
-def _place(g: Tensor, positions: Tensor, axis: int, n: Call) -> Tensor:
-    shape = op.Shape(g)
-    size = _vector(g, dim_of(n.x, axis))
-    parts = [op.Slice(shape, [0], [axis]), size, op.Slice(shape, [axis + 1], [n.rank])]
-    start = op.Expand(_number(g, 0), op.Concat(*parts, axis=0))
-    placed: Tensor = op.ScatterElements(start, op.Expand(positions, shape), g, axis=axis)
     return placed
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from .broadcasting import dim_of, reshape_to, sum_to, zeros_like
 from .call import Call, Rules
-from .indexing import gather_back, unslice
+from .indexing import gather_back
+from .slicing import unslice
 from .tensor import Tensor, op
 
 __all__ = ["MOVEMENT"]

@@ -57,6 +57,16 @@ def test_inputs_and_outputs_come_in_the_promised_order():
     onnx.checker.check_model(gradient, full_check=True)
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [("float16", np.float16), ("float", np.float32)])
+def test_gradients_have_the_type_of_the_graph(kind, dtype):
+    text = MLP.replace("double", kind).replace("Relu(Z)", "Elu(Z)")
+    weights = {name: np.ones(shape, dtype=dtype) for name, shape in WEIGHTS.items()}
+    gradient = gradient_of(parse(text, **weights), ["Y"], list(WEIGHTS))
+    onnx.checker.check_model(gradient, full_check=True)
+    feeds = {"X": np.ones((2, 3), dtype=dtype), "Y_grad": np.ones((2, 1), dtype=dtype), **weights}
+    assert {array.dtype for array in ReferenceEvaluator(gradient).run(None, feeds)} == {np.dtype(dtype)}
+
+
 def test_the_caller_s_model_and_its_metadata_are_kept():
     model = ir.from_proto(parse(MLP, **WEIGHTS))
     model.metadata_props["key"] = "value"

@@ -1,0 +1,79 @@
+"""The gradient of Slice: zeros, with the gradient where the slice was."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from .broadcasting import dim_of, number, vector
+from .call import Call
+from .indexing import positions
+from .tensor import Tensor, op
+
+__all__ = ["unslice"]
+
+
+def unslice(n: Call) -> Tensor:
+    """Return the gradient of a Slice: zeros, with the gradient where the slice was."""
+    ranges = _constant_ranges(n)
+    if ranges is None:
+        return _unslice_at_run_time(n)
+    pads = [0] * (2 * n.rank)
+    for axis, (where, size) in ranges.items():
+        pads[axis], pads[axis + n.rank] = where.start, size - where.start - len(where)
+    padded: Tensor = op.Pad(n.dy, pads, 0.0)
+    return padded
+
+
+def _constant_ranges(n: Call) -> dict[int, tuple[range, int]] | None:
+    """Return what each sliced axis keeps, and its size; None if that is not known or not contiguous."""
+    bounds = _constant_bounds(n)
+    if n.x.dims is None or bounds is None:
+        return None
+    found = {}
+    for start, end, axis, step in zip(*bounds, strict=True):
+        size = n.x.dims[axis]
+        if step != 1 or not isinstance(size, int):
+            return None
+        found[axis % n.rank] = range(*slice(start, end).indices(size)), size
+    return found
+
+
+def _constant_bounds(n: Call) -> list[list[int]] | None:
+    """Return the starts, ends, axes and steps; None if the graph computes any of them."""
+    found: list[list[int]] = []
+    for index in range(1, 5):
+        array = n.constant(index)
+        if array is None and n.optional(index) is not None:
+            return None
+        default = list(range(len(found[0]))) if index == 3 else [1] * len(found[0] if found else ())
+        found.append(default if array is None else array.tolist())
+    return found
+
+
+def _unslice_at_run_time(n: Call) -> Tensor:
+    """Slice the positions along each axis as the axis was sliced, and put the gradient there."""
+    axes = n.constant(3) if n.optional(3) is not None else np.arange(n.rank)
+    if axes is None:
+        raise n.refuse("needs constant axes")
+    count = len(axes)
+    if n.optional(3) is None and n.b.dims is not None and isinstance(n.b.dims[0], int):
+        count = n.b.dims[0]
+    g = n.dy
+    for k, axis in reversed(list(enumerate(int(a) % n.rank for a in axes[:count]))):
+        start, end, *rest = (
+            None if t is None else op.Slice(t.cast(ir.DataType.INT64), [k], [k + 1]) for t in n.inputs[1:]
+        )
+        kept = op.Slice(positions(n.x, dim_of(n.x, axis), 0), start, end, [0], *rest[1:])
+        where = op.Reshape(kept, [-1] + [1] * (n.rank - 1 - axis))
+        g = _place(g, where, axis, n)
+    return g
+
+
+def _place(g: Tensor, positions: Tensor, axis: int, n: Call) -> Tensor:
+    shape = op.Shape(g)
+    size = vector(g, dim_of(n.x, axis))
+    parts = [op.Slice(shape, [0], [axis]), size, op.Slice(shape, [axis + 1], [n.rank])]
+    start = op.Expand(number(g, 0), op.Concat(*parts, axis=0))
+    placed: Tensor = op.ScatterElements(start, op.Expand(positions, shape), g, axis=axis)
+    return placed
