@@ -1,0 +1,405 @@
+"""When training starts, goes on and ends, and who is told."""
+
+import os
+import pickle
+import signal
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
+
+try:
+    from sklearn.callback import ProgressBar, ScoringMonitor
+except ImportError:
+    ProgressBar = ScoringMonitor = None
+
+needs_callbacks = pytest.mark.skipif(ScoringMonitor is None, reason="scikit-learn has callbacks from 1.9 on")
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    X, y = load_diabetes(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), (y - y.mean()) / y.std()
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    X, y = load_breast_cancer(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), y
+
+
+def regressor(**more):
+    return OnnxSGDRegressor(**{"max_iter": 5, "tol": None, "random_state": 0} | more)
+
+
+def classifier(**more):
+    return OnnxSGDClassifier(**{"max_iter": 5, "tol": None, "eta0": 0.1, "random_state": 0} | more)
+
+
+#: What makes both libraries do the same.
+SAME = dict(shuffle=False, learning_rate="constant", eta0=0.002, random_state=0)
+
+
+def agree(ours, theirs):
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-4, atol=1e-6)
+
+
+# Going on.
+
+
+def test_warm_start_is_that_of_sgd_regressor(diabetes):
+    X, y = diabetes
+    ours = regressor(batch_size=1, warm_start=True, max_iter=2, **SAME)
+    theirs = SGDRegressor(warm_start=True, max_iter=2, tol=None, **SAME)
+    for _ in range(3):
+        agree(ours.fit(X, y), theirs.fit(X, y))
+    # The schedule starts again, as it does there.
+    assert ours.t_ == 2 * len(X) == theirs.t_ - 1
+
+
+def test_warm_start_goes_on_with_other_settings(diabetes):
+    X, y = diabetes
+    model = regressor(warm_start=True).fit(X, y)
+    before = model.coef_.copy()
+    model.set_params(max_iter=1, eta0=1e-12, optimizer="adam").fit(X, y)
+    np.testing.assert_allclose(model.coef_, before, atol=1e-7)
+    with pytest.raises(ValueError, match="expecting 10 features"):
+        model.fit(X[:, :3], y)
+    with pytest.raises(ValueError, match=r"1 output\(s\) and y has 2"):
+        model.fit(X, np.c_[y, y])
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"learning_rate": "invscaling", "momentum": 0.9},
+        {"learning_rate": "optimal", "alpha": 1.0},
+        {"optimizer": "adam", "penalty": "l1"},
+        {"optimizer": "adamw", "average": 20},
+        {"learning_rate": schedules.InvScaling(0.1, 0.5), "average": True},
+    ],
+    ids=str,
+)
+def test_k_epochs_of_fit_are_k_calls_of_partial_fit(diabetes, settings, shuffle):
+    X, y = diabetes
+    whole = regressor(shuffle=shuffle, **settings).fit(X, y)
+    parts = regressor(shuffle=shuffle, **settings)
+    for _ in range(5):
+        parts.partial_fit(X, y)
+    np.testing.assert_array_equal(parts.coef_, whole.coef_)
+    assert (parts.t_, parts.n_iter_) == (whole.t_, whole.n_iter_) == (5 * 14, 5)
+    np.testing.assert_array_equal(parts.loss_curve_, whole.loss_curve_)
+
+
+def test_partial_fit_goes_on_after_fit(diabetes):
+    X, y = diabetes
+    model = regressor(max_iter=4, optimizer="adam").fit(X, y).partial_fit(X, y)
+    np.testing.assert_array_equal(model.coef_, regressor(max_iter=5, optimizer="adam").fit(X, y).coef_)
+
+
+def test_partial_fit_is_that_of_sgd_classifier(cancer):
+    X, y = cancer
+    ours = classifier(batch_size=1, **SAME)
+    theirs = SGDClassifier(loss="log_loss", **SAME)
+    for rows in np.array_split(np.arange(len(X)), 5):
+        ours.partial_fit(X[rows], y[rows], classes=[0, 1])
+        theirs.partial_fit(X[rows], y[rows], classes=[0, 1])
+    agree(ours, theirs)
+
+
+def test_a_batch_of_one_class_trains_a_model_that_knows_more(cancer):
+    X, y = cancer
+    model = classifier(batch_size=1).fit(X, y)
+    fresh = OnnxSGDClassifier(model.to_onnx(), random_state=0)
+    assert fresh.partial_fit(X[y == 1], y[y == 1]).classes_.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("average", [True, 500])
+def test_average_is_that_of_sgd_regressor(diabetes, average):
+    X, y = diabetes
+    ours = regressor(batch_size=1, average=average, max_iter=3, **SAME).fit(X, y)
+    agree(ours, SGDRegressor(average=average, max_iter=3, tol=None, **SAME).fit(X, y))
+    raw = regressor(batch_size=1, max_iter=3, **SAME).fit(X, y)
+    assert np.abs(ours.coef_ - raw.coef_).max() > 1e-3
+
+
+# Stopping.
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"tol": 1e-2}, {"tol": 1e-5}, {"n_iter_no_change": 1}, {"n_iter_no_change": 10}], ids=str
+)
+@pytest.mark.parametrize("learning_rate", ["constant", "adaptive"])
+def test_training_stops_where_that_of_sgd_regressor_does(diabetes, settings, learning_rate):
+    X, y = diabetes
+    settings = {**SAME, "learning_rate": learning_rate, "tol": 1e-3, **settings}
+    # SGDRegressor takes the loss without the penalty.
+    ours = regressor(batch_size=1, max_iter=1000, penalty=None, **settings).fit(X, y)
+    theirs = SGDRegressor(max_iter=1000, penalty=None, **settings).fit(X, y)
+    assert ours.n_iter_ == theirs.n_iter_
+    agree(ours, theirs)
+
+
+def test_what_does_not_converge_warns_in_the_words_of_scikit_learn(diabetes):
+    X, y = diabetes
+    with pytest.warns(ConvergenceWarning) as theirs:
+        SGDRegressor(max_iter=1).fit(X, y)
+    with pytest.warns(ConvergenceWarning) as ours:
+        OnnxSGDRegressor(max_iter=1).fit(X, y)
+    assert str(ours[0].message) == str(theirs[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        OnnxSGDRegressor(max_iter=1, tol=None).fit(X, y)
+        OnnxSGDRegressor(max_iter=1).partial_fit(X, y)
+
+
+def test_early_stopping_trains_on_the_rest_and_keeps_the_best(diabetes):
+    X, y = diabetes
+    model = regressor(early_stopping=True, validation_fraction=0.25, eta0=0.2, batch_size=4, max_iter=30)
+    model.set_params(learning_rate="constant").fit(X, y)
+    assert model.t_ == 30 * np.ceil(0.75 * len(X) / 4)
+    assert len(model.validation_scores_) == 30
+    best = int(np.argmax(model.validation_scores_))
+    assert best < 29
+    # Without validation data, the same rows and as many epochs give the same weights.
+    model.set_params(max_iter=best + 1)
+    np.testing.assert_array_equal(model.coef_, model.fit(X, y).coef_)
+
+
+@pytest.mark.parametrize("kind", ["regressor", "classifier"])
+def test_early_stopping_scores_the_data_it_is_given(diabetes, cancer, kind):
+    X, y = (diabetes if kind == "regressor" else cancer)[:2]
+    make, metric = (regressor, r2_score) if kind == "regressor" else (classifier, accuracy_score)
+    fit, held = slice(0, 300), slice(300, None)
+    model = make(early_stopping=True, max_iter=1000, tol=1e-3)
+    model.fit(X[fit], y[fit], X_val=X[held], y_val=y[held])
+    assert model.t_ == model.n_iter_ * np.ceil(300 / 32)
+    assert max(model.validation_scores_) == pytest.approx(metric(y[held], model.predict(X[held])), rel=1e-6)
+    scores = np.array(model.validation_scores_)
+    improved = scores[1:] >= np.maximum.accumulate(scores)[:-1] + 1e-3
+    assert not improved[-5:].any()
+    assert improved[-6]
+
+
+def test_validation_data_without_early_stopping_are_scored_only(diabetes):
+    X, y = diabetes
+    watched = regressor().fit(X[:300], y[:300], X_val=X[300:], y_val=y[300:])
+    alone = regressor().fit(X[:300], y[:300])
+    np.testing.assert_array_equal(watched.coef_, alone.coef_)
+    assert watched.validation_scores_[-1] == pytest.approx(watched.score(X[300:], y[300:]), rel=1e-6)
+    assert alone.validation_scores_ is None
+
+
+def test_averaged_weights_are_what_is_scored(diabetes):
+    X, y = diabetes
+    model = regressor(average=True).fit(X, y, X_val=X, y_val=y)
+    assert model.validation_scores_[-1] == pytest.approx(model.score(X, y), rel=1e-6)
+
+
+def test_weights_of_samples_count_in_the_validation_score(diabetes):
+    """The held-out rows of weight zero are no rows."""
+    X, y = diabetes
+    weight = (np.arange(len(y)) % 2).astype(float)
+    settings = dict(early_stopping=True, batch_size=10, validation_fraction=0.3)
+    weighted = regressor(**settings).fit(X, y, sample_weight=weight)
+    without = regressor(**settings).fit(X[1::2], y[1::2])
+    np.testing.assert_array_equal(weighted.validation_scores_, without.validation_scores_)
+
+
+def test_validation_data_that_cannot_be_are_refused(diabetes, cancer):
+    X, y = diabetes
+    with pytest.raises(ValueError, match="go together"):
+        regressor().fit(X, y, X_val=X)
+    with pytest.raises(ValueError, match="expecting 10 features"):
+        regressor().fit(X, y, X_val=X[:, :2], y_val=y)
+    with pytest.raises(ValueError, match=r"X_val has 442 samples and y_val has 441"):
+        regressor().fit(X, y, X_val=X, y_val=y[1:])
+    with pytest.raises(ValueError, match="validation_fraction=0.01"):
+        classifier(early_stopping=True, validation_fraction=0.01).fit(cancer[0][:60], cancer[1][:60])
+    assert not hasattr(regressor(early_stopping=True), "partial_fit")
+
+
+def test_validation_data_go_through_a_pipeline(diabetes):
+    X, y = load_diabetes(return_X_y=True)[0] * 1000, diabetes[1]
+    with sklearn.config_context(enable_metadata_routing=True):
+        last = regressor(early_stopping=True).set_fit_request(X_val=True, y_val=True)
+        pipeline = make_pipeline(StandardScaler(), last, transform_input=["X_val"])
+        pipeline.fit(X[:300], y[:300], X_val=X[300:], y_val=y[300:])
+    scaler = StandardScaler().fit(X[:300])
+    by_hand = regressor(early_stopping=True).fit(
+        scaler.transform(X[:300]), y[:300], X_val=scaler.transform(X[300:]), y_val=y[300:]
+    )
+    assert pipeline[-1].validation_scores_ == by_hand.validation_scores_
+    np.testing.assert_array_equal(pipeline[-1].coef_, by_hand.coef_)
+
+
+# Ctrl-C.
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_ctrl_c_keeps_what_was_learned(diabetes, early_stopping):
+    X, y = diabetes
+    model = regressor(max_iter=10**8, early_stopping=early_stopping, eta0=0.05)
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.warns(UserWarning, match="interrupted by user"):
+        model.fit(X, y)
+    timer.join()
+    assert 0 < model.n_iter_ < 10**8
+    assert model.score(X, y) > 0.4
+    assert len(model.loss_curve_) in (model.n_iter_, model.n_iter_ - 1)
+    restored = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(restored.predict(X), model.predict(X))
+    if not early_stopping:
+        before = model.t_
+        assert model.set_params(max_iter=1).partial_fit(X, y).t_ == before + 14
+
+
+# Who is told.
+
+
+def test_nothing_is_printed_by_default(diabetes, capsys):
+    regressor().fit(*diabetes).partial_fit(*diabetes)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_verbose_prints_a_line_for_each_epoch_into_a_file(diabetes, capsys):
+    X, y = diabetes
+    model = regressor(verbose=1, early_stopping=True).fit(X, y)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert lines[2].startswith(f"Epoch 3/5, loss {model.loss_curve_[2]:.6g}, learning rate ")
+    assert f"validation score {model.validation_scores_[2]:.6g}" in lines[2]
+
+
+def test_verbose_moves_a_bar_on_a_terminal(diabetes, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    regressor(verbose=1).fit(*diabetes)
+    shown = capsys.readouterr().out
+    assert shown.count("\n") == 1
+    assert shown.endswith("\x1b[K\n")
+    assert shown.split("\r")[-1].startswith("[####################] Epoch 5/5, loss ")
+
+
+@needs_callbacks
+def test_a_scoring_monitor_sees_each_epoch(cancer):
+    X, y = cancer
+    monitor = ScoringMonitor(scoring="neg_log_loss")
+    classifier().set_callbacks(monitor).fit(X, y)
+    logged = [row["neg_log_loss"] for row in monitor.get_logs().data if row["task_name"] == "epoch"]
+    expected = []
+    model = classifier()
+    for _ in range(5):
+        probability = model.partial_fit(X, y).predict_proba(X)[np.arange(len(y)), y]
+        expected.append(np.mean(np.log(probability)))
+    np.testing.assert_allclose(logged, expected, rtol=1e-5)
+
+
+@needs_callbacks
+def test_a_scoring_monitor_is_given_the_weights_of_samples(diabetes):
+    X, y = diabetes
+    weight = np.linspace(0.1, 2, len(y))
+    monitor = ScoringMonitor(scoring="r2")
+    model = regressor().set_callbacks(monitor).fit(X, y, sample_weight=weight)
+    logged = [row["r2"] for row in monitor.get_logs().data if row["task_name"] == "epoch"]
+    assert logged[-1] == pytest.approx(model.score(X, y, sample_weight=weight), rel=1e-6)
+
+
+@needs_callbacks
+def test_a_progress_bar_shows_epochs(diabetes, capsys):
+    pytest.importorskip("rich")
+    regressor().set_callbacks(ProgressBar()).fit(*diabetes)
+    shown = capsys.readouterr().out
+    assert "OnnxSGDRegressor - fit" in shown
+    assert "100%" in shown
+
+
+class Recorder:
+    """A callback that remembers what it was told, and stops training after some epochs."""
+
+    max_propagation_depth = None
+
+    def __init__(self, epochs=10**9, fail=False):
+        self.epochs, self.fail, self.told, self.models = epochs, fail, [], []
+
+    def setup(self, estimator, context):
+        self.told.append("setup")
+
+    def on_fit_task_begin(self, estimator, context, *, X=None, y=None):
+        self.told.append(f"{context.task_name} begins")
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        self.told.append(f"{context.task_name} ends")
+        if context.task_name == "epoch":
+            self.models.append(fitted_estimator)
+            if self.fail:
+                raise RuntimeError("no")
+            return len(self.models) >= self.epochs
+        return False
+
+    def teardown(self, estimator, context):
+        self.told.append("teardown")
+
+
+@needs_callbacks
+def test_a_callback_is_told_everything_in_order_and_may_stop(diabetes):
+    X, y = diabetes
+    recorder = Recorder(epochs=3)
+    model = OnnxSGDRegressor(max_iter=100, random_state=0).set_callbacks(recorder).fit(X, y)
+    epochs = ["epoch begins", "epoch ends"] * 3
+    assert recorder.told == ["setup", "fit begins", *epochs, "fit ends", "teardown"]
+    assert model.n_iter_ == 3
+    # What the callback was given stays what it was then.
+    for count, then in enumerate(recorder.models, 1):
+        alone = regressor(max_iter=count).fit(X, y)
+        np.testing.assert_array_equal(then.predict(X), alone.predict(X))
+        np.testing.assert_array_equal(then.coef_, alone.coef_)
+        assert (then.n_iter_, then.t_) == (count, 14 * count)
+
+
+@needs_callbacks
+def test_a_callback_that_fails_leaves_a_usable_estimator(diabetes):
+    recorder = Recorder(fail=True)
+    model = regressor().set_callbacks(recorder)
+    with pytest.raises(RuntimeError, match="no"):
+        model.fit(*diabetes)
+    assert recorder.told[-1] == "teardown"
+    assert model.t_ == 14
+    assert np.isfinite(model.predict(diabetes[0])).all()
+    np.testing.assert_array_equal(
+        model.set_callbacks().fit(*diabetes).coef_, regressor().fit(*diabetes).coef_
+    )
+
+
+@needs_callbacks
+def test_callbacks_come_through_meta_estimators(diabetes):
+    X, y = diabetes
+    recorder = Recorder()
+    make_pipeline(StandardScaler(), regressor()).set_callbacks(recorder).fit(X, y)
+    assert recorder.told.count("epoch ends") == 5
+    recorder = Recorder()
+    GridSearchCV(regressor(), {"alpha": [1e-4, 1e-2]}, cv=2).set_callbacks(recorder).fit(X, y)
+    assert recorder.told.count("epoch ends") == (2 * 2 + 1) * 5
+
+
+@needs_callbacks
+def test_an_estimator_with_callbacks_is_pickled(diabetes):
+    monitor = ScoringMonitor(scoring="r2")
+    model = regressor().set_callbacks(monitor).fit(*diabetes)
+    restored = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(restored.predict(diabetes[0]), model.predict(diabetes[0]))
+    restored.fit(*diabetes)
+    assert len(restored._skl_callbacks[0].get_logs(select="all")) == 2
