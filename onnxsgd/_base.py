@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from numbers import Integral, Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_consistent_length
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from onnxsgd._callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd._fit import FitState, Observer, Recipe, fresh_generator, train
 from onnxsgd._inputs import check_X, n_rows
+from onnxsgd._inner import fitted, inner_routing
 from onnxsgd._learner import Learner, ModelOptions, TrainingData, make_learner, read_source
 from onnxsgd._probe import check_inputs, count_scores
 from onnxsgd._progress import Progress
@@ -143,6 +146,56 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         self._train(samples, None, 1, None)
         return self
 
+    def export_training_step(self, path: str | os.PathLike[str]) -> Path:
+        """Write the training step as a standard ONNX file, for training with any runtime, in any language.
+
+        One run of the graph is one update: forward pass, loss, backward pass, penalty, optimizer. Training
+        goes on from where this estimator is, and with the same batches gives the same losses.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file of the graph, which ends in ``.onnx``. Beside it come a manifest, which ends in ``.json``
+            and says what each input takes, with a formula for each number that changes from update to update,
+            and the present values of weights and states, in ``.bin``.
+
+        Returns
+        -------
+        pathlib.Path
+            The path of the manifest.
+
+        Raises
+        ------
+        ParameterError
+            If `path` ends in something else.
+        NotTrainableError
+            If the portable engine, which alone writes standard operators, cannot differentiate the graph.
+        UnsupportedError
+            If the graph holds operators that are not standard ones.
+
+        Notes
+        -----
+        Batches have `batch_size` rows. Weights go back into the graph of :meth:`to_onnx`, or into this
+        estimator with :meth:`set_weights`, under their names.
+        """
+        check_is_fitted(self)
+        from onnxsgd._export import export_step
+
+        recipe = self._make_recipe(frozenset(self._learner.weights) - self._learner.intercepts)
+        return export_step(
+            path, self._learner, recipe, self._make_loss(), self._n_outputs, self.batch_size, self._state
+        )
+
+    def get_metadata_routing(self) -> Any:
+        """Return how metadata are routed: to this estimator, and to the scikit-learn model inside it.
+
+        Returns
+        -------
+        MetadataRequest or MetadataRouter
+            See the user guide of scikit-learn, "Metadata Routing".
+        """
+        return inner_routing(self) if hasattr(self.model, "fit") else super().get_metadata_routing()
+
     # What the two estimators do differently.
 
     @abstractmethod
@@ -216,7 +269,9 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         sample_weight: np.ndarray | None,
     ) -> None:
         options = ModelOptions(self._task, self.output, self.head, self.trainable, self.engine)
-        learner = make_learner(source, TrainingData(X, y, sample_weight, checked), n_outputs, options)
+        if hasattr(source, "fit"):
+            source = fitted(source, X, y, sample_weight, self)
+        learner = make_learner(source, TrainingData(checked), n_outputs, options)
         self._score_graph = self._make_score_graph(learner)
         check_inputs(learner)
         features = learner.read(X, checked)
@@ -252,6 +307,8 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         checked = self._check_again(X_val)
         target, _ = self._read_target(y_val, True, None)
         features = self._learner.read(X_val, checked)
+        if len(target) != n_rows(features):
+            raise ParameterError(f"X_val has {n_rows(features)} samples and y_val has {len(target)}.")
         return Samples(features, target, np.ones(len(target)))
 
     def _train(

@@ -22,7 +22,7 @@ from onnxsgd.engine.step import CompiledStep, StepSpec, build_step
 from onnxsgd.graph.split import SplitGraph, split_frozen, undivided
 from onnxsgd.losses import Loss
 
-__all__ = ["Program", "make_program"]
+__all__ = ["Program", "make_program", "step_spec"]
 
 #: Up to this many multiplications a step, and from this many steps on, the loop inside the runtime pays.
 _SMALL_WORK, _MANY_STEPS = 20_000_000, 500
@@ -127,12 +127,19 @@ def make_program(
         split=parts,
         frozen=frozen,
         tail=InferenceGraph(parts.tail, learner.score, learner.weights, n_threads),
-        spec=StepSpec(
-            weights=learner.weights, penalised=recipe.penalised, loss=loss, optimizer=recipe.optimizer,
-            l1=recipe.penalty.l1 is not None, l2=recipe.penalty.l2 is not None,
-            average=recipe.average_from > 0, batch_size=batch_size, n_outputs=n_outputs, engine=engine,
-        ),
+        spec=step_spec(learner, recipe, loss, engine, n_outputs, batch_size),
         n_threads=n_threads,
+    )
+
+
+def step_spec(
+    learner: Learner, recipe: Recipe, loss: Loss, engine: str, n_outputs: int, batch_size: int
+) -> StepSpec:
+    """Return what the training step of a learner is made of."""
+    return StepSpec(
+        weights=learner.weights, penalised=recipe.penalised, loss=loss, optimizer=recipe.optimizer,
+        l1=recipe.penalty.l1 is not None, l2=recipe.penalty.l2 is not None,
+        average=recipe.average_from > 0, batch_size=batch_size, n_outputs=n_outputs, engine=engine,
     )  # fmt: skip
 
 

@@ -1,0 +1,85 @@
+"""Formulas read off Python functions of numbers: what they compute, as text that other languages read too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+__all__ = ["Formula", "read_formula", "to_text"]
+
+#: How functions of numpy are written; the operators are those that Python and JavaScript share.
+_OPERATORS = {np.add: "+", np.subtract: "-", np.multiply: "*", np.divide: "/", np.power: "**"}
+_FUNCTIONS = {
+    np.minimum: "min",
+    np.maximum: "max",
+    np.sqrt: "sqrt",
+    np.exp: "exp",
+    np.log: "log",
+    np.cos: "cos",
+}
+
+
+class Formula(NDArrayOperatorsMixin):
+    """A number that is not known yet: computing with it writes down what is computed.
+
+    It is made of names, numbers, ``+ - * / **``, parentheses, and the functions ``min``, ``max``, ``sqrt``,
+    ``exp``, ``log`` and ``cos``. A comparison, and with it a branch, raises TypeError: it has no formula.
+
+    Parameters
+    ----------
+    text : str
+        A name, a number, or something in parentheses.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __array_ufunc__(self, function: np.ufunc, method: str, *operands: Any, **options: Any) -> Any:
+        if method != "__call__" or options:
+            return NotImplemented
+        if function in _OPERATORS:
+            return Formula(f"({f' {_OPERATORS[function]} '.join(map(_as_operand, operands))})")
+        if function in _FUNCTIONS:
+            return Formula(f"{_FUNCTIONS[function]}({', '.join(map(to_text, operands))})")
+        return NotImplemented
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a formula is neither true nor false")
+
+
+def read_formula(function: Callable[..., Any], *names: str) -> str | None:
+    """Return what `function` computes of the numbers called `names`; None if that is no formula.
+
+    Examples
+    --------
+    >>> read_formula(lambda t: 0.5 / t**0.25, "t")
+    '0.5 / (t ** 0.25)'
+    """
+    try:
+        return to_text(function(*map(Formula, names)))
+    except Exception:
+        # Whatever a function of the user's does with something that is no number yet.
+        return None
+
+
+def to_text(value: Any) -> str:
+    """Return a formula, or a number, as text without parentheses around the whole."""
+    text = _as_operand(value)
+    return text[1:-1] if text.startswith("(") and _closes_at(text) == len(text) - 1 else text
+
+
+def _as_operand(value: Any) -> str:
+    return value.text if isinstance(value, Formula) else repr(float(value))
+
+
+def _closes_at(text: str) -> int:
+    """Return where the parenthesis that `text` starts with is closed."""
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return position
+    raise AssertionError(f"{text!r} is not balanced")
