@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from onnxsgd._callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd._fit import FitState, Observer, Recipe, fresh_generator, train
-from onnxsgd._inputs import check_X, n_rows
 from onnxsgd._inner import fitted, inner_routing
+from onnxsgd._inputs import check_X, n_rows
 from onnxsgd._learner import Learner, ModelOptions, TrainingData, make_learner, read_source
 from onnxsgd._probe import check_inputs, count_scores
 from onnxsgd._progress import Progress

@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from sklearn import get_config
-from sklearn.base import BaseEstimator, clone
-from sklearn.exceptions import NotFittedError
-from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing
-from sklearn.utils.metadata_routing import get_routing_for_object
-from sklearn.utils.validation import check_is_fitted, has_fit_parameter
+from sklearn.base import BaseEstimator
 
 from onnxsgd._inputs import Features, fills_gaps, read_features
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
@@ -56,21 +50,14 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a model is made for, or fitted on first.
+    """What a model is made for.
 
     Attributes
     ----------
-    X, y : objects
-        As the user gave them.
-    sample_weight : ndarray or None
-        Weights, if the user gave any.
     checked : object
         `X` from :func:`onnxsgd._inputs.check_X`.
     """
 
-    X: Any
-    y: Any
-    sample_weight: np.ndarray | None
     checked: Any
 
     @property
@@ -188,7 +175,7 @@ def make_learner(
     Parameters
     ----------
     source : estimator, ir.Model or None
-        What :func:`read_source` returned. An estimator that is not fitted yet is fitted on the data.
+        What :func:`read_source` returned; an estimator is fitted.
     data : TrainingData
         The training data.
     n_outputs : int
@@ -209,7 +196,7 @@ def make_learner(
     else:
         from onnxsgd.graph.convert import convert_estimator
 
-        scored = convert_estimator(_fitted(source, data), data.checked, options.task, options.output)
+        scored = convert_estimator(source, data.checked, options.task, options.output)
     cut = cut_at(scored.model, scored.score)
     if options.head is not None:
         learner = _transfer_learner(cut, n_outputs, options, data.row_shapes(cut.graph.inputs))
@@ -244,41 +231,6 @@ def _transfer_learner(
         model=graph, score_model=graph, link="own", classes=None, weights=weights,
         intercepts=_intercepts(graph, weights), linear=linear_parameters(graph),
     )  # fmt: skip
-
-
-def _fitted(estimator: Any, data: TrainingData) -> Any:
-    """Return `estimator` if it is fitted, else a clone of it fitted on the data.
-
-    Samples of weight zero are no samples; the other weights are given to an estimator that takes them.
-    """
-    try:
-        check_is_fitted(estimator)
-    except NotFittedError:
-        pass
-    else:
-        return estimator
-    X, y, weight = data.X, data.y, data.sample_weight
-    if weight is None:
-        return clone(estimator).fit(X, y)
-    kept = np.flatnonzero(weight)
-    if len(kept) < len(weight):
-        X, y, weight = _safe_indexing(X, kept), _safe_indexing(y, kept), weight[kept]
-    return clone(estimator).fit(X, y, **_weight_argument(estimator, weight))
-
-
-def _weight_argument(estimator: Any, weight: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the keyword argument by which `fit` takes weights, if there is one.
-
-    Without metadata routing, a pipeline takes them for its last step, under a name with a prefix.
-    """
-    if get_config()["enable_metadata_routing"]:
-        consumed = get_routing_for_object(estimator).consumes("fit", ["sample_weight"])
-        return dict.fromkeys(consumed, weight)
-    prefix = ""
-    while isinstance(estimator, Pipeline):
-        step, estimator = estimator.steps[-1]
-        prefix = f"{prefix}{step}__"
-    return {f"{prefix}sample_weight": weight} if has_fit_parameter(estimator, "sample_weight") else {}
 
 
 def _select(model: ir.Model, options: ModelOptions) -> tuple[str, ...]:

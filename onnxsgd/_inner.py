@@ -1,0 +1,61 @@
+"""The scikit-learn model inside an estimator: fitted if it is not, with weights if it takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn import get_config
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
+
+__all__ = ["fitted", "inner_routing"]
+
+
+def fitted(model: Any, X: Any, y: Any, sample_weight: np.ndarray | None, owner: Any) -> Any:
+    """Return `model` if it is fitted, else a clone of it fitted on the data.
+
+    Samples of weight zero are no samples; the other weights are given to a model that takes them.
+
+    Parameters
+    ----------
+    model : estimator
+        It is not changed.
+    X, y : objects
+        The training data, as the user gave them.
+    sample_weight : ndarray or None
+        Weights, if the user gave any.
+    owner : estimator
+        The estimator that holds `model`; it routes metadata.
+    """
+    try:
+        check_is_fitted(model)
+    except NotFittedError:
+        return _fit(clone(model), X, y, sample_weight, owner)
+    return model
+
+
+def _fit(model: Any, X: Any, y: Any, weight: np.ndarray | None, owner: Any) -> Any:
+    if weight is None:
+        return model.fit(X, y)
+    kept = np.flatnonzero(weight)
+    if len(kept) < len(weight):
+        X, y, weight = _safe_indexing(X, kept), _safe_indexing(y, kept), weight[kept]
+    if get_config()["enable_metadata_routing"]:
+        return model.fit(X, y, **process_routing(owner, "fit", sample_weight=weight).model.fit)
+    prefix, last = "", model
+    while isinstance(last, Pipeline):
+        step, last = last.steps[-1]
+        prefix = f"{prefix}{step}__"
+    takes_weights = has_fit_parameter(last, "sample_weight")
+    return model.fit(X, y, **({f"{prefix}sample_weight": weight} if takes_weights else {}))
+
+
+def inner_routing(owner: Any) -> MetadataRouter:
+    """Return how metadata go to an estimator and to the model inside, which is fitted in its ``fit``."""
+    mapping = MethodMapping().add(caller="fit", callee="fit").add(caller="partial_fit", callee="fit")
+    return MetadataRouter(owner=owner).add_self_request(owner).add(model=owner.model, method_mapping=mapping)
