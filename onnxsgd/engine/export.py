@@ -99,7 +99,8 @@ def write_training_step(
     step = build_step(model, spec)
     proto = onnx.load_from_string(step.model)
     _check_operators(proto)
-    values, tensors = _lay_out(step, training.tensors, _described(proto))
+    described = _described(proto)
+    values, tensors = _lay_out(step, training.tensors, described)
     manifest = {
         "format": "onnxsgd training step",
         "format_version": FORMAT_VERSION,
@@ -107,8 +108,8 @@ def write_training_step(
         "model": graph_file.name,
         "opsets": {entry.domain: entry.version for entry in proto.opset_import},
         "values": {"file": graph_file.with_suffix(".bin").name, "byte_order": "little"},
-        **_describe_data(step, spec, training, _described(proto)),
-        "numbers": _describe_numbers(step, spec, training),
+        **_describe_data(step, spec, training, described),
+        "numbers": _describe_numbers(step, spec, training, described),
         "tensors": tensors,
         "penalty": _describe_penalty(spec, training.penalty),
     }
@@ -196,7 +197,9 @@ def _describe_target(loss: Loss, n_outputs: int, classes: list[Any] | None) -> d
     return {"encoding": encoding, "high": 1, "low": low, "classes": classes}
 
 
-def _describe_numbers(step: CompiledStep, spec: StepSpec, training: Training) -> list[dict[str, Any]]:
+def _describe_numbers(
+    step: CompiledStep, spec: StepSpec, training: Training, described: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Describe the numbers of an update, each by what comes before it in the list, and by what it was."""
     t, eta = Formula("t"), Formula("eta")
     l1, l2 = training.penalty.l1 or 0.0, training.penalty.l2 or 0.0
@@ -218,7 +221,7 @@ def _describe_numbers(step: CompiledStep, spec: StepSpec, training: Training) ->
         if name == "eta":
             number["schedule"] = repr(training.schedule)
         if name in step.scalars:
-            number["input"] = step.scalars[name]
+            number |= {"input": step.scalars[name], **described[step.scalars[name]]}
         numbers.append(number)
     return numbers
 
