@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import onnx_ir as ir
 
@@ -13,7 +15,7 @@ __all__ = ["complete"]
 _OUTPUTS = {"Dropout": 2, "LayerNormalization": 3, "SoftmaxCrossEntropyLoss": 2}
 
 
-def complete(graph: ir.Graph, names: set[str]) -> None:
+def complete(graph: ir.Graph, sources: Collection[ir.Value], names: set[str]) -> None:
     """Complete the nodes of `graph`, in place.
 
     Precondition: :func:`~onnxsgd.gradient.registered.why_not` refuses no node. Result: the same values,
@@ -23,12 +25,14 @@ def complete(graph: ir.Graph, names: set[str]) -> None:
     - optional outputs that gradients are computed from are there;
     - LayerNormalization has a bias, Transpose a permutation, CastLike is a Cast, and a Cast to the type that
       its input has is an Identity: the builder would drop it;
-    - no node reads an input of the graph twice: the builder would define its gradient twice.
+    - no node reads one of `sources` twice: the builder would define its gradient twice.
 
     Parameters
     ----------
     graph : ir.Graph
         An isolated path.
+    sources : collection of ir.Value
+        The inputs that are differentiated for.
     names : set of str
         The names of its tensors, which is updated.
     """
@@ -42,7 +46,7 @@ def complete(graph: ir.Graph, names: set[str]) -> None:
         elif node.op_type == "Transpose" and "perm" not in node.attributes:
             rank = len(node.inputs[0].shape)  # type: ignore[union-attr, arg-type]
             node.attributes["perm"] = ir.AttrInt64s("perm", list(reversed(range(rank))))
-        _read_once(graph, node, names)
+        _read_once(graph, node, sources, names)
 
 
 def _add_outputs(node: ir.Node, names: set[str]) -> None:
@@ -81,8 +85,8 @@ def _fix_cast(node: ir.Node) -> None:
         node.attributes["to"] = ir.AttrInt64("to", target.dtype.value)
 
 
-def _read_once(graph: ir.Graph, node: ir.Node, names: set[str]) -> None:
-    for value in {value for value in node.inputs if value is not None and value.is_graph_input()}:
+def _read_once(graph: ir.Graph, node: ir.Node, sources: Collection[ir.Value], names: set[str]) -> None:
+    for value in {value for value in node.inputs if value is not None and value in sources}:
         positions = [index for index, other in enumerate(node.inputs) if other is value]
         if len(positions) < 2:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -13,7 +13,7 @@ from onnxsgd.gradient.path import Path, is_real
 from onnxsgd.gradient.shapes import named_dims
 from onnxsgd.graph.model import REAL_TYPES, unique_name
 
-__all__ = ["Isolated", "copy_nodes", "isolate"]
+__all__ = ["Isolated", "copy_node", "isolate"]
 
 #: Constants of other types than this go into the isolated graph with their value: shapes, axes, indices.
 _MAX_CONSTANT_SIZE = 4096
@@ -32,11 +32,14 @@ class Isolated:
         Inputs: what the path reads from outside. Outputs: every value of the path that a node of it
         makes, and the other outputs of nodes that return several real tensors.
     names : dict
-        For each value of the original graph that is there, its name in `model`.
+        For each value that a node of the path makes, or that is differentiated for, its name in `model`.
+    origins : dict
+        For each name in `model`, the value of the original graph that it stands for.
     """
 
     model: ir.Model
     names: dict[ir.Value, str]
+    origins: dict[str, ir.Value]
 
 
 def isolate(source: ir.Model, path: Path, marker: str) -> Isolated:
@@ -58,51 +61,91 @@ def isolate(source: ir.Model, path: Path, marker: str) -> Isolated:
     NotTrainableError
         If the type of a value is unknown.
     """
-    taken: set[str] = set()
-    values: dict[ir.Value, ir.Value] = {}
-    inputs: list[ir.Value] = []
-    constants: list[ir.Value] = []
-    made = {value for node in path.nodes for value in node.outputs}
-
-    def name_of(value: ir.Value) -> str:
-        return unique_name("renamed" if marker in str(value.name).lower() else str(value.name), taken)
-
-    for node in path.nodes:
-        for value in node.inputs:
-            if value is None or value in values or value in made:
-                continue
-            values[value] = copy = _copy_value(value, name_of(value), node)
-            (constants if copy.const_value is not None else inputs).append(copy)
-    for value in made:
-        if value.name:
-            values[value] = _copy_value(value, name_of(value), value.producer())
-    nodes = copy_nodes(path.nodes, values)
-    outputs = [values[value] for node in path.nodes for value in node.outputs if _is_yielded(value, path)]
-    opsets = {"": source.graph.opset_imports[""]}
-    graph = ir.Graph(inputs, outputs, nodes=nodes, initializers=constants, opset_imports=opsets, name="path")
-    complete(graph, taken)
-    model = ir.Model(graph, ir_version=_IR_VERSION)
-    return Isolated(model, {value: str(copy.name) for value, copy in values.items()})
+    return _Isolation(path, marker).run(source)
 
 
-def copy_nodes(nodes: Iterable[ir.Node], values: Mapping[ir.Value, ir.Value]) -> list[ir.Node]:
-    """Return copies of `nodes` that read and make the images of their values under `values`.
+class _Isolation:
+    def __init__(self, path: Path, marker: str) -> None:
+        self.path = path
+        self.marker = marker
+        self.names: set[str] = set()
+        #: The copies of what the path makes or is differentiated for.
+        self.values: dict[ir.Value, ir.Value] = {}
+        self.origins: dict[str, ir.Value] = {}
+        self.inputs: list[ir.Value] = []
+        self.constants: list[ir.Value] = []
 
-    Outputs without an image become absent outputs. The nodes have no subgraphs.
-    """
-    copies = []
-    for node in nodes:
-        copies.append(
-            ir.Node(
-                node.domain,
-                node.op_type,
-                [None if value is None else values[value] for value in node.inputs],
-                node.attributes.values(),
-                outputs=[values.get(value) or ir.Value(name="") for value in node.outputs],
-                name=node.name,
-            )
+    def run(self, source: ir.Model) -> Isolated:
+        nodes = self.path.nodes
+        made = [value for node in nodes for value in node.outputs if value.name]
+        for node in nodes:
+            for value in node.inputs:
+                if value in self.path.values and value not in made:
+                    self._add_source(value, node)
+        sources = list(self.inputs)
+        for value in made:
+            self.values[value] = self._copy(value, value.producer())
+        copies = [self._copy_node(node) for node in nodes]
+        outputs = [self.values[value] for value in made if _is_yielded(value, self.path)]
+        graph = ir.Graph(
+            self.inputs,
+            outputs,
+            nodes=copies,
+            initializers=self.constants,
+            opset_imports={"": source.graph.opset_imports[""]},
+            name="path",
         )
-    return copies
+        complete(graph, sources, self.names)
+        names = {value: str(copy.name) for value, copy in self.values.items()}
+        return Isolated(ir.Model(graph, ir_version=_IR_VERSION), names, self.origins)
+
+    def _add_source(self, value: ir.Value, node: ir.Node) -> None:
+        if value not in self.values:
+            self.values[value] = self._copy(value, node)
+            self.inputs.append(self.values[value])
+
+    def _copy_node(self, node: ir.Node) -> ir.Node:
+        return copy_node(
+            node,
+            [
+                None if value is None else self.values.get(value) or self._copy_frozen(value, node)
+                for value in node.inputs
+            ],
+            [self.values.get(value) or ir.Value(name="") for value in node.outputs],
+        )
+
+    def _copy_frozen(self, value: ir.Value, node: ir.Node) -> ir.Value:
+        """Return an input or a constant that stands for `value` where this node reads it, and nowhere else.
+
+        Some gradients come with those of frozen inputs: a second reading would define these a second time.
+        """
+        copy = self._copy(value, node)
+        constant = ir.convenience.get_const_tensor(value)
+        if constant is None or constant.size > _MAX_CONSTANT_SIZE or value.dtype in REAL_TYPES:
+            self.inputs.append(copy)
+        else:
+            copy.const_value = ir.Tensor(constant.numpy(), name=copy.name)
+            self.constants.append(copy)
+        return copy
+
+    def _copy(self, value: ir.Value, node: ir.Node | None) -> ir.Value:
+        if value.dtype is None:
+            where = "" if node is None else f" (operator {node.op_type!r}, node {node.name!r})"
+            raise NotTrainableError(
+                f"The type of the tensor {value.name!r}{where} is unknown and cannot be inferred: declare it "
+                f"in the graph's value_info."
+            )
+        base = "renamed" if self.marker in str(value.name).lower() else str(value.name)
+        name = unique_name(base, self.names)
+        self.origins[name] = value
+        return ir.Value(name=name, type=ir.TensorType(value.dtype), shape=named_dims(value.shape, base))
+
+
+def copy_node(node: ir.Node, inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value]) -> ir.Node:
+    """Return a copy of `node`, which has no subgraphs, with other inputs and outputs."""
+    return ir.Node(
+        node.domain, node.op_type, inputs, node.attributes.values(), outputs=outputs, name=node.name
+    )
 
 
 def _is_yielded(value: ir.Value, path: Path) -> bool:
@@ -114,21 +157,4 @@ def _is_yielded(value: ir.Value, path: Path) -> bool:
     producer = value.producer()
     return bool(value.name) and (
         value in path.values or (producer is not None and producer.op_type == "Split" and is_real(value))
-    )
-
-
-def _copy_value(value: ir.Value, name: str, node: ir.Node | None) -> ir.Value:
-    if value.dtype is None:
-        where = "" if node is None else f" (operator {node.op_type!r}, node {node.name!r})"
-        raise NotTrainableError(
-            f"The type of the tensor {value.name!r}{where} is unknown and cannot be inferred: "
-            f"declare it in the graph's value_info."
-        )
-    constant = ir.convenience.get_const_tensor(value)
-    small = constant is not None and constant.size <= _MAX_CONSTANT_SIZE and value.dtype not in REAL_TYPES
-    return ir.Value(
-        name=name,
-        type=ir.TensorType(value.dtype),
-        shape=named_dims(value.shape, name),
-        const_value=ir.Tensor(constant.numpy(), name=name) if constant is not None and small else None,
     )

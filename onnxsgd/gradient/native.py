@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from onnxsgd.exceptions import EngineError
-from onnxsgd.gradient.isolate import Isolated, copy_nodes, isolate
+from onnxsgd.gradient.isolate import Isolated, copy_node, isolate
 from onnxsgd.gradient.orttraining import NativeGradient, build_gradient_model, check_path
 from onnxsgd.gradient.path import find_path
 from onnxsgd.gradient.registered import passes_gradient
@@ -128,7 +128,7 @@ class _Backward:
         self.graph = ir.from_proto(native.model).graph
         built = {str(value.name): value for value in _values(self.graph)}
         #: The values here that stand for values of the other graph.
-        self.images = {built[name]: value for value, name in isolated.names.items() if name in built}
+        self.images = {built[name]: value for name, value in isolated.origins.items() if name in built}
         for original in _values(isolated.model.graph):
             # what is known here, the builder has not written down again
             for name in (original.name, f"{original.name}{_SUFFIX}"):
@@ -160,11 +160,12 @@ class _Backward:
                 if value.name or value.uses() or value.is_graph_output():
                     name = unique_name(value.name or f"{node.op_type}{_SUFFIX}", names)
                     images[value] = ir.Value(name=name, type=value.type, shape=value.shape)
-        copies = copy_nodes(nodes, images)
         taken = {str(node.name) for node in graph}
-        for node in copies:
-            node.name = unique_name(node.name or node.op_type, taken)
-        graph.extend(copies)
+        for node in nodes:
+            inputs = [None if value is None else images[value] for value in node.inputs]
+            copy = copy_node(node, inputs, [images.get(value) or ir.Value(name="") for value in node.outputs])
+            copy.name = unique_name(node.name or node.op_type, taken)
+            graph.append(copy)
         return {source: images[value] for source, value in zip(self.sources, self.graph.outputs, strict=True)}
 
     def _remove_yield(self, seeds: Mapping[str, ir.Value]) -> None:

@@ -71,6 +71,9 @@ CASES = {
     "Clip above": Case("Y = Clip(X, , b)", {"X": X}, {"b": 0.5}),
     "Concat": Case("Y = Concat<axis=1>(X, W)", {"X": X, "W": ("N", 2)}),
     "Concat one tensor twice": Case("Y = Concat<axis=-1>(X, W, X)", {"X": X, "W": ("N", 2)}),
+    "Concat twice": Case(
+        "A = Concat<axis=1>(X, W)\n B = Concat<axis=1>(W, X)\n Y = Mul(A, B)", {"X": X, "W": ("N", 2)}
+    ),
     "Concat sizes only known at run time": Case(
         "Z = Reshape(X, s)\n Y = Concat<axis=0>(Z, W)", {"X": X, "W": ("M", 2)}, {"s": ints(-1, 2)}
     ),
@@ -492,6 +495,25 @@ def test_dropout_scales_what_it_keeps(parse, execute):
     # the same elements, twice as large, forward and backward
     assert set(np.unique(found["Y"])) == {0.0, 2.0}
     np.testing.assert_array_equal(found["X_grad"], 3 * found["Y"])
+
+
+def test_a_frozen_tensor_may_be_read_any_number_of_times(parse, differences, execute):
+    # some gradients come with those of frozen operands, which the builder then defines twice
+    text = """g (real[N, 2] X, real[N, 2] Z, real[2] s, real[2] b) => (real[N, 6] Y) {
+        A = LayerNormalization(X, s, b)
+        B = Mul(A, X)
+        C = LayerNormalization(B, s, b)
+        D = Concat<axis=1>(C, Z, Z)
+        E = Concat<axis=1>(Z, X, C)
+        Y = Mul(D, E)
+    }"""
+    rng = np.random.default_rng(0)
+    feeds = {"X": rng.normal(size=(3, 2)), "Z": rng.normal(size=(3, 2)), "s": np.ones(2), "b": np.ones(2)}
+    seed = rng.normal(size=(3, 6))
+    both = forward_backward_model(ir.from_proto(parse(text, real="double")), (), ["X"])
+    found = execute(ir.to_proto(both), {**feeds, "Y_grad": seed})
+    (expected,) = differences(parse(text, real="double"), feeds, [seed], ["X"])
+    np.testing.assert_allclose(found["X_grad"], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture
