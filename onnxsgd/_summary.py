@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import reprlib
 from collections import Counter
 from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-__all__ = ["ModelSummary", "summarize"]
+__all__ = ["ModelSummary", "show_in_full", "summarize"]
 
 #: Operators and inputs beyond this many are counted, not listed.
 _LISTED = 4
@@ -36,6 +38,17 @@ def summarize(model: Any) -> Any:
             return ModelSummary(f"<{len(model):,} bytes>")
         return ModelSummary(_describe(parsed))
     return model
+
+
+def show_in_full(params: Any, summary: ModelSummary) -> Any:
+    """Let scikit-learn's table of parameters, a ``ParamsDict``, show all of a summary, not its ends only.
+
+    The table cuts everything to thirty characters, and has no way to ask for more (scikit-learn 1.9).
+    """
+    cut, full = html.escape(reprlib.repr(summary)), html.escape(repr(summary))
+    table = params._repr_html_inner()
+    params._html_repr = lambda: table.replace(cut, full)
+    return params
 
 
 def _describe(model: onnx.ModelProto) -> str:

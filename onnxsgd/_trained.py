@@ -16,7 +16,7 @@ from onnxsgd._fit import FitState
 from onnxsgd._inputs import check_X
 from onnxsgd._learner import Learner
 from onnxsgd._persistence import pack, unpack
-from onnxsgd._summary import summarize
+from onnxsgd._summary import show_in_full, summarize
 from onnxsgd.engine.inference import InferenceGraph
 from onnxsgd.engine.update import AVERAGE, WEIGHT
 from onnxsgd.exceptions import ParameterError
@@ -47,7 +47,9 @@ class TrainedModel(BaseEstimator):
         return BaseEstimator.__repr__(self._with_summary(), N_CHAR_MAX)
 
     def _get_params_html(self, *args: Any, **kwargs: Any) -> Any:
-        return BaseEstimator._get_params_html(self._with_summary(), *args, **kwargs)
+        shown = self._with_summary()
+        params = BaseEstimator._get_params_html(shown, *args, **kwargs)
+        return show_in_full(params, shown.model) if shown.model is not self.model else params
 
     def _with_summary(self) -> Self:
         """Return a copy that shows a line for a graph of megabytes."""
