@@ -46,20 +46,19 @@ class TrainingStep:
         """Make one update for each batch of the samples, taken in the given order; return the mean loss."""
         size = self.manifest["batch_size"]
         if sample_weight is None:
-            sample_weight = np.ones(len(order))
-        losses, totals = [], []
+            sample_weight = np.ones(len(target))
+        total = 0.0
         for start in range(0, len(order), size):
             rows = order[start : start + size]
             weight = np.zeros(size)
             weight[: len(rows)] = sample_weight[rows]
             rows = np.resize(rows, size)  # a short batch is filled up with rows that do not count
             batch = {name: array[rows] for name, array in features.items()}
-            losses.append(self.update(batch, target[rows], weight))
-            totals.append(weight.sum())
-        return float(np.dot(losses, totals) / np.sum(totals))
+            total += self.update(batch, target[rows], weight)
+        return total / sample_weight[order].sum()
 
     def update(self, batch, target, weight):
-        """Make one update; return the loss of the batch before it."""
+        """Make one update; return the weighted sum of the losses of the batch before it."""
         manifest = self.manifest
         for number in manifest["numbers"]:
             self.numbers[number["name"]] = _evaluate(number["formula"], self.numbers)
@@ -77,7 +76,8 @@ class TrainingStep:
         outputs = self.session.run(self.outputs, {**feeds, **self.tensors})
         outputs = dict(zip(self.outputs, outputs, strict=True))
         self.tensors = {tensor["input"]: outputs[tensor["output"]] for tensor in manifest["tensors"]}
-        return float(outputs[manifest["loss"]["output"]][0, 0])
+        loss = float(outputs[manifest["loss"]["output"]][0, 0])
+        return loss * weight.sum() / known["sample_weight"].sum()
 
     def penalty(self):
         """Return the penalty on the present weights."""

@@ -57,11 +57,12 @@ class TrainingStep {
       const count = Math.min(size, labels.length - start);
       const rows = Array.from({ length: size }, (_, i) => start + (i % count));
       const weights = rows.map((_, i) => (i < count ? 1 : 0));
-      sum += count * (await this.update(X, nFeatures, labels, rows, weights));
+      sum += await this.update(X, nFeatures, labels, rows, weights);
     }
     return sum / labels.length;
   }
 
+  // One update; the weighted sum of the losses of the batch before it.
   async update(X, nFeatures, labels, rows, weights) {
     const { features, target, sample_weight, gradient_weight, numbers, tensors, loss } = this.manifest;
     for (const [name, formula] of this.formulas) this.numbers[name] = formula(this.numbers);
@@ -80,7 +81,7 @@ class TrainingStep {
     }
     const outputs = await this.session.run(feeds);
     for (const { input, output } of tensors) this.tensors[input] = outputs[output];
-    return outputs[loss.output].data[0];
+    return (outputs[loss.output].data[0] * total) / sample.reduce((a, b) => a + b);
   }
 
   penalty() {
