@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -145,10 +146,9 @@ def test_runs_without_this_package(example, tmp_path):
     """The example, given its files, imports nothing of onnxsgd."""
     example.make_files(tmp_path)
     script = (
-        "import runpy, sys; sys.modules['onnxsgd'] = None;"
-        f"sys.argv = ['train', {str(tmp_path)!r}]; runpy.run_path(sys.argv.pop(0) and {example.__file__!r},"
-        " run_name='__main__')"
-    ).replace("sys.argv.pop(0) and ", "")
+        f"import runpy, sys; sys.modules['onnxsgd'] = None; sys.argv = ['train', {str(tmp_path)!r}];"
+        f"runpy.run_path({example.__file__!r}, run_name='__main__')"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "the same losses" in done.stdout
@@ -202,17 +202,18 @@ def test_node_gets_the_same_losses(tmp_path):
     """The digits classifier of the example goes on learning from Node."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not installed")
+    # the runtime unpacks to hundreds of megabytes: once, not once a run
+    folder = Path(tempfile.gettempdir(), "onnxsgd-node")
+    folder.mkdir(exist_ok=True)
     for name in ("package.json", ".npmrc", "train.mjs"):
-        shutil.copy(_EXAMPLES / "node" / name, tmp_path)
+        shutil.copy(_EXAMPLES / "node" / name, folder)
     install = ["npm", "install", "--no-package-lock", "--loglevel=error"]
-    installed = subprocess.run(
-        install, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
-    )
+    installed = subprocess.run(install, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     if installed.returncode != 0:
         pytest.skip(f"npm cannot install onnxruntime-node: {installed.stderr.strip()[-200:]}")
-    export = [sys.executable, str(_EXAMPLES / "node" / "export_digits.py"), str(tmp_path / "files")]
+    export = [sys.executable, str(_EXAMPLES / "node" / "export_digits.py"), str(tmp_path)]
     subprocess.run(export, check=True, capture_output=True)
-    train = ["node", "train.mjs", "files"]
-    done = subprocess.run(train, cwd=tmp_path, capture_output=True, text=True, check=False)
+    train = ["node", "train.mjs", str(tmp_path)]
+    done = subprocess.run(train, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "the same losses" in done.stdout
