@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+from onnxsgd.gradient.orttraining import is_available
+
 
 def _load(name: str) -> ModuleType:
     """Import a module of this folder, which is no package."""
@@ -22,3 +24,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "sklearn_case" in metafunc.fixturenames:
         cases = (sys.modules.get("sklearn_cases") or _load("sklearn_cases")).CASES
         metafunc.parametrize("sklearn_case", cases, ids=[case.name for case in cases])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs the training edition of onnxruntime where another one is installed."""
+    if is_available():
+        return
+    skip = pytest.mark.skip(reason="needs onnxruntime-training, and another onnxruntime is installed")
+    for item in items:
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        asked_for = any(isinstance(value, str) and value == "onnxruntime-training" for value in parameters)
+        if asked_for or item.get_closest_marker("native"):
+            item.add_marker(skip)
