@@ -277,7 +277,6 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         features = learner.read(X, checked)
         self._n_outputs = count_scores(self._score_graph, learner, features)
         self._learner = self._accept_learner(learner, target, self._n_outputs)
-        self.engine_ = self._engine_in_use()
 
     def _engine_in_use(self) -> str:
         from onnxsgd.gradient.engines import resolve_engine
@@ -321,6 +320,8 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
     ) -> None:
         from onnxsgd._program import make_program
 
+        # at each call: an estimator may have come from a machine with another runtime
+        self.engine_ = self._engine_in_use()
         samples = samples.weighted_by(self._extra_weight(samples.target)).without_zeros()
         learner = self._learner
         recipe = self._make_recipe(frozenset(learner.weights) - learner.intercepts)
