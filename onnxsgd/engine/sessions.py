@@ -60,9 +60,20 @@ def resolve_threads(n_threads: int | None, work: int) -> int:
 
 
 def make_session(model: bytes, n_threads: int) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` on the CPU."""
-    import onnxruntime
+    """Return an ``onnxruntime.InferenceSession`` on the CPU.
 
+    Raises
+    ------
+    MissingRuntimeError
+        If there is no onnxruntime.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingRuntimeError(
+            "No onnxruntime is installed: pip install onnxruntime-training-cpu==1.19.2 (Python < 3.13), or "
+            "pip install onnxruntime; only one package of that family can be installed at a time."
+        ) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = n_threads
     options.inter_op_num_threads = 1

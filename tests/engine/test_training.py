@@ -1,5 +1,7 @@
 """The compiled step, the loop over batches, and the buffers between them."""
 
+import sys
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -14,6 +16,7 @@ from onnxsgd.engine.runner import StepRunner, make_buffers
 from onnxsgd.engine.sessions import make_session, resolve_threads
 from onnxsgd.engine.step import StepSpec, build_step
 from onnxsgd.engine.update import WEIGHT
+from onnxsgd.exceptions import MissingRuntimeError
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.losses import CrossEntropy, SquaredError
 from onnxsgd.optimizers import SGD, Adam
@@ -264,6 +267,12 @@ def test_threads_follow_the_work_and_the_limit_of_joblib(monkeypatch):
     assert resolve_threads(None, 10**9) == 8
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert resolve_threads(None, 10**9) == 2
+
+
+def test_no_runtime_at_all_is_explained(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingRuntimeError, match="pip install onnxruntime-training-cpu==1.19.2"):
+        make_session(b"", 1)
 
 
 def test_static_shapes_everywhere(model):
