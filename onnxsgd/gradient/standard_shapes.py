@@ -29,6 +29,7 @@ __all__ = [
     "replace_reshape",
     "replace_scale",
     "replace_split_training",
+    "replace_where",
 ]
 
 
@@ -94,6 +95,22 @@ def replace_expand(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     result = w.op("Expand", x, w.ints(known))
     result.type, result.shape = x.type, shape
     return [result]
+
+
+def replace_where(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
+    """The same with a scalar for a zero of shape [1], which would give a scalar a dimension."""
+    condition, *chosen = present_inputs(node)
+    if not any(_is_single(value) for value in chosen):
+        return None
+    like = next(value for value in chosen if not _is_single(value))
+    chosen = [w.number(0, like) if _is_single(value) else value for value in chosen]
+    return [w.op("Where", condition, *chosen, like=node.outputs[0])]
+
+
+def _is_single(value: ir.Value) -> bool:
+    """Return whether `value` is a constant of shape [1], as the builder writes zeros."""
+    tensor = value.const_value
+    return value.is_initializer() and tensor is not None and list(tensor.shape) == [1]
 
 
 def replace_scale(w: Writer, node: ir.Node) -> Sequence[ir.Value]:

@@ -26,6 +26,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("", "Identity"): shapes.identity,
     ("", "ReduceSum"): shapes.replace_reduce_sum,
     ("", "Reshape"): shapes.replace_reshape,
+    ("", "Where"): shapes.replace_where,
     (_MICROSOFT, "BroadcastGradientArgs"): shapes.replace_broadcast_gradient_args,
     (_MICROSOFT, "DivGrad"): operators.replace_div_grad,
     (_MICROSOFT, "FusedMatMul"): operators.replace_fused_matmul,

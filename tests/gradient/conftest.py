@@ -72,9 +72,11 @@ def differences():
 def execute():
     """Return a function that runs a model by onnxruntime and returns its outputs by name."""
 
-    def run(model, feeds):
+    def run(model, feeds, optimize=True):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
+        if not optimize:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 3
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]

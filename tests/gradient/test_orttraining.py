@@ -13,7 +13,8 @@ from onnx import numpy_helper
 from onnxsgd.exceptions import EngineError, GraphError, MissingRuntimeError, NotTrainableError
 from onnxsgd.gradient import orttraining
 from onnxsgd.gradient.forward_backward import forward_backward_model
-from onnxsgd.gradient.registered import DIFFERENTIABLE, REFUSALS
+from onnxsgd.gradient.refusals import REFUSALS
+from onnxsgd.gradient.registered import DIFFERENTIABLE
 
 #: The size that a named dimension has when a case is run.
 SIZES = {"N": 3, "M": 2}
@@ -234,6 +235,11 @@ CASES = {
     "Trilu": Case("Y = Trilu<upper=0>(X, k)", {"X": (4, 4)}, {"k": np.array(1)}, (14, 18, 21)),
     "Unsqueeze": Case("Y = Unsqueeze(X, a)", {"X": X}, {"a": ints(1)}),
     "Where": Case("Y = Where(c, X, W)", {"X": X, "W": X}, {"c": np.array([True, False, True, True])}),
+    "Where a scalar": Case(
+        "Z = ReduceSum<keepdims=0>(X)\n V = Where(c, Z, w)\n Y = Mul(V, V)",
+        {"X": X},
+        {"w": 0.5, "c": np.array(True)},
+    ),
     "Where constant": Case(
         "Y = Where(c, X, w)", {"X": X}, {"w": 0.5, "c": np.array([True, False, True, True])}
     ),
