@@ -98,7 +98,7 @@ def replace_expand(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
 
 
 def replace_where(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """The same with a scalar for a zero of shape [1], which would give a scalar a dimension."""
+    """Write a scalar for a zero of shape [1], which would give a scalar a dimension."""
     condition, *chosen = present_inputs(node)
     if not any(_is_single(value) for value in chosen):
         return None
