@@ -102,12 +102,11 @@ def _reached(lowered: ir.Model) -> set[str]:
 
 
 def _default_weights(model: ir.Model, lowered: ir.Model) -> list[str]:
-    original = {str(value.name) for value in real_initializers(model.graph)}
-    found = real_initializers(lowered.graph)
+    original = [str(value.name) for value in real_initializers(model.graph)]
+    found = {str(value.name): value for value in real_initializers(lowered.graph)}
     if not original:
-        return [str(value.name) for value in found if find_role(value).kind is not None]
-    kept = [value for value in found if value.name in original and FROZEN not in value.metadata_props]
-    return [str(value.name) for value in kept]
+        return [name for name, value in found.items() if find_role(value).kind is not None]
+    return [name for name in original if name in found and FROZEN not in found[name].metadata_props]
 
 
 def _check(

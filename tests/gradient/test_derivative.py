@@ -532,3 +532,14 @@ def test_known_shapes_leave_no_plumbing(network):
         "ReduceSum",
         "SoftmaxGrad_13",
     }
+
+
+def test_weights_keep_the_order_of_the_graph_where_operators_are_rewritten(parse):
+    # lowering makes new initializers, in an order of its own
+    text = """g (real[N, 3] X) => (real[N, 3] Y)
+        <real[3] c = {1, 2, 3}, real[3, 3] B = {1, 0, 0, 0, 1, 0, 0, 0, 1}, real[3] a = {1, 2, 3}> {
+        S = Softplus(X)
+        Z = Sum(S, a, c)
+        Y = MatMul(Z, B)
+    }"""
+    assert names(onnx_derivative(parse(text), inputs=[]).graph.output) == ["c_grad", "B_grad", "a_grad"]
