@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -11,9 +12,11 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from onnxsgd._base import BaseOnnxSGD, learns_in_parts
+from onnxsgd._converter import register_classifier
 from onnxsgd._labelling import Labelling, OneLabel, SeveralLabels
 from onnxsgd._learner import Learner
 from onnxsgd._targets import check_labels
+from onnxsgd._when_imported import when_imported
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.losses import CLASSIFICATION_LOSSES, CrossEntropy, Loss, make_loss
@@ -466,7 +469,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             finished.graph.outputs[:] = [finished.graph.outputs[1]]
         return finished
 
-    def _labelled_graph(self, label: str, second: str) -> Any:
-        """Return the graph with labels and probabilities of our own, under these names."""
-        graph = self._learner.with_weights(self._weights(), score_only=True)
-        return self._labelling.finish(graph, self._make_loss().probabilities, (label, second))
+    def _labelled_graph(self, label: str, second: str, *, raw_scores: bool = False) -> Any:
+        """Return the graph with labels, and probabilities or scores, of our own, under these names."""
+        kind = None if raw_scores else self._make_loss().probabilities
+        return self._labelling.finish(self._score_model_now(), kind, (label, second))
+
+
+when_imported("skl2onnx", partial(register_classifier, OnnxSGDClassifier))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -11,8 +12,10 @@ from sklearn.model_selection import ShuffleSplit
 from sklearn.utils._param_validation import StrOptions
 
 from onnxsgd._base import BaseOnnxSGD, learns_in_parts
+from onnxsgd._converter import register_regressor
 from onnxsgd._learner import Learner
 from onnxsgd._targets import check_real_target
+from onnxsgd._when_imported import when_imported
 from onnxsgd.exceptions import GraphError
 from onnxsgd.losses import REGRESSION_LOSSES, Loss, make_loss
 
@@ -305,3 +308,6 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     def _linear_attributes(self) -> tuple[np.ndarray, np.ndarray]:
         coef, intercept = super()._linear_attributes()
         return (coef.ravel(), intercept) if self._y_is_vector else (coef, intercept)
+
+
+when_imported("skl2onnx", partial(register_regressor, OnnxSGDRegressor))

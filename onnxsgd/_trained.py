@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -144,6 +145,10 @@ class TrainedModel(BaseEstimator):
         stopped = copy(self)
         stopped._state = fixed
         return {"_state": fixed, "n_iter_": len(fixed.loss_curve), **stopped._learned_attributes()}
+
+    def _score_model_now(self) -> ir.Model:
+        """Return the graph of raw scores with the present weights."""
+        return self._learner.with_weights(self._weights(), score_only=True)
 
     def _publish(self) -> None:
         """Set the learned attributes."""

@@ -112,14 +112,14 @@ def _half(op: Any, score: ir.Value) -> ir.Value:
     return op.Mul(op.Add(op.Min(op.Max(score, -1.0), 1.0), 1.0), 0.5)
 
 
-def _complete(op: Any, probability: ir.Value, single: bool) -> ir.Value:
+def _complete(op: Any, probability: ir.Value, single: bool, dtype: ir.DataType) -> ir.Value:
     """Turn one probability for each output into a distribution over the classes."""
     if single:
         return op.Concat(op.Sub(1.0, probability), probability, axis=1)
-    total = op.ReduceSum(probability, [1], keepdims=1)
-    nothing = op.CastLike(op.Equal(total, 0.0), probability)
     # A row of zeros becomes the uniform distribution, as in scikit-learn.
-    return op.Div(op.Add(probability, nothing), op.ReduceSum(op.Add(probability, nothing), [1], keepdims=1))
+    nothing = op.Cast(op.Equal(op.ReduceSum(probability, [1], keepdims=1), 0.0), to=dtype)
+    filled = op.Add(probability, nothing)
+    return op.Div(filled, op.ReduceSum(filled, [1], keepdims=1))
 
 
 #: Each score by itself.
@@ -131,7 +131,7 @@ _ONE_BY_ONE = {
 #: A distribution over the classes.
 _PROBABILITIES = {
     None: lambda op, score, single: op.Identity(score),
-    "sigmoid": lambda op, score, single: _complete(op, op.Sigmoid(score), single),
+    "sigmoid": lambda op, score, single: _complete(op, op.Sigmoid(score), single, score.dtype),
     "softmax": lambda op, score, single: op.Softmax(score, axis=-1),
-    "modified_huber": lambda op, score, single: _complete(op, _half(op, score), single),
+    "modified_huber": lambda op, score, single: _complete(op, _half(op, score), single, score.dtype),
 }

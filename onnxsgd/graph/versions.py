@@ -7,7 +7,7 @@ from onnx import defs, version_converter
 
 from onnxsgd.exceptions import UnsupportedError
 
-__all__ = ["IR_RANGE", "OPSET_RANGES", "bring_into_range"]
+__all__ = ["IR_RANGE", "OPSET_RANGES", "bring_into_range", "in_opset"]
 
 #: What the oldest supported runtime, onnxruntime-training 1.19.2, reads, and what is tested here.
 OPSET_RANGES = {"": (13, 21), "ai.onnx.ml": (1, 5)}
@@ -45,13 +45,37 @@ def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
     result.ir_version = min(max(result.ir_version, IR_RANGE[0]), IR_RANGE[1])
     versions = {entry.domain: entry.version for entry in result.opset_import}
     if versions[""] < OPSET_RANGES[""][0]:
-        return _upgrade(result, versions[""])
+        return _convert(result, _UPGRADE_TO, f"at least {OPSET_RANGES[''][0]}")
     for entry in result.opset_import:
         newest = OPSET_RANGES.get(entry.domain, (0, entry.version))[1]
         if entry.version > newest:
             _check_same_meaning(result.graph, entry.domain, entry.version, newest)
             entry.version = newest
     return result
+
+
+def in_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """Return `model` with nodes that mean in opset `version` what they mean now.
+
+    Parameters
+    ----------
+    model : ModelProto
+        It is not changed, and returned as it is where nothing needs to be converted.
+    version : int
+        A version of the standard operators.
+
+    Raises
+    ------
+    UnsupportedError
+        A node cannot be converted.
+    """
+    present = next(entry.version for entry in model.opset_import if entry.domain == "")
+    newer, older = max(present, version), min(present, version)
+    try:
+        _check_same_meaning(model.graph, "", newer, older)
+    except UnsupportedError:
+        return _convert(model, version, f"opset {version}")
+    return model
 
 
 def _merge_imports(model: onnx.ModelProto) -> None:
@@ -67,14 +91,14 @@ def _merge_imports(model: onnx.ModelProto) -> None:
     )
 
 
-def _upgrade(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+def _convert(model: onnx.ModelProto, version: int, needed: str) -> onnx.ModelProto:
     try:
-        return version_converter.convert_version(model, _UPGRADE_TO)
+        return version_converter.convert_version(model, version)
     except Exception as error:
         # the converter raises RuntimeError and others for an operator that it has no adapter for
+        present = next(entry.version for entry in model.opset_import if entry.domain == "")
         raise UnsupportedError(
-            f"The model imports opset {version}, at least {OPSET_RANGES[''][0]} is needed, and it cannot be "
-            f"converted ({error})."
+            f"The model imports opset {present}, {needed} is needed, and it cannot be converted ({error})."
         ) from error
 
 
