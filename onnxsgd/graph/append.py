@@ -9,25 +9,18 @@ from typing import Any
 import onnx_ir as ir
 from onnxscript import GraphBuilder
 
-from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.model import FROZEN, REAL_TYPES, graph_names, unique_name
 
-__all__ = ["appending"]
+__all__ = ["appending", "blank", "take_constants"]
 
 
 @contextmanager
 def appending(graph: ir.Graph) -> Iterator[Any]:
-    """Give a builder of operators whose nodes are at the end of `graph` when the block ends.
-
-    The builder itself numbers names without a look at those that are taken, so it works on a graph of its
-    own first.
-    """
-    scratch = ir.Graph([], [], nodes=[], opset_imports=dict(graph.opset_imports), name="scratch")
-    yield GraphBuilder(scratch).op
+    """Give a builder of operators whose nodes are at the end of `graph` when the block ends."""
+    scratch, op = blank(graph)
+    yield op
     names = graph_names(graph)
-    for name in list(scratch.initializers):
-        value = scratch.initializers.pop(name)
-        value.name = unique_name(name, names)
-        graph.register_initializer(value)
+    take_constants(scratch, graph, names)
     nodes = list(scratch)
     scratch.remove(nodes)
     taken = {str(node.name) for node in graph.all_nodes()}
@@ -37,3 +30,22 @@ def appending(graph: ir.Graph) -> Iterator[Any]:
         for value in node.outputs:
             value.name = unique_name(str(value.name or node.op_type), names)
     graph.extend(nodes)
+
+
+def blank(graph: ir.Graph) -> tuple[ir.Graph, Any]:
+    """Return a graph to write on, and its builder.
+
+    On `graph` itself the builder would use names that are there already: it numbers them without a look.
+    """
+    scratch = ir.Graph([], [], nodes=[], opset_imports=dict(graph.opset_imports), name="scratch")
+    return scratch, GraphBuilder(scratch).op
+
+
+def take_constants(scratch: ir.Graph, graph: ir.Graph, names: set[str]) -> None:
+    """Take the initializers off `scratch` to `graph`; those the builder made of numbers are no parameters."""
+    for name in list(scratch.initializers):
+        value = scratch.initializers.pop(name)
+        if name.startswith("const_") and value.dtype in REAL_TYPES:
+            value.metadata_props.setdefault(FROZEN, "constant of a formula")
+        value.name = unique_name(name, names)
+        graph.register_initializer(value)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript import GraphBuilder
 
+from onnxsgd.graph.append import appending, blank, take_constants
 from onnxsgd.graph.model import FROZEN, graph_names, unique_name
 
 __all__ = [
@@ -125,12 +125,9 @@ def rank(value: ir.Value) -> int | None:
 
 def extend(graph: ir.Graph, name: str, write: Callable[[Writer], ir.Value]) -> ir.Value:
     """Add what `write` writes to the end of `graph`; return its result, under a free name like `name`."""
-    names = graph_names(graph)
-    scratch, writer = _blank(graph)
-    result = write(writer)
-    nodes = list(scratch)
-    _move(scratch, nodes, graph, {result: unique_name(name, names)}, name, names)
-    graph.extend(nodes)
+    with appending(graph) as op:
+        result = write(Writer(op, graph.opset_imports[""]))
+        result.name = name
     return result
 
 
@@ -157,9 +154,8 @@ def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[
 
 
 def _blank(graph: ir.Graph) -> tuple[ir.Graph, Writer]:
-    """Return a graph to write on: on `graph` itself, the builder would use names that are there already."""
-    scratch = ir.Graph([], [], nodes=[], opset_imports=dict(graph.opset_imports), name="scratch")
-    return scratch, Writer(GraphBuilder(scratch).op, scratch.opset_imports[""])
+    scratch, op = blank(graph)
+    return scratch, Writer(op, scratch.opset_imports[""])
 
 
 def _move(
@@ -177,7 +173,4 @@ def _move(
         for value in node.outputs:
             value.name = given.get(value) or unique_name(f"{base}_{node.op_type}", names)
         node.name = f"{node.outputs[0].name}/{node.op_type}"
-    for value in list(scratch.initializers.values()):
-        del scratch.initializers[str(value.name)]
-        value.name = unique_name(str(value.name), names)
-        graph.register_initializer(value)
+    take_constants(scratch, graph, names)

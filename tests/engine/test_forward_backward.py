@@ -23,6 +23,8 @@ from onnxsgd.exceptions import (
     UnsupportedError,
 )
 
+pytestmark = pytest.mark.native
+
 LINEAR = """<ir_version: 9, opset_import: ["": 18]>
 g (float[N, 4] X) => (float[N, 1] variable) <float[4, 1] coef = {1, 2, 3, 4}, float[1] intercept = {5}> {
     multiplied = MatMul(X, coef)

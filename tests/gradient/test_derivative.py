@@ -493,6 +493,7 @@ def test_engines_give_the_same_numbers(engine, network, differences, execute):
         np.testing.assert_allclose(found[f"{name}_grad"], expected, rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.native
 def test_auto_takes_the_first_engine_that_can(parse):
     one = ir.from_proto(parse("g (real[N, 3] X) => (real[N, 3] Y) { Y = Tanh(X) }"))
     other = ir.from_proto(parse("g (real[N, 3] X) => (real[N, 3] Y) { Y = Atan(X) }"))
@@ -516,6 +517,7 @@ def test_a_reason_against_an_operator_is_one_against_each_engine():
     assert "Unknown" in differentiable("auto")(ir.node("Unknown", [x], domain="my.domain"))
 
 
+@pytest.mark.native
 def test_known_shapes_leave_no_plumbing(network):
     # the graph of a compiled step must not compute shapes at run time
     both = forward_backward_model(ir.from_proto(network()), ["W", "b", "V", "c"])

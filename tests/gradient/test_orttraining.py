@@ -16,6 +16,8 @@ from onnxsgd.gradient.forward_backward import forward_backward_model
 from onnxsgd.gradient.refusals import REFUSALS
 from onnxsgd.gradient.registered import DIFFERENTIABLE
 
+pytestmark = pytest.mark.native
+
 #: The size that a named dimension has when a case is run.
 SIZES = {"N": 3, "M": 2}
 
