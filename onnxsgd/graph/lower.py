@@ -15,6 +15,7 @@ from onnx_ir.passes.common import (
     ShapeInferencePass,
 )
 
+from onnxsgd.graph.fold import fold_integers
 from onnxsgd.graph.lower_activations import ACTIVATION_RULES
 from onnxsgd.graph.lower_layers import LAYER_RULES
 from onnxsgd.graph.lower_ml import ML_RULES
@@ -38,6 +39,7 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     - weights in Constant nodes are initializers, under the name of the node's output;
     - coefficients in attributes of ``ai.onnx.ml`` operators are initializers, called ``coef`` and
       ``intercept`` (with a number behind where the name is taken);
+    - integers that follow from constants alone are initializers;
     - every operator with a rule in :data:`RULES` is replaced where the rule's precondition holds;
     - tensors that are still computed keep their names, inputs and outputs theirs and their order.
 
@@ -60,6 +62,7 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     RemoveUnusedNodesPass()(lowered)
     _name_unknown_sizes(lowered.graph)
     ShapeInferencePass(strict_mode=False)(lowered)
+    fold_integers(lowered)
     # types behind ai.onnx.ml operators are inferred only once those have become standard ones
     while rewrite(lowered, RULES):
         ShapeInferencePass(strict_mode=False)(lowered)
