@@ -1,15 +1,14 @@
 """Sphinx configuration."""
 
-from importlib.metadata import version
+import importlib.metadata
 
 project = "onnxsgd"
 author = "The onnxsgd developers"
-release = version("onnxsgd")
+release = importlib.metadata.version("onnxsgd")
 
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
     "numpydoc",
     "sphinx_gallery.gen_gallery",

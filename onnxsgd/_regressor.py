@@ -125,7 +125,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         The engine in use.
     n_features_in_ : int
         Number of features seen in ``fit``.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Their names, where `X` has names.
     coef_, intercept_ : ndarray
         Coefficients and intercepts, where the model is linear, of shape (n_features,) and (1,), or
