@@ -251,10 +251,14 @@ def test_the_opset_is_the_one_that_was_asked_for(iris, target_opset):
     np.testing.assert_allclose(run(proto, X)[1], model.predict_proba(X), rtol=1e-3, atol=1e-5)
 
 
-def reduction_graph():
-    """A graph of opset 18: its ReduceMean takes the axes as an input, which it does since that version."""
+def reduction_graph(opset):
+    """A graph with a ReduceMean, which takes its axes as an input since opset 18."""
+    is_old = opset < 18
+    mean = helper.make_node("ReduceMean", ["X"] if is_old else ["X", "axes"], ["mean"], keepdims=1)
+    if is_old:
+        mean.attribute.append(helper.make_attribute("axes", [1]))
     nodes = [
-        helper.make_node("ReduceMean", ["X", "axes"], ["mean"], keepdims=1),
+        mean,
         helper.make_node("Sub", ["X", "mean"], ["centred"]),
         helper.make_node("Gemm", ["centred", "W", "b"], ["score"]),
     ]
@@ -263,6 +267,8 @@ def reduction_graph():
         "W": np.ones((10, 1), np.float32),
         "b": np.zeros(1, np.float32),
     }
+    if is_old:
+        del arrays["axes"]
     graph = helper.make_graph(
         nodes,
         "centred",
@@ -270,16 +276,19 @@ def reduction_graph():
         [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["N", 1])],
         [numpy_helper.from_array(array, name) for name, array in arrays.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
 
-def test_an_operator_that_changed_is_converted(diabetes):
+def test_an_operator_that_changed_is_converted_or_refused(diabetes):
     X, y = diabetes
-    model = regressor(model=reduction_graph(), eta0=1e-6).fit(X, y)
+    model = regressor(model=reduction_graph(18), eta0=1e-6).fit(X, y)
     (predicted,) = run(to_onnx(model, X[:1], target_opset=18), X)
     np.testing.assert_allclose(predicted.ravel(), model.predict(X), rtol=1e-4, atol=1e-4)
-    older = to_onnx(model, X[:1], target_opset=15)
-    np.testing.assert_allclose(run(older, X)[0].ravel(), model.predict(X), rtol=1e-4, atol=1e-4)
+    with pytest.raises(UnsupportedError, match="set target_opset to 18, or more"):
+        to_onnx(model, X[:1], target_opset=15)
+    older = regressor(model=reduction_graph(15), eta0=1e-6).fit(X, y)
+    (predicted,) = run(to_onnx(older, X[:1], target_opset=18), X)
+    np.testing.assert_allclose(predicted.ravel(), older.predict(X), rtol=1e-4, atol=1e-4)
 
 
 # How the converter gets to know.

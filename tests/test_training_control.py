@@ -255,9 +255,11 @@ def test_ctrl_c_keeps_what_was_learned(diabetes, early_stopping):
     model = regressor(max_iter=10**8, early_stopping=early_stopping, eta0=0.05)
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    with pytest.warns(UserWarning, match="interrupted by user"):
-        model.fit(X, y)
-    timer.join()
+    try:
+        with pytest.warns(UserWarning, match="interrupted by user"):
+            model.fit(X, y)
+    finally:
+        timer.cancel()
     assert 0 < model.n_iter_ < 10**8
     assert model.score(X, y) > 0.4
     assert len(model.loss_curve_) in (model.n_iter_, model.n_iter_ - 1)

@@ -70,11 +70,16 @@ def in_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
         A node cannot be converted.
     """
     present = next(entry.version for entry in model.opset_import if entry.domain == "")
-    newer, older = max(present, version), min(present, version)
     try:
-        _check_same_meaning(model.graph, "", newer, older)
-    except UnsupportedError:
-        return _convert(model, version, f"opset {version}")
+        _check_same_meaning(model.graph, "", present, version)
+    except UnsupportedError as error:
+        if version > present:
+            return _convert(model, version, f"opset {version}")
+        # onnx.version_converter goes back only for some operators, and for some of these wrongly (onnx 1.18)
+        raise UnsupportedError(
+            f"A graph of opset {present} has operators that mean something else in opset {version}, which is "
+            f"asked for: set target_opset to {present}, or more."
+        ) from error
     return model
 
 
