@@ -61,7 +61,12 @@ def free_batch_size(model: ir.Model, symbol: str = "n_samples") -> ir.Model:
         if open_target is not None:
             tensor = ir.tensor(open_target, name=unique_name(f"{node.outputs[0].name}_shape", names))
             node.replace_input_with(1, _register(graph, tensor))
-    return fix_sizes(freed, symbol)
+    result = fix_sizes(freed, symbol)
+    for value in result.graph.outputs:
+        shape = sized.get(value.name)
+        if shape is not None and len(shape) and shape[0] == number:
+            value.shape = ir.Shape([symbol, *shape[1:]])
+    return result
 
 
 def _constant_target(node: ir.Node) -> np.ndarray | None:

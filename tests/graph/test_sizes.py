@@ -1,0 +1,45 @@
+"""Sizes that the data settle, and tensors with a row for each sample."""
+
+import onnx
+
+from onnxsgd.graph.lower import lower_for_training
+from onnxsgd.graph.model import to_ir
+from onnxsgd.graph.sizes import fix_sizes, with_row_for_each_sample
+
+#: The number of rows goes through integers of another type, as exporters from TensorFlow write it.
+_COMPUTED = """
+<ir_version: 8, opset_import: ["" : 18]>
+agraph (float[N, H] x) => (float[M, 1] y)
+<int64[1] zero = {0}, int64[1] one = {1}, int32[1] width = {1}, int64[1] flat = {-1}>
+{
+    shape = Shape (x)
+    small = Cast <to = 6> (shape)
+    rows = Slice (small, zero, one)
+    both = Concat <axis = 0> (rows, width)
+    target = Cast <to = 7> (both)
+    mean = ReduceMean <keepdims = 0> (x, one)
+    y = Reshape (mean, target)
+    turned = Transpose <perm = [1, 0]> (y)
+    all = Reshape (x, flat)
+}
+"""
+
+
+def _lowered():
+    return lower_for_training(to_ir(onnx.parser.parse_model(_COMPUTED)))
+
+
+def test_rows_are_recognised_where_sizes_are_computed():
+    """What is frozen before them is computed once for each sample, not once for each step."""
+    assert {"x", "mean", "y"} <= with_row_for_each_sample(_lowered())
+
+
+def test_other_tensors_have_no_row_for_each_sample():
+    assert with_row_for_each_sample(_lowered()).isdisjoint({"turned", "all", "shape", "target"})
+
+
+def test_open_sizes_are_those_of_the_data():
+    fixed = fix_sizes(_lowered(), 4, {"x": (7,)})
+    shapes = {value.name: value.shape for node in fixed.graph for value in node.outputs}
+    assert fixed.graph.inputs[0].shape == (4, 7)
+    assert shapes["y"] == (4, 1)
