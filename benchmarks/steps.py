@@ -20,7 +20,7 @@ __all__ = ["LIMITS", "Effort", "Result", "run_workload"]
 LIMITS = ("products alone", "sgemm limit")
 
 #: How far the loss after an epoch may be from the reference, as a share of what the epoch gained.
-_TOLERANCE = 0.01
+_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,9 @@ def make_task(workload: Workload, batch_size: int, n_threads: int) -> Task:
     """Return the task; equal arguments make equal data and weights."""
     n_rows = min(workload.max_rows, batch_size * workload.max_updates) // batch_size * batch_size
     X, y = (_digits if workload.data == "digits" else _synthetic)(workload, n_rows)
-    return Task(workload, batch_size, n_threads, 0.005, X, y, _initial(workload))
+    # Small enough for batches of one row, whose squared norm is about the number of features.
+    rate = min(0.005, 0.2 / workload.sizes[0])
+    return Task(workload, batch_size, n_threads, rate, X, y, _initial(workload))
 
 
 def _synthetic(workload: Workload, n_rows: int) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
