@@ -188,7 +188,7 @@ def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitStat
     numbers = _numbers(recipe, state, batches.n_batches)
     plan = batches.plan(order)
     if recipe.optimizer.takes_scaled_gradient:
-        plan = plan.scaled_by(numbers.rates)
+        plan = plan.descending(numbers.rates)
     losses = np.full(batches.n_batches, math.nan)
     try:
         runners.fastest.run(plan, numbers.table, losses)

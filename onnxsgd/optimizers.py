@@ -39,7 +39,7 @@ class Optimizer(ABC):
 
     @property
     def takes_scaled_gradient(self) -> bool:
-        """Whether `update` is given the gradient multiplied by the learning rate.
+        """Whether `update` is given the gradient multiplied by minus the learning rate.
 
         For an update that is linear in the gradient, the weights of the samples can bring the rate: one
         small product, instead of one for each weight.
@@ -123,14 +123,14 @@ class SGD(Optimizer):
         scalars: Mapping[str, ir.Value],
         penalised: bool,
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-        # The gradient, multiplied by the rate already, is subtracted from what does not depend on it, so
-        # that one product can compute it and subtract it.
+        # The gradient, multiplied by minus the rate already, is added to what does not depend on it, so that
+        # one product can compute it and add it.
         if not slots:
             rest = op.Sub(weight, op.Mul(weight, scalars["decay"])) if penalised else weight
-            return op.Sub(rest, gradient), ()
+            return op.Add(rest, gradient), ()
         kept = op.Mul(slots[0], scalars["momentum"])
         rest = op.Sub(kept, op.Mul(weight, scalars["decay"])) if penalised else kept
-        velocity = op.Sub(rest, gradient)
+        velocity = op.Add(rest, gradient)
         if not self.nesterov:
             return op.Add(weight, velocity), (velocity,)
         # momentum v - eta gradient - decay w = momentum v + (v - momentum v_old)

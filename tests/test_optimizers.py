@@ -58,7 +58,7 @@ def test_fifty_steps_equal_those_of_torch(case, dtype, tolerance):
     states = {name: np.zeros_like(weight) for name in names}
     for t, gradient in enumerate(REFERENCE["gradients"].astype(dtype), start=1):
         scalars = optimizer.scalars(np.array(t), np.array(0.02), l2)
-        scale = dtype(0.02 if optimizer.takes_scaled_gradient else 1.0)
+        scale = dtype(-0.02 if optimizer.takes_scaled_gradient else 1.0)
         feeds = {"weight": weight, "gradient": gradient * scale, **states}
         feeds.update({f"scalar_{name}": np.array(value, dtype) for name, value in scalars.items()})
         weight, *new = session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})

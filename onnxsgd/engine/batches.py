@@ -24,7 +24,7 @@ class EpochPlan:
         Normalised weights: of sum 1 in each batch; with ``batch_size=1`` the weights as they are, there
         being nothing to take the mean of.
     gradient_weight : ndarray of shape [n_batches, batch_size, 1]
-        What the gradient of the loss is multiplied by: these weights, or these times the learning rate.
+        What the gradient of the loss is multiplied by: these weights, or these times minus the learning rate.
     totals : ndarray of shape [n_batches]
         What the loss of a batch counts for in the mean over the epoch.
     """
@@ -43,9 +43,9 @@ class EpochPlan:
             self.totals[batches],
         )
 
-    def scaled_by(self, rates: np.ndarray) -> EpochPlan:
-        """Return the same plan with gradients multiplied by one rate for each batch."""
-        return replace(self, gradient_weight=self.sample_weight * rates[:, None, None])
+    def descending(self, rates: np.ndarray) -> EpochPlan:
+        """Return the same plan with gradients multiplied by minus one rate for each batch."""
+        return replace(self, gradient_weight=self.sample_weight * -rates[:, None, None])
 
     def mean_loss(self, losses: np.ndarray) -> float:
         """Return the weighted mean loss of the epoch, given the losses of its batches."""

@@ -157,7 +157,7 @@ def _describe_data(
 ) -> dict[str, Any]:
     """Describe what comes from the data of a batch, and the loss."""
     normalised = "w" if spec.batch_size == 1 else "w / total"
-    scaled = " * eta" if spec.optimizer.takes_scaled_gradient else ""
+    scaled = " * -eta" if spec.optimizer.takes_scaled_gradient else ""
     return {
         "batch_size": spec.batch_size,
         "short_batch": "fill it up with any rows whose w is 0",

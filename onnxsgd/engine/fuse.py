@@ -76,28 +76,25 @@ def _sum_as_product(graph: ir.Graph, node: ir.Node) -> None:
     _replace(graph, node, ir.node("MatMul", [_initializer(graph, "ones", ones), x]))
 
 
-def _subtracted_product(graph: ir.Graph, node: ir.Node) -> None:
-    """Subtract a product in the operator that computes it.
+def _added_product(graph: ir.Graph, node: ir.Node) -> None:
+    """Add a product in the operator that computes it.
 
-    Cases: ``Sub(c, Gemm(a, b))`` becomes ``Gemm(a, b, c, alpha=-alpha)``, and so does a ``MatMul`` of two
-    tables; the product must have no other reader, and the shape of c.
+    Cases: ``Add(c, Gemm(a, b))`` becomes ``Gemm(a, b, c)``, and so does a ``MatMul`` of two tables; the
+    product must have no other reader, and the shape of c.
     """
-    if node.op_type != "Sub":
+    if node.op_type != "Add":
         return
-    c, product = node.inputs[0], node.inputs[1]
-    if product is None or c is None or c.shape is None or len(c.shape) != 2 or len(product.uses()) != 1:
-        return
-    maker = product.producer()
-    if maker is None:
-        return
-    tables = all(v is not None and v.shape is not None and len(v.shape) == 2 for v in maker.inputs[:2])
-    if not tables or c.shape != node.outputs[0].shape or not _is_plain_product(maker):
-        return
-    attributes = {name: maker.attributes.get_int(name, 0) for name in ("transA", "transB")}
-    alpha = -maker.attributes.get_float("alpha", 1.0)
-    _replace(
-        graph, node, ir.node("Gemm", [*maker.inputs[:2], c], {**attributes, "alpha": alpha, "beta": 1.0})
-    )
+    for c, product in (node.inputs, reversed(node.inputs)):
+        maker = None if product is None else product.producer()
+        if product is None or maker is None or len(product.uses()) != 1 or product.is_graph_output():
+            continue
+        if _is_plain_product(maker) and c is not None and _is_table(c) and c.shape == node.outputs[0].shape:
+            attributes: dict[str, int | float] = {
+                name: maker.attributes.get_int(name, 0) for name in ("transA", "transB")
+            }
+            attributes["alpha"] = maker.attributes.get_float("alpha", 1.0)
+            _replace(graph, node, ir.node("Gemm", [*maker.inputs[:2], c], attributes))
+            return
 
 
 def _weighted_sum(graph: ir.Graph, node: ir.Node) -> None:
@@ -122,12 +119,19 @@ def _weighted_sum(graph: ir.Graph, node: ir.Node) -> None:
 _RULES: tuple[Callable[[ir.Graph, ir.Node], None], ...] = (
     _steep_mask,
     _sum_as_product,
-    _subtracted_product,
+    _added_product,
     _weighted_sum,
 )
 
 
+def _is_table(value: ir.Value | None) -> bool:
+    return value is not None and value.shape is not None and len(value.shape) == 2
+
+
 def _is_plain_product(node: ir.Node) -> bool:
+    """Tell whether a node multiplies two tables and adds nothing."""
+    if not all(_is_table(value) for value in node.inputs[:2]):
+        return False
     if node.op_type == "MatMul":
         return True
     added = len(node.inputs) > 2 and node.inputs[2] is not None

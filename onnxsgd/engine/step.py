@@ -122,8 +122,8 @@ def build_step(model: ir.Model, spec: StepSpec) -> CompiledStep:
     Notes
     -----
     The weights of the samples arrive normalised: the loss is ``sum_i sample_weight_i loss_i``. Its gradient
-    is that of ``sum_i gradient_weight_i loss_i``, whose weights bring the learning rate where the optimizer
-    wants it.
+    is that of ``sum_i gradient_weight_i loss_i``, whose weights bring minus the learning rate where the
+    optimizer wants it.
     """
     fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
     features = tuple(str(value.name) for value in fixed.graph.inputs)
