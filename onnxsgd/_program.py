@@ -26,8 +26,6 @@ __all__ = ["Program", "make_program", "step_spec"]
 
 #: Up to this many multiplications a step, and from this many steps on, the loop inside the runtime pays.
 _SMALL_WORK, _MANY_STEPS = 20_000_000, 500
-#: Batches of one call of the loop.
-_BLOCK = 10_000
 #: What the frozen part may make of all samples, unless it is no more than the data.
 _KEPT_BYTES = 256_000_000
 
@@ -96,7 +94,7 @@ class Program:
         if batches.is_sparse or work > _SMALL_WORK or epochs * batches.n_batches < _MANY_STEPS:
             return Runners(buffers, one)
         loop = compiled.get((*key, "epoch"), lambda: make_session(build_epoch(step), n_threads))
-        return Runners(buffers, one, EpochRunner(loop, step, buffers, batches, _BLOCK))
+        return Runners(buffers, one, EpochRunner(loop, step, buffers, batches))
 
 
 def make_program(

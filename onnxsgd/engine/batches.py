@@ -79,6 +79,12 @@ class Batches:
         return -(-len(self.target) // self.batch_size)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the features of one batch."""
+        rows = (array.dtype.itemsize * int(np.prod(array.shape[1:])) for array in self.features.values())
+        return max(1, self.batch_size * sum(rows))
+
+    @property
     def is_sparse(self) -> bool:
         """Whether any of the features is a sparse matrix."""
         return any(sparse.issparse(array) for array in self.features.values())
@@ -99,7 +105,7 @@ class Batches:
         return EpochPlan(rows.reshape(self.n_batches, self.batch_size), weight, weight, scale)
 
     def fill(self, rows: np.ndarray, features: Mapping[str, np.ndarray], target: np.ndarray) -> None:
-        """Copy the given samples into buffers for a batch."""
+        """Copy the given samples into buffers, for a batch or for several: `rows` has their shape."""
         for name, buffer in features.items():
             _take(self.features[name], rows, buffer)
         _take(self.target, rows, target)

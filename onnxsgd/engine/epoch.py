@@ -1,7 +1,7 @@
-"""Many training steps in one call of the runtime: a loop over batches as a graph.
+"""Many training steps in one call of the runtime: a scan over batches as a graph.
 
-For small models, most of the time of a step is spent on the way into the runtime and back. The loop gathers
-the rows of each batch inside the graph, so that a whole epoch is one call.
+For small models, most of the time of a step is spent on the way into the runtime and back. The rows of a
+block of batches are gathered into one array; the graph makes the step for one slice of it after another.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
-from onnxsgd.engine.buffers import Buffers, Tensors, bind
+from onnxsgd.engine.buffers import Buffers, Tensors, bind, dtype_of
 
 if TYPE_CHECKING:
     from onnxsgd.engine.batches import Batches, EpochPlan
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 
 __all__ = ["EpochRunner", "build_epoch"]
 
-#: Inputs and outputs beside those of the step, whose names all get a prefix of their own.
-_ROWS, _LOSSES, _PREFIX = "rows", "losses", "step/"
+#: The output beside those of the step, and the prefix that all names of the step get.
+_LOSSES, _PREFIX = "losses", "step/"
+#: What the features of a block take: more batches at once would leave the processor's cache.
+_BLOCK_BYTES = 4_000_000
+_MOST_BATCHES = 10_000
 
 
 def build_epoch(step: CompiledStep) -> bytes:
     """Return a graph that makes the step for one batch after another.
 
-    Inputs: weights and states; `rows` [n_batches, batch_size]; both weights of the samples, [n_batches,
-    batch_size, 1]; each scalar, [n_batches]; the features and the target of all samples.
+    Inputs: weights and states; what else the step reads, stacked: one of each for each batch.
     Outputs: new weights and states; `losses` [n_batches, 1, 1].
     """
     model = onnx.load_from_string(step.model)
@@ -37,22 +39,18 @@ def build_epoch(step: CompiledStep) -> bytes:
     _add_prefix(graph)
     types = {value.name: value.type.tensor_type for value in graph.input}
     carried = [(_PREFIX + old, _PREFIX + new) for old, new in step.tensors.values()]
-    weights = (step.sample_weight, step.gradient_weight)
-    sliced = [_PREFIX + name for name in (*weights, *step.scalars.values())]
-    gathered = [_PREFIX + name for name in (*step.features, step.target) if _PREFIX + name in types]
+    sliced = [name for name in types if name not in dict(carried)]
     real = types[_PREFIX + step.target].elem_type
     scan = helper.make_node(
         "Scan",
-        [*(f"{old}/first" for old, _ in carried), f"{_ROWS}/all", *(f"{name}/all" for name in sliced)],
+        [*(f"{old}/first" for old, _ in carried), *(f"{name}/all" for name in sliced)],
         [*(f"{old}/last" for old, _ in carried), _LOSSES],
-        num_scan_inputs=1 + len(sliced),
-        body=_body(graph, step, carried, sliced, gathered),
+        num_scan_inputs=len(sliced),
+        body=_body(graph, step, carried, sliced),
     )
     inputs = [
         *(_info(f"{old}/first", types[old]) for old, _ in carried),
-        helper.make_tensor_value_info(f"{_ROWS}/all", TensorProto.INT64, [None, None]),
         *(_info(f"{name}/all", types[name], stacked=True) for name in sliced),
-        *(_info(f"{name}/all", types[name], any_rows=True) for name in gathered),
     ]
     outputs = [
         *(_info(f"{old}/last", types[old]) for old, _ in carried),
@@ -77,8 +75,8 @@ class EpochRunner:
         Weights and states, updated in place.
     batches : Batches
         The data.
-    block : int
-        Batches of one call; between calls an interrupt is noticed.
+    block : int or None
+        Batches of one call, between which an interrupt is noticed; None: as many as pay.
 
     Attributes
     ----------
@@ -87,12 +85,12 @@ class EpochRunner:
     """
 
     def __init__(
-        self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, block: int
+        self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, block: int | None = None
     ) -> None:
         self._new_block = partial(_Block, session, step, buffers, batches)
         self._session = session
         self._buffers = buffers
-        self._size = block
+        self._size = block or max(1, min(_MOST_BATCHES, _BLOCK_BYTES // batches.nbytes))
         self._blocks: dict[int, _Block] = {}
         self.n_done = 0
 
@@ -120,35 +118,34 @@ class _Block:
     def __init__(
         self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, n_batches: int
     ) -> None:
-        real = batches.target.dtype
-        self._rows = np.zeros((n_batches, batches.batch_size), np.int64)
-        self._sample_weight = np.zeros((n_batches, batches.batch_size, 1), real)
-        self._gradient_weight = np.zeros_like(self._sample_weight)
-        self._scalars = np.zeros((len(step.scalars), n_batches), real)
-        self.losses = np.zeros((n_batches, 1, 1), real)
-        wanted = {value.name for value in session.get_inputs()}
-        arrays = {
-            _ROWS: self._rows,
-            _PREFIX + step.sample_weight: self._sample_weight,
-            _PREFIX + step.gradient_weight: self._gradient_weight,
-            _PREFIX + step.target: batches.target,
-            **{_PREFIX + name: array for name, array in batches.features.items()},
-            **{_PREFIX + name: row for name, row in zip(step.scalars.values(), self._scalars, strict=True)},
+        self._batches = batches
+        inputs = {value.name: value for value in session.get_inputs()}
+        self._arrays = {
+            name: np.zeros([n_batches, *value.shape[1:]], dtype_of(value))
+            for name, value in inputs.items()
+            if name.endswith("/all")
         }
-        self._inputs = {f"{name}/all": array for name, array in arrays.items() if f"{name}/all" in wanted}
+        names = {name: f"{_PREFIX}{name}/all" for name in step.features}
+        self._features = {name: self._arrays[given] for name, given in names.items() if given in self._arrays}
+        self._target = self._arrays[f"{_PREFIX}{step.target}/all"]
+        self._sample_weight = self._arrays[f"{_PREFIX}{step.sample_weight}/all"]
+        self._gradient_weight = self._arrays[f"{_PREFIX}{step.gradient_weight}/all"]
+        self._scalars = [self._arrays[f"{_PREFIX}{name}/all"] for name in step.scalars.values()]
+        self.losses = np.zeros((n_batches, 1, 1), self._target.dtype)
         first, second = buffers.sets
         self.bindings = (self._bind(session, step, first, second), self._bind(session, step, second, first))
 
     def fill(self, plan: EpochPlan, scalars: np.ndarray) -> None:
-        """Copy the batches of `plan` and their scalars, [n_batches, n_scalars], into the arrays."""
-        self._rows[...] = plan.rows
+        """Gather the batches of `plan`, and copy their scalars, [n_batches, n_scalars]."""
+        self._batches.fill(plan.rows, self._features, self._target)
         self._sample_weight[...] = plan.sample_weight
         self._gradient_weight[...] = plan.gradient_weight
-        self._scalars[...] = scalars.T
+        for array, column in zip(self._scalars, scalars.T, strict=True):
+            array[...] = column
 
     def _bind(self, session: Any, step: CompiledStep, sources: Tensors, targets: Tensors) -> Any:
         binding = session.io_binding()
-        for name, array in self._inputs.items():
+        for name, array in self._arrays.items():
             bind(binding.bind_input, name, array, array.shape)
         for key, (old, _) in step.tensors.items():
             bind(binding.bind_input, f"{_PREFIX}{old}/first", sources[key], sources[key].shape)
@@ -158,26 +155,16 @@ class _Block:
 
 
 def _body(
-    graph: onnx.GraphProto,
-    step: CompiledStep,
-    carried: list[tuple[str, str]],
-    sliced: list[str],
-    gathered: list[str],
+    graph: onnx.GraphProto, step: CompiledStep, carried: list[tuple[str, str]], sliced: list[str]
 ) -> onnx.GraphProto:
-    """Return the body of the loop: gather the rows of the batch, then the step."""
+    """Return the step as the body of the scan."""
     types = {value.name: value.type.tensor_type for value in graph.input}
-    batch_size = types[_PREFIX + step.target].shape.dim[0].dim_value
-    inputs = [
-        *(_info(old, types[old]) for old, _ in carried),
-        helper.make_tensor_value_info(_ROWS, TensorProto.INT64, [batch_size]),
-        *(_info(name, types[name]) for name in sliced),
-    ]
+    inputs = [*(_info(old, types[old]) for old, _ in carried), *(_info(name, types[name]) for name in sliced)]
     outputs = [
         *(_info(new, types[old]) for old, new in carried),
         helper.make_tensor_value_info(_PREFIX + step.loss, types[_PREFIX + step.target].elem_type, [1, 1]),
     ]
-    gathers = [helper.make_node("Gather", [f"{name}/all", _ROWS], [name]) for name in gathered]
-    return helper.make_graph([*gathers, *graph.node], "batch", inputs, outputs)
+    return helper.make_graph(graph.node, "batch", inputs, outputs)
 
 
 def _add_prefix(graph: onnx.GraphProto) -> None:
@@ -189,13 +176,7 @@ def _add_prefix(graph: onnx.GraphProto) -> None:
         node.output[:] = [_PREFIX + name if name else "" for name in node.output]
 
 
-def _info(
-    name: str, type_: onnx.TypeProto.Tensor, *, stacked: bool = False, any_rows: bool = False
-) -> onnx.ValueInfoProto:
-    """Declare a tensor: one for each batch if `stacked`, with any first dimension if `any_rows`."""
+def _info(name: str, type_: onnx.TypeProto.Tensor, *, stacked: bool = False) -> onnx.ValueInfoProto:
+    """Declare a tensor of that type, or one for each batch if `stacked`."""
     sizes: list[int | None] = [dim.dim_value for dim in type_.shape.dim]
-    if stacked:
-        sizes = [None, *sizes]
-    if any_rows:
-        sizes[0] = None
-    return helper.make_tensor_value_info(name, type_.elem_type, sizes)
+    return helper.make_tensor_value_info(name, type_.elem_type, [None, *sizes] if stacked else sizes)
