@@ -68,7 +68,9 @@ def test_magika_is_described(magika):
     assert report.link == "softmax"
     assert report.problem is None
     reasons = {row.reason.split()[0]: row.trained for row in report.tensors}
-    assert reasons == {"weight": True, "scale": True, "added": True, "constant,": False}
+    assert reasons == {
+        "weight": True, "scale": True, "shift": True, "added": True, "constant,": False,
+    }  # fmt: skip
     assert len(report.trained) == 10
     assert all(row.engines == ("onnxruntime-training", "portable") for row in report.operators)
     assert len(str(report).splitlines()) < 50

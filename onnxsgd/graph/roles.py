@@ -94,8 +94,12 @@ def _role_in(value: ir.Value, node: ir.Node, index: int) -> Role | None:
     other = _layer_behind(operands(node)[1 - index])
     if node.op_type == "Mul":
         return Role(_WEIGHT, "scale of a normalisation") if _is_normalised(other) else None
-    if other is not None and (_is_linear(other) or (other.op_type == "Mul" and _is_normalised(other))):
+    if other is None:
+        return None
+    if _is_linear(other):
         return Role(_INTERCEPT, f"added to {other.op_type}")
+    if other.op_type == "Mul" and _is_normalised(other):
+        return Role(_INTERCEPT, "shift of a normalisation")
     return None
 
 

@@ -184,19 +184,21 @@ def _nothing_to_train(model: ir.Model, flow: GradientFlow) -> str:
     """Say why no weight can be trained, the first reason that there is."""
     weights = [value for value in model.graph.initializers.values() if find_role(value).kind is not None]
     blocked = [value for value in weights if value in flow.obstacles]
-    if blocked:
-        name, reason = blocked[0].name, flow.complaint(blocked[0])
-        return f"The graph has weights, such as {name!r}, and none can be trained: {reason}."
+    named = blocked or weights
+    if named and (blocked or not flow.reasons):
+        name, reason = named[0].name, flow.complaint(named[0])
+        return f"The graph has weights, such as {name!r}, and none can be trained: {reason}. {_WAY_OUT}"
     if flow.reasons:
         node, reason = next(iter(flow.reasons.items()))
         place = describe_node(node)
-        return f"The graph has no weights that can be trained. It holds {place}, and {reason.rstrip('.')}."
-    if weights:
-        name, reason = weights[0].name, flow.complaint(weights[0])
-        return f"The graph has weights, such as {name!r}, and none can be trained: {reason}."
-    return (
-        "The graph has no weights: nothing to train. A new layer on top of it (head='linear') can be trained."
-    )
+        return (
+            f"The graph has no weights that can be trained. It holds {place}, and {reason.rstrip('.')}. "
+            f"{_WAY_OUT}"
+        )
+    return f"The graph has no weights: nothing to train. {_WAY_OUT}"
+
+
+_WAY_OUT = "A new layer on top of it (head='linear') can be trained."
 
 
 def _read_by(node: ir.Node) -> Iterator[ir.Value]:
