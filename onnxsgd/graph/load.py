@@ -13,7 +13,7 @@ from onnx import inliner
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
 from onnxsgd.exceptions import GraphError, ParameterTypeError, UnsupportedError
-from onnxsgd.graph.versions import bring_into_range
+from onnxsgd.graph.versions import IR_RANGE, bring_into_range
 
 __all__ = ["load_model"]
 
@@ -45,6 +45,8 @@ def load_model(source: Any) -> onnx.ModelProto:
     """
     model = _read(source)
     _refuse(model)
+    # Older files have to list weights as inputs too. Some do not, and every runtime reads them.
+    model.ir_version = max(model.ir_version, IR_RANGE[0])
     _check(model)
     if model.functions:
         model = inliner.inline_local_functions(model)

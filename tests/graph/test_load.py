@@ -1,10 +1,12 @@
 """Models come in from files, bytes and messages, or are refused in one sentence."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime
 import pytest
 
 from onnxsgd.exceptions import GraphError, ParameterTypeError, UnsupportedError
@@ -158,3 +160,11 @@ def test_what_is_valid_and_not_taken(model):
     model.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4]))
     with pytest.raises(UnsupportedError, match="sparse initializer, 's'"):
         load_model(model)
+
+
+def test_an_old_file_need_not_list_its_weights_as_inputs():
+    """Before IR version 4 it had to; some files do not, and the runtime reads them."""
+    path = Path(onnxruntime.__file__).parent / "datasets" / "mul_1.onnx"
+    loaded = load_model(path)
+    assert [value.name for value in loaded.graph.input] == ["X"]
+    assert [tensor.name for tensor in loaded.graph.initializer] == ["W"]
