@@ -266,7 +266,7 @@ def _restore_last_finite(runners: Runners, plan: EpochPlan, numbers: _Numbers, s
     raise ConvergenceError(
         f"The loss or the weights are no longer finite at update {failed_at}, with learning rate {rate:.6g}. "
         f"The estimator keeps the last finite weights, those of update {state.t}. Scale the data, or lower "
-        "eta0."
+        "the learning rate."
     )
 
 

@@ -175,7 +175,12 @@ class _Function(Schedule):
         return self.rate(1, math.nan)
 
     def rate(self, t: int, eta: float) -> float:
-        rate = float(self.function(t))
+        try:
+            rate = float(self.function(t))
+        except (TypeError, ValueError) as error:
+            raise ParameterTypeError(
+                f"learning_rate({t}) returned no number ({error}): a schedule must return finite numbers >= 0."
+            ) from error
         if not 0 <= rate < math.inf:
             raise ParameterError(
                 f"learning_rate({t}) returned {rate!r}: a schedule must return finite numbers >= 0."

@@ -346,6 +346,15 @@ _PIPELINES = [
         _last(),
     ),
     SklearnCase(
+        "Voting with LDA",
+        lambda: VotingClassifier(
+            [("a", LogisticRegression()), ("b", LinearDiscriminantAnalysis())], voting="soft"
+        ),
+        "cancer",
+        "log",
+        _members,
+    ),
+    SklearnCase(
         "MLP in a Pipeline",
         lambda: make_pipeline(PCA(3), _mlp(MLPClassifier)),
         "names",

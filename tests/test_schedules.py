@@ -49,3 +49,8 @@ def test_refusals_name_the_value():
         schedules.Constant(0)
     with pytest.raises(ValueError, match="divisor=1"):
         schedules.Adaptive(0.1, divisor=1)
+
+
+def test_a_callable_that_returns_no_number_is_refused():
+    with pytest.raises(TypeError, match="returned no number"):
+        schedules.make_schedule(lambda t: "fast", 0.1, 0.5, 0.1).rate(1, 0.1)

@@ -236,7 +236,7 @@ class OrtGradientForwardBackwardFunction:
     def _read_gradients(self, grad_outputs: Any, pending: _Pending) -> Any:
         """Return the gradients as a vector, in the shapes of the outputs they belong to."""
         cls = type(self)
-        if len(grad_outputs) != len(cls._grad_specs):
+        if grad_outputs is None or len(grad_outputs) != len(cls._grad_specs):
             # says what is expected
             fill_vector(grad_outputs, cls._grad_devices, cls._grad_specs)
         read, changed = [], False

@@ -110,6 +110,10 @@ def fill_vector(tensors: Any, devices: Sequence[Any], specs: Sequence[TensorSpec
     ParameterTypeError
         If one of them is something else.
     """
+    if tensors is None:
+        raise UnsupportedError(
+            "None is not accepted: give a list of arrays or OrtValues, or an OrtValueVector."
+        )
     native = bindings()
     _check_count(len(tensors), devices, specs)
     is_vector = isinstance(tensors, native.OrtValueVector)

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd.engine.tensors import TensorSpec, specs_of
-from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
 from onnxsgd.gradient.forward_backward import assemble, prepare
 from onnxsgd.gradient.native import differentiate_with_native
 from onnxsgd.gradient.orttraining import NativeGradient, check_opset
@@ -86,6 +86,11 @@ def build_training_graphs(
     lowered = lower_for_training(original)
     _keep_outputs(lowered.graph, outputs)
     sources = select_sources(original, lowered, weights, inputs)
+    if not sources.weights:
+        raise NotTrainableError(
+            "There is nothing to train: the graph has no weights that a gradient reaches, or weights_to_train is "
+            "empty. The gradient by inputs alone is onnxsgd.onnx_derivative(model, weights=[])."
+        )
     prepared = prepare(lowered, sources.weights, sources.inputs)
     result, native = differentiate_with_native(
         prepared.model, prepared.targets, prepared.sources, memory_efficient

@@ -11,11 +11,13 @@ from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import VotingClassifier
+from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, SGDClassifier
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
 
 __all__ = ["final_estimator", "prepare", "split_target_transformer"]
 
@@ -62,12 +64,21 @@ def _rebuild(value: Any, by_position: bool) -> Any:
         for name, entry in vars(value).items():
             setattr(value, name, _rebuild(entry, by_position))
         adapt = _ADAPTATIONS.get(type(value))
-        return value if adapt is None else adapt(value, by_position)
+        # what an ensemble was made from, and left unfitted, is not converted
+        return value if adapt is None or not _is_fitted(value) else adapt(value, by_position)
     if isinstance(value, list):
         return [_rebuild(entry, by_position) for entry in value]
     if type(value) is tuple:
         return tuple(_rebuild(entry, by_position) for entry in value)
     return value
+
+
+def _is_fitted(estimator: Any) -> bool:
+    try:
+        check_is_fitted(estimator)
+    except NotFittedError:
+        return False
+    return True
 
 
 def _without_flatten(voting: VotingClassifier, by_position: bool) -> VotingClassifier:

@@ -25,7 +25,8 @@ def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
     Cases:
 
     - an older opset is converted by ``onnx.version_converter``;
-    - a newer opset is declared to be the newest one in the range, where each node means the same in both;
+    - a newer opset is declared to be the newest one in the range, where each node means the same in both; one
+      that the installed onnx does not know is refused;
     - a newer or older IR version is declared to be the nearest one: what newer ones added is not in use where
       the checks of this package pass.
 
@@ -48,6 +49,11 @@ def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
         return _convert(result, _UPGRADE_TO, f"at least {OPSET_RANGES[''][0]}")
     for entry in result.opset_import:
         newest = OPSET_RANGES.get(entry.domain, (0, entry.version))[1]
+        if entry.domain == "" and entry.version > defs.onnx_opset_version():
+            raise UnsupportedError(
+                f"The model imports opset {entry.version}, which the installed onnx {onnx.__version__} does not "
+                f"know: opsets up to {defs.onnx_opset_version()} are accepted."
+            )
         if entry.version > newest:
             _check_same_meaning(result.graph, entry.domain, entry.version, newest)
             entry.version = newest

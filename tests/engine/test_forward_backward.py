@@ -521,6 +521,27 @@ def test_a_graph_without_weights_is_refused():
         OrtGradientForwardBackward(model)
 
 
+def test_nothing_to_train_is_refused(linear):
+    for arguments in [(linear, []), (without_weights(),)]:
+        with pytest.raises(ValueError, match="nothing to train"):
+            OrtGradientForwardBackward(*arguments)
+
+
+def without_weights():
+    return onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> g (float[N, 4] X) => (float[N, 4] Y) { Y = Relu(X) }'
+    )
+
+
+def test_none_is_refused_forward_and_backward(linear, one_thread):
+    function = OrtGradientForwardBackward(linear, sess_options=one_thread).new_instance()
+    with pytest.raises(NotImplementedError, match="None is not accepted"):
+        function.forward(None)
+    function.forward(arrays((3, 4), (4, 1), (1,)), training=True)
+    with pytest.raises(NotImplementedError, match="None is not accepted"):
+        function.backward(None)
+
+
 def test_what_is_no_model_is_refused():
     with pytest.raises(TypeError, match="onnx.ModelProto, not str"):
         OrtGradientForwardBackward("model.onnx")

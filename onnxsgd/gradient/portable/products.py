@@ -47,6 +47,8 @@ def _matrices(n: Call) -> tuple[Tensor, Tensor, Tensor]:
     if n.a.rank is None or n.b.rank is None:
         raise n.refuse("needs operands of known rank")
     a, b, dy = n.a, n.b, n.dy
+    if dy.rank is None:
+        raise n.refuse("makes a tensor of unknown rank, as a loop or a branch may")
     if b.rank == 1:
         b, dy = op.Unsqueeze(b, [1]), op.Unsqueeze(dy, [-1])
     if a.rank == 1:
