@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -14,7 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from onnxsgd._callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
-from onnxsgd._fit import FitState, Observer, Recipe, fresh_generator, train
+from onnxsgd._fit import FitState, Observer, Recipe, adapt_state, fresh_generator, train
 from onnxsgd._inner import fitted, inner_routing
 from onnxsgd._inputs import check_X, n_rows
 from onnxsgd._learner import Learner, ModelOptions, TrainingData, make_learner, read_source
@@ -122,13 +124,14 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         """
         self._check_parameters()
         going_on = bool(self.warm_start) and hasattr(self, "_state")
-        samples = self._read_samples(X, y, sample_weight, going_on=going_on)
-        initial = self._state.weights() if going_on else self._learner.initial_weights()
-        self._state = self._fresh_state(initial)
-        validation = self._read_validation(X_val, y_val)
-        if self.early_stopping and validation is None:
-            rows, held_out = self._split(samples.target)
-            samples, validation = samples.take(rows), samples.take(held_out)
+        with self._unchanged_by_errors():
+            samples = self._read_samples(X, y, sample_weight, going_on=going_on)
+            validation = self._read_validation(X_val, y_val)
+            initial = self._state.weights() if going_on else self._learner.initial_weights()
+            self._state = self._fresh_state(initial)
+            if self.early_stopping and validation is None:
+                rows, held_out = self._split(samples.target)
+                samples, validation = samples.take(rows), samples.take(held_out)
         self.n_iter_ = 0
         callbacks = FitCallbacks(self, self.max_iter, X, y, sample_weight)
         callbacks.fit_begins()
@@ -139,7 +142,8 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
         self._check_parameters()
         going_on = hasattr(self, "_state")
-        samples = self._read_samples(X, y, sample_weight, going_on=going_on, classes=classes)
+        with self._unchanged_by_errors():
+            samples = self._read_samples(X, y, sample_weight, going_on=going_on, classes=classes)
         if not going_on:
             self._state = self._fresh_state(self._learner.initial_weights())
             self.n_iter_ = 0
@@ -223,6 +227,16 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         """Return the rows to train on and those to validate on."""
 
     # The steps of a fit.
+
+    @contextmanager
+    def _unchanged_by_errors(self) -> Iterator[None]:
+        """Leave the estimator what it was if its data or its model are refused."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def _check_parameters(self) -> None:
         try:
@@ -329,6 +343,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
             learner, recipe, self._make_loss(), self.engine_, self._n_outputs, self.batch_size,
             self.n_threads, samples.features,
         )  # fmt: skip
+        adapt_state(self._state, recipe)
         batches = program.batches(samples.features, self._encode(samples.target), samples.weight)
         runners = program.runners(self._state.tensors, batches, max_iter)
         progress = Progress(int(self.verbose), max_iter)

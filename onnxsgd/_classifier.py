@@ -265,8 +265,6 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self.classes = classes
 
     @learns_in_parts
-    @learns_in_parts
-    @learns_in_parts
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Go through the given samples once, from where the last call left off.
 
@@ -418,6 +416,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         """Return the labels of the columns: those that are given, those of the graph, or those of `y`."""
         if self._given_classes is not None:
             given = np.asarray(self._given_classes)
+            if len(np.unique(given)) < len(given) and learner.link != "own":
+                raise ParameterError(
+                    f"classes={given.tolist()} names a label twice: each column has its own."
+                )
             return np.unique(given) if learner.link == "own" else given
         if learner.classes is not None:
             return learner.classes

@@ -17,13 +17,22 @@ from onnxsgd.engine.batches import Batches, EpochPlan
 from onnxsgd.engine.buffers import Buffers, Tensors
 from onnxsgd.engine.epoch import EpochRunner
 from onnxsgd.engine.runner import StepRunner
-from onnxsgd.engine.update import AVERAGE, AVERAGE_RATE, L1_TOTAL, WEIGHT
+from onnxsgd.engine.update import AVERAGE, AVERAGE_RATE, L1_DEBT, L1_TOTAL, WEIGHT
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import Optimizer
 from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import Schedule
 
-__all__ = ["FitState", "Observer", "Recipe", "Runners", "fresh_generator", "run_epoch", "train"]
+__all__ = [
+    "FitState",
+    "Observer",
+    "Recipe",
+    "Runners",
+    "adapt_state",
+    "fresh_generator",
+    "run_epoch",
+    "train",
+]
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,15 @@ class Runners:
         return self.epoch or self.step
 
 
+def adapt_state(state: FitState, recipe: Recipe) -> None:
+    """Let `state` fit a recipe that may have changed since: what it never kept begins now."""
+    kinds = {kind for _, kind in state.tensors}
+    if L1_DEBT not in kinds:
+        state.l1_total = 0.0
+    if recipe.average_from and AVERAGE not in kinds:
+        state.tensors |= {(name, AVERAGE): a.copy() for name, a in state.weights().items()}
+
+
 class Observer(Protocol):
     """What is told about each epoch."""
 
@@ -141,7 +159,7 @@ def train(
     `state` is changed in place. It is left usable, with the last finite weights, whatever ends the loop.
     """
     plateau = Plateau(tol, n_iter_no_change)
-    best: Tensors | None = None
+    best: tuple[Tensors, float] | None = None
     n_epochs = 0
     try:
         for _ in range(max_iter):
@@ -154,7 +172,7 @@ def train(
                 state.validation_scores.append(score(state.weights(recipe.average_from)))
                 if stop_on_score:
                     value = -state.validation_scores[-1]
-                    best = state.tensors if value < plateau.best else best
+                    best = (state.tensors, state.l1_total) if value < plateau.best else best
             votes = [observer.epoch_ends(state) for observer in observers]
             if any(votes):
                 break
@@ -171,7 +189,7 @@ def train(
     except KeyboardInterrupt:
         warnings.warn("Training interrupted by user.", stacklevel=4)
     if best is not None:
-        state.tensors = best
+        state.tensors, state.l1_total = best
     return n_epochs
 
 

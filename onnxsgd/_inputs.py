@@ -157,12 +157,23 @@ def _cast(array: Any, value: ir.Value, allow_nan: bool) -> Any:
 
 def _convert(array: Any, dtype: np.dtype[Any], name: str) -> Any:
     try:
-        with np.errstate(over="ignore", invalid="ignore"):
+        if dtype.kind in "iu" and array.dtype.kind == "f":
+            _check_range(_values(array), dtype, name)
+        with np.errstate(over="ignore"):
             return array.astype(dtype, copy=False)
     except (TypeError, ValueError) as error:
         raise ParameterError(
             f"X cannot be converted to {dtype!r}, the type of input {name!r} of the graph: {error}"
         ) from None
+
+
+def _check_range(values: np.ndarray, dtype: np.dtype[Any], name: str) -> None:
+    limits = np.iinfo(dtype)
+    if not np.all((values >= limits.min) & (values <= limits.max)):
+        raise ParameterError(
+            f"X has values that {dtype!r}, the type of input {name!r} of the graph, does not hold: they must "
+            f"be numbers from {limits.min} to {limits.max}."
+        )
 
 
 def _values(array: Any) -> np.ndarray:

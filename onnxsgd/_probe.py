@@ -30,7 +30,7 @@ def check_inputs(learner: Learner) -> None:
 
 
 def count_scores(graph: InferenceGraph, learner: Learner, features: Features) -> int:
-    """Return how many raw predictions `graph` makes of one sample.
+    """Return how many raw predictions `graph` makes of each sample.
 
     Raises
     ------
@@ -38,16 +38,17 @@ def count_scores(graph: InferenceGraph, learner: Learner, features: Features) ->
         If the runtime cannot run it on such samples, if it does not make one row of predictions of each of
         them, or if these depend on the other samples in a graph that was made for batches of one size.
     """
-    raw = _run(graph, learner, take_rows(features, slice(0, 1)))
-    if raw.ndim not in (1, 2) or len(raw) != 1:
+    count = min(n_rows(features), 3)
+    raw = _run(graph, learner, take_rows(features, slice(0, count)))
+    if raw.ndim not in (1, 2) or len(raw) != count:
         raise GraphError(
-            f"the graph turns 1 sample into raw predictions {learner.score!r} of shape {raw.shape}; "
+            f"the graph turns {count} samples into raw predictions {learner.score!r} of shape {raw.shape}; "
             "they must have shape [n_samples] or [n_samples, n_outputs]. Name another tensor with "
             "output=, or put a new layer on top with head='linear'."
         )
     if learner.exported_for is not None:
         _check_independence(graph, learner, features)
-    return raw.size
+    return raw.size // count
 
 
 def _check_independence(graph: InferenceGraph, learner: Learner, features: Features) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from scipy import sparse
 
 from onnxsgd._fit import Recipe, Runners
@@ -14,7 +15,7 @@ from onnxsgd._inputs import Features, n_rows, take_rows
 from onnxsgd._learner import Learner
 from onnxsgd.engine.batches import Batches
 from onnxsgd.engine.cache import compiled
-from onnxsgd.engine.epoch import EpochRunner, build_epoch
+from onnxsgd.engine.epoch import EpochRunner, build_epoch, can_loop
 from onnxsgd.engine.inference import InferenceGraph
 from onnxsgd.engine.runner import StepRunner, make_buffers
 from onnxsgd.engine.sessions import make_session, resolve_threads
@@ -63,11 +64,13 @@ class Program:
 
     def batches(self, features: Features, target: np.ndarray, sample_weight: np.ndarray) -> Batches:
         """Return the training data, cut into batches."""
-        size = min(self.spec.batch_size, len(target))
+        # the next power of two, so that calls with few samples, of any number, share some compiled steps
+        size = min(self.spec.batch_size, 1 << (len(target) - 1).bit_length())
         dtype = self.split.tail.graph.outputs[0].dtype
         assert dtype is not None
         target = np.ascontiguousarray(target, dtype.numpy())
-        return Batches(self.tail_features(features), target, sample_weight, size)
+        is_mean = self.spec.batch_size > 1
+        return Batches(self.tail_features(features), target, sample_weight, size, is_mean)
 
     def runners(
         self, tensors: Mapping[tuple[str, str], np.ndarray], batches: Batches, epochs: int
@@ -91,7 +94,8 @@ class Program:
         buffers = make_buffers(session, step)
         buffers.load(tensors)
         one = StepRunner(session, step, buffers, batches)
-        if batches.is_sparse or work > _SMALL_WORK or epochs * batches.n_batches < _MANY_STEPS:
+        is_long = epochs * batches.n_batches >= _MANY_STEPS
+        if batches.is_sparse or work > _SMALL_WORK or not is_long or not can_loop(step):
             return Runners(buffers, one)
         loop = compiled.get((*key, "epoch"), lambda: make_session(build_epoch(step), n_threads))
         return Runners(buffers, one, EpochRunner(loop, step, buffers, batches))
@@ -119,7 +123,8 @@ def make_program(
     frozen = {
         name: InferenceGraph(model, name, (), n_threads) for name in parts.features if name not in given
     }
-    if frozen and not _fits(frozen, features):
+    has_strings = any(value.dtype == ir.DataType.STRING for value in learner.inputs)
+    if frozen and not has_strings and not _fits(frozen, features):
         parts, frozen = undivided(model), {}
     return Program(
         split=parts,

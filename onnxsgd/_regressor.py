@@ -223,8 +223,6 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self.verbose = verbose
 
     @learns_in_parts
-    @learns_in_parts
-    @learns_in_parts
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Go through the given samples once, from where the last call left off.
 

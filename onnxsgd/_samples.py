@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnxsgd._inputs import Features, take_rows
+from onnxsgd.exceptions import ParameterError
 
 __all__ = ["Samples"]
 
@@ -36,6 +37,11 @@ class Samples:
 
     def weighted_by(self, weight: np.ndarray) -> Samples:
         """Return the same samples with their weights multiplied."""
+        if (weight < 0).any() or not (self.weight * weight).any():
+            raise ParameterError(
+                f"class_weight gives the samples weights from {weight.min():g} to {weight.max():g}: they "
+                "must be >= 0, and not all 0."
+            )
         return Samples(self.features, self.target, self.weight * weight)
 
     def without_zeros(self) -> Samples:

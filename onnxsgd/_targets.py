@@ -63,6 +63,8 @@ def check_sample_weight(sample_weight: Any, y: np.ndarray) -> np.ndarray:
     weight = np.array(_check_sample_weight(sample_weight, y, dtype=np.float64))
     if (weight < 0).any():
         raise ParameterError(f"sample_weight contains {weight.min()!r}: weights must be >= 0.")
+    if not np.isfinite(weight.sum()):
+        raise ParameterError("sample_weight has a sum that is not finite: scale the weights down.")
     if not weight.any():
         raise ParameterError("sample_weight is 0 for all samples: at least one must be > 0.")
     return weight

@@ -34,8 +34,12 @@ class Optimizer(ABC):
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """What the formula depends on: equal structures have the same graph."""
-        return (type(self).__name__,)
+        """What the formula depends on: steps of equal structure are compiled once.
+
+        By default that is the optimizer itself. An optimizer whose numbers enter as scalars alone may leave
+        them out, so that a search over them compiles nothing anew.
+        """
+        return (type(self), self)
 
     @property
     def takes_scaled_gradient(self) -> bool:
@@ -104,7 +108,9 @@ class SGD(Optimizer):
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        return ("SGD", self.momentum > 0, self.momentum > 0 and self.nesterov)
+        if type(self) is not SGD:
+            return super().structure
+        return (SGD, self.momentum > 0, self.momentum > 0 and self.nesterov)
 
     @property
     def takes_scaled_gradient(self) -> bool:
@@ -177,6 +183,10 @@ class Adam(Optimizer):
     @property
     def slots(self) -> tuple[str, ...]:
         return ("first_moment", "second_moment")
+
+    @property
+    def structure(self) -> tuple[Any, ...]:
+        return (type(self),) if type(self) in (Adam, AdamW) else super().structure
 
     def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
         return {

@@ -63,10 +63,10 @@ class Constant(Schedule):
         return self.eta0
 
     def rate(self, t: int, eta: float) -> float:
-        return eta
+        return self.eta0
 
     def rates(self, t: int, eta: float, count: int) -> np.ndarray:
-        return np.full(count, eta)
+        return np.full(count, self.rate(t, eta))
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,9 @@ class Adaptive(Constant):
         super().__post_init__()
         if not self.divisor > 1:
             raise ParameterError(f"divisor={self.divisor!r} is not accepted: it must be a number > 1.")
+
+    def rate(self, t: int, eta: float) -> float:
+        return np.minimum(eta, self.eta0)
 
     def after_plateau(self, eta: float) -> float | None:
         return eta / self.divisor if eta > self.eta_min else None
@@ -179,7 +182,8 @@ class _Function(Schedule):
             rate = float(self.function(t))
         except (TypeError, ValueError) as error:
             raise ParameterTypeError(
-                f"learning_rate({t}) returned no number ({error}): a schedule must return finite numbers >= 0."
+                f"learning_rate({t}) returned no number ({error}): a schedule must return finite "
+                "numbers >= 0."
             ) from error
         if not 0 <= rate < math.inf:
             raise ParameterError(

@@ -5,6 +5,7 @@ import re
 import warnings
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from scipy import sparse
@@ -18,7 +19,8 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, schedules
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers, schedules
+from onnxsgd.engine.cache import compiled
 from onnxsgd.exceptions import ConvergenceError, OnnxSGDError
 
 
@@ -410,3 +412,189 @@ def test_clone_keeps_parameters_and_nothing_else(iris):
     other = clone(model)
     assert other.get_params() == model.get_params()
     assert not hasattr(other, "classes_")
+
+
+# What once went wrong.
+
+
+def graph(text, **arrays):
+    model = onnx.parser.parse_model('<ir_version: 9, opset_import: ["" : 18]> ' + text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in arrays.items())
+    return model
+
+
+def normal(*shape, seed=0):
+    return np.random.RandomState(seed).normal(0, 0.5, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("engine", ["auto", "portable"])
+def test_pooling_trains_for_many_epochs(pool, engine):
+    """The training runtime's gradients of pooling end the interpreter inside a scan."""
+    model = graph(
+        "g (float[N, 1, 6, 6] X) => (float[N, 1] Y) { c = Conv(X, K) "
+        f"p = {pool} <kernel_shape = [2, 2], strides = [2, 2]> (c) f = Flatten(p) Y = Gemm(f, W, b) }}",
+        K=normal(2, 1, 3, 3), W=normal(8, 1), b=normal(1),
+    )  # fmt: skip
+    X, y = normal(40, 1, 6, 6), normal(40)
+    fitted = small(OnnxSGDRegressor, model=model, max_iter=400, engine=engine).fit(X, y)
+    assert fitted.loss_curve_[-1] < 0.9 * fitted.loss_curve_[0]
+
+
+def test_a_recurrent_graph_trains_for_many_epochs():
+    """Its gradient holds graphs that read tensors around them: no part of a scan over batches."""
+    model = graph(
+        "g (float[N, 4, 2] X) => (float[N, 1] Y) { t = Transpose <perm = [1, 0, 2]> (X) "
+        'a, h = LSTM <hidden_size = 3> (t, W, R) s = Squeeze(h, zero) Y = MatMul(s, V) }',
+        W=normal(1, 12, 2), R=normal(1, 12, 3), V=normal(3, 1), zero=np.array([0]),
+    )  # fmt: skip
+    X, y = normal(20, 4, 2), normal(20)
+    fitted = small(OnnxSGDRegressor, model=model, max_iter=600, engine="portable", eta0=0.1).fit(X, y)
+    assert fitted.loss_curve_[-1] < fitted.loss_curve_[0]
+
+
+@pytest.mark.parametrize(
+    "names", [("x", "x/all"), ("rows", "rows/all"), ("x", "y_true/all"), ("x", "x/first")]
+)
+def test_names_of_the_loop_are_free(names):
+    """Tensors of users may be called what the loop over batches calls its own."""
+    first, inner = names
+    model = graph(
+        f"g (float[N, 3] {first}) => (float[N, 1] Y) "
+        f'{{ "{inner}" = MatMul({first}, W) Y = Add("{inner}", b) }}',
+        W=normal(3, 1), b=normal(1),
+    )  # fmt: skip
+    X, y = normal(64, 3), normal(64)
+    fitted = small(OnnxSGDRegressor, model=model, max_iter=400).fit(X, y)
+    assert fitted.t_ == 800
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "h = MatMul(X, W) s = ReduceMean <axes = [1]> (h) t = Sub(h, s) Y = MatMul(t, v)",
+        "h = MatMul(X, W) q = Mul(v1, h1) z = ReduceSum(q) Y = Add(g, z) g = MatMul(h, v) h1 = MatMul(X, v3)",
+    ],
+)
+def test_broadcast_products_are_not_fused(text):
+    text = text.replace("ReduceMean <axes = [1]> (h)", "ReduceMean(h, one)")
+    order = {"h1 = MatMul(X, v3)": 0, "g = MatMul(h, v)": 2}
+    parts = re.split(r" (?=\w+ = )", text)
+    parts.sort(key=lambda part: order.get(part, 1 if part.startswith("h =") else 3))
+    model = graph(
+        "g (float[N, 3] X) => (float[N, 1] Y) { " + "\n".join(parts) + " }",
+        W=normal(3, 5), v=normal(5, 1), v1=normal(1, 1), v3=normal(3, 1), one=np.array([1]),
+    )  # fmt: skip
+    X, y = normal(32, 3), normal(32)
+    by_steps = small(OnnxSGDRegressor, model=model, engine="portable").fit(X, y)
+    assert np.isfinite(by_steps.loss_curve_).all()
+
+
+def test_optimizers_of_users_share_no_compiled_step(diabetes):
+    class Half(optimizers.SGD):
+        def update(self, op, weight, gradient, slots, scalars, penalised):
+            return op.Add(weight, op.Mul(gradient, 0.5)), ()
+
+    plain = small(OnnxSGDRegressor, optimizer=optimizers.SGD(), penalty=None).fit(*diabetes)
+    half = small(OnnxSGDRegressor, optimizer=Half(), penalty=None).fit(*diabetes)
+    assert np.abs(plain.coef_ - half.coef_).max() > 1e-3
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber", "perceptron"])
+@pytest.mark.parametrize("data", ["iris", "cancer"])
+def test_what_was_written_is_read_back_as_what_it_is(request, data, loss):
+    X, y = request.getfixturevalue(data)
+    model = small(OnnxSGDClassifier, loss=loss, shuffle=False).fit(X, y)
+    again = small(OnnxSGDClassifier, model=model.to_onnx(), loss=loss, shuffle=False).fit(X, y)
+    model.set_params(warm_start=True).fit(X, y)
+    np.testing.assert_allclose(again.decision_function(X), model.decision_function(X), rtol=1e-5, atol=1e-6)
+    names = [value.name for value in model.to_onnx().graph.output]
+    assert [value.name for value in again.to_onnx().graph.output] == names
+    assert len(again.to_onnx().graph.node) <= len(model.to_onnx().graph.node) + 1
+
+
+def test_penalties_that_change_between_calls_start_afresh(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor, penalty="l1", alpha=0.5, learning_rate="constant")
+    for _ in range(20):
+        model.partial_fit(X, y)
+    model.set_params(penalty="l2", alpha=0.0)
+    for _ in range(20):
+        model.partial_fit(X, y)
+    before = model.coef_.copy()
+    model.set_params(penalty="l1", alpha=1e-9, eta0=1e-9).partial_fit(X, y)
+    np.testing.assert_allclose(model.coef_, before, rtol=0, atol=1e-5)
+
+
+def test_averaging_that_begins_later_begins_at_the_present_weights(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor, learning_rate="constant").fit(X, y)
+    before = model.coef_.copy()
+    model.set_params(average=True, eta0=1e-9).partial_fit(X, y)
+    np.testing.assert_allclose(model.coef_, before, rtol=0, atol=1e-5)
+
+
+def test_a_rate_that_changes_between_calls_is_honoured(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor, learning_rate="constant", penalty=None).fit(X, y)
+    before = model.coef_.copy()
+    model.set_params(eta0=1e-9).partial_fit(X, y)
+    np.testing.assert_allclose(model.coef_, before, rtol=0, atol=1e-6)
+
+
+def test_one_sample_in_a_call_is_a_batch_of_one(diabetes):
+    X, y = diabetes
+    once = small(OnnxSGDRegressor).partial_fit(X[:1], y[:1])
+    heavy = small(OnnxSGDRegressor).partial_fit(X[:1], y[:1], sample_weight=[5.0])
+    np.testing.assert_allclose(heavy.coef_, once.coef_, rtol=1e-6)
+
+
+def test_a_refused_fit_leaves_the_estimator_what_it_was(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor).fit(X, y)
+    before, count = model.predict(X), model.t_
+    two = MLPRegressor(hidden_layer_sizes=(3,), solver="lbfgs", max_iter=2000, random_state=0)
+    two.fit(X, np.c_[y, y])
+    with pytest.raises(ValueError, match="2 output"):
+        model.set_params(model=two).fit(X, y)
+    with pytest.raises(ValueError, match="y_val"):
+        model.set_params(model=None).fit(X, y, X_val=X)
+    np.testing.assert_array_equal(model.predict(X), before)
+    assert model.t_ == count
+    fresh = small(OnnxSGDRegressor)
+    with pytest.raises(ValueError, match="y_val"):
+        fresh.fit(X, y, X_val=X)
+    with pytest.raises(NotFittedError):
+        fresh.predict(X)
+
+
+def test_calls_with_few_samples_share_compiled_steps(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor, alpha=0.123).partial_fit(X[:64], y[:64])
+    before = compiled.n_built
+    for count in range(1, 33):
+        model.partial_fit(X[:count], y[:count])
+    assert compiled.n_built - before <= 6
+
+
+def test_graphs_that_are_no_linear_function_publish_no_coefficients():
+    model = graph(
+        "g (float[N, 4, 2] X) => (float[N, 4] Y) { m = MatMul(X, W) Y = Flatten(m) }", W=normal(2, 1)
+    )
+    X, y = normal(20, 4, 2), normal(20, 4)
+    assert not hasattr(small(OnnxSGDRegressor, model=model).fit(X, y), "coef_")
+
+
+def test_a_graph_that_mixes_samples_into_one_row_is_refused():
+    model = graph(
+        "g (float[N, 3] X) => (float[1, 1] Y) { m = MatMul(X, W) Y = ReduceMean(m, zero) }",
+        W=normal(3, 1), zero=np.array([0]),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"3 samples into raw predictions"):
+        small(OnnxSGDRegressor, model=model).fit(normal(20, 3), normal(20))
+
+
+def test_weights_of_classes_must_weigh_something(cancer):
+    for class_weight in ({0: 0, 1: 0}, {0: -1, 1: 1}):
+        with pytest.raises(ValueError, match="class_weight"):
+            small(OnnxSGDClassifier, class_weight=class_weight).fit(*cancer)

@@ -66,12 +66,16 @@ class Batches:
         Weights of the samples, all > 0.
     batch_size : int
         Rows of a batch.
+    is_mean : bool
+        Whether the loss of a batch is the mean over its samples; otherwise batches are single samples, which
+        count as their weights say.
     """
 
     features: Mapping[str, Any]
     target: np.ndarray
     sample_weight: np.ndarray
     batch_size: int
+    is_mean: bool
 
     @property
     def n_batches(self) -> int:
@@ -97,7 +101,7 @@ class Batches:
         weight[len(order) :] = 0
         weight = weight.reshape(self.n_batches, self.batch_size, 1)
         totals = weight.sum(axis=(1, 2))
-        if self.batch_size == 1:
+        if not self.is_mean:
             scale = np.full(self.n_batches, 1.0 / totals.sum())
         else:
             weight = weight / totals[:, None, None]

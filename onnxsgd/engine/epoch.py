@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from onnxsgd.engine.batches import Batches, EpochPlan
     from onnxsgd.engine.step import CompiledStep
 
-__all__ = ["EpochRunner", "build_epoch"]
+__all__ = ["EpochRunner", "build_epoch", "can_loop"]
 
-#: The output beside those of the step, and the prefix that all names of the step get.
+#: The output beside those of the step, and the prefix that all names of the step get; the graph around them
+#: has names that begin with "first/", "last/" and "all/".
 _LOSSES, _PREFIX = "losses", "step/"
 #: What the features of a block take: more batches at once would leave the processor's cache.
 _BLOCK_BYTES = 4_000_000
@@ -43,23 +44,38 @@ def build_epoch(step: CompiledStep) -> bytes:
     real = types[_PREFIX + step.target].elem_type
     scan = helper.make_node(
         "Scan",
-        [*(f"{old}/first" for old, _ in carried), *(f"{name}/all" for name in sliced)],
-        [*(f"{old}/last" for old, _ in carried), _LOSSES],
+        [*(f"first/{old}" for old, _ in carried), *(f"all/{name}" for name in sliced)],
+        [*(f"last/{old}" for old, _ in carried), _LOSSES],
         num_scan_inputs=len(sliced),
         body=_body(graph, step, carried, sliced),
     )
     inputs = [
-        *(_info(f"{old}/first", types[old]) for old, _ in carried),
-        *(_info(f"{name}/all", types[name], stacked=True) for name in sliced),
+        *(_info(f"first/{old}", types[old]) for old, _ in carried),
+        *(_info(f"all/{name}", types[name], stacked=True) for name in sliced),
     ]
     outputs = [
-        *(_info(f"{old}/last", types[old]) for old, _ in carried),
+        *(_info(f"last/{old}", types[old]) for old, _ in carried),
         helper.make_tensor_value_info(_LOSSES, real, [None, 1, 1]),
     ]
     whole = helper.make_graph([scan], "epoch", inputs, outputs, list(graph.initializer))
     return helper.make_model(
         whole, opset_imports=model.opset_import, ir_version=model.ir_version, producer_name="onnxsgd"
     ).SerializeToString()
+
+
+def can_loop(step: CompiledStep) -> bool:
+    """Tell whether a step can be the body of a scan.
+
+    Only one of standard operators without graphs inside: some operators of the training runtime end the
+    interpreter there, and what graphs inside read from around them would have to be renamed.
+    """
+    nodes = onnx.load_from_string(step.model).graph.node
+    graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+    return all(
+        onnx.defs.has(node.op_type, node.domain)
+        and not any(attribute.type in graphs for attribute in node.attribute)
+        for node in nodes
+    )
 
 
 class EpochRunner:
@@ -123,14 +139,14 @@ class _Block:
         self._arrays = {
             name: np.zeros([n_batches, *value.shape[1:]], dtype_of(value))
             for name, value in inputs.items()
-            if name.endswith("/all")
+            if name.startswith("all/")
         }
-        names = {name: f"{_PREFIX}{name}/all" for name in step.features}
+        names = {name: f"all/{_PREFIX}{name}" for name in step.features}
         self._features = {name: self._arrays[given] for name, given in names.items() if given in self._arrays}
-        self._target = self._arrays[f"{_PREFIX}{step.target}/all"]
-        self._sample_weight = self._arrays[f"{_PREFIX}{step.sample_weight}/all"]
-        self._gradient_weight = self._arrays[f"{_PREFIX}{step.gradient_weight}/all"]
-        self._scalars = [self._arrays[f"{_PREFIX}{name}/all"] for name in step.scalars.values()]
+        self._target = self._arrays[f"all/{_PREFIX}{step.target}"]
+        self._sample_weight = self._arrays[f"all/{_PREFIX}{step.sample_weight}"]
+        self._gradient_weight = self._arrays[f"all/{_PREFIX}{step.gradient_weight}"]
+        self._scalars = [self._arrays[f"all/{_PREFIX}{name}"] for name in step.scalars.values()]
         self.losses = np.zeros((n_batches, 1, 1), self._target.dtype)
         first, second = buffers.sets
         self.bindings = (self._bind(session, step, first, second), self._bind(session, step, second, first))
@@ -148,8 +164,8 @@ class _Block:
         for name, array in self._arrays.items():
             bind(binding.bind_input, name, array, array.shape)
         for key, (old, _) in step.tensors.items():
-            bind(binding.bind_input, f"{_PREFIX}{old}/first", sources[key], sources[key].shape)
-            bind(binding.bind_output, f"{_PREFIX}{old}/last", targets[key], targets[key].shape)
+            bind(binding.bind_input, f"first/{_PREFIX}{old}", sources[key], sources[key].shape)
+            bind(binding.bind_output, f"last/{_PREFIX}{old}", targets[key], targets[key].shape)
         bind(binding.bind_output, _LOSSES, self.losses, self.losses.shape)
         return binding
 

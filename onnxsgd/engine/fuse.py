@@ -88,7 +88,8 @@ def _added_product(graph: ir.Graph, node: ir.Node) -> None:
         maker = None if product is None else product.producer()
         if product is None or maker is None or len(product.uses()) != 1 or product.is_graph_output():
             continue
-        if _is_plain_product(maker) and c is not None and _is_table(c) and c.shape == node.outputs[0].shape:
+        shapes_agree = c is not None and c.shape == product.shape == node.outputs[0].shape
+        if shapes_agree and _is_table(c) and _is_plain_product(maker):
             attributes: dict[str, int | float] = {
                 name: maker.attributes.get_int(name, 0) for name in ("transA", "transB")
             }
@@ -109,9 +110,17 @@ def _weighted_sum(graph: ir.Graph, node: ir.Node) -> None:
     if product is None or any(not _is_column(value) for value in (*product.inputs, *product.outputs)):
         return
     a, b = product.inputs
+    if (
+        a is None
+        or b is None
+        or a.shape != b.shape
+        or node.attributes.get_int("noop_with_empty_axes", 0) != 0
+    ):
+        return
     alpha = 1.0
     factor = _maker(product, 0, ("Mul",))
-    if factor is not None and (number := _number(factor.inputs[1])) is not None:
+    number = None if factor is None else _number(factor.inputs[1])
+    if factor is not None and number is not None and _is_column(factor.inputs[0]):
         a, alpha = factor.inputs[0], number
     _replace(graph, node, ir.node("Gemm", [a, b], {"transA": 1, "alpha": alpha}))
 

@@ -88,8 +88,9 @@ def build_training_graphs(
     sources = select_sources(original, lowered, weights, inputs)
     if not sources.weights:
         raise NotTrainableError(
-            "There is nothing to train: the graph has no weights that a gradient reaches, or weights_to_train is "
-            "empty. The gradient by inputs alone is onnxsgd.onnx_derivative(model, weights=[])."
+            "There is nothing to train: the graph has no weights that a gradient reaches, or "
+            "weights_to_train is empty. onnxsgd.onnx_derivative(model, weights=[]) gives the gradient by "
+            "inputs alone."
         )
     prepared = prepare(lowered, sources.weights, sources.inputs)
     result, native = differentiate_with_native(

@@ -13,7 +13,7 @@ from onnxsgd.graph.cut import cut_at, tensor_named
 from onnxsgd.graph.labels import Lookup, find_lookup
 from onnxsgd.graph.links import Link, holds_probabilities, read_link
 from onnxsgd.graph.lower import lower_for_training
-from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.model import LINK, REAL_TYPES, SCORE, find_value
 from onnxsgd.graph.rewriting import Writer, extend
 
 __all__ = ["ScoredGraph", "find_score"]
@@ -91,13 +91,19 @@ def find_score(model: ir.Model, task: str, output: str | int | None = None) -> S
     if task == "regression":
         return ScoredGraph(lowered, str(value.name), "identity")
     link = read_link(value)
-    score, kind = _make_score(graph, value, link)
+    noted = _noted_score(lowered) if output is None else None
+    score, kind = noted or _make_score(graph, value, link)
     if score.producer() is None:
         raise NotTrainableError(f"Output {value.name!r} is the input {score.name!r}: nothing to train.")
     label = next((out for out in graph.outputs if not _is_matrix(out)), None)
     label_name = None if label is None else str(label.name)
     lookup = None if label is None else find_lookup(label)
-    if lookup is not None and lookup.largest_of is not None and link == read_link(lookup.largest_of):
+    if (
+        noted is None
+        and lookup is not None
+        and lookup.largest_of is not None
+        and link == read_link(lookup.largest_of)
+    ):
         _pick_by_score(lowered, lookup, score)
     return ScoredGraph(
         model=lowered,
@@ -107,6 +113,13 @@ def find_score(model: ir.Model, task: str, output: str | int | None = None) -> S
         label_output=label_name,
         proba_output=str(value.name) if kind != "identity" else None,
     )
+
+
+def _noted_score(model: ir.Model) -> tuple[ir.Value, str] | None:
+    """Return the score and the link that a graph of our own says it has, if it is still so."""
+    name, link = (model.metadata_props.get(key) for key in (SCORE, LINK))
+    value = None if name is None else find_value(model.graph, name)
+    return None if value is None or link is None or value.producer() is None else (value, link)
 
 
 def _find_output(graph: ir.Graph, output: str | int | None) -> ir.Value:

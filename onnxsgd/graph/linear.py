@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.exceptions import GraphError
-from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
 from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.graph.split import BATCH
 
@@ -107,24 +107,44 @@ def linear_parameters(model: ir.Model) -> tuple[str, str | None] | None:
     """Return the names of (coefficients, intercepts) if the only output is linear in the only input.
 
     Cases: ``Gemm(X, coef, intercept)``, or ``MatMul(X, coef)`` with or without an ``Add``. Coefficients
-    have shape [n_features, n_outputs] or [n_features]. None: anything else.
+    have shape [n_features, n_outputs] or [n_features], the input is a table of real numbers. Casts between
+    real types, and a new shape of the result, change nothing. None: anything else.
     """
+    if len(model.graph.inputs) != 1 or not _is_real_table(model.graph.inputs[0]):
+        return None
+    if any(node.outputs[0].dtype not in REAL_TYPES for node in model.graph):
+        return None
     nodes = [node for node in model.graph if node.op_type not in _NEUTRAL]
     operators = [node.op_type for node in nodes]
-    if len(model.graph.inputs) != 1 or operators not in (["Gemm"], ["MatMul"], ["MatMul", "Add"]):
+    if operators not in (["Gemm"], ["MatMul"], ["MatMul", "Add"]):
         return None
     product = nodes[0]
     plain = all(product.attributes.get_int(name, 0) == 0 for name in ("transA", "transB"))
     scaled = any(product.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta"))
-    if not plain or scaled or product.inputs[0] is None or product.inputs[0].is_initializer():
+    if not plain or scaled or not _is_the_input(product.inputs[0]):
         return None
     coef = _initializer(product, 1)
     intercept = _initializer(product, 2)
+    if intercept is None and len(product.inputs) > 2:
+        return None
     if operators == ["MatMul", "Add"]:
         intercept = _initializer(nodes[1], 0) or _initializer(nodes[1], 1)
         if intercept is None:
             return None
     return None if coef is None else (coef, intercept)
+
+
+def _is_real_table(value: ir.Value) -> bool:
+    return value.dtype in REAL_TYPES and value.shape is not None and len(value.shape) == 2
+
+
+def _is_the_input(value: ir.Value | None) -> bool:
+    """Tell whether `value` is the input of the graph, or that in another real type."""
+    while value is not None and (maker := value.producer()) is not None:
+        if maker.op_type not in ("Identity", "Cast"):
+            return False
+        value = maker.inputs[0]
+    return value is not None and value.is_graph_input()
 
 
 def _initializer(node: ir.Node, index: int) -> str | None:

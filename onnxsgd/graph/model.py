@@ -14,8 +14,10 @@ from onnxsgd.exceptions import GraphError
 
 __all__ = [
     "FROZEN",
+    "LINK",
     "PARAMETER",
     "REAL_TYPES",
+    "SCORE",
     "find_value",
     "graph_names",
     "real_initializers",
@@ -34,6 +36,10 @@ FROZEN = "onnxsgd.frozen"
 #: The metadata key of an initializer that is a parameter, although the operator that said so was rewritten;
 #: its value is "weight" or "intercept".
 PARAMETER = "onnxsgd.parameter"
+
+#: The metadata keys under which a graph that was written here says which tensor is its score, and how
+#: probabilities follow from it.
+SCORE, LINK = "onnxsgd.score", "onnxsgd.link"
 
 
 def to_ir(model: onnx.ModelProto) -> ir.Model:

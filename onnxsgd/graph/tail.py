@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.append import appending
-from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.model import LINK, SCORE, graph_names, unique_name
 
 __all__ = ["add_classifier_tail", "add_multilabel_tail", "name_output"]
 
@@ -58,6 +58,8 @@ def add_classifier_tail(
         second.name, second.type = names[1], ir.TensorType(score.dtype)
         second.shape = ir.Shape([rows, 1 if single and probabilities is None else len(classes)])
     graph.outputs[:] = [label, second]
+    many = probabilities == "sigmoid" and not single
+    _note(copy, score, "ovr" if many else probabilities)
     return copy
 
 
@@ -83,7 +85,13 @@ def add_multilabel_tail(model: ir.Model, probabilities: str | None, names: tuple
         label.name, label.type, label.shape = names[0], ir.TensorType(ir.DataType.INT64), score.shape
         second.name, second.type, second.shape = names[1], ir.TensorType(score.dtype), score.shape
     graph.outputs[:] = [label, second]
+    _note(copy, score, probabilities)
     return copy
+
+
+def _note(model: ir.Model, score: ir.Value, link: str | None) -> None:
+    """Note in the file what cannot be read from every tail, for when it comes back to learn on."""
+    model.metadata_props.update({SCORE: str(score.name), LINK: link or "identity"})
 
 
 def _winner(op: Any, score: ir.Value, single: bool) -> ir.Value:

@@ -51,8 +51,8 @@ def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
         newest = OPSET_RANGES.get(entry.domain, (0, entry.version))[1]
         if entry.domain == "" and entry.version > defs.onnx_opset_version():
             raise UnsupportedError(
-                f"The model imports opset {entry.version}, which the installed onnx {onnx.__version__} does not "
-                f"know: opsets up to {defs.onnx_opset_version()} are accepted."
+                f"The model imports opset {entry.version}, which the installed onnx {onnx.__version__} does "
+                f"not know: opsets up to {defs.onnx_opset_version()} are accepted."
             )
         if entry.version > newest:
             _check_same_meaning(result.graph, entry.domain, entry.version, newest)

@@ -51,7 +51,7 @@ def data():
     rng = np.random.RandomState(1)
     X = rng.normal(size=(53, 5)).astype(np.float32)
     y = np.eye(3, dtype=np.float32)[rng.randint(0, 3, 53)]
-    return Batches({"X": X}, y, rng.uniform(0.5, 2, 53), 8)
+    return Batches({"X": X}, y, rng.uniform(0.5, 2, 53), 8, True)
 
 
 def make_spec(loss=None, optimizer=None, **more):
@@ -168,7 +168,7 @@ def test_each_sample_is_taken_once_and_the_last_batch_is_filled_with_nothing(dat
 
 
 def test_batches_of_one_keep_their_weights(data):
-    single = Batches(data.features, data.target, data.sample_weight, 1)
+    single = Batches(data.features, data.target, data.sample_weight, 1, False)
     np.testing.assert_array_equal(single.plan(np.arange(53)).sample_weight.ravel(), data.sample_weight)
 
 
