@@ -88,7 +88,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         Whether the result is the average of the weights over all updates, or over those from the given
         number on.
     warm_start : bool, default=False
-        Whether ``fit`` starts from the present weights, not from those of `model`.
+        Whether ``fit`` starts from the present weights, not from those of `model`. The graph, and with it
+        `model`, `output`, `head` and `trainable`, is then that of the first fit.
     trainable : None, list of str or callable, default=None
         Which weights are trained: those that learning is meant to change, those that are named, or those
         for whose name the callable returns True. See :func:`onnxsgd.describe_trainable`.
