@@ -51,7 +51,7 @@ def pack(learner: Learner, state: FitState) -> dict[str, Any]:
         "linear": None if learner.linear is None else list(learner.linear),
         "classes": learner.classes,
         "exported_for": learner.exported_for,
-        "tensors": [[name, kind, np.array(array)] for (name, kind), array in state.tensors.items()],
+        "tensors": [[name, kind, array] for (name, kind), array in state.tensors.items()],
         "random_state": list(state.random_state.get_state(legacy=True)),
         "eta": state.eta,
         "t": state.t,

@@ -32,7 +32,10 @@ def iris():
 
 @pytest.fixture(scope="module")
 def stopped(iris):
-    return OnnxSGDClassifier(early_stopping=True, eta0=0.1, batch_size=10, random_state=0).fit(*iris)
+    model = OnnxSGDClassifier(early_stopping=True, validation_fraction=0.3, batch_size=10, random_state=0)
+    model.fit(*iris)
+    assert model.validation_scores_[0] < max(model.validation_scores_)
+    return model
 
 
 def test_the_curves_are_those_of_the_estimator(stopped):

@@ -382,6 +382,30 @@ def test_a_column_of_labels_is_a_vector_with_a_warning(iris):
     assert model.predict(X).shape == y.shape
 
 
+def test_two_columns_of_scores_for_two_classes(iris):
+    """A graph that ends in a softmax over two columns: the difference of the scores decides."""
+    X, y = iris[0], np.where(iris[1] > 0, "yes", "no")
+    nodes = [
+        helper.make_node("Gemm", ["X", "W", "b"], ["z"]),
+        helper.make_node("Softmax", ["z"], ["p"], axis=1),
+    ]
+    arrays = {"W": np.random.RandomState(0).randn(4, 2).astype(np.float32), "b": np.zeros(2, np.float32)}
+    graph = helper.make_graph(
+        nodes,
+        "softmax",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("p", TensorProto.FLOAT, ["N", 2])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    model = classifier(model=proto, max_iter=20).fit(X, y)
+    decision, probability = model.decision_function(X), model.predict_proba(X)
+    assert decision.shape == (150,)
+    np.testing.assert_allclose(probability[:, 1], 1 / (1 + np.exp(-decision)), rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(model.predict(X), np.where(decision > 0, "yes", "no"))
+    assert model.score(X, y) > 0.9
+
+
 # Several labels for a sample.
 
 

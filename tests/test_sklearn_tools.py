@@ -320,8 +320,8 @@ def test_a_fork_after_training_does_not_hang():
     code = (
         "import numpy as np, multiprocessing as mp\n"
         "from onnxsgd import OnnxSGDRegressor\n"
-        "X = np.random.RandomState(0).randn(100, 3); y = X @ [1.0, 2.0, 3.0]\n"
-        "model = OnnxSGDRegressor(max_iter=3, tol=None, random_state=0)\n"
+        "X = np.random.RandomState(0).randn(2000, 500); y = X[:, :200]\n"
+        "model = OnnxSGDRegressor(max_iter=1, tol=None, batch_size=1000, n_threads=2, random_state=0)\n"
         "here = model.fit(X, y).coef_\n"
         "with mp.get_context('fork').Pool(1) as pool:\n"
         "    there = pool.apply_async(model.fit, (X, y)).get(timeout=60).coef_\n"

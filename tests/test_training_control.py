@@ -292,6 +292,8 @@ def test_verbose_moves_a_bar_on_a_terminal(diabetes, capsys, monkeypatch):
     regressor(verbose=1).fit(*diabetes)
     shown = capsys.readouterr().out
     assert shown.count("\n") == 1
+    # Five epochs take no tenth of a second: the first is shown, and the last.
+    assert shown.count("\r") == 2
     assert shown.endswith("\x1b[K\n")
     assert shown.split("\r")[-1].startswith("[####################] Epoch 5/5, loss ")
 
