@@ -107,7 +107,8 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             The targets.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the samples, >= 0; None: 1 for each.
+            Weights of the samples, >= 0; None: 1 for each. A scikit-learn model that is fitted first gets
+            them too, if it takes them.
         X_val, y_val : like X and y, default=None
             Validation data, scored after each epoch. With ``early_stopping=True`` they take the place of
             the share `validation_fraction` of the training data.

@@ -131,7 +131,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     n_threads : int or None, default=None
         Threads of the runtime. None: one for small steps, all cores for large ones.
     verbose : int, default=0
-        Whether to print a line for each epoch.
+        0 prints nothing; 1 shows a bar on a terminal, and prints a line for each epoch elsewhere; 2 prints
+        these lines on a terminal too. scikit-learn's callbacks (``set_callbacks``, from scikit-learn 1.9 on)
+        are told about each epoch as well.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, by which the weights of the samples are multiplied. "balanced":
         ``n_samples / (n_classes * np.bincount(y))``.
@@ -188,6 +190,17 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     array([0, 0, 0])
     >>> [output.name for output in tuned.to_onnx().graph.output]
     ['label', 'probabilities']
+
+    A search clones its estimator, and ``clone`` un-fits the model inside: it is fitted on the training part
+    of each fold first, so that nothing of the test part is known to it. A frozen model keeps its weights, and
+    has seen what it was fitted on:
+
+    >>> from sklearn.frozen import FrozenEstimator
+    >>> from sklearn.model_selection import cross_val_score
+    >>> fresh = OnnxSGDClassifier(model, max_iter=5, tol=None, random_state=0)
+    >>> scores = cross_val_score(fresh, X, y)
+    >>> frozen = OnnxSGDClassifier(FrozenEstimator(model), max_iter=5, tol=None, random_state=0)
+    >>> scores = cross_val_score(frozen, X, y)
     """
 
     _task = "classification"

@@ -106,7 +106,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     n_threads : int or None, default=None
         Threads of the runtime. None: one for small steps, all cores for large ones.
     verbose : int, default=0
-        Whether to print a line for each epoch.
+        0 prints nothing; 1 shows a bar on a terminal, and prints a line for each epoch elsewhere; 2 prints
+        these lines on a terminal too. scikit-learn's callbacks (``set_callbacks``, from scikit-learn 1.9 on)
+        are told about each epoch as well.
 
     Attributes
     ----------
