@@ -10,7 +10,8 @@ import numpy as np
 from onnxsgd._fit import FitState, Recipe
 from onnxsgd._learner import Learner
 from onnxsgd._program import step_spec
-from onnxsgd.engine.export import Training, write_training_step
+from onnxsgd.engine.export import write_training_step
+from onnxsgd.engine.manifest import Training
 from onnxsgd.graph.split import undivided
 from onnxsgd.losses import Loss
 

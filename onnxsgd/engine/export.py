@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,18 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd._version import __version__
-from onnxsgd.engine.formulas import Formula, read_formula, to_text
+from onnxsgd.engine.manifest import (
+    Training,
+    describe_data,
+    describe_numbers,
+    describe_penalty,
+    describe_tensors,
+)
 from onnxsgd.engine.step import CompiledStep, StepSpec, build_step
-from onnxsgd.engine.update import AVERAGE_RATE, L1_TOTAL, WEIGHT
+from onnxsgd.engine.update import WEIGHT
 from onnxsgd.exceptions import ParameterError, UnsupportedError
-from onnxsgd.losses import Loss
-from onnxsgd.penalties import Penalty
-from onnxsgd.schedules import Schedule
 
-__all__ = ["FORMAT_VERSION", "Training", "write_training_step"]
+__all__ = ["FORMAT_VERSION", "write_training_step"]
 
 #: The version of the manifest; a reader refuses the ones it does not know.
 FORMAT_VERSION = 1
@@ -35,38 +37,6 @@ _STANDARD = frozenset({"", "ai.onnx.ml"})
 
 #: What values in the file of values start at a multiple of, so that they can be used where they are.
 _ALIGNMENT = 64
-
-
-@dataclass(frozen=True)
-class Training:
-    """What a training step goes on from, beside its graph.
-
-    Attributes
-    ----------
-    schedule : Schedule
-        The learning rate.
-    penalty : Penalty
-        The strengths of the norms.
-    average_from : int
-        The update at which averaging starts; 0: never.
-    classes : list or None
-        The labels of a classifier.
-    tensors : dict of ndarray
-        Weights and their states, under (weight, kind of tensor); what is missing is zero.
-    t : int
-        Updates made.
-    eta, l1_total : float
-        The learning rate in force, and the l1 penalty that each weight could have received so far.
-    """
-
-    schedule: Schedule
-    penalty: Penalty
-    average_from: int
-    classes: list[Any] | None
-    tensors: Mapping[tuple[str, str], np.ndarray]
-    t: int
-    eta: float
-    l1_total: float
 
 
 def write_training_step(
@@ -99,7 +69,7 @@ def write_training_step(
     step = build_step(model, spec)
     proto = onnx.load_from_string(step.model)
     _check_operators(proto)
-    described = _described(proto)
+    described = describe_tensors(proto)
     values, tensors = _lay_out(step, training.tensors, described)
     manifest = {
         "format": "onnxsgd training step",
@@ -108,10 +78,10 @@ def write_training_step(
         "model": graph_file.name,
         "opsets": {entry.domain: entry.version for entry in proto.opset_import},
         "values": {"file": graph_file.with_suffix(".bin").name, "byte_order": "little"},
-        **_describe_data(step, spec, training, described),
-        "numbers": _describe_numbers(step, spec, training, described),
+        **describe_data(step, spec, training, described),
+        "numbers": describe_numbers(step, spec, training, described),
         "tensors": tensors,
-        "penalty": _describe_penalty(spec, training.penalty),
+        "penalty": describe_penalty(spec, training.penalty),
     }
     graph_file.write_bytes(step.model)
     graph_file.with_suffix(".bin").write_bytes(values)
@@ -141,101 +111,6 @@ def _check_operators(model: onnx.ModelProto) -> None:
             )
 
 
-def _described(model: onnx.ModelProto) -> dict[str, dict[str, Any]]:
-    """Return type and shape of each input and output; a size that is open is null."""
-    described = {}
-    for value in (*model.graph.input, *model.graph.output):
-        tensor = value.type.tensor_type
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        shape = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
-        described[value.name] = {"dtype": str(dtype), "shape": shape}
-    return described
-
-
-def _describe_data(
-    step: CompiledStep, spec: StepSpec, training: Training, described: Mapping[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """Describe what comes from the data of a batch, and the loss."""
-    normalised = "w" if spec.batch_size == 1 else "w / total"
-    scaled = " * -eta" if spec.optimizer.takes_scaled_gradient else ""
-    return {
-        "batch_size": spec.batch_size,
-        "short_batch": "fill it up with any rows whose w is 0",
-        "features": [{"input": name, **described[name]} for name in step.features if name in described],
-        "target": {
-            "input": step.target,
-            **described[step.target],
-            **_describe_target(spec.loss, spec.n_outputs, training.classes),
-        },
-        "sample_weight": {
-            "input": step.sample_weight,
-            **described[step.sample_weight],
-            "formula": normalised,
-            "w": "what each sample counts: 1 unless samples have weights",
-            "total": "the sum of w over the batch",
-        },
-        "gradient_weight": {
-            "input": step.gradient_weight,
-            **described[step.gradient_weight],
-            "formula": f"sample_weight{scaled}",
-        },
-        "loss": {
-            "output": step.loss,
-            **described[step.loss],
-            "loss": repr(spec.loss),
-            "formula": "sum over the batch of sample_weight * loss, before the update",
-        },
-    }
-
-
-def _describe_target(loss: Loss, n_outputs: int, classes: list[Any] | None) -> dict[str, Any]:
-    if classes is None:
-        return {"encoding": "the numbers to predict, a column for each"}
-    low = 0 if loss.targets == "indicator" else -1
-    where = "the second class" if n_outputs == 1 else "the class of the column"
-    encoding = f"high where a sample is of {where}, low elsewhere"
-    return {"encoding": encoding, "high": 1, "low": low, "classes": classes}
-
-
-def _describe_numbers(
-    step: CompiledStep, spec: StepSpec, training: Training, described: Mapping[str, dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Describe the numbers of an update, each by what comes before it in the list, and by what it was."""
-    t, eta = Formula("t"), Formula("eta")
-    l1, l2 = training.penalty.l1 or 0.0, training.penalty.l2 or 0.0
-    formulas = {
-        "t": to_text(t + 1),
-        "eta": read_formula(training.schedule.rate, "t", "eta"),
-        **_read_scalars(spec, l2),
-        L1_TOTAL: to_text(Formula(L1_TOTAL) + eta * l1),
-        AVERAGE_RATE: to_text(1.0 / np.maximum(1.0, t - training.average_from + 1.0)),
-    }
-    start: dict[str, float] = {"t": training.t, "eta": training.eta, L1_TOTAL: training.l1_total}
-    numbers = []
-    for name, formula in formulas.items():
-        if name not in ("t", "eta", *step.scalars):
-            continue
-        number: dict[str, Any] = {"name": name, "formula": formula}
-        if name in start:
-            number["start"] = start[name]
-        if name == "eta":
-            number["schedule"] = repr(training.schedule)
-        if name in step.scalars:
-            number |= {"input": step.scalars[name], **described[step.scalars[name]]}
-        numbers.append(number)
-    return numbers
-
-
-def _read_scalars(spec: StepSpec, l2: float) -> dict[str, str | None]:
-    """Return the formula of each number of the optimizer, None where it has none."""
-
-    def scalar(name: str) -> Any:
-        return lambda t, eta: spec.optimizer.scalars(t, eta, l2)[name]
-
-    names = spec.optimizer.scalars(np.ones(1), np.ones(1), l2)
-    return {name: read_formula(scalar(name), "t", "eta") for name in names}
-
-
 def _lay_out(
     step: CompiledStep,
     values: Mapping[tuple[str, str], np.ndarray],
@@ -256,12 +131,3 @@ def _lay_out(
         tensors.append({**role, "input": old, "output": new, **described[old], **place})
         content.extend(array.tobytes())
     return bytes(content), tensors
-
-
-def _describe_penalty(spec: StepSpec, penalty: Penalty) -> dict[str, Any]:
-    return {
-        "l1": penalty.l1 or 0.0,
-        "l2": penalty.l2 or 0.0,
-        "of": [name for name in spec.weights if name in spec.penalised],
-        "formula": "l1 * sum(abs(w)) + l2 / 2 * sum(w * w), part of each update, not of the loss",
-    }
