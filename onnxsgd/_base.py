@@ -6,12 +6,11 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
+from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
@@ -20,6 +19,7 @@ from onnxsgd._fit import FitState, Observer, Recipe, adapt_state, fresh_generato
 from onnxsgd._inner import fitted, inner_routing
 from onnxsgd._inputs import check_X, n_rows
 from onnxsgd._learner import Learner, ModelOptions, TrainingData, make_learner, read_source
+from onnxsgd._parameters import CONSTRAINTS
 from onnxsgd._probe import check_inputs, count_scores
 from onnxsgd._progress import Progress
 from onnxsgd._samples import Samples
@@ -29,18 +29,14 @@ from onnxsgd.engine.sessions import check_device
 from onnxsgd.engine.update import WEIGHT
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import Loss
-from onnxsgd.optimizers import OPTIMIZERS, Optimizer, make_optimizer
-from onnxsgd.penalties import PENALTIES, make_penalty
-from onnxsgd.schedules import SCHEDULES, Schedule, make_schedule
+from onnxsgd.optimizers import make_optimizer
+from onnxsgd.penalties import make_penalty
+from onnxsgd.schedules import make_schedule
 
 if TYPE_CHECKING:
     from onnxsgd._program import Program
 
 __all__ = ["BaseOnnxSGD", "learns_in_parts"]
-
-_POSITIVE = Interval(Real, 0, None, closed="neither")
-_NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
-_COUNT = Interval(Integral, 1, None, closed="left")
 
 
 def _learns_in_parts(self: BaseOnnxSGD) -> bool:
@@ -59,35 +55,7 @@ learns_in_parts = available_if(_learns_in_parts)
 class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
     """Base class of the estimators."""
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "epsilon": [_NOT_NEGATIVE],
-        "penalty": [StrOptions({name for name in PENALTIES if name}), None],
-        "alpha": [_NOT_NEGATIVE],
-        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
-        "optimizer": [StrOptions(set(OPTIMIZERS)), Optimizer],
-        "momentum": [Interval(Real, 0, 1, closed="left")],
-        "nesterov": ["boolean"],
-        "learning_rate": [StrOptions(set(SCHEDULES)), Schedule, callable],
-        "eta0": [_POSITIVE],
-        "power_t": [Interval(Real, None, None, closed="neither")],
-        "max_iter": [_COUNT],
-        "tol": [_NOT_NEGATIVE, None],
-        "n_iter_no_change": [_COUNT],
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "batch_size": [_COUNT],
-        "shuffle": ["boolean"],
-        "random_state": ["random_state"],
-        "average": ["boolean", Interval(Integral, 0, None, closed="left")],
-        "warm_start": ["boolean"],
-        "trainable": ["array-like", callable, None],
-        "output": [str, Integral, None],
-        "head": [StrOptions({"linear"}), None],
-        "engine": [StrOptions({"auto", "onnxruntime-training", "portable"})],
-        "device": [str],
-        "n_threads": [_COUNT, None],
-        "verbose": ["verbose"],
-    }
+    _parameter_constraints: ClassVar[dict[str, Any]] = CONSTRAINTS
 
     @with_callbacks
     def fit(
