@@ -25,8 +25,8 @@ from onnxsgd.losses import Loss
 
 __all__ = ["Program", "make_program", "step_spec"]
 
-#: Up to this many multiplications a step, and from this many steps on, the loop inside the runtime pays.
-_SMALL_WORK, _MANY_STEPS = 20_000_000, 500
+#: From this many steps on, the loop inside the runtime is worth its compilation.
+_MANY_STEPS = 500
 #: What the frozen part may make of all samples, unless it is no more than the data.
 _KEPT_BYTES = 256_000_000
 
@@ -77,8 +77,8 @@ class Program:
     ) -> Runners:
         """Return what makes the updates, with buffers of its own; equal steps share one session.
 
-        The loop over batches inside the runtime is compiled where it pays: for dense data, for small steps,
-        and for many of them.
+        The loop over batches inside the runtime is compiled where it pays: for dense data, and for many
+        steps.
         """
         shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
         spec = replace(self.spec, batch_size=batches.batch_size, row_shapes=shapes)
@@ -95,7 +95,7 @@ class Program:
         buffers.load(tensors)
         one = StepRunner(session, step, buffers, batches)
         is_long = epochs * batches.n_batches >= _MANY_STEPS
-        if batches.is_sparse or work > _SMALL_WORK or not is_long or not can_loop(step):
+        if batches.is_sparse or not is_long or not can_loop(step):
             return Runners(buffers, one)
         loop = compiled.get((*key, "epoch"), lambda: make_session(build_epoch(step), n_threads))
         return Runners(buffers, one, EpochRunner(loop, step, buffers, batches))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -97,16 +98,25 @@ class Batches:
         """Return the batches of an epoch that takes the samples in the given order, each of them once."""
         n_missing = self.n_batches * self.batch_size - len(order)
         rows = np.concatenate([order, np.repeat(order[-1:], n_missing)])
+        weight, totals = self._even_weights or self._weights(rows)
+        return EpochPlan(rows.reshape(self.n_batches, self.batch_size), weight, weight, totals)
+
+    @cached_property
+    def _even_weights(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The weights of every epoch, if all samples count the same; None if they depend on the order."""
+        if np.ptp(self.sample_weight) > 0:
+            return None
+        return self._weights(np.zeros(self.n_batches * self.batch_size, np.int64))
+
+    def _weights(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weights of samples, normalised, and of batches; what fills up the last one has none."""
         weight = self.sample_weight[rows]
-        weight[len(order) :] = 0
+        weight[len(self.target) :] = 0
         weight = weight.reshape(self.n_batches, self.batch_size, 1)
         totals = weight.sum(axis=(1, 2))
         if not self.is_mean:
-            scale = np.full(self.n_batches, 1.0 / totals.sum())
-        else:
-            weight = weight / totals[:, None, None]
-            scale = totals / totals.sum()
-        return EpochPlan(rows.reshape(self.n_batches, self.batch_size), weight, weight, scale)
+            return weight, np.full(self.n_batches, 1.0 / totals.sum())
+        return weight / totals[:, None, None], totals / totals.sum()
 
     def fill(self, rows: np.ndarray, features: Mapping[str, np.ndarray], target: np.ndarray) -> None:
         """Copy the given samples into buffers, for a batch or for several: `rows` has their shape."""
