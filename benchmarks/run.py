@@ -27,7 +27,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     _configure_jax(n_threads)
     quick, clock = arguments.quick, arguments.clock
-    effort = steps.Effort(3, 0.1, clock, False) if quick else steps.Effort(9, 0.25, clock, True)
+    effort = steps.Effort(3, 0.2, clock, False) if quick else steps.Effort(7, 0.5, clock, True)
     names = arguments.workload or (["mlp-20-100-50-1", "linear-20"] if quick else list(WORKLOADS))
     batch_sizes = arguments.batch or ((10, 32, 256) if quick else BATCH_SIZES)
     results: list[steps.Result] = []
@@ -41,7 +41,8 @@ def main() -> None:
         print(
             f"\nTime of an update, and how many times longer the others take:\n\n{report.step_table(results)}"
         )
-        print(f"\nTargets:\n\n{report.target_table(results)}")
+        if n_threads == 1:
+            print(f"\nTargets:\n\n{report.target_table(results)}")
         report.plot_ratios(arguments.output / "steps.png", results, f"Training steps, {n_threads} thread(s)")
     whole = [name for name in fits.FITS if name in names or (not arguments.workload and not quick)]
     times = [time for name in whole for time in fits.run_fit(name, n_threads, 1 if quick else 3)]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hide_torch import hide_torch
 
 #: What belongs to which stage: module and function.
 _STAGES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -96,6 +97,7 @@ def main() -> None:
 
 def _measure(engine: str) -> dict[str, dict[str, float]]:
     """Return the seconds of the stages of each fit."""
+    hide_torch()
     imports = {
         "import scikit-learn": _time_import("sklearn.linear_model"),
         "import onnxsgd": _time_import("onnxsgd._regressor"),

@@ -15,13 +15,17 @@ __all__ = ["make_graph", "train_with"]
 
 
 def train_with(task: Task, engine: str) -> Train:
-    """Train by ``fit``: what a user calls, checks of the data included."""
+    """Train by ``fit``: what a user calls, checks of the data included.
+
+    Where several threads are allowed, the estimator chooses how many it takes.
+    """
     from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 
     cls: Any = OnnxSGDRegressor if task.workload.kind == "regression" else OnnxSGDClassifier
     estimator = cls(
         make_graph(task.workload, task.initial), penalty=None, learning_rate="constant", eta0=task.rate,
-        batch_size=task.batch_size, tol=None, random_state=0, engine=engine, n_threads=task.n_threads,
+        batch_size=task.batch_size, tol=None, random_state=0, engine=engine,
+        n_threads=1 if task.n_threads == 1 else None,
     )  # fmt: skip
 
     def train(n_epochs: int, shuffle: bool) -> Layers:
