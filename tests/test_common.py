@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from sklearn.base import clone
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -118,6 +119,8 @@ def test_scikit_learn_checks(estimator, check, monkeypatch):
             "assert_allclose_dense_sparse",
             lambda x, y, err_msg="": compare(x, y, err_msg=err_msg),
         )
+        # Where rounding decides in which epoch the loss falls by less than tol, one training is longer.
+        estimator = clone(estimator).set_params(tol=None, max_iter=100)
     check(estimator)
 
 
