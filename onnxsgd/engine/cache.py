@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections import OrderedDict
@@ -16,7 +17,7 @@ T = TypeVar("T")
 class CompiledCache:
     """A thread-safe table of the most recently used compiled objects.
 
-    A session does not survive a fork, so the table empties itself in a child process.
+    A session does not survive a fork, so the table starts anew in a child process.
 
     Parameters
     ----------
@@ -37,7 +38,9 @@ class CompiledCache:
     def get(self, key: Hashable, build: Callable[[], T]) -> T:
         """Return the object stored under `key`; if there is none, store what `build` returns."""
         if self._process != os.getpid():
-            # The lock may have been held by a thread that does not exist on this side of the fork.
+            # The lock may have been held by a thread that does not exist on this side of the fork. Nor do
+            # the threads of sessions: to destroy one, which waits for them, would end the interpreter.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._entries))
             self._lock = threading.RLock()
             self._reset()
         with self._lock:

@@ -1,5 +1,7 @@
 """The compiled step, the loop over batches, and the buffers between them."""
 
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -254,6 +256,29 @@ def test_a_cache_builds_once_and_forgets_the_oldest():
     cache.get("d", lambda: "D")
     assert cache.get("a", lambda: "never") == "A again"
     assert cache.get("c", lambda: "C again") == "C again"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_sessions_with_threads_are_left_alone_in_a_child_process():
+    """To destroy them where their threads are not ended the interpreter."""
+    code = """
+import os, sys
+import numpy as np
+from onnxsgd import OnnxSGDRegressor
+X = np.random.RandomState(0).normal(size=(50, 3)).astype(np.float32)
+def fit(n_threads, batch_size):
+    OnnxSGDRegressor(max_iter=2, tol=None, n_threads=n_threads, batch_size=batch_size).fit(X, X[:, 0])
+for n_threads in (2, 3, 4, 8):
+    for batch_size in (4, 8, 16, 32):
+        fit(n_threads, batch_size)
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+fit(1, 2)
+os._exit(0)
+"""
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 def test_threads_follow_the_work_and_the_limit_of_joblib(monkeypatch):
