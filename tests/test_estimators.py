@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers, schedules
 from onnxsgd.engine.cache import compiled
-from onnxsgd.exceptions import ConvergenceError, OnnxSGDError
+from onnxsgd.exceptions import ConvergenceError, NotTrainableError, OnnxSGDError
 
 
 @pytest.fixture(scope="module")
@@ -470,24 +470,38 @@ def test_names_of_the_loop_are_free(names):
 
 
 @pytest.mark.parametrize(
-    "text",
+    "lines",
     [
-        "h = MatMul(X, W) s = ReduceMean <axes = [1]> (h) t = Sub(h, s) Y = MatMul(t, v)",
-        "h = MatMul(X, W) q = Mul(v1, h1) z = ReduceSum(q) Y = Add(g, z) g = MatMul(h, v) h1 = MatMul(X, v3)",
+        # the sum over the rows becomes a product of one row, which is added to a table
+        ["h = MatMul(X, W)", "s = ReduceSum(h, zero)", "t = Add(h, s)", "Y = MatMul(t, v)"],
+        # a column times one number, summed
+        ["h = MatMul(X, W)", "g = MatMul(h, v)", "q = Mul(g, one)", "z = ReduceSum(q)", "Y = Add(g, z)"],
     ],
+    ids=["sum", "product"],
 )
-def test_broadcast_products_are_not_fused(text):
-    text = text.replace("ReduceMean <axes = [1]> (h)", "ReduceMean(h, one)")
-    order = {"h1 = MatMul(X, v3)": 0, "g = MatMul(h, v)": 2}
-    parts = re.split(r" (?=\w+ = )", text)
-    parts.sort(key=lambda part: order.get(part, 1 if part.startswith("h =") else 3))
+def test_broadcast_products_are_not_fused(lines):
+    """A fusion that looks at the result alone takes a row for a table, or a number for a column."""
     model = graph(
-        "g (float[N, 3] X) => (float[N, 1] Y) { " + "\n".join(parts) + " }",
-        W=normal(3, 5), v=normal(5, 1), v1=normal(1, 1), v3=normal(3, 1), one=np.array([1]),
+        "g (float[N, 3] X) => (float[N, 1] Y) { " + "\n".join(lines) + " }",
+        W=0.1 * normal(3, 10), v=0.1 * normal(10, 1), one=np.ones((1, 1), np.float32), zero=np.array([0]),
     )  # fmt: skip
     X, y = normal(32, 3), normal(32)
-    by_steps = small(OnnxSGDRegressor, model=model, engine="portable").fit(X, y)
-    assert np.isfinite(by_steps.loss_curve_).all()
+    fitted = small(OnnxSGDRegressor, model=model, engine="portable", eta0=1e-4).fit(X, y)
+    assert np.isfinite(fitted.loss_curve_).all()
+
+
+def test_a_product_behind_a_loop_is_refused_with_its_place():
+    loop = (
+        "Y = Loop <body = body (int64 i, bool go, float[N, 1] v) => (bool on, float[N, 1] w) "
+        "{ on = Identity(go) w = Relu(v) }> (n, c, a)"
+    )
+    model = graph(
+        f"g (float[N, 3] X) => (float[N, 1] Y) {{ a = MatMul(X, W)\n {loop} }}",
+        W=normal(3, 1), n=np.array(2), c=np.array(True),
+    )  # fmt: skip
+    for engine in ("portable", "onnxruntime-training"):
+        with pytest.raises(NotTrainableError, match=r"MatMul.*unknown rank|lies before the Loop"):
+            small(OnnxSGDRegressor, model=model, engine=engine).fit(normal(20, 3), normal(20))
 
 
 def test_optimizers_of_users_share_no_compiled_step(diabetes):
