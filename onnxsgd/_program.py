@@ -97,7 +97,7 @@ class Program:
         is_long = epochs * batches.n_batches >= _MANY_STEPS
         if batches.is_sparse or not is_long or not can_loop(step):
             return Runners(buffers, one)
-        loop = compiled.get((*key, "epoch"), lambda: make_session(build_epoch(step), n_threads))
+        loop = compiled.get((*key, "epoch"), lambda: make_session(build_epoch(step, spec.loss), n_threads))
         return Runners(buffers, one, EpochRunner(loop, step, buffers, batches))
 
 

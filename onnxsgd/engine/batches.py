@@ -24,15 +24,15 @@ class EpochPlan:
     sample_weight : ndarray of shape [n_batches, batch_size, 1]
         Normalised weights: of sum 1 in each batch; with ``batch_size=1`` the weights as they are, there
         being nothing to take the mean of.
-    gradient_weight : ndarray of shape [n_batches, batch_size, 1]
-        What the gradient of the loss is multiplied by: these weights, or these times minus the learning rate.
+    factors : ndarray of shape [n_batches]
+        What these weights are multiplied by to be those of the gradient: 1, or minus the learning rate.
     totals : ndarray of shape [n_batches]
         What the loss of a batch counts for in the mean over the epoch.
     """
 
     rows: np.ndarray
     sample_weight: np.ndarray
-    gradient_weight: np.ndarray
+    factors: np.ndarray
     totals: np.ndarray
 
     def part(self, batches: slice) -> EpochPlan:
@@ -40,13 +40,19 @@ class EpochPlan:
         return EpochPlan(
             self.rows[batches],
             self.sample_weight[batches],
-            self.gradient_weight[batches],
+            self.factors[batches],
             self.totals[batches],
         )
 
     def descending(self, rates: np.ndarray) -> EpochPlan:
         """Return the same plan with gradients multiplied by minus one rate for each batch."""
-        return replace(self, gradient_weight=self.sample_weight * -rates[:, None, None])
+        return replace(self, factors=-rates)
+
+    def weigh(self, batches: int | slice, sample_weight: np.ndarray, gradient_weight: np.ndarray) -> None:
+        """Copy both weights of the samples of a batch, or of several, into buffers of as many elements."""
+        weight, factors = self.sample_weight[batches], self.factors[batches]
+        sample_weight[...] = weight.reshape(sample_weight.shape)
+        np.multiply(weight, factors[..., None, None], out=gradient_weight, casting="same_kind")
 
     def mean_loss(self, losses: np.ndarray) -> float:
         """Return the weighted mean loss of the epoch, given the losses of its batches."""
@@ -99,7 +105,8 @@ class Batches:
         n_missing = self.n_batches * self.batch_size - len(order)
         rows = np.concatenate([order, np.repeat(order[-1:], n_missing)])
         weight, totals = self._even_weights or self._weights(rows)
-        return EpochPlan(rows.reshape(self.n_batches, self.batch_size), weight, weight, totals)
+        factors = np.ones(self.n_batches)
+        return EpochPlan(rows.reshape(self.n_batches, self.batch_size), weight, factors, totals)
 
     @cached_property
     def _even_weights(self) -> tuple[np.ndarray, np.ndarray] | None:

@@ -1,7 +1,8 @@
 """Many training steps in one call of the runtime: a scan over batches as a graph.
 
-For small models, most of the time of a step is spent on the way into the runtime and back. The rows of a
-block of batches are gathered into one array; the graph makes the step for one slice of it after another.
+For small models, most of the time of a step is spent on the way into the runtime and back, and in operators
+on a few numbers. The rows of a block of batches are gathered into one array; the graph makes the step for
+one slice of it after another, and computes the losses of all of them together afterwards.
 """
 
 from __future__ import annotations
@@ -11,56 +12,72 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import helper
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.engine.buffers import Buffers, Tensors, bind, dtype_of
+from onnxsgd.engine.fuse import widen_scalars
+from onnxsgd.graph.append import appending
+from onnxsgd.graph.model import find_value, to_ir, to_proto
 
 if TYPE_CHECKING:
     from onnxsgd.engine.batches import Batches, EpochPlan
     from onnxsgd.engine.step import CompiledStep
+    from onnxsgd.losses import Loss
 
 __all__ = ["EpochRunner", "build_epoch", "can_loop"]
 
-#: The output beside those of the step, and the prefix that all names of the step get; the graph around them
-#: has names that begin with "first/", "last/" and "all/".
-_LOSSES, _PREFIX = "losses", "step/"
-#: What the features of a block take: more batches at once would leave the processor's cache.
+#: What all names of the step begin with. The graph around it has names that begin otherwise.
+_PREFIX = "step/"
+#: What the data of a block take: more batches at once would leave the processor's cache.
 _BLOCK_BYTES = 4_000_000
 _MOST_BATCHES = 10_000
 
 
-def build_epoch(step: CompiledStep) -> bytes:
+def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     """Return a graph that makes the step for one batch after another.
 
-    Inputs: weights and states; what else the step reads, stacked: one of each for each batch.
-    Outputs: new weights and states; `losses` [n_batches, 1, 1].
+    Inputs: weights and states; what else the step reads, and the weights of the samples, stacked: one of
+    each for each batch.
+    Outputs: new weights and states; `losses` [n_batches].
+
+    Parameters
+    ----------
+    step : CompiledStep
+        The step.
+    loss : Loss
+        Its loss.
     """
-    model = onnx.load_from_string(step.model)
-    graph = model.graph
-    _add_prefix(graph)
-    types = {value.name: value.type.tensor_type for value in graph.input}
-    carried = [(_PREFIX + old, _PREFIX + new) for old, new in step.tensors.values()]
-    sliced = [name for name in types if name not in dict(carried)]
-    real = types[_PREFIX + step.target].elem_type
-    scan = helper.make_node(
-        "Scan",
-        [*(f"first/{old}" for old, _ in carried), *(f"all/{name}" for name in sliced)],
-        [*(f"last/{old}" for old, _ in carried), _LOSSES],
-        num_scan_inputs=len(sliced),
-        body=_body(graph, step, carried, sliced),
+    model = to_ir(onnx.load_from_string(step.model))
+    body = model.graph
+    carried = _reduce_to_updates(model, step)
+    sliced = [value for value in body.inputs if value not in dict(carried)]
+    raw_prediction = body.outputs[-1]
+    graph = ir.Graph([], [], nodes=[], opset_imports=dict(body.opset_imports), name="epoch")
+    first = [_declare(f"first/{old.name}", old) for old, _ in carried]
+    last = [_declare(f"last/{old.name}", old) for old, _ in carried]
+    stacked = {value.name: _declare(f"all/{value.name}", value, stacked=True) for value in sliced}
+    made = _declare("all/raw_prediction", raw_prediction, stacked=True)
+    graph.append(
+        ir.Node(
+            "", "Scan", [*first, *stacked.values()],
+            [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(sliced))],
+            outputs=[*last, made],
+        )
+    )  # fmt: skip
+    target = stacked[_PREFIX + step.target]
+    assert target.shape is not None
+    weight = _declare(
+        f"all/{_PREFIX}{step.sample_weight}",
+        ir.Value(type=target.type, shape=ir.Shape([1, target.shape[1]])),
+        stacked=True,
     )
-    inputs = [
-        *(_info(f"first/{old}", types[old]) for old, _ in carried),
-        *(_info(f"all/{name}", types[name], stacked=True) for name in sliced),
-    ]
-    outputs = [
-        *(_info(f"last/{old}", types[old]) for old, _ in carried),
-        helper.make_tensor_value_info(_LOSSES, real, [None, 1, 1]),
-    ]
-    whole = helper.make_graph([scan], "epoch", inputs, outputs, list(graph.initializer))
-    return helper.make_model(
-        whole, opset_imports=model.opset_import, ir_version=model.ir_version, producer_name="onnxsgd"
-    ).SerializeToString()
+    losses = _add_losses(graph, loss, target, made, weight)
+    for node in list(graph):
+        widen_scalars(graph, node)
+    graph.inputs.extend([*first, *stacked.values(), weight])
+    graph.outputs.extend([*last, losses])
+    return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
 
 
 def can_loop(step: CompiledStep) -> bool:
@@ -76,6 +93,57 @@ def can_loop(step: CompiledStep) -> bool:
         and not any(attribute.type in graphs for attribute in node.attribute)
         for node in nodes
     )
+
+
+def _reduce_to_updates(model: ir.Model, step: CompiledStep) -> list[tuple[ir.Value, ir.Value]]:
+    """Let a step compute its raw prediction, not its loss; return its old and new weights and states."""
+    graph = model.graph
+    raw_prediction = find_value(graph, step.raw_prediction)
+    assert raw_prediction is not None
+    inputs = {value.name: value for value in graph.inputs}
+    outputs = {value.name: value for value in graph.outputs}
+    carried = [(inputs[old], outputs[new]) for old, new in step.tensors.values()]
+    graph.outputs[:] = [*(new for _, new in carried), raw_prediction]
+    RemoveUnusedNodesPass()(model)
+    states = [old for old, _ in carried]
+    graph.inputs[:] = [*states, *(value for value in graph.inputs if value not in states and value.uses())]
+    _add_prefix(graph)
+    return carried
+
+
+def _add_losses(
+    graph: ir.Graph, loss: Loss, target: ir.Value, raw_prediction: ir.Value, weight: ir.Value
+) -> ir.Value:
+    """Compute the loss of each batch from what is stacked; return the losses, [n_batches]."""
+    assert target.shape is not None
+    _, batch_size, n_outputs = target.shape
+    with appending(graph) as op:
+        tables = []
+        for value in (target, raw_prediction):
+            table = op.Reshape(value, [-1, n_outputs])
+            table.type, table.shape = target.type, ir.Shape([None, n_outputs])
+            tables.append(table)
+        value = loss.value(op, *tables)
+        if n_outputs != 1:
+            value = op.ReduceSum(value, [1], keepdims=1)
+        losses = op.Reshape(op.MatMul(weight, op.Reshape(value, [-1, batch_size, 1])), [-1])
+    losses.name, losses.type, losses.shape = "losses", target.type, ir.Shape([None])
+    return losses
+
+
+def _add_prefix(graph: ir.Graph) -> None:
+    """Give every tensor of the step a name that the loop does not use."""
+    for node in graph:
+        for value in node.outputs:
+            value.name = f"{_PREFIX}{value.name}"
+    for value in [*graph.inputs, *graph.initializers.values()]:
+        value.name = f"{_PREFIX}{value.name}"
+
+
+def _declare(name: str, like: ir.Value, *, stacked: bool = False) -> ir.Value:
+    """Return a tensor of the type and shape of another, or one for each batch if `stacked`."""
+    assert like.shape is not None
+    return ir.Value(name=name, type=like.type, shape=ir.Shape([*([None] if stacked else []), *like.shape]))
 
 
 class EpochRunner:
@@ -122,7 +190,7 @@ class EpochRunner:
             block.fill(plan.part(part), scalars[part])
             self._session.run_with_iobinding(block.bindings[self._buffers.current])
             self._buffers.flip()
-            losses[part] = block.losses[:, 0, 0]
+            losses[part] = block.losses
             self.n_done += n_batches
             if not np.isfinite(block.losses).all():
                 break
@@ -146,53 +214,27 @@ class _Block:
         self._target = self._arrays[f"all/{_PREFIX}{step.target}"]
         self._sample_weight = self._arrays[f"all/{_PREFIX}{step.sample_weight}"]
         self._gradient_weight = self._arrays[f"all/{_PREFIX}{step.gradient_weight}"]
-        self._scalars = [self._arrays[f"all/{_PREFIX}{name}"] for name in step.scalars.values()]
-        self.losses = np.zeros((n_batches, 1, 1), self._target.dtype)
+        self._scalars = [self._arrays.get(f"all/{_PREFIX}{name}") for name in step.scalars.values()]
+        self.losses = np.zeros(n_batches, self._target.dtype)
         first, second = buffers.sets
         self.bindings = (self._bind(session, step, first, second), self._bind(session, step, second, first))
 
     def fill(self, plan: EpochPlan, scalars: np.ndarray) -> None:
         """Gather the batches of `plan`, and copy their scalars, [n_batches, n_scalars]."""
         self._batches.fill(plan.rows, self._features, self._target)
-        self._sample_weight[...] = plan.sample_weight
-        self._gradient_weight[...] = plan.gradient_weight
+        plan.weigh(slice(None), self._sample_weight, self._gradient_weight)
         for array, column in zip(self._scalars, scalars.T, strict=True):
-            array[...] = column
+            if array is not None:
+                array[...] = column
 
     def _bind(self, session: Any, step: CompiledStep, sources: Tensors, targets: Tensors) -> Any:
         binding = session.io_binding()
         for name, array in self._arrays.items():
             bind(binding.bind_input, name, array, array.shape)
+        shapes = {value.name: tuple(value.shape) for value in session.get_inputs()}
         for key, (old, _) in step.tensors.items():
-            bind(binding.bind_input, f"first/{_PREFIX}{old}", sources[key], sources[key].shape)
-            bind(binding.bind_output, f"last/{_PREFIX}{old}", targets[key], targets[key].shape)
-        bind(binding.bind_output, _LOSSES, self.losses, self.losses.shape)
+            shape = shapes[f"first/{_PREFIX}{old}"]
+            bind(binding.bind_input, f"first/{_PREFIX}{old}", sources[key], shape)
+            bind(binding.bind_output, f"last/{_PREFIX}{old}", targets[key], shape)
+        bind(binding.bind_output, "losses", self.losses, self.losses.shape)
         return binding
-
-
-def _body(
-    graph: onnx.GraphProto, step: CompiledStep, carried: list[tuple[str, str]], sliced: list[str]
-) -> onnx.GraphProto:
-    """Return the step as the body of the scan."""
-    types = {value.name: value.type.tensor_type for value in graph.input}
-    inputs = [*(_info(old, types[old]) for old, _ in carried), *(_info(name, types[name]) for name in sliced)]
-    outputs = [
-        *(_info(new, types[old]) for old, new in carried),
-        helper.make_tensor_value_info(_PREFIX + step.loss, types[_PREFIX + step.target].elem_type, [1, 1]),
-    ]
-    return helper.make_graph(graph.node, "batch", inputs, outputs)
-
-
-def _add_prefix(graph: onnx.GraphProto) -> None:
-    """Give every tensor of the step a name that the loop does not use."""
-    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        value.name = _PREFIX + value.name
-    for node in graph.node:
-        node.input[:] = [_PREFIX + name if name else "" for name in node.input]
-        node.output[:] = [_PREFIX + name if name else "" for name in node.output]
-
-
-def _info(name: str, type_: onnx.TypeProto.Tensor, *, stacked: bool = False) -> onnx.ValueInfoProto:
-    """Declare a tensor of that type, or one for each batch if `stacked`."""
-    sizes: list[int | None] = [dim.dim_value for dim in type_.shape.dim]
-    return helper.make_tensor_value_info(name, type_.elem_type, [None, *sizes] if stacked else sizes)

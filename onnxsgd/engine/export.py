@@ -66,7 +66,7 @@ def write_training_step(
     graph_file = Path(path)
     if graph_file.suffix != ".onnx":
         raise ParameterError(f"path={os.fspath(path)!r} is not accepted: it must end in '.onnx'.")
-    step = build_step(model, spec)
+    step = build_step(model, spec, with_rows=False)
     proto = onnx.load_from_string(step.model)
     _check_operators(proto)
     described = describe_tensors(proto)

@@ -19,7 +19,8 @@ __all__ = ["StepRunner", "make_buffers"]
 def make_buffers(session: Any, step: CompiledStep) -> Buffers:
     """Return buffers for the weights and states of a step."""
     inputs = {value.name: value for value in session.get_inputs()}
-    return Buffers({key: _zeros(inputs[old]) for key, (old, _) in step.tensors.items()})
+    tensors = {key: _zeros(inputs[old]) for key, (old, _) in step.tensors.items()}
+    return Buffers({key: array[0] if key in step.rows else array for key, array in tensors.items()})
 
 
 class StepRunner:
@@ -55,6 +56,7 @@ class StepRunner:
         self._scalars = np.zeros(len(step.scalars), self._target.dtype)
         self._loss = np.zeros((1, 1), self._target.dtype)
         first, second = buffers.sets
+        self._shapes = {value.name: value.shape for value in (*session.get_inputs(), *session.get_outputs())}
         self._bindings = (self._bind(first, second), self._bind(second, first))
         self.n_done = 0
 
@@ -73,8 +75,7 @@ class StepRunner:
         self.n_done = 0
         for number, rows in enumerate(plan.rows):
             self._batches.fill(rows, self._features, self._target)
-            self._sample_weight[...] = plan.sample_weight[number]
-            self._gradient_weight[...] = plan.gradient_weight[number]
+            plan.weigh(number, self._sample_weight, self._gradient_weight)
             self._scalars[...] = scalars[number]
             self._session.run_with_iobinding(self._bindings[self._buffers.current])
             self._buffers.flip()
@@ -93,12 +94,13 @@ class StepRunner:
         }
         states = {step.tensors[key][0]: buffer for key, buffer in sources.items()}
         for name, array in {**data, **states}.items():
-            bind(binding.bind_input, name, array, array.shape)
+            bind(binding.bind_input, name, array, self._shapes[name])
         for index, name in enumerate(step.scalars.values()):
             bind(binding.bind_input, name, self._scalars[index : index + 1], ())
         bind(binding.bind_output, step.loss, self._loss, self._loss.shape)
         for key, buffer in targets.items():
-            bind(binding.bind_output, step.tensors[key][1], buffer, buffer.shape)
+            name = step.tensors[key][1]
+            bind(binding.bind_output, name, buffer, self._shapes[name])
         return binding
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.engine.fuse import fuse
+from onnxsgd.engine.rows import keep_as_rows
 from onnxsgd.engine.update import AVERAGE_RATE, L1_TOTAL, WEIGHT, build_update, state_names
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
@@ -91,12 +92,18 @@ class CompiledStep:
     ----------
     model : bytes
         The graph, serialized.
-    features, target, sample_weight, gradient_weight, loss : tuple of str, str, str, str, str
-        Names of the data inputs and of the loss output.
+    features, target, sample_weight, gradient_weight : tuple of str, str, str, str
+        Names of the data inputs.
+    loss : str
+        Name of the loss output.
+    raw_prediction : str
+        Name of the table inside the graph that the loss is computed from.
     scalars : dict
         Input name of each number.
     tensors : dict
         (input name, output name) of each weight, under (weight, "weight"), and of its states.
+    rows : frozenset of (str, str)
+        Which of them have the shape [1, n] here, and [n] outside.
     """
 
     model: bytes
@@ -105,11 +112,13 @@ class CompiledStep:
     sample_weight: str
     gradient_weight: str
     loss: str
+    raw_prediction: str
     scalars: dict[str, str]
     tensors: dict[tuple[str, str], tuple[str, str]]
+    rows: frozenset[tuple[str, str]]
 
 
-def build_step(model: ir.Model, spec: StepSpec) -> CompiledStep:
+def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> CompiledStep:
     """Build the training step of `model`.
 
     Parameters
@@ -118,6 +127,8 @@ def build_step(model: ir.Model, spec: StepSpec) -> CompiledStep:
         A graph whose only output is the raw prediction, of shape [n_samples, n_outputs] or [n_samples].
     spec : StepSpec
         The rest.
+    with_rows : bool
+        Whether weights [n] may be declared as [1, n] where that is faster.
 
     Notes
     -----
@@ -133,7 +144,11 @@ def build_step(model: ir.Model, spec: StepSpec) -> CompiledStep:
     tensors = _add_updates(both, spec)
     graph = both.model.graph
     graph.sort()
+    # an output until all is fused, so that it is there afterwards
+    graph.outputs.append(both.raw_prediction)
     fuse(both.model)
+    raw_prediction = graph.outputs.pop()
+    rows = _keep_as_rows(graph, tensors) if with_rows else frozenset()
     return CompiledStep(
         model=to_proto(both.model).SerializeToString(),
         features=features,
@@ -141,8 +156,10 @@ def build_step(model: ir.Model, spec: StepSpec) -> CompiledStep:
         sample_weight=str(both.data.sample_weight.name),
         gradient_weight=str(both.data.gradient_weight.name),
         loss=str(both.loss.name),
+        raw_prediction=str(raw_prediction.name),
         scalars={name: str(value.name) for name, value in both.data.scalars.items()},
         tensors=tensors,
+        rows=rows,
     )
 
 
@@ -158,10 +175,11 @@ class _Data:
 
 @dataclass(frozen=True)
 class _BothPasses:
-    """A graph with forward and backward pass: its data, its loss, the gradient of each weight."""
+    """A graph with forward and backward pass: data, raw prediction, loss, the gradient of each weight."""
 
     model: ir.Model
     data: _Data
+    raw_prediction: ir.Value
     loss: ir.Value
     gradients: Mapping[str, ir.Value]
 
@@ -181,7 +199,7 @@ def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses:
         if table is not raw:
             slope = op.Reshape(slope, [spec.batch_size])
     _take_place_of(graph, seed, slope)
-    return _BothPasses(both, data, loss, dict(zip(spec.weights, gradients, strict=True)))
+    return _BothPasses(both, data, table, loss, dict(zip(spec.weights, gradients, strict=True)))
 
 
 def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
@@ -211,7 +229,7 @@ def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
         loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
         loss.name = "loss"
     _take_place_of(graph, inputs[f"{objective.name}_grad"], seed)
-    return _BothPasses(both, data, loss, dict(zip(spec.weights, gradients, strict=True)))
+    return _BothPasses(both, data, table, loss, dict(zip(spec.weights, gradients, strict=True)))
 
 
 def _as_table(op: Any, raw: ir.Value, spec: StepSpec) -> ir.Value:
@@ -261,6 +279,15 @@ def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tup
             value.name, value.type, value.shape = f"{old[key].name}_new", old[key].type, old[key].shape
     graph.outputs[:] = [both.loss, *new.values()]
     return {key: (str(old[key].name), str(value.name)) for key, value in new.items()}
+
+
+def _keep_as_rows(
+    graph: ir.Graph, tensors: Mapping[tuple[str, str], tuple[str, str]]
+) -> frozenset[tuple[str, str]]:
+    values = {value.name: value for value in (*graph.inputs, *graph.outputs)}
+    rows = keep_as_rows(graph, [(values[old], values[new]) for old, new in tensors.values()])
+    names = {value.name for value in rows}
+    return frozenset(key for key, (old, _) in tensors.items() if old in names)
 
 
 def _take_place_of(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:

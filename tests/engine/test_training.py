@@ -20,7 +20,7 @@ from onnxsgd.engine.step import StepSpec, build_step
 from onnxsgd.engine.update import WEIGHT
 from onnxsgd.exceptions import MissingRuntimeError
 from onnxsgd.graph.model import to_ir, to_proto
-from onnxsgd.losses import CrossEntropy, SquaredError
+from onnxsgd.losses import CrossEntropy, LogLoss, SquaredError
 from onnxsgd.optimizers import SGD, Adam
 
 MLP = """
@@ -70,7 +70,7 @@ def runners(model, spec, weights, data):
     session = make_session(step.model, 1)
     buffers = make_buffers(session, step)
     buffers.load({(name, WEIGHT): array for name, array in weights.items()})
-    loop = EpochRunner(make_session(build_epoch(step), 1), step, buffers, data, block=3)
+    loop = EpochRunner(make_session(build_epoch(step, spec.loss), 1), step, buffers, data, block=3)
     return step, buffers, StepRunner(session, step, buffers, data), loop
 
 
@@ -144,7 +144,7 @@ def test_the_loop_gives_the_very_numbers_of_single_steps(model, weights, data, o
     buffers.load(start)
     loop.run(plan, table, many)
     assert loop.n_done == step.n_done == 7
-    np.testing.assert_array_equal(many, one)
+    np.testing.assert_allclose(many, one, rtol=1e-6)
     for key, array in buffers.snapshot().items():
         np.testing.assert_array_equal(array, by_steps[key])
         assert not np.array_equal(array, start[key])
@@ -302,3 +302,64 @@ def test_static_shapes_everywhere(model):
     values = [*step.graph.inputs, *step.graph.outputs]
     assert all(value.shape is not None and value.shape.is_static() for value in values)
     assert isinstance(step, ir.Model)
+
+
+@pytest.mark.parametrize("operator", ["Add", "Sub", "Mul", "Max", "Greater"])
+def test_numbers_beside_a_column_get_its_rank(operator):
+    """With fewer dimensions the runtime goes from element to element: 126 instead of 4 us for 20,000."""
+    kind = "bool" if operator == "Greater" else "float"
+    source = f"""
+    <ir_version: 9, opset_import: ["" : 18]>
+    g (float[80,1] x, float[80] v, float s) => ({kind}[80,1] a, {kind}[80,1] b, {kind}[80] c, {kind}[80,1] d)
+    <float half = {{0.5}}> {{
+        a = {operator}(x, half)
+        b = {operator}(half, x)
+        c = {operator}(v, half)
+        d = {operator}(x, s)
+    }}"""
+    model = to_ir(onnx.shape_inference.infer_shapes(parser.parse_model(source)))
+    x = np.linspace(0, 1, 80, dtype=np.float32)
+    feeds = {"x": x[:, None], "v": x, "s": np.array(0.25, np.float32)}
+    before = evaluate(model, **feeds)
+    fuse(model)
+    after = evaluate(model, **feeds)
+    for wanted, found in zip(before, after, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    nodes = {node.outputs[0].name: node for node in model.graph}
+    ranks = {name: [len(value.shape) for value in nodes[name].inputs] for name in "abcd"}
+    assert ranks == {"a": [2, 2], "b": [2, 2], "c": [1, 0], "d": [2, 2]}
+
+
+def test_intercepts_are_rows_inside_only(model, weights, data):
+    step, buffers, *_ = runners(model, make_spec(), weights, data)
+    assert step.rows == {("b1", WEIGHT), ("b2", WEIGHT)}
+    assert {name: array.shape for name, array in buffers.weights().items()} == SHAPES
+    nodes = {node.output[0]: node.op_type for node in onnx.load_from_string(step.model).graph.node}
+    assert nodes["b1_new"] == nodes["b2_new"] == "Gemm"
+    whole = build_step(model, make_spec(), with_rows=False)
+    assert not whole.rows
+    given = {value.name: value for value in onnx.load_from_string(whole.model).graph.input}
+    assert [dim.dim_value for dim in given["b1"].type.tensor_type.shape.dim] == [12]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"average": True}, {"optimizer": SGD(0.9)}, {"optimizer": Adam()}],
+    ids=["average", "momentum", "adam"],
+)
+def test_intercepts_that_something_else_reads_stay_vectors(model, options):
+    assert not build_step(model, make_spec(**options)).rows
+
+
+def test_the_loop_computes_losses_once_for_all_batches(model):
+    """In the body they would cost as much as the training of a small model."""
+    spec = make_spec(loss=LogLoss())
+    graph = onnx.load_from_string(build_epoch(build_step(model, spec), spec.loss)).graph
+    scan = next(node for node in graph.node if node.op_type == "Scan")
+    body = next(attribute.g for attribute in scan.attribute if attribute.name == "body")
+    assert "Log" in {node.op_type for node in graph.node}
+    assert "Log" not in {node.op_type for node in body.node}
+    # no penalty: its strength is not cut into slices
+    without = make_spec(l2=False)
+    graph = onnx.load_from_string(build_epoch(build_step(model, without), without.loss)).graph
+    assert not [value.name for value in graph.input if "decay" in value.name]
