@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any
 
+from onnxsgd._runtime import load_runtime
 from onnxsgd.exceptions import MissingRuntimeError, ParameterError
 
 __all__ = ["check_device", "make_session", "resolve_threads"]
@@ -65,15 +66,9 @@ def make_session(model: bytes, n_threads: int) -> Any:
     Raises
     ------
     MissingRuntimeError
-        If there is no onnxruntime.
+        If there is no onnxruntime, or parts of several.
     """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingRuntimeError(
-            "No onnxruntime is installed: pip install onnxruntime-training-cpu==1.19.2 (Python < 3.13), or "
-            "pip install onnxruntime; only one package of that family can be installed at a time."
-        ) from error
+    onnxruntime = load_runtime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = n_threads
     options.inter_op_num_threads = 1

@@ -1,0 +1,200 @@
+"""The runtime: which editions of onnxruntime are installed, and whether they are whole.
+
+Every edition is a distribution of its own that installs the same import package, ``onnxruntime``. An
+installer cannot say "one of these": it lays one over the other without a word, and the last one answers, or
+a mixture that fails in strange places. This module tells these cases apart, once, when the runtime is first
+needed. It costs no more than a look at the names of the installed distributions as long as there is one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from types import ModuleType
+
+from onnxsgd.exceptions import MissingRuntimeError
+
+__all__ = ["EDITIONS", "Edition", "default_edition", "install_command", "load_runtime"]
+
+
+@dataclass(frozen=True)
+class Edition:
+    """One distribution that installs ``onnxruntime``.
+
+    Attributes
+    ----------
+    distribution : str
+        Its name.
+    requirement : str
+        What to ask an installer for.
+    python_below : tuple of int or None
+        The first Python without a wheel; None if there is none.
+    platforms : frozenset of str or None
+        The platforms that have wheels, as "<system>-<machine>" in lower case; None for all.
+    """
+
+    distribution: str
+    requirement: str
+    python_below: tuple[int, int] | None = None
+    platforms: frozenset[str] | None = None
+
+    def is_offered(self, python: tuple[int, int], system: str, machine: str) -> bool:
+        """Return whether there is a wheel for a Python on a platform."""
+        if self.python_below is not None and python >= self.python_below:
+            return False
+        return self.platforms is None or f"{system}-{machine}".lower() in self.platforms
+
+
+_INTEL = frozenset({"linux-x86_64", "windows-amd64"})
+
+#: The editions by the extra that brings them. The order is that of preference.
+EDITIONS: dict[str, Edition] = {
+    "training": Edition(
+        "onnxruntime-training-cpu",
+        "onnxruntime-training-cpu==1.19.2",
+        (3, 13),
+        _INTEL | {"darwin-x86_64", "darwin-arm64"},
+    ),
+    "cpu": Edition("onnxruntime", "onnxruntime"),
+    "gpu": Edition("onnxruntime-gpu", "onnxruntime-gpu", None, _INTEL),
+    "training-gpu": Edition(
+        "onnxruntime-training", "onnxruntime-training==1.19.2", (3, 12), frozenset({"linux-x86_64"})
+    ),
+}
+
+#: Other distributions that install ``onnxruntime`` too.
+_COUSINS = ("onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-qnn", "ort-nightly")
+
+
+def default_edition() -> str:
+    """Return the extra whose edition comes with the package on this Python and platform."""
+    return "training" if "training" in _offered() else "cpu"
+
+
+def install_command(extra: str) -> str:
+    """Return the command after which an edition of the runtime is the one that answers.
+
+    Parameters
+    ----------
+    extra : str
+        A key of :data:`EDITIONS`.
+
+    Returns
+    -------
+    str
+        It needs no other edition to be removed: files that are installed last stay.
+    """
+    edition = EDITIONS[extra]
+    installed = _find((edition.distribution,))
+    return _repair_command(installed[0]) if installed else f"pip install {edition.requirement}"
+
+
+@cache
+def load_runtime() -> ModuleType:
+    """Return the module ``onnxruntime``.
+
+    Warns
+    -----
+    UserWarning
+        If an edition was chosen, and the default one was laid over it.
+
+    Raises
+    ------
+    MissingRuntimeError
+        If there is no onnxruntime, or parts of several. The message holds the commands that help.
+    """
+    installed = _find([edition.distribution for edition in EDITIONS.values()] + list(_COUSINS))
+    if len(installed) > 1:
+        _check_mixture(installed)
+    try:
+        runtime = importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise MissingRuntimeError(_explain_failure(installed, str(error))) from error
+    # A folder without its modules, which an uninstallation leaves, is imported without an error.
+    if not hasattr(runtime, "InferenceSession"):
+        raise MissingRuntimeError(_explain_failure(installed, "files of it are missing"))
+    return runtime
+
+
+def _find(names: Sequence[str]) -> list[metadata.Distribution]:
+    """Return those distributions that are installed."""
+    found = []
+    for name in names:
+        try:
+            found.append(metadata.distribution(name))
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _check_mixture(installed: Sequence[metadata.Distribution]) -> None:
+    """Refuse editions that destroyed each other; warn of one that was chosen and does not answer."""
+    whole = [distribution for distribution in installed if _is_whole(distribution)]
+    if not whole:
+        commands = ", or ".join(_repair_command(distribution) for distribution in installed)
+        raise MissingRuntimeError(
+            f"{_names(installed)} are installed together and have overwritten each other's files, as all of "
+            f"them own the import package 'onnxruntime'. Lay the one you want on top: {commands}."
+        )
+    default = EDITIONS[default_edition()].distribution
+    lost = [other for other in installed if other not in whole and _name(other) != default]
+    if lost:
+        commands = ", or ".join(_repair_command(distribution) for distribution in lost)
+        warnings.warn(
+            f"{_names(lost)} cannot answer: {_names(whole)} was installed over it, as both own the import "
+            f"package 'onnxruntime'. Lay it on top: {commands}; or uninstall it, and then: "
+            f"{_repair_command(whole[0])}.",
+            stacklevel=3,
+        )
+
+
+def _is_whole(distribution: metadata.Distribution) -> bool:
+    """Return whether every file of the import package has the size that was recorded for it."""
+    for file in distribution.files or ():
+        if file.size is None or file.parts[0] != "onnxruntime":
+            continue
+        try:
+            if os.stat(distribution.locate_file(file)).st_size != file.size:
+                return False
+        except OSError:
+            return False
+    return True
+
+
+def _explain_failure(installed: Sequence[metadata.Distribution], reason: str) -> str:
+    if installed:
+        commands = ", or ".join(_repair_command(distribution) for distribution in installed)
+        return (
+            f"{_names(installed)} is installed and cannot be used ({reason}); repair it: {commands}."
+        )
+    commands = ", or ".join(f"pip install {EDITIONS[extra].requirement}" for extra in _offered())
+    python = ".".join(map(str, sys.version_info[:2]))
+    return (
+        f"No onnxruntime is installed. For Python {python} on {platform.system()} {platform.machine()}, "
+        f"install one of its editions: {commands}."
+    )
+
+
+def _offered() -> list[str]:
+    """Return the extras whose editions have wheels for this Python and platform."""
+    here = sys.version_info[:2], platform.system(), platform.machine()
+    return [extra for extra, edition in EDITIONS.items() if edition.is_offered(*here)]
+
+
+def _repair_command(distribution: metadata.Distribution) -> str:
+    return f"pip install --force-reinstall --no-deps {_name(distribution)}=={distribution.version}"
+
+
+def _name(distribution: metadata.Distribution) -> str:
+    return distribution.metadata["Name"].lower().replace("_", "-")
+
+
+def _names(distributions: Sequence[metadata.Distribution]) -> str:
+    return " and ".join(f"{_name(found)} {found.version}" for found in distributions)
