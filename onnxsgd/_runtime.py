@@ -171,9 +171,7 @@ def _is_whole(distribution: metadata.Distribution) -> bool:
 def _explain_failure(installed: Sequence[metadata.Distribution], reason: str) -> str:
     if installed:
         commands = ", or ".join(_repair_command(distribution) for distribution in installed)
-        return (
-            f"{_names(installed)} is installed and cannot be used ({reason}); repair it: {commands}."
-        )
+        return f"{_names(installed)} is installed and cannot be used ({reason}); repair it: {commands}."
     commands = ", or ".join(f"pip install {EDITIONS[extra].requirement}" for extra in _offered())
     python = ".".join(map(str, sys.version_info[:2]))
     return (
