@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onnxsgd._runtime import install_command, load_runtime
 from onnxsgd.exceptions import EngineError, GraphError, MissingRuntimeError, NotTrainableError
 from onnxsgd.gradient.path import Path, find_path
 from onnxsgd.gradient.registered import blocks_gradient, passes_gradient, why_not
@@ -36,11 +37,6 @@ __all__ = [
 #: The versions of the standard operators that the gradient builder is trusted with.
 OLDEST_OPSET, NEWEST_OPSET = 13, 21
 
-_INSTALL = (
-    "pip install onnxruntime-training-cpu==1.19.2 (Python < 3.13; only one package of the onnxruntime "
-    "family can be installed at a time, so uninstall any other first)"
-)
-
 
 @cache
 def bindings() -> Any:
@@ -51,15 +47,12 @@ def bindings() -> Any:
     MissingRuntimeError
         If there is no onnxruntime, or one that cannot train.
     """
-    try:
-        module = importlib.import_module("onnxruntime.capi._pybind_state")
-    except ImportError as error:
-        raise MissingRuntimeError(f"No onnxruntime is installed: {_INSTALL}.") from error
+    runtime = load_runtime()
+    module = importlib.import_module("onnxruntime.capi._pybind_state")
     if not hasattr(module, "OrtModuleGraphBuilder"):
-        version = getattr(importlib.import_module("onnxruntime"), "__version__", "of an unknown version")
         raise MissingRuntimeError(
-            f"The installed onnxruntime {version} cannot build gradients, only its training edition can: "
-            f"{_INSTALL}."
+            f"The installed onnxruntime {runtime.__version__} cannot build gradients. Use engine='portable', "
+            f"or the training edition of onnxruntime, for Python < 3.13: {install_command('training')}."
         )
     return module
 
