@@ -7,7 +7,7 @@ import numpy as np
 from onnxsgd._inputs import Features, n_rows, take_rows
 from onnxsgd._learner import Learner
 from onnxsgd.engine.inference import InferenceGraph
-from onnxsgd.exceptions import GraphError
+from onnxsgd.exceptions import GraphError, MissingRuntimeError
 
 __all__ = ["check_inputs", "count_scores"]
 
@@ -66,6 +66,8 @@ def _check_independence(graph: InferenceGraph, learner: Learner, features: Featu
 def _run(graph: InferenceGraph, learner: Learner, features: Features) -> np.ndarray:
     try:
         return graph.run(features, learner.initial_weights())
+    except MissingRuntimeError:
+        raise
     except Exception as error:
         # the classes that the runtime raises have no base of their own
         reason = str(error).splitlines()[0]

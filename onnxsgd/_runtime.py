@@ -51,6 +51,11 @@ class Edition:
             return False
         return self.platforms is None or f"{system}-{machine}".lower() in self.platforms
 
+    def install_command(self) -> str:
+        """Return the command that installs it, for any shell."""
+        quote = '"' if "[" in self.requirement else ""
+        return f"pip install {quote}{self.requirement}{quote}"
+
 
 _INTEL = frozenset({"linux-x86_64", "windows-amd64"})
 
@@ -63,7 +68,7 @@ EDITIONS: dict[str, Edition] = {
         _INTEL | {"darwin-x86_64", "darwin-arm64"},
     ),
     "cpu": Edition("onnxruntime", "onnxruntime"),
-    "gpu": Edition("onnxruntime-gpu", "onnxruntime-gpu", None, _INTEL),
+    "gpu": Edition("onnxruntime-gpu", "onnxruntime-gpu[cuda,cudnn]", None, _INTEL),
     "training-gpu": Edition(
         "onnxruntime-training", "onnxruntime-training==1.19.2", (3, 12), frozenset({"linux-x86_64"})
     ),
@@ -93,7 +98,7 @@ def install_command(extra: str) -> str:
     """
     edition = EDITIONS[extra]
     installed = _find((edition.distribution,))
-    return _repair_command(installed[0]) if installed else f"pip install {edition.requirement}"
+    return _repair_command(installed[0]) if installed else edition.install_command()
 
 
 @cache
@@ -172,7 +177,7 @@ def _explain_failure(installed: Sequence[metadata.Distribution], reason: str) ->
     if installed:
         commands = ", or ".join(_repair_command(distribution) for distribution in installed)
         return f"{_names(installed)} is installed and cannot be used ({reason}); repair it: {commands}."
-    commands = ", or ".join(f"pip install {EDITIONS[extra].requirement}" for extra in _offered())
+    commands = ", or ".join(EDITIONS[extra].install_command() for extra in _offered())
     python = ".".join(map(str, sys.version_info[:2]))
     return (
         f"No onnxruntime is installed. For Python {python} on {platform.system()} {platform.machine()}, "

@@ -9,13 +9,16 @@ import warnings
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
+from sklearn.linear_model import LinearRegression
 
-from onnxsgd import _runtime
+from onnxsgd import OnnxSGDRegressor, _runtime
 from onnxsgd._runtime import EDITIONS, default_edition, install_command, load_runtime
 from onnxsgd.exceptions import MissingRuntimeError
+from onnxsgd.gradient import orttraining
 
 PROJECT = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())["project"]
 
@@ -84,7 +87,8 @@ def test_no_runtime_names_the_commands_for_this_python(site, monkeypatch):
     told = str(caught.value)
     assert told.startswith("No onnxruntime is installed. For Python 3.11 on Linux x86_64")
     for extra in EDITIONS:
-        assert f"pip install {EDITIONS[extra].requirement}" in told
+        assert EDITIONS[extra].install_command() in told
+    assert 'pip install "onnxruntime-gpu[cuda,cudnn]", or ' in told
     monkeypatch.setattr(sys, "version_info", (3, 13, 0, "final", 0))
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(MissingRuntimeError, match=r"of its editions: pip install onnxruntime\.$"):
@@ -162,6 +166,17 @@ def test_a_library_that_does_not_load_is_quoted(site):
         load_runtime()
 
 
+def test_the_explanation_reaches_the_user_of_an_estimator(monkeypatch):
+    """The first thing that needs the runtime in a fit with a user's own graph is a trial run of it."""
+    X = np.arange(22.0).reshape(2, 11)  # a width that no other test has left a session for
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for cached in (load_runtime, orttraining.bindings):
+        cached.cache_clear()
+    with pytest.raises(MissingRuntimeError, match=r"is installed and cannot be used .*; repair it: pip"):
+        OnnxSGDRegressor(LinearRegression()).fit(X, [0.0, 1.0])
+    orttraining.bindings.cache_clear()
+
+
 def test_a_build_without_metadata_is_accepted(site):
     site.install("onnxruntime", "1.31.1", PLAIN)
     for file in site.folder.glob("*.dist-info/*"):
@@ -227,6 +242,8 @@ def test_the_package_alone_brings_one_runtime_everywhere(
 def test_each_edition_is_an_extra():
     for extra, edition in EDITIONS.items():
         (requirement,) = (Requirement(line) for line in PROJECT["optional-dependencies"][extra])
-        assert requirement.name == edition.distribution
-        assert Requirement(edition.requirement).specifier in (requirement.specifier, "")
+        told = Requirement(edition.requirement)
+        assert requirement.name == told.name == edition.distribution
+        assert requirement.extras == told.extras
+        assert told.specifier in (requirement.specifier, "")
     assert metadata.version("onnxsgd") == importlib.import_module("onnxsgd").__version__
