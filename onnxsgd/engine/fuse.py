@@ -16,7 +16,7 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnus
 
 from onnxsgd.graph.model import graph_names, unique_name
 
-__all__ = ["fuse", "ones", "widen_scalars"]
+__all__ = ["add_products", "fuse", "ones", "widen_scalars"]
 
 #: x times this is at least 1 for every normal positive float32 x.
 _STEEP = 3.3e38
@@ -40,6 +40,12 @@ def fuse(model: ir.Model) -> None:
         for node in list(graph):
             rule(graph, node)
     RemoveUnusedNodesPass()(model)
+
+
+def add_products(graph: ir.Graph) -> None:
+    """Add products in the operators that compute them, wherever they are added to something."""
+    for node in list(graph):
+        _added_product(graph, node)
 
 
 def _idle_reshape(graph: ir.Graph, node: ir.Node) -> None:

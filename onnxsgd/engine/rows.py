@@ -2,70 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from onnxsgd.engine.fuse import ones
+from onnxsgd.engine.fuse import add_products, ones
 
 __all__ = ["keep_as_rows"]
 
+#: Operators that work element by element, whatever the number of dimensions.
+_ELEMENTWISE = frozenset({
+    "Abs", "Add", "Cast", "CastLike", "Div", "Greater", "Less", "Max", "Min", "Mul", "Neg", "Pow", "Sign",
+    "Sqrt", "Sub", "Where",
+})  # fmt: skip
 
-def keep_as_rows(graph: ir.Graph, carried: Iterable[tuple[ir.Value, ir.Value]]) -> list[ir.Value]:
-    """Declare vectors as tables of one row, and update each of them by one product; return these inputs.
 
-    Case: ``b_new = Add(b, MatMul(ones, x))`` of b [n] and x [m, n] becomes ``Gemm(ones, x, b)`` of b [1, n],
-    if whatever else reads b adds it to a table, and nothing reads its new value.
+def keep_as_rows(graph: ir.Graph, groups: Iterable[Sequence[ir.Value]]) -> list[ir.Value]:
+    """Declare vectors as tables of one row, so that one product can compute a sum over rows and add it.
+
+    Case: a vector and its states, if all that is computed from them is computed element by element, or by
+    adding to a table. They get the shape [1, n], and so do the gradients that are added to them:
+    ``Add(v, MatMul(ones, x))`` becomes ``Gemm(ones, x, v)``.
 
     Parameters
     ----------
     graph : ir.Graph
-        It is changed in place.
-    carried : iterable of (ir.Value, ir.Value)
-        Inputs of the graph, each with the output that is its next value.
+        The step, changed in place.
+    groups : iterable of sequence of ir.Value
+        Inputs: each weight with its states.
+
+    Returns
+    -------
+    list of ir.Value
+        The inputs that are rows now.
     """
-    rows = []
-    for old, new in carried:
-        update = new.producer()
-        if update is None or new.uses() or (table := _summed_table(update, old)) is None:
-            continue
-        if not all(node is update or _adds_to_table(node, index) for node, index in old.uses()):
-            continue
-        assert table.shape is not None
-        assert table.dtype is not None
-        n_rows, columns = table.shape.numpy()
-        old.shape = new.shape = ir.Shape([1, columns])
-        product = ir.node("Gemm", [ones(graph, (1, n_rows), table.dtype), table, old])
-        product.outputs[0].name = new.name
-        product.outputs[0].type, product.outputs[0].shape = new.type, new.shape
-        ir.convenience.replace_nodes_and_values(graph, update, [update], [product], [new], product.outputs)
-        rows.append(old)
+    rows: list[ir.Value] = []
+    for group in groups:
+        are_vectors = all(value.shape is not None and len(value.shape) == 1 for value in group)
+        if are_vectors and (vectors := _computed_from(group)) is not None:
+            _make_rows(graph, vectors)
+            rows.extend(group)
+    add_products(graph)
     return rows
 
 
-def _summed_table(update: ir.Node, vector: ir.Value) -> ir.Value | None:
-    """Return the table whose sum over its rows `update` adds to `vector`."""
-    if (
-        update.op_type != "Add"
-        or vector not in update.inputs
-        or vector.shape is None
-        or len(vector.shape) != 1
-    ):
-        return None
-    total = update.inputs[1] if update.inputs[0] is vector else update.inputs[0]
-    product = None if total is None else total.producer()
-    if product is None or product.op_type != "MatMul" or len(product.outputs[0].uses()) != 1:
-        return None
-    row, table = product.inputs
-    known = None if row is None else ir.convenience.get_const_tensor(row)
-    is_sum = known is not None and len(known.shape) == 1 and bool((known.numpy() == 1).all())
-    is_table = table is not None and table.shape is not None and len(table.shape) == 2
-    return table if is_sum and is_table else None
+def _computed_from(group: Sequence[ir.Value]) -> list[ir.Value] | None:
+    """Return `group` and the vectors that are computed from it; None if not all is element by element."""
+    vectors = list(group)
+    # grows meanwhile
+    for vector in vectors:
+        for node, index in vector.uses():
+            if node.op_type == "Gemm" and index == 2:
+                continue
+            if node.op_type not in _ELEMENTWISE:
+                return None
+            shapes = [value.shape for value in node.inputs if value is not None]
+            if None in shapes:
+                return None
+            is_vector = all(len(shape) < 2 for shape in shapes if shape is not None)
+            if is_vector and node.outputs[0] not in vectors:
+                vectors.append(node.outputs[0])
+    return vectors
 
 
-def _adds_to_table(node: ir.Node, index: int) -> bool:
-    """Tell whether an operand may be a row as well as a vector."""
-    if node.op_type == "Gemm":
-        return index == 2
-    other = node.inputs[1 - index] if node.op_type in ("Add", "Sub") else None
-    return other is not None and other.shape is not None and len(other.shape) == 2
+def _make_rows(graph: ir.Graph, vectors: Sequence[ir.Value]) -> None:
+    """Declare `vectors` as rows, and make rows of the sums over rows that are combined with them."""
+    assert vectors[0].shape is not None
+    row = [1, *vectors[0].shape]
+    sums: dict[ir.Value, ir.Value] = {}
+    for vector in vectors:
+        vector.shape = ir.Shape(row)
+    for node in filter(None, (vector.producer() for vector in vectors)):
+        for index, value in enumerate(node.inputs):
+            product = None if value is None else value.producer()
+            if value is None or product is None or not _sums_rows(product):
+                continue
+            if value not in sums:
+                sums[value] = _as_row(graph, product, row)
+            node.replace_input_with(index, sums[value])
+
+
+def _sums_rows(node: ir.Node) -> bool:
+    """Tell whether a node is ``MatMul(ones, x)``, with ones [m] and x [m, n]."""
+    if node.op_type != "MatMul":
+        return False
+    weights, table = node.inputs
+    known = None if weights is None else ir.convenience.get_const_tensor(weights)
+    is_vector_of_ones = known is not None and len(known.shape) == 1 and bool((known.numpy() == 1).all())
+    return is_vector_of_ones and table is not None and table.shape is not None and len(table.shape) == 2
+
+
+def _as_row(graph: ir.Graph, product: ir.Node, row: Sequence[int]) -> ir.Value:
+    """Return the sum over rows that `product` computes, as a row."""
+    weights, table = product.inputs
+    assert weights is not None
+    assert weights.shape is not None
+    assert weights.dtype is not None
+    node = ir.node("MatMul", [ones(graph, (1, *weights.shape.numpy()), weights.dtype), table])
+    (total,), (vector,) = node.outputs, product.outputs
+    total.name, total.type, total.shape = f"{vector.name}_row", vector.type, ir.Shape(row)
+    graph.insert_after(product, node)
+    return total

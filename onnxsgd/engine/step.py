@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.engine.fuse import fuse
 from onnxsgd.engine.rows import keep_as_rows
@@ -148,7 +149,7 @@ def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> Co
     graph.outputs.append(both.raw_prediction)
     fuse(both.model)
     raw_prediction = graph.outputs.pop()
-    rows = _keep_as_rows(graph, tensors) if with_rows else frozenset()
+    rows = _keep_as_rows(both.model, spec, tensors) if with_rows else frozenset()
     return CompiledStep(
         model=to_proto(both.model).SerializeToString(),
         features=features,
@@ -282,12 +283,15 @@ def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tup
 
 
 def _keep_as_rows(
-    graph: ir.Graph, tensors: Mapping[tuple[str, str], tuple[str, str]]
+    model: ir.Model, spec: StepSpec, tensors: Mapping[tuple[str, str], tuple[str, str]]
 ) -> frozenset[tuple[str, str]]:
-    values = {value.name: value for value in (*graph.inputs, *graph.outputs)}
-    rows = keep_as_rows(graph, [(values[old], values[new]) for old, new in tensors.values()])
-    names = {value.name for value in rows}
-    return frozenset(key for key, (old, _) in tensors.items() if old in names)
+    """Let intercepts and their states be rows where they can; return which are."""
+    inputs = {value.name: value for value in model.graph.inputs}
+    keys = {(name, kind): inputs[old] for (name, kind), (old, _) in tensors.items()}
+    groups = [[value for (name, _), value in keys.items() if name == weight] for weight in spec.weights]
+    rows = keep_as_rows(model.graph, groups)
+    RemoveUnusedNodesPass()(model)
+    return frozenset(key for key, value in keys.items() if value in rows)
 
 
 def _take_place_of(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:

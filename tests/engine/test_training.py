@@ -335,13 +335,24 @@ def test_intercepts_are_rows_inside_only(model, weights, data):
     assert [dim.dim_value for dim in given["b1"].type.tensor_type.shape.dim] == [12]
 
 
+def test_the_states_of_an_intercept_are_rows_like_itself(model):
+    step = build_step(model, make_spec(optimizer=SGD(0.9), average=True))
+    assert {kind for name, kind in step.rows if name == "b1"} == {WEIGHT, "velocity", "average"}
+    nodes = {node.output[0]: node.op_type for node in onnx.load_from_string(step.model).graph.node}
+    assert nodes["b1_velocity_new"] == "Gemm"
+
+
 @pytest.mark.parametrize(
-    "options",
-    [{"average": True}, {"optimizer": SGD(0.9)}, {"optimizer": Adam()}],
-    ids=["average", "momentum", "adam"],
+    "line", ["c = Softmax(b1)\n b = Add(a, c)", "c = Reshape(b1, shape)\n d = Squeeze(c)\n b = Add(a, d)"]
 )
-def test_intercepts_that_something_else_reads_stay_vectors(model, options):
-    assert not build_step(model, make_spec(**options)).rows
+def test_vectors_that_need_their_shape_stay_vectors(weights, line):
+    source = MLP.replace("b = Add(a, b1)", line).replace(
+        "=> (float[N,K] Y)", "=> (float[N,K] Y) <int64[3] shape = {1, 1, 12}>"
+    )
+    proto = parser.parse_model(source)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
+    step = build_step(to_ir(onnx.shape_inference.infer_shapes(proto)), make_spec())
+    assert step.rows == {("b2", WEIGHT)}
 
 
 def test_the_loop_computes_losses_once_for_all_batches(model):
