@@ -264,7 +264,10 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
     def _engine_in_use(self) -> str:
         from onnxsgd.gradient.engines import resolve_engine
 
-        return resolve_engine(self.engine, self._learner.score_model, self._learner.weights)
+        learner = self._learner
+        return learner.once(
+            ("engine", self.engine), lambda: resolve_engine(self.engine, learner.score_model, learner.weights)
+        )
 
     def _fresh_state(self, weights: dict[str, np.ndarray]) -> FitState:
         schedule = self._make_recipe(frozenset()).schedule

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx
@@ -14,11 +15,21 @@ import onnx_ir as ir
 from sklearn.base import BaseEstimator
 
 from onnxsgd._inputs import Features, fills_gaps, read_features
+from onnxsgd.engine.cache import CompiledCache
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.linear import add_linear_layer, linear_graph, linear_parameters
 
-__all__ = ["Learner", "ModelOptions", "TrainingData", "make_learner", "read_source"]
+if TYPE_CHECKING:
+    from onnxsgd.graph.head import ScoredGraph
+
+__all__ = ["GraphSource", "Learner", "ModelOptions", "TrainingData", "make_learner", "read_source"]
+
+T = TypeVar("T")
+
+#: Graphs of up to so many bytes are remembered, so that a grid search prepares its model once.
+_REMEMBERED_BYTES = 4_000_000
+_remembered = CompiledCache(max_size=16)
 
 Trainable = Sequence[str] | Callable[[str], bool] | None
 
@@ -46,6 +57,14 @@ class ModelOptions:
     head: str | None
     trainable: Trainable
     engine: str
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What the options are known by, where `trainable` is no function."""
+        trainable: Any = self.trainable
+        if isinstance(trainable, Sequence) and not isinstance(trainable, str):
+            trainable = tuple(trainable)
+        return (self.task, self.output, self.head, trainable, self.engine)
 
 
 @dataclass(frozen=True)
@@ -96,6 +115,8 @@ class Learner:
         Coefficients and intercepts, where the score is a linear function of the only input.
     exported_for : int or None
         The number of samples that the user's graph was exported for, where that was one.
+    made : dict
+        What :meth:`once` made.
     """
 
     model: ir.Model
@@ -106,6 +127,14 @@ class Learner:
     intercepts: frozenset[str]
     linear: tuple[str, str | None] | None
     exported_for: int | None = None
+    made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` makes of the graph and of what `key` names, made at the first call only."""
+        if key not in self.made:
+            self.made[key] = make()
+        made: T = self.made[key]
+        return made
 
     @property
     def score(self) -> str:
@@ -143,7 +172,23 @@ class Learner:
         return replace(self, classes=classes)
 
 
-def read_source(model: Any) -> BaseEstimator | ir.Model | None:
+@dataclass(frozen=True)
+class GraphSource:
+    """A graph of the user's, ready to be differentiated.
+
+    Attributes
+    ----------
+    model : ir.Model
+        The graph; not to be changed, as equal graphs share it.
+    digest : str or None
+        What the graph is known by; None: it is too large to be remembered.
+    """
+
+    model: ir.Model
+    digest: str | None
+
+
+def read_source(model: Any) -> BaseEstimator | GraphSource | None:
     """Return `model` as one of three: an estimator, a graph, or None for a linear model.
 
     Raises
@@ -155,26 +200,45 @@ def read_source(model: Any) -> BaseEstimator | ir.Model | None:
     """
     if model is None or hasattr(model, "fit"):
         return model
-    if isinstance(model, onnx.ModelProto | bytes | str | os.PathLike):
+    if isinstance(model, str | os.PathLike):
         from onnxsgd.graph.load import load_model
-        from onnxsgd.graph.lower import lower_for_training
-        from onnxsgd.graph.model import to_ir
 
-        return lower_for_training(to_ir(load_model(model)))
-    raise ParameterTypeError(
-        f"model={model!r} is not accepted: it must be None, a scikit-learn estimator, an onnx.ModelProto, "
-        "bytes, or the path of an ONNX file."
-    )
+        # weights may lie beside the file
+        model = load_model(model)
+    if isinstance(model, onnx.ModelProto):
+        is_small = model.ByteSize() <= _REMEMBERED_BYTES
+        content = model.SerializeToString(deterministic=True) if is_small else None
+    elif isinstance(model, bytes):
+        content = model if len(model) <= _REMEMBERED_BYTES else None
+    else:
+        raise ParameterTypeError(
+            f"model={model!r} is not accepted: it must be None, a scikit-learn estimator, an "
+            "onnx.ModelProto, bytes, or the path of an ONNX file."
+        )
+    if content is None:
+        return GraphSource(_lowered(model), None)
+    digest = hashlib.sha256(content).hexdigest()
+    return GraphSource(_remembered.get(digest, lambda: _lowered(model)), digest)
+
+
+def _lowered(model: onnx.ModelProto | bytes) -> ir.Model:
+    from onnxsgd.graph.load import load_model
+    from onnxsgd.graph.lower import lower_for_training
+    from onnxsgd.graph.model import to_ir
+
+    return lower_for_training(to_ir(load_model(model)))
 
 
 def make_learner(
-    source: BaseEstimator | ir.Model | None, data: TrainingData, n_outputs: int, options: ModelOptions
+    source: BaseEstimator | GraphSource | None, data: TrainingData, n_outputs: int, options: ModelOptions
 ) -> Learner:
     """Return the learner that `source` makes for these data.
 
+    Equal graphs with equal options share one: a grid search prepares its model once.
+
     Parameters
     ----------
-    source : estimator, ir.Model or None
+    source : estimator, GraphSource or None
         What :func:`read_source` returned; an estimator is fitted.
     data : TrainingData
         The training data.
@@ -185,18 +249,36 @@ def make_learner(
     """
     if source is None:
         return _linear_learner(data.n_features, n_outputs, options)
-    exported_for = None
-    if isinstance(source, ir.Model):
-        from onnxsgd.graph.fixed_batch import fixed_batch_size, free_batch_size
-        from onnxsgd.graph.head import find_score
-
-        scored = find_score(source, options.task, options.output)
-        exported_for = fixed_batch_size(scored.model)
-        scored = replace(scored, model=free_batch_size(scored.model))
-    else:
+    if not isinstance(source, GraphSource):
         from onnxsgd.graph.convert import convert_estimator
 
         scored = convert_estimator(source, data.checked, options.task, options.output)
+        return _make_learner(scored, None, data, n_outputs, options)
+    if source.digest is None or callable(options.trainable):
+        return _graph_learner(source.model, data, n_outputs, options)
+    inputs = source.model.graph.inputs
+    new_layer = (n_outputs, *data.row_shapes(inputs).items()) if options.head is not None else None
+    key = (source.digest, options.key, new_layer)
+    return _remembered.get(key, lambda: _graph_learner(source.model, data, n_outputs, options))
+
+
+def _graph_learner(model: ir.Model, data: TrainingData, n_outputs: int, options: ModelOptions) -> Learner:
+    from onnxsgd.graph.fixed_batch import fixed_batch_size, free_batch_size
+    from onnxsgd.graph.head import find_score
+
+    scored = find_score(model, options.task, options.output)
+    exported_for = fixed_batch_size(scored.model)
+    scored = replace(scored, model=free_batch_size(scored.model))
+    return _make_learner(scored, exported_for, data, n_outputs, options)
+
+
+def _make_learner(
+    scored: ScoredGraph,
+    exported_for: int | None,
+    data: TrainingData,
+    n_outputs: int,
+    options: ModelOptions,
+) -> Learner:
     cut = cut_at(scored.model, scored.score)
     if options.head is not None:
         learner = _transfer_learner(cut, n_outputs, options, data.row_shapes(cut.graph.inputs))

@@ -116,23 +116,39 @@ def make_program(
     What the frozen part computes is kept for all samples if it fits into memory. It stays a part of each
     step otherwise, and for sparse data, of which it would make dense ones.
     """
-    model = learner.score_model
     is_sparse = any(sparse.issparse(array) for array in features.values())
-    parts = undivided(model) if is_sparse else split_frozen(model, learner.weights)
-    given = {str(value.name) for value in learner.inputs}
-    frozen = {
-        name: InferenceGraph(model, name, (), n_threads) for name in parts.features if name not in given
-    }
+    parts, frozen = _undivided(learner) if is_sparse else _divided(learner, n_threads)
     has_strings = any(value.dtype == ir.DataType.STRING for value in learner.inputs)
     if frozen and not has_strings and not _fits(frozen, features):
-        parts, frozen = undivided(model), {}
+        parts, frozen = _undivided(learner)
+    tail = learner.once(
+        ("tail", parts.features, n_threads),
+        lambda: InferenceGraph(parts.tail, learner.score, learner.weights, n_threads),
+    )
     return Program(
         split=parts,
         frozen=frozen,
-        tail=InferenceGraph(parts.tail, learner.score, learner.weights, n_threads),
+        tail=tail,
         spec=step_spec(learner, recipe, loss, engine, n_outputs, batch_size),
         n_threads=n_threads,
     )
+
+
+def _divided(learner: Learner, n_threads: int | None) -> tuple[SplitGraph, Mapping[str, InferenceGraph]]:
+    """Return the parts of the graph, and what computes each feature of the tail that is computed at all."""
+    model = learner.score_model
+
+    def divide() -> tuple[SplitGraph, Mapping[str, InferenceGraph]]:
+        parts = split_frozen(model, learner.weights)
+        given = {str(value.name) for value in learner.inputs}
+        made = [name for name in parts.features if name not in given]
+        return parts, {name: InferenceGraph(model, name, (), n_threads) for name in made}
+
+    return learner.once(("divided", n_threads), divide)
+
+
+def _undivided(learner: Learner) -> tuple[SplitGraph, Mapping[str, InferenceGraph]]:
+    return learner.once("undivided", lambda: undivided(learner.score_model)), {}
 
 
 def step_spec(

@@ -135,7 +135,10 @@ class TrainedModel(BaseEstimator):
         """Return the trained graph with the outputs that users get."""
 
     def _make_score_graph(self, learner: Learner) -> InferenceGraph:
-        return InferenceGraph(learner.score_model, learner.score, learner.weights, self.n_threads)
+        return learner.once(
+            ("score graph", self.n_threads),
+            lambda: InferenceGraph(learner.score_model, learner.score, learner.weights, self.n_threads),
+        )
 
     def _attributes_at(self, state: FitState) -> dict[str, Any]:
         """Return the attributes of an estimator that stopped at `state`, which goes on changing."""

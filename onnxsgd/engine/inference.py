@@ -58,7 +58,7 @@ class InferenceGraph:
         cut = cut_at(model, output)
         self.weights = tuple(name for name in weights if name in cut.graph.initializers)
         size = sum(value.const_value.size for value in cut.graph.initializers.values() if value.const_value)
-        self._n_threads = resolve_threads(n_threads, 256 * size)
+        self._n_threads, self._work = n_threads, 256 * size
         self.features = tuple(str(value.name) for value in cut.graph.inputs)
         self._largest = max((_row_size(value) for node in cut.graph for value in node.outputs), default=1)
         shapes = [value.shape for value in cut.graph.inputs]
@@ -101,8 +101,9 @@ class InferenceGraph:
         return result[:1] if is_alone else result
 
     def _session(self) -> Any:
-        key = (self.key, self._n_threads)
-        return compiled.get(key, lambda: make_session(self._bytes, self._n_threads))
+        # at each call: in a worker process fewer threads are right
+        n_threads = resolve_threads(self._n_threads, self._work)
+        return compiled.get((self.key, n_threads), lambda: make_session(self._bytes, n_threads))
 
 
 def _row_size(value: ir.Value) -> int:
