@@ -8,6 +8,7 @@ needed. It costs no more than a look at the names of the installed distributions
 
 from __future__ import annotations
 
+import csv
 import importlib
 import os
 import platform
@@ -162,11 +163,12 @@ def _check_mixture(installed: Sequence[metadata.Distribution]) -> None:
 
 def _is_whole(distribution: metadata.Distribution) -> bool:
     """Return whether every file of the import package has the size that was recorded for it."""
-    for file in distribution.files or ():
-        if file.size is None or file.parts[0] != "onnxruntime":
+    # importlib.metadata leaves out files that do not exist
+    for path, _, size in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        if not size or not path.startswith("onnxruntime/"):
             continue
         try:
-            if os.stat(distribution.locate_file(file)).st_size != file.size:
+            if os.stat(str(distribution.locate_file(path))).st_size != int(size):
                 return False
         except OSError:
             return False
