@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from onnxsgd.engine.runtime import runtime_bindings
 from onnxsgd.exceptions import EngineError, UnsupportedError
-from onnxsgd.gradient.orttraining import bindings
 
 __all__ = ["check_devices", "device_name", "make_device"]
 
@@ -21,7 +21,7 @@ def make_device(device: str, index: int) -> Any:
     index : int
         Which one.
     """
-    kind = bindings().OrtDevice
+    kind = runtime_bindings().OrtDevice
     return kind(getattr(kind, device)(), kind.default_memory(), index)
 
 
@@ -33,7 +33,7 @@ def device_name(device: Any) -> str:
     UnsupportedError
         If it is neither.
     """
-    kind = bindings().OrtDevice
+    kind = runtime_bindings().OrtDevice
     names = {kind.cpu(): "Cpu", kind.cuda(): "Gpu"}
     if device.device_type() not in names:
         raise UnsupportedError(f"A device of type {device.device_type()} is neither a CPU nor a GPU.")

@@ -1,4 +1,4 @@
-"""Forward and backward pass of a graph, run one after the other by the training agent of onnxruntime."""
+"""Forward and backward pass of a graph, run one after the other by onnxruntime."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from onnxsgd.engine.forward_backward_function import OrtGradientForwardBackwardF
 from onnxsgd.engine.function_class import make_function_class
 from onnxsgd.engine.options import copy_options, read_options
 from onnxsgd.engine.providers import Placement, resolve_placement
+from onnxsgd.engine.runtime import runtime_bindings
 from onnxsgd.engine.training_graphs import TrainingGraphs, build_training_graphs
-from onnxsgd.exceptions import EngineError, ParameterTypeError, UnsupportedError
+from onnxsgd.exceptions import EngineError, ParameterError, ParameterTypeError, UnsupportedError
 from onnxsgd.gradient.orttraining import bindings
 
 __all__ = ["OrtGradientForwardBackward", "OrtGradientForwardBackwardFunction"]
@@ -28,6 +29,11 @@ class OrtGradientForwardBackward:
     ``y_grad`` that it is given ::
 
         x_grad = sum over the outputs y of  (dy / dx)^T y_grad
+
+    With the training edition of onnxruntime, its agent runs one graph, which waits in the middle for
+    ``y_grad``. With any edition, two sessions can run the two halves of a graph of standard operators: the
+    first returns the outputs and, as little as can be, what the second needs beside its inputs and outputs.
+    Both engines give the same numbers.
 
     Parameters
     ----------
@@ -43,37 +49,43 @@ class OrtGradientForwardBackward:
     class_name : str or None, default=None
         The name of the class that is made; None for one of its own.
     sess_options : onnxruntime.SessionOptions or None, default=None
-        Options of both sessions.
+        Options of all sessions.
     providers : str, list of str or of (str, dict), or None, default=None
         Execution providers, or "cpu", "cuda", "cuda:1"; None for the CPU.
     provider_options : list of dict or None, default=None
         Options of each of `providers`.
     run_options : onnxruntime.RunOptions or None, default=None
-        Options of forward passes without training; the training agent takes none.
+        Options of each run of a session; the agent of onnxruntime-training takes none, which leaves forward
+        passes without training.
     graph_builder_config : OrtModuleGraphBuilderConfiguration or None, default=None
-        A configuration of the gradient builder. ``initializer_names_to_train`` and
-        ``input_names_require_grad`` count where `weights_to_train` and `input_names` are None, and
-        ``use_memory_efficient_gradient`` is passed on.
+        A configuration of the gradient builder of onnxruntime-training, which is the engine then.
+        ``initializer_names_to_train`` and ``input_names_require_grad`` count where `weights_to_train` and
+        `input_names` are None, and ``use_memory_efficient_gradient`` is passed on.
     device_index : int, default=0
         Which GPU, >= 0.
     enable_logging : bool, default=False
         Whether the logger "onnxsgd" reports what is built and run.
     debug : bool, default=False
         Whether each call checks that tensors are on the device where they should be.
+    engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
+        What makes the gradients. "auto": onnxruntime-training where it is installed and able,
+        the portable engine otherwise.
 
     Attributes
     ----------
     cls_type_ : type
         The class that was made, a subclass of :class:`OrtGradientForwardBackwardFunction`.
+    engine_ : str
+        The engine that made the gradients.
 
     Raises
     ------
     ParameterError
-        If a name is unknown or repeated, or a provider is not available.
+        If a name is unknown or repeated, a provider is not available, or there is no such engine.
     NotTrainableError
         If nothing can be trained, or an operator on the way has no gradient.
     MissingRuntimeError
-        If the training edition of onnxruntime is not installed.
+        If no onnxruntime is installed, or an argument asks for its training edition, and that is not.
 
     Examples
     --------
@@ -90,6 +102,7 @@ class OrtGradientForwardBackward:
     """
 
     cls_type_: type[OrtGradientForwardBackwardFunction]
+    engine_: str
 
     def __init__(
         self,
@@ -106,12 +119,12 @@ class OrtGradientForwardBackward:
         device_index: int = 0,
         enable_logging: bool = False,
         debug: bool = False,
+        engine: str = "auto",
     ) -> None:
         if not isinstance(onnx_model, onnx.ModelProto):
             raise ParameterTypeError(
                 f"onnx_model must be an onnx.ModelProto, not {type(onnx_model).__name__}."
             )
-        native = bindings()
         self.onnx_model = onnx_model
         self.weights_to_train = weights_to_train
         self.input_names = input_names
@@ -125,10 +138,11 @@ class OrtGradientForwardBackward:
         self.device_index = device_index
         self.enable_logging = enable_logging
         self.debug = debug
-        placement = resolve_placement(
-            providers, provider_options, device_index, native.get_available_providers()
-        )
+        self.engine = engine
+        available = runtime_bindings().get_available_providers()
+        placement = resolve_placement(providers, provider_options, device_index, available)
         graphs = self._build_graphs()
+        self.engine_ = graphs.engine
         self.weights_to_train, self.input_names = graphs.sources.weights, graphs.sources.inputs
         self.output_names = graphs.outputs
         self._initial_values = graphs.initial_values
@@ -177,19 +191,13 @@ class OrtGradientForwardBackward:
 
     def _build_graphs(self) -> TrainingGraphs:
         config = self.graph_builder_config
-        weights, inputs = self.weights_to_train, self.input_names
+        weights, inputs, engine = self.weights_to_train, self.input_names, self.engine
         if config is not None:
-            kind = bindings().OrtModuleGraphBuilderConfiguration
-            if not isinstance(config, kind):
-                raise ParameterTypeError(
-                    f"graph_builder_config must be an {kind.__name__}, not {type(config).__name__}."
-                )
-            if config.enable_caching:
-                raise UnsupportedError("graph_builder_config.enable_caching=True is not supported.")
+            engine = _check_config(config, engine)
             weights = weights if weights is not None else config.initializer_names_to_train or None
             inputs = inputs if inputs is not None else config.input_names_require_grad or None
         efficient = config is not None and config.use_memory_efficient_gradient
-        return build_training_graphs(self.onnx_model, weights, inputs, self.output_names, efficient)
+        return build_training_graphs(self.onnx_model, weights, inputs, self.output_names, engine, efficient)
 
     def _arguments(self) -> dict[str, Any]:
         """Return the arguments of the constructor as plain data."""
@@ -207,6 +215,7 @@ class OrtGradientForwardBackward:
             "device_index": self.device_index,
             "enable_logging": self.enable_logging,
             "debug": self.debug,
+            "engine": self.engine,
         }
 
     def _report(self, logger: logging.Logger, placement: Placement) -> None:
@@ -220,22 +229,38 @@ class OrtGradientForwardBackward:
             "providers": placement.providers,
             "device_index": placement.index,
             "class_name": self.class_name,
+            "engine": self.engine_,
         }
         for name, value in report.items():
             logger.info("[%s] %s=%r", type(self).__name__, name, value)
+
+
+def _check_config(config: Any, engine: str) -> str:
+    """Refuse what is no configuration of the gradient builder; return the name of the builder's engine."""
+    if engine == "portable":
+        raise ParameterError(
+            "graph_builder_config configures the gradient builder of onnxruntime-training, which "
+            "engine='portable' does not use: give weights_to_train and input_names instead."
+        )
+    kind = bindings().OrtModuleGraphBuilderConfiguration
+    if not isinstance(config, kind):
+        raise ParameterTypeError(
+            f"graph_builder_config must be an {kind.__name__}, not {type(config).__name__}."
+        )
+    if config.enable_caching:
+        raise UnsupportedError("graph_builder_config.enable_caching=True is not supported.")
+    return "onnxruntime-training" if engine == "auto" else engine
 
 
 def _rebuild(kind: type[OrtGradientForwardBackward], arguments: dict[str, Any]) -> OrtGradientForwardBackward:
     """Make an object from what :meth:`OrtGradientForwardBackward.__reduce__` kept."""
     import onnxruntime
 
-    native = bindings()
     arguments = dict(arguments)
     arguments["onnx_model"] = onnx.load_from_string(arguments["onnx_model"])
-    for name, options in (
-        ("sess_options", onnxruntime.SessionOptions),
-        ("run_options", native.RunOptions),
-        ("graph_builder_config", native.OrtModuleGraphBuilderConfiguration),
-    ):
-        arguments[name] = copy_options(options, arguments[name])
+    arguments["sess_options"] = copy_options(onnxruntime.SessionOptions, arguments["sess_options"])
+    arguments["run_options"] = copy_options(onnxruntime.RunOptions, arguments["run_options"])
+    if arguments["graph_builder_config"] is not None:
+        config = bindings().OrtModuleGraphBuilderConfiguration
+        arguments["graph_builder_config"] = copy_options(config, arguments["graph_builder_config"])
     return kind(**arguments)

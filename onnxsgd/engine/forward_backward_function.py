@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from logging import Logger
 from typing import Any, ClassVar
 
@@ -13,20 +12,11 @@ import numpy as np
 import onnx
 
 from onnxsgd.engine.devices import check_devices, device_name
-from onnxsgd.engine.tensors import TensorSpec, fill_vector, new_vector, readable_tensor
+from onnxsgd.engine.executors import Executor, Pending, VectorSession
+from onnxsgd.engine.tensors import TensorSpec, fill_vector, readable_tensor, result_vector
 from onnxsgd.exceptions import EngineError, ParameterError, ParameterTypeError
-from onnxsgd.gradient.orttraining import bindings
 
 __all__ = ["OrtGradientForwardBackwardFunction"]
-
-
-@dataclass(frozen=True)
-class _Pending:
-    """A training forward that waits for its backward: what the runtime may still read."""
-
-    state: Any
-    inputs: Any
-    outputs: Any
 
 
 class OrtGradientForwardBackwardFunction:
@@ -62,10 +52,15 @@ class OrtGradientForwardBackwardFunction:
     _graph_info: ClassVar[Any]
     _graph_builder: ClassVar[Any]
     _trained_onnx: ClassVar[onnx.ModelProto]
+    _forward_onnx: ClassVar[onnx.ModelProto | None]
+    _backward_onnx: ClassVar[onnx.ModelProto | None]
     _optimized_pre_grad_model: ClassVar[onnx.ModelProto]
     _devices: ClassVar[list[Any]]
     _onx_inp: ClassVar[list[str]]
     _onx_out: ClassVar[list[str]]
+    #: What training forwards and their backwards run in, and other forwards.
+    _executor: ClassVar[Executor]
+    _evaluation: ClassVar[VectorSession]
     #: What is expected of the inputs; which outputs take a gradient, and where these are.
     _input_specs: ClassVar[tuple[TensorSpec, ...]]
     _grad_positions: ClassVar[list[int]]
@@ -73,7 +68,7 @@ class OrtGradientForwardBackwardFunction:
     _grad_devices: ClassVar[list[Any]]
 
     def __init__(self) -> None:
-        self.states_: list[_Pending] = []
+        self.states_: list[Pending] = []
         self.saved_tensors_: Any = None
 
     def forward(self, inputs: Any, training: bool = False, forward_outputs_cache: Any = None) -> Any:
@@ -102,26 +97,23 @@ class OrtGradientForwardBackwardFunction:
             If there is another number of inputs than expected, or the runtime fails.
         ParameterError
             If an input has another type or shape than expected.
+        ParameterTypeError
+            If an input is neither an array nor a tensor, or the cache no vector.
         UnsupportedError
             If an input is None.
         """
         cls = type(self)
         vector = fill_vector(inputs, cls._devices, cls._input_specs)
-        outputs = new_vector() if forward_outputs_cache is None else forward_outputs_cache
+        outputs = result_vector(forward_outputs_cache, len(cls._output_names), "forward_outputs_cache")
         self._log("forward", vector, training)
         self._refuse_pending(outputs)
         if cls._debug:
             check_devices(vector, cls._devices)
         if training:
-            state = bindings().PartialGraphExecutionState()
-            _run(cls._training_agent.run_forward, vector, outputs, state, cls._cache)
-            self.states_.append(_Pending(state, vector, outputs))
+            self.states_.append(cls._executor.forward(vector, outputs))
             self.save_for_backward(vector)
         else:
-            _run(
-                cls._sess_eval._sess.run_with_ortvaluevector, cls._run_options, cls._grad_input_names, vector,
-                cls._output_names, outputs, cls._fw_no_grad_output_device_info,
-            )  # fmt: skip
+            cls._evaluation.run(vector, outputs)
         return outputs
 
     def backward(self, grad_outputs: Any, backward_outputs_cache: Any = None) -> Any:
@@ -147,6 +139,8 @@ class OrtGradientForwardBackwardFunction:
             fails.
         ParameterError
             If a gradient has another type or shape than its output.
+        ParameterTypeError
+            If a gradient is neither an array nor a tensor, or the cache no vector.
         UnsupportedError
             If a gradient is None.
         """
@@ -155,12 +149,12 @@ class OrtGradientForwardBackwardFunction:
             raise EngineError("backward needs a forward with training=True before it, and each only once.")
         pending = self.states_[-1]
         vector = self._read_gradients(grad_outputs, pending)
-        gradients = new_vector() if backward_outputs_cache is None else backward_outputs_cache
+        gradients = result_vector(backward_outputs_cache, len(cls._onx_out), "backward_outputs_cache")
         self._log("backward", vector, True)
         if cls._debug:
             check_devices(vector, cls._grad_devices)
         self.states_.pop()
-        _run(cls._training_agent.run_backward, vector, gradients, pending.state)
+        cls._executor.backward(pending, vector, gradients)
         return gradients
 
     def save_for_backward(self, inputs: Any) -> None:
@@ -202,6 +196,10 @@ class OrtGradientForwardBackwardFunction:
     ) -> dict[str, Any]:
         """Save the graphs behind this object.
 
+        ``_optimized_pre_grad_model`` is the forward pass, ``_trained_onnx`` both passes with a ``YieldOp`` in
+        between, which only the agent of onnxruntime-training runs. With the portable engine there are
+        ``_forward_onnx`` and ``_backward_onnx`` too, which together are the same in standard operators.
+
         Parameters
         ----------
         folder : str, path, or the type ``bytes``
@@ -217,10 +215,8 @@ class OrtGradientForwardBackwardFunction:
         for name, text in (("prefix", prefix), ("suffix", suffix)):
             if text is not None and not isinstance(text, str):
                 raise ParameterTypeError(f"{name} must be a str or None, not {type(text).__name__}.")
-        graphs = {
-            "_trained_onnx": self._trained_onnx,
-            "_optimized_pre_grad_model": self._optimized_pre_grad_model,
-        }
+        names = ("_trained_onnx", "_forward_onnx", "_backward_onnx", "_optimized_pre_grad_model")
+        graphs = {name: graph for name in names if (graph := getattr(self, name)) is not None}
         if folder is bytes:
             return {attribute: graph.SerializeToString() for attribute, graph in graphs.items()}
         if not isinstance(folder, (str, os.PathLike)):
@@ -233,7 +229,7 @@ class OrtGradientForwardBackwardFunction:
             onnx.save(graph, saved[attribute])
         return saved
 
-    def _read_gradients(self, grad_outputs: Any, pending: _Pending) -> Any:
+    def _read_gradients(self, grad_outputs: Any, pending: Pending) -> Any:
         """Return the gradients as a vector, in the shapes of the outputs they belong to."""
         cls = type(self)
         if grad_outputs is None or len(grad_outputs) != len(cls._grad_specs):
@@ -259,13 +255,6 @@ class OrtGradientForwardBackwardFunction:
         if self._logger is not None:
             shapes = [value.shape() for value in vector]
             self._logger.debug("[%s.%s] training=%r shapes=%r", type(self).__name__, name, training, shapes)
-
-
-def _run(function: Any, *arguments: Any) -> None:
-    try:
-        function(*arguments)
-    except Exception as error:
-        raise EngineError(f"onnxruntime failed: {error}") from error
 
 
 def _in_shape(gradient: Any, shape: list[int]) -> Any:

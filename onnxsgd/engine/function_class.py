@@ -8,11 +8,12 @@ from typing import Any
 import onnx
 
 from onnxsgd.engine.devices import make_device
+from onnxsgd.engine.executors import AgentExecutor, Executor, SessionsExecutor, VectorSession
 from onnxsgd.engine.forward_backward_function import OrtGradientForwardBackwardFunction
 from onnxsgd.engine.providers import Placement
+from onnxsgd.engine.runtime import runtime_bindings
 from onnxsgd.engine.training_graphs import TrainingGraphs
 from onnxsgd.exceptions import EngineError
-from onnxsgd.gradient.orttraining import bindings
 
 __all__ = ["make_function_class"]
 
@@ -37,7 +38,7 @@ def make_function_class(
     placement : Placement
         Where.
     sess_options, run_options : SessionOptions or None, RunOptions or None
-        Options of both sessions, and of forward passes without training.
+        Options of all sessions, and of their runs.
     logger : Logger or None
         What its instances report to.
     debug : bool
@@ -48,21 +49,29 @@ def make_function_class(
     EngineError
         If the runtime cannot run the graphs, or not there.
     """
-    native = bindings()
-    names = [value.name for value in graphs.training.graph.input]
     device = make_device(placement.device, placement.index)
-    session = _make_session(graphs.training, sess_options, placement)
+    options = run_options if run_options is not None else _default_options()
+
+    def start(model: onnx.ModelProto) -> VectorSession:
+        return VectorSession(_make_session(model, sess_options, placement), device, options)
+
+    evaluation = start(graphs.evaluation)
+    executor: Executor
+    if graphs.forward is None or graphs.backward is None:
+        session = _make_session(graphs.training, sess_options, placement)
+        executor = AgentExecutor(session, graphs.fetches, len(graphs.outputs), device, placement.index)
+    else:
+        executor = SessionsExecutor(start(graphs.forward), start(graphs.backward), len(graphs.outputs))
+    names = evaluation.inputs
     outputs_on, fetches_on = [device] * len(graphs.outputs), [device] * len(graphs.fetches)
     attributes = {
         "__doc__": f"Forward and backward pass from {graphs.inputs} to {graphs.outputs}.",
         "__module__": OrtGradientForwardBackwardFunction.__module__,
-        "_run_options": run_options if run_options is not None else _evaluation_options(native),
-        "_sess": session,
-        "_sess_eval": _make_session(graphs.evaluation, sess_options, placement),
-        "_training_agent": native.TrainingAgent(
-            session._sess, names, outputs_on, graphs.fetches, fetches_on, placement.index
-        ),
-        "_cache": native.OrtValueCache(),
+        "_run_options": options,
+        "_sess": executor.session,
+        "_sess_eval": evaluation.session,
+        "_training_agent": executor.agent,
+        "_cache": executor.cache,
         "_logger": logger,
         "_debug": debug,
         "_input_names": graphs.inputs,
@@ -76,10 +85,14 @@ def make_function_class(
         "_graph_info": None if graphs.native is None else graphs.native.info,
         "_graph_builder": None if graphs.native is None else graphs.native.builder,
         "_trained_onnx": graphs.training,
+        "_forward_onnx": graphs.forward,
+        "_backward_onnx": graphs.backward,
         "_optimized_pre_grad_model": graphs.evaluation,
         "_devices": [device] * len(names),
         "_onx_inp": names,
         "_onx_out": graphs.fetches,
+        "_executor": executor,
+        "_evaluation": evaluation,
         "_input_specs": graphs.input_specs,
         "_grad_specs": graphs.gradient_specs,
         "_grad_positions": graphs.gradient_positions,
@@ -111,8 +124,9 @@ def _make_session(model: onnx.ModelProto, options: Any, placement: Placement) ->
     return session
 
 
-def _evaluation_options(native: Any) -> Any:
-    options = native.RunOptions()
-    # the training edition sets it
-    options.training_mode = False
+def _default_options() -> Any:
+    options = runtime_bindings().RunOptions()
+    if hasattr(options, "training_mode"):
+        # the training edition sets it
+        options.training_mode = False
     return options

@@ -19,10 +19,14 @@ def read_options(options: Any) -> dict[str, Any] | None:
 
 
 def copy_options(kind: type, values: dict[str, Any] | None) -> Any:
-    """Return an object of `kind` in which `values` are set, None for None."""
+    """Return an object of `kind` in which `values` are set, None for None.
+
+    What the installed runtime does not have, as they come from another edition or version, is left out.
+    """
     if values is None:
         return None
     options = kind()
     for name, value in values.items():
-        setattr(options, name, value)
+        if hasattr(options, name):
+            setattr(options, name, value)
     return options

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxsgd.engine.runtime import runtime_bindings
 from onnxsgd.exceptions import EngineError, ParameterError, ParameterTypeError, UnsupportedError
-from onnxsgd.gradient.orttraining import bindings
 
-__all__ = ["TensorSpec", "fill_vector", "new_vector", "readable_tensor", "specs_of"]
+__all__ = ["TensorSpec", "fill_vector", "new_vector", "readable_tensor", "result_vector", "specs_of"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _vector_type() -> Any:
     A tensor made from an array reads the memory of that array and keeps no reference to it.
     """
 
-    class HoldingVector(bindings().OrtValueVector):  # type: ignore[misc]
+    class HoldingVector(runtime_bindings().OrtValueVector):  # type: ignore[misc]
         held: Any = ()
 
     return HoldingVector
@@ -85,6 +85,25 @@ def _vector_type() -> Any:
 def new_vector() -> Any:
     """Return an empty vector of tensors."""
     return _vector_type()()
+
+
+def result_vector(cache: Any, count: int, parameter: str) -> Any:
+    """Return the vector for `count` results: `cache`, or a new one if that is None.
+
+    Raises
+    ------
+    ParameterTypeError
+        If `cache`, which a user gave as `parameter`, is something else than an ``OrtValueVector``.
+    EngineError
+        If it is not empty and has another number of tensors.
+    """
+    if cache is None:
+        return new_vector()
+    if not isinstance(cache, runtime_bindings().OrtValueVector):
+        raise ParameterTypeError(f"{parameter} must be an OrtValueVector, not {type(cache).__name__}.")
+    if len(cache) not in (0, count):
+        raise EngineError(f"{parameter} holds {len(cache)} tensors: it must be empty or hold {count}.")
+    return cache
 
 
 def fill_vector(tensors: Any, devices: Sequence[Any], specs: Sequence[TensorSpec] | None = None) -> Any:
@@ -114,7 +133,7 @@ def fill_vector(tensors: Any, devices: Sequence[Any], specs: Sequence[TensorSpec
         raise UnsupportedError(
             "None is not accepted: give a list of arrays or OrtValues, or an OrtValueVector."
         )
-    native = bindings()
+    native = runtime_bindings()
     _check_count(len(tensors), devices, specs)
     is_vector = isinstance(tensors, native.OrtValueVector)
     held = tensors if is_vector else [readable_tensor(tensor) for tensor in tensors]
@@ -155,7 +174,7 @@ def readable_tensor(tensor: Any) -> Any:
     if tensor is None:
         raise UnsupportedError("A tensor is None: every input and every gradient must be given.")
     native = getattr(tensor, "_ortvalue", tensor)
-    if not isinstance(native, bindings().OrtValue):
+    if not isinstance(native, runtime_bindings().OrtValue):
         raise ParameterTypeError(
             f"A tensor is a {type(tensor).__name__}: it must be a numpy array or an OrtValue."
         )

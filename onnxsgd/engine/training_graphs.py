@@ -1,8 +1,8 @@
-"""The graphs that the training agent runs."""
+"""The graphs that run forward and backward."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -10,19 +10,24 @@ import onnx_ir as ir
 
 from onnxsgd.engine.tensors import TensorSpec, specs_of
 from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
-from onnxsgd.gradient.forward_backward import assemble, prepare
+from onnxsgd.gradient.engines import ENGINES, resolve_engine
+from onnxsgd.gradient.forward_backward import Prepared, assemble, prepare
+from onnxsgd.gradient.halves import split
 from onnxsgd.gradient.native import differentiate_with_native
 from onnxsgd.gradient.orttraining import NativeGradient, check_opset
 from onnxsgd.gradient.seeds import find_seeds, yield_seeds
 from onnxsgd.gradient.sources import Sources, select_sources
 from onnxsgd.graph.lower import lower_for_training
-from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.graph.model import graph_names, to_ir, to_proto, unique_name
 
 __all__ = ["TrainingGraphs", "build_training_graphs"]
 
 #: The newest IR version that the training edition of the runtime reads. What later ones added is not in
 #: graphs of the opsets it reads.
 _NEWEST_IR_VERSION = 10
+
+#: The engine whose gradient graphs only its own agent runs.
+_NATIVE = "onnxruntime-training"
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,15 @@ class TrainingGraphs:
 
     Attributes
     ----------
+    engine : {"onnxruntime-training", "portable"}
+        What made the gradients.
     training : onnx.ModelProto
         Forward and backward pass, a ``YieldOp`` in between. Takes the inputs, then the weights; returns the
         gradients of the inputs, then those of the weights, then the outputs.
+    forward, backward : onnx.ModelProto or None
+        The same as two graphs, see :class:`~onnxsgd.gradient.halves.Halves`; None with onnxruntime-training.
     evaluation : onnx.ModelProto
-        The forward pass. Takes the same, returns the outputs.
+        The forward pass alone. Takes what `training` does, returns the outputs.
     sources : Sources
         The weights and inputs that are differentiated for.
     inputs, outputs, fetches : list of str
@@ -47,10 +56,13 @@ class TrainingGraphs:
     initial_values : dict
         The initializers.
     native : NativeGradient or None
-        What the gradient builder returned.
+        What the gradient builder of onnxruntime-training returned.
     """
 
+    engine: str
     training: onnx.ModelProto
+    forward: onnx.ModelProto | None
+    backward: onnx.ModelProto | None
     evaluation: onnx.ModelProto
     sources: Sources
     inputs: list[str]
@@ -68,9 +80,10 @@ def build_training_graphs(
     weights: Sequence[str] | None,
     inputs: Sequence[str] | None,
     outputs: Sequence[str] | None,
+    engine: str,
     memory_efficient: bool,
 ) -> TrainingGraphs:
-    """Build the graphs that the training agent runs.
+    """Build the graphs that run forward and backward.
 
     Parameters
     ----------
@@ -78,13 +91,47 @@ def build_training_graphs(
         The graph; it is not changed.
     weights, inputs, outputs : sequence of str or None
         The initializers and inputs to differentiate for, the outputs to compute; None for all.
+    engine : {"auto", "onnxruntime-training", "portable"}
+        What differentiates.
     memory_efficient : bool
-        Passed on to the gradient builder.
+        Passed on to the gradient builder of onnxruntime-training.
     """
     original = to_ir(model)
     check_opset(original)
     lowered = lower_for_training(original)
+    lowered.ir_version = min(lowered.ir_version or _NEWEST_IR_VERSION, _NEWEST_IR_VERSION)
     _keep_outputs(lowered.graph, outputs)
+    sources = _select(original, lowered, weights, inputs)
+    prepared = prepare(lowered, sources.weights, sources.inputs)
+    engine = resolve_engine(engine, prepared.model, (), prepared.sources)
+    whole, native = _differentiate(prepared, engine, memory_efficient)
+    ends = _arrange(whole.graph, len(prepared.outputs), len(sources.weights))
+    _compute_outputs(prepared.model.graph, prepared.model.graph.outputs)
+    forward, backward = (None, None) if engine == _NATIVE else _split(whole, ends)
+    gradient_specs = specs_of(list(ends.seeds.values()))
+    yield_seeds(whole.graph, ends.outputs, ends.seeds)
+    n_inputs = len(whole.graph.inputs) - len(sources.weights)
+    return TrainingGraphs(
+        engine=engine,
+        training=to_proto(whole),
+        forward=forward,
+        backward=backward,
+        evaluation=to_proto(prepared.model),
+        sources=sources,
+        inputs=_names(whole.graph.inputs[:n_inputs]),
+        outputs=prepared.outputs,
+        fetches=_names(ends.gradients),
+        input_specs=specs_of(whole.graph.inputs),
+        gradient_specs=gradient_specs,
+        gradient_positions=[index for index, value in enumerate(ends.outputs) if value in ends.seeds],
+        initial_values=_initial_values(lowered.graph, original.graph),
+        native=native,
+    )
+
+
+def _select(
+    original: ir.Model, lowered: ir.Model, weights: Sequence[str] | None, inputs: Sequence[str] | None
+) -> Sources:
     sources = select_sources(original, lowered, weights, inputs)
     if not sources.weights:
         raise NotTrainableError(
@@ -92,34 +139,63 @@ def build_training_graphs(
             "weights_to_train is empty. onnxsgd.onnx_derivative(model, weights=[]) gives the gradient by "
             "inputs alone."
         )
-    prepared = prepare(lowered, sources.weights, sources.inputs)
-    result, native = differentiate_with_native(
-        prepared.model, prepared.targets, prepared.sources, memory_efficient
-    )
-    graph = assemble(prepared, result).graph
-    returned, gradients = graph.outputs[: len(prepared.outputs)], graph.outputs[len(prepared.outputs) :]
-    n_weights = len(sources.weights)
-    graph.outputs[:] = [*gradients[n_weights:], *gradients[:n_weights]]
+    return sources
+
+
+def _differentiate(
+    prepared: Prepared, engine: str, memory_efficient: bool
+) -> tuple[ir.Model, NativeGradient | None]:
+    """Return forward and backward pass, and what the gradient builder of onnxruntime-training returned."""
+    arguments = prepared.model, prepared.targets, prepared.sources
+    if engine == _NATIVE:
+        result, native = differentiate_with_native(*arguments, memory_efficient)
+        return assemble(prepared, result), native
+    return assemble(prepared, ENGINES[engine].differentiate(*arguments)), None
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """The outputs of a graph, the inputs that are their gradients, and the gradients it returns."""
+
+    outputs: list[ir.Value]
+    seeds: dict[ir.Value, ir.Value]
+    gradients: list[ir.Value]
+
+
+def _arrange(graph: ir.Graph, n_outputs: int, n_weights: int) -> _Ends:
+    """Let `graph` return the gradients of inputs, those of weights, then its outputs, in place."""
+    returned, gradients = list(graph.outputs[:n_outputs]), list(graph.outputs[n_outputs:])
+    gradients = [*gradients[n_weights:], *gradients[:n_weights]]
     seeds = find_seeds(graph, returned)
-    gradient_specs = specs_of(list(seeds.values()))
-    yield_seeds(graph, returned, seeds)
-    fetches = [str(value.name) for value in graph.outputs]
+    _compute_outputs(graph, returned)
     # Outputs of the graph keep their memory; otherwise the backward pass overwrites it, and users see that.
-    graph.outputs.extend(value for value in returned if value.producer() is not None)
-    n_inputs = len(graph.inputs) - n_weights
-    return TrainingGraphs(
-        training=_readable(result),
-        evaluation=_readable(prepared.model),
-        sources=sources,
-        inputs=[str(value.name) for value in graph.inputs[:n_inputs]],
-        outputs=prepared.outputs,
-        fetches=fetches,
-        input_specs=specs_of(graph.inputs),
-        gradient_specs=gradient_specs,
-        gradient_positions=[index for index, value in enumerate(returned) if value in seeds],
-        initial_values=_initial_values(lowered.graph, original.graph),
-        native=native,
-    )
+    graph.outputs[:] = [*gradients, *returned]
+    return _Ends(returned, seeds, gradients)
+
+
+def _compute_outputs(graph: ir.Graph, outputs: MutableSequence[ir.Value]) -> None:
+    """Let a node of `graph` make each of `outputs`, in place.
+
+    An input that is an output as well would be returned in the memory of the caller, which may go.
+    """
+    names = graph_names(graph)
+    for index, value in enumerate(outputs):
+        if value.producer() is None:
+            node = ir.node("Identity", [value])
+            copy = node.outputs[0]
+            copy.name = unique_name(f"{value.name}_output", names)
+            copy.type, copy.shape = value.type, value.shape
+            graph.append(node)
+            outputs[index] = copy
+
+
+def _split(whole: ir.Model, ends: _Ends) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    halves = split(whole, _names(ends.outputs), _names(ends.seeds.values()), _names(ends.gradients))
+    return to_proto(halves.forward), to_proto(halves.backward)
+
+
+def _names(values: Iterable[ir.Value]) -> list[str]:
+    return [str(value.name) for value in values]
 
 
 def _keep_outputs(graph: ir.Graph, names: Sequence[str] | None) -> None:
@@ -146,9 +222,3 @@ def _initial_values(*graphs: ir.Graph) -> dict[str, ir.TensorProtocol]:
         for name, value in graph.initializers.items()
         if value.const_value is not None
     }
-
-
-def _readable(model: ir.Model) -> onnx.ModelProto:
-    proto = to_proto(model)
-    proto.ir_version = min(proto.ir_version, _NEWEST_IR_VERSION)
-    return proto

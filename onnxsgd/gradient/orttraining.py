@@ -115,11 +115,11 @@ def check_differentiable(
 
 
 def check_opset(model: ir.Model) -> None:
-    """Refuse a model whose standard operators are too old or too new for the gradient builder."""
+    """Refuse a model whose standard operators are too old or too new to be lowered and differentiated."""
     opset = model.graph.opset_imports.get("")
     if opset is None or not OLDEST_OPSET <= opset <= NEWEST_OPSET:
         raise NotTrainableError(
-            f"The graph uses opset {opset}: onnxruntime-training differentiates opsets {OLDEST_OPSET} to "
+            f"The graph uses opset {opset}: gradients are taken of graphs of opsets {OLDEST_OPSET} to "
             f"{NEWEST_OPSET}. Convert it with onnx.version_converter.convert_version(model, {NEWEST_OPSET})."
         )
 

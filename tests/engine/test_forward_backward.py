@@ -1,5 +1,6 @@
 """OrtGradientForwardBackward: numbers, kinds of tensors, stacks of forwards, threads, pickles, refusals."""
 
+import functools
 import gc
 import io
 import logging
@@ -22,8 +23,6 @@ from onnxsgd.exceptions import (
     ParameterTypeError,
     UnsupportedError,
 )
-
-pytestmark = pytest.mark.native
 
 LINEAR = """<ir_version: 9, opset_import: ["": 18]>
 g (float[N, 4] X) => (float[N, 1] variable) <float[4, 1] coef = {1, 2, 3, 4}, float[1] intercept = {5}> {
@@ -58,6 +57,12 @@ def network():
         array = rng.normal(size=shape).astype(np.float32)
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     return model
+
+
+@pytest.fixture(params=["onnxruntime-training", "portable"])
+def build(request):
+    """Return the class under test, to be called without `engine`."""
+    return functools.partial(OrtGradientForwardBackward, engine=request.param)
 
 
 @pytest.fixture
@@ -108,8 +113,8 @@ def reference(model, feeds, seeds, wrt, step=1e-6):
     return forward(at), gradients
 
 
-def test_the_class_carries_what_the_documents_list(linear):
-    kind = OrtGradientForwardBackward(linear, debug=True).cls_type_
+def test_the_class_carries_what_the_documents_list(build, linear):
+    kind = build(linear, debug=True).cls_type_
     assert issubclass(kind, OrtGradientForwardBackwardFunction)
     assert kind._input_names == ["X"]
     assert kind._output_names == ["variable"]
@@ -118,11 +123,7 @@ def test_the_class_carries_what_the_documents_list(linear):
     assert kind._bw_fetches_names == kind._onx_out == ["X_grad", "coef_grad", "intercept_grad"]
     assert [value.name for value in kind._sess.get_inputs()] == ["X", "coef", "intercept"]
     assert [value.name for value in kind._sess_eval.get_inputs()] == ["X", "coef", "intercept"]
-    assert isinstance(kind._training_agent, native.TrainingAgent)
-    assert isinstance(kind._cache, native.OrtValueCache)
     assert isinstance(kind._run_options, native.RunOptions)
-    assert isinstance(kind._graph_builder, native.OrtModuleGraphBuilder)
-    assert kind._graph_info.user_output_names == ["multiplied", "variable"]
     assert kind._debug is True
     assert kind._logger is None
     devices = (
@@ -137,17 +138,31 @@ def test_the_class_carries_what_the_documents_list(linear):
     assert [value.name for value in kind._optimized_pre_grad_model.graph.output] == ["variable"]
 
 
-def test_the_evaluation_session_takes_the_weights(linear):
+@pytest.mark.native
+def test_the_class_carries_what_only_the_training_edition_has(linear):
+    kind = OrtGradientForwardBackward(linear, engine="onnxruntime-training").cls_type_
+    assert isinstance(kind._training_agent, native.TrainingAgent)
+    assert isinstance(kind._cache, native.OrtValueCache)
+    assert isinstance(kind._graph_builder, native.OrtModuleGraphBuilder)
+    assert kind._graph_info.user_output_names == ["multiplied", "variable"]
+
+
+def test_the_class_has_none_of_that_with_the_portable_engine(linear):
+    kind = OrtGradientForwardBackward(linear, engine="portable").cls_type_
+    assert (kind._training_agent, kind._cache, kind._graph_builder, kind._graph_info) == (None,) * 4
+
+
+def test_the_evaluation_session_takes_the_weights(build, linear):
     x, coef, intercept = arrays((3, 4), (4, 1), (1,))
-    session = OrtGradientForwardBackward(linear).cls_type_._sess_eval
+    session = build(linear).cls_type_._sess_eval
     (found,) = session.run(None, {"X": x, "coef": coef, "intercept": intercept})
     np.testing.assert_allclose(found, x @ coef + intercept, rtol=1e-5)
 
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("kind", ["numpy", "OrtValue", "onnxruntime.OrtValue", "OrtValueVector"])
-def test_inputs_of_each_kind(kind, training, linear):
-    function = OrtGradientForwardBackward(linear, debug=True).new_instance()
+def test_inputs_of_each_kind(build, kind, training, linear):
+    function = build(linear, debug=True).new_instance()
     given = arrays((3, 4), (4, 1), (1,))
     device = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
     make = {
@@ -171,9 +186,9 @@ def test_inputs_of_each_kind(kind, training, linear):
 @pytest.mark.parametrize(
     "weights", [["W", "b", "V", "scale"], ["scale", "V", "b", "W"], ["V"], ["b", "scale"]], ids="-".join
 )
-def test_weights_in_any_order_and_any_number(weights, network, one_thread):
+def test_weights_in_any_order_and_any_number(build, weights, network, one_thread):
     x, z, p, h = arrays((6, 4), (6, 3), (6, 3), (6, 5), seed=4)
-    function = OrtGradientForwardBackward(network, weights, sess_options=one_thread).new_instance()
+    function = build(network, weights, sess_options=one_thread).new_instance()
     outputs, gradients = run(function, [x, z, *(values_of(network)[name] for name in weights)], [p, h])
     names = ["X", "Z", *weights]
     expected, differences = reference(network, {"X": x, "Z": z}, [p, None, h], names)
@@ -184,8 +199,8 @@ def test_weights_in_any_order_and_any_number(weights, network, one_thread):
         np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-4)
 
 
-def test_chosen_inputs_and_outputs(network, one_thread):
-    function = OrtGradientForwardBackward(
+def test_chosen_inputs_and_outputs(build, network, one_thread):
+    function = build(
         network, ["W"], input_names=["Z"], output_names=["H", "P"], sess_options=one_thread
     ).new_instance()
     assert function._output_names == ["H", "P"]
@@ -198,24 +213,24 @@ def test_chosen_inputs_and_outputs(network, one_thread):
         np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-4)
 
 
-def test_float64(one_thread):
+def test_float64(build, one_thread):
     model = onnx.parser.parse_model(LINEAR.replace("float", "double"))
-    function = OrtGradientForwardBackward(model, sess_options=one_thread).new_instance()
+    function = build(model, sess_options=one_thread).new_instance()
     x, coef, intercept, seed = (a.astype(np.float64) for a in arrays((3, 4), (4, 1), (1,), (3, 1)))
     _, gradients = run(function, [x, coef, intercept], [seed])
     np.testing.assert_allclose(gradients[1], x.T @ seed, rtol=1e-14)
 
 
-def test_batches_of_different_sizes(linear, one_thread):
-    function = OrtGradientForwardBackward(linear, sess_options=one_thread).new_instance()
+def test_batches_of_different_sizes(build, linear, one_thread):
+    function = build(linear, sess_options=one_thread).new_instance()
     for rows in (5, 1, 8, 5):
         x, coef, intercept, seed = arrays((rows, 4), (4, 1), (1,), (rows, 1), seed=rows)
         _, gradients = run(function, [x, coef, intercept], [seed])
         np.testing.assert_allclose(gradients[1], x.T @ seed, rtol=1e-4, atol=1e-5)
 
 
-def test_forwards_that_wait_form_a_stack(linear, one_thread):
-    function = OrtGradientForwardBackward(linear, sess_options=one_thread).new_instance()
+def test_forwards_that_wait_form_a_stack(build, linear, one_thread):
+    function = build(linear, sess_options=one_thread).new_instance()
     _, coef, intercept = arrays((1, 4), (4, 1), (1,))
     batches = [arrays((rows, 4), (rows, 1), seed=rows) for rows in (2, 3, 4)]
     for x, _ in batches:
@@ -229,14 +244,12 @@ def test_forwards_that_wait_form_a_stack(linear, one_thread):
     assert function.states_ == []
 
 
-def test_arrays_are_kept_for_as_long_as_they_are_read(one_thread):
+def test_arrays_are_kept_for_as_long_as_they_are_read(build, one_thread):
     # the runtime borrows the memory of arrays; temporary ones would be overwritten before backward
     model = onnx.parser.parse_model(LINEAR.replace("4", "4000"))
     del model.graph.initializer[0]
     model.graph.initializer.append(numpy_helper.from_array(np.zeros((4000, 1), np.float32), "coef"))
-    function = OrtGradientForwardBackward(
-        model, ["coef", "intercept"], sess_options=one_thread
-    ).new_instance()
+    function = build(model, ["coef", "intercept"], sess_options=one_thread).new_instance()
     function.forward([np.full((50, 4000), 2.0, np.float32), np.ones((4000, 1), np.float32),
                       np.ones(1, np.float32)], training=True)  # fmt: skip
     gc.collect()
@@ -247,16 +260,16 @@ def test_arrays_are_kept_for_as_long_as_they_are_read(one_thread):
     np.testing.assert_array_equal(gradients[0].numpy(), np.ones((50, 4000)))
 
 
-def test_arrays_that_are_not_contiguous_are_read_right(linear, one_thread):
-    function = OrtGradientForwardBackward(linear, sess_options=one_thread).new_instance()
+def test_arrays_that_are_not_contiguous_are_read_right(build, linear, one_thread):
+    function = build(linear, sess_options=one_thread).new_instance()
     wide, coef, intercept, seed = arrays((6, 8), (1, 4), (1,), (2, 3))
     x = wide[::2, ::2]
     _, gradients = run(function, [x, coef.T, intercept], [seed.T[:, :1]])
     np.testing.assert_allclose(gradients[1], x.T @ seed.T[:, :1], rtol=1e-4, atol=1e-5)
 
 
-def test_a_gradient_with_as_many_elements_is_read_in_the_shape_of_its_output(linear, one_thread):
-    function = OrtGradientForwardBackward(linear, sess_options=one_thread).new_instance()
+def test_a_gradient_with_as_many_elements_is_read_in_the_shape_of_its_output(build, linear, one_thread):
+    function = build(linear, sess_options=one_thread).new_instance()
     x, coef, intercept, seed = arrays((3, 4), (4, 1), (1,), (3, 1))
     expected = run(function, [x, coef, intercept], [seed])[1]
     for given in ([seed.ravel()], [seed.T], function.input_to_ort([seed.T], function._grad_devices)):
@@ -264,9 +277,9 @@ def test_a_gradient_with_as_many_elements_is_read_in_the_shape_of_its_output(lin
             np.testing.assert_array_equal(found, value)
 
 
-def test_outputs_survive_the_backward_pass(network, one_thread):
+def test_outputs_survive_the_backward_pass(build, network, one_thread):
     # left to itself, the runtime reuses their memory for gradients
-    function = OrtGradientForwardBackward(network, sess_options=one_thread).new_instance()
+    function = build(network, sess_options=one_thread).new_instance()
     x, z, p, h = arrays((6, 4), (6, 3), (6, 3), (6, 5))
     outputs = function.forward([x, z, *values_of(network).values()], training=True)
     before = [value.numpy().copy() for value in outputs]
@@ -275,8 +288,8 @@ def test_outputs_survive_the_backward_pass(network, one_thread):
         np.testing.assert_array_equal(value.numpy(), kept)
 
 
-def test_caches_receive_what_is_computed(linear, one_thread):
-    function = OrtGradientForwardBackward(linear, sess_options=one_thread).new_instance()
+def test_caches_receive_what_is_computed(build, linear, one_thread):
+    function = build(linear, sess_options=one_thread).new_instance()
     x, coef, intercept, seed = arrays((3, 4), (4, 1), (1,), (3, 1))
     for training in (False, True):
         outputs = native.OrtValueVector()
@@ -294,16 +307,16 @@ def test_caches_receive_what_is_computed(linear, one_thread):
     np.testing.assert_allclose(gradients[1].numpy(), 2 * x.T @ seed, rtol=1e-4, atol=1e-5)
 
 
-def test_a_cache_that_is_still_read_is_refused(linear, one_thread):
-    function = OrtGradientForwardBackward(linear, sess_options=one_thread).new_instance()
+def test_a_cache_that_is_still_read_is_refused(build, linear, one_thread):
+    function = build(linear, sess_options=one_thread).new_instance()
     given, outputs = arrays((3, 4), (4, 1), (1,)), native.OrtValueVector()
     function.forward(given, True, outputs)
     with pytest.raises(ParameterError, match="waits for its backward"):
         function.forward(given, True, outputs)
 
 
-def test_saved_tensors(linear, one_thread):
-    function = OrtGradientForwardBackward(linear, sess_options=one_thread).new_instance()
+def test_saved_tensors(build, linear, one_thread):
+    function = build(linear, sess_options=one_thread).new_instance()
     given = arrays((3, 4), (4, 1), (1,))
     with pytest.raises(RuntimeError, match="No tensors are saved"):
         _ = function.saved_tensors
@@ -317,7 +330,7 @@ def test_saved_tensors(linear, one_thread):
     assert function.saved_tensors == ["anything"]
 
 
-def test_operators_are_rewritten_and_frozen_parts_may_hold_anything(one_thread):
+def test_operators_are_rewritten_and_frozen_parts_may_hold_anything(build, one_thread):
     model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
     g (float[N, 3] X, bool c) => (float[N, 3] Y) <float[3] W = {1, 2, 3}> {
         F = If (c) <then_branch = a () => (float[N, 3] A) { A = Neg(X) },
@@ -325,7 +338,7 @@ def test_operators_are_rewritten_and_frozen_parts_may_hold_anything(one_thread):
         S = Mul(F, W)
         Y = Softplus(S)
     }""")
-    forward_backward = OrtGradientForwardBackward(model, ["W"], input_names=[], sess_options=one_thread)
+    forward_backward = build(model, ["W"], input_names=[], sess_options=one_thread)
     x, seed = arrays((4, 3), (4, 3))
     w = np.array([1, 2, 3], np.float32)
     for condition, frozen in ((True, -x), (False, np.abs(x))):
@@ -336,15 +349,15 @@ def test_operators_are_rewritten_and_frozen_parts_may_hold_anything(one_thread):
         )
 
 
-def test_an_ir_version_that_the_runtime_does_not_read_is_lowered(linear, one_thread):
+def test_an_ir_version_that_the_runtime_does_not_read_is_lowered(build, linear, one_thread):
     linear.ir_version = 12
-    function = OrtGradientForwardBackward(linear, sess_options=one_thread).new_instance()
+    function = build(linear, sess_options=one_thread).new_instance()
     assert linear.ir_version == 12
     assert function._trained_onnx.ir_version == 10
 
 
-def test_threads_with_an_instance_each(network, one_thread):
-    forward_backward = OrtGradientForwardBackward(network, sess_options=one_thread)
+def test_threads_with_an_instance_each(build, network, one_thread):
+    forward_backward = build(network, sess_options=one_thread)
     weights = list(values_of(network).values())
     jobs = [arrays((rows, 4), (rows, 3), (rows, 3), (rows, 5), seed=rows) for rows in (2, 3, 5, 7)]
 
@@ -368,10 +381,10 @@ def test_threads_with_an_instance_each(network, one_thread):
                 np.testing.assert_array_equal(one, other)
 
 
-def test_pickle_gives_a_working_object(network, one_thread):
+def test_pickle_gives_a_working_object(build, network, one_thread):
     run_options = native.RunOptions()
     run_options.logid = "mine"
-    original = OrtGradientForwardBackward(
+    original = build(
         network, ["scale", "W"], ["Z"], ["P"], "Mine", one_thread, ["CPUExecutionProvider"], [{}],
         run_options, None, 0, False, True,
     )  # fmt: skip
@@ -391,23 +404,22 @@ def test_pickle_gives_a_working_object(network, one_thread):
         np.testing.assert_array_equal(one, other)
 
 
-def test_initializers_can_be_read(linear):
-    forward_backward = OrtGradientForwardBackward(linear)
+def test_initializers_can_be_read(build, linear):
+    forward_backward = build(linear)
     np.testing.assert_array_equal(forward_backward.get_initializer("intercept"), [5.0])
     assert forward_backward.get_initializer("none", exc=False) is None
     with pytest.raises(RuntimeError, match=r"no initializer 'none'.*'coef'"):
         forward_backward.get_initializer("none")
 
 
-def test_graphs_are_saved(linear, tmp_path):
-    function = OrtGradientForwardBackward(linear).new_instance()
+def test_graphs_are_saved(build, linear, tmp_path):
+    function = build(linear).new_instance()
     files = function.save_onnx_graph(tmp_path / "new", prefix="a_", suffix="_z")
-    assert set(files) == {"_trained_onnx", "_optimized_pre_grad_model"}
+    halves = ["_backward_onnx", "_forward_onnx"] if function._training_agent is None else []
+    assert sorted(files) == sorted(["_optimized_pre_grad_model", "_trained_onnx", *halves])
     assert onnx.load(files["_trained_onnx"]) == function._trained_onnx
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
-        "a_optimized_pre_grad_model_z.onnx",
-        "a_trained_onnx_z.onnx",
-    ]
+    expected = sorted(f"a_{name.strip('_')}_z.onnx" for name in files)
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == expected
     contents = function.save_onnx_graph(bytes)
     assert onnx.load_from_string(contents["_optimized_pre_grad_model"]) == function._optimized_pre_grad_model
     with pytest.raises(ParameterTypeError, match="prefix must be a str"):
@@ -416,9 +428,9 @@ def test_graphs_are_saved(linear, tmp_path):
         function.save_onnx_graph(3)
 
 
-def test_the_logger_reports_the_names(linear, caplog):
+def test_the_logger_reports_the_names(build, linear, caplog):
     with caplog.at_level(logging.DEBUG, "onnxsgd"):
-        forward_backward = OrtGradientForwardBackward(linear, enable_logging=True)
+        forward_backward = build(linear, enable_logging=True)
         forward_backward.new_instance().forward(arrays((3, 4), (4, 1), (1,)))
     assert "[OrtGradientForwardBackward] weights_to_train=['coef', 'intercept']" in caplog.text
     assert "bw_fetches_names=['X_grad', 'coef_grad', 'intercept_grad']" in caplog.text
@@ -426,35 +438,35 @@ def test_the_logger_reports_the_names(linear, caplog):
     assert {record.name for record in caplog.records} == {"onnxsgd"}
 
 
-def test_nothing_is_logged_otherwise(linear, caplog):
+def test_nothing_is_logged_otherwise(build, linear, caplog):
     with caplog.at_level(logging.DEBUG, "onnxsgd"):
-        OrtGradientForwardBackward(linear).new_instance().forward(arrays((3, 4), (4, 1), (1,)))
+        build(linear).new_instance().forward(arrays((3, 4), (4, 1), (1,)))
     assert [record for record in caplog.records if record.name == "onnxsgd"] == []
 
 
-def test_session_options_are_used(linear, tmp_path):
+def test_session_options_are_used(build, linear, tmp_path):
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 3
-    OrtGradientForwardBackward(linear, sess_options=options)
+    build(linear, sess_options=options)
     assert (tmp_path / "optimized.onnx").exists()
 
 
-def test_run_options_are_used(linear):
+def test_run_options_are_used(build, linear):
     options = native.RunOptions()
     options.terminate = True
-    function = OrtGradientForwardBackward(linear, run_options=options).new_instance()
+    function = build(linear, run_options=options).new_instance()
     with pytest.raises(EngineError, match="terminate"):
         function.forward(arrays((3, 4), (4, 1), (1,)))
 
 
-def test_dropout_drops_the_same_elements_forward_and_backward(one_thread):
+def test_dropout_drops_the_same_elements_forward_and_backward(build, one_thread):
     model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
     g (float[N, 4] X) => (float[N, 4] Y) <float r = {0.5}, float[4] W = {1, 1, 1, 1}, bool t = {1}> {
         Z, mask = Dropout(X, r, t)
         Y = Mul(Z, W)
     }""")
-    function = OrtGradientForwardBackward(model, ["W"], sess_options=one_thread).new_instance()
+    function = build(model, ["W"], sess_options=one_thread).new_instance()
     x, w = np.ones((20, 4), np.float32), np.ones(4, np.float32)
     (y,), (for_x, for_w) = run(function, [x, w], [x])
     assert set(np.unique(y)) == {0.0, 2.0}
@@ -462,6 +474,7 @@ def test_dropout_drops_the_same_elements_forward_and_backward(one_thread):
     np.testing.assert_array_equal(for_w, y.sum(axis=0))
 
 
+@pytest.mark.native
 def test_a_builder_configuration_counts(network):
     config = native.OrtModuleGraphBuilderConfiguration()
     config.initializer_names_to_train = ["V", "W"]
@@ -478,14 +491,16 @@ def test_a_builder_configuration_counts(network):
         OrtGradientForwardBackward(network, graph_builder_config=config)
     with pytest.raises(ParameterTypeError, match="OrtModuleGraphBuilderConfiguration, not dict"):
         OrtGradientForwardBackward(network, graph_builder_config={})
+    with pytest.raises(ParameterError, match="engine='portable' does not use"):
+        OrtGradientForwardBackward(network, graph_builder_config=config, engine="portable")
 
 
 @pytest.mark.parametrize(
     "providers",
     [None, "cpu", "CPUExecutionProvider", ["CPUExecutionProvider"] * 2, [("CPUExecutionProvider", {})]],
 )
-def test_names_of_providers(providers, linear):
-    kind = OrtGradientForwardBackward(linear, providers=providers).cls_type_
+def test_names_of_providers(build, providers, linear):
+    kind = build(linear, providers=providers).cls_type_
     assert kind._sess.get_providers() == kind._sess_eval.get_providers() == ["CPUExecutionProvider"]
 
 
@@ -508,23 +523,23 @@ def test_names_of_providers(providers, linear):
         ({"output_names": "variable"}, ParameterTypeError, "output_names must be a list"),
     ],
 )
-def test_wrong_arguments_are_refused(options, error, message, linear):
+def test_wrong_arguments_are_refused(build, options, error, message, linear):
     with pytest.raises(error, match=message):
-        OrtGradientForwardBackward(linear, **options)
+        build(linear, **options)
 
 
-def test_a_graph_without_weights_is_refused():
+def test_a_graph_without_weights_is_refused(build):
     model = onnx.parser.parse_model(
         '<ir_version: 9, opset_import: ["": 18]> g (int64[N, 4] X) => (int64[N, 4] Y) { Y = Neg(X) }'
     )
     with pytest.raises(ValueError, match="nothing to differentiate for"):
-        OrtGradientForwardBackward(model)
+        build(model)
 
 
-def test_nothing_to_train_is_refused(linear):
+def test_nothing_to_train_is_refused(build, linear):
     for arguments in [(linear, []), (without_weights(),)]:
         with pytest.raises(ValueError, match="nothing to train"):
-            OrtGradientForwardBackward(*arguments)
+            build(*arguments)
 
 
 def without_weights():
@@ -533,8 +548,8 @@ def without_weights():
     )
 
 
-def test_none_is_refused_forward_and_backward(linear, one_thread):
-    function = OrtGradientForwardBackward(linear, sess_options=one_thread).new_instance()
+def test_none_is_refused_forward_and_backward(build, linear, one_thread):
+    function = build(linear, sess_options=one_thread).new_instance()
     with pytest.raises(NotImplementedError, match="None is not accepted"):
         function.forward(None)
     function.forward(arrays((3, 4), (4, 1), (1,)), training=True)
@@ -542,14 +557,14 @@ def test_none_is_refused_forward_and_backward(linear, one_thread):
         function.backward(None)
 
 
-def test_what_is_no_model_is_refused():
+def test_what_is_no_model_is_refused(build):
     with pytest.raises(TypeError, match="onnx.ModelProto, not str"):
-        OrtGradientForwardBackward("model.onnx")
+        build("model.onnx")
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_wrong_inputs_are_refused_and_the_object_goes_on_working(training, linear, one_thread):
-    function = OrtGradientForwardBackward(linear, sess_options=one_thread).new_instance()
+def test_wrong_inputs_are_refused_and_the_object_goes_on_working(build, training, linear, one_thread):
+    function = build(linear, sess_options=one_thread).new_instance()
     x, coef, intercept = given = arrays((3, 4), (4, 1), (1,))
     cases = [
         (RuntimeError, [x, coef], r"2 tensors were given: 3 are expected, \['X', 'coef', 'intercept'\]"),
@@ -570,8 +585,8 @@ def test_wrong_inputs_are_refused_and_the_object_goes_on_working(training, linea
     np.testing.assert_allclose(function.forward(given, training)[0].numpy(), x @ coef + intercept, rtol=1e-5)
 
 
-def test_wrong_gradients_are_refused_and_the_forward_still_waits(network, one_thread):
-    function = OrtGradientForwardBackward(network, ["b"], [], sess_options=one_thread).new_instance()
+def test_wrong_gradients_are_refused_and_the_forward_still_waits(build, network, one_thread):
+    function = build(network, ["b"], [], sess_options=one_thread).new_instance()
     with pytest.raises(EngineError, match="needs a forward with training=True"):
         function.backward([])
     x, z, p, h = arrays((6, 4), (6, 3), (6, 3), (6, 5))
@@ -590,8 +605,8 @@ def test_wrong_gradients_are_refused_and_the_forward_still_waits(network, one_th
         function.backward([p, h])
 
 
-def test_debug_checks_where_tensors_are(linear):
-    function = OrtGradientForwardBackward(linear, debug=True).new_instance()
+def test_debug_checks_where_tensors_are(build, linear):
+    function = build(linear, debug=True).new_instance()
     gpu = native.OrtDevice(native.OrtDevice.cuda(), native.OrtDevice.default_memory(), 0)
     assert function.device_name(gpu) == "Gpu"
     vector = function.input_to_ort(arrays((3, 4)), function._devices[:1])
@@ -606,8 +621,8 @@ def resident_bytes():
 
 
 @pytest.mark.skipif(not __import__("os").path.exists("/proc/self/statm"), reason="reads /proc")
-def test_two_thousand_steps_do_not_leak(network, one_thread):
-    function = OrtGradientForwardBackward(network, sess_options=one_thread).new_instance()
+def test_two_thousand_steps_do_not_leak(build, network, one_thread):
+    function = build(network, sess_options=one_thread).new_instance()
     weights = list(values_of(network).values())
 
     def steps(count):
