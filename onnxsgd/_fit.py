@@ -202,9 +202,8 @@ def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitStat
         If the loss or a weight is no longer finite. `state` then holds the last finite weights.
     """
     n_samples = len(batches.target)
-    order = _shuffled(n_samples, state.random_state) if recipe.shuffle else np.arange(n_samples)
     numbers = _numbers(recipe, state, batches.n_batches)
-    plan = batches.plan(order)
+    plan = batches.plan(_shuffled(n_samples, state.random_state) if recipe.shuffle else np.arange(n_samples))
     if recipe.optimizer.takes_scaled_gradient:
         plan = plan.descending(numbers.rates)
     losses = np.full(batches.n_batches, math.nan)

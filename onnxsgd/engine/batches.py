@@ -22,7 +22,7 @@ class EpochPlan:
     rows : ndarray of shape [n_batches, batch_size]
         Indices of samples. The last batch is filled up with repeated rows, whose weight is zero.
     sample_weight : ndarray of shape [n_batches, batch_size, 1]
-        Normalised weights: of sum 1 in each batch; with ``batch_size=1`` the weights as they are, there
+        Normalised weights, of the type of the target: of sum 1 in each batch; with ``batch_size=1`` the weights as they are, there
         being nothing to take the mean of.
     factors : ndarray of shape [n_batches]
         What these weights are multiplied by to be those of the gradient: 1, or minus the learning rate.
@@ -91,9 +91,10 @@ class Batches:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the features of one batch."""
-        rows = (array.dtype.itemsize * int(np.prod(array.shape[1:])) for array in self.features.values())
-        return max(1, self.batch_size * sum(rows))
+        """Bytes of the features and of the target of one batch."""
+        arrays = (*self.features.values(), self.target)
+        rows = (array.dtype.itemsize * int(np.prod(array.shape[1:])) for array in arrays)
+        return self.batch_size * sum(rows)
 
     @property
     def is_sparse(self) -> bool:
@@ -103,8 +104,9 @@ class Batches:
     def plan(self, order: np.ndarray) -> EpochPlan:
         """Return the batches of an epoch that takes the samples in the given order, each of them once."""
         n_missing = self.n_batches * self.batch_size - len(order)
-        rows = np.concatenate([order, np.repeat(order[-1:], n_missing)])
-        weight, totals = self._even_weights or self._weights(rows)
+        dtype = np.int32 if len(order) <= np.iinfo(np.int32).max else np.int64
+        rows = np.concatenate([order, np.repeat(order[-1:], n_missing)], dtype=dtype, casting="same_kind")
+        weight, totals = self._even_weights or self._weights(self.sample_weight[rows])
         factors = np.ones(self.n_batches)
         return EpochPlan(rows.reshape(self.n_batches, self.batch_size), weight, factors, totals)
 
@@ -113,17 +115,17 @@ class Batches:
         """The weights of every epoch, if all samples count the same; None if they depend on the order."""
         if np.ptp(self.sample_weight) > 0:
             return None
-        return self._weights(np.zeros(self.n_batches * self.batch_size, np.int64))
+        return self._weights(np.full(self.n_batches * self.batch_size, self.sample_weight[0]))
 
-    def _weights(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _weights(self, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the weights of samples, normalised, and of batches; what fills up the last one has none."""
-        weight = self.sample_weight[rows]
         weight[len(self.target) :] = 0
         weight = weight.reshape(self.n_batches, self.batch_size, 1)
         totals = weight.sum(axis=(1, 2))
         if not self.is_mean:
-            return weight, np.full(self.n_batches, 1.0 / totals.sum())
-        return weight / totals[:, None, None], totals / totals.sum()
+            return weight.astype(self.target.dtype), np.full(self.n_batches, 1.0 / totals.sum())
+        weight /= totals[:, None, None]
+        return weight.astype(self.target.dtype), totals / totals.sum()
 
     def fill(self, rows: np.ndarray, features: Mapping[str, np.ndarray], target: np.ndarray) -> None:
         """Copy the given samples into buffers, for a batch or for several: `rows` has their shape."""
