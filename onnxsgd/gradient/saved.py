@@ -12,8 +12,10 @@ from onnxsgd.gradient.path import consumed_values
 
 __all__ = ["forward_nodes"]
 
-#: The size that stands for one that is not known, and the number of axes that stands for an unknown one.
-_UNKNOWN_SIZE, _UNKNOWN_RANK = 64, 2
+#: What stands for a size that is not known, for an unknown number of axes, and for the bytes of an element.
+_UNKNOWN_SIZE, _UNKNOWN_RANK, _UNKNOWN_ITEM = 64, 2, 8.0
+
+_SIZELESS = frozenset({ir.DataType.STRING, ir.DataType.UNDEFINED})
 
 #: All sizes together are scaled to less than this: scipy counts in int32, and adds.
 _LARGEST_SUM = 2**28
@@ -100,8 +102,8 @@ def _edges(
 
 
 def _bytes(value: ir.Value) -> float:
-    is_known = value.dtype not in (None, ir.DataType.STRING, ir.DataType.UNDEFINED)
-    itemsize = float(value.dtype.itemsize) if is_known else 8.0
+    dtype = value.dtype
+    itemsize = _UNKNOWN_ITEM if dtype is None or dtype in _SIZELESS else float(dtype.itemsize)
     if value.shape is None:
         return itemsize * _UNKNOWN_SIZE**_UNKNOWN_RANK
     return itemsize * math.prod(size if isinstance(size, int) else _UNKNOWN_SIZE for size in value.shape)

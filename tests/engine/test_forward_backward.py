@@ -41,6 +41,13 @@ g (float[N, 4] X, float[N, 3] Z) => (float[N, 3] P, int64[N] L, float[N, 5] H) {
     P = Softmax(E)
     L = ArgMax<axis=1, keepdims=0>(E)
 }"""
+ATAN = """<ir_version: 9, opset_import: ["": 18]>
+g (float[N, 2] X) => (float[N, 2] Y) <float[2] V = {1, 2}, float[2] W = {1, 2}> {
+    A = Mul(X, V)
+    B = Atan(A)
+    Y = Mul(B, W)
+}"""
+
 SHAPES = {"W": (4, 5), "b": (5,), "V": (5, 3), "scale": (3,)}
 
 
@@ -484,6 +491,9 @@ def test_a_builder_configuration_counts(network):
     assert found.cls_type_._onx_out == ["X_grad", "V_grad", "W_grad"]
     assert pickle.loads(pickle.dumps(found)).cls_type_._onx_out == found.cls_type_._onx_out
     assert config.initializer_names == []
+    # it is the builder's: another engine does not take its place
+    with pytest.raises(NotTrainableError, match="Atan has no gradient in onnxruntime-training"):
+        OrtGradientForwardBackward(onnx.parser.parse_model(ATAN), graph_builder_config=config)
     # an argument counts more
     assert OrtGradientForwardBackward(network, ["b"], graph_builder_config=config).weights_to_train == ["b"]
     config.enable_caching = True
