@@ -42,7 +42,7 @@ def example():
 
 def _mlp():
     network = MLPRegressor(
-        hidden_layer_sizes=(5,), solver="lbfgs", max_iter=300, alpha=1.0, activation="tanh", random_state=0
+        hidden_layer_sizes=(5,), solver="lbfgs", tol=0.01, alpha=1.0, activation="tanh", random_state=0
     )
     return make_pipeline(StandardScaler(), network).fit(_X, _Y)
 
