@@ -272,8 +272,10 @@ def _numbers(recipe: Recipe, state: FitState, count: int) -> _Numbers:
         scalars[L1_TOTAL] = l1_totals
     if recipe.average_from:
         scalars[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - recipe.average_from + 1)
-    columns = [np.broadcast_to(column, count) for column in scalars.values()]
-    return _Numbers(np.stack(columns, axis=1), rates, l1_totals)
+    table = np.empty((count, len(scalars)))
+    for number, column in enumerate(scalars.values()):
+        table[:, number] = column
+    return _Numbers(table, rates, l1_totals)
 
 
 def _restore_last_finite(runners: Runners, plan: EpochPlan, numbers: _Numbers, state: FitState) -> None:

@@ -50,9 +50,10 @@ class EpochPlan:
 
     def weigh(self, batches: int | slice, sample_weight: np.ndarray, gradient_weight: np.ndarray) -> None:
         """Copy both weights of the samples of a batch, or of several, into buffers of as many elements."""
-        weight, factors = self.sample_weight[batches], self.factors[batches]
+        weight = self.sample_weight[batches]
+        factors = self.factors[batches].astype(weight.dtype)
         sample_weight[...] = weight.reshape(sample_weight.shape)
-        np.multiply(weight, factors[..., None, None], out=gradient_weight, casting="same_kind")
+        np.multiply(weight, factors[..., None, None], out=gradient_weight)
 
     def mean_loss(self, losses: np.ndarray) -> float:
         """Return the weighted mean loss of the epoch, given the losses of its batches."""

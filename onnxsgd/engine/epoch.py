@@ -69,7 +69,7 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     assert target.shape is not None
     weight = _declare(
         f"all/{_PREFIX}{step.sample_weight}",
-        ir.Value(type=target.type, shape=ir.Shape([1, target.shape[1]])),
+        ir.Value(type=target.type, shape=ir.Shape([target.shape[1]])),
         stacked=True,
     )
     losses = _add_losses(graph, loss, target, made, weight)
@@ -126,7 +126,7 @@ def _add_losses(
         value = loss.value(op, *tables)
         if n_outputs != 1:
             value = op.ReduceSum(value, [1], keepdims=1)
-        losses = op.Reshape(op.MatMul(weight, op.Reshape(value, [-1, batch_size, 1])), [-1])
+        losses = op.ReduceSum(op.Mul(op.Reshape(value, [-1, batch_size]), weight), [1], keepdims=0)
     losses.name, losses.type, losses.shape = "losses", target.type, ir.Shape([None])
     return losses
 
