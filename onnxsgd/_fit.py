@@ -226,16 +226,14 @@ def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitStat
 def _shuffled(n: int, random_state: np.random.RandomState) -> np.ndarray:
     """Return the numbers below `n` in random order.
 
-    Random keys with the numbers in their lowest bits are sorted, for which numpy has vector instructions;
-    its permutation goes from number to number.
+    Random keys with the numbers in their lower halves are sorted, for which numpy has vector instructions;
+    its permutation goes from number to number. One pair of keys in four billion is equal and keeps its order.
     """
-    lowest = np.uint64((1 << (n - 1).bit_length()) - 1)
-    keys = random_state.randint(0, 1 << 64, n, np.uint64)
-    keys &= ~lowest
+    keys = random_state.randint(0, 1 << 32, n, np.uint32).astype(np.uint64)
+    keys <<= np.uint64(32)
     keys |= np.arange(n, dtype=np.uint64)
     keys.sort()
-    keys &= lowest
-    return keys.view(np.int64)
+    return keys.astype(np.uint32)
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,7 @@ class Batches:
     def plan(self, order: np.ndarray) -> EpochPlan:
         """Return the batches of an epoch that takes the samples in the given order, each of them once."""
         n_missing = self.n_batches * self.batch_size - len(order)
-        dtype = np.int32 if len(order) <= np.iinfo(np.int32).max else np.int64
-        rows = np.concatenate([order, np.repeat(order[-1:], n_missing)], dtype=dtype, casting="same_kind")
+        rows = np.concatenate([order, np.repeat(order[-1:], n_missing)])
         weight, totals = self._even_weights or self._weights(self.sample_weight[rows])
         factors = np.ones(self.n_batches)
         return EpochPlan(rows.reshape(self.n_batches, self.batch_size), weight, factors, totals)
