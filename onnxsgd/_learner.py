@@ -296,7 +296,7 @@ def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOption
             raise ParameterError(f"{name}={getattr(options, name)!r} needs a model; model is None.")
     if n_features is None:
         raise ParameterError("model=None makes a linear model, which takes one numeric array or frame as X.")
-    graph, _, (coef, intercept) = linear_graph(n_features, n_outputs)
+    graph, (coef, intercept) = linear_graph(n_features, n_outputs)
     weights = _select(graph, options) if options.trainable is not None else (coef, intercept)
     return Learner(
         model=graph, score_model=graph, link="own", classes=None, weights=weights,
@@ -307,7 +307,7 @@ def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOption
 def _transfer_learner(
     backbone: ir.Model, n_outputs: int, options: ModelOptions, row_shapes: dict[str, tuple[int, ...]]
 ) -> Learner:
-    graph, _, (coef, intercept) = add_linear_layer(backbone, n_outputs, row_shapes)
+    graph, (coef, intercept) = add_linear_layer(backbone, n_outputs, row_shapes)
     weights = (coef, intercept) if options.trainable is None else _select(graph, options)
     return Learner(
         model=graph, score_model=graph, link="own", classes=None, weights=weights,

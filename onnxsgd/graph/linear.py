@@ -19,8 +19,8 @@ __all__ = ["IR_VERSION", "OPSET", "add_linear_layer", "linear_graph", "linear_pa
 OPSET, IR_VERSION = 18, 9
 
 
-def linear_graph(n_features: int, n_outputs: int) -> tuple[ir.Model, str, tuple[str, str]]:
-    """Return a linear model that starts at zero: the graph, its score, and (coefficients, intercepts).
+def linear_graph(n_features: int, n_outputs: int) -> tuple[ir.Model, tuple[str, str]]:
+    """Return a linear model that starts at zero: the graph, and (coefficients, intercepts).
 
     The input is ``X``, float32 of shape [n_samples, n_features]; the score has shape
     [n_samples, n_outputs].
@@ -33,7 +33,7 @@ def linear_graph(n_features: int, n_outputs: int) -> tuple[ir.Model, str, tuple[
 
 def add_linear_layer(
     model: ir.Model, n_outputs: int, row_shapes: Mapping[str, tuple[int, ...]] | None = None
-) -> tuple[ir.Model, str, tuple[str, str]]:
+) -> tuple[ir.Model, tuple[str, str]]:
     """Return `model` with a linear layer, starting at zero, on top of its only output.
 
     Parameters
@@ -50,7 +50,7 @@ def add_linear_layer(
     Returns
     -------
     tuple
-        The graph, whose only output is the layer's; the name of that; (coefficients, intercepts).
+        The graph, whose only output is the layer's, and (coefficients, intercepts).
 
     Raises
     ------
@@ -80,7 +80,7 @@ def add_linear_layer(
     score.name = unique_name("score", names)
     score.type, score.shape = coef.type, ir.Shape([BATCH, n_outputs])
     graph.outputs[:] = [score]
-    return copy, score.name, (str(coef.name), str(intercept.name))
+    return copy, (str(coef.name), str(intercept.name))
 
 
 def _row_size(model: ir.Model) -> int | None:

@@ -24,14 +24,11 @@ class SplitGraph:
     ----------
     features : tuple of str
         Tensors of the whole graph that the frozen part hands over; each has one row for each sample.
-    is_trivial : bool
-        Whether the frozen part computes nothing, so that `features` are inputs of the graph.
     tail : ir.Model
         The rest: inputs `features`, one output, and all weights that are trained.
     """
 
     features: tuple[str, ...]
-    is_trivial: bool
     tail: ir.Model
 
 
@@ -60,15 +57,14 @@ def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
         else:
             in_tail.add(producer)
             needed.extend(value for value in producer.inputs if value is not None)
-    is_trivial = all(value.producer() is None for value in features.values())
     _make_inputs(graph, features)
-    return SplitGraph(tuple(features), is_trivial, RemoveUnusedNodesPass()(tail).model)
+    return SplitGraph(tuple(features), RemoveUnusedNodesPass()(tail).model)
 
 
 def undivided(model: ir.Model) -> SplitGraph:
     """Return `model` as a tail without a frozen part before it."""
     tail = _with_batch_symbol(model)
-    return SplitGraph(tuple(str(value.name) for value in tail.graph.inputs), True, tail)
+    return SplitGraph(tuple(str(value.name) for value in tail.graph.inputs), tail)
 
 
 def _with_batch_symbol(model: ir.Model) -> ir.Model:
