@@ -6,6 +6,8 @@ replaces stays as it is, and whether it matters is decided later, where the weig
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 from onnx_ir.passes.common import (
     InlinePass,
@@ -74,13 +76,23 @@ def lower_for_training(model: ir.Model) -> ir.Model:
 def _name_unknown_sizes(graph: ir.Graph) -> None:
     """Give sizes of inputs that have no name one: shapes made of them are then known to be equal.
 
-    Exporters write an unknown size as nothing, as "?", or as -1.
+    Exporters write an unknown size as nothing, as "?", or as -1. What they write so about computed values is
+    no size, and no name for one, either.
     """
     for value in graph.inputs:
         if value.shape is not None:
-            sizes = [f"{value.name}_size_{axis}" for axis in range(len(value.shape))]
-            known = [size if isinstance(size, int) else size.value for size in value.shape]
-            value.shape = ir.Shape([k if _is_size(k) else s for k, s in zip(known, sizes, strict=True)])
+            value.shape = _sizes(
+                value.shape, [f"{value.name}_size_{axis}" for axis in range(len(value.shape))]
+            )
+    for value in (value for node in graph for value in node.outputs):
+        if value.shape is not None:
+            value.shape = _sizes(value.shape, [None] * len(value.shape))
+
+
+def _sizes(shape: ir.Shape, unknown: Sequence[str | None]) -> ir.Shape:
+    """Return `shape` with the elements of `unknown` in the place of sizes that are none."""
+    known = [size if isinstance(size, int) else size.value for size in shape]
+    return ir.Shape([size if _is_size(size) else other for size, other in zip(known, unknown, strict=True)])
 
 
 def _is_size(size: int | str | None) -> bool:

@@ -208,6 +208,19 @@ def test_operators_that_only_the_portable_engine_differentiates(portable):
         np.testing.assert_allclose(for_x, seed * (value(a) + x * slope(a) * w), rtol=1e-4, atol=1e-5)
 
 
+def test_sizes_that_an_exporter_wrote_as_minus_one_are_not_known(build):
+    model = parse(
+        "g (float[N, 4] X) => (float Y) { A = Mul(X, W) B = Tanh(A) Y = ReduceMean<keepdims=0>(B) }",
+        W=np.ones(4, np.float32),
+    )
+    for name in "AB":
+        model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, 1, [-1, 4]))
+    function = build(model).new_instance()
+    x, w = normal((3, 4), (4,))
+    _, (_, gradient) = run(function, [x, w], [np.ones((), np.float32)])
+    np.testing.assert_allclose(gradient, ((1 - np.tanh(x * w) ** 2) * x).sum(axis=0) / 12, rtol=1e-4)
+
+
 def test_outputs_that_are_inputs_have_memory_of_their_own(build):
     # handed on as they are, they would be read in the array of the caller after it is gone
     model = parse(
