@@ -86,14 +86,18 @@ class VectorSession:
     def run_into(self, inputs: Any, outputs: Any) -> Any:
         """Write to `outputs`, which holds tensors for the first outputs; return all outputs."""
         binding = runtime_bindings().SessionIOBinding(self.session._sess)
-        for name, tensor in zip(self.inputs, inputs, strict=True):
-            binding.bind_ortvalue_input(name, tensor)
-        for name, tensor in zip(self.outputs, outputs, strict=False):
-            binding.bind_ortvalue_output(name, tensor)
-        for name, device in list(zip(self.outputs, self.devices, strict=True))[len(outputs) :]:
-            binding.bind_output(name, device)
+        _call(self._bind, binding, inputs, outputs)
         _call(self.session._sess.run_with_iobinding, binding, self.options)
         return binding.get_outputs()
+
+    def _bind(self, binding: Any, inputs: Any, outputs: Any) -> None:
+        for position, name in enumerate(self.inputs):
+            binding.bind_ortvalue_input(name, inputs[position])
+        for position, name in enumerate(self.outputs):
+            if position < len(outputs):
+                binding.bind_ortvalue_output(name, outputs[position])
+            else:
+                binding.bind_output(name, self.devices[position])
 
 
 class AgentExecutor:

@@ -99,7 +99,7 @@ def build_training_graphs(
     original = to_ir(model)
     check_opset(original)
     lowered = lower_for_training(original)
-    lowered.ir_version = min(lowered.ir_version or _NEWEST_IR_VERSION, _NEWEST_IR_VERSION)
+    lowered.ir_version = min(lowered.ir_version, _NEWEST_IR_VERSION)
     _keep_outputs(lowered.graph, outputs)
     sources = _select(original, lowered, weights, inputs)
     prepared = prepare(lowered, sources.weights, sources.inputs)
