@@ -50,29 +50,24 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     """
     model = to_ir(onnx.load_from_string(step.model))
     body = model.graph
+    targets = next(value for value in body.inputs if value.name == step.target)
     carried = _reduce_to_updates(model, step)
     sliced = [value for value in body.inputs if value not in dict(carried)]
-    raw_prediction = body.outputs[-1]
     graph = ir.Graph([], [], nodes=[], opset_imports=dict(body.opset_imports), name="epoch")
     first = [_declare(f"first/{old.name}", old) for old, _ in carried]
     last = [_declare(f"last/{old.name}", old) for old, _ in carried]
-    stacked = {value.name: _declare(f"all/{value.name}", value, stacked=True) for value in sliced}
-    made = _declare("all/raw_prediction", raw_prediction, stacked=True)
-    graph.append(
-        ir.Node(
-            "", "Scan", [*first, *stacked.values()],
-            [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(sliced))],
-            outputs=[*last, made],
-        )
-    )  # fmt: skip
-    target = stacked[_PREFIX + step.target]
+    stacked = {value: _declare(f"all/{value.name}", value, stacked=True) for value in sliced}
+    raw_prediction = _declare("all/raw_prediction", body.outputs[-1], stacked=True)
+    attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(sliced))]
+    scan = ir.Node("", "Scan", [*first, *stacked.values()], attributes, outputs=[*last, raw_prediction])
+    graph.append(scan)
+    # the gradient of a loss need not depend on the target
+    target = stacked.setdefault(targets, _declare(f"all/{_PREFIX}{step.target}", targets, stacked=True))
     assert target.shape is not None
-    weight = _declare(
-        f"all/{_PREFIX}{step.sample_weight}",
-        ir.Value(type=target.type, shape=ir.Shape([target.shape[1]])),
-        stacked=True,
+    weight = ir.Value(
+        name=f"all/{_PREFIX}{step.sample_weight}", type=target.type, shape=ir.Shape(target.shape[:2])
     )
-    losses = _add_losses(graph, loss, target, made, weight)
+    losses = _add_losses(graph, loss, target, raw_prediction, weight)
     for node in list(graph):
         widen_scalars(graph, node)
     graph.inputs.extend([*first, *stacked.values(), weight])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -19,7 +20,7 @@ from onnxsgd.engine.sessions import make_session, resolve_threads
 from onnxsgd.engine.step import StepSpec, build_step
 from onnxsgd.engine.update import WEIGHT
 from onnxsgd.graph.model import to_ir, to_proto
-from onnxsgd.losses import CrossEntropy, LogLoss, SquaredError
+from onnxsgd.losses import CrossEntropy, LogLoss, Loss, SquaredError
 from onnxsgd.optimizers import SGD, Adam
 
 MLP = """
@@ -147,6 +148,28 @@ def test_the_loop_gives_the_very_numbers_of_single_steps(model, weights, data, o
     for key, array in buffers.snapshot().items():
         np.testing.assert_array_equal(array, by_steps[key])
         assert not np.array_equal(array, start[key])
+
+
+@dataclass(frozen=True)
+class Offset(Loss):
+    """Its gradient does not depend on the target."""
+
+    def value(self, op, y_true, raw_prediction):
+        return op.Sub(raw_prediction, y_true)
+
+    def gradient(self, op, y_true, raw_prediction):
+        return op.Add(op.Mul(raw_prediction, 0.0), 1.0)
+
+
+def test_the_loop_takes_a_loss_whose_gradient_ignores_the_target(model, weights, data):
+    _, _, step, loop = runners(model, make_spec(loss=Offset()), weights, data)
+    table, rates = numbers(make_spec(), data.n_batches)
+    plan = data.plan(np.arange(53)).descending(rates)
+    one, many = np.zeros(data.n_batches), np.zeros(data.n_batches)
+    loop.run(plan, table, many)
+    step._buffers.load({(name, WEIGHT): array for name, array in weights.items()})
+    step.run(plan, table, one)
+    np.testing.assert_allclose(many, one, rtol=1e-6)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(model, weights, data):
