@@ -15,9 +15,10 @@ import onnx_ir as ir
 
 from .broadcasting import reshape_to, size_of, zeros_like
 from .call import Call, Rules
-from .convolution import Window, bare_window, read_window, spatial, spread
 from .indexing import ADDING_SCATTER
+from .spreading import spread
 from .tensor import Tensor, op
+from .windows import Window, bare_window, read_window, spatial
 
 __all__ = ["POOLING"]
 

@@ -1,0 +1,76 @@
+"""How the window of a convolution or pooling moves over an image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .call import Call
+from .shapes import to_shape
+from .tensor import Tensor
+
+__all__ = ["Window", "bare_window", "kernel_of", "read_window", "sizes_of", "spatial"]
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a window of weights moves over an image: one number for each spatial axis."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """How far the window reaches."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
+    @property
+    def axes(self) -> list[int]:
+        """The spatial axes of the image."""
+        return list(range(2, 2 + len(self.kernel)))
+
+
+def bare_window(n: Call, kernel: Sequence[int]) -> Window:
+    """Return the window of a convolution or pooling, without padding; `kernel` is its size."""
+    rank = len(kernel)
+    strides, dilations = (tuple(n.attribute(name, (1,) * rank)) for name in ("strides", "dilations"))
+    return Window(tuple(kernel), strides, dilations, (0,) * rank, (0,) * rank)
+
+
+def read_window(n: Call, image: Tensor, result: Tensor, kernel: Sequence[int]) -> Window:
+    """Return the window of a convolution or pooling of `image` to `result`, with its padding."""
+    window = bare_window(n, kernel)
+    auto = n.attribute("auto_pad", "NOTSET")
+    if auto == "VALID":
+        return window
+    if auto == "NOTSET":
+        rank = len(kernel)
+        pads = n.attribute("pads", (0,) * (2 * rank))
+        return replace(window, before=tuple(pads[:rank]), after=tuple(pads[rank:]))
+    sizes = zip(spatial(n, image), spatial(n, result), window.strides, window.extent, strict=True)
+    totals = [max((out - 1) * stride + extent - size, 0) for size, out, stride, extent in sizes]
+    small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
+    before, after = (small, large) if auto == "SAME_UPPER" else (large, small)
+    return replace(window, before=before, after=after)
+
+
+def spatial(n: Call, image: Tensor) -> list[int]:
+    """Return the sizes of the spatial axes of `image`, which must be known."""
+    sizes = () if image.dims is None else image.dims[2:]
+    if not sizes or not all(isinstance(size, int) for size in sizes):
+        raise n.refuse(f"needs known spatial sizes of {image.value.name!r}, not {to_shape(image.dims)}")
+    return [int(size) for size in sizes]
+
+
+def kernel_of(n: Call, weight: Tensor) -> tuple[int, ...]:
+    """Return the spatial sizes of a weight."""
+    return tuple(n.attribute("kernel_shape") or spatial(n, weight))
+
+
+def sizes_of(x: Tensor) -> list[int]:
+    """Return the shape of a tensor whose sizes are all known."""
+    assert x.dims is not None
+    return [int(size) for size in x.dims]
