@@ -15,10 +15,11 @@ from onnxsgd._inputs import Features, n_rows, take_rows
 from onnxsgd._learner import Learner
 from onnxsgd.engine.batches import Batches
 from onnxsgd.engine.cache import compiled
-from onnxsgd.engine.epoch import EpochRunner, build_epoch, can_loop
+from onnxsgd.engine.epoch import EpochRunner, build_epoch
 from onnxsgd.engine.inference import InferenceGraph
 from onnxsgd.engine.runner import StepRunner, make_buffers
 from onnxsgd.engine.sessions import make_session, resolve_threads
+from onnxsgd.engine.stacked import can_repeat
 from onnxsgd.engine.step import CompiledStep, StepSpec, build_step
 from onnxsgd.graph.split import SplitGraph, split_frozen, undivided
 from onnxsgd.losses import Loss
@@ -95,7 +96,7 @@ class Program:
         buffers.load(tensors)
         one = StepRunner(session, step, buffers, batches)
         is_long = epochs * batches.n_batches >= _MANY_STEPS
-        if batches.is_sparse or not is_long or not can_loop(step):
+        if batches.is_sparse or not is_long or not can_repeat(step):
             return Runners(buffers, one)
         loop = compiled.get((*key, "epoch"), lambda: make_session(build_epoch(step, spec.loss), n_threads))
         return Runners(buffers, one, EpochRunner(loop, step, buffers, batches))

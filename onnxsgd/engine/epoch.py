@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.engine.buffers import Buffers, Tensors, bind, dtype_of
 from onnxsgd.engine.fuse import widen_scalars
-from onnxsgd.graph.append import appending
-from onnxsgd.graph.model import find_value, to_ir, to_proto
+from onnxsgd.engine.stacked import add_losses, add_prefix, declare, reduce_to_updates
+from onnxsgd.graph.model import to_ir, to_proto
 
 if TYPE_CHECKING:
     from onnxsgd.engine.batches import Batches, EpochPlan
     from onnxsgd.engine.step import CompiledStep
     from onnxsgd.losses import Loss
 
-__all__ = ["EpochRunner", "build_epoch", "can_loop"]
+__all__ = ["EpochRunner", "build_epoch"]
 
 #: What all names of the step begin with. The graph around it has names that begin otherwise.
 _PREFIX = "step/"
@@ -51,94 +50,29 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     model = to_ir(onnx.load_from_string(step.model))
     body = model.graph
     targets = next(value for value in body.inputs if value.name == step.target)
-    carried = _reduce_to_updates(model, step)
+    carried = reduce_to_updates(model, step)
+    add_prefix(body, _PREFIX)
     sliced = [value for value in body.inputs if value not in dict(carried)]
     graph = ir.Graph([], [], nodes=[], opset_imports=dict(body.opset_imports), name="epoch")
-    first = [_declare(f"first/{old.name}", old) for old, _ in carried]
-    last = [_declare(f"last/{old.name}", old) for old, _ in carried]
-    stacked = {value: _declare(f"all/{value.name}", value, stacked=True) for value in sliced}
-    raw_prediction = _declare("all/raw_prediction", body.outputs[-1], stacked=True)
+    first = [declare(f"first/{old.name}", old) for old, _ in carried]
+    last = [declare(f"last/{old.name}", old) for old, _ in carried]
+    stacked = {value: declare(f"all/{value.name}", value, stacked=True) for value in sliced}
+    raw_prediction = declare("all/raw_prediction", body.outputs[-1], stacked=True)
     attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(sliced))]
     scan = ir.Node("", "Scan", [*first, *stacked.values()], attributes, outputs=[*last, raw_prediction])
     graph.append(scan)
     # the gradient of a loss need not depend on the target
-    target = stacked.setdefault(targets, _declare(f"all/{_PREFIX}{step.target}", targets, stacked=True))
+    target = stacked.setdefault(targets, declare(f"all/{_PREFIX}{step.target}", targets, stacked=True))
     assert target.shape is not None
     weight = ir.Value(
         name=f"all/{_PREFIX}{step.sample_weight}", type=target.type, shape=ir.Shape(target.shape[:2])
     )
-    losses = _add_losses(graph, loss, target, raw_prediction, weight)
+    losses = add_losses(graph, loss, target, raw_prediction, weight)
     for node in list(graph):
         widen_scalars(graph, node)
     graph.inputs.extend([*first, *stacked.values(), weight])
     graph.outputs.extend([*last, losses])
     return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
-
-
-def can_loop(step: CompiledStep) -> bool:
-    """Tell whether a step can be the body of a scan.
-
-    Only one of standard operators without graphs inside: some operators of the training runtime end the
-    interpreter there, and what graphs inside read from around them would have to be renamed.
-    """
-    nodes = onnx.load_from_string(step.model).graph.node
-    graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-    return all(
-        onnx.defs.has(node.op_type, node.domain)
-        and not any(attribute.type in graphs for attribute in node.attribute)
-        for node in nodes
-    )
-
-
-def _reduce_to_updates(model: ir.Model, step: CompiledStep) -> list[tuple[ir.Value, ir.Value]]:
-    """Let a step compute its raw prediction, not its loss; return its old and new weights and states."""
-    graph = model.graph
-    raw_prediction = find_value(graph, step.raw_prediction)
-    assert raw_prediction is not None
-    inputs = {value.name: value for value in graph.inputs}
-    outputs = {value.name: value for value in graph.outputs}
-    carried = [(inputs[old], outputs[new]) for old, new in step.tensors.values()]
-    graph.outputs[:] = [*(new for _, new in carried), raw_prediction]
-    RemoveUnusedNodesPass()(model)
-    states = [old for old, _ in carried]
-    graph.inputs[:] = [*states, *(value for value in graph.inputs if value not in states and value.uses())]
-    _add_prefix(graph)
-    return carried
-
-
-def _add_losses(
-    graph: ir.Graph, loss: Loss, target: ir.Value, raw_prediction: ir.Value, weight: ir.Value
-) -> ir.Value:
-    """Compute the loss of each batch from what is stacked; return the losses, [n_batches]."""
-    assert target.shape is not None
-    _, batch_size, n_outputs = target.shape
-    with appending(graph) as op:
-        tables = []
-        for value in (target, raw_prediction):
-            table = op.Reshape(value, [-1, n_outputs])
-            table.type, table.shape = target.type, ir.Shape([None, n_outputs])
-            tables.append(table)
-        value = loss.value(op, *tables)
-        if n_outputs != 1:
-            value = op.ReduceSum(value, [1], keepdims=1)
-        losses = op.ReduceSum(op.Mul(op.Reshape(value, [-1, batch_size]), weight), [1], keepdims=0)
-    losses.name, losses.type, losses.shape = "losses", target.type, ir.Shape([None])
-    return losses
-
-
-def _add_prefix(graph: ir.Graph) -> None:
-    """Give every tensor of the step a name that the loop does not use."""
-    for node in graph:
-        for value in node.outputs:
-            value.name = f"{_PREFIX}{value.name}"
-    for value in [*graph.inputs, *graph.initializers.values()]:
-        value.name = f"{_PREFIX}{value.name}"
-
-
-def _declare(name: str, like: ir.Value, *, stacked: bool = False) -> ir.Value:
-    """Return a tensor of the type and shape of another, or one for each batch if `stacked`."""
-    assert like.shape is not None
-    return ir.Value(name=name, type=like.type, shape=ir.Shape([*([None] if stacked else []), *like.shape]))
 
 
 class EpochRunner:
