@@ -131,7 +131,7 @@ def test_text_direction_learns_a_third_class(text_direction, engine):
     X, y = text_direction.make_lines(120, text_direction.DIGITS[:1200], ["0", "180", "mirrored"], seed=0)
     head = OnnxSGDClassifier(
         path, output=text_direction.FEATURES, head="linear", engine=engine, optimizer="adam",
-        learning_rate="constant", eta0=0.01, max_iter=50, tol=None, random_state=0,
+        learning_rate="constant", eta0=0.01, max_iter=80, tol=None, random_state=0,
     ).fit(X, y)  # fmt: skip
     assert head.score(X, y) > 0.9
 

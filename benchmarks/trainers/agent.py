@@ -22,8 +22,9 @@ def train_by_agent(task: Task) -> Train:
     options.intra_op_num_threads = task.n_threads
     names = [f"{kind}{i}" for i in range(len(task.initial)) for kind in ("weight", "bias")]
     builder = OrtGradientForwardBackward(
-        make_graph(task.workload, task.initial), weights_to_train=names, sess_options=options
-    )
+        make_graph(task.workload, task.initial), weights_to_train=names, sess_options=options,
+        engine="onnxruntime-training",
+    )  # fmt: skip
     agent = builder.new_instance()
 
     def train(n_epochs: int, shuffle: bool) -> Layers:
