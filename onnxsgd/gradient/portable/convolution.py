@@ -21,6 +21,17 @@ def _gradient(n: Call) -> Tensor:
     return n.dy.known_as(n.y.dims)
 
 
+def _image(n: Call, image: Tensor) -> Tensor:
+    """Return the image of a convolution by the second input, with the number of channels that this tells."""
+    group, weight = n.attribute("group", 1), n.b.dims
+    dims = image.dims
+    if dims is not None and weight is not None and isinstance(weight[1], int):
+        dims = (dims[0], group * weight[1], *dims[2:])
+    if group > 1 and (dims is None or not isinstance(dims[1], int)):
+        raise n.refuse(f"in groups needs a known number of channels of {image.value.name!r}")
+    return Tensor(image.emitter, image.value, image.dtype, dims)
+
+
 def _conv_x(n: Call) -> Tensor:
     window = read_window(n, n.x, n.y, kernel_of(n, n.b))
     return spread(_gradient(n), n.b, window, n.attribute("group", 1), n.x)
@@ -28,7 +39,7 @@ def _conv_x(n: Call) -> Tensor:
 
 def _conv_w(n: Call) -> Tensor:
     window = read_window(n, n.x, n.y, kernel_of(n, n.b))
-    return correlate(n.x, _gradient(n), window, n.attribute("group", 1))
+    return correlate(_image(n, n.x), _gradient(n), window, n.attribute("group", 1))
 
 
 def _bias(n: Call) -> Tensor:
@@ -62,7 +73,7 @@ def _transpose_x(n: Call) -> Tensor:
 
 
 def _transpose_w(n: Call) -> Tensor:
-    return correlate(_gradient(n), n.x, _transpose_window(n), n.attribute("group", 1))
+    return correlate(_image(n, _gradient(n)), n.x, _transpose_window(n), n.attribute("group", 1))
 
 
 CONVOLUTION: Rules = {
