@@ -159,12 +159,12 @@ def draw(seed):
     return model, feeds, outputs, rng
 
 
-def reached(model, names):
+def reached(model, names, engine):
     """Return those of `names` that a gradient reaches."""
     found = []
     for name in names:
         try:
-            forward_backward_model(ir.from_proto(model), (), [name])
+            forward_backward_model(ir.from_proto(model), (), [name], engine=engine)
         except NotTrainableError as error:
             assert "No gradient can reach" in str(error)  # noqa: PT017 (nothing is expected to be raised)
         else:
@@ -177,7 +177,7 @@ def reached(model, names):
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_gradients_equal_central_differences(engine, seed, evaluate, differences, execute):
     model, feeds, outputs, rng = draw(seed)
-    names = reached(model, feeds)
+    names = reached(model, feeds, engine)
     if not names:
         return
     seeds = [rng.normal(size=value.shape) for value in evaluate(model, feeds)]
