@@ -113,7 +113,7 @@ def expected_failures(estimator):
 @parametrize_with_checks(list(CONFIGURATIONS.values()), expected_failed_checks=expected_failures)
 def test_scikit_learn_checks(estimator, check, monkeypatch):
     if getattr(check, "func", check).__name__ in FLOAT32_CHECKS:
-        compare = partial(estimator_checks.assert_allclose_dense_sparse, rtol=1e-5, atol=1e-6)
+        compare = partial(estimator_checks.assert_allclose_dense_sparse, rtol=1e-5, atol=1e-5)
         monkeypatch.setattr(
             estimator_checks,
             "assert_allclose_dense_sparse",
