@@ -71,6 +71,7 @@ def correlate_channels(image: Tensor, g: Tensor, window: Window, _: int) -> Tens
         return op.ReduceSum(each, [0], keepdims=0)
     stride = window.strides[0]
     pairs, copies = rows * stride * blocks.width, window.kernel[0] * (blocks.width + _COPY)
+    # A phase without rows would be a product over nothing, which runtimes leave unset instead of zero.
     sums = _of_all_rows if pairs <= copies or height < stride else _row_by_row
     weight: Tensor = op.Reshape(sums(image, g, window, blocks), [c, 1, *window.kernel])
     return weight
