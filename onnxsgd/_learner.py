@@ -215,10 +215,8 @@ def read_source(model: Any) -> BaseEstimator | GraphSource | None:
             f"model={model!r} is not accepted: it must be None, a scikit-learn estimator, an "
             "onnx.ModelProto, bytes, or the path of an ONNX file."
         )
-    if content is None:
-        return GraphSource(_lowered(model), None)
-    digest = hashlib.sha256(content).hexdigest()
-    return GraphSource(_remembered.get(digest, lambda: _lowered(model)), digest)
+    digest = None if content is None else hashlib.sha256(content).hexdigest()
+    return GraphSource(_remember(digest, lambda: _lowered(model)), digest)
 
 
 def _lowered(model: onnx.ModelProto | bytes) -> ir.Model:
@@ -254,12 +252,16 @@ def make_learner(
 
         scored = convert_estimator(source, data.checked, options.task, options.output)
         return _make_learner(scored, None, data, n_outputs, options)
-    if source.digest is None or callable(options.trainable):
-        return _graph_learner(source.model, data, n_outputs, options)
     inputs = source.model.graph.inputs
     new_layer = (n_outputs, *data.row_shapes(inputs).items()) if options.head is not None else None
-    key = (source.digest, options.key, new_layer)
-    return _remembered.get(key, lambda: _graph_learner(source.model, data, n_outputs, options))
+    is_known = source.digest is not None and not callable(options.trainable)
+    key = (source.digest, options.key, new_layer) if is_known else None
+    return _remember(key, lambda: _graph_learner(source.model, data, n_outputs, options))
+
+
+def _remember(key: Hashable | None, make: Callable[[], T]) -> T:
+    """Return what `make` makes; if there is a key, at the first call with it only."""
+    return make() if key is None else _remembered.get(key, make)
 
 
 def _graph_learner(model: ir.Model, data: TrainingData, n_outputs: int, options: ModelOptions) -> Learner:
@@ -296,12 +298,18 @@ def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOption
             raise ParameterError(f"{name}={getattr(options, name)!r} needs a model; model is None.")
     if n_features is None:
         raise ParameterError("model=None makes a linear model, which takes one numeric array or frame as X.")
-    graph, (coef, intercept) = linear_graph(n_features, n_outputs)
-    weights = _select(graph, options) if options.trainable is not None else (coef, intercept)
-    return Learner(
-        model=graph, score_model=graph, link="own", classes=None, weights=weights,
-        intercepts=frozenset({intercept}), linear=(coef, intercept),
-    )  # fmt: skip
+    is_known = n_features * n_outputs * 4 <= _REMEMBERED_BYTES and not callable(options.trainable)
+    key = (n_features, n_outputs, options.key) if is_known else None
+
+    def make() -> Learner:
+        graph, (coef, intercept) = linear_graph(n_features, n_outputs)
+        weights = _select(graph, options) if options.trainable is not None else (coef, intercept)
+        return Learner(
+            model=graph, score_model=graph, link="own", classes=None, weights=weights,
+            intercepts=frozenset({intercept}), linear=(coef, intercept),
+        )  # fmt: skip
+
+    return _remember(key, make)
 
 
 def _transfer_learner(

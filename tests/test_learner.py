@@ -92,3 +92,11 @@ def test_large_graphs_are_not_remembered(monkeypatch):
     for model in (_MODEL, _MODEL.SerializeToString()):
         assert read_source(model).digest is None
     _regressor().fit(_X, _Y)
+
+
+def test_linear_models_of_one_size_share_their_graph():
+    first, second = (_regressor(None).fit(_X, _Y) for _ in range(2))
+    assert second._learner is first._learner
+    np.testing.assert_array_equal(second.coef_, first.coef_)
+    assert _regressor(None).fit(_X[:, :2], _Y)._learner is not first._learner
+    assert _regressor(None).fit(_X, _Y[:, 0])._learner is not first._learner
