@@ -25,7 +25,7 @@ from onnxsgd._progress import Progress
 from onnxsgd._samples import Samples
 from onnxsgd._targets import check_sample_weight
 from onnxsgd._trained import TrainedModel
-from onnxsgd.engine.sessions import check_device
+from onnxsgd.engine.sessions import HOST, check_device
 from onnxsgd.engine.update import WEIGHT
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import Loss
@@ -264,9 +264,12 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
     def _engine_in_use(self) -> str:
         from onnxsgd.gradient.engines import resolve_engine
 
-        learner = self._learner
+        learner, engine = self._learner, self.engine
+        if engine == "auto" and self.device != HOST.kind:
+            # the operators of the training runtime have no kernels on current GPUs
+            engine = "portable"
         return learner.once(
-            ("engine", self.engine), lambda: resolve_engine(self.engine, learner.score_model, learner.weights)
+            ("engine", engine), lambda: resolve_engine(engine, learner.score_model, learner.weights)
         )
 
     def _fresh_state(self, weights: dict[str, np.ndarray]) -> FitState:
@@ -313,7 +316,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         recipe = self._make_recipe(frozenset(learner.weights) - learner.intercepts)
         program = make_program(
             learner, recipe, self._make_loss(), self.engine_, self._n_outputs, self.batch_size,
-            self.n_threads, samples.features,
+            self.n_threads, samples.features, check_device(self.device),
         )  # fmt: skip
         adapt_state(self._state, recipe)
         batches = program.batches(samples.features, self._encode(samples.target), samples.weight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,9 +14,7 @@ from sklearn.utils import check_random_state
 
 from onnxsgd._stopping import Plateau
 from onnxsgd.engine.batches import Batches, EpochPlan
-from onnxsgd.engine.buffers import Buffers, Tensors
-from onnxsgd.engine.epoch import EpochRunner
-from onnxsgd.engine.runner import StepRunner
+from onnxsgd.engine.buffers import Tensors
 from onnxsgd.engine.update import AVERAGE, AVERAGE_RATE, L1_DEBT, L1_TOTAL, WEIGHT
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import Optimizer
@@ -96,6 +94,25 @@ class FitState:
         return {name: array for (name, k), array in self.tensors.items() if k == kind}
 
 
+class Buffers(Protocol):
+    """Weights and states, such as :class:`onnxsgd.engine.buffers.Buffers`."""
+
+    def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
+        """Take these values."""
+
+    def snapshot(self) -> Tensors:
+        """Return a copy of the present values."""
+
+
+class Runner(Protocol):
+    """What makes updates, such as :class:`onnxsgd.engine.runner.StepRunner`."""
+
+    n_done: int
+
+    def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
+        """Make one for each batch."""
+
+
 @dataclass(frozen=True)
 class Runners:
     """What runs the updates of a fit.
@@ -104,18 +121,18 @@ class Runners:
     ----------
     buffers : Buffers
         Weights and states, shared by the two.
-    step : StepRunner
-        One batch in a call.
-    epoch : EpochRunner or None
+    step : Runner
+        One batch after another.
+    epoch : Runner or None
         Many batches in a call, where that pays.
     """
 
     buffers: Buffers
-    step: StepRunner
-    epoch: EpochRunner | None = None
+    step: Runner
+    epoch: Runner | None = None
 
     @property
-    def fastest(self) -> StepRunner | EpochRunner:
+    def fastest(self) -> Runner:
         """The one to use."""
         return self.epoch or self.step
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from onnxsgd.engine.cache import compiled
 from onnxsgd.engine.epoch import EpochRunner, build_epoch
 from onnxsgd.engine.inference import InferenceGraph
 from onnxsgd.engine.runner import StepRunner, make_buffers
-from onnxsgd.engine.sessions import make_session, resolve_threads
-from onnxsgd.engine.stacked import can_repeat
+from onnxsgd.engine.sessions import HOST, Device, make_session, resolve_threads
+from onnxsgd.engine.stacked import can_repeat, is_standard
 from onnxsgd.engine.step import CompiledStep, StepSpec, build_step
+from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.split import SplitGraph, split_frozen, undivided
 from onnxsgd.losses import Loss
 
@@ -47,7 +49,9 @@ class Program:
     spec : StepSpec
         The training step, for the batch size that was asked for.
     n_threads : int or None
-        Threads of a step.
+        Threads of a step on the CPU.
+    device : Device
+        Where it runs.
     """
 
     split: SplitGraph
@@ -55,6 +59,7 @@ class Program:
     tail: InferenceGraph
     spec: StepSpec
     n_threads: int | None
+    device: Device = HOST
 
     def tail_features(self, features: Features) -> Features:
         """Return what the tail reads: the result of the frozen part, computed once for each sample."""
@@ -83,6 +88,8 @@ class Program:
         """
         shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
         spec = replace(self.spec, batch_size=batches.batch_size, row_shapes=shapes)
+        if self.device.keeps_data:
+            return self._resident_runners(spec, tensors, batches, epochs)
         work = 3 * spec.batch_size * sum(array.size for array in tensors.values())
         n_threads = resolve_threads(self.n_threads, work)
         key = (self.tail.key, spec.key, n_threads)
@@ -101,6 +108,28 @@ class Program:
         loop = compiled.get((*key, "epoch"), lambda: make_session(build_epoch(step, spec.loss), n_threads))
         return Runners(buffers, one, EpochRunner(loop, step, buffers, batches))
 
+    def _resident_runners(
+        self, spec: StepSpec, tensors: Mapping[tuple[str, str], np.ndarray], batches: Batches, epochs: int
+    ) -> Runners:
+        """Return what makes the updates on a device where the data stay; equal blocks share a session."""
+        from onnxsgd.engine.resident import Block, ResidentRunner, block_sizes, check_data
+
+        check_data(batches, self.device)
+        key = (self.tail.key, spec.key, self.device)
+        step = compiled.get((*key, "step"), lambda: build_step(self.split.tail, spec))
+        if not is_standard(step):
+            raise UnsupportedError(
+                f"device={str(self.device)!r} needs a training step of standard operators, and the engine "
+                f"{spec.engine!r} makes another one of this graph: use engine='portable', or device='cpu'."
+            )
+        blocks = {
+            size: compiled.get((*key, size), partial(Block, step, spec.loss, size, self.device))
+            for size in block_sizes(step, batches)
+        }
+        runner = ResidentRunner(blocks, step, batches, self.device, epochs)
+        runner.buffers.load(tensors)
+        return Runners(runner.buffers, runner)
+
 
 def make_program(
     learner: Learner,
@@ -111,6 +140,7 @@ def make_program(
     batch_size: int,
     n_threads: int | None,
     features: Features,
+    device: Device = HOST,
 ) -> Program:
     """Return the program of a fit on data like `features`; the training step is not compiled yet.
 
@@ -118,13 +148,13 @@ def make_program(
     step otherwise, and for sparse data, of which it would make dense ones.
     """
     is_sparse = any(sparse.issparse(array) for array in features.values())
-    parts, frozen = _undivided(learner) if is_sparse else _divided(learner, n_threads)
+    parts, frozen = _undivided(learner) if is_sparse else _divided(learner, n_threads, device)
     has_strings = any(value.dtype == ir.DataType.STRING for value in learner.inputs)
     if frozen and not has_strings and not _fits(frozen, features):
         parts, frozen = _undivided(learner)
     tail = learner.once(
-        ("tail", parts.features, n_threads),
-        lambda: InferenceGraph(parts.tail, learner.score, learner.weights, n_threads),
+        ("tail", parts.features, n_threads, device),
+        lambda: InferenceGraph(parts.tail, learner.score, learner.weights, n_threads, device),
     )
     return Program(
         split=parts,
@@ -132,10 +162,13 @@ def make_program(
         tail=tail,
         spec=step_spec(learner, recipe, loss, engine, n_outputs, batch_size),
         n_threads=n_threads,
+        device=device,
     )
 
 
-def _divided(learner: Learner, n_threads: int | None) -> tuple[SplitGraph, Mapping[str, InferenceGraph]]:
+def _divided(
+    learner: Learner, n_threads: int | None, device: Device
+) -> tuple[SplitGraph, Mapping[str, InferenceGraph]]:
     """Return the parts of the graph, and what computes each feature of the tail that is computed at all."""
     model = learner.score_model
 
@@ -143,9 +176,9 @@ def _divided(learner: Learner, n_threads: int | None) -> tuple[SplitGraph, Mappi
         parts = split_frozen(model, learner.weights)
         given = {str(value.name) for value in learner.inputs}
         made = [name for name in parts.features if name not in given]
-        return parts, {name: InferenceGraph(model, name, (), n_threads) for name in made}
+        return parts, {name: InferenceGraph(model, name, (), n_threads, device) for name in made}
 
-    return learner.once(("divided", n_threads), divide)
+    return learner.once(("divided", n_threads, device), divide)
 
 
 def _undivided(learner: Learner) -> tuple[SplitGraph, Mapping[str, InferenceGraph]]:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onnxsgd.engine.buffers import Buffers, Tensors, bind, dtype_of
 from onnxsgd.engine.fuse import widen_scalars
-from onnxsgd.engine.stacked import add_losses, add_prefix, declare, reduce_to_updates
+from onnxsgd.engine.stacked import add_losses, declare, reduce_to_updates
 from onnxsgd.graph.model import to_ir, to_proto
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     body = model.graph
     targets = next(value for value in body.inputs if value.name == step.target)
     carried = reduce_to_updates(model, step)
-    add_prefix(body, _PREFIX)
+    _add_prefix(body)
     sliced = [value for value in body.inputs if value not in dict(carried)]
     graph = ir.Graph([], [], nodes=[], opset_imports=dict(body.opset_imports), name="epoch")
     first = [declare(f"first/{old.name}", old) for old, _ in carried]
@@ -73,6 +73,15 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     graph.inputs.extend([*first, *stacked.values(), weight])
     graph.outputs.extend([*last, losses])
     return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
+
+
+def _add_prefix(graph: ir.Graph) -> None:
+    """Give every tensor of the step a name that the loop does not use."""
+    for node in graph:
+        for value in node.outputs:
+            value.name = f"{_PREFIX}{value.name}"
+    for value in [*graph.inputs, *graph.initializers.values()]:
+        value.name = f"{_PREFIX}{value.name}"
 
 
 class EpochRunner:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from scipy import sparse
 
 from onnxsgd.engine.cache import compiled
-from onnxsgd.engine.sessions import make_session, resolve_threads
+from onnxsgd.engine.sessions import HOST, Device, hold, make_session, resolve_threads
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.model import to_proto
 
@@ -52,13 +52,22 @@ class InferenceGraph:
         The initializers that are given at each call; those which `output` does not need are left out.
     n_threads : int or None
         Threads of the session; None: chosen by the size of the graph.
+    device : Device
+        Where it computes; what is given and what is returned is on the CPU.
     """
 
-    def __init__(self, model: ir.Model, output: str, weights: Sequence[str], n_threads: int | None) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        output: str,
+        weights: Sequence[str],
+        n_threads: int | None,
+        device: Device = HOST,
+    ) -> None:
         cut = cut_at(model, output)
         self.weights = tuple(name for name in weights if name in cut.graph.initializers)
         size = sum(value.const_value.size for value in cut.graph.initializers.values() if value.const_value)
-        self._n_threads, self._work = n_threads, 256 * size
+        self._n_threads, self._work, self._device = n_threads, 256 * size, device
         self.features = tuple(str(value.name) for value in cut.graph.inputs)
         self._largest = max((_row_size(value) for node in cut.graph for value in node.outputs), default=1)
         shapes = [value.shape for value in cut.graph.inputs]
@@ -97,13 +106,16 @@ class InferenceGraph:
         is_alone = self._takes_any_number and all(len(array) == 1 for array in dense.values())
         if is_alone:
             dense = {name: np.repeat(array, 2, axis=0) for name, array in dense.items()}
-        result = self._session().run(None, {**feeds, **dense})[0]
+        with hold(self._device):
+            result = self._session().run(None, {**feeds, **dense})[0]
         return result[:1] if is_alone else result
 
     def _session(self) -> Any:
         # at each call: in a worker process fewer threads are right
         n_threads = resolve_threads(self._n_threads, self._work)
-        return compiled.get((self.key, n_threads), lambda: make_session(self._bytes, n_threads))
+        return compiled.get(
+            (self.key, n_threads, self._device), lambda: make_session(self._bytes, n_threads, self._device)
+        )
 
 
 def _row_size(value: ir.Value) -> int:

@@ -4,34 +4,90 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from onnxsgd._runtime import load_runtime
-from onnxsgd.exceptions import MissingRuntimeError, ParameterError
+from onnxsgd.exceptions import ParameterError
 
-__all__ = ["check_device", "make_session", "resolve_threads"]
+__all__ = ["HOST", "Device", "check_device", "hold", "make_session", "resolve_threads"]
 
 #: Up to this many multiplications a step, a second thread costs more than it brings.
 _SINGLE_THREAD_WORK = 20_000_000
 
 
-def check_device(device: str) -> str:
-    """Return `device` if it is a name that is accepted, "cpu" being the only one so far.
+@dataclass(frozen=True)
+class Device:
+    """Where sessions compute.
+
+    Attributes
+    ----------
+    kind : {"cpu", "cuda"}
+        What it is.
+    index : int
+        Which one of several.
+    """
+
+    kind: str
+    index: int = 0
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is a GPU."""
+        return self.kind == "cuda"
+
+    @property
+    def keeps_data(self) -> bool:
+        """Whether the data of a fit stay on it, so that no step waits for them."""
+        return self.is_cuda
+
+    def __str__(self) -> str:
+        return f"cuda:{self.index}" if self.is_cuda else self.kind
+
+
+HOST = Device("cpu")
+
+
+def check_device(device: str) -> Device:
+    """Return the device of that name, after a look whether the runtime can use it.
+
+    Parameters
+    ----------
+    device : str
+        "cpu", "cuda" or "cuda:1"; "cuda" is "cuda:0".
 
     Raises
     ------
     ParameterError
-        If `device` is not accepted.
+        If the name is none of these.
     MissingRuntimeError
-        If it names a GPU.
+        If it names a GPU, and the installed runtime knows none, or cannot use that one.
     """
-    if device == "cpu":
-        return device
-    if isinstance(device, str) and re.fullmatch(r"cuda(:\d+)?", device):
-        raise MissingRuntimeError(
-            f"device={device!r}: training on a GPU is not available in this version; use device='cpu'."
+    named = re.fullmatch(r"cuda(?::(\d{1,9}))?", device) if isinstance(device, str) else None
+    if device != HOST.kind and named is None:
+        raise ParameterError(
+            f"device={device!r} is not accepted: it must be 'cpu', 'cuda', or 'cuda:1' for the second GPU."
         )
-    raise ParameterError(f"device={device!r} is not accepted: it must be 'cpu'.")
+    if named is None:
+        return HOST
+    from onnxsgd.engine.cuda import check_cuda
+
+    index = int(named[1] or 0)
+    check_cuda(index)
+    return Device("cuda", index)
+
+
+def hold(device: Device) -> AbstractContextManager[Any]:
+    """Return what must be entered to work on a device: on a GPU, one thread at a time does.
+
+    While the runtime records what a thread does there, it cannot do anything for another one.
+    """
+    if not device.is_cuda:
+        return nullcontext()
+    from onnxsgd.engine.cuda import LOCK
+
+    return LOCK
 
 
 def resolve_threads(n_threads: int | None, work: int) -> int:
@@ -60,14 +116,29 @@ def resolve_threads(n_threads: int | None, work: int) -> int:
     return 1 if is_worker else joblib.cpu_count()
 
 
-def make_session(model: bytes, n_threads: int) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` on the CPU.
+def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
+    """Return an ``onnxruntime.InferenceSession``.
+
+    Parameters
+    ----------
+    model : bytes
+        The graph.
+    n_threads : int
+        Threads for what is computed on the CPU.
+    device : Device
+        Where it computes. On a GPU, operators that the runtime has no kernel for are left to the CPU.
 
     Raises
     ------
     MissingRuntimeError
         If there is no onnxruntime, or parts of several.
+    EngineError
+        If the runtime did not put the session on the GPU.
     """
+    if device.is_cuda:
+        from onnxsgd.engine.cuda import make_cuda_session
+
+        return make_cuda_session(model, device.index)
     onnxruntime = load_runtime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = n_threads

@@ -15,22 +15,28 @@ if TYPE_CHECKING:
     from onnxsgd.engine.step import CompiledStep
     from onnxsgd.losses import Loss
 
-__all__ = ["add_losses", "add_prefix", "can_repeat", "declare", "reduce_to_updates"]
+__all__ = ["add_losses", "can_repeat", "declare", "is_standard", "reduce_to_updates"]
 
 
 def can_repeat(step: CompiledStep) -> bool:
-    """Tell whether a step can be a part of a larger graph.
+    """Tell whether a step can be repeated in a larger graph.
 
     Only one of standard operators without graphs inside: some operators of the training runtime end the
     interpreter there, and what graphs inside read from around them would have to be renamed.
     """
+    return is_standard(step) and not _holds_graphs(step)
+
+
+def is_standard(step: CompiledStep) -> bool:
+    """Tell whether all operators of a step are standard ones."""
+    nodes = onnx.load_from_string(step.model).graph.node
+    return all(onnx.defs.has(node.op_type, node.domain) for node in nodes)
+
+
+def _holds_graphs(step: CompiledStep) -> bool:
     nodes = onnx.load_from_string(step.model).graph.node
     graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-    return all(
-        onnx.defs.has(node.op_type, node.domain)
-        and not any(attribute.type in graphs for attribute in node.attribute)
-        for node in nodes
-    )
+    return any(attribute.type in graphs for node in nodes for attribute in node.attribute)
 
 
 def reduce_to_updates(model: ir.Model, step: CompiledStep) -> list[tuple[ir.Value, ir.Value]]:
@@ -84,15 +90,6 @@ def add_losses(
         losses = op.ReduceSum(op.Mul(op.Reshape(value, [-1, batch_size]), weight), [1], keepdims=0)
     losses.name, losses.type, losses.shape = "losses", target.type, ir.Shape([None])
     return losses
-
-
-def add_prefix(graph: ir.Graph, prefix: str) -> None:
-    """Begin the name of every tensor of a step with `prefix`, which nothing around it does."""
-    for node in graph:
-        for value in node.outputs:
-            value.name = f"{prefix}{value.name}"
-    for value in [*graph.inputs, *graph.initializers.values()]:
-        value.name = f"{prefix}{value.name}"
 
 
 def declare(name: str, like: ir.Value, *, stacked: bool = False) -> ir.Value:

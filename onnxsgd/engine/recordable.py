@@ -1,0 +1,81 @@
+"""Which operators may be recorded on a GPU once, and replayed.
+
+A replay repeats what the device did, with the same addresses and numbers. What a kernel did on the host it
+does not repeat: a table that the kernel sent to the device from memory that it freed afterwards would be sent
+again, whatever is there by then, and random numbers would be the same each time. The runtime does not check
+for that. So only operators are recorded whose kernels are known to take all they need by value or from the
+device, in onnxruntime 1.19 to 1.31.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+
+__all__ = ["is_recordable"]
+
+#: So many tensors a kernel takes by value.
+_MOST_TENSORS = 32
+
+
+def is_recordable(model: ir.Model) -> bool:
+    """Tell whether all operators of a graph may be recorded; it must have static shapes."""
+    return all(
+        node.domain == "" and node.op_type in _RECORDABLE and _RECORDABLE[node.op_type](node)
+        for node in model.graph
+    )
+
+
+def _always(node: ir.Node) -> bool:
+    return True
+
+
+def _is_alike(values: tuple[ir.Value | None, ...] | tuple[ir.Value, ...]) -> bool:
+    """Tell whether tensors are few, and of one known shape: otherwise a kernel sends a table of sizes."""
+    shapes = {None if value is None or value.shape is None else tuple(value.shape) for value in values}
+    return len(values) <= _MOST_TENSORS and len(shapes) == 1 and None not in shapes
+
+
+def _inputs_are_alike(node: ir.Node) -> bool:
+    return _is_alike(tuple(node.inputs))
+
+
+def _outputs_are_alike(node: ir.Node) -> bool:
+    return _is_alike(tuple(node.outputs))
+
+
+def _is_strided(node: ir.Node) -> bool:
+    """Tell whether a product is one of tables, or of as many: otherwise its kernel sends their addresses."""
+    left, right = (None if value is None else value.shape for value in node.inputs)
+    if left is None or right is None:
+        return False
+    return len(right) <= 2 or tuple(left[:-2]) == tuple(right[:-2])
+
+
+_RECORDABLE: Mapping[str, Callable[[ir.Node], bool]] = {
+    **dict.fromkeys(
+        (
+            # element by element
+            "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Cos", "Div", "Elu", "Equal", "Erf",
+            "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity",
+            "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg",
+            "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign",
+            "Sin", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu", "Where", "Xor",
+            # along axes
+            "ArgMax", "ArgMin", "CumSum", "LayerNormalization", "LogSoftmax", "ReduceL1", "ReduceL2",
+            "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+            "ReduceSum", "ReduceSumSquare", "Softmax",
+            # movement
+            "Expand", "Flatten", "Gather", "GatherElements", "Pad", "Reshape", "ScatterElements", "Slice",
+            "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
+            # products and neighbourhoods
+            "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "GlobalAveragePool",
+            "GlobalMaxPool", "InstanceNormalization", "MaxPool",
+        ),
+        _always,
+    ),
+    "Concat": _inputs_are_alike,
+    "MatMul": _is_strided,
+    "Split": _outputs_are_alike,
+}  # fmt: skip
