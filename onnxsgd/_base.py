@@ -90,6 +90,10 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         ------
         ConvergenceError
             If the loss or a weight is no longer finite. The estimator keeps the last finite weights.
+        MissingRuntimeError
+            If `device` names a GPU that the installed onnxruntime cannot use.
+        EngineError
+            If the memory of the GPU does not hold the data.
         """
         self._check_parameters()
         going_on = bool(self.warm_start) and hasattr(self, "_state")

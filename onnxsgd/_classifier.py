@@ -125,11 +125,14 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         unless `trainable` says otherwise: transfer learning.
     engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
         What differentiates the graph. "auto": onnxruntime-training where it is installed and able,
-        otherwise the portable engine.
+        otherwise, and on a GPU, the portable engine.
     device : str, default="cpu"
-        Where training runs.
+        Where training runs: "cpu", "cuda" for the first GPU, "cuda:1" for the second. A GPU takes
+        onnxruntime-gpu, and data that are dense and fit into its memory: they, the weights and the state of
+        the optimizer stay there. A GPU that cannot be used is an error. Products of float32 are products
+        of float32 there too, not of TF32. Predictions are computed on the CPU, wherever training ran.
     n_threads : int or None, default=None
-        Threads of the runtime. None: one for small steps, all cores for large ones.
+        Threads of the runtime on the CPU. None: one for small steps, all cores for large ones.
     verbose : int, default=0
         0 prints nothing; 1 shows a bar on a terminal, and prints a line for each epoch elsewhere; 2 prints
         these lines on a terminal too. scikit-learn's callbacks (``set_callbacks``, from scikit-learn 1.9 on)
