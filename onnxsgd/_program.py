@@ -112,7 +112,8 @@ class Program:
         self, spec: StepSpec, tensors: Mapping[tuple[str, str], np.ndarray], batches: Batches, epochs: int
     ) -> Runners:
         """Return what makes the updates on a device where the data stay; equal blocks share a session."""
-        from onnxsgd.engine.resident import Block, ResidentRunner, block_sizes, check_data
+        from onnxsgd.engine.blocks import Block, block_sizes
+        from onnxsgd.engine.resident import ResidentRunner, check_data
 
         check_data(batches, self.device)
         key = (self.tail.key, spec.key, self.device)

@@ -171,6 +171,8 @@ def _new_session(
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     settings = {
         "device_id": str(index), "enable_cuda_graph": str(int(record)),
+        # all runs one after another, as the host does not wait between them
+        "use_ep_level_unified_stream": "1",
         # products of float32 in float32, as on the CPU
         "use_tf32": "0",
         # no more memory than is used: the data are beside it

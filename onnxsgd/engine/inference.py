@@ -106,8 +106,9 @@ class InferenceGraph:
         is_alone = self._takes_any_number and all(len(array) == 1 for array in dense.values())
         if is_alone:
             dense = {name: np.repeat(array, 2, axis=0) for name, array in dense.items()}
+        session = self._session()
         with hold(self._device):
-            result = self._session().run(None, {**feeds, **dense})[0]
+            result = session.run(None, {**feeds, **dense})[0]
         return result[:1] if is_alone else result
 
     def _session(self) -> Any:

@@ -6,42 +6,28 @@ weights by whoever wants them. In between, every call is a block of steps that n
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from onnxsgd._runtime import load_runtime
+from onnxsgd.engine.blocks import Block, BlockSession, BoundBlock
 from onnxsgd.engine.buffers import Tensors, dtype_of
-from onnxsgd.engine.cuda import Mode, explained, make_step_session
-from onnxsgd.engine.recordable import is_recordable
-from onnxsgd.engine.sessions import Device, hold, make_session
-from onnxsgd.engine.stacked import can_repeat
-from onnxsgd.engine.unrolled import COUNTER, LOSSES, ROWS, build_block, input_name, output_name
+from onnxsgd.engine.cuda import explained
+from onnxsgd.engine.sessions import Device, hold
+from onnxsgd.engine.unrolled import COUNTER, LOSSES, ROWS, input_name, output_name
 from onnxsgd.engine.update import WEIGHT
 from onnxsgd.exceptions import UnsupportedError
-from onnxsgd.graph.model import to_ir
 
 if TYPE_CHECKING:
     from onnxsgd.engine.batches import Batches, EpochPlan
     from onnxsgd.engine.step import CompiledStep
-    from onnxsgd.losses import Loss
 
-__all__ = ["Block", "ResidentBuffers", "ResidentRunner", "block_sizes", "check_data"]
+__all__ = ["ResidentBuffers", "ResidentRunner", "check_data"]
 
-#: The most steps of a block, of its operators, and the most bytes that it may gather.
-_MOST_STEPS, _MOST_OPERATORS, _MOST_BYTES = 16, 512, 64_000_000
-#: To record a block takes about three runs of it: fewer calls are made without.
-_WORTH_RECORDING = 16
-#: What was recorded is kept until its session goes, so sessions are renewed.
-_MOST_RECORDINGS = 64
 #: Elements of an array, less one, that an operator of the runtime can number on a GPU.
 _LAST_ELEMENT = np.iinfo(np.int32).max
-
-_recordings = count(1)
 
 
 def check_data(batches: Batches, device: Device) -> None:
@@ -69,54 +55,6 @@ def check_data(batches: Batches, device: Device) -> None:
                 f"{array.size:,}: train on a part of the data at a time with partial_fit, or use "
                 "device='cpu'."
             )
-
-
-def block_sizes(step: CompiledStep, batches: Batches) -> tuple[int, ...]:
-    """Return how many steps blocks have, the larger ones first; the last is 1."""
-    if not can_repeat(step):
-        return (1,)
-    n_operators = len(onnx.load_from_string(step.model).graph.node)
-    most = min(_MOST_STEPS, _MOST_OPERATORS // n_operators, _MOST_BYTES // batches.nbytes, batches.n_batches)
-    # a power of two, so that data of other lengths find the same blocks
-    size = 1 << max(0, most.bit_length() - 1)
-    return (size, 1) if size > 1 else (1,)
-
-
-class Block:
-    """Several steps, compiled.
-
-    Parameters
-    ----------
-    step : CompiledStep
-        The step.
-    loss : Loss
-        Its loss.
-    n_steps : int
-        How many.
-    device : Device
-        Where they run.
-    """
-
-    def __init__(self, step: CompiledStep, loss: Loss, n_steps: int, device: Device) -> None:
-        self._model = build_block(step, loss, n_steps)
-        self._is_recordable = is_recordable(to_ir(onnx.load_from_string(step.model)))
-        self._device = device
-        self._lock = threading.Lock()
-        self._n_recordings = 0
-        self._compiled = self._compile()
-
-    def session(self, n_recordings: int) -> tuple[Any, Mode]:
-        """Return a session in which that much may be recorded, and how it runs."""
-        with self._lock:
-            if self._n_recordings + n_recordings > _MOST_RECORDINGS:
-                self._compiled, self._n_recordings = self._compile(), 0
-            self._n_recordings += n_recordings
-            return self._compiled
-
-    def _compile(self) -> tuple[Any, Mode]:
-        if not self._device.is_cuda:
-            return make_session(self._model, 1), "stepwise"
-        return make_step_session(self._model, self._device.index, recordable=self._is_recordable)
 
 
 class ResidentBuffers:
@@ -216,7 +154,8 @@ class ResidentRunner:
         with hold(device), explained(str(device), self._what):
             n_calls = dict(self._calls(batches.n_batches))
             sessions = {
-                size: _Session(blocks[size], device, n_epochs * n_calls.get(size, 0)) for size in self._sizes
+                size: BlockSession(blocks[size], device, n_epochs * n_calls.get(size, 0))
+                for size in self._sizes
             }
             self.buffers = ResidentBuffers(step, sessions[1].session, device)
             self._plan = _Plan(step, sessions[1].session, batches, device)
@@ -238,12 +177,13 @@ class ResidentRunner:
             self._plan.send(plan, scalars, self.buffers.current)
             try:
                 for size, n_calls in self._calls(len(losses)):
-                    for _ in range(n_calls):
-                        self._bound[size, self.buffers.current].run()
+                    for number in range(n_calls):
+                        self._bound[size, self.buffers.current].run(wait=number == n_calls - 1)
                         self.buffers.flip()
                         self.n_done += size
             finally:
-                self._bound[1, 0].wait()
+                for size in self._sizes:
+                    self._bound[size, 0].wait()
                 found = self._plan.losses[self.buffers.current].numpy()
                 losses[: self.n_done] = found[: self.n_done]
 
@@ -253,7 +193,7 @@ class ResidentRunner:
             n_calls, n_batches = divmod(n_batches, size)
             yield size, n_calls
 
-    def _bind(self, session: _Session, current: int) -> _Bound:
+    def _bind(self, session: BlockSession, current: int) -> BoundBlock:
         """Bind one block to read the set `current` and to write the other one."""
         old, plan = self.buffers.sets, self._plan
         inputs = {
@@ -266,7 +206,7 @@ class ResidentRunner:
             output_name(COUNTER): plan.counters[after], output_name(LOSSES): plan.losses[after],
             **{output_name(name): old[after][key] for key, (name, _) in self._step.tensors.items()},
         }  # fmt: skip
-        return _Bound(session, inputs, outputs)
+        return BoundBlock(session, inputs, outputs)
 
 
 class _Plan:
@@ -318,68 +258,6 @@ class _Plan:
             if not (is_there and name == self._name_of_weight):
                 self.sent[name].update_inplace(array)
         self.counters[current].update_inplace(np.zeros(1, np.int64))
-
-
-class _Session:
-    """The session of a block for one fit.
-
-    Parameters
-    ----------
-    block : Block
-        The block.
-    device : Device
-        Where it runs.
-    n_calls : int
-        How often the fit calls it, at most.
-    """
-
-    def __init__(self, block: Block, device: Device, n_calls: int) -> None:
-        records = device.is_cuda and n_calls >= _WORTH_RECORDING
-        self.session, mode = block.session(2 if records else 0)
-        self.is_mixed = mode == "mixed"
-        self._records = records and mode == "recorded"
-
-    def options(self) -> Any:
-        """Return options of runs with one set of buffers, under which no other set may be used.
-
-        What is recorded holds addresses.
-        """
-        options = load_runtime().RunOptions()
-        options.add_run_config_entry("gpu_graph_id", str(next(_recordings) if self._records else -1))
-        # the host goes on at once, and waits at the end of an epoch
-        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        return options
-
-
-class _Bound:
-    """A block with its inputs and outputs."""
-
-    def __init__(self, session: _Session, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-        read = {value.name for value in session.session.get_inputs()}
-        self._session = session
-        self._options = session.options()
-        self._inputs = {name: value for name, value in inputs.items() if name in read}
-        self._outputs = outputs
-        self._binding = self._bind()
-
-    def run(self) -> None:
-        """Make the steps."""
-        if self._session.is_mixed:
-            # what is read on the host is copied there when it is bound
-            self._binding = self._bind()
-        self._session.session.run_with_iobinding(self._binding, self._options)
-
-    def wait(self) -> None:
-        """Wait for all that the device was told to do."""
-        self._binding.synchronize_outputs()
-
-    def _bind(self) -> Any:
-        binding = self._session.session.io_binding()
-        for name, value in self._inputs.items():
-            binding.bind_ortvalue_input(name, value)
-        for name, value in self._outputs.items():
-            binding.bind_ortvalue_output(name, value)
-        return binding
 
 
 def _place(array: np.ndarray, device: Device) -> Any:
