@@ -50,14 +50,17 @@ class _Blocks:
 
 
 def _cut(size: int, out: int, window: Window) -> _Blocks:
-    """Return the blocks of an image `size` wide, whose result is `out` wide."""
+    """Return the blocks of an image `size` wide, whose result is `out` wide.
+
+    A window of the gradient reaches into the next one only: blocks are at least as wide as what overlaps.
+    """
     stride, extent, before = window.strides[1], window.extent[1], window.before[1]
-    count = -(-size // _BLOCK)
+    count = max(1, min(-(-size // _BLOCK), size // max(extent - 1, 1)))
+    if size <= _NARROW or count == 1:
+        return _Blocks(1, size, out, 0, out)
     width = -(-size // (count * stride)) * stride
     first, last = -((extent - 1 - before) // stride), (width - 1 + before) // stride
-    blocks = _Blocks(count, width, width // stride, first, last + 1 - first)
-    whole = size <= _NARROW or blocks.reach > 2 * blocks.step
-    return _Blocks(1, size, out, 0, out) if whole else blocks
+    return _Blocks(count, width, width // stride, first, last + 1 - first)
 
 
 def correlate_channels(image: Tensor, g: Tensor, window: Window, _: int) -> Tensor:

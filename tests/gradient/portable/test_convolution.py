@@ -41,6 +41,8 @@ CHANNELS = [
     ("Conv<group = 1, pads = [4, 4, 4, 4]>", (1, 1, 2, 33), (1, 1, 3, 3)),
     ("Conv<group = 2, strides = [2, 3]>", (1, 2, 3, 36), (2, 1, 2, 1)),
     ("Conv<group = 2, dilations = [1, 13]>", (1, 2, 2, 36), (2, 1, 1, 3)),
+    ("Conv<group = 2, dilations = [1, 12]>", (1, 2, 2, 50), (2, 1, 1, 3)),
+    ("Conv<group = 2, dilations = [1, 11], strides = [1, 3]>", (1, 2, 2, 45), (2, 1, 1, 3)),
     ("Conv<group = 2>", (2, 2, 66, 34), (2, 1, 1, 2)),
     ("Conv<group = 2, strides = [2, 1], pads = [2, 1, 2, 1]>", (2, 2, 7, 6), (2, 1, 5, 3)),
     ("Conv<group = 2, strides = [3, 1], pads = [1, 0, 3, 0]>", (1, 2, 2, 20), (2, 1, 1, 2)),
@@ -210,6 +212,12 @@ def test_large_images_stay_where_they_are(channels, attributes):
     ("x", "w", "y", "attributes"),
     [
         ((8, 32, 112, 112), (32, 1, 5, 5), (8, 32, 108, 108), {"group": 32}),
+        (
+            (8, 8, 4, 512),
+            (8, 1, 3, 3),
+            (8, 8, 4, 512),
+            {"group": 8, "dilations": [1, 18], "pads": [1, 18, 1, 18]},
+        ),
         ((8, 1, 4096), (64, 1, 256), (8, 64, 31), {"strides": [128]}),
     ],
 )
