@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+from onnxsgd.engine.sessions import check_device
+from onnxsgd.exceptions import OnnxSGDError
 from onnxsgd.gradient.orttraining import is_available
 
 
@@ -27,6 +29,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine has no runtime or no device for."""
+    _skip_gpu(items)
+    _skip_native(items)
+
+
+def _skip_gpu(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where none can be used."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    try:
+        check_device("cuda")
+    except OnnxSGDError as error:
+        reason = str(error).partition(". ")[0]
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {reason}"))
+
+
+def _skip_native(items: list[pytest.Item]) -> None:
     """Skip what needs the training edition of onnxruntime where another one is installed."""
     if is_available():
         return

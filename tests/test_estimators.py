@@ -283,7 +283,7 @@ def test_stopping_early_warns_in_the_words_of_scikit_learn(diabetes):
         ({"batch_size": 0}, "batch_size"),
         ({"engine": "tensorflow"}, "engine"),
         ({"device": "tpu"}, "device='tpu'"),
-        ({"device": "cuda"}, "device='cuda'"),
+        ({"device": "cuda:99"}, "device='cuda"),
         ({"head": "mlp"}, "head"),
         ({"head": "linear"}, "head='linear' needs a model"),
         ({"output": "x"}, "output='x' needs a model"),

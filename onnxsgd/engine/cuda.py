@@ -23,7 +23,7 @@ from onnx import TensorProto, helper
 from onnxsgd._runtime import EDITIONS, load_runtime
 from onnxsgd.engine.providers import CPU, CUDA
 from onnxsgd.engine.runtime import runtime_bindings
-from onnxsgd.exceptions import EngineError, MissingRuntimeError
+from onnxsgd.exceptions import EngineError, MissingRuntimeError, OnnxSGDError
 
 __all__ = ["LOCK", "Mode", "check_cuda", "explained", "make_cuda_session", "make_step_session"]
 
@@ -221,6 +221,9 @@ def explained(device: str, what: str) -> Iterator[None]:
     """
     try:
         yield
+    except OnnxSGDError:
+        # explained already
+        raise
     except _runtime_errors() as error:
         text = str(error).strip()
         lowered = text.lower()

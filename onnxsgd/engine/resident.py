@@ -17,7 +17,6 @@ from onnxsgd.engine.buffers import Tensors, dtype_of
 from onnxsgd.engine.cuda import explained
 from onnxsgd.engine.sessions import Device, hold
 from onnxsgd.engine.unrolled import COUNTER, LOSSES, ROWS, input_name, output_name
-from onnxsgd.engine.update import WEIGHT
 from onnxsgd.exceptions import UnsupportedError
 
 if TYPE_CHECKING:
@@ -93,10 +92,6 @@ class ResidentBuffers:
                 array = np.asarray(tensors.get(key, zeros), zeros.dtype)
                 value.update_inplace(np.ascontiguousarray(array.reshape(zeros.shape)))
 
-    def weights(self) -> dict[str, np.ndarray]:
-        """Return the weights as they are now."""
-        return {name: array for (name, kind), array in self.snapshot().items() if kind == WEIGHT}
-
     def snapshot(self) -> Tensors:
         """Return a copy of the weights and of their states."""
         with hold(self._device):
@@ -149,8 +144,10 @@ class ResidentRunner:
         self._sizes = sorted(blocks, reverse=True)
         data = {name: np.ascontiguousarray(array) for name, array in batches.features.items()}
         data[step.target] = np.ascontiguousarray(batches.target)
-        size = sum(array.nbytes for array in data.values())
-        self._what = f"the data of this fit ({size:,} bytes) and what a batch of {batches.batch_size} takes"
+        n_bytes = sum(array.nbytes for array in data.values())
+        self._what = (
+            f"the data of this fit ({n_bytes:,} bytes) and what a batch of {batches.batch_size} takes"
+        )
         with hold(device), explained(str(device), self._what):
             n_calls = dict(self._calls(batches.n_batches))
             sessions = {

@@ -1,0 +1,354 @@
+"""Training on a GPU: the numbers of the CPU, and an error where there is no GPU."""
+
+import pickle
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from warnings import catch_warnings
+
+import numpy as np
+import onnx
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.model_selection import GridSearchCV
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.preprocessing import StandardScaler
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.engine import blocks, cuda, recordable
+from onnxsgd.engine.cache import compiled
+from onnxsgd.engine.providers import CUDA
+from onnxsgd.engine.sessions import check_device
+from onnxsgd.exceptions import ConvergenceError, EngineError, MissingRuntimeError, UnsupportedError
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    X, y = load_diabetes(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), ((y - y.mean()) / y.std()).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return (X / 16).astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def mlp(diabetes):
+    """A network that has learned a little: a graph whose training starts from equal weights everywhere."""
+    import skl2onnx
+
+    with catch_warnings(action="ignore"):
+        fitted = MLPRegressor(hidden_layer_sizes=(32, 16), max_iter=1, random_state=0).fit(*diabetes)
+    return skl2onnx.to_onnx(fitted, diabetes[0][:1], target_opset=18)
+
+
+@pytest.fixture
+def sessions(monkeypatch):
+    """The sessions of training steps that a test makes, with how they run."""
+    made, make = [], blocks.make_step_session
+
+    def remember(*args, **more):
+        made.append(make(*args, **more))
+        return made[-1]
+
+    compiled.clear()
+    monkeypatch.setattr(blocks, "make_step_session", remember)
+    return made
+
+
+def assert_close(found, wanted, rtol=1e-4):
+    for name, array in wanted.get_weights().items():
+        np.testing.assert_allclose(
+            found.get_weights()[name], array, rtol=rtol, atol=rtol * np.abs(array).max(), err_msg=name
+        )
+    np.testing.assert_allclose(found.loss_curve_, wanted.loss_curve_, rtol=rtol)
+    assert found.t_ == wanted.t_
+
+
+def test_it_trains_on_a_gpu_or_not_at_all(diabetes, sessions):
+    """Wherever this runs, what never happens is training on the CPU when a GPU was asked for."""
+    model = OnnxSGDRegressor(device="cuda", max_iter=1, tol=None)
+    with suppress(MissingRuntimeError):
+        check_device("cuda")
+        model.fit(*diabetes)
+        assert sessions
+        assert all(CUDA in session.get_providers() for session, _ in sessions)
+        return
+    with pytest.raises(MissingRuntimeError, match="onnxruntime-gpu"):
+        model.fit(*diabetes)
+    assert not sessions
+    assert not hasattr(model, "coef_")
+
+
+def test_it_says_no_in_a_process_of_its_own_too(diabetes):
+    """The runtime prints what it likes; the error is ours, and the exit is one."""
+    code = (
+        "import numpy as np; from onnxsgd import OnnxSGDRegressor;"
+        "OnnxSGDRegressor(device='cuda:99').fit(np.eye(4), np.arange(4))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 1
+    assert "MissingRuntimeError: device='cuda" in run.stderr
+    assert run.stdout == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"momentum": 0.0},
+        {"momentum": 0.9},
+        {"momentum": 0.9, "nesterov": True},
+        {"optimizer": "adam", "eta0": 1e-3},
+        {"optimizer": "adamw", "eta0": 1e-3},
+        {"average": 10, "penalty": "elasticnet", "alpha": 1e-3},
+        {"penalty": "l1", "alpha": 1e-2},
+        {"penalty": None, "loss": "huber"},
+        {"batch_size": 1, "max_iter": 2},
+        {"batch_size": 5, "learning_rate": "constant", "eta0": 1e-3},
+        {"batch_size": 1000, "max_iter": 30},
+        {"loss": "absolute_error", "learning_rate": "adaptive", "eta0": 1e-3},
+    ],
+    ids=str,
+)
+def test_the_numbers_are_those_of_the_cpu(diabetes, mlp, params, sessions):
+    """Ten epochs: what was recorded in the first ones is replayed in the others."""
+    weight = np.random.RandomState(0).uniform(0.1, 2, len(diabetes[0]))
+    settings = {"max_iter": 10, "tol": None, "random_state": 0, "engine": "portable"} | params
+    trained = {
+        device: OnnxSGDRegressor(mlp, device=device, **settings).fit(*diabetes, sample_weight=weight)
+        for device in ("cpu", "cuda")
+    }
+    assert_close(trained["cuda"], trained["cpu"])
+    assert sessions
+    assert {mode for _, mode in sessions} == {"recorded"}
+
+
+@pytest.mark.gpu
+def test_what_is_replayed_is_what_would_be_run(diabetes, mlp, monkeypatch):
+    """A replay that reads or writes elsewhere than the run it was recorded from would show here."""
+    settings = {"max_iter": 40, "tol": None, "random_state": 0, "optimizer": "adam", "batch_size": 10}
+    replayed = OnnxSGDRegressor(mlp, device="cuda", **settings).fit(*diabetes)
+    monkeypatch.setattr(blocks, "_WORTH_RECORDING", 10**9)
+    run = OnnxSGDRegressor(mlp, device="cuda", **settings).fit(*diabetes)
+    for name, array in run.get_weights().items():
+        np.testing.assert_array_equal(replayed.get_weights()[name], array)
+    assert replayed.loss_curve_ == run.loss_curve_
+
+
+@pytest.mark.gpu
+def test_fits_of_one_structure_share_sessions_and_not_what_was_recorded(diabetes, mlp, sessions):
+    """Each has buffers of its own: what was recorded for the first must not be replayed for the others."""
+    X, y = diabetes
+    settings = {"max_iter": 10, "tol": None, "random_state": 0, "device": "cuda"}
+    first = OnnxSGDRegressor(mlp, **settings).fit(X, y)
+    made = len(sessions)
+    other = OnnxSGDRegressor(mlp, **settings).fit(-X[:400], y[:400])
+    again = OnnxSGDRegressor(mlp, **settings).fit(X, y)
+    assert len(sessions) == made
+    for name, array in first.get_weights().items():
+        np.testing.assert_array_equal(again.get_weights()[name], array)
+        assert not np.array_equal(other.get_weights()[name], array)
+
+
+@pytest.mark.gpu
+def test_sessions_are_renewed_and_train_on(diabetes, monkeypatch):
+    monkeypatch.setattr(blocks, "_MOST_RECORDINGS", 4)
+    models = [OnnxSGDRegressor(max_iter=20, tol=None, random_state=0, device="cuda") for _ in range(8)]
+    for model in models:
+        model.fit(*diabetes)
+        np.testing.assert_array_equal(model.coef_, models[0].coef_)
+
+
+@pytest.mark.gpu
+def test_operators_that_are_not_recorded_run_on_the_gpu(diabetes, mlp, monkeypatch, sessions):
+    monkeypatch.setattr(recordable, "_RECORDABLE", {})
+    settings = {"max_iter": 5, "tol": None, "random_state": 0, "engine": "portable"}
+    found = OnnxSGDRegressor(mlp, device="cuda", **settings).fit(*diabetes)
+    assert {mode for _, mode in sessions} == {"stepwise"}
+    assert_close(found, OnnxSGDRegressor(mlp, **settings).fit(*diabetes))
+
+
+def _with(operator):
+    """Return a network with an operator in its middle."""
+    text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[N, 10] X) => (float[N, 1] Y) {{
+        a = MatMul(X, W) h = {operator} Y = MatMul(h, V) }}"""
+    model = onnx.parser.parse_model(text)
+    rng = np.random.RandomState(0)
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name)
+        for name, shape in (("W", (10, 8)), ("V", (8, 1)))
+    )
+    return model
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:device='cuda.*a part of the training step runs on the CPU")
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "Relu(a)", "Tanh(a)", "Sigmoid(a)", "Elu(a)", "LeakyRelu(a)", "Softplus(a)", "Erf(a)", "Softmax(a)",
+        "Mish(a)", "Celu(a)", "Selu(a)", "HardSwish(a)", "Sinh(a)", "Atan(a)", "Gelu(a)",
+        "LpNormalization(a)", "LogSoftmax(a)",
+    ],
+)  # fmt: skip
+def test_operators_with_and_without_kernels_give_the_numbers_of_the_cpu(diabetes, operator):
+    """Those without are computed on the CPU, with a warning; weights must not go stale on the way."""
+    model = _with(operator)
+    if operator == "Gelu(a)":
+        model.opset_import[0].version = 20
+    settings = {"max_iter": 5, "tol": None, "random_state": 0, "engine": "portable"}
+    found = OnnxSGDRegressor(model, device="cuda", **settings).fit(*diabetes)
+    assert_close(found, OnnxSGDRegressor(model, **settings).fit(*diabetes))
+
+
+@pytest.mark.gpu
+def test_a_convolutional_classifier(digits):
+    X, y = digits[0].reshape(-1, 1, 8, 8), digits[1]
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[N, 1, 8, 8] X) => (float[N, 10] Y) {
+        c = Conv <pads = [1, 1, 1, 1]> (X, K, k) r = Relu(c)
+        p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r) f = Flatten(p) Y = Gemm(f, W, b) }"""
+    model = onnx.parser.parse_model(text)
+    rng = np.random.RandomState(0)
+    shapes = {"K": (8, 1, 3, 3), "k": (8,), "W": (128, 10), "b": (10,)}
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(rng.normal(0, 0.2, shape).astype(np.float32), name)
+        for name, shape in shapes.items()
+    )
+    settings = {
+        "max_iter": 8, "tol": None, "random_state": 0, "eta0": 0.1, "learning_rate": "constant",
+        "engine": "portable",
+    }  # fmt: skip
+    found = OnnxSGDClassifier(model, device="cuda", **settings).fit(X, y)
+    assert_close(found, OnnxSGDClassifier(model, **settings).fit(X, y), rtol=1e-3)
+    assert found.score(X, y) > 0.9
+
+
+@pytest.mark.gpu
+def test_early_stopping_and_a_frozen_part(digits):
+    X, y = digits
+    with catch_warnings(action="ignore"):
+        backbone = MLPClassifier((32,), max_iter=20, random_state=0).fit(X, y)
+    settings = {
+        "head": "linear", "early_stopping": True, "max_iter": 30, "random_state": 0, "eta0": 0.1,
+        "engine": "portable", "tol": None,
+    }  # fmt: skip
+    trained = {
+        device: OnnxSGDClassifier(backbone, device=device, **settings).fit(X, y) for device in ("cpu", "cuda")
+    }
+    assert_close(trained["cuda"], trained["cpu"], rtol=1e-3)
+    np.testing.assert_allclose(
+        trained["cuda"].validation_scores_, trained["cpu"].validation_scores_, atol=0.02
+    )
+
+
+@pytest.mark.gpu
+def test_training_goes_on_in_parts_and_elsewhere(diabetes):
+    """What was begun on a GPU goes on there, and on the CPU of a machine that it was sent to."""
+    X, y = diabetes
+    trained = {}
+    for device in ("cpu", "cuda"):
+        model = OnnxSGDRegressor(optimizer="adam", max_iter=3, tol=None, random_state=0, device=device)
+        model.fit(X, y)
+        for start in range(0, 400, 50):
+            model.partial_fit(X[start : start + 50], y[start : start + 50])
+        model = pickle.loads(pickle.dumps(model)).set_params(device="cpu")
+        trained[device] = model.partial_fit(X, y)
+    assert_close(trained["cuda"], trained["cpu"])
+
+
+@pytest.mark.gpu
+def test_a_grid_search_finds_what_it_finds_on_the_cpu():
+    X, y = load_breast_cancer(return_X_y=True)
+    X = StandardScaler().fit_transform(X).astype(np.float32)
+    model = OnnxSGDClassifier(max_iter=10, tol=None, random_state=0, engine="portable")
+    grid = {"alpha": [1e-4, 1e-2, 1.0], "eta0": [1e-3, 1e-1]}
+    search = {
+        device: GridSearchCV(clone(model).set_params(device=device), grid, cv=3).fit(X, y)
+        for device in ("cpu", "cuda")
+    }
+    for key in ("mean_test_score", "std_test_score"):
+        np.testing.assert_allclose(
+            search["cuda"].cv_results_[key], search["cpu"].cv_results_[key], atol=0.006
+        )
+
+
+@pytest.mark.gpu
+def test_threads_take_turns(diabetes, mlp):
+    """One thread's recording must not be spoiled by another's work, nor their numbers be mixed."""
+    settings = {"max_iter": 20, "tol": None, "device": "cuda"}
+    wanted = [OnnxSGDRegressor(mlp, random_state=seed, **settings).fit(*diabetes) for seed in range(4)]
+    found = [OnnxSGDRegressor(mlp, random_state=seed, **settings) for seed in range(4)]
+    threads = [threading.Thread(target=model.fit, args=diabetes) for model in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for model, same in zip(found, wanted, strict=True):
+        for name, array in same.get_weights().items():
+            np.testing.assert_array_equal(model.get_weights()[name], array)
+
+
+@pytest.mark.gpu
+def test_a_loss_that_is_not_finite(diabetes, mlp):
+    model = OnnxSGDRegressor(mlp, learning_rate="constant", eta0=50.0, max_iter=50, device="cuda")
+    with pytest.raises(ConvergenceError, match="no longer finite at update"):
+        model.fit(*diabetes)
+    assert all(np.isfinite(array).all() for array in model.get_weights().values())
+
+
+@pytest.mark.gpu
+def test_what_a_gpu_does_not_take_is_refused(diabetes):
+    X, y = diabetes
+    with pytest.raises(UnsupportedError, match="sparse"):
+        OnnxSGDRegressor(device="cuda").fit(sparse.csr_matrix(X), y)
+    with pytest.raises(MissingRuntimeError, match="device='cuda:99' cannot be used"):
+        OnnxSGDRegressor(device="cuda:99").fit(X, y)
+
+
+@pytest.mark.gpu
+def test_memory_that_is_missing_is_told_in_bytes(diabetes, monkeypatch):
+    """The data are small; what is asked for beside them is more than any GPU has."""
+    place = "onnxsgd.engine.resident._place"
+    original = cuda.load_runtime().OrtValue.ortvalue_from_shape_and_type
+    monkeypatch.setattr(
+        place, lambda array, device: original([1 << 41], np.float32, device.kind, device.index)
+    )
+    with pytest.raises(EngineError, match=r"cuda:0 does not hold the data of this fit \([\d,]+ bytes\)"):
+        OnnxSGDRegressor(device="cuda").fit(*diabetes)
+
+
+@pytest.mark.gpu
+def test_the_second_gpu(diabetes, mlp):
+    try:
+        check_device("cuda:1")
+    except MissingRuntimeError as error:
+        pytest.skip(f"needs two GPUs: {error}")
+    settings = {"max_iter": 10, "tol": None, "random_state": 0}
+    found = OnnxSGDRegressor(mlp, device="cuda:1", **settings).fit(*diabetes)
+    wanted = OnnxSGDRegressor(mlp, device="cuda:0", **settings).fit(*diabetes)
+    assert_close(found, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_many_epochs_take_no_more_memory_than_a_few(mlp):
+    """Nothing is allocated while it trains."""
+    rng = np.random.RandomState(0)
+    X, y = rng.normal(size=(20_000, 10)).astype(np.float32), rng.normal(size=20_000).astype(np.float32)
+    used = []
+    for max_iter in (5, 5, 100):
+        OnnxSGDRegressor(mlp, max_iter=max_iter, tol=None, device="cuda").fit(X, y)
+        used.append(_memory_in_use())
+    assert used[2] <= used[1] + 2
+
+
+def _memory_in_use():
+    """Return the MiB in use on the first GPU."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
