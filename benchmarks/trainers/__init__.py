@@ -9,7 +9,10 @@ from collections.abc import Callable
 
 from workloads import Layers
 
-__all__ = ["Train"]
+__all__ = ["TimedTrain", "Train"]
 
 #: Train for a number of epochs from the initial weights, shuffled or not, and return the final weights.
 Train = Callable[[int, bool], Layers]
+
+#: The same, which returns the seconds that each epoch took as well.
+TimedTrain = Callable[[int, bool], tuple[Layers, list[float]]]

@@ -98,7 +98,8 @@ class ResidentBuffers:
             return {key: self._read(key, value) for key, value in self.sets[self.current].items()}
 
     def _read(self, key: tuple[str, str], value: Any) -> np.ndarray:
-        array = np.array(value.numpy())
+        # from a GPU it is a copy already
+        array = value.numpy() if self._device.is_cuda else value.numpy().copy()
         return array[0] if key in self._rows else array
 
 

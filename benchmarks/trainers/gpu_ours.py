@@ -1,0 +1,70 @@
+"""The estimator of onnxsgd on a device, timed by a schedule that looks at the clock."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from workloads import Layers, Task
+
+from onnxsgd import OnnxSGDRegressor
+from onnxsgd.engine import blocks
+from onnxsgd.schedules import Constant
+from trainers import TimedTrain
+from trainers.ours import make_graph
+
+__all__ = ["train", "train_without_recording"]
+
+
+@dataclass(frozen=True)
+class _Clock(Constant):
+    """A constant rate that notes when it is asked for: at the beginning of each epoch."""
+
+    times: list[float] = field(default_factory=list, compare=False)
+
+    def rates(self, t: int, eta: float, count: int) -> np.ndarray:
+        """Return the rates of the next epoch."""
+        self.times.append(time.perf_counter())
+        return super().rates(t, eta, count)
+
+
+def train(task: Task, device: str) -> TimedTrain:
+    """Train by ``fit``: shuffling, sending the order, reading losses and weights of each epoch included."""
+    graph = make_graph(task.workload, task.initial)
+
+    def run(n_epochs: int, shuffle: bool) -> tuple[Layers, list[float]]:
+        clock = _Clock(task.rate)
+        # an epoch ends where the next one begins: one more is made when they are timed
+        estimator = OnnxSGDRegressor(
+            graph, penalty=None, learning_rate=clock, batch_size=task.batch_size, tol=None, random_state=0,
+            max_iter=n_epochs + int(shuffle), shuffle=shuffle, device=device,
+        )  # fmt: skip
+        weights = estimator.fit(task.X, task.y).get_weights()
+        layers = [(weights[f"weight{i}"], weights[f"bias{i}"]) for i in range(len(task.initial))]
+        return layers, np.diff(clock.times).tolist()
+
+    return run
+
+
+def train_without_recording(task: Task, device: str) -> TimedTrain:
+    """Train in the same way, but let the host tell the GPU about each operator of each step.
+
+    Raises
+    ------
+    ImportError
+        If `device` is no GPU, where nothing is recorded.
+    """
+    if not device.startswith("cuda"):
+        raise ImportError("on the CPU nothing is recorded")
+    run = train(task, device)
+
+    def run_unrecorded(n_epochs: int, shuffle: bool) -> tuple[Layers, list[float]]:
+        worth, blocks._WORTH_RECORDING = blocks._WORTH_RECORDING, sys.maxsize
+        try:
+            return run(n_epochs, shuffle)
+        finally:
+            blocks._WORTH_RECORDING = worth
+
+    return run_unrecorded
