@@ -19,7 +19,7 @@ from onnxsgd.engine.cache import compiled
 from onnxsgd.engine.epoch import EpochRunner, build_epoch
 from onnxsgd.engine.inference import InferenceGraph
 from onnxsgd.engine.runner import StepRunner, make_buffers
-from onnxsgd.engine.sessions import HOST, Device, make_session, resolve_threads
+from onnxsgd.engine.sessions import HOST, Device, make_session, resolve_threads, shared
 from onnxsgd.engine.stacked import can_repeat, is_standard
 from onnxsgd.engine.step import CompiledStep, StepSpec, build_step
 from onnxsgd.exceptions import UnsupportedError
@@ -124,7 +124,7 @@ class Program:
                 f"{spec.engine!r} makes another one of this graph: use engine='portable', or device='cpu'."
             )
         blocks = {
-            size: compiled.get((*key, size), partial(Block, step, spec.loss, size, self.device))
+            size: shared((*key, size), self.device, partial(Block, step, spec.loss, size, self.device))
             for size in block_sizes(step, batches)
         }
         runner = ResidentRunner(blocks, step, batches, self.device, epochs)

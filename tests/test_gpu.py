@@ -19,9 +19,8 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.engine import blocks, cuda, recordable
-from onnxsgd.engine.cache import compiled
 from onnxsgd.engine.providers import CUDA
-from onnxsgd.engine.sessions import check_device
+from onnxsgd.engine.sessions import check_device, on_gpus
 from onnxsgd.exceptions import ConvergenceError, EngineError, MissingRuntimeError, UnsupportedError
 
 
@@ -56,7 +55,7 @@ def sessions(monkeypatch):
         made.append(make(*args, **more))
         return made[-1]
 
-    compiled.clear()
+    on_gpus.clear()
     monkeypatch.setattr(blocks, "make_step_session", remember)
     return made
 

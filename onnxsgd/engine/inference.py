@@ -11,8 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from scipy import sparse
 
-from onnxsgd.engine.cache import compiled
-from onnxsgd.engine.sessions import HOST, Device, hold, make_session, resolve_threads
+from onnxsgd.engine.sessions import HOST, Device, hold, make_session, resolve_threads, shared
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.model import to_proto
 
@@ -114,8 +113,10 @@ class InferenceGraph:
     def _session(self) -> Any:
         # at each call: in a worker process fewer threads are right
         n_threads = resolve_threads(self._n_threads, self._work)
-        return compiled.get(
-            (self.key, n_threads, self._device), lambda: make_session(self._bytes, n_threads, self._device)
+        return shared(
+            (self.key, n_threads, self._device),
+            self._device,
+            lambda: make_session(self._bytes, n_threads, self._device),
         )
 
 

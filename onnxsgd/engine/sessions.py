@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from onnxsgd._runtime import load_runtime
+from onnxsgd.engine.cache import CompiledCache, compiled
 from onnxsgd.exceptions import ParameterError
 
-__all__ = ["HOST", "Device", "check_device", "hold", "make_session", "resolve_threads"]
+__all__ = ["HOST", "Device", "check_device", "hold", "make_session", "on_gpus", "resolve_threads", "shared"]
+
+T = TypeVar("T")
+
+#: What is compiled for GPUs: fewer things, as each takes some of a GPU's memory.
+on_gpus = CompiledCache(max_size=16)
 
 #: Up to this many multiplications a step, a second thread costs more than it brings.
 _SINGLE_THREAD_WORK = 20_000_000
@@ -88,6 +95,14 @@ def hold(device: Device) -> AbstractContextManager[Any]:
     from onnxsgd.engine.cuda import LOCK
 
     return LOCK
+
+
+def shared(key: Hashable, device: Device, build: Callable[[], T]) -> T:
+    """Return what was compiled for a device under `key`; if there is nothing, store what `build` returns."""
+    cache = on_gpus if device.is_cuda else compiled
+    # what is dropped for it frees memory there
+    with hold(device):
+        return cache.get(key, build)
 
 
 def resolve_threads(n_threads: int | None, work: int) -> int:
