@@ -95,11 +95,10 @@ def install_command(extra: str) -> str:
     Returns
     -------
     str
-        It needs no other edition to be removed: files that are installed last stay.
+        It leaves the edition that comes with the package where it is, as files that are installed last
+        stay, and removes any other.
     """
-    edition = EDITIONS[extra]
-    installed = _find((edition.distribution,))
-    return _repair_command(installed[0]) if installed else edition.install_command()
+    return _use_command(EDITIONS[extra], _find_all())
 
 
 @cache
@@ -116,7 +115,7 @@ def load_runtime() -> ModuleType:
     MissingRuntimeError
         If there is no onnxruntime, or parts of several. The message holds the commands that help.
     """
-    installed = _find([edition.distribution for edition in EDITIONS.values()] + list(_COUSINS))
+    installed = _find_all()
     if len(installed) > 1:
         _check_mixture(installed)
     try:
@@ -129,10 +128,10 @@ def load_runtime() -> ModuleType:
     return runtime
 
 
-def _find(names: Sequence[str]) -> list[metadata.Distribution]:
-    """Return those distributions that are installed."""
+def _find_all() -> list[metadata.Distribution]:
+    """Return those distributions of the family that are installed."""
     found = []
-    for name in names:
+    for name in (*(edition.distribution for edition in EDITIONS.values()), *_COUSINS):
         try:
             found.append(metadata.distribution(name))
         except metadata.PackageNotFoundError:
@@ -144,19 +143,17 @@ def _check_mixture(installed: Sequence[metadata.Distribution]) -> None:
     """Refuse editions that destroyed each other; warn of one that was chosen and does not answer."""
     whole = [distribution for distribution in installed if _is_whole(distribution)]
     if not whole:
-        commands = ", or ".join(_repair_command(distribution) for distribution in installed)
         raise MissingRuntimeError(
             f"{_names(installed)} are installed together and have overwritten each other's files, as all of "
-            f"them own the import package 'onnxruntime'. Lay the one you want on top: {commands}."
+            f"them own the import package 'onnxruntime'. Keep one: {_use_commands(installed, installed)}."
         )
     default = EDITIONS[default_edition()].distribution
     lost = [other for other in installed if other not in whole and _name(other) != default]
     if lost:
-        commands = ", or ".join(_repair_command(distribution) for distribution in lost)
         warnings.warn(
             f"{_names(lost)} cannot answer: {_names(whole)} was installed over it, as both own the import "
-            f"package 'onnxruntime'. Lay it on top: {commands}; or uninstall it, and then: "
-            f"{_repair_command(whole[0])}.",
+            f"package 'onnxruntime'. To use it: {_use_commands(lost, installed)}. To do without it: "
+            f"{_use_commands(whole, installed)}.",
             stacklevel=3,
         )
 
@@ -177,7 +174,7 @@ def _is_whole(distribution: metadata.Distribution) -> bool:
 
 def _explain_failure(installed: Sequence[metadata.Distribution], reason: str) -> str:
     if installed:
-        commands = ", or ".join(_repair_command(distribution) for distribution in installed)
+        commands = _use_commands(installed, installed)
         return f"{_names(installed)} is installed and cannot be used ({reason}); repair it: {commands}."
     commands = ", or ".join(EDITIONS[extra].install_command() for extra in _offered())
     python = ".".join(map(str, sys.version_info[:2]))
@@ -193,8 +190,21 @@ def _offered() -> list[str]:
     return [extra for extra, edition in EDITIONS.items() if edition.is_offered(*here)]
 
 
-def _repair_command(distribution: metadata.Distribution) -> str:
-    return f"pip install --force-reinstall --no-deps {_name(distribution)}=={distribution.version}"
+def _use_commands(chosen: Sequence[metadata.Distribution], installed: Sequence[metadata.Distribution]) -> str:
+    editions = [Edition(_name(found), f"{_name(found)}=={found.version}") for found in chosen]
+    return ", or ".join(_use_command(edition, installed) for edition in editions)
+
+
+def _use_command(edition: Edition, installed: Sequence[metadata.Distribution]) -> str:
+    """Return the command after which an edition answers, and no other is chosen."""
+    versions = {_name(found): found.version for found in installed}
+    kept = {edition.distribution, EDITIONS[default_edition()].distribution}
+    others = [name for name in versions if name not in kept]
+    remove = f"pip uninstall -y {' '.join(others)} && " if others else ""
+    if edition.distribution not in versions:
+        return remove + edition.install_command()
+    version = versions[edition.distribution]
+    return f"{remove}pip install --force-reinstall --no-deps {edition.distribution}=={version}"
 
 
 def _name(distribution: metadata.Distribution) -> str:

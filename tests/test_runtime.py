@@ -115,9 +115,11 @@ def test_a_chosen_edition_under_the_default_one_is_told(site):
     assert told.startswith(
         "onnxruntime-gpu 1.31.1 cannot answer: onnxruntime-training-cpu 1.19.2 was installed over it"
     )
-    assert "pip install --force-reinstall --no-deps onnxruntime-gpu==1.31.1;" in told
-    assert "pip install --force-reinstall --no-deps onnxruntime-training-cpu==1.19.2." in told
-    assert install_command("gpu") == "pip install --force-reinstall --no-deps onnxruntime-gpu==1.31.1"
+    assert "To use it: pip install --force-reinstall --no-deps onnxruntime-gpu==1.31.1. To do" in told
+    assert (
+        "without it: pip uninstall -y onnxruntime-gpu && "
+        "pip install --force-reinstall --no-deps onnxruntime-training-cpu==1.19.2." in told
+    )
     load_runtime()  # once is enough
 
 
@@ -134,8 +136,26 @@ def test_a_mixture_that_serves_nobody_is_an_error(site, how):
         load_runtime()
     told = str(caught.value)
     assert "onnxruntime-training-cpu 1.19.2 and onnxruntime 1.31.1 are installed together" in told
-    assert "pip install --force-reinstall --no-deps onnxruntime-training-cpu==1.19.2" in told
-    assert "pip install --force-reinstall --no-deps onnxruntime==1.31.1" in told
+    assert (
+        "Keep one: pip uninstall -y onnxruntime && "
+        "pip install --force-reinstall --no-deps onnxruntime-training-cpu==1.19.2, or "
+        "pip install --force-reinstall --no-deps onnxruntime==1.31.1." in told
+    )
+
+
+def test_the_command_for_an_edition_depends_on_what_is_there(site):
+    assert install_command("gpu") == 'pip install "onnxruntime-gpu[cuda,cudnn]"'
+    site.install("onnxruntime-training-cpu", "1.19.2", TRAINING)
+    assert install_command("cpu") == "pip install onnxruntime"
+    site.install("onnxruntime", "1.31.1", PLAIN)
+    again = "pip install --force-reinstall --no-deps"
+    assert install_command("cpu") == f"{again} onnxruntime==1.31.1"
+    assert install_command("training") == (
+        f"pip uninstall -y onnxruntime && {again} onnxruntime-training-cpu==1.19.2"
+    )
+    assert install_command("gpu") == (
+        'pip uninstall -y onnxruntime && pip install "onnxruntime-gpu[cuda,cudnn]"'
+    )
 
 
 def test_identical_files_are_no_conflict(site):
@@ -187,12 +207,11 @@ def test_a_build_without_metadata_is_accepted(site):
 
 
 def test_the_search_is_cheap():
-    names = [edition.distribution for edition in EDITIONS.values()]
-    _runtime._find(names)
+    _runtime._find_all()
     times = []
     for _ in range(5):
         start = time.perf_counter()
-        assert len(_runtime._find(names)) >= 1
+        assert len(_runtime._find_all()) >= 1
         times.append(time.perf_counter() - start)
     assert min(times) < 0.005
 
