@@ -15,7 +15,6 @@ from onnxsgd.engine.recordable import is_recordable
 from onnxsgd.engine.sessions import Device, make_session
 from onnxsgd.engine.stacked import can_repeat
 from onnxsgd.engine.unrolled import build_block
-from onnxsgd.graph.model import to_ir
 
 if TYPE_CHECKING:
     from onnxsgd.engine.batches import Batches
@@ -62,7 +61,7 @@ class Block:
 
     def __init__(self, step: CompiledStep, loss: Loss, n_steps: int, device: Device) -> None:
         self._model = build_block(step, loss, n_steps)
-        self._is_recordable = is_recordable(to_ir(onnx.load_from_string(step.model)))
+        self._is_recordable = is_recordable(step.model)
         self._device = device
         self._lock = threading.Lock()
         self._n_recordings = 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import onnx
 import onnx_ir as ir
 
 __all__ = ["is_recordable"]
@@ -19,11 +20,12 @@ __all__ = ["is_recordable"]
 _MOST_TENSORS = 32
 
 
-def is_recordable(model: ir.Model) -> bool:
-    """Tell whether all operators of a graph may be recorded; it must have static shapes."""
+def is_recordable(model: bytes) -> bool:
+    """Tell whether all operators of a graph of static shapes may be recorded."""
+    inferred = onnx.shape_inference.infer_shapes(onnx.load_from_string(model), data_prop=True)
     return all(
         node.domain == "" and node.op_type in _RECORDABLE and _RECORDABLE[node.op_type](node)
-        for node in model.graph
+        for node in ir.from_proto(inferred).graph
     )
 
 
@@ -67,8 +69,8 @@ _RECORDABLE: Mapping[str, Callable[[ir.Node], bool]] = {
             "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
             "ReduceSum", "ReduceSumSquare", "Softmax",
             # movement
-            "Expand", "Flatten", "Gather", "GatherElements", "Pad", "Reshape", "ScatterElements", "Slice",
-            "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
+            "Constant", "Expand", "Flatten", "Gather", "GatherElements", "Pad", "Reshape",
+            "ScatterElements", "Slice", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
             # products and neighbourhoods
             "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "GlobalAveragePool",
             "GlobalMaxPool", "InstanceNormalization", "MaxPool",
