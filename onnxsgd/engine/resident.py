@@ -157,7 +157,12 @@ class ResidentRunner:
             }
             self.buffers = ResidentBuffers(step, sessions[1].session, device)
             self._plan = _Plan(step, sessions[1].session, batches, device)
-            self._data = {input_name(name): _place(array, device) for name, array in data.items()}
+            read = {value.name for value in sessions[1].session.get_inputs()}
+            self._data = {
+                input_name(name): _place(array, device)
+                for name, array in data.items()
+                if input_name(name) in read
+            }
             self._bound = {
                 (size, current): self._bind(session, current)
                 for size, session in sessions.items()
