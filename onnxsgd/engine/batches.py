@@ -22,8 +22,8 @@ class EpochPlan:
     rows : ndarray of shape [n_batches, batch_size]
         Indices of samples. The last batch is filled up with repeated rows, whose weight is zero.
     sample_weight : ndarray of shape [n_batches, batch_size, 1]
-        Normalised weights, of the type of the target: of sum 1 in each batch; with ``batch_size=1`` the weights as they are, there
-        being nothing to take the mean of.
+        Normalised weights, of the type of the target: of sum 1 in each batch; with ``batch_size=1`` the
+        weights as they are, there being nothing to take the mean of.
     factors : ndarray of shape [n_batches]
         What these weights are multiplied by to be those of the gradient: 1, or minus the learning rate.
     totals : ndarray of shape [n_batches]
