@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxsgd._runtime import EDITIONS, load_runtime
+from onnxsgd._runtime import EDITIONS, install_command, load_runtime
 from onnxsgd.engine.providers import CPU, CUDA
 from onnxsgd.engine.runtime import runtime_bindings
 from onnxsgd.exceptions import EngineError, MissingRuntimeError, OnnxSGDError
@@ -47,19 +47,18 @@ def check_cuda(index: int) -> None:
         With the reason that the runtime gives, and what to install.
     """
     runtime = load_runtime()
-    command = EDITIONS["gpu"].install_command()
     if CUDA not in runtime.get_available_providers():
         raise MissingRuntimeError(
             f"device='cuda' needs an edition of onnxruntime for GPUs; what is installed, version "
-            f"{runtime.__version__}, computes on the CPU alone. Install the other: {command}. Or use "
-            "device='cpu'."
+            f"{runtime.__version__}, computes on the CPU alone. Install the other: {install_command('gpu')}. "
+            "Or use device='cpu'."
         )
     reason = _reason_against(index, os.getpid())
     if reason is not None:
         raise MissingRuntimeError(
             f"device='cuda:{index}' cannot be used: onnxruntime {runtime.__version__} did not start on it "
             f"({reason}). It needs an NVIDIA GPU of that number with its driver, and the libraries of CUDA "
-            f"and cuDNN, which come with: {command}. Or use device='cpu'."
+            f"and cuDNN, which come with: {EDITIONS['gpu'].install_command()}. Or use device='cpu'."
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from onnxsgd._runtime import load_runtime
 from onnxsgd.engine.forward_backward_function import OrtGradientForwardBackwardFunction
 from onnxsgd.engine.function_class import make_function_class
 from onnxsgd.engine.options import copy_options, read_options
@@ -254,8 +255,7 @@ def _check_config(config: Any, engine: str) -> str:
 
 def _rebuild(kind: type[OrtGradientForwardBackward], arguments: dict[str, Any]) -> OrtGradientForwardBackward:
     """Make an object from what :meth:`OrtGradientForwardBackward.__reduce__` kept."""
-    import onnxruntime
-
+    onnxruntime = load_runtime()
     arguments = dict(arguments)
     arguments["onnx_model"] = onnx.load_from_string(arguments["onnx_model"])
     arguments["sess_options"] = copy_options(onnxruntime.SessionOptions, arguments["sess_options"])

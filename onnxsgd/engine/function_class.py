@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx
 
+from onnxsgd._runtime import load_runtime
 from onnxsgd.engine.devices import make_device
 from onnxsgd.engine.executors import AgentExecutor, Executor, SessionsExecutor, VectorSession
 from onnxsgd.engine.forward_backward_function import OrtGradientForwardBackwardFunction
@@ -103,8 +104,7 @@ def make_function_class(
 
 def _make_session(model: onnx.ModelProto, options: Any, placement: Placement) -> Any:
     """Return a session; refuse one that fell back to another provider."""
-    import onnxruntime
-
+    onnxruntime = load_runtime()
     if options is None:
         options = onnxruntime.SessionOptions()
         # Errors only: the optimiser warns about each constant it cannot fold.
