@@ -59,12 +59,16 @@ class ModelOptions:
     engine: str
 
     @property
-    def key(self) -> tuple[Hashable, ...]:
-        """What the options are known by, where `trainable` is no function."""
+    def key(self) -> tuple[Hashable, ...] | None:
+        """What the options are known by; None: not at all, as `trainable` is a function, say."""
         trainable: Any = self.trainable
-        if isinstance(trainable, Sequence) and not isinstance(trainable, str):
-            trainable = tuple(trainable)
-        return (self.task, self.output, self.head, trainable, self.engine)
+        if trainable is not None and not isinstance(trainable, str):
+            names = None if callable(trainable) else list(trainable)
+            if names is None or not all(isinstance(name, str) for name in names):
+                return None
+            trainable = tuple(names)
+        # True is equal to 1
+        return (self.task, type(self.output), self.output, self.head, trainable, self.engine)
 
 
 @dataclass(frozen=True)
@@ -254,7 +258,7 @@ def make_learner(
         return _make_learner(scored, None, data, n_outputs, options)
     inputs = source.model.graph.inputs
     new_layer = (n_outputs, *data.row_shapes(inputs).items()) if options.head is not None else None
-    is_known = source.digest is not None and not callable(options.trainable)
+    is_known = source.digest is not None and options.key is not None
     key = (source.digest, options.key, new_layer) if is_known else None
     return _remember(key, lambda: _graph_learner(source.model, data, n_outputs, options))
 
@@ -298,7 +302,7 @@ def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOption
             raise ParameterError(f"{name}={getattr(options, name)!r} needs a model; model is None.")
     if n_features is None:
         raise ParameterError("model=None makes a linear model, which takes one numeric array or frame as X.")
-    is_known = n_features * n_outputs * 4 <= _REMEMBERED_BYTES and not callable(options.trainable)
+    is_known = n_features * n_outputs * 4 <= _REMEMBERED_BYTES and options.key is not None
     key = (n_features, n_outputs, options.key) if is_known else None
 
     def make() -> Learner:

@@ -56,11 +56,12 @@ def test_a_graph_that_was_changed_is_another():
     [
         {"trainable": ["b"]},
         {"trainable": lambda name: name == "a"},
+        {"trainable": np.array(["b"])},
         {"output": "h"},
         {"head": "linear"},
         {"engine": "portable"},
     ],
-    ids=["list", "function", "output", "head", "engine"],
+    ids=["list", "function", "array", "output", "head", "engine"],
 )
 def test_other_options_make_another_learner(options):
     y = np.hstack([_Y, _Y]) if "output" in options else _Y

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
-from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
 
 __all__ = ["add_products", "fuse", "ones", "widen_scalars"]
 
@@ -76,6 +76,8 @@ def _steep_mask(graph: ir.Graph, node: ir.Node) -> None:
         return
     if (
         x is None
+        or x.shape is None
+        or x.shape != node.outputs[0].shape
         or x.dtype != node.outputs[0].dtype
         or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
     ):
@@ -92,7 +94,9 @@ def _sum_as_product(graph: ir.Graph, node: ir.Node) -> None:
     if node.op_type != "ReduceSum" or len(node.inputs) < 2:
         return
     x, axes = node.inputs[0], _constant(node.inputs[1])
-    if x is None or x.shape is None or x.dtype is None or axes is None or axes.tolist() not in ([0], [-2]):
+    if x is None or x.shape is None or axes is None or axes.tolist() not in ([0], [-2]):
+        return
+    if x.dtype is None or x.dtype not in REAL_TYPES:
         return
     if len(x.shape) != 2 or not x.shape.is_static():
         return
@@ -133,7 +137,9 @@ def _weighted_sum(graph: ir.Graph, node: ir.Node) -> None:
     if node.op_type != "ReduceSum" or len(node.inputs) > 1 or node.attributes.get_int("keepdims", 1) != 1:
         return
     product = _maker(node, 0, ("Mul",))
-    if product is None or any(not _is_column(value) for value in (*product.inputs, *product.outputs)):
+    if product is None or _has_integers(product):
+        return
+    if any(not _is_column(value) for value in (*product.inputs, *product.outputs)):
         return
     a, b = product.inputs
     if (
@@ -195,7 +201,8 @@ def _reshaped(graph: ir.Graph, value: ir.Value) -> ir.Value:
             return node.outputs[0]
     node = ir.node("Reshape", [value, _initializer(graph, "shape", np.array([1, 1], np.int64))])
     output = node.outputs[0]
-    output.name, output.type, output.shape = f"{value.name}_table", value.type, ir.Shape([1, 1])
+    output.name = unique_name(f"{value.name}_table", graph_names(graph))
+    output.type, output.shape = value.type, ir.Shape([1, 1])
     graph.insert_before(graph[0], node)
     return output
 
@@ -216,12 +223,17 @@ def _is_table(value: ir.Value | None) -> bool:
 
 def _is_plain_product(node: ir.Node) -> bool:
     """Tell whether a node multiplies two tables and adds nothing."""
-    if not all(_is_table(value) for value in node.inputs[:2]):
+    if not all(_is_table(value) for value in node.inputs[:2]) or _has_integers(node):
         return False
     if node.op_type == "MatMul":
         return True
     added = len(node.inputs) > 2 and node.inputs[2] is not None
     return node.op_type == "Gemm" and not (added and node.attributes.get_float("beta", 1.0) != 0.0)
+
+
+def _has_integers(node: ir.Node) -> bool:
+    """Tell whether a tensor that a node reads or makes is known to be of integers."""
+    return any(value and value.dtype not in (None, *REAL_TYPES) for value in (*node.inputs, *node.outputs))
 
 
 def _maker(node: ir.Node, index: int, op_types: tuple[str, ...]) -> ir.Node | None:

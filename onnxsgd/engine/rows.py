@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
 from onnxsgd.engine.fuse import add_products, ones
+from onnxsgd.graph.model import graph_names, unique_name
 
 __all__ = ["keep_as_rows"]
 
@@ -17,19 +18,19 @@ _ELEMENTWISE = frozenset({
 })  # fmt: skip
 
 
-def keep_as_rows(graph: ir.Graph, groups: Iterable[Sequence[ir.Value]]) -> list[ir.Value]:
+def keep_as_rows(graph: ir.Graph, groups: Iterable[Mapping[ir.Value, ir.Value]]) -> list[ir.Value]:
     """Declare vectors as tables of one row, so that one product can compute a sum over rows and add it.
 
-    Case: a vector and its states, if all that is computed from them is computed element by element, or by
-    adding to a table. They get the shape [1, n], and so do the gradients that are added to them:
-    ``Add(v, MatMul(ones, x))`` becomes ``Gemm(ones, x, v)``.
+    Case: a vector and its states, if all that is computed from them, up to their next values and no other's,
+    is computed element by element, or by adding to a table. They get the shape [1, n], and so do the
+    gradients that are added to them: ``Add(v, MatMul(ones, x))`` becomes ``Gemm(ones, x, v)``.
 
     Parameters
     ----------
     graph : ir.Graph
         The step, changed in place.
-    groups : iterable of sequence of ir.Value
-        Inputs: each weight with its states.
+    groups : iterable of mapping
+        Each weight with its states: inputs of the graph, and the outputs that are their next values.
 
     Returns
     -------
@@ -38,31 +39,34 @@ def keep_as_rows(graph: ir.Graph, groups: Iterable[Sequence[ir.Value]]) -> list[
     """
     rows: list[ir.Value] = []
     for group in groups:
-        are_vectors = all(value.shape is not None and len(value.shape) == 1 for value in group)
-        if are_vectors and (vectors := _computed_from(group)) is not None:
+        if (vectors := _computed_from(group)) is not None:
             _make_rows(graph, vectors)
             rows.extend(group)
     add_products(graph)
     return rows
 
 
-def _computed_from(group: Sequence[ir.Value]) -> list[ir.Value] | None:
-    """Return `group` and the vectors that are computed from it; None if not all is element by element."""
+def _computed_from(group: Mapping[ir.Value, ir.Value]) -> list[ir.Value] | None:
+    """Return a group and the vectors that are computed from it; None if it cannot be rows."""
     vectors = list(group)
+    shape = vectors[0].shape
+    if shape is None or len(shape) != 1:
+        return None
     # grows meanwhile
     for vector in vectors:
+        if vector.shape != shape:
+            return None
         for node, index in vector.uses():
             if node.op_type == "Gemm" and index == 2:
                 continue
-            if node.op_type not in _ELEMENTWISE:
-                return None
             shapes = [value.shape for value in node.inputs if value is not None]
-            if None in shapes:
+            if node.op_type not in _ELEMENTWISE or None in shapes:
                 return None
             is_vector = all(len(shape) < 2 for shape in shapes if shape is not None)
             if is_vector and node.outputs[0] not in vectors:
                 vectors.append(node.outputs[0])
-    return vectors
+    made = {vector for vector in vectors if vector.is_graph_output()}
+    return vectors if made == set(group.values()) else None
 
 
 def _make_rows(graph: ir.Graph, vectors: Sequence[ir.Value]) -> None:
@@ -100,6 +104,7 @@ def _as_row(graph: ir.Graph, product: ir.Node, row: Sequence[int]) -> ir.Value:
     assert weights.dtype is not None
     node = ir.node("MatMul", [ones(graph, (1, *weights.shape.numpy()), weights.dtype), table])
     (total,), (vector,) = node.outputs, product.outputs
-    total.name, total.type, total.shape = f"{vector.name}_row", vector.type, ir.Shape(row)
+    total.name = unique_name(f"{vector.name}_row", graph_names(graph))
+    total.type, total.shape = vector.type, ir.Shape(row)
     graph.insert_after(product, node)
     return total

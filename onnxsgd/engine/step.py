@@ -286,12 +286,14 @@ def _keep_as_rows(
     model: ir.Model, spec: StepSpec, tensors: Mapping[tuple[str, str], tuple[str, str]]
 ) -> frozenset[tuple[str, str]]:
     """Let intercepts and their states be rows where they can; return which are."""
-    inputs = {value.name: value for value in model.graph.inputs}
-    keys = {(name, kind): inputs[old] for (name, kind), (old, _) in tensors.items()}
-    groups = [[value for (name, _), value in keys.items() if name == weight] for weight in spec.weights]
-    rows = keep_as_rows(model.graph, groups)
+    values = {value.name: value for value in (*model.graph.inputs, *model.graph.outputs)}
+    groups = [
+        {values[old]: values[new] for (name, _), (old, new) in tensors.items() if name == weight}
+        for weight in spec.weights
+    ]
+    rows = {value.name for value in keep_as_rows(model.graph, groups)}
     RemoveUnusedNodesPass()(model)
-    return frozenset(key for key, value in keys.items() if value in rows)
+    return frozenset(key for key, (old, _) in tensors.items() if old in rows)
 
 
 def _take_place_of(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:

@@ -18,20 +18,25 @@ _MAX_SIZE = 4096
 #: What is drawn anew at each run, whatever it is made of.
 _RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomUniform"})
 
+#: Operators that look at shapes only.
+_OF_SHAPES = frozenset({"Shape", "Size"})
+
 
 def fold_integers(model: ir.Model) -> None:
     """Replace what no data can change, and is not real, by its value; done in place.
 
     Precondition: constants are initializers, types and shapes are inferred as far as they can be. A node of
     the main graph whose inputs are constants, and whose outputs are a few integers or truth values, becomes
-    initializers under the names of its outputs. Real numbers are left alone: what is computed of a weight has
-    to follow it.
+    initializers under the names of its outputs. Real numbers are left alone, and so is what is compared or
+    rounded of them: what is computed of a weight has to follow it. Of their shapes it does not.
     """
     graph = model.graph
     constants = {value for value in graph.initializers.values() if not value.is_graph_input()}
+    real = {value for value in constants if value.dtype in REAL_TYPES}
     nodes = []
     for node in graph:
-        if _is_foldable(node) and all(value is None or value in constants for value in node.inputs):
+        known = constants if node.op_type in _OF_SHAPES else constants - real
+        if _is_foldable(node) and all(value is None or value in known for value in node.inputs):
             nodes.append(node)
             constants.update(node.outputs)
     if not nodes:

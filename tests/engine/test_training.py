@@ -328,12 +328,12 @@ def test_numbers_beside_a_column_get_its_rank(operator):
     kind = "bool" if operator == "Greater" else "float"
     source = f"""
     <ir_version: 9, opset_import: ["" : 18]>
-    g (float[80,1] x, float[80] v, float s) => ({kind}[80,1] a, {kind}[80,1] b, {kind}[80] c, {kind}[80,1] d)
+    g (float[80,1] x, float[80] v, float s) => ({kind}[80,1] a, {kind}[80,1] b, {kind}[80] c, {kind}[80,1] s_table)
     <float half = {{0.5}}> {{
         a = {operator}(x, half)
         b = {operator}(half, x)
         c = {operator}(v, half)
-        d = {operator}(x, s)
+        s_table = {operator}(x, s)
     }}"""
     model = to_ir(onnx.shape_inference.infer_shapes(parser.parse_model(source)))
     x = np.linspace(0, 1, 80, dtype=np.float32)
@@ -344,8 +344,8 @@ def test_numbers_beside_a_column_get_its_rank(operator):
     for wanted, found in zip(before, after, strict=True):
         np.testing.assert_array_equal(found, wanted)
     nodes = {node.outputs[0].name: node for node in model.graph}
-    ranks = {name: [len(value.shape) for value in nodes[name].inputs] for name in "abcd"}
-    assert ranks == {"a": [2, 2], "b": [2, 2], "c": [1, 0], "d": [2, 2]}
+    ranks = {name: [len(value.shape) for value in nodes[name].inputs] for name in ("a", "b", "c", "s_table")}
+    assert ranks == {"a": [2, 2], "b": [2, 2], "c": [1, 0], "s_table": [2, 2]}
 
 
 def test_intercepts_are_rows_inside_only(model, weights, data):
@@ -378,6 +378,89 @@ def test_vectors_that_need_their_shape_stay_vectors(weights, line):
     proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
     step = build_step(to_ir(onnx.shape_inference.infer_shapes(proto)), make_spec())
     assert step.rows == {("b2", WEIGHT)}
+
+
+_MEETINGS = {
+    "one number and a vector": "<float[1] s = {2}, BIAS> { u = Mul(s, b) h = MatMul(X, W) Y = Add(h, u) }",
+    "two vectors": "<float[4] s = {2, 1, 1, 1}, BIAS> { u = Mul(s, b) h = MatMul(X, W) Y = Add(h, u) }",
+    "and a shape": "<float[4] s = {2, 1, 1, 1}, BIAS> "
+    "{ p = Softmax(s) u = Mul(s, b) h = MatMul(X, W) k = Add(h, u) Y = Mul(k, p) }",
+}
+
+
+@pytest.mark.parametrize("text", _MEETINGS.values(), ids=_MEETINGS)
+def test_trained_vectors_that_meet_are_trained_all_the_same(text):
+    """Each update is that of the gradient, in the loop and in single steps."""
+    bias = "float[4] b = {1, 2, 3, 4}, float[3, 4] W = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}"
+    source = '<ir_version: 9, opset_import: ["" : 18]> g (float[N,3] X) => (float[N,4] Y) '
+    proto = parser.parse_model(source + text.replace("BIAS", bias))
+    graph = to_ir(onnx.shape_inference.infer_shapes(proto))
+    names = ("s", "b")
+    spec = make_spec(
+        weights=names, penalised=frozenset(), loss=SquaredError(), l2=False, n_outputs=4, batch_size=64
+    )
+    rng = np.random.RandomState(0)
+    X, y = rng.normal(size=(64, 3)).astype(np.float32), rng.normal(size=(64, 4)).astype(np.float32)
+    batches = Batches({"X": X}, y, np.ones(64), 64, True)
+    start = {name: np.array(graph.graph.initializers[name].const_value.numpy()) for name in names}
+    _, buffers, one, loop = runners(graph, spec, start, batches)
+    plan = batches.plan(np.arange(64)).descending(np.array([1e-3]))
+    table = numbers(spec, 1, 1e-3, 0.0)[0]
+
+    def objective(weights):
+        inputs = {
+            "X": X.astype(np.float64),
+            **{name: array.astype(np.float64) for name, array in weights.items()},
+        }
+        return 0.5 * ((_evaluate64(proto, inputs) - y) ** 2).sum() / 64
+
+    expected = {name: array.astype(np.float64) for name, array in start.items()}
+    for name, array in start.items():
+        for i in range(len(array)):
+            up, down = ({k: v.astype(np.float64) for k, v in start.items()} for _ in range(2))
+            up[name][i] += 1e-6
+            down[name][i] -= 1e-6
+            expected[name][i] -= 1e-3 * (objective(up) - objective(down)) / 2e-6
+    for runner in (one, loop):
+        buffers.load({(name, WEIGHT): array for name, array in start.items()})
+        runner.run(plan, table, np.zeros(1))
+        for name, array in buffers.weights().items():
+            np.testing.assert_allclose(array, expected[name], rtol=1e-5)
+
+
+def _evaluate64(proto, inputs):
+    """Evaluate a graph in float64, the initializers that are among the inputs replaced."""
+    double = onnx.ModelProto()
+    double.CopyFrom(proto)
+    for tensor in double.graph.initializer:
+        array = inputs.pop(tensor.name, onnx.numpy_helper.to_array(tensor).astype(np.float64))
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    return onnx.reference.ReferenceEvaluator(double).run(None, inputs)[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "c = Greater(x, wide)\n k = Cast<to=1>(c)\n y = Mul(k, x)",
+        "c = Greater(x, zero)\n k = Cast<to=7>(c)\n q = MatMul(k, m)\n r = Add(q, k)\n y = Cast<to=1>(r)",
+        "c = Greater(x, zero)\n k = Cast<to=7>(c)\n q = ReduceSum<keepdims=1>(k, axis)\n y = Cast<to=1>(q)",
+    ],
+    ids=["a wider zero", "product of integers", "sum of integers"],
+)
+def test_what_only_looks_alike_is_not_fused(text):
+    source = (
+        '<ir_version: 9, opset_import: ["" : 18]> g (float[3,3] x) => (float[A,B] y) '
+        "<float zero = {0}, float[1,1,1] wide = {0}, int64[3,3] m = {1,0,0,0,1,0,0,0,1}, int64[1] axis = {0}>"
+        " {" + text + "}"
+    )
+    if "wide)" in text:
+        source = source.replace("float[A,B] y", "float[A,B,C] y")
+    model = to_ir(onnx.shape_inference.infer_shapes(parser.parse_model(source)))
+    x = np.random.RandomState(0).normal(size=(3, 3)).astype(np.float32)
+    (before,) = evaluate(model, x=x)
+    fuse(model)
+    np.testing.assert_array_equal(evaluate(model, x=x)[0], before)
+    assert not {"Gemm", "HardSigmoid"}.intersection(node.op_type for node in model.graph)
 
 
 def test_the_loop_computes_losses_once_for_all_batches(model):

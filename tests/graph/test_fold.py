@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from onnxsgd import onnx_derivative
+from onnxsgd import OnnxSGDRegressor, onnx_derivative
 from onnxsgd.graph.lower import lower_for_training
 from onnxsgd.graph.model import to_ir, to_proto
 
@@ -92,3 +92,19 @@ def test_folding_twice_changes_nothing():
     assert [node.op_type for node in again.graph] == [node.op_type for node in lowered.graph]
     assert set(again.graph.initializers) == set(lowered.graph.initializers)
     assert isinstance(again, ir.Model)
+
+
+def test_what_is_compared_or_rounded_of_a_weight_follows_it():
+    """A mask of a weight that is written down would stay that of its first values."""
+    model, lowered = _lower(
+        """<ir_version: 9, opset_import: ["" : 18]>
+        agraph (float[N, 2] x) => (float[N, 2] y) <float[2] b = {1, 1}, float zero = {0}>
+        { positive = Greater (b, zero) kept = Where (positive, b, zero) y = Add (x, kept) }"""
+    )
+    assert "Greater" in [node.op_type for node in lowered.graph]
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32([-1, 1]), "b"))
+    x = np.zeros((1, 2), np.float32)
+    learner = OnnxSGDRegressor(model, trainable=["b"], max_iter=1, tol=None, eta0=1e-9)
+    learner.fit(x, np.zeros((1, 2)))
+    learner.set_weights({"b": np.float32([3, -2])})
+    np.testing.assert_array_equal(learner.predict(x), [[3, 0]])
