@@ -59,7 +59,7 @@ class ModelOptions:
     engine: str
 
     @property
-    def key(self) -> tuple[Hashable, ...] | None:
+    def key(self) -> Hashable | None:
         """What the options are known by; None: not at all, as `trainable` is a function, say."""
         trainable: Any = self.trainable
         if trainable is not None and not isinstance(trainable, str):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from onnxsgd._identity import known_by
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ class Optimizer(ABC):
     def structure(self) -> tuple[Any, ...]:
         """What the formula depends on: steps of equal structure are compiled once.
 
-        By default that is the optimizer itself. An optimizer whose numbers enter as scalars alone may leave
-        them out, so that a search over them compiles nothing anew.
+        By default that is its class with all attributes. An optimizer whose numbers enter as scalars alone
+        may leave them out, so that a search over them compiles nothing anew.
         """
-        return (type(self), self)
+        return (known_by(self),)
 
     @property
     def takes_scaled_gradient(self) -> bool:

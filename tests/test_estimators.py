@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers, schedules
 from onnxsgd.engine.cache import compiled
-from onnxsgd.exceptions import ConvergenceError, NotTrainableError, OnnxSGDError
+from onnxsgd.exceptions import ConvergenceError, NotTrainableError, OnnxSGDError, ParameterError
 
 
 @pytest.fixture(scope="module")
@@ -612,3 +612,71 @@ def test_weights_of_classes_must_weigh_something(cancer):
     for class_weight in ({0: 0, 1: 0}, {0: -1, 1: 1}):
         with pytest.raises(ValueError, match="class_weight"):
             small(OnnxSGDClassifier, class_weight=class_weight).fit(*cancer)
+
+
+# Losses of one's own.
+
+
+class Scaled(losses.Loss):
+    """A loss whose number may be changed, and that has no hash of its own."""
+
+    __hash__ = None
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __eq__(self, other):
+        return self.scale == other.scale
+
+    def value(self, op, y_true, raw_prediction):
+        residual = op.Sub(raw_prediction, y_true)
+        return op.Mul(op.Mul(residual, residual), self.scale)
+
+    def gradient(self, op, y_true, raw_prediction):
+        return None
+
+
+class ScaledByHand(Scaled):
+    def gradient(self, op, y_true, raw_prediction):
+        return op.Mul(op.Sub(raw_prediction, y_true), 2 * self.scale)
+
+
+def test_a_loss_that_was_changed_is_another():
+    X, y = load_diabetes(return_X_y=True)
+    loss = Scaled(0.5)
+    options = {"max_iter": 3, "tol": None, "random_state": 0, "eta0": 0.001}
+    for scale in (0.5, 0.25):
+        loss.scale = scale
+        found = OnnxSGDRegressor(loss=loss, **options).fit(X, y).coef_
+        np.testing.assert_allclose(
+            found, OnnxSGDRegressor(loss=ScaledByHand(scale), **options).fit(X, y).coef_, rtol=1e-4
+        )
+        plain = OnnxSGDRegressor(**options | {"eta0": 0.002 * scale}, alpha=1e-12).fit(X, y).coef_
+        np.testing.assert_allclose(found, plain, rtol=1e-2)
+
+
+class OneForAll(Scaled):
+    """The mean over the batch, where a value for each sample is asked for."""
+
+    def value(self, op, y_true, raw_prediction):
+        return op.ReduceMean(super().value(op, y_true, raw_prediction), keepdims=1)
+
+
+class Flat(Scaled):
+    """A vector, which the column of weights would make a table of."""
+
+    def value(self, op, y_true, raw_prediction):
+        return op.Reshape(super().value(op, y_true, raw_prediction), [-1])
+
+
+class FlatGradient(ScaledByHand):
+    def gradient(self, op, y_true, raw_prediction):
+        return op.Reshape(super().gradient(op, y_true, raw_prediction), [-1])
+
+
+@pytest.mark.parametrize("kind", [OneForAll, Flat, FlatGradient])
+def test_a_formula_of_another_shape_is_refused(kind):
+    X, y = load_diabetes(return_X_y=True)
+    what = "gradient" if kind is FlatGradient else "value"
+    with pytest.raises(ParameterError, match=rf"The {what} of the loss .* has shape .*must be \[32,\s*1\]"):
+        OnnxSGDRegressor(loss=kind(1.0), batch_size=32).fit(X, y)

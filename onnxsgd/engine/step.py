@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from onnxsgd._identity import known_by
 from onnxsgd.engine.fuse import fuse
 from onnxsgd.engine.rows import keep_as_rows
 from onnxsgd.engine.update import AVERAGE_RATE, L1_TOTAL, WEIGHT, build_update, state_names
@@ -18,7 +19,7 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import find_value, graph_names, to_proto, unique_name
 from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.losses import Loss
-from onnxsgd.objective.attach import weighted_loss
+from onnxsgd.objective.scores import check_shape, weighted_loss
 
 if TYPE_CHECKING:
     from onnxsgd.optimizers import Optimizer
@@ -68,9 +69,9 @@ class StepSpec:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What identifies the compiled step: as the specification, less the optimizer's numbers."""
+        """What identifies the compiled step: the specification as it is now, less the optimizer's numbers."""
         return (
-            self.weights, self.penalised, self.loss, self.optimizer.structure, self.l1, self.l2,
+            self.weights, self.penalised, known_by(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes,
         )  # fmt: skip
 
@@ -139,9 +140,7 @@ def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> Co
     """
     fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
     features = tuple(str(value.name) for value in fixed.graph.inputs)
-    closed_form = type(spec.loss).gradient is not Loss.gradient
-    differentiate = _with_closed_form if closed_form else _with_differentiated_loss
-    both = differentiate(fixed, spec)
+    both = _with_closed_form(fixed, spec) or _with_differentiated_loss(fixed, spec)
     tensors = _add_updates(both, spec)
     graph = both.model.graph
     graph.sort()
@@ -185,8 +184,10 @@ class _BothPasses:
     gradients: Mapping[str, ir.Value]
 
 
-def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses:
-    """Differentiate `model`, and put the loss and its own gradient between the two passes."""
+def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses | None:
+    """Differentiate `model`, and put the loss and its own gradient between the two passes, if it has one."""
+    if type(spec.loss).gradient is Loss.gradient:
+        return None
     both = forward_backward_model(model, spec.weights, engine=spec.engine)
     graph = both.graph
     raw, *gradients = graph.outputs
@@ -196,7 +197,11 @@ def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses:
         table = _as_table(op, raw, spec)
         loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
         loss.name = "loss"
-        slope = op.Mul(spec.loss.gradient(op, data.target, table), data.gradient_weight)
+        own = spec.loss.gradient(op, data.target, table)
+        if own is None:
+            return None
+        check_shape(spec.loss, "gradient", own, table)
+        slope = op.Mul(own, data.gradient_weight)
         if table is not raw:
             slope = op.Reshape(slope, [spec.batch_size])
     _take_place_of(graph, seed, slope)

@@ -19,7 +19,7 @@ from onnxsgd.losses import (
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["SCORES", "ProbabilityLogLoss", "ResidualSquare", "make_score", "weighted_loss"]
+__all__ = ["SCORES", "ProbabilityLogLoss", "ResidualSquare", "check_shape", "make_score", "weighted_loss"]
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,47 @@ def weighted_loss(
         [n_samples, n_samples]. None weighs every sample 1.
     """
     value = loss.value(op, y_true, raw_prediction)
+    check_shape(loss, "value", value, raw_prediction)
     if weight is not None:
         value = op.Mul(value, weight)
     return op.ReduceSum(value, keepdims=1)
+
+
+def check_shape(loss: Loss, what: str, value: ir.Value, raw_prediction: ir.Value) -> None:
+    """Refuse a formula of another shape than that of the raw predictions, as far as shapes are known.
+
+    A vector of n losses would be multiplied by n weights in a column to a table of n by n.
+
+    Parameters
+    ----------
+    loss : Loss
+        The loss.
+    what : {"value", "gradient"}
+        Its formula. A value may have one column for all outputs together.
+    value, raw_prediction : ir.Value
+        What the formula makes, and of what.
+
+    Raises
+    ------
+    ParameterError
+        If the shape is known, and is another.
+    """
+    found, wanted = value.shape, raw_prediction.shape
+    if found is None or wanted is None:
+        return
+    accepted = f"{wanted} or [{wanted[0]}, 1]" if what == "value" else f"{wanted}"
+    columns = {1, wanted[1]} if what == "value" else {wanted[1]}
+    is_accepted = len(found) == 2 and _may_equal(found[0], {wanted[0]}) and _may_equal(found[1], columns)
+    if not is_accepted:
+        raise ParameterError(
+            f"The {what} of the loss {loss!r} has shape {found}: for raw predictions of shape {wanted} it "
+            f"must be {accepted}."
+        )
+
+
+def _may_equal(size: int | ir.SymbolicDim, sizes: set[int | ir.SymbolicDim]) -> bool:
+    """Tell whether a size is, or may be, one of several."""
+    return size in sizes or not isinstance(size, int) or not all(isinstance(other, int) for other in sizes)
 
 
 def _refuse_unknown(options: Mapping[str, Any], legal: list[str], owner: str) -> None:

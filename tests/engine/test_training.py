@@ -328,7 +328,8 @@ def test_numbers_beside_a_column_get_its_rank(operator):
     kind = "bool" if operator == "Greater" else "float"
     source = f"""
     <ir_version: 9, opset_import: ["" : 18]>
-    g (float[80,1] x, float[80] v, float s) => ({kind}[80,1] a, {kind}[80,1] b, {kind}[80] c, {kind}[80,1] s_table)
+    g (float[80,1] x, float[80] v, float s) =>
+    ({kind}[80,1] a, {kind}[80,1] b, {kind}[80] c, {kind}[80,1] s_table)
     <float half = {{0.5}}> {{
         a = {operator}(x, half)
         b = {operator}(half, x)
