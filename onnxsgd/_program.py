@@ -98,14 +98,18 @@ class Program:
             step = build_step(self.split.tail, spec)
             return make_session(step.model, n_threads), step
 
-        session, step = compiled.get(key, build)
+        session, step = compiled.get(key, build, self.tail.nbytes)
         buffers = make_buffers(session, step)
         buffers.load(tensors)
         one = StepRunner(session, step, buffers, batches)
         is_long = epochs * batches.n_batches >= _MANY_STEPS
         if batches.is_sparse or not is_long or not can_repeat(step):
             return Runners(buffers, one)
-        loop = compiled.get((*key, "epoch"), lambda: make_session(build_epoch(step, spec.loss), n_threads))
+
+        def build_loop() -> Any:
+            return make_session(build_epoch(step, spec.loss), n_threads)
+
+        loop = compiled.get((*key, "epoch"), build_loop, self.tail.nbytes)
         return Runners(buffers, one, EpochRunner(loop, step, buffers, batches))
 
     def _resident_runners(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 from collections import OrderedDict
@@ -14,6 +15,10 @@ __all__ = ["CompiledCache", "compiled"]
 T = TypeVar("T")
 
 
+#: What is kept in any case: the sessions of one fit.
+_FEW = 6
+
+
 class CompiledCache:
     """A thread-safe table of the most recently used compiled objects.
 
@@ -23,6 +28,9 @@ class CompiledCache:
     ----------
     max_size : int
         How many objects are kept.
+    max_bytes : int or None
+        How many bytes of graphs they may be made of together. The last few are kept however large they are:
+        a fit needs several at a time.
 
     Attributes
     ----------
@@ -30,13 +38,13 @@ class CompiledCache:
         How many objects were built, that is, how often something was not in the table.
     """
 
-    def __init__(self, max_size: int) -> None:
-        self._max_size = max_size
+    def __init__(self, max_size: int, max_bytes: int | None = None) -> None:
+        self._max_size, self._max_bytes = max_size, math.inf if max_bytes is None else max_bytes
         self._lock = threading.RLock()
         self._reset()
 
-    def get(self, key: Hashable, build: Callable[[], T]) -> T:
-        """Return the object stored under `key`; if there is none, store what `build` returns."""
+    def get(self, key: Hashable, build: Callable[[], T], nbytes: int = 0) -> T:
+        """Return the object stored under `key`; if there is none, store what `build` makes of `nbytes`."""
         if self._process != os.getpid():
             # The lock may have been held by a thread that does not exist on this side of the fork. Nor do
             # the threads of sessions: to destroy one, which waits for them, would end the interpreter.
@@ -45,23 +53,29 @@ class CompiledCache:
             self._reset()
         with self._lock:
             if key not in self._entries:
-                self._entries[key] = build()
+                self._entries[key] = build(), nbytes
                 self.n_built += 1
-                while len(self._entries) > self._max_size:
-                    self._entries.popitem(last=False)
+                self._drop_oldest()
             self._entries.move_to_end(key)
-            return self._entries[key]
+            made: T = self._entries[key][0]
+            return made
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._reset()
 
+    def _drop_oldest(self) -> None:
+        total = sum(nbytes for _, nbytes in self._entries.values())
+        while len(self._entries) > self._max_size or (total > self._max_bytes and len(self._entries) > _FEW):
+            _, (_, nbytes) = self._entries.popitem(last=False)
+            total -= nbytes
+
     def _reset(self) -> None:
-        self._entries: OrderedDict[Hashable, Any] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._process = os.getpid()
         self.n_built = 0
 
 
 #: The sessions of this process: training steps and inference graphs.
-compiled = CompiledCache(max_size=128)
+compiled = CompiledCache(max_size=128, max_bytes=64_000_000)

@@ -72,6 +72,7 @@ class InferenceGraph:
         shapes = [value.shape for value in cut.graph.inputs]
         self._takes_any_number = all(shape and not isinstance(shape[0], int) for shape in shapes)
         self._bytes = to_proto(weights_as_inputs(cut, self.weights)).SerializeToString()
+        self.nbytes = len(self._bytes)
         self.key = hashlib.sha256(self._bytes).hexdigest()
 
     def run(self, features: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -117,6 +118,7 @@ class InferenceGraph:
             (self.key, n_threads, self._device),
             self._device,
             lambda: make_session(self._bytes, n_threads, self._device),
+            self.nbytes,
         )
 
 

@@ -97,12 +97,12 @@ def hold(device: Device) -> AbstractContextManager[Any]:
     return LOCK
 
 
-def shared(key: Hashable, device: Device, build: Callable[[], T]) -> T:
-    """Return what was compiled for a device under `key`; if there is nothing, store what `build` returns."""
+def shared(key: Hashable, device: Device, build: Callable[[], T], nbytes: int = 0) -> T:
+    """Return what was compiled for a device; see :meth:`onnxsgd.engine.cache.CompiledCache.get`."""
     cache = on_gpus if device.is_cuda else compiled
     # what is dropped for it frees memory there
     with hold(device):
-        return cache.get(key, build)
+        return cache.get(key, build, nbytes)
 
 
 def resolve_threads(n_threads: int | None, work: int) -> int:

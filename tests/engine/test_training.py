@@ -282,6 +282,19 @@ def test_a_cache_builds_once_and_forgets_the_oldest():
     assert cache.get("c", lambda: "C again") == "C again"
 
 
+def test_a_cache_forgets_large_things_earlier():
+    cache = CompiledCache(max_size=100, max_bytes=1000)
+    for number in range(20):
+        cache.get(number, lambda number=number: number, 100)
+    assert cache.get(10, lambda: "anew", 100) == 10
+    assert cache.get(9, lambda: "anew", 100) == "anew"
+    # one that is larger than all that is allowed leaves room for the last few
+    cache.get("large", lambda: "large", 10_000)
+    assert cache.get("large", lambda: "anew", 10_000) == "large"
+    assert cache.get(19, lambda: "anew", 100) == 19
+    assert cache.get(12, lambda: "anew", 100) == "anew"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_sessions_with_threads_are_left_alone_in_a_child_process():
     """To destroy them where their threads are not ended the interpreter."""
