@@ -41,6 +41,8 @@ def train_eager(task: Task) -> Train:
 def train_compiled(task: Task) -> Train:
     """Train with one compiled function for each update."""
     torch.set_num_threads(task.n_threads)
+    # the functions of earlier tasks count towards the limit of recompilations
+    torch._dynamo.reset()
     X, y = torch.from_numpy(task.X), _target(task)
     model = _module(task)
     start = {name: value.detach() for name, value in model.named_parameters()}
