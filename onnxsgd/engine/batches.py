@@ -105,7 +105,7 @@ class Batches:
     def plan(self, order: np.ndarray) -> EpochPlan:
         """Return the batches of an epoch that takes the samples in the given order, each of them once."""
         n_missing = self.n_batches * self.batch_size - len(order)
-        rows = np.concatenate([order, np.repeat(order[-1:], n_missing)])
+        rows = np.concatenate([order, np.repeat(order[-1:], n_missing)]) if n_missing else order
         weight, totals = self._even_weights or self._weights(self.sample_weight[rows])
         factors = np.ones(self.n_batches)
         return EpochPlan(rows.reshape(self.n_batches, self.batch_size), weight, factors, totals)
@@ -129,6 +129,8 @@ class Batches:
 
     def fill(self, rows: np.ndarray, features: Mapping[str, np.ndarray], target: np.ndarray) -> None:
         """Copy the given samples into buffers, for a batch or for several: `rows` has their shape."""
+        # once, not for each array
+        rows = np.asarray(rows, np.intp)
         for name, buffer in features.items():
             _take(self.features[name], rows, buffer)
         _take(self.target, rows, target)
