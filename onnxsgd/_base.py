@@ -18,11 +18,12 @@ from onnxsgd._callbacks import CallbackSupportMixin, FitCallbacks, with_callback
 from onnxsgd._fit import FitState, Observer, Recipe, adapt_state, fresh_generator, train
 from onnxsgd._inner import fitted, inner_routing
 from onnxsgd._inputs import check_X, n_rows
-from onnxsgd._learner import Learner, ModelOptions, TrainingData, make_learner, read_source
+from onnxsgd._learner import Learner, ModelOptions, TrainingData, make_learner
 from onnxsgd._parameters import CONSTRAINTS
 from onnxsgd._probe import check_inputs, count_scores
 from onnxsgd._progress import Progress
 from onnxsgd._samples import Samples
+from onnxsgd._sources import read_source
 from onnxsgd._targets import check_sample_weight
 from onnxsgd._trained import TrainedModel
 from onnxsgd.engine.sessions import HOST, check_device

@@ -1,35 +1,28 @@
-"""From what the user calls a model to a graph that can learn."""
+"""A graph that can learn, made from a fitted estimator, a graph, or nothing."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from sklearn.base import BaseEstimator
 
 from onnxsgd._inputs import Features, fills_gaps, read_features
-from onnxsgd.engine.cache import CompiledCache
-from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd._sources import REMEMBERED_BYTES, GraphSource, remember
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.linear import add_linear_layer, linear_graph, linear_parameters
 
 if TYPE_CHECKING:
     from onnxsgd.graph.head import ScoredGraph
 
-__all__ = ["GraphSource", "Learner", "ModelOptions", "TrainingData", "make_learner", "read_source"]
+__all__ = ["Learner", "ModelOptions", "TrainingData", "make_learner"]
 
 T = TypeVar("T")
-
-#: Graphs of up to so many bytes are remembered, so that a grid search prepares its model once.
-_REMEMBERED_BYTES = 4_000_000
-_remembered = CompiledCache(max_size=16)
 
 Trainable = Sequence[str] | Callable[[str], bool] | None
 
@@ -176,61 +169,6 @@ class Learner:
         return replace(self, classes=classes)
 
 
-@dataclass(frozen=True)
-class GraphSource:
-    """A graph of the user's, ready to be differentiated.
-
-    Attributes
-    ----------
-    model : ir.Model
-        The graph; not to be changed, as equal graphs share it.
-    digest : str or None
-        What the graph is known by; None: it is too large to be remembered.
-    """
-
-    model: ir.Model
-    digest: str | None
-
-
-def read_source(model: Any) -> BaseEstimator | GraphSource | None:
-    """Return `model` as one of three: an estimator, a graph, or None for a linear model.
-
-    Raises
-    ------
-    ParameterTypeError
-        If it is none of the types that are accepted.
-    GraphError
-        If it is no valid ONNX.
-    """
-    if model is None or hasattr(model, "fit"):
-        return model
-    if isinstance(model, str | os.PathLike):
-        from onnxsgd.graph.load import load_model
-
-        # weights may lie beside the file
-        model = load_model(model)
-    if isinstance(model, onnx.ModelProto):
-        is_small = model.ByteSize() <= _REMEMBERED_BYTES
-        content = model.SerializeToString(deterministic=True) if is_small else None
-    elif isinstance(model, bytes):
-        content = model if len(model) <= _REMEMBERED_BYTES else None
-    else:
-        raise ParameterTypeError(
-            f"model={model!r} is not accepted: it must be None, a scikit-learn estimator, an "
-            "onnx.ModelProto, bytes, or the path of an ONNX file."
-        )
-    digest = None if content is None else hashlib.sha256(content).hexdigest()
-    return GraphSource(_remember(digest, lambda: _lowered(model)), digest)
-
-
-def _lowered(model: onnx.ModelProto | bytes) -> ir.Model:
-    from onnxsgd.graph.load import load_model
-    from onnxsgd.graph.lower import lower_for_training
-    from onnxsgd.graph.model import to_ir
-
-    return lower_for_training(to_ir(load_model(model)))
-
-
 def make_learner(
     source: BaseEstimator | GraphSource | None, data: TrainingData, n_outputs: int, options: ModelOptions
 ) -> Learner:
@@ -260,12 +198,7 @@ def make_learner(
     new_layer = (n_outputs, *data.row_shapes(inputs).items()) if options.head is not None else None
     is_known = source.digest is not None and options.key is not None
     key = (source.digest, options.key, new_layer) if is_known else None
-    return _remember(key, lambda: _graph_learner(source.model, data, n_outputs, options))
-
-
-def _remember(key: Hashable | None, make: Callable[[], T]) -> T:
-    """Return what `make` makes; if there is a key, at the first call with it only."""
-    return make() if key is None else _remembered.get(key, make)
+    return remember(key, lambda: _graph_learner(source.model, data, n_outputs, options))
 
 
 def _graph_learner(model: ir.Model, data: TrainingData, n_outputs: int, options: ModelOptions) -> Learner:
@@ -302,7 +235,7 @@ def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOption
             raise ParameterError(f"{name}={getattr(options, name)!r} needs a model; model is None.")
     if n_features is None:
         raise ParameterError("model=None makes a linear model, which takes one numeric array or frame as X.")
-    is_known = n_features * n_outputs * 4 <= _REMEMBERED_BYTES and options.key is not None
+    is_known = n_features * n_outputs * 4 <= REMEMBERED_BYTES and options.key is not None
     key = (n_features, n_outputs, options.key) if is_known else None
 
     def make() -> Learner:
@@ -313,7 +246,7 @@ def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOption
             intercepts=frozenset({intercept}), linear=(coef, intercept),
         )  # fmt: skip
 
-    return _remember(key, make)
+    return remember(key, make)
 
 
 def _transfer_learner(

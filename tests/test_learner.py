@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, _learner
-from onnxsgd._learner import read_source
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, _learner, _sources
+from onnxsgd._sources import read_source
 
 _MODEL = onnx.parser.parse_model(
     """<ir_version: 8, opset_import: ["" : 18]> agraph (float[N, 3] x) => (float[N, 2] y)
@@ -25,7 +25,7 @@ def _regressor(model=_MODEL, **options):
 
 def test_a_second_fit_prepares_nothing(monkeypatch):
     first = _regressor().fit(_X, _Y)
-    monkeypatch.setattr(_learner, "_lowered", None)
+    monkeypatch.setattr(_sources, "_lowered", None)
     monkeypatch.setattr(_learner, "_graph_learner", None)
     for model in (_MODEL, copy.deepcopy(_MODEL), _MODEL.SerializeToString(deterministic=True)):
         second = _regressor(model, alpha=0.1).fit(_X, _Y)
@@ -89,7 +89,7 @@ def test_labels_are_no_part_of_what_is_shared():
 
 def test_large_graphs_are_not_remembered(monkeypatch):
     assert read_source(_MODEL).digest is not None
-    monkeypatch.setattr(_learner, "_REMEMBERED_BYTES", 10)
+    monkeypatch.setattr(_sources, "REMEMBERED_BYTES", 10)
     for model in (_MODEL, _MODEL.SerializeToString()):
         assert read_source(model).digest is None
     _regressor().fit(_X, _Y)
