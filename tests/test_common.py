@@ -113,11 +113,12 @@ def expected_failures(estimator):
 @parametrize_with_checks(list(CONFIGURATIONS.values()), expected_failed_checks=expected_failures)
 def test_scikit_learn_checks(estimator, check, monkeypatch):
     if getattr(check, "func", check).__name__ in FLOAT32_CHECKS:
-        compare = partial(estimator_checks.assert_allclose_dense_sparse, rtol=1e-5, atol=1e-5)
+        compare = partial(estimator_checks.assert_allclose_dense_sparse, rtol=1e-5)
         monkeypatch.setattr(
             estimator_checks,
             "assert_allclose_dense_sparse",
-            lambda x, y, err_msg="": compare(x, y, err_msg=err_msg),
+            # a score near 0 is a difference of terms as large as the largest score
+            lambda x, y, err_msg="": compare(x, y, atol=1e-6 * max(1, abs(y).max()), err_msg=err_msg),
         )
         # Where rounding decides in which epoch the loss falls by less than tol, one training is longer.
         estimator = clone(estimator).set_params(tol=None, max_iter=100)

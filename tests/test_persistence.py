@@ -17,7 +17,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, _fit, schedules
 from onnxsgd._persistence import FORMAT, pack
 
 DATA = Path(__file__).with_name("data")
@@ -174,7 +174,7 @@ def test_what_was_saved_does_not_change_with_the_estimator(diabetes):
 
 
 @pytest.mark.parametrize("name", ["regressor", "classifier"])
-def test_old_files_stay_readable(name):
+def test_old_files_stay_readable(name, monkeypatch):
     """Never make these files again: they are what the first release wrote."""
     path = DATA / f"{name}_format_1.pkl"
     recorded = dict(line.split()[::-1] for line in (DATA / "SHA256SUMS").read_text().splitlines())
@@ -188,9 +188,10 @@ def test_old_files_stay_readable(name):
     np.testing.assert_allclose(model.loss_curve_, expected["loss_curve"], rtol=1e-6)
     assert model.t_ == expected["t"]
     labels = y / 100 if name == "regressor" else np.where(y == 1, "benign", "malignant")
+    # in the order of that release: how samples are drawn from a generator is no part of the format
+    monkeypatch.setattr(_fit, "_shuffled", lambda n, random_state: random_state.permutation(n))
     model.partial_fit(X, labels)
-    # roughly: the order in which samples are drawn is no part of the format
-    np.testing.assert_allclose(getattr(model, method)(X[:50]), expected["after"], rtol=0.05, atol=0.01)
+    np.testing.assert_allclose(getattr(model, method)(X[:50]), expected["after"], rtol=1e-3, atol=1e-4)
 
 
 def test_every_format_has_a_file():
