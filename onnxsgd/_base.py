@@ -26,7 +26,7 @@ from onnxsgd._samples import Samples
 from onnxsgd._sources import read_source
 from onnxsgd._targets import check_sample_weight
 from onnxsgd._trained import TrainedModel
-from onnxsgd.engine.sessions import HOST, check_device
+from onnxsgd.engine.sessions import check_device
 from onnxsgd.engine.update import WEIGHT
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import Loss
@@ -269,13 +269,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
     def _engine_in_use(self) -> str:
         from onnxsgd.gradient.engines import resolve_engine
 
-        learner, engine = self._learner, self.engine
-        if engine == "auto" and self.device != HOST.kind:
-            # the operators of the training runtime have no kernels on current GPUs
-            engine = "portable"
-        return learner.once(
-            ("engine", engine), lambda: resolve_engine(engine, learner.score_model, learner.weights)
-        )
+        return resolve_engine(self.engine)
 
     def _fresh_state(self, weights: dict[str, np.ndarray]) -> FitState:
         schedule = self._make_recipe(frozenset()).schedule

@@ -124,8 +124,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         "linear" puts a new linear layer on top of that tensor, starting at zero, and trains only that
         unless `trainable` says otherwise: transfer learning.
     engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
-        What differentiates the graph. "auto": onnxruntime-training where it is installed and able,
-        otherwise, and on a GPU, the portable engine.
+        The engine that differentiates the graph. "auto" is the portable one, which runs on every
+        onnxruntime.
     device : str, default="cpu"
         Where training runs: "cpu", "cuda" for the first GPU, "cuda:1" for the second. A GPU takes
         onnxruntime-gpu, and data that are dense and fit into its memory: they, the weights and the state of

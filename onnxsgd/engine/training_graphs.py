@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from onnxsgd.engine.tensors import TensorSpec, specs_of
 from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
-from onnxsgd.gradient.engines import ENGINES, resolve_engine
+from onnxsgd.gradient import orttraining
+from onnxsgd.gradient.engines import ENGINES, NATIVE, PORTABLE, resolve_engine
 from onnxsgd.gradient.forward_backward import Prepared, assemble, prepare
 from onnxsgd.gradient.halves import split
 from onnxsgd.gradient.native import differentiate_with_native
@@ -25,9 +26,6 @@ __all__ = ["TrainingGraphs", "build_training_graphs"]
 #: The newest IR version that the training edition of the runtime reads. What later ones added is not in
 #: graphs of the opsets it reads.
 _NEWEST_IR_VERSION = 10
-
-#: The engine whose gradient graphs only its own agent runs.
-_NATIVE = "onnxruntime-training"
 
 
 @dataclass(frozen=True)
@@ -103,11 +101,11 @@ def build_training_graphs(
     _keep_outputs(lowered.graph, outputs)
     sources = _select(original, lowered, weights, inputs)
     prepared = prepare(lowered, sources.weights, sources.inputs)
-    engine = resolve_engine(engine, prepared.model, (), prepared.sources)
+    engine = _choose_engine(engine, prepared)
     whole, native = _differentiate(prepared, engine, memory_efficient)
     ends = _arrange(whole.graph, len(prepared.outputs), len(sources.weights))
     _compute_outputs(prepared.model.graph, prepared.model.graph.outputs)
-    forward, backward = (None, None) if engine == _NATIVE else _split(whole, ends)
+    forward, backward = (None, None) if engine == NATIVE else _split(whole, ends)
     gradient_specs = specs_of(list(ends.seeds.values()))
     yield_seeds(whole.graph, ends.outputs, ends.seeds)
     n_inputs = len(whole.graph.inputs) - len(sources.weights)
@@ -142,12 +140,25 @@ def _select(
     return sources
 
 
+def _choose_engine(engine: str, prepared: Prepared) -> str:
+    """Return the engine to use; "auto" is the training agent where that is installed and can do it."""
+    if engine != "auto":
+        return resolve_engine(engine)
+    if not orttraining.is_available():
+        return PORTABLE
+    try:
+        orttraining.check_differentiable(prepared.model, (), prepared.sources)
+    except NotTrainableError:
+        return PORTABLE
+    return NATIVE
+
+
 def _differentiate(
     prepared: Prepared, engine: str, memory_efficient: bool
 ) -> tuple[ir.Model, NativeGradient | None]:
     """Return forward and backward pass, and what the gradient builder of onnxruntime-training returned."""
     arguments = prepared.model, prepared.targets, prepared.sources
-    if engine == _NATIVE:
+    if engine == NATIVE:
         result, native = differentiate_with_native(*arguments, memory_efficient)
         return assemble(prepared, result), native
     return assemble(prepared, ENGINES[engine].differentiate(*arguments)), None

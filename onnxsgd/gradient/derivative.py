@@ -29,6 +29,7 @@ def onnx_derivative(
     label: str | Sequence[str] | None = None,
     path_name: str | os.PathLike[str] | None = None,
     verbose: int = 0,
+    engine: str = "auto",
 ) -> onnx.ModelProto:
     """Return the gradient of a graph as a graph.
 
@@ -59,6 +60,9 @@ def onnx_derivative(
         Where the result is saved as well.
     verbose : int, default=0
         Above 0, a line that tells what the result is made of is printed.
+    engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
+        The engine that differentiates; "auto" is the portable one, whose result holds standard operators
+        only.
 
     Returns
     -------
@@ -73,6 +77,8 @@ def onnx_derivative(
         If a name is unknown, repeated or not that of real numbers, or options do not go together.
     ParameterTypeError
         If an argument is of another type.
+    MissingRuntimeError
+        If onnxruntime-training is named and not installed.
     NotTrainableError
         If an operator between what is differentiated for and the outputs has no gradient.
 
@@ -100,7 +106,7 @@ def onnx_derivative(
     sources = select_sources(model, lowered, weights, inputs, labels, mixed=options == DerivativeOptions.Loss)
     returned = options not in (DerivativeOptions.Zero, DerivativeOptions.KeepYieldOp)
     hidden = {} if returned else _hide_outputs(lowered.graph, sources)
-    both = forward_backward_model(lowered, sources.weights, sources.inputs, engine="auto")
+    both = forward_backward_model(lowered, sources.weights, sources.inputs, engine)
     _arrange(both.graph, len(lowered.graph.outputs), sources, options)
     for value in both.graph.inputs:
         value.name = hidden.get(str(value.name), value.name)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxsgd.exceptions import NotTrainableError, ParameterError
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.gradient import native, orttraining
 
-__all__ = ["ENGINES", "Engine", "differentiable", "resolve_engine"]
+__all__ = ["ENGINES", "NATIVE", "PORTABLE", "Engine", "differentiable", "resolve_engine"]
 
-#: The first choice, then the second.
-_NATIVE, _PORTABLE = "onnxruntime-training", "portable"
+#: The names of the engines.
+NATIVE, PORTABLE = "onnxruntime-training", "portable"
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,20 @@ def _portable_reason(node: ir.Node) -> str | None:
     return portable.differentiable(node)
 
 
-#: Every engine by name, in the order in which "auto" prefers them.
+#: Every engine by name.
 ENGINES: Mapping[str, Engine] = {
-    _NATIVE: Engine(native.differentiate, orttraining.differentiable),
-    _PORTABLE: Engine(_portable_differentiate, _portable_reason),
+    NATIVE: Engine(native.differentiate, orttraining.differentiable),
+    PORTABLE: Engine(_portable_differentiate, _portable_reason),
 }
 
 
-def resolve_engine(engine: str, model: ir.Model, weights: Sequence[str], inputs: Sequence[str] = ()) -> str:
-    """Return the name of the engine to use.
+def resolve_engine(engine: str) -> str:
+    """Return the name of the engine to use; "auto" is the portable one.
 
     Parameters
     ----------
     engine : {"auto", "onnxruntime-training", "portable"}
-        "auto" is onnxruntime-training where it is installed and can differentiate `model`, and the portable
-        engine otherwise.
-    model : ir.Model
-        The graph to differentiate, all of its outputs.
-    weights, inputs : sequence of str
-        What to differentiate for.
+        The parameter of an estimator or of a function.
 
     Raises
     ------
@@ -74,18 +69,12 @@ def resolve_engine(engine: str, model: ir.Model, weights: Sequence[str], inputs:
     MissingRuntimeError
         If onnxruntime-training is asked for and is not installed.
     """
-    if engine != "auto":
-        if engine == _NATIVE:
-            orttraining.bindings()
-        _check_name(engine)
-        return engine
-    if not orttraining.is_available():
-        return _PORTABLE
-    try:
-        orttraining.check_differentiable(model, weights, inputs)
-    except NotTrainableError:
-        return _PORTABLE
-    return _NATIVE
+    if engine == "auto":
+        return PORTABLE
+    if engine == NATIVE:
+        orttraining.bindings()
+    _check_name(engine)
+    return engine
 
 
 def differentiable(engine: str) -> Callable[[ir.Node], str | None]:
@@ -94,20 +83,12 @@ def differentiable(engine: str) -> Callable[[ir.Node], str | None]:
     Parameters
     ----------
     engine : {"auto", "onnxruntime-training", "portable"}
-        With "auto", a reason is one against every engine that could be used.
+        The parameter of an estimator or of a function.
     """
-    if engine != "auto":
-        _check_name(engine)
-        return ENGINES[engine].reason_against
-
-    def reason_against(node: ir.Node) -> str | None:
-        if orttraining.is_available() and ENGINES[_NATIVE].reason_against(node) is None:
-            return None
-        return ENGINES[_PORTABLE].reason_against(node)
-
-    return reason_against
+    _check_name(engine)
+    return ENGINES[PORTABLE if engine == "auto" else engine].reason_against
 
 
 def _check_name(engine: str) -> None:
-    if engine not in ENGINES:
+    if engine != "auto" and engine not in ENGINES:
         raise ParameterError(f"engine={engine!r} is not accepted: it must be one of {['auto', *ENGINES]}.")

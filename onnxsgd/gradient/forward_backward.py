@@ -20,7 +20,7 @@ def forward_backward_model(
     model: ir.Model,
     weights: Sequence[str],
     inputs: Sequence[str] = (),
-    engine: str = "onnxruntime-training",
+    engine: str = "auto",
 ) -> ir.Model:
     """Return the graph that computes what `model` does, and the gradients of its outputs.
 
@@ -36,8 +36,8 @@ def forward_backward_model(
         Initializers to differentiate for.
     inputs : sequence of str
         Inputs to differentiate for.
-    engine : {"onnxruntime-training", "portable", "auto"}
-        What differentiates.
+    engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
+        The engine; "auto" is the portable one.
 
     Returns
     -------
@@ -59,8 +59,7 @@ def forward_backward_model(
         If the engine's runtime is not installed.
     """
     prepared = prepare(model, weights, inputs)
-    chosen = resolve_engine(engine, prepared.model, (), prepared.sources)
-    differentiate = ENGINES[chosen].differentiate
+    differentiate = ENGINES[resolve_engine(engine)].differentiate
     return assemble(prepared, differentiate(prepared.model, prepared.targets, prepared.sources))
 
 

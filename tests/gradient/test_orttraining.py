@@ -11,10 +11,14 @@ import pytest
 from onnx import numpy_helper
 
 from onnxsgd.exceptions import EngineError, GraphError, MissingRuntimeError, NotTrainableError
-from onnxsgd.gradient import orttraining
-from onnxsgd.gradient.forward_backward import forward_backward_model
+from onnxsgd.gradient import forward_backward, orttraining
 from onnxsgd.gradient.refusals import REFUSALS
 from onnxsgd.gradient.registered import DIFFERENTIABLE
+
+
+def forward_backward_model(model, weights, inputs=()):
+    return forward_backward.forward_backward_model(model, weights, inputs, engine="onnxruntime-training")
+
 
 pytestmark = pytest.mark.native
 
