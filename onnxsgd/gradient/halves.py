@@ -9,9 +9,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from onnxsgd.exceptions import NotTrainableError
-from onnxsgd.gradient.path import consumed_values
 from onnxsgd.gradient.saved import forward_nodes
 from onnxsgd.gradient.shapes import infer_shapes
+from onnxsgd.graph.nodes import read_values
 
 __all__ = ["Halves", "split"]
 
@@ -82,7 +82,7 @@ def _read_by_backward(
     for node in reversed(graph):
         if node in first or needed.isdisjoint(node.outputs):
             continue
-        for _, value in consumed_values(node):
+        for _, value in read_values(node):
             needed.add(value)
             is_ready = value.producer() is None or value.producer() in first
             if is_ready and not value.is_initializer() and value.name not in seeds:

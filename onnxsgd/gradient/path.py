@@ -6,14 +6,15 @@ that is frozen, and may hold any operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.nodes import read_values
 
-__all__ = ["Path", "consumed_values", "find_path", "is_real", "values_upstream"]
+__all__ = ["Path", "find_path", "is_real", "values_upstream"]
 
 #: Tells whether a gradient may flow from the outputs of a node to its input of that number. The values
 #: that the subgraphs of a node take from around it have the number None.
@@ -44,19 +45,6 @@ def is_real(value: ir.Value) -> bool:
     return value.dtype is None or value.dtype in REAL_TYPES
 
 
-def consumed_values(node: ir.Node) -> Iterator[tuple[int | None, ir.Value]]:
-    """Yield what `node` reads: its inputs with their numbers, then what its subgraphs capture, with None."""
-    for index, value in enumerate(node.inputs):
-        if value is not None:
-            yield index, value
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield from _captured(attribute.as_graph(), node.graph)
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            for graph in attribute.as_graphs():
-                yield from _captured(graph, node.graph)
-
-
 def values_upstream(graph: ir.Graph, outputs: Sequence[ir.Value], passes: Passes) -> set[ir.Value]:
     """Return the values from which a gradient path leads to one of `outputs`, these included.
 
@@ -66,7 +54,7 @@ def values_upstream(graph: ir.Graph, outputs: Sequence[ir.Value], passes: Passes
     for node in reversed(graph):
         if not upstream.isdisjoint(node.outputs):
             upstream.update(
-                value for index, value in consumed_values(node) if is_real(value) and passes(node, index)
+                value for index, value in read_values(node) if is_real(value) and passes(node, index)
             )
     return upstream
 
@@ -89,15 +77,8 @@ def find_path(graph: ir.Graph, wrt: Sequence[ir.Value], outputs: Sequence[ir.Val
     values = upstream.intersection(wrt)
     nodes = []
     for node in graph:
-        reached = any(value in values and passes(node, index) for index, value in consumed_values(node))
+        reached = any(value in values and passes(node, index) for index, value in read_values(node))
         if reached and not upstream.isdisjoint(node.outputs):
             nodes.append(node)
             values.update(upstream.intersection(node.outputs))
     return Path(tuple(nodes), frozenset(values), frozenset(upstream))
-
-
-def _captured(subgraph: ir.Graph, outer: ir.Graph | ir.Function | None) -> Iterator[tuple[None, ir.Value]]:
-    read = [value for node in subgraph.all_nodes() for value in node.inputs if value is not None]
-    for value in (*read, *subgraph.outputs):
-        if value.graph is outer:
-            yield None, value

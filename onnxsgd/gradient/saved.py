@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.gradient.path import consumed_values
+from onnxsgd.graph.nodes import read_values
 
 __all__ = ["forward_nodes"]
 
@@ -60,7 +60,7 @@ def _ancestors(graph: ir.Graph, values: Iterable[ir.Value]) -> set[ir.Node]:
     for node in reversed(graph):
         if not needed.isdisjoint(node.outputs):
             found.add(node)
-            needed.update(value for _, value in consumed_values(node))
+            needed.update(value for _, value in read_values(node))
     return found
 
 
@@ -68,7 +68,7 @@ def _dependents(graph: ir.Graph, values: Iterable[ir.Value]) -> set[ir.Node]:
     reached = set(values)
     found = set()
     for node in graph:
-        if any(value in reached for _, value in consumed_values(node)):
+        if any(value in reached for _, value in read_values(node)):
             found.add(node)
             reached.update(node.outputs)
     return found
@@ -87,7 +87,7 @@ def _edges(
     for reader, side in sides.items():
         if side == _FORWARD:
             continue
-        for _, value in consumed_values(reader):
+        for _, value in read_values(reader):
             maker = value.producer()
             origin = _BACKWARD if maker is None else sides[maker]
             if origin == _BACKWARD or value in returned:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
 from onnxsgd.graph.cut import tensor_named
 from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.nodes import read_values
 from onnxsgd.graph.roles import find_role
 
 __all__ = [
@@ -78,7 +79,7 @@ def trace_gradients(model: ir.Model, score: str, differentiable: Differentiable)
         if (reason := differentiable(node)) is not None:
             reasons[node] = reason
             obstacle = obstacle or node
-        for value in _read_by(node):
+        for _, value in read_values(node):
             if _is_real(value):
                 obstacles[value] = obstacles.get(value) or obstacle
     return GradientFlow(tuple(reversed(nodes)), obstacles, reasons)
@@ -142,7 +143,7 @@ def intercept_names(model: ir.Model, names: Iterable[str]) -> set[str]:
 
 def initializers_in_use(graph: ir.Graph) -> list[ir.Value]:
     """Return the initializers that nodes of the main graph read, in the order in which they do."""
-    read = (value for node in graph for value in _read_by(node))
+    read = (value for node in graph for _, value in read_values(node))
     return list(dict.fromkeys(value for value in read if value.is_initializer()))
 
 
@@ -199,17 +200,6 @@ def _nothing_to_train(model: ir.Model, flow: GradientFlow) -> str:
 
 
 _WAY_OUT = "A new layer on top of it (head='linear') can be trained."
-
-
-def _read_by(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield what `node` reads, what its subgraphs take from the main graph included."""
-    yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            graphs = attribute.value if attribute.type == ir.AttributeType.GRAPHS else [attribute.value]
-            inner = [entry for graph in graphs for entry in graph.all_nodes()]
-            read = [value for entry in inner for value in entry.inputs if value is not None]
-            yield from (value for value in read if value.graph is node.graph)
 
 
 def _is_real(value: ir.Value) -> bool:
