@@ -6,7 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from .broadcasting import dim_of, number, reshape_to, vector, zeros_like
-from .call import Call, Rule, Rules
+from .call import Call, Rules
+from .shapes import Dims
 from .tensor import Tensor, op
 
 __all__ = ["ADDING_SCATTER", "INDEXING", "gather_back", "positions", "scatter_distinct"]
@@ -95,11 +96,14 @@ def _gathered_elements(n: Call) -> Tensor:
     axis = n.attribute("axis", 0) % n.rank
     if n.opset >= ADDING_SCATTER:
         return op.ScatterElements(zeros_like(n.x), n.b, n.dy, axis=axis, reduction="add")
-    if n.b.dims is None or n.x.dims is None or not _equal_but(n.b.dims, n.x.dims, axis):
-        raise n.refuse(f"needs version {ADDING_SCATTER} of the standard operators, the graph has {n.opset}")
     size = dim_of(n.x, axis)
     hits = op.Equal(positions(n.dy, size, n.rank - axis), op.Unsqueeze(_from_front(n.b, size), [axis]))
-    return op.ReduceSum(op.Unsqueeze(n.dy, [axis]) * hits, [axis + 1], keepdims=0)
+    part = op.ReduceSum(op.Unsqueeze(n.dy, [axis]) * hits, [axis + 1], keepdims=0)
+    if n.b.dims is not None and n.x.dims is not None and _equal_but(n.b.dims, n.x.dims, axis):
+        return part
+    # The indices may be shorter than the data along the other axes.
+    pads = op.Concat([0] * n.rank, op.Sub(op.Shape(n.x), op.Shape(part)), axis=0)
+    return op.Pad(part, pads, 0.0)
 
 
 def _equal_but(a: tuple[int | str, ...], b: tuple[int | str, ...], axis: int) -> bool:
@@ -107,9 +111,34 @@ def _equal_but(a: tuple[int | str, ...], b: tuple[int | str, ...], axis: int) ->
 
 
 def _gathered_nd(n: Call) -> Tensor:
-    if n.opset < ADDING_SCATTER:
-        raise n.refuse(f"needs version {ADDING_SCATTER} of the standard operators, the graph has {n.opset}")
-    return op.ScatterND(zeros_like(n.x), _with_batch(n), n.dy, reduction="add")
+    indices = _with_batch(n)
+    if n.opset >= ADDING_SCATTER:
+        return op.ScatterND(zeros_like(n.x), indices, n.dy, reduction="add")
+    # What is picked are rows, once the axes that the indices name are one.
+    depth = None if n.b.dims is None else n.b.dims[-1]
+    if not isinstance(depth, int):
+        raise n.refuse("needs indices whose last size is known")
+    depth += n.attribute("batch_dims", 0)
+    place, count = _one_axis(n.x, indices, depth)
+    rows = op.Reshape(n.dy, op.Concat([-1], op.Slice(op.Shape(n.x), [depth], [_END]), axis=0))
+    return reshape_to(_add_rows(rows.known_as(_row_dims(n.x, depth)), place, count, n.rank - depth), n.x)
+
+
+def _row_dims(x: Tensor, depth: int) -> Dims:
+    return None if x.dims is None else ("picked", *x.dims[depth:])
+
+
+def _one_axis(x: Tensor, indices: Tensor, depth: int) -> tuple[Tensor, Tensor | int]:
+    """Return `indices` into the first `depth` axes of `x` as positions along one axis, and its size."""
+    place: Tensor = x.emitter.constant(np.array(0))
+    count: Tensor | int = 1
+    for axis in range(depth):
+        size = dim_of(x, axis)
+        step = op.Gather(indices, axis, axis=-1)
+        place = op.Add(op.Mul(place, vector(x, size)), _from_front(step, size))
+        both = isinstance(size, int) and isinstance(count, int)
+        count = size * count if both else op.Mul(vector(x, size), vector(x, count))
+    return place, count
 
 
 def _with_batch(n: Call) -> Tensor:
@@ -132,31 +161,6 @@ def scatter_distinct(g: Tensor, indices: Tensor, axis: int, into: Tensor) -> Ten
     return placed
 
 
-def _scattered(operator: str, gather: str) -> tuple[Rule | None, ...]:
-    """Return the rules of an operator that writes or adds updates into data."""
-
-    def data(n: Call) -> Tensor:
-        if _reduction(n) == "add":
-            return n.dy
-        zeros = zeros_like(n.c)
-        written: Tensor = getattr(op, operator)(n.dy, n.b, zeros, **n.attributes("axis"))
-        return written
-
-    def updates(n: Call) -> Tensor:
-        _reduction(n)
-        picked: Tensor = getattr(op, gather)(n.dy, n.b, **n.attributes("axis"))
-        return picked
-
-    return data, None, updates
-
-
-def _reduction(n: Call) -> str:
-    reduction: str = n.attribute("reduction", "none")
-    if reduction not in ("none", "add"):
-        raise n.refuse(f"with reduction={reduction!r} has no gradient rule; 'none' and 'add' have")
-    return reduction
-
-
 def _top(n: Call) -> Tensor:
     axis = n.attribute("axis", -1)
     return scatter_distinct(n.dy, n.extra_output(1, n.y.dims, ir.DataType.INT64), axis, n.x)
@@ -174,7 +178,7 @@ def _compressed(n: Call) -> Tensor:
 
 def _one_hot_values(n: Call) -> Tensor:
     """Return the sums of the gradient over the places that are off and over those that are on."""
-    hot = op.OneHot(n.a.cast(ir.DataType.INT64), n.b, [0, 1], **n.attributes("axis"))
+    hot = op.OneHot(n.a.cast(ir.DataType.INT64), n.b.cast(ir.DataType.INT64), [0, 1], **n.attributes("axis"))
     on = op.Reshape(op.ReduceSum(n.dy * hot.cast(n.dy.dtype), keepdims=0), [1])
     return op.Concat(op.Reshape(op.ReduceSum(n.dy, keepdims=0), [1]) - on, on, axis=0)
 
@@ -185,7 +189,5 @@ INDEXING: Rules = {
     "GatherElements": (_gathered_elements, None),
     "GatherND": (_gathered_nd, None),
     "OneHot": (None, None, _one_hot_values),
-    "ScatterElements": _scattered("ScatterElements", "GatherElements"),
-    "ScatterND": _scattered("ScatterND", "GatherND"),
     "TopK": (_top, None),
 }

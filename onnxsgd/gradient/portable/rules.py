@@ -18,6 +18,7 @@ from .products import PRODUCTS
 from .recurrent import RECURRENT
 from .reductions import REDUCTIONS
 from .resize import RESIZE
+from .scattering import SCATTERING
 
 __all__ = ["KNOWN", "NO_GRADIENT", "RULES", "STANDARD", "SYMMETRIC", "TYPE_ONLY", "reason_against"]
 
@@ -28,6 +29,7 @@ RULES: Rules = {
     **PRODUCTS,
     **MOVEMENT,
     **INDEXING,
+    **SCATTERING,
     **CONVOLUTION,
     **POOLING,
     **NORMALIZATION,

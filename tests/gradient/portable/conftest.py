@@ -18,7 +18,8 @@ STEP = 1e-3
 
 
 # What onnx's own evaluator lacks, does in single precision, or gets wrong (groups, broadcast means, a
-# normalization over the batch instead of the channels, places of maxima), written down from the standard.
+# normalization over the batch instead of the channels, places of maxima, short indices),
+# written down from the standard.
 
 
 def _pads(sizes, extent, strides, auto_pad, pads):
@@ -110,6 +111,15 @@ class MaxPool(OpRun):
         return tuple(found[: len(self.onnx_node.output)])
 
 
+class GatherElements(OpRun):
+    op_domain = ""
+
+    def _run(self, x, indices, axis=0):
+        places = list(np.indices(indices.shape))
+        places[axis] = indices
+        return (x[tuple(places)],)
+
+
 class LRN(OpRun):
     op_domain = ""
 
@@ -172,6 +182,7 @@ KERNELS = [
     Conv,
     ConvTranspose,
     MaxPool,
+    GatherElements,
     LRN,
     Erf,
     GlobalLpPool,
@@ -322,6 +333,35 @@ def _check_twice(text, operands, rtol=1e-6, **options):
     )
 
 
+def _gradients(text, opset=18, **arrays):
+    """Return the gradients of the sum of Y with respect to the real arrays."""
+    model, real = build(Case(text, arrays, opset=opset))
+    gradient = ir.to_proto(differentiate(ir.from_proto(model), ["Y"], list(real)))
+    return evaluate(gradient, {**real, "Y_grad": np.ones_like(evaluate(model, real)[0])})[1:]
+
+
+def _check_runtime(text, operands, dims="known", rtol=1e-4, **options):
+    """Compare the gradients that onnxruntime computes in float32 with those of the evaluator in float64."""
+    runtime = pytest.importorskip("onnxruntime")
+    found = []
+    for single in (True, False):
+        model, real = build(Case(text, operands, single=single, **options), dims)
+        gradient = ir.to_proto(differentiate(ir.from_proto(model), ["Y"], list(real)))
+        rng = np.random.default_rng(0)
+        feeds = {**real, "Y_grad": rng.normal(size=np.shape(evaluate(model, real)[0]))}
+        if single:
+            threads = runtime.SessionOptions()
+            threads.intra_op_num_threads = 1
+            session = runtime.InferenceSession(
+                gradient.SerializeToString(), threads, ["CPUExecutionProvider"]
+            )
+            found.append(session.run(None, {k: np.asarray(v, dtype=np.float32) for k, v in feeds.items()}))
+        else:
+            found.append(evaluate(gradient, feeds))
+    for ours, exact in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, exact, rtol=rtol, atol=rtol * max(np.abs(exact).max(), 1))
+
+
 @pytest.fixture(name="compare")
 def compare_fixture():
     """Return the function that compares the gradients of a model with central differences."""
@@ -344,3 +384,15 @@ def check():
 def check_twice():
     """Return the function that compares the gradients of the gradients with central differences."""
     return _check_twice
+
+
+@pytest.fixture
+def gradients():
+    """Return the function that computes the gradients of the sum of Y, from a few nodes."""
+    return _gradients
+
+
+@pytest.fixture
+def check_runtime():
+    """Return the function that compares onnxruntime's gradients in float32 with the evaluator's."""
+    return _check_runtime

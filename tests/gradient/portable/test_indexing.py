@@ -21,18 +21,22 @@ OTHERS = [
     ("Y = GatherND(A, I)", {"A": (3, 4, 2), "I": np.array([[1, 1], [0, -1], [1, 1]])}),
     ("Y = GatherND<batch_dims = 1>(A, I)", {"A": (3, 4, 2), "I": np.array([[1], [0], [1]])}),
     ("Y = GatherND<batch_dims = 1>(A, I)", {"A": (2, 4), "I": np.array([[[1], [0], [1]], [[3], [3], [3]]])}),
-    (
-        "Y = ScatterElements<axis = 1>(A, I, U)",
-        {"A": (3, 4), "I": np.array([[1, 2], [0, -1], [2, 1]]), "U": (3, 2)},
-    ),
-    ('Y = ScatterElements<axis = 1, reduction = "add">(A, I, U)', {"A": (3, 4), "I": GRID, "U": (3, 2)}),
-    ("Y = ScatterND(A, I, U)", {"A": (4, 3), "I": np.array([[1], [3]]), "U": (2, 3)}),
-    ('Y = ScatterND<reduction = "add">(A, I, U)', {"A": (4, 3), "I": np.array([[1], [1]]), "U": (2, 3)}),
     ("Y = Compress<axis = 1>(A, M)", {"A": (2, 4), "M": np.array([False, True, True])}),
     ("Y = Compress(A, M)", {"A": (2, 3), "M": np.array([False, True, True, True])}),
     ("Y = OneHot<axis = 0>(I, D, A)", {"I": ROWS, "D": np.array(5), "A": (2,)}),
+    ("Y = OneHot(I, D, A)", {"I": GRID, "D": np.array(4, dtype=np.int32), "A": (2,)}),
     ("Y, Z = TopK<axis = 1>(A, K)", {"A": (3, 5), "K": np.array([2])}),
     ("Y, Z = TopK<axis = 0, largest = 0>(A, K)", {"A": (3, 5), "K": np.array([2])}),
+]
+
+BEFORE_SCATTER_COULD_ADD = [
+    ("Y = GatherElements<axis = 1>(A, I)", {"A": (3, 4), "I": GRID}),
+    ("Y = GatherElements<axis = 1>(A, I)", {"A": (5, 4), "I": GRID}),
+    ("Y = GatherElements<axis = 0>(A, I)", {"A": (4, 3), "I": GRID}),
+    ("Y = GatherND(A, I)", {"A": (3, 4, 2), "I": np.array([[1, 1], [0, -1], [1, 1]])}),
+    ("Y = GatherND(A, I)", {"A": (3, 4), "I": np.array([[1, 1], [0, -1], [1, 1]])}),
+    ("Y = GatherND<batch_dims = 1>(A, I)", {"A": (2, 4), "I": np.array([[[1], [0], [1]], [[3], [3], [-1]]])}),
+    ("Y = GatherND<batch_dims = 1>(A, I)", {"A": (3, 4, 2), "I": np.array([[1], [0], [1]])}),
 ]
 
 SLICES = [
@@ -53,8 +57,17 @@ def test_gradient_is_the_derivative(check, case):
     check(*case)
 
 
-def test_gather_elements_before_scatter_could_add(check):
-    check("Y = GatherElements<axis = 1>(A, I)", {"A": (3, 4), "I": GRID}, opset=13)
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+@pytest.mark.parametrize(("text", "operands"), BEFORE_SCATTER_COULD_ADD)
+def test_indices_that_repeat_before_scatter_could_add(check, text, operands, dims):
+    known = ("I",) if "ND" in text else ()
+    check(text, operands, dims, opset=13, known=known)
+
+
+@pytest.mark.parametrize("depth", [np.array(5), np.array(5, dtype=np.int32)])
+def test_values_of_one_hot_in_the_runtime(check_runtime, depth):
+    text = "H = OneHot<axis = 0>(I, D, A) Y = Mul(H, H)"
+    check_runtime(text, {"I": ROWS, "D": depth, "A": (2,)}, known=("A",))
 
 
 @pytest.mark.parametrize("dims", ["known", "hidden"])
