@@ -59,6 +59,9 @@ def reshape_to(g: Tensor, like: Tensor) -> Tensor:
         return op.Reshape(g, op.Shape(like))
     if g.dims == like.dims:
         return g
+    if like.is_static and 0 in like.dims:
+        # A 0 in the shape of a Reshape means something else.
+        return zeros_like(like)
     unknown = [dim for dim in like.dims if isinstance(dim, str)]
     if len(unknown) > 1 or (unknown and 0 in like.dims):
         return op.Reshape(g, op.Shape(like)).known_as(like.dims)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .broadcasting import shape_of
+from .broadcasting import dim_of, shape_of
 from .call import Call
+from .indexing import positions
 from .shapes import Dims, broadcast
 from .tensor import Tensor, op
 
@@ -17,21 +18,27 @@ def einsum_gradient(n: Call, index: int) -> Tensor:
 
     For ``Y = Einsum("ij,jk->ik", A, B)``, dA is ``Einsum("ik,jk->ij", dY, B)``: the operand and the result
     exchange their places. A letter that only this operand has was summed away: the gradient is repeated
-    along it. The axes of an ellipsis may have been broadcast: the gradient is summed back over them.
+    along it. A letter that it has several times takes a diagonal: the gradient is 0 beside that. The axes of
+    an ellipsis may have been broadcast: the gradient is summed back over them.
     """
     operands, result = _terms(n)
-    letters = _letters(n, operands[index], index)
+    letters = _letters(n, operands[index])
     others = [(term, n.input(k)) for k, term in enumerate(operands) if k != index]
     present = set(result).union(*(term for term, _ in others))
-    kept = "".join(letter for letter in letters if letter in present)
+    kept = "".join(letter for letter in dict.fromkeys(letters) if letter in present)
     lead = _ELLIPSIS if _ELLIPSIS in result else ""
     terms = [(result, n.dy), *others]
     equation = ",".join(term for term, _ in terms) + "->" + lead + kept
     product: Tensor = op.Einsum(*(tensor for _, tensor in terms), equation=equation)
     if lead:
         product = _sum_batch(n, product, index)
-    missing = [place - len(letters) for place, letter in enumerate(letters) if letter not in kept]
-    return op.Expand(op.Unsqueeze(product, missing), shape_of(n.input(index))) if missing else product
+    repeated = [place for place, letter in enumerate(letters) if letter in letters[:place]]
+    missing = [place for place, letter in enumerate(letters) if letter not in kept]
+    added = sorted({*repeated, *missing})
+    whole = op.Unsqueeze(product, [place - len(letters) for place in added]) if added else product
+    for place in repeated:
+        whole = whole * _diagonal(n.input(index), letters, place)
+    return op.Expand(whole, shape_of(n.input(index))) if missing else whole
 
 
 def _terms(n: Call) -> tuple[list[str], str]:
@@ -42,14 +49,20 @@ def _terms(n: Call) -> tuple[list[str], str]:
     return left.split(","), right if arrow else (_ELLIPSIS if _ELLIPSIS in left else "") + once
 
 
-def _letters(n: Call, term: str, index: int) -> str:
+def _letters(n: Call, term: str) -> str:
     """Return the letters of an operand behind its ellipsis."""
     letters = term.removeprefix(_ELLIPSIS)
     if _ELLIPSIS in letters:
         raise n.refuse(f"has an ellipsis that does not come first in {term!r}, which has no gradient rule")
-    if len(set(letters)) < len(letters):
-        raise n.refuse(f"takes a diagonal of its input {index} ({term!r}), which has no gradient rule")
     return letters
+
+
+def _diagonal(x: Tensor, letters: str, place: int) -> Tensor:
+    """Return where the position along an axis is that along the first axis with its letter."""
+    size = dim_of(x, place - len(letters))
+    first, other = (positions(x, size, len(letters) - 1 - p) for p in (letters.index(letters[place]), place))
+    hits: Tensor = op.Equal(first, other)
+    return hits
 
 
 def _sum_batch(n: Call, product: Tensor, index: int) -> Tensor:

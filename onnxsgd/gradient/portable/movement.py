@@ -8,13 +8,11 @@ import numpy as np
 
 from .broadcasting import dim_of, reshape_to, sum_to, zeros_like
 from .call import Call, Rules
-from .indexing import gather_back
+from .padding import pad_value, unpad
 from .slicing import unslice
 from .tensor import Tensor, op
 
 __all__ = ["MOVEMENT"]
-
-_END = np.iinfo(np.int64).max
 
 
 def _transposed(n: Call) -> Tensor:
@@ -73,62 +71,10 @@ def _tiled(n: Call) -> Tensor:
     return op.ReduceSum(op.Reshape(n.dy, op.Reshape(pairs, [-1])), axes, keepdims=0)
 
 
-def _padded(n: Call) -> Tensor:
-    pads, mode = n.constant(1), n.attribute("mode", "constant")
-    given = n.constant(3) if n.optional(3) is not None else np.arange(n.rank)
-    if pads is not None and given is not None:
-        axes = [int(axis) % n.rank for axis in given]
-        before, after = pads[: len(axes)].tolist(), pads[len(axes) :].tolist()
-        if mode == "constant":
-            return _cropped(n.dy, axes, before, after)
-        return _folded(n, mode, axes, before, after)
-    if mode != "constant":
-        raise n.refuse(f"in mode {mode!r} needs constant pads and axes")
-    return _cropped_at_run_time(n)
-
-
-def _cropped_at_run_time(n: Call) -> Tensor:
-    """Undo a padding whose amounts the graph computes."""
-    axes = n.optional(3)
-    sizes = op.Shape(n.dy) if axes is None else op.Gather(op.Shape(n.dy), axes)
-    count = n.rank if axes is None else dim_of(axes, 0)
-    before, after = op.Slice(n.b, [0], _vector(count)), op.Slice(n.b, _vector(count), [_END])
-    places = list(range(n.rank)) if axes is None else axes
-    kept = op.Slice(n.dy, op.Max(before, 0), op.Sub(sizes, op.Max(after, 0)), places)
-    restored: Tensor = op.Pad(kept, op.Max(op.Neg(n.b), 0), 0.0, *([] if axes is None else [axes]))
-    return restored
-
-
-def _cropped(g: Tensor, axes: list[int], before: list[int], after: list[int]) -> Tensor:
-    """Undo a padding with constants: cut what was added, and give zeros to what a negative padding cut."""
-    added = [index for index in range(len(axes)) if before[index] > 0 or after[index] > 0]
-    if added:
-        starts = [max(before[index], 0) for index in added]
-        ends = [-after[index] if after[index] > 0 else _END for index in added]
-        g = op.Slice(g, starts, ends, [axes[index] for index in added])
-    if min(before + after) < 0:
-        rank = g.rank or max(axes) + 1
-        sizes = [0] * (2 * rank)
-        for axis, low, high in zip(axes, before, after, strict=True):
-            sizes[axis], sizes[axis + rank] = max(-low, 0), max(-high, 0)
-        g = op.Pad(g, sizes, 0.0)
-    return g
-
-
-def _folded(n: Call, mode: str, axes: list[int], before: list[int], after: list[int]) -> Tensor:
-    """Undo a padding with copies: each copy's gradient is added to the element that it copies."""
-    g = n.dy
-    for axis, low, high in zip(axes, before, after, strict=True):
-        size = n.x.dims[axis] if n.x.dims is not None else None
-        if (low or high) and (not isinstance(size, int) or min(low, high) < 0):
-            raise n.refuse(
-                f"in mode {mode!r} needs a known size of axis {axis} and pads that are not negative"
-            )
-        if low or high:
-            assert isinstance(size, int)
-            copied = np.pad(np.arange(size), (low, high), mode=mode)  # type: ignore[call-overload]
-            g = gather_back(g, n.emitter.constant(copied), axis, size)
-    return g
+def _reshaped(n: Call) -> Tensor:
+    if n.attribute("allowzero", 0) and not n.x.is_static:
+        return op.Reshape(n.dy, op.Shape(n.x), allowzero=1).known_as(n.x.dims)
+    return reshape_to(n.dy, n.x)
 
 
 def _depth_to_space(n: Call) -> Tensor:
@@ -153,12 +99,9 @@ MOVEMENT: Rules = {
     "DepthToSpace": (_depth_to_space,),
     "Expand": (lambda n: sum_to(n.g, n.y, n.x), None),
     "Flatten": (lambda n: reshape_to(n.dy, n.x),),
-    "Pad": (_padded, None, None, None),
-    "Reshape": (lambda n: reshape_to(n.dy, n.x), None),
-    "ReverseSequence": (
-        lambda n: op.ReverseSequence(n.dy, n.b, **n.attributes("batch_axis", "time_axis")),
-        None,
-    ),
+    "Pad": (unpad, None, pad_value, None),
+    "Reshape": (_reshaped, None),
+    "ReverseSequence": (_reversed, None),
     "Slice": (unslice, None, None, None, None),
     "SpaceToDepth": (lambda n: op.DepthToSpace(n.dy, blocksize=n.attribute("blocksize")),),
     "Split": (_split, None),

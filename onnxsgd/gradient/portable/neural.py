@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from .broadcasting import dim_of
+from .broadcasting import dim_of, zeros_like
 from .call import Call, Rules
 from .indexing import positions
 from .tensor import Tensor, op
@@ -38,11 +38,21 @@ def _dropout(n: Call) -> Tensor:
     return kept * scale
 
 
+def _labels(n: Call) -> Tensor:
+    """Return the labels with an axis of size 1 for the classes."""
+    labels: Tensor = op.Unsqueeze(n.b.cast(ir.DataType.INT64), [1])
+    return labels
+
+
+def _class_hits(n: Call) -> Tensor:
+    """Return where a class, along axis 1 of the scores, is that of the label."""
+    hits: Tensor = op.Equal(_labels(n), positions(n.x, dim_of(n.x, 1), n.rank - 2))
+    return hits
+
+
 def _class_mask(n: Call) -> Tensor:
     """Return the labels as zeros and ones, one for each class, along axis 1 of the scores."""
-    classes = dim_of(n.x, 1)
-    labels = op.Unsqueeze(n.b.cast(ir.DataType.INT64), [1])
-    return op.Equal(labels, positions(n.x, classes, n.rank - 2)).cast(n.x.dtype)
+    return _class_hits(n).cast(n.x.dtype)
 
 
 def _sample_weights(n: Call, mask: Tensor) -> Tensor:
@@ -51,11 +61,13 @@ def _sample_weights(n: Call, mask: Tensor) -> Tensor:
     if weights is not None:
         mask = mask * (op.Unsqueeze(weights, list(range(1, n.rank - 1))) if n.rank > 2 else weights)
     total: Tensor = op.ReduceSum(mask, [1], keepdims=1)
+    return _without_ignored(n, total)
+
+
+def _without_ignored(n: Call, samples: Tensor) -> Tensor:
+    """Return `samples` with zeros where the label is the one that does not count."""
     ignored = n.attribute("ignore_index")
-    if ignored is not None:
-        label = op.Unsqueeze(n.b.cast(ir.DataType.INT64), [1])
-        total = total * op.Not(op.Equal(label, int(ignored)))
-    return total
+    return samples if ignored is None else samples * op.Not(op.Equal(_labels(n), int(ignored)))
 
 
 def _weighted_dy(n: Call, weights: Tensor) -> Tensor:
@@ -64,6 +76,27 @@ def _weighted_dy(n: Call, weights: Tensor) -> Tensor:
     if reduction == "none":
         return op.Unsqueeze(n.dy, [1]) * weights
     return n.dy * (weights / op.ReduceSum(weights, keepdims=0) if reduction == "mean" else weights)
+
+
+def _class_weights(n: Call, log_probabilities: Tensor) -> Tensor:
+    """Return, for each class c, the sum of the derivatives of the weighted losses l of its samples.
+
+    For ``sum`` and ``none`` that is l; for ``mean``, L = sum w l / sum w, it is (l - L) / sum w.
+    """
+    hits = _class_hits(n)
+    loss = -op.ReduceSum(op.Where(hits, log_probabilities, 0.0), [1], keepdims=1)
+    if n.attribute("reduction", "mean") == "mean":
+        loss = (loss - n.y) / op.ReduceSum(_sample_weights(n, hits.cast(n.x.dtype)), keepdims=0)
+    g = op.Unsqueeze(n.dy, [1]) if n.attribute("reduction", "mean") == "none" else n.dy
+    summed: Tensor = op.ReduceSum(hits * _without_ignored(n, loss * g), [0, *range(2, n.rank)], keepdims=0)
+    return summed
+
+
+def _cross_entropy_weights(n: Call) -> Tensor:
+    n.gradient(1)  # The logarithms of the probabilities do not depend on the weights.
+    if n.gradient(0) is None:
+        return zeros_like(n.c)
+    return _class_weights(n, op.LogSoftmax(n.x, axis=1))
 
 
 def _cross_entropy(n: Call) -> Tensor:
@@ -88,7 +121,7 @@ def _negative_log_likelihood(n: Call) -> Tensor:
 NEURAL: Rules = {
     "Dropout": (_dropout, None, None),
     "LogSoftmax": (_log_softmax,),
-    "NegativeLogLikelihoodLoss": (_negative_log_likelihood, None, None),
+    "NegativeLogLikelihoodLoss": (_negative_log_likelihood, None, lambda n: _class_weights(n, n.x)),
     "Softmax": (_softmax,),
-    "SoftmaxCrossEntropyLoss": (_cross_entropy, None, None),
+    "SoftmaxCrossEntropyLoss": (_cross_entropy, None, _cross_entropy_weights),
 }

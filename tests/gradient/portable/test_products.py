@@ -29,6 +29,18 @@ EINSUM = [
     ("abc,cd,de->ae", [(2, 3, 4), (4, 2), (2, 3)]),
 ]
 
+DIAGONALS = [
+    ("ii->i", [(3, 3)]),
+    ("ii", [(3, 3)]),
+    ("iij->ji", [(3, 3, 2)]),
+    ("iji,jk->ik", [(3, 2, 3), (2, 4)]),
+    ("iiji->j", [(2, 2, 3, 2)]),
+    ("iijj->ij", [(2, 2, 3, 3)]),
+    ("ii,ij->j", [(3, 3), (3, 2)]),
+    ("ii,i->", [(3, 3), (3,)]),
+    ("...ii->...i", [(2, 4, 3, 3)]),
+]
+
 ELLIPSIS = [
     ("...ij,...jk", [(2, 3, 4), (2, 4, 5)]),
     ("...ij,...jk->...ik", [(2, 1, 3, 4), (1, 5, 4, 2)]),
@@ -57,7 +69,7 @@ def test_gemm_without_bias(check):
 
 
 @pytest.mark.parametrize("dims", ["known", "hidden"])
-@pytest.mark.parametrize(("equation", "shapes"), EINSUM)
+@pytest.mark.parametrize(("equation", "shapes"), EINSUM + DIAGONALS)
 def test_einsum(check, equation, shapes, dims):
     names = "ABC"[: len(shapes)]
     check(
@@ -68,3 +80,14 @@ def test_einsum(check, equation, shapes, dims):
 @pytest.mark.parametrize(("equation", "shapes"), ELLIPSIS)
 def test_einsum_sums_over_what_an_ellipsis_broadcast(check, equation, shapes):
     check(f'Y = Einsum<equation = "{equation}">(A, B)', dict(zip("AB", shapes, strict=True)))
+
+
+@pytest.mark.parametrize(("equation", "shapes"), DIAGONALS[:4])
+def test_diagonals_in_the_runtime(check_runtime, equation, shapes):
+    names = "AB"[: len(shapes)]
+    text = f'E = Einsum<equation = "{equation}">({",".join(names)}) Y = Mul(E, E)'
+    check_runtime(text, dict(zip(names, shapes, strict=True)))
+
+
+def test_second_derivative_of_a_diagonal(check_twice):
+    check_twice('E = Einsum<equation = "ii,ij->j">(A, B) Y = Mul(E, E)', {"A": (3, 3), "B": (3, 2)})
