@@ -24,6 +24,7 @@ from onnxsgd._probe import check_inputs, count_scores
 from onnxsgd._progress import Progress
 from onnxsgd._samples import Samples
 from onnxsgd._sources import read_source
+from onnxsgd._tags import follow_estimator, follow_graph
 from onnxsgd._targets import check_sample_weight
 from onnxsgd._trained import TrainedModel
 from onnxsgd.engine.sessions import check_device
@@ -104,8 +105,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
             initial = self._state.weights() if going_on else self._learner.initial_weights()
             self._state = self._fresh_state(initial)
             if self.early_stopping and validation is None:
-                rows, held_out = self._split(samples.target)
-                samples, validation = samples.take(rows), samples.take(held_out)
+                samples, validation = self._hold_out(samples)
         self.n_iter_ = 0
         callbacks = FitCallbacks(self, self.max_iter, X, y, sample_weight)
         callbacks.fit_begins()
@@ -174,6 +174,12 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         """
         return inner_routing(self) if hasattr(self.model, "fit") else super().get_metadata_routing()
 
+    def _with_tags_inside(self, tags: Any) -> Any:
+        """Return scikit-learn's tags, following the model inside as far as that is known."""
+        if hasattr(self.model, "__sklearn_tags__"):
+            return follow_estimator(tags, self.model)
+        return follow_graph(tags, self._learner) if hasattr(self, "_learner") else tags
+
     # What the two estimators do differently.
 
     @abstractmethod
@@ -195,6 +201,10 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
     @abstractmethod
     def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
         """Return the score of raw predictions, the higher the better."""
+
+    @abstractmethod
+    def _check_scorable(self, y: np.ndarray, name: str) -> None:
+        """Refuse validation targets without a score; `name` says where they come from."""
 
     @abstractmethod
     def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -296,7 +306,21 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         features = self._learner.read(X_val, checked)
         if len(target) != n_rows(features):
             raise ParameterError(f"X_val has {n_rows(features)} samples and y_val has {len(target)}.")
+        self._check_scorable(target, "y_val")
         return Samples(features, target, np.ones(len(target)))
+
+    def _hold_out(self, samples: Samples) -> tuple[Samples, Samples]:
+        """Return the samples to train on, in the order they came in, and those to validate on."""
+        share = f"validation_fraction={self.validation_fraction!r} of {len(samples.target)} samples"
+        try:
+            rows, held_out = self._split(samples.target)
+        except ValueError as error:
+            raise ParameterError(
+                f"{share} cannot be held out: {error} Give X_val and y_val, or another fraction."
+            ) from None
+        validation = samples.take(held_out)
+        self._check_scorable(validation.target, share)
+        return samples.take(np.sort(rows)), validation
 
     def _train(
         self,

@@ -13,9 +13,10 @@ from sklearn.utils.metaestimators import available_if
 
 from onnxsgd._base import BaseOnnxSGD, learns_in_parts
 from onnxsgd._converter import register_classifier
+from onnxsgd._inner import is_fitted
 from onnxsgd._labelling import Labelling, OneLabel, SeveralLabels
 from onnxsgd._learner import Learner
-from onnxsgd._targets import check_labels
+from onnxsgd._targets import check_known_labels, check_labels
 from onnxsgd._when_imported import when_imported
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.graph.model import REAL_TYPES
@@ -40,6 +41,13 @@ def _gives_probabilities(self: OnnxSGDClassifier) -> bool:
     if loss.probabilities is None:
         raise AttributeError(f"probability estimates are not available for loss={self.loss!r}")
     return True
+
+
+def _one_class(classes: np.ndarray) -> ParameterError:
+    return ParameterError(
+        f"The number of classes has to be greater than one; got 1 class: {classes.tolist()}. Give samples of "
+        "another class, or name all labels with classes=."
+    )
 
 
 class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
@@ -101,6 +109,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Whether to stop by the score on validation data, and to end with the weights that scored best.
     validation_fraction : float, default=0.1
         The share of the training data that is held out for that, unless ``fit`` is given `X_val`, `y_val`.
+        These rows are drawn at random, in the proportions of the classes, also with
+        ``shuffle=False``, as scikit-learn's SGD estimators draw them; the others keep their order.
     batch_size : int, default=32
         Samples of an update. The loss of a batch is the weighted mean over its samples; with
         ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
@@ -379,7 +389,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.classifier_tags.multi_label = True
-        return tags
+        return self._with_tags_inside(tags)
 
     @property
     def _labelling(self) -> Labelling:
@@ -395,7 +405,13 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if self._has_several_labels:
             return labels, labels.shape[1]
         known = np.unique(labels) if self._given_classes is None else np.asarray(self._given_classes)
+        if len(known) < 2 and not self._model_knows_classes():
+            raise _one_class(known)
         return labels, 1 if len(known) == 2 else len(known)
+
+    def _model_knows_classes(self) -> bool:
+        """Tell whether the model may know classes that `y` does not show: a graph, a fitted estimator."""
+        return self.model is not None and not (hasattr(self.model, "fit") and not is_fitted(self.model))
 
     def _check_same_labels(self, y: np.ndarray, classes: Any) -> None:
         """Check that `y` is of the kind that came first."""
@@ -415,10 +431,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             self._check_columns(learner, y, n_outputs)
         classes = self._find_classes(learner, y)
         if len(classes) < 2:
-            raise ParameterError(
-                f"The number of classes has to be greater than one; got {len(classes)} class: "
-                f"{classes.tolist()}."
-            )
+            raise _one_class(classes)
         wanted = {1, 2} if len(classes) == 2 and not self._has_several_labels else {len(classes)}
         if n_outputs not in wanted:
             raise GraphError(
@@ -471,6 +484,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
     def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
         return float(accuracy_score(y, self._labelling.predict(raw), sample_weight=sample_weight))
+
+    def _check_scorable(self, y: np.ndarray, name: str) -> None:
+        if not self._has_several_labels:
+            check_known_labels(y, self.classes_, name)
 
     def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._labelling.split(y, self.validation_fraction, self._state.random_state)

@@ -68,6 +68,11 @@ def _classifier_types(operator: Any) -> None:
     rows, n_classes = source.get_first_dimension(), len(model.classes_)
     classes = get_label_classes(operator.scope_inst, model)
     label = StringTensorType if isinstance(classes[0], str) else Int64TensorType
+    if classes.dtype == np.uint64 and classes.max() > np.iinfo(np.int64).max:
+        raise UnsupportedError(
+            f"Labels up to {classes.max()} do not fit into int64, which classifiers of skl2onnx return: take "
+            "to_onnx() of the estimator, or train it on labels below 2**63."
+        )
     operator.outputs[0].type = label([rows, n_classes] if model._has_several_labels else [rows])
     operator.outputs[1].type = type(guess_tensor_type(source.type))([rows, n_classes])
 

@@ -13,7 +13,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-__all__ = ["fitted", "inner_routing"]
+__all__ = ["fitted", "inner_routing", "is_fitted"]
 
 
 def fitted(model: Any, X: Any, y: Any, sample_weight: np.ndarray | None, owner: Any) -> Any:
@@ -32,11 +32,16 @@ def fitted(model: Any, X: Any, y: Any, sample_weight: np.ndarray | None, owner: 
     owner : estimator
         The estimator that holds `model`; it routes metadata.
     """
+    return model if is_fitted(model) else _fit(clone(model), X, y, sample_weight, owner)
+
+
+def is_fitted(model: Any) -> bool:
+    """Tell whether an estimator is fitted."""
     try:
         check_is_fitted(model)
     except NotFittedError:
-        return _fit(clone(model), X, y, sample_weight, owner)
-    return model
+        return False
+    return True
 
 
 def _fit(model: Any, X: Any, y: Any, weight: np.ndarray | None, owner: Any) -> Any:

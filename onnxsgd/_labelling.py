@@ -12,7 +12,6 @@ from scipy.special import expit, softmax
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 
 from onnxsgd._targets import class_weights, encode_indicators, encode_labels
-from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import Loss
 
 __all__ = ["Labelling", "OneLabel", "SeveralLabels"]
@@ -86,13 +85,7 @@ class OneLabel(Labelling):
 
     def split(self, y: np.ndarray, fraction: float, random_state: Any) -> tuple[np.ndarray, np.ndarray]:
         splitter = StratifiedShuffleSplit(1, test_size=fraction, random_state=random_state)
-        try:
-            return next(splitter.split(y, y))
-        except ValueError as error:
-            raise ParameterError(
-                f"validation_fraction={fraction!r} of {len(y)} samples cannot be held out so that each class "
-                f"is on both sides: {error} Give X_val and y_val, or another fraction."
-            ) from None
+        return next(splitter.split(y, y))
 
 
 class SeveralLabels(Labelling):

@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import StrOptions
 from onnxsgd._base import BaseOnnxSGD, learns_in_parts
 from onnxsgd._converter import register_regressor
 from onnxsgd._learner import Learner
-from onnxsgd._targets import check_real_target
+from onnxsgd._targets import check_not_constant, check_real_target
 from onnxsgd._when_imported import when_imported
 from onnxsgd.exceptions import GraphError
 from onnxsgd.losses import REGRESSION_LOSSES, Loss, make_loss
@@ -76,6 +76,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         Whether to stop by the score on validation data, and to end with the weights that scored best.
     validation_fraction : float, default=0.1
         The share of the training data that is held out for that, unless ``fit`` is given `X_val`, `y_val`.
+        These rows are drawn at random, also with
+        ``shuffle=False``, as scikit-learn's SGD estimators draw them; the others keep their order.
     batch_size : int, default=32
         Samples of an update. The loss of a batch is the weighted mean over its samples; with
         ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
@@ -268,7 +270,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         tags.input_tags.sparse = True
-        return tags
+        return self._with_tags_inside(tags)
 
     def _read_target(self, y: Any, going_on: bool, classes: Any) -> tuple[np.ndarray, int]:
         y = check_real_target(y)
@@ -298,6 +300,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
     def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
         return float(r2_score(y, raw, sample_weight=sample_weight))
+
+    def _check_scorable(self, y: np.ndarray, name: str) -> None:
+        check_not_constant(y, name)
 
     def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         splitter = ShuffleSplit(1, test_size=self.validation_fraction, random_state=self._state.random_state)

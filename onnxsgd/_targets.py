@@ -15,7 +15,9 @@ from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import Loss
 
 __all__ = [
+    "check_known_labels",
     "check_labels",
+    "check_not_constant",
     "check_real_target",
     "check_sample_weight",
     "class_weights",
@@ -37,18 +39,46 @@ def encode_labels(y: np.ndarray, classes: np.ndarray, n_outputs: int, loss: Loss
 
     One output stands for two classes, the second being the positive one.
     """
-    order = np.argsort(classes, kind="stable")
-    position = np.searchsorted(classes, y, sorter=order)
-    index = order[np.minimum(position, len(classes) - 1)]
-    unknown = classes[index] != y
-    if unknown.any():
-        raise ParameterError(
-            f"y contains the labels {np.unique(y[unknown]).tolist()}, which are not among the classes "
-            f"{classes.tolist()}."
-        )
+    index = _columns_of(y, classes, "y")
     columns = np.array([1]) if n_outputs == 1 else np.arange(n_outputs)
     positive = (index[:, None] == columns).astype(np.float64)
     return positive if loss.targets == "indicator" else 2.0 * positive - 1.0
+
+
+def check_known_labels(y: np.ndarray, classes: np.ndarray, name: str) -> None:
+    """Refuse labels that are not among the classes; `name` is that of the argument that holds them."""
+    _columns_of(y, classes, name)
+
+
+def _columns_of(y: np.ndarray, classes: np.ndarray, name: str) -> np.ndarray:
+    """Return the position of each label among the classes."""
+    # numpy compares strings with numbers as strings, or not at all
+    if (y.dtype.kind in _TEXT) != (classes.dtype.kind in _TEXT):
+        unknown = np.ones(len(y), bool)
+    else:
+        order = np.argsort(classes, kind="stable")
+        position = np.searchsorted(classes, y, sorter=order)
+        index = order[np.minimum(position, len(classes) - 1)]
+        unknown = classes[index] != y
+    if unknown.any():
+        raise ParameterError(
+            f"{name} contains the labels {np.unique(y[unknown]).tolist()}, which are not among the classes "
+            f"{classes.tolist()}."
+        )
+    return index
+
+
+#: Kinds of arrays of strings, after numpy's letters.
+_TEXT = frozenset("OUS")
+
+
+def check_not_constant(y: np.ndarray, name: str) -> None:
+    """Refuse a regression target for which R^2 is not defined; `name` says where it comes from."""
+    if len(y) < 2 or not (y != y[0]).any():
+        held = "1 sample" if len(y) == 1 else f"{len(y)} samples with the same target"
+        raise ParameterError(
+            f"{name} has {held}, which R^2 cannot score: it needs at least two targets that differ."
+        )
 
 
 def encode_indicators(y: np.ndarray, loss: Loss) -> np.ndarray:

@@ -13,11 +13,12 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, ShuffleSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
+from onnxsgd.exceptions import ParameterError
 
 try:
     from sklearn.callback import ProgressBar, ScoringMonitor
@@ -416,3 +417,51 @@ def test_an_estimator_with_callbacks_is_pickled(diabetes):
     np.testing.assert_array_equal(restored.predict(diabetes[0]), model.predict(diabetes[0]))
     restored.fit(*diabetes)
     assert len(restored._skl_callbacks[0].get_logs(select="all")) == 2
+
+
+# Validation data.
+
+
+def test_without_shuffling_the_training_rows_keep_their_order(diabetes):
+    """Held-out rows are drawn; the rest is trained on in the order it came in."""
+    X, y = diabetes
+    settings = dict(shuffle=False, batch_size=1, max_iter=1)
+    stopping = regressor(early_stopping=True, validation_fraction=0.3, **settings).fit(X, y)
+    generator = np.random.RandomState(np.random.RandomState(0).randint(np.iinfo(np.int32).max))
+    rows = np.sort(next(ShuffleSplit(1, test_size=0.3, random_state=generator).split(y))[0])
+    np.testing.assert_array_equal(stopping.coef_, regressor(**settings).fit(X[rows], y[rows]).coef_)
+
+
+@pytest.mark.parametrize(
+    ("y_val", "message"),
+    [
+        ([1.0], "y_val has 1 sample, which R\\^2 cannot score"),
+        ([2.0, 2.0, 2.0], "3 samples with the same target"),
+        ([1.0, np.nan], "NaN"),
+        ([1.0, np.inf], "infinity"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_validation_targets_that_r2_cannot_score_are_refused(diabetes, y_val, message, early_stopping):
+    X, y = diabetes
+    model = regressor(early_stopping=early_stopping)
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, y, X_val=X[: len(y_val)], y_val=y_val)
+    assert not hasattr(model, "t_")
+
+
+@pytest.mark.parametrize("n_samples", [1, 3, 8])
+def test_a_held_out_share_that_r2_cannot_score_is_refused(diabetes, n_samples):
+    X, y = diabetes
+    with pytest.raises(ParameterError, match=f"validation_fraction=0.1 of {n_samples} samples"):
+        regressor(early_stopping=True).fit(X[:n_samples], y[:n_samples])
+
+
+@pytest.mark.parametrize("y_val", [[0, 7, 1], ["a", "b", "a"]], ids=str)
+def test_unknown_labels_of_validation_data_are_refused(cancer, y_val):
+    X, y = cancer
+    with pytest.raises(ParameterError, match="y_val contains the labels .* not among the classes"):
+        classifier().fit(X, y, X_val=X[:3], y_val=y_val)
+    # one class can be scored
+    assert len(classifier().fit(X, y, X_val=X[:3], y_val=[0, 0, 0]).validation_scores_) == 5

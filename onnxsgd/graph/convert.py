@@ -112,8 +112,14 @@ def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
 
 
 def _refuse(estimator: Any) -> None:
-    """Refuse what could be converted, and has no score that gradients reach."""
+    """Refuse what could be converted, and has no score that gradients reach, or labels that ONNX lacks."""
     name = type(estimator).__name__
+    classes = getattr(estimator, "classes_", None)
+    if isinstance(classes, np.ndarray) and classes.dtype == np.uint64 and classes.max() >= 2**63:
+        raise UnsupportedError(
+            f"{name} has labels up to {classes.max()}; ONNX classifiers hold int64, so labels must be below "
+            "2**63: train it on other labels."
+        )
     for names, applies, reason in _REFUSED:
         if name in names and applies(estimator):
             raise UnsupportedError(f"{name} {reason}.")

@@ -95,5 +95,6 @@ def _encoded_labels(node: ir.Node) -> np.ndarray | None:
 
 def _as_labels(entries: list) -> np.ndarray:
     if isinstance(entries[0], int):
-        return np.array(entries, dtype=np.int64)
+        is_large = max(entries) > np.iinfo(np.int64).max
+        return np.array(entries, dtype=np.uint64 if is_large else np.int64)
     return np.array([str(e.decode() if isinstance(e, bytes) else e) for e in entries], dtype=object)

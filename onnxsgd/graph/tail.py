@@ -104,7 +104,9 @@ def _add_labels(graph: ir.Graph, classes: np.ndarray) -> ir.Value:
     name = unique_name("classes", graph_names(graph))
     tensor: ir.TensorProtocol
     if classes.dtype.kind in "iu":
-        tensor = ir.tensor(classes.astype(np.int64), name=name)
+        # labels that int64 holds are int64, as other tools write them
+        is_large = classes.size and classes.max() > np.iinfo(np.int64).max
+        tensor = ir.tensor(classes.astype(np.uint64 if is_large else np.int64), name=name)
     elif classes.dtype.kind in "bf":
         tensor = ir.tensor(classes, name=name)
     else:

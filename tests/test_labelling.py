@@ -1,0 +1,78 @@
+"""Labels: which ones are accepted, and that they come back from ONNX."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+
+from onnxsgd import OnnxSGDClassifier
+from onnxsgd.exceptions import ParameterError, UnsupportedError
+
+X = np.random.RandomState(0).randn(60, 3).astype(np.float32)
+CLASS = (X[:, 0] > 0).astype(int)
+
+
+def classifier(model=None, **more):
+    return OnnxSGDClassifier(model, **{"max_iter": 3, "tol": None, "random_state": 0} | more)
+
+
+def labels_of(onx):
+    session = onnxruntime.InferenceSession(onx.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run([session.get_outputs()[0].name], {session.get_inputs()[0].name: X})[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype"),
+    [
+        (np.array([3, 8], np.uint64), np.int64),
+        (np.array([2**63 + 5, 2**64 - 1], np.uint64), np.uint64),
+        (np.array([1, 2**63], np.uint64), np.uint64),
+    ],
+    ids=str,
+)
+def test_unsigned_labels_survive_onnx(labels, dtype):
+    model = classifier().fit(X, labels[CLASS])
+    onx = model.to_onnx()
+    assert labels_of(onx).dtype == dtype
+    np.testing.assert_array_equal(labels_of(onx), model.predict(X))
+    assert model.predict(X).dtype == np.uint64
+    again = classifier(onx).fit(X, labels[CLASS])
+    assert again.classes_.tolist() == labels.tolist()
+    np.testing.assert_array_equal(labels_of(again.to_onnx()), again.predict(X))
+
+
+def test_labels_that_skl2onnx_does_not_hold_are_refused():
+    y = np.array([0, 2**63], np.uint64)[CLASS]
+    with pytest.raises(UnsupportedError, match=r"labels up to 9223372036854775808.*below 2\*\*63"):
+        classifier(LogisticRegression().fit(X, y)).fit(X, y)
+    from skl2onnx import to_onnx
+
+    with pytest.raises(UnsupportedError, match="do not fit into int64"):
+        to_onnx(make_pipeline(classifier()).fit(X, y), X[:1])
+
+
+@pytest.mark.parametrize("model", [None, LogisticRegression(), MLPClassifier()], ids=str)
+@pytest.mark.parametrize("label", [0, "no"])
+def test_one_class_is_named(model, label):
+    y = np.full(len(X), label)
+    with pytest.raises(ParameterError, match=f"greater than one; got 1 class: .{label!r}..*classes="):
+        classifier(model).fit(X, y)
+    with pytest.raises(ParameterError, match="got 1 class"):
+        classifier(model, classes=[label]).fit(X, y)
+
+
+def test_one_class_will_do_where_the_others_are_known():
+    y = np.zeros(len(X), int)
+    assert classifier(classes=[0, 1]).fit(X, y).classes_.tolist() == [0, 1]
+    fitted = LogisticRegression().fit(X, CLASS)
+    assert classifier(fitted).fit(X, y).classes_.tolist() == [0, 1]
+    assert classifier().partial_fit(X, y, classes=[0, 1]).classes_.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("later", [["a", "b"], [0, 5], [0.0, 3.0]], ids=str)
+def test_unknown_labels_of_a_later_part_are_refused(later):
+    model = classifier().partial_fit(X, CLASS)
+    with pytest.raises(ParameterError, match="not among the classes"):
+        model.partial_fit(X[:2], later)
