@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.model import to_ir
+from onnxsgd.graph.versions import bring_into_range
 from onnxsgd.losses import Loss
 from onnxsgd.objective.output import find_output
 
@@ -159,7 +160,7 @@ def _prepare(model: onnx.ModelProto, output: int | str | None, dtype: Any) -> ir
     from onnxsgd.graph.lower import lower_for_training
     from onnxsgd.graph.precision import with_precision
 
-    source = to_ir(model)
+    source = to_ir(bring_into_range(model))
     source.graph.outputs[:] = [find_output(source.graph, output)]
     return source if dtype is None else with_precision(lower_for_training(source), _real_type(dtype))
 

@@ -15,17 +15,14 @@ from onnxsgd.gradient.engines import ENGINES, NATIVE, PORTABLE, resolve_engine
 from onnxsgd.gradient.forward_backward import Prepared, assemble, prepare
 from onnxsgd.gradient.halves import split
 from onnxsgd.gradient.native import differentiate_with_native
-from onnxsgd.gradient.orttraining import NativeGradient, check_opset
+from onnxsgd.gradient.orttraining import NativeGradient
 from onnxsgd.gradient.seeds import find_seeds, yield_seeds
 from onnxsgd.gradient.sources import Sources, select_sources
 from onnxsgd.graph.lower import lower_for_training
 from onnxsgd.graph.model import graph_names, to_ir, to_proto, unique_name
+from onnxsgd.graph.versions import bring_into_range
 
 __all__ = ["TrainingGraphs", "build_training_graphs"]
-
-#: The newest IR version that the training edition of the runtime reads. What later ones added is not in
-#: graphs of the opsets it reads.
-_NEWEST_IR_VERSION = 10
 
 
 @dataclass(frozen=True)
@@ -94,10 +91,8 @@ def build_training_graphs(
     memory_efficient : bool
         Passed on to the gradient builder of onnxruntime-training.
     """
-    original = to_ir(model)
-    check_opset(original)
+    original = to_ir(bring_into_range(model))
     lowered = lower_for_training(original)
-    lowered.ir_version = min(lowered.ir_version, _NEWEST_IR_VERSION)
     _keep_outputs(lowered.graph, outputs)
     sources = _select(original, lowered, weights, inputs)
     prepared = prepare(lowered, sources.weights, sources.inputs)

@@ -11,11 +11,11 @@ import onnx_ir as ir
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.gradient.forward_backward import forward_backward_model
 from onnxsgd.gradient.options import DerivativeOptions, check_options
-from onnxsgd.gradient.orttraining import check_opset
 from onnxsgd.gradient.seeds import fill_seeds, find_seeds, yield_seeds
 from onnxsgd.gradient.sources import Sources, select_sources
 from onnxsgd.graph.lower import lower_for_training
 from onnxsgd.graph.model import graph_names, to_ir, to_proto, unique_name
+from onnxsgd.graph.versions import bring_into_range
 
 __all__ = ["DerivativeOptions", "forward_backward_model", "onnx_derivative"]
 
@@ -43,7 +43,7 @@ def onnx_derivative(
     Parameters
     ----------
     onx : onnx.ModelProto
-        The graph, of opset 13 to 21. It is not changed.
+        The graph. It is not changed.
     weights : list of str or None, default=None
         The initializers to differentiate for. None: all of real numbers (float16, float32, float64) that a
         gradient reaches. They become inputs of the result; the others stay.
@@ -67,7 +67,9 @@ def onnx_derivative(
     Returns
     -------
     onnx.ModelProto
-        Its IR version, metadata and opsets are those of `onx`. The gradient of ``x`` is called ``x_grad``.
+        Its metadata, IR version and opsets are those of `onx`; where the IR version is not within 4 to 10 or
+        the opset not within 13 to 21, those that it was converted to. The gradient of ``x`` is called
+        ``x_grad``.
         The gradients of the inputs come first, then those of the weights; with the option ``Loss``, the loss
         comes first, then the gradients of the weights, then those of the inputs.
 
@@ -81,6 +83,8 @@ def onnx_derivative(
         If onnxruntime-training is named and not installed.
     NotTrainableError
         If an operator between what is differentiated for and the outputs has no gradient.
+    UnsupportedError
+        If the opset of `onx` cannot be converted.
 
     Examples
     --------
@@ -97,8 +101,7 @@ def onnx_derivative(
     check_options(options)
     if not isinstance(onx, onnx.ModelProto):
         raise ParameterTypeError(f"onx must be an onnx.ModelProto, not {type(onx).__name__}.")
-    model = to_ir(onx)
-    check_opset(model)
+    model = to_ir(bring_into_range(onx))
     labels = _check_loss(model, options, loss, label)
     lowered = lower_for_training(model)
     if options == DerivativeOptions.Loss:

@@ -9,7 +9,6 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import inliner
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
 from onnxsgd.exceptions import GraphError, ParameterTypeError, UnsupportedError
@@ -48,8 +47,6 @@ def load_model(source: Any) -> onnx.ModelProto:
     # Older files have to list weights as inputs too. Some do not, and every runtime reads them.
     model.ir_version = max(model.ir_version, IR_RANGE[0])
     _check(model)
-    if model.functions:
-        model = inliner.inline_local_functions(model)
     model = bring_into_range(model)
     _drop_default_inputs(model.graph)
     return model

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import onnx
-from onnx import defs, version_converter
+from onnx import defs, inliner, version_converter
 
 from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.newer import Form, in_older_operators, means_the_same
 
 __all__ = ["IR_RANGE", "OPSET_RANGES", "bring_into_range", "in_opset"]
 
@@ -20,13 +21,14 @@ _DEFAULT_OPSET = 18
 
 
 def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return `model` in versions of :data:`OPSET_RANGES` and :data:`IR_RANGE`.
+    """Return `model` in versions of :data:`OPSET_RANGES` and :data:`IR_RANGE`, its functions inlined.
 
     Cases:
 
     - an older opset is converted by ``onnx.version_converter``;
-    - a newer opset is declared to be the newest one in the range, where each node means the same in both; one
-      that the installed onnx does not know is refused;
+    - of a newer opset, nodes that the newest one in the range lacks are written in operators that it has (see
+      :mod:`onnxsgd.graph.newer`), and that one is declared; an opset that the installed onnx does not know is
+      refused;
     - a newer or older IR version is declared to be the nearest one: what newer ones added is not in use where
       the checks of this package pass.
 
@@ -42,18 +44,23 @@ def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
+    if result.functions:
+        result = inliner.inline_local_functions(result)
     _merge_imports(result)
     result.ir_version = min(max(result.ir_version, IR_RANGE[0]), IR_RANGE[1])
-    versions = {entry.domain: entry.version for entry in result.opset_import}
-    if versions[""] < OPSET_RANGES[""][0]:
-        return _convert(result, _UPGRADE_TO, f"at least {OPSET_RANGES[''][0]}")
+    present = next(entry.version for entry in result.opset_import if entry.domain == "")
+    oldest, newest = OPSET_RANGES[""]
+    if present < oldest:
+        return _convert(result, _UPGRADE_TO, f"at least {oldest}")
+    if present > defs.onnx_opset_version():
+        raise UnsupportedError(
+            f"The model imports opset {present}, which the installed onnx {onnx.__version__} does "
+            f"not know: opsets up to {defs.onnx_opset_version()} are accepted."
+        )
+    if present > newest:
+        result = in_older_operators(result, newest)
     for entry in result.opset_import:
         newest = OPSET_RANGES.get(entry.domain, (0, entry.version))[1]
-        if entry.domain == "" and entry.version > defs.onnx_opset_version():
-            raise UnsupportedError(
-                f"The model imports opset {entry.version}, which the installed onnx {onnx.__version__} does "
-                f"not know: opsets up to {defs.onnx_opset_version()} are accepted."
-            )
         if entry.version > newest:
             _check_same_meaning(result.graph, entry.domain, entry.version, newest)
             entry.version = newest
@@ -114,30 +121,16 @@ def _convert(model: onnx.ModelProto, version: int, needed: str) -> onnx.ModelPro
 
 
 def _check_same_meaning(graph: onnx.GraphProto, domain: str, version: int, older: int) -> None:
-    """Refuse a node that the older version does not have, or not with these inputs and attributes.
-
-    Between the versions in question, operators that kept their inputs and attributes only gained types.
-    """
+    """Refuse a node that the older version does not have, or not with these inputs and attributes."""
     for node in graph.node:
         for attribute in node.attribute:
             for subgraph in [attribute.g, *attribute.graphs]:
                 _check_same_meaning(subgraph, domain, version, older)
         own = "" if node.domain == "ai.onnx" else node.domain
-        if own == domain and not _means_the_same(node, domain, version, older):
+        names = frozenset(attribute.name for attribute in node.attribute)
+        form = Form(node.op_type, names, len(node.input), len(node.output))
+        if own == domain and not means_the_same(form, domain, version, older):
             raise UnsupportedError(
                 f"Node {node.name!r}, a {node.op_type} of opset {version}, does not exist like that in opset "
                 f"{older}, the newest that the runtime reads: export the model for that opset."
             )
-
-
-def _means_the_same(node: onnx.NodeProto, domain: str, version: int, older: int) -> bool:
-    try:
-        new, old = (defs.get_schema(node.op_type, v, domain) for v in (version, older))
-    except defs.SchemaError:
-        return False
-    attributes = {attribute.name for attribute in node.attribute}
-    return new.since_version == old.since_version or (
-        attributes <= set(old.attributes)
-        and len(node.input) <= old.max_input
-        and len(node.output) <= old.max_output
-    )

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import GraphError, ParameterTypeError
 from onnxsgd.graph.model import find_value, to_ir, to_proto
+from onnxsgd.graph.versions import bring_into_range
 from onnxsgd.objective.graft import graft
 from onnxsgd.objective.names import claim_names
 from onnxsgd.objective.output import check_scored, dtype_and_shape, find_output
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
     from onnxsgd.losses import Loss
 
 __all__ = ["add_loss_output", "weighted_loss"]
-
-#: The first opset whose Constant holds integers, and which has Where.
-OLDEST_OPSET = 9
-
-#: From here on operators take the forms that lowering writes.
-WELL_TESTED_OPSET = 13
 
 
 def add_loss_output(
@@ -86,7 +81,9 @@ def add_loss_output(
     Returns
     -------
     onnx.ModelProto
-        With the metadata, IR version, producer, domain, documentation and opsets of `onx`.
+        With the metadata, producer, domain and documentation of `onx`, and with its IR version and opsets;
+        where the IR version is not within 4 to 10 or the opset not within 13 to 21, with those that it was
+        converted to.
 
     Raises
     ------
@@ -96,7 +93,9 @@ def add_loss_output(
     ParameterTypeError
         A TypeError: an argument of the wrong type, or an unknown keyword argument.
     GraphError
-        A ValueError: an output that cannot be scored, or an opset that lacks an operator.
+        A ValueError: an output that cannot be scored.
+    UnsupportedError
+        A NotImplementedError: an opset that cannot be converted.
 
     Examples
     --------
@@ -113,7 +112,7 @@ def add_loss_output(
     loss = make_score(score_name, kwargs)
     if not isinstance(onx, onnx.ModelProto):
         raise ParameterTypeError(f"onx must be an onnx.ModelProto, not {type(onx).__name__}.")
-    source = to_ir(onx)
+    source = to_ir(bring_into_range(onx))
     source.graph.outputs[:] = [find_output(source.graph, output_index)]
     model = _lower(source)
     graph = model.graph
@@ -127,37 +126,17 @@ def add_loss_output(
     total = graft(graph, names, loss_name, lambda op: _total(op, graph, loss, data, penalties))
     total.name, total.shape, total.dtype = loss_name, ir.Shape([1, 1]), _loss_type(data.scored)
     graph.outputs.insert(0, total)
-    return _check_old_opset(to_proto(model))
+    return to_proto(model)
 
 
 def _lower(source: ir.Model) -> ir.Model:
     from onnxsgd.graph.lower import lower_for_training
 
-    opset = source.opset_imports.get("", WELL_TESTED_OPSET)
-    if opset < OLDEST_OPSET:
-        raise GraphError(
-            f"The model imports opset {opset}, at least {OLDEST_OPSET} is needed: onnx.version_converter "
-            "converts it to a newer one."
-        )
     model = lower_for_training(source)
     imports = {**source.opset_imports, **model.opset_imports}
     model.opset_imports.clear()
     model.opset_imports.update(imports)
     return model
-
-
-def _check_old_opset(onx: onnx.ModelProto) -> onnx.ModelProto:
-    """Check that a model of an old opset holds nothing newer, as lowering to it may have written."""
-    opset = next(entry.version for entry in onx.opset_import if entry.domain in ("", "ai.onnx"))
-    if opset < WELL_TESTED_OPSET:
-        try:
-            onnx.checker.check_model(onx)
-        except onnx.checker.ValidationError as error:
-            raise GraphError(
-                f"The model imports opset {opset}, and cannot be rewritten in it ({error}): "
-                f"onnx.version_converter converts it to {WELL_TESTED_OPSET}."
-            ) from error
-    return onx
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,10 @@ _KNOWS_24 = pytest.mark.skipif(
     onnx.defs.onnx_opset_version() < 24, reason="the installed onnx does not know opset 24"
 )
 
+_KNOWS_27 = pytest.mark.skipif(
+    onnx.defs.onnx_opset_version() < 27, reason="the installed onnx does not know opset 27"
+)
+
 
 def parse(opset, body="a = Relu(x)  y = Softmax(a)", ir=8, more="", weights=""):
     text = f"""<ir_version: {ir}, opset_import: ["": {opset}{more}]>
@@ -62,14 +66,22 @@ def test_imports_are_merged():
 @pytest.mark.parametrize(
     ("opset", "body", "message"),
     [
-        (23, "y = RMSNormalization(x, w)", "RMSNormalization of opset 23"),
-        pytest.param(24, 'y = Cast <to = 1, round_mode = "up"> (x)', "Cast of opset 24", marks=_KNOWS_24),
+        pytest.param(
+            24,
+            "s = CastLike(x, w)  q = QuantizeLinear <precision = 1> (x, one)  y = DequantizeLinear(q, one)",
+            "QuantizeLinear of opset 24",
+            marks=_KNOWS_24,
+        ),
+        pytest.param(
+            27, "r = Range(h, h, h)  y = Softmax(x)", "Range of opset 27, takes FLOAT16", marks=_KNOWS_27
+        ),
     ],
 )
 def test_newer_operators_are_refused(opset, body, message):
-    """What opset 21 does not have, by operator or by attribute, cannot be declared to be of it."""
+    """What opset 21 does not have, by operator, attribute or type, cannot be declared to be of it."""
+    weights = "<float[3] w = {1, 2, 3}, float one = {1}, float16 h = {1}>"
     with pytest.raises(UnsupportedError, match=message):
-        bring_into_range(parse(opset, body, ir=11, weights="<float[3] w = {1, 2, 3}>"))
+        bring_into_range(parse(opset, body, ir=11, weights=weights))
 
 
 def test_what_the_converter_refuses():

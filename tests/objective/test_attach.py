@@ -510,11 +510,16 @@ def test_log_needs_two_columns(shape, rank):
         add_loss_output(model, "log")
 
 
-def test_an_old_opset_is_refused(linear):
+@pytest.mark.parametrize(("opset", "expected"), [(8, 18), (12, 18), (13, 13), (21, 21), (23, 21)])
+def test_opsets_out_of_the_range_are_converted(linear, run, opset, expected):
     model = linear()
-    model.opset_import[0].version = 8
-    with pytest.raises(GraphError, match=r"opset 8, at least 9 is needed: onnx.version_converter"):
-        add_loss_output(model)
+    model.opset_import[0].version = opset
+    with_loss = add_loss_output(model)
+    assert [(entry.domain, entry.version) for entry in with_loss.opset_import] == [("", expected)]
+    feeds = {"X": np.ones((2, 4), np.float32), "label": np.zeros((2, 3), np.float32)}
+    np.testing.assert_array_equal(
+        run(with_loss, feeds)["loss"], run(add_loss_output(linear()), feeds)["loss"]
+    )
 
 
 def test_missing_output_shapes_are_inferred(linear, run):

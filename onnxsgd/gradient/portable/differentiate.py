@@ -9,11 +9,11 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from onnxsgd.exceptions import NotTrainableError, ParameterError
+from onnxsgd.graph.expand import expand_functions
 from onnxsgd.graph.model import graph_names, unique_name
 
 from .broadcasting import expand_to, zeros_like
 from .emitter import Emitter
-from .expand import expand_functions
 from .inference import infer_shapes
 from .rules import KNOWN, STANDARD, reason_against
 from .sweep import dependents, sweep

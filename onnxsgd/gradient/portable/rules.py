@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxsgd.graph.expand import is_function
+
 from .call import Rules
 from .control import CONTROL
 from .convolution import CONVOLUTION
 from .elementwise import ELEMENTWISE
-from .expand import is_function
 from .indexing import INDEXING
 from .movement import MOVEMENT
 from .neural import NEURAL

@@ -33,9 +33,12 @@ def expand_functions(model: ir.Model, chosen: Callable[[ir.Node], bool]) -> ir.M
         the nodes of a definition.
     """
     opset = model.graph.opset_imports[""]
-    while nodes := [node for node in model.graph if is_function(node.op_type, opset) and chosen(node)]:
+    while nodes := [
+        node for node in model.graph.all_nodes() if is_function(node.op_type, opset) and chosen(node)
+    ]:
         ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
         for count, node in enumerate(nodes):
+            _complete(node, opset)
             function = _definition(node, opset)
             function.domain, function.name = _DOMAIN, f"{node.op_type}_{count}"
             body = ir.serde.deserialize_function(function)
@@ -54,6 +57,15 @@ def _schema(op_type: str, opset: int | None) -> Any:
         return onnx.defs.get_schema(op_type) if opset is None else onnx.defs.get_schema(op_type, opset)
     except onnx.defs.SchemaError:
         return None
+
+
+def _complete(node: ir.Node, opset: int) -> None:
+    """Write out the defaults of a node's attributes, which a definition may ask for, and name its outputs."""
+    for name, parameter in _schema(node.op_type, opset).attributes.items():
+        if name not in node.attributes and parameter.default_value.name:
+            node.attributes[name] = ir.from_proto(parameter.default_value)
+    for count, value in enumerate(node.outputs):
+        value.name = value.name or f"{node.outputs[0].name}_unused_{count}"
 
 
 def _definition(node: ir.Node, opset: int) -> onnx.FunctionProto:
@@ -75,6 +87,10 @@ def _definition(node: ir.Node, opset: int) -> onnx.FunctionProto:
     del function.input[:], function.output[:]
     function.input.extend(parameter.name for parameter in schema.inputs)
     function.output.extend(result.name for result in schema.outputs[: len(node.outputs)])
+    computed = {name for entry in function.node for name in entry.output}
+    for name in (name for name in function.output if name not in computed):
+        # an output that is left out, and so read by nothing, but not the last one
+        function.node.append(onnx.helper.make_node("Identity", [function.input[0]], [name]))
     return function
 
 
