@@ -12,7 +12,7 @@ from onnxsgd.gradient.path import values_upstream
 from onnxsgd.gradient.registered import passes_gradient
 from onnxsgd.gradient.shapes import infer_shapes
 from onnxsgd.graph.model import FROZEN, REAL_TYPES, real_initializers
-from onnxsgd.graph.roles import find_role
+from onnxsgd.graph.roles import find_roles
 
 __all__ = ["Sources", "select_sources"]
 
@@ -105,7 +105,8 @@ def _default_weights(model: ir.Model, lowered: ir.Model) -> list[str]:
     original = [str(value.name) for value in real_initializers(model.graph)]
     found = {str(value.name): value for value in real_initializers(lowered.graph)}
     if not original:
-        return [name for name, value in found.items() if find_role(value).kind is not None]
+        roles = find_roles(lowered.graph)
+        return [name for name, value in found.items() if roles[value].kind is not None]
     return [name for name in original if name in found and FROZEN not in found[name].metadata_props]
 
 

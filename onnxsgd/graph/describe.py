@@ -13,7 +13,7 @@ from onnxsgd.exceptions import NotTrainableError
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.head import ScoredGraph
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.roles import find_role
+from onnxsgd.graph.roles import Role, find_roles
 from onnxsgd.graph.trainable import (
     Differentiable,
     GradientFlow,
@@ -156,18 +156,18 @@ def describe(
         names = select_trainable(model, scored.score, trainable, chosen)
     except NotTrainableError as error:
         names, problem = [], str(error)
+    roles = find_roles(model.graph)
     values = [value for value in initializers_in_use(model.graph) if value.dtype in REAL_TYPES]
     return TrainingReport(
         score=scored.score,
         link=scored.link,
-        tensors=tuple(_describe_tensor(value, names, flow) for value in values),
+        tensors=tuple(_describe_tensor(value, roles[value], names, flow) for value in values),
         operators=_describe_operators(_between(model, names, flow), engines),
         problem=problem,
     )
 
 
-def _describe_tensor(value: ir.Value, names: Sequence[str], flow: GradientFlow) -> TensorRow:
-    role = find_role(value)
+def _describe_tensor(value: ir.Value, role: Role, names: Sequence[str], flow: GradientFlow) -> TensorRow:
     reason = role.reason
     if role.kind is not None and value not in flow.obstacles:
         reason += ", without a path to the score"

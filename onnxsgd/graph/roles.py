@@ -1,39 +1,55 @@
-"""What an initializer is in its graph: a weight, an intercept, or no parameter of a layer at all."""
+"""What an initializer is in its graph: a weight, an intercept, or no parameter at all."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
+from onnxsgd.graph.constants import find_waves, is_geometric, is_grid
 from onnxsgd.graph.model import FROZEN, PARAMETER, REAL_TYPES
+from onnxsgd.graph.origins import Origins, Use, trace_origins, uses_of
 from onnxsgd.graph.patterns import FORM, behind_form, made_by
 from onnxsgd.graph.rewriting import first, operands
 
-__all__ = ["Role", "find_role"]
+__all__ = ["Role", "find_roles"]
 
 _WEIGHT, _INTERCEPT = "weight", "intercept"
 
-#: The inputs of layers that are learned.
+#: The inputs of layers that are learned, wherever the layer stands.
 _LAYERS: dict[str, dict[int, str]] = {
     "BatchNormalization": {1: _WEIGHT, 2: _INTERCEPT},
     "Conv": {1: _WEIGHT, 2: _INTERCEPT},
     "ConvTranspose": {1: _WEIGHT, 2: _INTERCEPT},
+    "DeformConv": {1: _WEIGHT, 3: _INTERCEPT},
     "Einsum": {0: _WEIGHT, 1: _WEIGHT, 2: _WEIGHT},
-    "GRU": {1: _WEIGHT, 2: _WEIGHT, 3: _INTERCEPT},
+    "GRU": {1: _WEIGHT, 2: _WEIGHT, 3: _INTERCEPT, 5: _WEIGHT},
     "Gather": {0: _WEIGHT},
+    "GatherElements": {0: _WEIGHT},
+    "GatherND": {0: _WEIGHT},
     "Gemm": {0: _WEIGHT, 1: _WEIGHT, 2: _INTERCEPT},
     "GroupNormalization": {1: _WEIGHT, 2: _INTERCEPT},
     "InstanceNormalization": {1: _WEIGHT, 2: _INTERCEPT},
-    "LSTM": {1: _WEIGHT, 2: _WEIGHT, 3: _INTERCEPT},
+    "LSTM": {1: _WEIGHT, 2: _WEIGHT, 3: _INTERCEPT, 5: _WEIGHT, 6: _WEIGHT, 7: _WEIGHT},
     "LayerNormalization": {1: _WEIGHT, 2: _INTERCEPT},
     "MatMul": {0: _WEIGHT, 1: _WEIGHT},
     "PRelu": {1: _WEIGHT},
-    "RNN": {1: _WEIGHT, 2: _WEIGHT, 3: _INTERCEPT},
+    "RMSNormalization": {1: _WEIGHT},
+    "RNN": {1: _WEIGHT, 2: _WEIGHT, 3: _INTERCEPT, 5: _WEIGHT},
 }
 
-#: Layers whose result a vector that is added to is the intercept of.
+#: Initial states: zeros there are no parameters.
+_STATES = {("GRU", 5), ("LSTM", 5), ("LSTM", 6), ("RNN", 5)}
+
+#: Layers whose result a number that is added to is the intercept of.
 _LINEAR = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+
+#: Operators in which a tensor that meets the results of layers is a parameter.
+_ARITHMETIC = frozenset({"Add", "Concat", "Div", "Mean", "Mul", "Sub", "Sum", "Where"})
+
+_FORM = frozenset({*FORM, "Gather", "Slice", "Split", "Concat", "Tile"})
 
 
 @dataclass(frozen=True)
@@ -43,7 +59,7 @@ class Role:
     Attributes
     ----------
     kind : {"weight", "intercept", None}
-        None: no parameter of a layer.
+        None: no parameter.
     reason : str
         Why, as a phrase.
     """
@@ -52,76 +68,57 @@ class Role:
     reason: str
 
 
-def find_role(value: ir.Value) -> Role:
-    """Return what the initializer `value` is in its graph.
+def find_roles(graph: ir.Graph) -> dict[ir.Value, Role]:
+    """Return what each initializer of `graph` is.
 
-    Cases, the first that holds:
+    Every tensor of real numbers that meets data is a parameter, directly or in a formula that reads no data
+    itself (a Slice of it, a product with a constant), and wherever the exporter put it, but for these
+    constants, in this order:
 
-    - it is marked as frozen (a constant of a scaler, say) or as a parameter, by conversion or by lowering;
-    - it holds no real numbers;
-    - it is what a layer learns, also behind a Transpose, a Cast and the like: the matrix of a product, the
-      kernel of a convolution, the scale of a normalisation, the table that a computed index is looked up in;
-    - it is a vector that is added to a linear layer, or to a scaled normalisation: an intercept;
-    - anything else is a constant.
+    - it is marked as one by conversion or by lowering (a constant of a scaler, say);
+    - it is a table of sines and cosines, or holds their frequencies, or a geometric series;
+    - it only sets an operator up: a bound, an exponent, the statistics of a batch normalisation;
+    - it is a single number, unless it is the parameter of a layer, or added to a linear one;
+    - it is a mask or a grid of whole and half numbers, unless it is the parameter of a layer;
+    - it shifts or scales raw data, before the first layer: a mean of pixels. A product that makes more
+      numbers of one, and a table that is added to a row of vectors, are no scaling and no shift.
+
+    Parameters of layers are known by their place. Of the others those that are added, and differ along one
+    axis at most, are intercepts.
     """
+    origins = trace_origins(graph, _is_layer)
+    waves = find_waves(graph.initializers.values())
+    return {value: _find_role(value, origins, waves) for value in graph.initializers.values()}
+
+
+def _find_role(value: ir.Value, origins: Origins, waves: set[ir.Value]) -> Role:
     if reason := value.metadata_props.get(FROZEN):
         return Role(None, reason)
     if kind := value.metadata_props.get(PARAMETER):
         return Role(kind, f"{kind} of a layer that was rewritten")
     if value.dtype not in REAL_TYPES:
         return Role(None, f"holds {value.dtype}, no real numbers")
-    found = [role for use in value.uses() if (role := _role_in(value, use.node, use.idx)) is not None]
-    found.sort(key=lambda role: role.kind != _WEIGHT)
+    uses = list(uses_of(value, origins, _FORM))
+    if value in waves or (uses and all(_is_frequency(use, origins) for use in uses)):
+        return Role(None, "table of sines and cosines")
+    found = [_role_in(value, use, origins) for use in uses]
+    # a weight before an intercept before a constant: tied tensors have several roles
+    found.sort(key=lambda role: (role.kind is None, role.kind != _WEIGHT))
     if found:
         return found[0]
     users = ", ".join(sorted({use.node.op_type for use in value.uses()}))
     return Role(None, f"constant, read by {users}" if users else "not used")
 
 
-def _role_in(value: ir.Value, node: ir.Node, index: int) -> Role | None:
-    """Return what `value` is for one of the nodes that read it."""
+def _is_layer(node: ir.Node, tuned: set[ir.Value]) -> bool:
+    """Return whether `node` learns one of its inputs, or normalises, and so may be the first layer."""
     if node.domain != "":
-        return None
-    if node.op_type in FORM:
-        result = node.outputs[0]
-        roles = (_role_in(result, use.node, use.idx) for use in result.uses())
-        return next((role for role in roles if role is not None), None) if index == 0 else None
-    kind = _LAYERS.get(node.op_type, {}).get(index)
-    if kind is not None and _is_looked_up(node):
-        return Role(kind, f"{kind} of {node.op_type}")
-    if not _is_vector(value) or node.op_type not in ("Add", "Mul"):
-        return None
-    other = _layer_behind(operands(node)[1 - index])
-    if node.op_type == "Mul":
-        return Role(_WEIGHT, "scale of a normalisation") if _is_normalised(other) else None
-    if other is None:
-        return None
-    if _is_linear(other):
-        return Role(_INTERCEPT, f"added to {other.op_type}")
-    if other.op_type == "Mul" and _is_normalised(other):
-        return Role(_INTERCEPT, "shift of a normalisation")
-    return None
-
-
-def _is_looked_up(node: ir.Node) -> bool:
-    """Return whether an index, if the node is a Gather, depends on data: else it only picks a constant."""
-    return node.op_type != "Gather" or not operands(node)[1].is_initializer()
-
-
-def _is_vector(value: ir.Value) -> bool:
-    return value.shape is not None and len(value.shape) > 0
-
-
-def _layer_behind(value: ir.Value) -> ir.Node | None:
-    """Return the node that `value` comes from, behind changes of form and slices of its result."""
-    while node := made_by(value, *FORM, "Slice"):
-        value = first(node)
-    return value.producer()
-
-
-def _is_linear(node: ir.Node) -> bool:
-    """Return whether `node` is a linear layer, that is, one of its inputs is an initializer."""
-    return node.op_type in _LINEAR and any(behind_form(value).is_initializer() for value in operands(node))
+        return False
+    learns = _LAYERS.get(node.op_type, ())
+    return _is_normalised(node) or any(
+        value in tuned and (index in learns or (node.op_type == "Mul" and _spreads(node, index)))
+        for index, value in enumerate(node.inputs)
+    )
 
 
 def _is_normalised(node: ir.Node | None) -> bool:
@@ -129,8 +126,150 @@ def _is_normalised(node: ir.Node | None) -> bool:
 
     Cases: ``x / sqrt(v)``, ``1 / sqrt(v)``, and the product of one of these with anything.
     """
-    if node is None or node.op_type not in ("Div", "Mul", "Reciprocal"):
+    waiting, known = [node], {node}
+    while waiting:
+        node = waiting.pop()
+        if node is None or node.op_type not in ("Div", "Mul", "Reciprocal"):
+            continue
+        if node.op_type != "Mul" and made_by(behind_form(operands(node)[-1]), "Sqrt") is not None:
+            return True
+        if node.op_type == "Mul":
+            factors = {behind_form(value).producer() for value in operands(node)} - known
+            known |= factors
+            waiting.extend(factors)
+    return False
+
+
+def _spreads(node: ir.Node, index: int) -> bool:
+    """Return whether a factor makes several numbers of each one, as an embedding of numbers does."""
+    factor, other = node.inputs[index], node.inputs[1 - index]
+    if factor is None or other is None or factor.shape is None or other.shape is None:
         return False
-    if node.op_type == "Mul":
-        return any(_is_normalised(behind_form(value).producer()) for value in operands(node))
-    return made_by(behind_form(operands(node)[-1]), "Sqrt") is not None
+    pairs = zip(reversed(list(factor.shape)), reversed(list(other.shape)), strict=False)
+    return any(isinstance(size, int) and size > 1 and width == 1 for size, width in pairs)
+
+
+def _role_in(value: ir.Value, use: Use, origins: Origins) -> Role:
+    """Return what `value` is in one of the places in which it meets data."""
+    node, operator = use.node, use.node.op_type
+    array = _numbers(value)
+    if node.domain != "" or (array.size == 1 and use.formula):
+        return _constant(use)
+    if (kind := _LAYERS.get(operator, {}).get(use.index)) is not None:
+        if (operator, use.index) in _STATES and not array.any():
+            return Role(None, f"initial state of {operator}, zeros")
+        return Role(kind, f"{kind} of {operator}")
+    if operator not in _ARITHMETIC or (operator == "Where" and use.index == 0):
+        return _constant(use)
+    if array.size == 1:
+        return _role_of_number(use, array)
+    if reason := _reason_against(use, array, origins):
+        return Role(None, reason)
+    maker = behind_form(_others(use)[0]).producer()
+    if operator not in ("Add", "Sub", "Sum") or not _is_row(array):
+        is_scale = operator == "Mul" and _is_normalised(maker)
+        return Role(_WEIGHT, "scale of a normalisation" if is_scale else f"weight, read by {operator}")
+    if (layer := _linear_behind(_others(use)[0])) is not None:
+        return Role(_INTERCEPT, f"added to {layer.op_type}")
+    is_shift = _is_normalised(maker)
+    return Role(_INTERCEPT, "shift of a normalisation" if is_shift else f"intercept, read by {operator}")
+
+
+def _numbers(value: ir.Value) -> np.ndarray:
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
+def _constant(use: Use) -> Role:
+    return Role(None, f"constant, read by {use.node.op_type}")
+
+
+def _role_of_number(use: Use, array: np.ndarray) -> Role:
+    """Return the role of a single number: the intercept of a linear layer, or a constant."""
+    layer = _linear_behind(_others(use)[0]) if use.node.op_type == "Add" and array.ndim else None
+    return _constant(use) if layer is None else Role(_INTERCEPT, f"added to {layer.op_type}")
+
+
+def _reason_against(use: Use, array: np.ndarray, origins: Origins) -> str | None:
+    """Return why a tensor that meets data in arithmetic is no parameter, None if it is one."""
+    if is_grid(array):
+        return "mask or grid"
+    if is_geometric(array):
+        return "geometric series"
+    if "Sqrt" in use.formula or _is_centre(use, origins):
+        return "statistics of a normalisation"
+    if not origins.learned.isdisjoint(_others(use)):
+        return None
+    operator = use.node.op_type
+    embeds = _spreads(use.node, use.index) if operator == "Mul" else operator == "Add" and not _is_row(array)
+    return None if embeds else f"constant before the first layer, read by {operator}"
+
+
+def _others(use: Use) -> list[ir.Value]:
+    return [value for i, value in enumerate(use.node.inputs) if i != use.index and value is not None]
+
+
+def _is_row(array: np.ndarray) -> bool:
+    """Return whether `array` differs along one axis at most."""
+    return max(array.shape) == array.size
+
+
+def _is_frequency(use: Use, origins: Origins) -> bool:
+    """Return whether a use is the product with a count whose sines and cosines alone are taken.
+
+    Cases: positions that the graph counts itself, and positions that are fed.
+    """
+    if use.formula & {"Cos", "Sin"}:
+        return bool(use.formula & _PRODUCTS)
+    if use.node.op_type not in _PRODUCTS or any(_is_real_data(value, origins) for value in _others(use)):
+        return False
+    ends = {node.op_type for node in _readers(use.node)}
+    return bool(ends) and ends <= {"Cos", "Sin"}
+
+
+_PRODUCTS = frozenset({"Einsum", "MatMul", "Mul"})
+
+
+def _is_real_data(value: ir.Value, origins: Origins) -> bool:
+    """Return whether `value` holds data, and these are no counts."""
+    source = behind_form(value)
+    return source in origins.data and source.dtype in REAL_TYPES
+
+
+def _readers(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the nodes that read the results of `node`, behind changes of their form."""
+    for value in node.outputs:
+        for reader, _ in value.uses():
+            if reader.op_type in _FORM:
+                yield from _readers(reader)
+            else:
+                yield reader
+
+
+def _is_centre(use: Use, origins: Origins) -> bool:
+    """Return whether a vector is subtracted from what is then divided by the root of another constant."""
+    if use.node.op_type != "Sub" or use.index != 1:
+        return False
+    factors = [
+        value
+        for reader in _readers(use.node)
+        if reader.op_type in ("Div", "Mul")
+        for value in operands(reader)
+        if value not in origins.data
+    ]
+    return any(_takes_root(value) for value in factors)
+
+
+def _takes_root(value: ir.Value) -> bool:
+    node = value.producer()
+    return node is not None and (node.op_type == "Sqrt" or any(map(_takes_root, operands(node))))
+
+
+def _linear_behind(value: ir.Value) -> ir.Node | None:
+    """Return the linear layer that `value` comes from, behind changes of form and slices of its result."""
+    while node := made_by(value, *FORM, "Slice"):
+        value = first(node)
+    node = value.producer()
+    if node is None or node.op_type not in _LINEAR:
+        return None
+    return node if any(behind_form(entry).is_initializer() for entry in operands(node)) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -12,7 +12,7 @@ from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeE
 from onnxsgd.graph.cut import tensor_named
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.graph.nodes import read_values
-from onnxsgd.graph.roles import find_role
+from onnxsgd.graph.roles import Role, find_roles
 
 __all__ = [
     "Differentiable",
@@ -97,9 +97,10 @@ def select_trainable(
     score : str
         The tensor of raw scores.
     trainable : None, str, sequence of str, or callable
-        None: the weights and intercepts of layers (see :func:`onnxsgd.graph.roles.find_role`) that gradients
-        reach. A callable is asked for each of those names whether to train it. Names: these, whatever they
-        are, as long as they hold real numbers and gradients reach them.
+        None: the parameters (see :func:`onnxsgd.graph.roles.find_roles`) that gradients reach. Names: these,
+        whatever they are, as long as they hold real numbers and gradients reach them. A callable is asked
+        about every tensor of real numbers that nodes read, constants too; those that it chooses and that
+        gradients reach are trained.
     differentiable : callable
         Tells why no gradient passes a node, None if one does.
 
@@ -114,20 +115,10 @@ def select_trainable(
     """
     flow = trace_gradients(model, score, differentiable)
     initializers = {str(value.name): value for value in initializers_in_use(model.graph)}
-    candidates = [
-        name
-        for name, value in initializers.items()
-        if find_role(value).kind is not None and flow.complaint(value) is None
-    ]
     if trainable is None:
-        if not candidates:
-            raise NotTrainableError(_nothing_to_train(model, flow))
-        return candidates
+        return _parameters(model, initializers, flow)
     if callable(trainable):
-        chosen = [name for name in candidates if trainable(name)]
-        if not chosen:
-            raise NotTrainableError(f"trainable selects none of {_quoted(candidates)}: nothing to train.")
-        return chosen
+        return _chosen(trainable, initializers, flow)
     names = _check_names(trainable, model.graph.initializers)
     for name in names:
         if (complaint := _complaint(model.graph.initializers[name], flow)) is not None:
@@ -135,10 +126,34 @@ def select_trainable(
     return [name for name in initializers if name in names]
 
 
+def _parameters(model: ir.Model, initializers: Mapping[str, ir.Value], flow: GradientFlow) -> list[str]:
+    roles = find_roles(model.graph)
+    found = [name for name, value in initializers.items() if roles[value].kind and not flow.complaint(value)]
+    if not found:
+        raise NotTrainableError(_nothing_to_train(roles, flow))
+    return found
+
+
+def _chosen(
+    trainable: Callable[[str], bool], initializers: Mapping[str, ir.Value], flow: GradientFlow
+) -> list[str]:
+    real = {name: value for name, value in initializers.items() if value.dtype in REAL_TYPES}
+    chosen = [name for name in real if trainable(name)]
+    if not chosen:
+        raise NotTrainableError(f"trainable selects none of {_quoted(real)}: nothing to train.")
+    complaints = {name: flow.complaint(real[name]) for name in chosen}
+    if all(complaints.values()):
+        name = chosen[0]
+        raise NotTrainableError(
+            f"trainable selects tensors that cannot be trained, such as {name!r}: {complaints[name]}."
+        )
+    return [name for name in chosen if complaints[name] is None]
+
+
 def intercept_names(model: ir.Model, names: Iterable[str]) -> set[str]:
     """Return those of the initializers `names` that are intercepts, which penalties leave alone."""
-    initializers = model.graph.initializers
-    return {name for name in names if find_role(initializers[name]).kind == "intercept"}
+    roles = find_roles(model.graph)
+    return {name for name in names if roles[model.graph.initializers[name]].kind == "intercept"}
 
 
 def initializers_in_use(graph: ir.Graph) -> list[ir.Value]:
@@ -181,9 +196,9 @@ def _complaint(value: ir.Value, flow: GradientFlow) -> str | None:
     return flow.complaint(value)
 
 
-def _nothing_to_train(model: ir.Model, flow: GradientFlow) -> str:
+def _nothing_to_train(roles: Mapping[ir.Value, Role], flow: GradientFlow) -> str:
     """Say why no weight can be trained, the first reason that there is."""
-    weights = [value for value in model.graph.initializers.values() if find_role(value).kind is not None]
+    weights = [value for value, role in roles.items() if role.kind is not None]
     blocked = [value for value in weights if value in flow.obstacles]
     named = blocked or weights
     if named and (blocked or not flow.reasons):

@@ -141,11 +141,119 @@ def test_roles_in_images(body, weights, trained, intercepts):
     assert intercept_names(model, trained) == intercepts
 
 
+DENSE = f"{MATRIX}, float[3, 3] v = {zeros(3, 3)}"
+TABLE = "float[2, 3] t = {0.3, -0.1, 0.7, 1.2, -0.4, 0.9}"
+ROW = "float[3] r = {0.3, -0.1, 0.7}"
+#: The sine and cosine of 0, 0.5 and 1, each in two columns.
+SINES = "float[3, 2] s = {0, 0, 0.4794255, 0.4794255, 0.841471, 0.841471}"
+COSINES = "float[3, 2] c = {1, 1, 0.8775826, 0.8775826, 0.5403023, 0.5403023}"
+
+#: A graph on tokens h of shape [N, 2, 3], initializers, and what is trained besides the matrix w before it.
+TOKENS = [
+    # position embeddings, as they are and sliced to the length that is there
+    ("y = Add(h, t)", TABLE, ["t"]),
+    (
+        "n = Shape <start = 1, end = 2> (h)  p = Slice(t, zero, n, zero)  y = Add(h, p)",
+        f"{TABLE}, int64[1] zero = {{0}}",
+        ["t"],
+    ),
+    # a class token, also one that starts at zero
+    (
+        "n = Shape <start = 0, end = 1> (h)  s = Concat <axis = 0> (n, one, three)  e = Expand(r, s)"
+        "  y = Concat <axis = 1> (e, h)",
+        f"float[1, 1, 3] r = {zeros(3)}, int64[1] one = {{1}}, int64[1] three = {{3}}",
+        ["r"],
+    ),
+    # a layer scale, a gate, one that is written as a product with a number
+    ("y = Mul(h, r)", ROW, ["r"]),
+    ("g = Sigmoid(r)  y = Mul(h, g)", ROW, ["r"]),
+    ("g = Mul(r, two)  y = Mul(h, g)", f"{ROW}, float[1] two = {{2}}", ["r"]),
+    # a weight behind Slice, Reshape, a product: low ranks, weight normalisation, pruning
+    (
+        "q = Reshape(m, s)  k = Slice(q, zero, three, zero)  y = MatMul(h, k)",
+        f"float[12] m = {zeros(12)}, int64[2] s = {{4, 3}}, int64[1] zero = {{0}}, int64[1] three = {{3}}",
+        ["m"],
+    ),
+    ("p = Mul(v, k)  y = MatMul(h, p)", f"float[3, 3] v = {zeros(3, 3)}, float k = {{0.5}}", ["v"]),
+    (
+        "q = Mul(v, v)  s = ReduceSum(q)  n = Sqrt(s)  d = Div(v, n)  p = Mul(d, r)  y = MatMul(h, p)",
+        f"float[3, 3] v = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}, {ROW}",
+        ["v", "r"],
+    ),
+    # masks, grids, fillings, slopes
+    ("y = Add(h, m)", "float[2, 3] m = {0, -100, 0, 0, 0, -100}", []),
+    ("y = Add(h, m)", "float[2, 3] m = {0, 1, 2, 0.5, 1.5, 2.5}", []),
+    ("y = Where(k, h, m)", "float[1, 3] m = {-1e9, -1e9, -1e9}, bool[1, 3] k = {1, 0, 1}", []),
+    ("y = Add(h, m)", "float[1, 3] m = {0.5, 0.25, 0.125}", []),
+    ("y = Where(k, h, r)", f"{ROW}, bool[1, 3] k = {{1, 0, 1}}", ["r"]),
+    # tables of rotary embeddings, and the frequencies of such
+    (
+        "a = Gather <axis = 2> (h, k)  z = Gather(s, i)  e = Gather(c, i)  f = Mul(a, z)  g = Mul(a, e)"
+        "  y = Add(f, g)",
+        f"{SINES}, {COSINES}, int64[2] k = {{0, 1}}, int64[2] i = {{1, 2}}",
+        [],
+    ),
+    (
+        "n = Shape <start = 1, end = 2> (h)  l = Squeeze(n)  p = Range(no, l, by)  f = Cast <to = 1> (p)"
+        "  u = Unsqueeze(f, one)  a = Mul(u, r)  c = Cos(a)  d = Sin(a)  g = Mul(h, c)  k = Mul(h, d)"
+        "  y = Add(g, k)",
+        f"{ROW}, int64[1] one = {{1}}, int64 no = {{0}}, int64 by = {{1}}",
+        [],
+    ),
+    # a state that starts at zero, bounds, the statistics of a normalisation written out
+    ("y = Clip(h, low)", "float low = {0.5}", []),
+    (
+        "d = Sub(h, r)  e = Add(k, eps)  q = Sqrt(e)  n = Div(d, q)  y = Mul(n, g)",
+        f"{ROW}, float[3] k = {{0.3, 0.6, 0.7}}, float[3] g = {{1, 1, 1}}, float eps = {{1e-5}}",
+        ["g"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "weights", "trained"), TOKENS)
+def test_parameters_behind_a_layer(body, weights, trained):
+    """What meets the results of layers was learned, but for masks, tables of functions and settings."""
+    model = parse(f"h = MatMul(x, w)  {body}", f"{MATRIX}, {weights}", x="float[N, 2, 4] x")
+    assert set(select_trainable(model, "y", None, anything)) == {"w", *trained}
+
+
+def test_before_the_first_layer():
+    """Means and scales of pixels are no parameters; an embedding of numbers and of positions is."""
+    scaling = "d = Sub(x, m)  s = Div(d, k)  y = Conv(s, w)"
+    pixels = "float[1, 3, 1] m = {0.48, 0.45, 0.40}, float[1, 3, 1] k = {0.22, 0.23, 0.24}"
+    model = parse(scaling, f"{pixels}, float[2, 3, 1] w = {zeros(6)}", x="float[N, 3, 5] x")
+    assert select_trainable(model, "y", None, anything) == ["w"]
+    numbers = "e = Mul(x, w)  y = Add(e, b)"
+    model = parse(numbers, f"float[2, 3] w = {zeros(6)}, float[2, 3] b = {zeros(6)}", x="float[N, 2, 1] x")
+    assert select_trainable(model, "y", None, anything) == ["w", "b"]
+    model = parse("p = Add(x, t)  y = MatMul(p, v)", f"{TABLE}, {DENSE}", x="float[N, 2, 3] x")
+    assert select_trainable(model, "y", None, anything) == ["t", "v"]
+
+
+def test_frequencies_of_positions_that_are_fed():
+    """Rotary embeddings of positions from outside; learned Fourier features of real data are parameters."""
+    body = "f = Cast <to = 1> (p)  a = Mul(f, r)  s = Sin(a)  y = MatMul(s, v)"
+    model = parse(body, f"{ROW}, {DENSE}", x="int64[N, 1] p")
+    assert select_trainable(model, "y", None, anything) == ["v"]
+    model = parse("a = Mul(p, r)  s = Sin(a)  y = MatMul(s, v)", f"{ROW}, {DENSE}", x="float[N, 1] p")
+    assert select_trainable(model, "y", None, anything) == ["r", "v"]
+
+
+def test_what_a_body_captures_has_a_role():
+    """The table of an embedding bag that a Loop reads by name."""
+    body = """l = Loop (n, k, start) <body = b (int64 i, bool c, float[3] s) => (bool d, float[3] o)
+        { d = Identity(c)  j = Gather(x, i)  e = Gather(table, j)  o = Add(s, e) }>  y = MatMul(l, v)"""
+    loop = f"int64 n = {{2}}, bool k = {{1}}, float[3] start = {zeros(3)}"
+    weights = f"float[9, 3] table = {zeros(27)}, {DENSE}, {loop}"
+    model = parse(body, weights, x="int64[N] x")
+    assert set(select_trainable(model, "y", None, anything)) == {"table", "v"}
+
+
 def test_embeddings():
-    """A table that data look up is learned; a constant that a constant index picks from is not."""
+    """A table that data look up is learned, and so is one that a constant index picks from."""
     weights = f"float[9, 3] table = {zeros(9, 3)}, float[5] sizes = {zeros(5)}, int64[3] picked = {{0, 1, 2}}"
     model = parse("e = Gather(table, i)  s = Gather(sizes, picked)  y = Mul(e, s)", weights, x="int64[N] i")
-    assert select_trainable(model, "y", None, anything) == ["table"]
+    assert select_trainable(model, "y", None, anything) == ["table", "sizes"]
 
 
 def test_marked_constants_stay_unless_named():
@@ -155,7 +263,22 @@ def test_marked_constants_stay_unless_named():
     assert select_trainable(model, "y", None, anything) == ["w"]
     assert select_trainable(model, "y", ["w", "pca"], anything) == ["pca", "w"]
     assert select_trainable(model, "y", "pca", anything) == ["pca"]
-    assert select_trainable(model, "y", lambda name: True, anything) == ["w"]
+    assert select_trainable(model, "y", lambda name: True, anything) == ["pca", "w"]
+
+
+def test_a_callable_is_asked_about_every_real_tensor():
+    """Constants too; what gradients do not reach is left out of its choice."""
+    model = parse(
+        "k = MatMul(x, u)  f = Hardmax(k)  e = Mul(f, two)  h = MatMul(e, w)  c = Clip(h, low)"
+        "  y = Add(c, i)",
+        f"{MATRIX}, float[4, 4] u = {zeros(4, 4)}, float two = {{2}}, float low = {{0}},"
+        " float[3] i = {1, 2, 3}",
+    )
+    asked = []
+    assert select_trainable(
+        model, "y", lambda name: not asked.append(name), only("MatMul", "Mul", "Clip", "Add")
+    ) == ["two", "w", "low", "i"]
+    assert asked == ["u", "two", "w", "low", "i"]
 
 
 TWO_LAYERS = (
@@ -215,7 +338,8 @@ def test_what_subgraphs_read_counts(run):
         (["shape"], NotTrainableError, "'shape'.*no real numbers"),
         (["unused"], NotTrainableError, "no path"),
         (["w"], NotTrainableError, "lies before the Hardmax.*'f'.*Hardmax has no gradient"),
-        (lambda name: name == "w", NotTrainableError, "none of 'v'"),
+        (lambda name: name == "w", NotTrainableError, "selects tensors .*'w': it lies before the Hardmax"),
+        (lambda name: False, NotTrainableError, "selects none of 'w', 'v'"),
     ],
 )
 def test_what_is_refused(trainable, error, message):

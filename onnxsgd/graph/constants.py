@@ -1,0 +1,84 @@
+"""Arrays that are no parameters by the numbers that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd.graph.model import REAL_TYPES
+
+__all__ = ["find_waves", "is_geometric", "is_grid"]
+
+#: The accuracy to which tables of functions are recognised, in float16 as well.
+_TOLERANCE = 2e-3
+
+#: Numbers from this size on, all equal, are a filling such as the negative infinity of a mask.
+_HUGE = 1e3
+
+
+def is_grid(array: np.ndarray) -> bool:
+    """Return whether `array` is a mask or a grid: whole and half numbers that differ, or one huge number.
+
+    Training ends at such numbers for no parameter, and starts from them for none but zeros and ones alone.
+    """
+    if array.size == 0:
+        return False
+    first = array.flat[0]
+    if np.all(array == first):
+        return bool(np.abs(first) >= _HUGE)
+    finite = array[np.isfinite(array)].astype(np.float64)
+    return bool(np.all(np.rint(2 * finite) == 2 * finite))
+
+
+def is_geometric(array: np.ndarray) -> bool:
+    """Return whether `array` is a geometric series: the frequencies of waves, the slopes of a bias."""
+    numbers = array.astype(np.float64).reshape(-1)
+    if numbers.size != max(array.shape, default=0) or numbers.size < 3 or not np.all(numbers > 0):
+        return False
+    steps = np.diff(np.log(numbers))
+    return bool(abs(steps[0]) > _TOLERANCE and np.allclose(steps, steps[0], rtol=_TOLERANCE, atol=1e-5))
+
+
+def find_waves(values: Iterable[ir.Value]) -> set[ir.Value]:
+    """Return those of `values` that are tables of sines and cosines, as of positions.
+
+    A sine and a cosine of one angle are the two halves of the last axis, alternate on it, or have the same
+    place in two tables of one shape.
+    """
+    tables = {
+        value: value.const_value.numpy()
+        for value in values
+        if value.dtype in REAL_TYPES and value.const_value is not None and len(value.const_value.shape) > 1
+    }
+    found = {value for value, array in tables.items() if _holds_both(array)}
+    by_shape: dict[tuple[int, ...], list[ir.Value]] = {}
+    for value, array in tables.items():
+        for other in by_shape.setdefault(array.shape, []):
+            if _are_waves(array, tables[other]):
+                found.update((value, other))
+        by_shape[array.shape].append(value)
+    return found
+
+
+def _holds_both(array: np.ndarray) -> bool:
+    half, odd = divmod(array.shape[-1], 2)
+    pairs = (
+        (array[..., :half], array[..., half:]),
+        (array[..., ::2], array[..., 1::2]),
+    )
+    return not odd and array.size >= 4 and any(_are_waves(*pair) for pair in pairs)
+
+
+def _are_waves(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether squares add up to 1, and not all numbers are whole; the first rows decide most."""
+    head = (slice(0, 2),) * (one.ndim - 1)
+    if not (_on_circle(one[head], other[head]) and _on_circle(one, other)):
+        return False
+    return bool(np.any(np.rint(one) != one) and np.any(np.rint(other) != other))
+
+
+def _on_circle(one: np.ndarray, other: np.ndarray) -> bool:
+    squares = np.square(one, dtype=np.float64) + np.square(other, dtype=np.float64)
+    return bool(np.all(np.abs(squares - 1) <= _TOLERANCE))

@@ -1,0 +1,140 @@
+"""The origin of each value: data, parameters, or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxsgd.graph.model import FROZEN, REAL_TYPES
+from onnxsgd.graph.nodes import read_values
+
+__all__ = ["Origins", "Use", "trace_origins", "uses_of"]
+
+#: Operators whose results depend on the shape of their input alone.
+_OF_SHAPES = frozenset({"Shape", "Size"})
+
+#: Inputs that set an operator up: no path of a parameter leads through them.
+_SETTINGS: dict[str, frozenset[int]] = {
+    "Clip": frozenset({1, 2}),
+    "Pad": frozenset({2}),
+    "Pow": frozenset({1}),
+    "Resize": frozenset({1, 2}),
+    "Upsample": frozenset({1}),
+}
+
+#: Tells whether a node is a layer, given the values that may be its parameters.
+IsLayer = Callable[[ir.Node, set[ir.Value]], bool]
+
+
+@dataclass
+class Origins:
+    """Values by their origin.
+
+    Attributes
+    ----------
+    data : set of ir.Value
+        Those that change with the numbers that users hand over.
+    tuned : set of ir.Value
+        Those made of initializers that may be parameters, and of no data.
+    learned : set of ir.Value
+        Those among `data` that a layer has made, or that follow from one.
+    """
+
+    data: set[ir.Value] = field(default_factory=set)
+    tuned: set[ir.Value] = field(default_factory=set)
+    learned: set[ir.Value] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Use:
+    """The place in which a value, or a formula of it, meets data.
+
+    Attributes
+    ----------
+    node : ir.Node
+        The node.
+    index : int
+        The number of its input.
+    operand : ir.Value
+        That input: the value itself, or a formula of it.
+    formula : frozenset of str
+        The operators on the way from the value to the input that change more than its form.
+    """
+
+    node: ir.Node
+    index: int
+    operand: ir.Value
+    formula: frozenset[str]
+
+
+def trace_origins(graph: ir.Graph, is_layer: IsLayer) -> Origins:
+    """Return the origins of the values of `graph` and of its subgraphs."""
+    origins = Origins(data=set(graph.inputs))
+    origins.tuned = {
+        value
+        for value in graph.initializers.values()
+        if value.dtype in REAL_TYPES and FROZEN not in value.metadata_props
+    }
+    _trace(graph, origins, is_layer)
+    return origins
+
+
+def _trace(graph: ir.Graph, origins: Origins, is_layer: IsLayer) -> None:
+    for node in graph:
+        read = [value for _, value in read_values(node)]
+        learned = not origins.learned.isdisjoint(read)
+        for inner in _subgraphs(node):
+            origins.data.update(inner.inputs)
+            if learned:
+                origins.learned.update(inner.inputs)
+            _trace(inner, origins, is_layer)
+            learned = learned or any(
+                value in origins.learned for entry in inner.all_nodes() for value in entry.outputs
+            )
+        if node.op_type in _OF_SHAPES or origins.data.isdisjoint(read):
+            if not origins.tuned.isdisjoint(read) and node.op_type not in _OF_SHAPES:
+                origins.tuned.update(node.outputs)
+            continue
+        origins.data.update(node.outputs)
+        if learned or is_layer(node, origins.tuned):
+            origins.learned.update(node.outputs)
+
+
+def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def uses_of(value: ir.Value, origins: Origins, form: frozenset[str]) -> Iterator[Use]:
+    """Yield the places in which `value` meets data, behind any formula that reads no data itself.
+
+    Parameters
+    ----------
+    value : ir.Value
+        An initializer.
+    origins : Origins
+        Of its graph.
+    form : frozenset of str
+        Operators that change the form of a value alone.
+    """
+    waiting = [(value, frozenset[str]())]
+    known = set(waiting)
+    while waiting:
+        operand, formula = waiting.pop()
+        for use in operand.uses():
+            node, index = use.node, use.idx
+            if any(result in origins.data for result in node.outputs):
+                yield Use(node, index, operand, formula)
+                continue
+            if node.op_type in _OF_SHAPES or index in _SETTINGS.get(node.op_type, ()):
+                continue
+            behind = formula if node.op_type in form else formula | {node.op_type}
+            for entry in ((result, behind) for result in node.outputs):
+                if entry not in known:
+                    known.add(entry)
+                    waiting.append(entry)
