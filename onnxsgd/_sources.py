@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -34,10 +35,13 @@ class GraphSource:
         The graph; not to be changed, as equal graphs share it.
     digest : str or None
         What the graph is known by; None: it is too large to be remembered.
+    switched : tuple of str
+        Operators of training that were put into their inference form.
     """
 
     model: ir.Model
     digest: str | None
+    switched: tuple[str, ...] = ()
 
 
 def read_source(model: Any) -> BaseEstimator | GraphSource | None:
@@ -68,15 +72,24 @@ def read_source(model: Any) -> BaseEstimator | GraphSource | None:
             "onnx.ModelProto, bytes, or the path of an ONNX file."
         )
     digest = None if content is None else hashlib.sha256(content).hexdigest()
-    return GraphSource(remember(digest, lambda: _lowered(model)), digest)
+    source = remember(digest, lambda: _read_graph(model, digest))
+    if source.switched:
+        warnings.warn(
+            f"The graph was exported for training: its {', '.join(source.switched)} nodes are used in their "
+            "inference form (running statistics, no dropout, the mean of random numbers), in training too.",
+            stacklevel=2,
+        )
+    return source
 
 
-def _lowered(model: onnx.ModelProto | bytes) -> ir.Model:
+def _read_graph(model: onnx.ModelProto | bytes, digest: str | None) -> GraphSource:
+    from onnxsgd.graph.inference_form import inference_form
     from onnxsgd.graph.load import load_model
     from onnxsgd.graph.lower import lower_for_training
     from onnxsgd.graph.model import to_ir
 
-    return lower_for_training(to_ir(load_model(model)))
+    graph, switched = inference_form(to_ir(load_model(model)))
+    return GraphSource(lower_for_training(graph), digest, switched)
 
 
 def remember(key: Hashable | None, make: Callable[[], T]) -> T:

@@ -93,8 +93,10 @@ def _score(model: Any, X: Any, output: str | int | None) -> ScoredGraph:
             "onnx.ModelProto, bytes, or the path of an ONNX file."
         )
     from onnxsgd.graph.head import find_score
+    from onnxsgd.graph.inference_form import inference_form
     from onnxsgd.graph.load import load_model
     from onnxsgd.graph.model import to_ir
 
     # a regression has no link to read back through, so that this serves both
-    return find_score(to_ir(load_model(model)), "classification", output)
+    graph, _ = inference_form(to_ir(load_model(model)))
+    return find_score(graph, "classification", output)

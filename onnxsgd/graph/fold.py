@@ -8,15 +8,13 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onnxsgd.graph.inference_form import RANDOM
 from onnxsgd.graph.model import REAL_TYPES
 
 __all__ = ["fold_integers"]
 
 #: Larger tensors stay computed: a mask, say, would only fill the file.
 _MAX_SIZE = 4096
-
-#: What is drawn anew at each run, whatever it is made of.
-_RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomUniform"})
 
 #: Operators that look at shapes only.
 _OF_SHAPES = frozenset({"Shape", "Size"})
@@ -48,7 +46,7 @@ def fold_integers(model: ir.Model) -> None:
 
 
 def _is_foldable(node: ir.Node) -> bool:
-    simple = node.domain == "" and node.op_type not in _RANDOM and node.inputs
+    simple = node.domain == "" and node.op_type not in RANDOM and node.inputs
     holds_graph = any(
         attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
         for attribute in node.attributes.values()

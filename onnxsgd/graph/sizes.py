@@ -7,10 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-__all__ = ["fix_sizes", "infer_sizes", "with_row_for_each_sample"]
-
-#: Numbers of samples that no other size of a graph is likely to be.
-_UNLIKELY_SIZES = (9967, 9973)
+__all__ = ["fix_sizes", "infer_sizes"]
 
 #: Operators of ai.onnx.ml whose result has the shape of their first operand, which inference does not know.
 _SHAPE_KEEPING = frozenset({"Binarizer", "Imputer", "LabelEncoder", "Normalizer", "Scaler"})
@@ -52,16 +49,6 @@ def infer_sizes(model: ir.Model) -> ir.Model:
     return inferred
 
 
-def with_row_for_each_sample(model: ir.Model) -> set[str]:
-    """Return the names of the tensors whose first size is the number of samples, whatever that is.
-
-    Sizes that are computed from other sizes are known once these are numbers, not while they are symbols: a
-    tensor is one of those if its first size is the number of samples for two of them.
-    """
-    found = [_of_first_size(fix_sizes(model, size), size) for size in _UNLIKELY_SIZES]
-    return found[0] & found[1]
-
-
 def _keep_shapes(graph: ir.Graph) -> bool:
     """Set shapes that the standard's inference leaves open; return whether there was one to set."""
     changed = False
@@ -74,10 +61,3 @@ def _keep_shapes(graph: ir.Graph) -> bool:
                 output.type = source.type
             changed = True
     return changed
-
-
-def _of_first_size(model: ir.Model, size: int) -> set[str]:
-    values = (value for node in model.graph for value in node.outputs)
-    return {
-        str(value.name) for value in (*model.graph.inputs, *values) if value.shape and value.shape[0] == size
-    }

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from onnxsgd.graph.sizes import infer_sizes, with_row_for_each_sample
+from onnxsgd.graph.nodes import read_values
+from onnxsgd.graph.sample_axis import sample_rows
+from onnxsgd.graph.sizes import infer_sizes
 
 __all__ = ["BATCH", "SplitGraph", "split_frozen", "undivided"]
 
@@ -38,14 +40,15 @@ def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
     Cases:
 
     - a node that a trained weight reaches belongs to the tail;
-    - a frozen value that such a node reads becomes a feature if it has one row for each sample;
-    - otherwise (a shape, a constant expression) the node that makes it belongs to the tail as well.
+    - a frozen value that such a node reads, or that its subgraphs capture, becomes a feature if each of its
+      rows is proven to depend on one sample alone (see :mod:`onnxsgd.graph.sample_axis`);
+    - otherwise (a shape, a mean over the batch) the node that makes it belongs to the tail as well.
     """
     tail = _with_batch_symbol(model)
     graph = tail.graph
-    rows = with_row_for_each_sample(model)
+    rows = sample_rows(model)
     in_tail = _reached_from({graph.initializers[name] for name in weights}, graph)
-    needed = [value for node in graph if node in in_tail for value in node.inputs if value is not None]
+    needed = [value for node in graph if node in in_tail for _, value in read_values(node)]
     features: dict[str, ir.Value] = {}
     while needed:
         value = needed.pop()
@@ -56,7 +59,7 @@ def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
             features[str(value.name)] = value
         else:
             in_tail.add(producer)
-            needed.extend(value for value in producer.inputs if value is not None)
+            needed.extend(value for _, value in read_values(producer))
     _make_inputs(graph, features)
     return SplitGraph(tuple(features), RemoveUnusedNodesPass()(tail).model)
 
@@ -79,7 +82,7 @@ def _reached_from(values: set[ir.Value], graph: ir.Graph) -> set[ir.Node]:
     reached: set[ir.Node] = set()
     known = set(values)
     for node in graph:
-        if any(value in known for value in node.inputs):
+        if any(value in known for _, value in read_values(node)):
             reached.add(node)
             known.update(node.outputs)
     return reached

@@ -1,10 +1,10 @@
-"""Sizes that the data settle, and tensors with a row for each sample."""
+"""Sizes that the data settle."""
 
 import onnx
 
 from onnxsgd.graph.lower import lower_for_training
 from onnxsgd.graph.model import to_ir
-from onnxsgd.graph.sizes import fix_sizes, with_row_for_each_sample
+from onnxsgd.graph.sizes import fix_sizes
 
 #: The number of rows goes through integers of another type, as exporters from TensorFlow write it.
 _COMPUTED = """
@@ -27,15 +27,6 @@ agraph (float[N, H] x) => (float[M, 1] y)
 
 def _lowered():
     return lower_for_training(to_ir(onnx.parser.parse_model(_COMPUTED)))
-
-
-def test_rows_are_recognised_where_sizes_are_computed():
-    """What is frozen before them is computed once for each sample, not once for each step."""
-    assert {"x", "mean", "y"} <= with_row_for_each_sample(_lowered())
-
-
-def test_other_tensors_have_no_row_for_each_sample():
-    assert with_row_for_each_sample(_lowered()).isdisjoint({"turned", "all", "shape", "target"})
 
 
 def test_open_sizes_are_those_of_the_data():

@@ -60,3 +60,51 @@ def test_a_first_layer_that_is_trained_leaves_no_frozen_part(arrays):
     parts = split_frozen(model, ["V", "W"])
     assert parts.features == ("X",)
     assert undivided(model).features == ("X",)
+
+
+def test_positions_within_the_batch_are_not_taken_for_data(arrays):
+    # GPT-2 picks the score of the last token with Range(0, n): shuffled like data, it picks others
+    text = """g (float[N,3] X) => (float[N,1] Y) <int64 o = {0}, int64 i = {1}, int64[1] l = {1}> {
+        h = MatMul(X, V)
+        a = ArgMax<axis = 1, keepdims = 0>(h)
+        s = Shape(h)
+        n = Gather(s, o)
+        r = Range(o, n, i)
+        ru = Unsqueeze(r, l)
+        au = Unsqueeze(a, l)
+        w = Concat<axis = 1>(ru, au)
+        b = MatMul(h, U)
+        g = GatherND(b, w)
+        Y = Unsqueeze(g, l)
+    }"""
+    model = read(text, V=arrays["V"], U=np.eye(4, dtype=np.float32))
+    parts = split_frozen(model, ["U"])
+    assert set(parts.features) == {"h", "au"}
+    X = np.random.RandomState(1).normal(size=(6, 3)).astype(np.float32)
+    order = [3, 1, 5, 0, 2, 4]
+    handed_over = {name: run(cut_at(model, name), {"X": X})[order] for name in parts.features}
+    np.testing.assert_allclose(run(parts.tail, handed_over), run(model, {"X": X})[order], rtol=1e-6)
+
+
+LOOP = """b = Loop(trips, yes, h) <
+    body = one (int64 k, bool c, float[N,4] carried) => (bool d, float[N,4] next) {
+        d = Identity(c)
+        m = MatMul(carried, S)
+        next = Add(m, captured)
+    }>"""
+
+
+def test_a_tensor_that_a_loop_captures_is_read(arrays):
+    # the frozen tensor `captured` is read inside of the loop alone, the trained S too
+    text = f"""g (float[N,3] X) => (float[N,4] Y) <int64 trips = {{2}}, bool yes = {{1}}> {{
+        h = MatMul(X, V)
+        captured = Tanh(h)
+        {LOOP}
+        Y = Identity(b)
+    }}"""
+    model = read(text, V=arrays["V"], S=np.eye(4, dtype=np.float32) / 2)
+    parts = split_frozen(model, ["S"])
+    assert set(parts.features) == {"h", "captured"}
+    X = np.random.RandomState(1).normal(size=(6, 3)).astype(np.float32)
+    handed_over = {name: run(cut_at(model, name), {"X": X}) for name in parts.features}
+    np.testing.assert_allclose(run(parts.tail, handed_over), run(model, {"X": X}), rtol=1e-6)

@@ -1,0 +1,138 @@
+"""The inference form of a graph that was exported for training: a function of its inputs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.rewriting import attribute, constant
+
+__all__ = ["RANDOM", "inference_form"]
+
+#: Standard operators whose result is drawn anew at each run.
+RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+
+
+def inference_form(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
+    """Return `model` with its training behaviour switched off, and the operators that were switched.
+
+    Cases, in subgraphs too:
+
+    - BatchNormalization with ``training_mode=1``, or with outputs for running statistics, normalizes with the
+      running statistics that it is given, and returns these unchanged;
+    - Dropout loses its input ``training_mode``, unless that is the constant False;
+    - RandomNormal, RandomUniform and their ``Like`` forms become their mean.
+
+    Parameters
+    ----------
+    model : ir.Model
+        It is not changed. Functions are inlined.
+
+    Returns
+    -------
+    model : ir.Model
+        A new model, or `model` itself where there is nothing to switch.
+    switched : tuple of str
+        The operators, each once, in alphabetical order.
+
+    Raises
+    ------
+    UnsupportedError
+        If the graph holds Bernoulli or Multinomial, whose mean is no value that they take.
+    """
+    if not any(_trains(node) for node in model.graph.all_nodes()):
+        return model, ()
+    result = model.clone()
+    names = graph_names(result.graph)
+    nodes = [node for node in result.graph.all_nodes() if _trains(node)]
+    read = {value for value in result.graph.inputs if value.uses()}
+    for node in nodes:
+        _SWITCHES[node.op_type](node, names)
+    # an input that said whether to train is read by nothing now
+    result.graph.inputs[:] = [value for value in result.graph.inputs if value.uses() or value not in read]
+    return result, tuple(sorted({str(node.op_type) for node in nodes}))
+
+
+def _trains(node: ir.Node) -> bool:
+    """Return whether `node` behaves otherwise than in inference."""
+    if node.domain != "":
+        return False
+    if node.op_type == "BatchNormalization":
+        return bool(attribute(node, "training_mode", 0)) or len(node.outputs) > 1
+    if node.op_type == "Dropout":
+        training = node.inputs[2] if len(node.inputs) > 2 else None
+        value = constant(training)
+        return training is not None and (value is None or bool(value))
+    return node.op_type in RANDOM
+
+
+def _freeze_statistics(node: ir.Node, names: set[str]) -> None:
+    node.attributes.pop("training_mode", None)
+    for index, output in list(enumerate(node.outputs))[1:]:
+        if output.uses() or output.is_graph_output():
+            _put_in_place_of(output, [ir.node("Identity", [node.inputs[3 if index % 2 else 4]])], node, names)
+    node.resize_outputs(1)
+
+
+def _stop_dropout(node: ir.Node, names: set[str]) -> None:
+    node.replace_input_with(2, None)
+
+
+def _take_mean(node: ir.Node, names: set[str]) -> None:
+    """Replace random numbers by their mean, in the shape that they have."""
+    mean = attribute(node, "mean", 0.0)
+    if "Uniform" in node.op_type:
+        mean = (attribute(node, "low", 0.0) + attribute(node, "high", 1.0)) / 2
+    like = node.inputs[0] if node.inputs else None
+    if like is None:
+        dtype = ir.DataType(attribute(node, "dtype", ir.DataType.FLOAT))
+        shape = _constant(np.array(attribute(node, "shape"), np.int64))
+    else:
+        dtype = ir.DataType(attribute(node, "dtype", like.dtype or ir.DataType.FLOAT))
+        shape = ir.node("Shape", [like])
+    number = _constant(np.array(mean, dtype.numpy()))
+    written = [number, shape, ir.node("Expand", [number.outputs[0], shape.outputs[0]])]
+    _put_in_place_of(node.outputs[0], written, node, names)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+
+
+def _refuse(node: ir.Node, names: set[str]) -> None:
+    raise UnsupportedError(
+        f"The graph holds {node.op_type} (output {node.outputs[0].name!r}), which draws at random: its "
+        "predictions are no function of its inputs. Export the model for inference."
+    )
+
+
+_SWITCHES: dict[str, Callable[[ir.Node, set[str]], None]] = {
+    "BatchNormalization": _freeze_statistics,
+    "Bernoulli": _refuse,
+    "Dropout": _stop_dropout,
+    "Multinomial": _refuse,
+    "RandomNormal": _take_mean,
+    "RandomNormalLike": _take_mean,
+    "RandomUniform": _take_mean,
+    "RandomUniformLike": _take_mean,
+}
+
+
+def _constant(array: np.ndarray) -> ir.Node:
+    return ir.node("Constant", [], {"value": ir.tensor(array)})
+
+
+def _put_in_place_of(old: ir.Value, written: list[ir.Node], node: ir.Node, names: set[str]) -> None:
+    """Write nodes before `node`; the last one's output takes the place, and the name, of `old`."""
+    new = written[-1].outputs[0]
+    for entry in written[:-1]:
+        entry.outputs[0].name = unique_name(f"{old.name}_mean", names)
+    new.name, new.type, new.shape = old.name, old.type, old.shape
+    old.name = None
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    assert node.graph is not None
+    node.graph.insert_before(node, written)
