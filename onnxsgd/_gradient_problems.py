@@ -14,6 +14,7 @@ from onnxsgd.engine.inference import weights_as_inputs
 from onnxsgd.engine.sessions import make_session
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.gradient.derivative import onnx_derivative
+from onnxsgd.graph.forms import write_out
 from onnxsgd.graph.lower import lower_for_training
 from onnxsgd.graph.model import REAL_TYPES, to_proto
 from onnxsgd.graph.precision import with_precision
@@ -94,6 +95,8 @@ def problem_of_model(
     trained = [name for name in by if name not in data]
     point = {**fed, **{name: initializers[name] for name in trained}}
     wide = weights_as_inputs(with_precision(lowered, ir.DataType.DOUBLE), trained)
+    # the reference implementations of some operators are those of float32, or do not broadcast
+    write_out(wide)
     evaluate = _evaluator(to_proto(wide), str(wide.graph.outputs[0].name))
     directions = rng.normal(size=evaluate(_widen(point)).shape)
     (seed,) = (value for value in derivative.graph.input if value.name not in point)

@@ -261,11 +261,12 @@ def _transfer_learner(
 
 
 def _select(model: ir.Model, options: ModelOptions) -> tuple[str, ...]:
-    from onnxsgd.gradient.engines import differentiable
+    from onnxsgd.gradient.engines import PORTABLE, differentiable
     from onnxsgd.graph.trainable import select_trainable
 
     score = str(model.graph.outputs[0].name)
-    return tuple(select_trainable(model, score, options.trainable, differentiable(options.engine)))
+    engines = differentiable(PORTABLE), differentiable(options.engine)
+    return tuple(select_trainable(model, score, options.trainable, *engines))
 
 
 def _intercepts(model: ir.Model, weights: tuple[str, ...]) -> frozenset[str]:

@@ -16,6 +16,7 @@ from onnxsgd.engine.rows import keep_as_rows
 from onnxsgd.engine.update import AVERAGE_RATE, L1_TOTAL, WEIGHT, build_update, state_names
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
+from onnxsgd.graph.forms import MATRIX_FORMS, write_out
 from onnxsgd.graph.model import find_value, graph_names, to_proto, unique_name
 from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.losses import Loss
@@ -146,6 +147,7 @@ def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> Co
     graph.sort()
     # an output until all is fused, so that it is there afterwards
     graph.outputs.append(both.raw_prediction)
+    write_out(both.model, MATRIX_FORMS)
     fuse(both.model)
     raw_prediction = graph.outputs.pop()
     rows = _keep_as_rows(both.model, spec, tensors) if with_rows else frozenset()

@@ -11,11 +11,12 @@ import onnx_ir as ir
 from onnxsgd.engine.tensors import TensorSpec, specs_of
 from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
 from onnxsgd.gradient import orttraining
-from onnxsgd.gradient.engines import ENGINES, NATIVE, PORTABLE, resolve_engine
+from onnxsgd.gradient.engines import ENGINES, NATIVE, PORTABLE, check_opset, resolve_engine
 from onnxsgd.gradient.forward_backward import Prepared, assemble, prepare
 from onnxsgd.gradient.halves import split
 from onnxsgd.gradient.native import differentiate_with_native
 from onnxsgd.gradient.orttraining import NativeGradient
+from onnxsgd.gradient.path import Passes
 from onnxsgd.gradient.seeds import find_seeds, yield_seeds
 from onnxsgd.gradient.sources import Sources, select_sources
 from onnxsgd.graph.lower import lower_for_training
@@ -91,10 +92,11 @@ def build_training_graphs(
     memory_efficient : bool
         Passed on to the gradient builder of onnxruntime-training.
     """
+    reference = PORTABLE if engine == "auto" else resolve_engine(engine)
     original = to_ir(bring_into_range(model))
     lowered = lower_for_training(original)
     _keep_outputs(lowered.graph, outputs)
-    sources = _select(original, lowered, weights, inputs)
+    sources = _select(original, lowered, weights, inputs, ENGINES[reference].passes_gradient)
     prepared = prepare(lowered, sources.weights, sources.inputs)
     engine = _choose_engine(engine, prepared)
     whole, native = _differentiate(prepared, engine, memory_efficient)
@@ -123,9 +125,13 @@ def build_training_graphs(
 
 
 def _select(
-    original: ir.Model, lowered: ir.Model, weights: Sequence[str] | None, inputs: Sequence[str] | None
+    original: ir.Model,
+    lowered: ir.Model,
+    weights: Sequence[str] | None,
+    inputs: Sequence[str] | None,
+    passes: Passes,
 ) -> Sources:
-    sources = select_sources(original, lowered, weights, inputs)
+    sources = select_sources(original, lowered, weights, inputs, passes)
     if not sources.weights:
         raise NotTrainableError(
             "There is nothing to train: the graph has no weights that a gradient reaches, or "
@@ -142,6 +148,7 @@ def _choose_engine(engine: str, prepared: Prepared) -> str:
     if not orttraining.is_available():
         return PORTABLE
     try:
+        check_opset(prepared.model, NATIVE)
         orttraining.check_differentiable(prepared.model, (), prepared.sources)
     except NotTrainableError:
         return PORTABLE

@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.gradient.engines import ENGINES, resolve_engine
 from onnxsgd.gradient.forward_backward import forward_backward_model
 from onnxsgd.gradient.options import DerivativeOptions, check_options
 from onnxsgd.gradient.seeds import fill_seeds, find_seeds, yield_seeds
@@ -37,8 +38,6 @@ def onnx_derivative(
     ``x`` ::
 
         x_grad = sum over the outputs y of  (dy / dx)^T y_grad
-
-    Operators without a gradient that have an exact equivalent are rewritten first.
 
     Parameters
     ----------
@@ -101,12 +100,15 @@ def onnx_derivative(
     check_options(options)
     if not isinstance(onx, onnx.ModelProto):
         raise ParameterTypeError(f"onx must be an onnx.ModelProto, not {type(onx).__name__}.")
+    engine = resolve_engine(engine)
     model = to_ir(bring_into_range(onx))
     labels = _check_loss(model, options, loss, label)
     lowered = lower_for_training(model)
     if options == DerivativeOptions.Loss:
         lowered.graph.outputs[:] = [value for value in lowered.graph.outputs if value.name == loss]
-    sources = select_sources(model, lowered, weights, inputs, labels, mixed=options == DerivativeOptions.Loss)
+    passes = ENGINES[engine].passes_gradient
+    mixed = options == DerivativeOptions.Loss
+    sources = select_sources(model, lowered, weights, inputs, passes, labels, mixed)
     returned = options not in (DerivativeOptions.Zero, DerivativeOptions.KeepYieldOp)
     hidden = {} if returned else _hide_outputs(lowered.graph, sources)
     both = forward_backward_model(lowered, sources.weights, sources.inputs, engine)

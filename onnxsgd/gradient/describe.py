@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from onnxsgd.exceptions import ParameterTypeError
-from onnxsgd.gradient.engines import ENGINES, differentiable
+from onnxsgd.gradient.engines import ENGINES, PORTABLE, differentiable
 from onnxsgd.graph.describe import TrainingReport, describe
 from onnxsgd.graph.head import ScoredGraph
 from onnxsgd.graph.trainable import Trainable
@@ -79,7 +79,7 @@ def describe_trainable(
     """
     scored = _score(model, X, output)
     engines = {name: entry.reason_against for name, entry in ENGINES.items()}
-    return describe(scored, trainable, engines, differentiable(engine))
+    return describe(scored, trainable, engines, differentiable(PORTABLE), differentiable(engine))
 
 
 def _score(model: Any, X: Any, output: str | int | None) -> ScoredGraph:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxsgd.exceptions import ParameterError
-from onnxsgd.gradient import native, orttraining
+from onnxsgd.exceptions import NotTrainableError, ParameterError
+from onnxsgd.gradient import native, orttraining, registered
 
-__all__ = ["ENGINES", "NATIVE", "PORTABLE", "Engine", "differentiable", "resolve_engine"]
+__all__ = ["ENGINES", "NATIVE", "PORTABLE", "Engine", "check_opset", "differentiable", "resolve_engine"]
 
 #: The names of the engines.
 NATIVE, PORTABLE = "onnxruntime-training", "portable"
@@ -29,10 +29,18 @@ class Engine:
         inputs.
     reason_against : callable
         Takes a node; returns why no gradient passes it, or None if one does.
+    passes_gradient : callable
+        Takes a node and the number of an input, None for what its subgraphs capture; returns whether a
+        gradient flows there. It does through a node that has none: on a path, that is to be refused.
+    oldest_opset, newest_opset : int, int or None
+        The versions of the standard operators that it takes; None: any.
     """
 
     differentiate: Callable[[ir.Model, Sequence[str], Sequence[str]], ir.Model]
     reason_against: Callable[[ir.Node], str | None]
+    passes_gradient: Callable[[ir.Node, int | None], bool]
+    oldest_opset: int
+    newest_opset: int | None
 
 
 def _portable_differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -> ir.Model:
@@ -47,11 +55,42 @@ def _portable_reason(node: ir.Node) -> str | None:
     return portable.differentiable(node)
 
 
+def _portable_passes(node: ir.Node, index: int | None) -> bool:
+    from onnxsgd.gradient import portable
+
+    return portable.passes_gradient(node, index)
+
+
 #: Every engine by name.
 ENGINES: Mapping[str, Engine] = {
-    NATIVE: Engine(native.differentiate, orttraining.differentiable),
-    PORTABLE: Engine(_portable_differentiate, _portable_reason),
+    NATIVE: Engine(
+        native.differentiate,
+        orttraining.differentiable,
+        registered.passes_gradient,
+        orttraining.OLDEST_OPSET,
+        orttraining.NEWEST_OPSET,
+    ),
+    PORTABLE: Engine(_portable_differentiate, _portable_reason, _portable_passes, 13, None),
 }
+
+
+def check_opset(model: ir.Model, engine: str) -> None:
+    """Refuse a model whose standard operators are of a version that `engine` does not take.
+
+    Raises
+    ------
+    NotTrainableError
+        The message says what to convert the graph to.
+    """
+    chosen, opset = ENGINES[engine], model.graph.opset_imports.get("")
+    oldest, newest = chosen.oldest_opset, chosen.newest_opset
+    if opset is not None and opset >= oldest and (newest is None or opset <= newest):
+        return
+    legal = f"opset {oldest} or later" if newest is None else f"opsets {oldest} to {newest}"
+    raise NotTrainableError(
+        f"The graph uses opset {opset}: engine={engine!r} takes gradients of graphs of {legal}. Convert it "
+        f"with onnx.version_converter.convert_version(model, {newest or oldest})."
+    )
 
 
 def resolve_engine(engine: str) -> str:

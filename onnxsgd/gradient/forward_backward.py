@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveInitializersFromInputsPass
 
 from onnxsgd.exceptions import GraphError, NotTrainableError, ParameterError
-from onnxsgd.gradient.engines import ENGINES, resolve_engine
+from onnxsgd.gradient.engines import ENGINES, check_opset, resolve_engine
 from onnxsgd.gradient.path import is_real
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
 
@@ -59,7 +59,9 @@ def forward_backward_model(
         If the engine's runtime is not installed.
     """
     prepared = prepare(model, weights, inputs)
-    differentiate = ENGINES[resolve_engine(engine)].differentiate
+    engine = resolve_engine(engine)
+    check_opset(model, engine)
+    differentiate = ENGINES[engine].differentiate
     return assemble(prepared, differentiate(prepared.model, prepared.targets, prepared.sources))
 
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import EngineError
 from onnxsgd.gradient.isolate import Isolated, copy_node, isolate
+from onnxsgd.gradient.native_lowering import lower_path
 from onnxsgd.gradient.orttraining import NativeGradient, build_gradient_model, check_path
 from onnxsgd.gradient.path import find_path
 from onnxsgd.gradient.registered import passes_gradient
@@ -62,8 +63,9 @@ def differentiate_with_native(
     """
     result = model.clone()
     graph = result.graph
-    declared = [(value, value.shape) for value in (*graph.inputs, *graph.outputs)]
+    declared = {value.name: value.shape for value in (*graph.inputs, *graph.outputs)}
     infer_shapes(result)
+    lower_path(result, outputs, wrt)
     by_name = {value.name: value for value in _values(graph)}
     targets, sources = [by_name[name] for name in outputs], [by_name[name] for name in wrt]
     seeds = {y: ir.Value(name=f"{y.name}{_SUFFIX}", type=y.type, shape=y.shape) for y in targets}
@@ -75,8 +77,8 @@ def differentiate_with_native(
     for node in graph:
         if node.domain == _MICROSOFT:
             graph.opset_imports.setdefault(_MICROSOFT, 1)
-    for value, shape in declared:
-        value.shape = shape or value.shape
+    for name, shape in declared.items():
+        by_name[name].shape = shape or by_name[name].shape
     for given, derived in (*seeds.items(), *zip(sources, found, strict=True)):
         derived.type, derived.shape = given.type, given.shape
     return result, native

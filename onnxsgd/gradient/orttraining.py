@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from onnxsgd._runtime import install_command, load_runtime
 from onnxsgd.exceptions import EngineError, GraphError, MissingRuntimeError, NotTrainableError
+from onnxsgd.gradient.native_lowering import is_lowered, lower_path
 from onnxsgd.gradient.path import Path, find_path
 from onnxsgd.gradient.registered import blocks_gradient, passes_gradient, why_not
 from onnxsgd.gradient.shapes import infer_shapes
@@ -28,7 +29,6 @@ __all__ = [
     "bindings",
     "build_gradient_model",
     "check_differentiable",
-    "check_opset",
     "check_path",
     "differentiable",
     "is_available",
@@ -80,7 +80,7 @@ def differentiable(node: ir.Node) -> str | None:
         A phrase that starts with the name of the operator, such as "Loop has no gradient in
         onnxruntime-training".
     """
-    return why_not(node)
+    return None if is_lowered(node) else why_not(node)
 
 
 def check_differentiable(
@@ -106,28 +106,19 @@ def check_differentiable(
     typed = model.clone()
     typed.graph.sort()
     infer_shapes(typed)
-    check_opset(typed)
     graph = typed.graph
+    targets = [str(value.name) for value in graph.outputs if outputs is None or value.name in outputs]
+    lower_path(typed, targets, [*weights, *inputs])
     known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
     wrt = [known[name] for name in (*weights, *inputs)]
-    targets = [value for value in graph.outputs if outputs is None or value.name in outputs]
-    check_path(graph, find_path(graph, wrt, targets, passes_gradient), wrt, targets)
-
-
-def check_opset(model: ir.Model) -> None:
-    """Refuse a model whose standard operators are too old or too new to be lowered and differentiated."""
-    opset = model.graph.opset_imports.get("")
-    if opset is None or not OLDEST_OPSET <= opset <= NEWEST_OPSET:
-        raise NotTrainableError(
-            f"The graph uses opset {opset}: gradients are taken of graphs of opsets {OLDEST_OPSET} to "
-            f"{NEWEST_OPSET}. Convert it with onnx.version_converter.convert_version(model, {NEWEST_OPSET})."
-        )
+    found = [value for value in graph.outputs if value.name in targets]
+    check_path(graph, find_path(graph, wrt, found, passes_gradient), wrt, found)
 
 
 def check_path(graph: ir.Graph, path: Path, wrt: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> None:
     """Refuse a path that the gradient builder cannot follow; see :func:`check_differentiable`."""
     for node in path.nodes:
-        reason = differentiable(node)
+        reason = why_not(node)
         if reason is not None:
             raise NotTrainableError(
                 f"{reason} ({_place(node)}). Freeze every weight before it, cut the graph at an output "

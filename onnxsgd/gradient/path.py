@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.graph.nodes import read_values
 
-__all__ = ["Path", "find_path", "is_real", "values_upstream"]
+__all__ = ["Passes", "Path", "find_path", "is_real", "values_upstream"]
 
 #: Tells whether a gradient may flow from the outputs of a node to its input of that number. The values
 #: that the subgraphs of a node take from around it have the number None.

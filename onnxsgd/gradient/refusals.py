@@ -70,6 +70,9 @@ def _pow(node: ir.Node) -> str | None:
     assert exponent is not None
     if base.dtype != exponent.dtype:
         return f"with an exponent of type {exponent.dtype}"
+    if (array := _array(exponent)) is not None and (array == 0).any():
+        # 0 times infinity where the base is 0
+        return "with an exponent of 0"
     return None if _rank(exponent) == 0 or broadcast_axes(base.shape, exponent.shape) == [] else _SHAPES
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
-from onnxsgd.gradient.path import values_upstream
-from onnxsgd.gradient.registered import passes_gradient
+from onnxsgd.gradient.path import Passes, values_upstream
 from onnxsgd.gradient.shapes import infer_shapes
 from onnxsgd.graph.model import FROZEN, REAL_TYPES, real_initializers
 from onnxsgd.graph.roles import find_roles
@@ -38,6 +37,7 @@ def select_sources(
     lowered: ir.Model,
     weights: Sequence[str] | None,
     inputs: Sequence[str] | None,
+    passes: Passes,
     labels: Sequence[str] = (),
     mixed: bool = False,
 ) -> Sources:
@@ -52,6 +52,8 @@ def select_sources(
         parameters among those of `lowered`.
     inputs : sequence of str or None
         Inputs; None for those of real numbers that a gradient reaches.
+    passes : callable
+        Tells where a gradient flows in the engine in use, see :class:`~onnxsgd.gradient.engines.Engine`.
     labels : sequence of str
         Inputs that no gradient is taken for.
     mixed : bool
@@ -67,7 +69,7 @@ def select_sources(
         If nothing is left, or lowering turned a weight into a constant.
     """
     given_weights, given_inputs = _names(weights, "weights"), _names(inputs, "inputs")
-    reached = _reached(lowered)
+    reached = _reached(lowered, passes)
     if mixed and given_inputs is not None:
         named = [name for name in given_inputs if name in lowered.graph.initializers]
         given_inputs = [name for name in given_inputs if name not in named]
@@ -94,11 +96,11 @@ def _names(given: Sequence[str] | None, parameter: str) -> list[str] | None:
     return list(given)
 
 
-def _reached(lowered: ir.Model) -> set[str]:
+def _reached(lowered: ir.Model, passes: Passes) -> set[str]:
     """Return the names of everything that a gradient path leads from to an output."""
     typed = lowered.clone()
     infer_shapes(typed)
-    return {str(value.name) for value in values_upstream(typed.graph, typed.graph.outputs, passes_gradient)}
+    return {str(value.name) for value in values_upstream(typed.graph, typed.graph.outputs, passes)}
 
 
 def _default_weights(model: ir.Model, lowered: ir.Model) -> list[str]:

@@ -134,7 +134,11 @@ class TrainingReport:
 
 
 def describe(
-    scored: ScoredGraph, trainable: Trainable, engines: Mapping[str, Differentiable], chosen: Differentiable
+    scored: ScoredGraph,
+    trainable: Trainable,
+    engines: Mapping[str, Differentiable],
+    reference: Differentiable,
+    chosen: Differentiable,
 ) -> TrainingReport:
     """Describe what training a graph would change.
 
@@ -146,14 +150,14 @@ def describe(
         As in :func:`onnxsgd.graph.trainable.select_trainable`.
     engines : mapping of str to callable
         For each engine, what tells why it cannot differentiate a node.
-    chosen : callable
-        The same for the engine that would train.
+    reference, chosen : callable
+        The same for the engine that decides what is trained, and for the one that would train.
     """
     model = cut_at(scored.model, scored.score)
     flow = trace_gradients(model, scored.score, chosen)
     problem = None
     try:
-        names = select_trainable(model, scored.score, trainable, chosen)
+        names = select_trainable(model, scored.score, trainable, reference, chosen)
     except NotTrainableError as error:
         names, problem = [], str(error)
     roles = find_roles(model.graph)

@@ -83,8 +83,8 @@ def holds_probabilities(value: ir.Value) -> bool:
 
 
 _MIXING = (
-    *("Add", "Cast", "Clip", "Concat", "Div", "Flatten", "Gather", "Identity", "Max", "Min", "Mul"),
-    *("ReduceMean", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze"),
+    *("Add", "Cast", "Clip", "Concat", "Div", "Flatten", "Gather", "Identity", "Max", "Mean", "Min"),
+    *("Mul", "ReduceMean", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Sum", "Transpose", "Unsqueeze"),
 )
 
 

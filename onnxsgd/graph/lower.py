@@ -1,7 +1,8 @@
-"""Lowering: the same function in operators that gradients pass.
+"""Lowering: the same function in the form that choosing weights and taking gradients start from.
 
 A rule in a table says what replaces one operator; see the modules ``lower_*`` for them. What no rule
-replaces stays as it is, and whether it matters is decided later, where the weights are chosen.
+replaces stays as it is, and whether it matters is decided later, where the weights are chosen. An operator
+that an engine has a gradient of is none of these: what one engine alone needs is its own lowering.
 """
 
 from __future__ import annotations
@@ -18,23 +19,22 @@ from onnx_ir.passes.common import (
 )
 
 from onnxsgd.graph.fold import fold_integers
-from onnxsgd.graph.lower_activations import ACTIVATION_RULES
-from onnxsgd.graph.lower_layers import LAYER_RULES
+from onnxsgd.graph.kernels import write_out_missing_kernels
 from onnxsgd.graph.lower_ml import ML_RULES
-from onnxsgd.graph.lower_reductions import REDUCTION_RULES
+from onnxsgd.graph.lower_standard import STANDARD_RULES
 from onnxsgd.graph.rewriting import Table, rewrite
 
 __all__ = ["RULES", "lower_for_training"]
 
 #: Every operator that is rewritten, by domain and name.
-RULES: Table = {**ML_RULES, **ACTIVATION_RULES, **REDUCTION_RULES, **LAYER_RULES}
+RULES: Table = {**ML_RULES, **STANDARD_RULES}
 
 #: The standard operators that a graph without any of its own is lowered to.
 _DEFAULT_OPSET = 18
 
 
 def lower_for_training(model: ir.Model) -> ir.Model:
-    """Return a model that computes what `model` does, in operators that gradients pass.
+    """Return a model that computes what `model` does, every coefficient of it an initializer.
 
     Precondition: a valid model, opset 13 to 21. Result:
 
@@ -42,7 +42,8 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     - coefficients in attributes of ``ai.onnx.ml`` operators are initializers, called ``coef`` and
       ``intercept`` (with a number behind where the name is taken);
     - integers that follow from constants alone are initializers;
-    - every operator with a rule in :data:`RULES` is replaced where the rule's precondition holds;
+    - every operator with a rule in :data:`RULES` is replaced where the rule's precondition holds, and so is
+      one that no runtime has a kernel for in its type;
     - tensors that are still computed keep their names, inputs and outputs theirs and their order.
 
     Outputs agree with those of `model` to float32 rounding. Lowering a lowered model changes nothing.
@@ -68,6 +69,7 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     # types behind ai.onnx.ml operators are inferred only once those have become standard ones
     while rewrite(lowered, RULES):
         ShapeInferencePass(strict_mode=False)(lowered)
+    write_out_missing_kernels(lowered)
     RemoveUnusedNodesPass()(lowered)
     RemoveUnusedOpsetsPass()(lowered)
     return lowered

@@ -74,7 +74,7 @@ def _without_row_maximum(value: ir.Value) -> ir.Value:
 
 def _source(value: ir.Value) -> ir.Value | None:
     """Return what the node behind `value` copies, None if it does more than that."""
-    if node := made_by(value, "Identity", "Concat"):
+    if node := made_by(value, "Identity", "Concat", "Mean", "Sum"):
         return first(node) if len(node.inputs) == 1 else None
     if (node := made_by(value, "Cast")) and is_real(value) and is_real(first(node)):
         return first(node)
@@ -106,6 +106,9 @@ def _picked_column(value: ir.Value) -> ir.Value | None:
 
 def divided_by_row_sums(value: ir.Value) -> ir.Value | None:
     """Return p for ``p / sum(p)`` over a row, whatever keeps the sum from being zero."""
+    if node := made_by(value, "LpNormalization"):
+        last = attribute(node, "axis", -1) in (-1, (rank(value) or 2) - 1)
+        return first(node) if last and attribute(node, "p", 2) == 1 else None
     node = made_by(value, "Div")
     if node is None:
         return None
@@ -171,8 +174,10 @@ def negative(value: ir.Value) -> ir.Value | None:
 
 
 def softplus_argument(value: ir.Value) -> ir.Value | None:
-    """Return x for ``exp(-softplus(x))`` as lowering writes it, which is sigmoid(-x)."""
+    """Return x for ``exp(-softplus(x))``, which is sigmoid(-x), with either form of the softplus."""
     node = made_by(value, "Exp")
+    if node and (turned := made_by(first(node), "Neg")) and (soft := made_by(first(turned), "Softplus")):
+        return first(soft)
     for op_type in ("Neg", "Add", "Log", "Add", "Exp", "Neg", "Abs"):
         if node is None:
             return None

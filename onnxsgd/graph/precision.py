@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from onnxsgd.graph.kernels import write_out_missing_kernels
 from onnxsgd.graph.model import REAL_TYPES
 
 __all__ = ["with_precision"]
@@ -18,7 +19,8 @@ def with_precision(model: ir.Model, dtype: ir.DataType) -> ir.Model:
     """Return a copy of `model` in which every tensor of a real type has the type `dtype`.
 
     Precondition: no functions, and no operators whose result is float32 whatever goes in, as those of
-    ``ai.onnx.ml`` have it; :func:`onnxsgd.graph.lower.lower_for_training` gives such models.
+    ``ai.onnx.ml`` have it; :func:`onnxsgd.graph.lower.lower_for_training` gives such models. Operators
+    that no runtime has a kernel for in that type are written out.
     """
     copy = model.clone()
     for graph in (copy.graph, *copy.graph.subgraphs()):
@@ -30,6 +32,7 @@ def with_precision(model: ir.Model, dtype: ir.DataType) -> ir.Model:
                 value.const_value = _convert(value.const_value, dtype)
         for node in graph:
             _convert_attributes(node, dtype)
+    write_out_missing_kernels(copy)
     return copy
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ __all__ = [
     "constant",
     "extend",
     "first",
+    "is_rewritten",
     "operands",
     "rank",
     "rewrite",
@@ -69,11 +70,20 @@ Rule = Callable[[Writer, ir.Node], ir.Value | Sequence[ir.Value] | None]
 Table = Mapping[tuple[str, str], Rule]
 
 
-def rewrite(model: ir.Model, table: Table) -> int:
-    """Apply `table` in place to every node of the main graph, and to the nodes that rules write.
+def rewrite(model: ir.Model, table: Table, nodes: Iterable[ir.Node] | None = None) -> int:
+    """Apply `table` in place to nodes of the main graph, and to the nodes that rules write.
 
     What a rule writes takes the place and the output names of the node it replaces. Subgraphs are left alone,
     and so is a node whose first input has no known element type.
+
+    Parameters
+    ----------
+    model : ir.Model
+        The model.
+    table : mapping
+        The rules.
+    nodes : iterable of ir.Node or None
+        The nodes to look at, in order; None for all.
 
     Returns
     -------
@@ -82,17 +92,31 @@ def rewrite(model: ir.Model, table: Table) -> int:
     """
     graph, count = model.graph, 0
     names = graph_names(graph)
-    waiting = list(reversed(list(graph)))
+    waiting = list(reversed(list(graph if nodes is None else nodes)))
     while waiting:
         node = waiting.pop()
-        rule = table.get((node.domain, node.op_type))
-        if rule is None or not node.inputs or node.inputs[0] is None or node.inputs[0].dtype is None:
-            continue
-        written = _apply(rule, node, graph, names)
+        rule = _rule_for(table, node)
+        written = None if rule is None else _apply(rule, node, graph, names)
         if written is not None:
             count += 1
             waiting.extend(reversed(written))
     return count
+
+
+def is_rewritten(table: Table, node: ir.Node) -> bool:
+    """Return whether `table` has a rule whose precondition `node` meets; nothing is changed."""
+    rule = _rule_for(table, node)
+    if rule is None or not isinstance(node.graph, ir.Graph):
+        return False
+    scratch, writer = _blank(node.graph)
+    written = rule(writer, node)
+    scratch.remove(list(scratch), safe=True)
+    return written is not None
+
+
+def _rule_for(table: Table, node: ir.Node) -> Rule | None:
+    known = node.inputs and node.inputs[0] is not None and node.inputs[0].dtype is not None
+    return table.get((node.domain, node.op_type)) if known else None
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:

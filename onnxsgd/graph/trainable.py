@@ -86,7 +86,11 @@ def trace_gradients(model: ir.Model, score: str, differentiable: Differentiable)
 
 
 def select_trainable(
-    model: ir.Model, score: str, trainable: Trainable, differentiable: Differentiable
+    model: ir.Model,
+    score: str,
+    trainable: Trainable,
+    differentiable: Differentiable,
+    engine: Differentiable | None = None,
 ) -> list[str]:
     """Return the names of the initializers to train, in the order in which nodes read them.
 
@@ -103,6 +107,9 @@ def select_trainable(
         gradients reach are trained.
     differentiable : callable
         Tells why no gradient passes a node, None if one does.
+    engine : callable or None
+        The same for the engine that would train, where that is another one: it trains the same tensors, or
+        none.
 
     Raises
     ------
@@ -111,9 +118,22 @@ def select_trainable(
     ParameterTypeError
         `trainable` is of another type.
     NotTrainableError
-        Nothing to train, or gradients do not reach a tensor that is named.
+        Nothing to train, or gradients do not reach a tensor that is named or, with `engine`, one that is
+        chosen.
     """
-    flow = trace_gradients(model, score, differentiable)
+    names = _select(model, trainable, trace_gradients(model, score, differentiable))
+    if engine is not None:
+        flow = trace_gradients(model, score, engine)
+        for name in names:
+            if (complaint := flow.complaint(model.graph.initializers[name])) is not None:
+                raise NotTrainableError(
+                    f"{name!r} cannot be trained by this engine: {complaint}. Use engine='portable', or name "
+                    f"in trainable= what lies behind."
+                )
+    return names
+
+
+def _select(model: ir.Model, trainable: Trainable, flow: GradientFlow) -> list[str]:
     initializers = {str(value.name): value for value in initializers_in_use(model.graph)}
     if trainable is None:
         return _parameters(model, initializers, flow)

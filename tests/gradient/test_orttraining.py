@@ -316,7 +316,7 @@ def test_each_operator_of_the_table_has_a_case():
 
 #: Forms of operators that the builder gets wrong, or dies of, and what the message must name.
 REFUSED = {
-    "Softplus": (Case("Y = Softplus(X)", {"X": X}), "Softplus has no gradient"),
+    "Atan": (Case("Y = Atan(X)", {"X": X}), "Atan has no gradient"),
     "operator of another domain": (
         Case("V = ai.onnx.ml.Binarizer(X)\n Y = Mul(V, X)", {"X": X}),
         "ai.onnx.ml.Binarizer has no gradient",
@@ -326,12 +326,10 @@ REFUSED = {
         "Conv with auto_pad",
     ),
     "Dropout": (Case("Y = Dropout(X)", {"X": X}), "Dropout outside training mode"),
-    "Gelu": (Case('Y = Gelu<approximate="tanh">(X)', {"X": X}, opsets=(20,)), "approximate='tanh'"),
     "LayerNormalization": (
         Case("Z = Squeeze(W)\n Y = LayerNormalization(X, Z)", {"X": X, "W": ("M", 4)}, opsets=(18,)),
         "LayerNormalization without bias, its scale of unknown shape,",
     ),
-    "MatMul by a vector": (Case("Y = MatMul(X, W)", {"X": X, "W": W}), "MatMul with a vector on the right"),
     "MaxPool": (
         Case("Y, i = MaxPool<kernel_shape=[2, 2], storage_order=1>(X)", {"X": IMAGE}),
         "MaxPool with storage_order=1",
@@ -343,10 +341,6 @@ REFUSED = {
     "Pad axes": (
         Case("Y = Pad(X, p, , a)", {"X": (2, 3)}, {"p": ints(1, 2), "a": ints(1)}, (18,)),
         "Pad with an input 'axes'",
-    ),
-    "Pow to an integer": (
-        Case("Y = Pow(X, e)", {"X": X}, {"e": np.array(2)}),
-        "Pow with an exponent of type INT64",
     ),
     "Pow to a table": (
         Case("Y = Pow(P, e)", {"P": ("N", 1)}, {"e": [2.0, 3.0]}),
@@ -459,7 +453,7 @@ def test_what_lies_before_the_first_weight_may_be_anything(parse, before):
 def test_an_opset_out_of_range_is_refused_with_the_range(opset, parse):
     model = ir.from_proto(parse("g (real[N, 3] X) => (real[N, 3] Y) { Y = Tanh(X) }", opset))
     with pytest.raises(NotTrainableError, match=rf"opset {opset}: .* opsets 13 to 21.*convert_version"):
-        orttraining.check_differentiable(model, [], ["X"])
+        forward_backward_model(model, [], ["X"])
 
 
 def test_the_type_of_a_node_says_whether_it_differentiates():

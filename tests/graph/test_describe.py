@@ -14,10 +14,10 @@ from onnxsgd.exceptions import ParameterTypeError
 from onnxsgd.gradient.describe import describe_trainable
 
 X, Y = load_iris(return_X_y=True)
-TEXT = """<ir_version: 8, opset_import: ["": 18]>
+TEXT = """<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 3]>
     g (float[N, 2] x) => (float[N, 1] y)
     <float[2, 2] w = {1, 2, 3, 4}, float[2, 1] v = {1, 2}, float c = {1}> {
-        h = MatMul(x, w)  f = Hardmax(h)  s = Mul(f, c)  y = MatMul(s, v) }"""
+        h = MatMul(x, w)  f = ai.onnx.ml.Binarizer(h)  s = Mul(f, c)  y = MatMul(s, v) }"""
 
 
 def test_an_estimator():
@@ -42,7 +42,7 @@ def test_a_graph(form, tmp_path):
     report = describe_trainable(source, engine="onnxruntime-training")
     rows = {row.name: row for row in report.tensors}
     assert report.trained == ["v"]
-    assert "before the Hardmax" in rows["w"].reason
+    assert "before the ai.onnx.ml.Binarizer" in rows["w"].reason
     assert rows["c"].reason == "constant, read by Mul"
     assert "and 1 more" in str(report)
     first = str(report).split("\n")[0]

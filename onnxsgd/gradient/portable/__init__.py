@@ -14,5 +14,6 @@ where the rules are: ``elementwise``, ``reductions``, ``scattering``, ``pooling`
 """
 
 from .differentiate import differentiable, differentiate
+from .rules import passes_gradient
 
-__all__ = ["differentiable", "differentiate"]
+__all__ = ["differentiable", "differentiate", "passes_gradient"]

@@ -7,6 +7,7 @@ Where inputs are broadcast, ``_fit`` sums the formula back to the shape of its i
 At the points where there is no derivative, these are the values taken: ::
 
     Relu, LeakyRelu, PRelu, ThresholdedRelu ...   the slope of the left side at the kink
+    HardSigmoid, HardSwish                         the slope of the outer side at both kinks
     Abs                                            0 at 0
     Max, Min                                       operands that tie share the gradient evenly
     Clip                                           1 at both bounds, 0 for a bound that x equals

@@ -82,10 +82,7 @@ def _rms_x(n: Call) -> Tensor:
 
 
 def _batch_hat(n: Call) -> tuple[Tensor, Tensor]:
-    if n.attribute("training_mode", 0):
-        return _standardized(n.x, _other_axes(n), _epsilon(n))
-    inverse = _per_channel(n, _batch_inverse(n))
-    return (n.x - _per_channel(n, n.input(3))) * inverse, inverse
+    return _standardized(n.x, _other_axes(n), _epsilon(n))
 
 
 def _batch_inverse(n: Call) -> Tensor:
@@ -100,7 +97,10 @@ def _batch_x(n: Call) -> Tensor:
 
 
 def _batch_scale(n: Call) -> Tensor:
-    return _sum_per_channel(n, n.dy * _batch_hat(n)[0])
+    if n.attribute("training_mode", 0):
+        return _sum_per_channel(n, n.dy * _batch_hat(n)[0])
+    # centred and scaled after the sum: two passes over the data less
+    return (_sum_per_channel(n, n.dy * n.x) - _sum_per_channel(n, n.dy) * n.input(3)) * _batch_inverse(n)
 
 
 def _given_statistics(n: Call) -> None:

@@ -1,6 +1,7 @@
 """Gradients of reductions, of cumulative sums and of what divides by a norm.
 
-Where an extreme is reached several times, all places that reach it share the gradient evenly.
+Where an extreme is reached several times, all places that reach it share the gradient evenly. The derivative
+of a norm of zeros is 0; what divides by a norm divides by 1 where it is 0, also in the derivative.
 """
 
 from __future__ import annotations

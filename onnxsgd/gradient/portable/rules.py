@@ -21,7 +21,16 @@ from .reductions import REDUCTIONS
 from .resize import RESIZE
 from .scattering import SCATTERING
 
-__all__ = ["KNOWN", "NO_GRADIENT", "RULES", "STANDARD", "SYMMETRIC", "TYPE_ONLY", "reason_against"]
+__all__ = [
+    "KNOWN",
+    "NO_GRADIENT",
+    "RULES",
+    "STANDARD",
+    "SYMMETRIC",
+    "TYPE_ONLY",
+    "passes_gradient",
+    "reason_against",
+]
 
 #: One rule for each standard operator: for each input the gradient, or None where an input has none.
 RULES: Rules = {
@@ -102,3 +111,26 @@ def reason_against(node: ir.Node) -> str | None:
     if node.op_type in KNOWN or is_function(node.op_type):
         return None
     return f"operator {node.op_type} has no gradient rule"
+
+
+def passes_gradient(node: ir.Node, index: int | None) -> bool:
+    """Return whether a gradient flows from the outputs of a node to its input number `index`.
+
+    None stands for the values that the subgraphs of the node capture. True for an operator without a rule:
+    on a path, it is to be found and refused.
+    """
+    if node.domain not in STANDARD:
+        return True
+    if node.op_type in NO_GRADIENT or index == TYPE_ONLY.get(node.op_type, -1):
+        return False
+    rules = RULES.get(node.op_type)
+    if index is None or rules is None or callable(rules):
+        return True
+    training: int = node.attributes.get_int("training_mode", 0)
+    if node.op_type == "BatchNormalization" and training:
+        return index in _READ_IN_TRAINING
+    return index < len(rules) and rules[index] is not None
+
+
+#: The inputs of a BatchNormalization in training mode that its result depends on.
+_READ_IN_TRAINING = (0, 1, 2)

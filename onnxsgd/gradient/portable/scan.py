@@ -34,7 +34,7 @@ def scan(
     sequences : sequence of Tensor
         Of equal length along axis 0.
     """
-    outer = states[0].emitter
+    outer = [*states, *sequences][0].emitter
     body = outer.child()
     inner = [_argument(body, t, t.dims) for t in states]
     elements = [_argument(body, t, t.dims[1:] if t.dims is not None else None) for t in sequences]

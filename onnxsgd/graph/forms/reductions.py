@@ -1,26 +1,25 @@
-"""Lowering sums, products, powers, norms and extrema that have no registered gradient."""
+"""Sums, products, norms and extrema written out."""
 
 from __future__ import annotations
 
 import math
 from functools import reduce
 
-import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.graph.rewriting import Rule, Table, Writer, attribute, constant, first, operands, rank
 
-__all__ = ["REDUCTION_RULES", "divide_by_norm"]
+__all__ = ["REDUCTION_FORMS", "divide_by_norm"]
 
 #: A product over more elements than this is left alone: it would become as many nodes.
 _LONGEST_PRODUCT = 64
 
 
 def divide_by_norm(w: Writer, x: ir.Value, axis: int, p: int) -> ir.Value:
-    """Write ``x / max(norm, tiny)`` along `axis`: no 0 / 0, neither in the value nor in the gradient."""
+    """Write x divided by its norm along `axis`, and by 1 where that is 0."""
     powers = w.op.Abs(x) if p == 1 else w.op.Mul(x, x)
-    total = w.op.Max(w.op.ReduceSum(powers, [axis], keepdims=1), float(np.finfo(np.float32).tiny))
+    total = w.op.ReduceSum(powers, [axis], keepdims=1)
+    total = w.op.Where(w.op.Equal(total, 0.0), 1.0, total)
     return w.op.Div(x, total if p == 1 else w.op.Sqrt(total))
 
 
@@ -37,18 +36,6 @@ def _sum(w: Writer, node: ir.Node) -> ir.Value:
 def _mean(w: Writer, node: ir.Node) -> ir.Value:
     """``(x + y + ...) / n``."""
     return w.op.Div(reduce(w.op.Add, operands(node)), float(len(node.inputs)))
-
-
-def _pow(w: Writer, node: ir.Node) -> ir.Value | None:
-    """``x x`` for a square; an integer exponent gets the type of the base."""
-    base, exponent = operands(node)
-    if (array := constant(exponent)) is not None and array.ndim == 0 and array == 2:
-        return w.op.Mul(base, base)
-    if exponent.dtype not in (ir.DataType.INT32, ir.DataType.INT64) or base.dtype not in REAL_TYPES:
-        return None
-    if array is None:
-        return w.op.Pow(base, w.op.Cast(exponent, to=base.dtype))
-    return w.op.Pow(base, w.tensor("exponent", array.astype(base.dtype.numpy())))
 
 
 def _reduce_l1(w: Writer, node: ir.Node) -> ir.Value | None:
@@ -73,13 +60,16 @@ def _total(w: Writer, x: ir.Value, axes: list[int], node: ir.Node) -> ir.Value:
 
 def _extremum(largest: int) -> Rule:
     def rule(w: Writer, node: ir.Node) -> ir.Value | None:
-        """Take the first of the best elements, one axis after the other; gradients go to that one."""
+        """Take the mean of the best elements, which are equal: gradients are shared evenly by them."""
         x, axes = first(node), _axes(node)
         if axes is None or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
             return None
+        best = x
         for axis in axes:
-            x, _ = w.op.TopK(x, [1], axis=axis, largest=largest, _outputs=2)
-        return x if attribute(node, "keepdims", 1) else w.op.Squeeze(x, axes)
+            best, _ = w.op.TopK(best, [1], axis=axis, largest=largest, _outputs=2)
+        hits = w.op.Equal(x, best)
+        total = _total(w, w.op.Where(hits, x, 0.0), axes, node)
+        return w.op.Div(total, _total(w, w.op.Cast(hits, to=x.dtype), axes, node))
 
     return rule
 
@@ -112,11 +102,10 @@ def _axes(node: ir.Node) -> list[int] | None:
     return [int(axis) % dimensions for axis in given]
 
 
-#: What replaces sums, powers, norms and reductions of the standard domain.
-REDUCTION_RULES: Table = {
+#: The forms of sums, norms and reductions.
+REDUCTION_FORMS: Table = {
     ("", "LpNormalization"): _lp_normalization,
     ("", "Mean"): _mean,
-    ("", "Pow"): _pow,
     ("", "ReduceL1"): _reduce_l1,
     ("", "ReduceLogSum"): _reduce_log_sum,
     ("", "ReduceMax"): _extremum(largest=1),

@@ -1,8 +1,8 @@
-"""Lowering activations that have no registered gradient.
+"""Activations written out.
 
-The replacements are chosen so that their gradients are right as well: finite where an exponential
-overflows, and at a kink the value that the literature gives. That is why a branch is a Where whose unused
-side is fed a harmless number, and not a difference of two Relus.
+The forms are chosen so that their gradients are right as well: finite where an exponential overflows, and at
+a kink the documented value. That is why a branch is a Where whose unused side is fed a harmless number, and
+not a difference of two Relus.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import math
 
 import onnx_ir as ir
 
-from onnxsgd.graph.model import PARAMETER
-from onnxsgd.graph.rewriting import Table, Writer, attribute, constant, first, operands
+from onnxsgd.graph.rewriting import Table, Writer, attribute, first, operands
 
-__all__ = ["ACTIVATION_RULES", "softplus"]
+__all__ = ["ACTIVATION_FORMS", "softplus"]
 
 
 def softplus(w: Writer, x: ir.Value) -> ir.Value:
@@ -55,10 +54,9 @@ def _selu(w: Writer, node: ir.Node) -> ir.Value:
 
 
 def _prelu(w: Writer, node: ir.Node) -> ir.Value:
-    """``slope x`` where x is negative, else ``x``."""
+    """``x`` where it is positive, else ``slope x``."""
     x, slope = operands(node)
-    slope.metadata_props[PARAMETER] = "weight"
-    return w.op.Where(w.op.Less(x, 0.0), w.op.Mul(x, slope), x)
+    return w.op.Where(w.op.Greater(x, 0.0), x, w.op.Mul(x, slope))
 
 
 def _thresholded_relu(w: Writer, node: ir.Node) -> ir.Value:
@@ -68,15 +66,23 @@ def _thresholded_relu(w: Writer, node: ir.Node) -> ir.Value:
 
 
 def _hard_sigmoid(w: Writer, node: ir.Node) -> ir.Value:
-    """``clip(alpha x + beta, 0, 1)``."""
+    """``clip(alpha x + beta, 0, 1)``; not as a Clip, which is differentiable at its bounds."""
     slope, offset = attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5)
-    return w.op.Clip(w.op.Add(w.op.Mul(first(node), slope), offset), 0.0, 1.0)
+    line = w.op.Add(w.op.Mul(first(node), slope), offset)
+    return _between(w, line, line, 0.0, 1.0)
 
 
 def _hard_swish(w: Writer, node: ir.Node) -> ir.Value:
     """``x clip(x / 6 + 1/2, 0, 1)``."""
     x = first(node)
-    return w.op.Mul(x, w.op.Clip(w.op.Add(w.op.Mul(x, 1 / 6), 0.5), 0.0, 1.0))
+    return w.op.Mul(x, _between(w, w.op.Add(w.op.Mul(x, 1 / 6), 0.5), x, -3.0, 3.0))
+
+
+def _between(w: Writer, line: ir.Value, x: ir.Value, low: float, high: float) -> ir.Value:
+    """Write `line` where ``low < x < high``, 0 below and 1 above."""
+    above = w.op.GreaterOrEqual(x, high)
+    outside = w.op.Or(above, w.op.LessOrEqual(x, low))
+    return w.op.Where(outside, w.op.Cast(above, to=x.dtype), line)
 
 
 def _mish(w: Writer, node: ir.Node) -> ir.Value:
@@ -117,41 +123,16 @@ def _tan(w: Writer, node: ir.Node) -> ir.Value:
     return w.op.Div(w.op.Sin(first(node)), w.op.Cos(first(node)))
 
 
-def _sigmoid_as_quotient(w: Writer, node: ir.Node) -> ir.Value | None:
-    """``exp(-log(1 + exp(x)))`` for ``1 / (1 + exp(x))``, whose gradient is 0 times infinity for large x.
-
-    Not a Sigmoid, which the runtime clamps: behind a normalisation over classes, all of them far on the
-    negative side, that would change probabilities.
-    """
-    *numerator, denominator = operands(node)
-    if numerator and not _is_one(numerator[0]):
-        return None
-    total = denominator.producer()
-    if total is None or total.op_type != "Add" or not any(_is_one(value) for value in total.inputs):
-        return None
-    exponential = next((value.producer() for value in operands(total) if not _is_one(value)), None)
-    if exponential is None or exponential.op_type != "Exp":
-        return None
-    return w.op.Exp(w.op.Neg(softplus(w, first(exponential))))
-
-
-def _is_one(value: ir.Value | None) -> bool:
-    array = constant(value)
-    return array is not None and array.ndim == 0 and array.dtype.kind == "f" and array == 1.0
-
-
-#: What replaces activations of the standard domain.
-ACTIVATION_RULES: Table = {
+#: The forms of activations.
+ACTIVATION_FORMS: Table = {
     ("", "Celu"): _celu,
     ("", "Cosh"): _cosh,
-    ("", "Div"): _sigmoid_as_quotient,
     ("", "Elu"): _elu,
     ("", "Gelu"): _gelu,
     ("", "HardSigmoid"): _hard_sigmoid,
     ("", "HardSwish"): _hard_swish,
     ("", "Mish"): _mish,
     ("", "PRelu"): _prelu,
-    ("", "Reciprocal"): _sigmoid_as_quotient,
     ("", "Selu"): _selu,
     ("", "Sinh"): _sinh,
     ("", "Softplus"): _softplus,
