@@ -7,11 +7,13 @@ operators; which one is taken depends on the sizes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .call import Call, Rules
 from .correlation import correlate
 from .spreading import spread
 from .tensor import Tensor, op
-from .windows import Window, kernel_of, read_window
+from .windows import Window, bare_window, kernel_of, read_window, transposed_pads
 
 __all__ = ["CONVOLUTION"]
 
@@ -48,15 +50,13 @@ def _bias(n: Call) -> Tensor:
 
 
 def _transpose_window(n: Call) -> Window:
-    if n.attribute("output_shape") is not None or n.attribute("auto_pad", "NOTSET").startswith("SAME"):
-        raise n.refuse("has a gradient rule for given pads only, not for output_shape or auto_pad 'SAME_...'")
-    window = read_window(n, n.y, n.x, kernel_of(n, n.b))
-    over = n.attribute("output_padding", (0,) * len(window.kernel))
-    if any(extra >= stride for extra, stride in zip(over, window.strides, strict=True)):
-        raise n.refuse(
-            f"has output_padding {list(over)}, which is not below its strides {list(window.strides)}"
-        )
-    return window
+    """Return the window of the convolution that a ConvTranspose transposes."""
+    before, after = transposed_pads(n, kernel_of(n, n.b))
+    window = replace(bare_window(n, kernel_of(n, n.b)), before=before)
+    if any(-pad >= stride for pad, stride in zip(after, window.strides, strict=True)):
+        # onnxruntime computes rubbish: it takes the result for that of an image with more places.
+        raise n.refuse("has a result that reaches past its windows by a stride: no runtime computes it")
+    return replace(window, after=tuple(max(pad, 0) for pad in after))
 
 
 def _transpose_x(n: Call) -> Tensor:

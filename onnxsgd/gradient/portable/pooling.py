@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 import onnx_ir as ir
 
-from .broadcasting import reshape_to, size_of, zeros_like
+from .broadcasting import dim_of, number, reshape_to, size_of, vector, zeros_like
 from .call import Call, Rules
 from .indexing import ADDING_SCATTER
 from .spreading import spread
@@ -95,9 +95,9 @@ def _counts_along(n: Call, window: Window, axis: int, size: int, out: int) -> np
 
 def _maximum(n: Call) -> Tensor:
     """Put the gradient where the index output says that the maximum was: a place in the flattened input."""
-    if n.attribute("storage_order", 0):
-        raise n.refuse("with storage_order=1 has no gradient rule")
     indices = n.extra_output(1, n.y.dims, ir.DataType.INT64)
+    if n.attribute("storage_order", 0):
+        indices = _row_major(n, indices)
     window = bare_window(n, n.attribute("kernel_shape"))
     flat = op.Reshape(zeros_like(n.x), [-1])
     apart = [-(-extent // stride) for extent, stride in zip(window.extent, window.strides, strict=True)]
@@ -108,6 +108,19 @@ def _maximum(n: Call) -> Tensor:
     else:
         placed = _sum_of_separate_windows(flat, [indices, n.dy], apart)
     return reshape_to(placed, n.x)
+
+
+def _row_major(n: Call, indices: Tensor) -> Tensor:
+    """Return the places that `indices` give in column-major order as those in row-major order."""
+    sizes = [vector(n.x, dim_of(n.x, axis)) for axis in range(2, n.rank)]
+    whole = sizes[0]
+    for size in sizes[1:]:
+        whole = whole * size
+    left = op.Mod(indices, whole)
+    place = number(left, 0)
+    for size in sizes:
+        place, left = place * size + op.Mod(left, size), left / size
+    return indices - op.Mod(indices, whole) + place
 
 
 def _sum_of_separate_windows(flat: Tensor, both: list[Tensor], apart: list[int]) -> Tensor:

@@ -9,7 +9,7 @@ from .call import Call
 from .shapes import to_shape
 from .tensor import Tensor
 
-__all__ = ["Window", "bare_window", "kernel_of", "read_window", "sizes_of", "spatial"]
+__all__ = ["Window", "bare_window", "kernel_of", "read_window", "sizes_of", "spatial", "transposed_pads"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,30 @@ def read_window(n: Call, image: Tensor, result: Tensor, kernel: Sequence[int]) -
     small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
     before, after = (small, large) if auto == "SAME_UPPER" else (large, small)
     return replace(window, before=before, after=after)
+
+
+def transposed_pads(n: Call, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the padding of the convolution that a ConvTranspose transposes: before and after its image.
+
+    The image is the result of the ConvTranspose. The padding after it is negative if it is larger than the
+    windows reach, for `output_padding` or `output_shape` asks for more.
+    """
+    window, rank = bare_window(n, kernel), len(kernel)
+    over = n.attribute("output_padding", (0,) * rank)
+    auto, shape = n.attribute("auto_pad", "NOTSET"), n.attribute("output_shape")
+    if shape is not None:
+        sizes = zip(spatial(n, n.x), window.strides, window.extent, shape[-rank:], strict=True)
+        spare = [stride * (size - 1) + extent - out for size, stride, extent, out in sizes]
+        totals = [max(space + extra, 0) for space, extra in zip(spare, over, strict=True)]
+    elif auto.startswith("SAME"):
+        sums = zip(window.extent, over, window.strides, strict=True)
+        totals = [max(extent + extra - stride, 0) for extent, extra, stride in sums]
+        spare = [total - extra for total, extra in zip(totals, over, strict=True)]
+    else:
+        pads = n.attribute("pads", (0,) * (2 * rank)) if auto == "NOTSET" else (0,) * (2 * rank)
+        return tuple(pads[:rank]), tuple(high - extra for high, extra in zip(pads[rank:], over, strict=True))
+    before = tuple(total // 2 if auto == "SAME_UPPER" else total - total // 2 for total in totals)
+    return before, tuple(space - low for space, low in zip(spare, before, strict=True))
 
 
 def spatial(n: Call, image: Tensor) -> list[int]:

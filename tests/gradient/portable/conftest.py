@@ -68,7 +68,7 @@ class Conv(OpRun):
 class ConvTranspose(OpRun):
     op_domain = ""
 
-    def _run(self, x, w, b=None, group=1, output_padding=None, pads=None, **given):
+    def _run(self, x, w, b=None, group=1, auto_pad=None, output_padding=None, pads=None, **given):
         rank = x.ndim - 2
         strides, dilations = _steps(given, rank)
         pads, over = pads or [0] * 2 * rank, output_padding or [0] * rank
@@ -76,6 +76,16 @@ class ConvTranspose(OpRun):
             s * (n - 1) + o + (k - 1) * d + 1
             for n, s, o, k, d in zip(x.shape[2:], strides, over, w.shape[2:], dilations, strict=True)
         ]
+        shape = given.get("output_shape")
+        if shape is None and (auto_pad or "").startswith("SAME"):
+            shape = [min(n * s, size) for n, s, size in zip(x.shape[2:], strides, full, strict=True)]
+        if shape is None:
+            low = pads[:rank]
+            shape = [size - a - b for size, a, b in zip(full, low, pads[rank:], strict=True)]
+        else:
+            spare = [max(size - out, 0) for size, out in zip(full, shape, strict=True)]
+            low = [total // 2 if auto_pad == "SAME_UPPER" else -(-total // 2) for total in spare]
+            full = [max(size, a + out) for size, a, out in zip(full, low, shape, strict=True)]
         y = np.zeros((x.shape[0], w.shape[1] * group, *full), dtype=x.dtype)
         for place in np.ndindex(*w.shape[2:]):
             where = tuple(
@@ -84,7 +94,7 @@ class ConvTranspose(OpRun):
             )
             parts = zip(np.split(x, group, 1), np.split(w[(..., *place)], group, 0), strict=True)
             y[(..., *where)] += np.concatenate([np.einsum("nc...,cm->nm...", u, v) for u, v in parts], 1)
-        cut = [slice(low, n - high) for low, high, n in zip(pads[:rank], pads[rank:], full, strict=True)]
+        cut = [slice(a, a + out) for a, out in zip(low, shape, strict=True)]
         y = y[(..., *cut)]
         return (y if b is None else y + b.reshape(-1, *[1] * rank),)
 
@@ -103,7 +113,10 @@ class MaxPool(OpRun):
                 for (a, b), n, e, s in zip(around, x.shape[2:], extent, strides, strict=True)
             ]
         values = _windows(x, kernel_shape, strides, dilations, around, -np.inf)
-        places = _windows(np.arange(x.size).reshape(x.shape), kernel_shape, strides, dilations, around)
+        where = np.arange(x.size).reshape(x.shape)
+        if given.get("storage_order"):
+            where = where.reshape(*x.shape[:2], *x.shape[:1:-1]).transpose(0, 1, *range(2, x.ndim)[::-1])
+        places = _windows(where, kernel_shape, strides, dilations, around)
         shape = values.shape[: 2 + rank]
         values, places = values.reshape(*shape, -1), places.reshape(*shape, -1)
         best = values.argmax(-1)[..., None]

@@ -86,6 +86,24 @@ TRANSPOSE = [
     ("ConvTranspose<dilations = [2, 2]>", (1, 2, 3, 3), (2, 2, 2, 2), 2),
     ("ConvTranspose<group = 2>", (1, 4, 3, 3), (4, 3, 2, 2), 6),
     ("ConvTranspose<group = 2, strides = [2, 2], output_padding = [1, 1]>", (1, 2, 4, 4), (2, 1, 3, 3), 2),
+    *(
+        (f'ConvTranspose<auto_pad = "{auto}", {more}>', (2, 4, 3, 4), (4, 3, 3, 2), 6)
+        for auto in ("SAME_UPPER", "SAME_LOWER", "VALID")
+        for more in (
+            "strides = [2, 1], group = 2",
+            "strides = [3, 4], group = 2",
+            "strides = [2, 1], group = 2, output_padding = [1, 0]",
+            "dilations = [2, 3], strides = [2, 2], group = 2",
+        )
+    ),
+]
+
+GIVEN_SHAPE = [
+    "output_shape = [6, 7]",
+    'output_shape = [6, 7], auto_pad = "SAME_UPPER"',
+    "output_shape = [9, 8]",
+    "output_shape = [8, 10], output_padding = [1, 0]",
+    "output_shape = [5, 9], dilations = [2, 1], group = 2",
 ]
 
 
@@ -104,6 +122,37 @@ def test_conv_that_pads_by_itself(check, node, x, w):
 @pytest.mark.parametrize(("node", "x", "w", "channels"), TRANSPOSE)
 def test_conv_transpose(check, node, x, w, channels, dims):
     check(f"Y = {node}(A, B, C)", {"A": x, "B": w, "C": (channels,)}, dims, known=("B",), known_axes=(1,))
+
+
+@pytest.mark.parametrize("attributes", GIVEN_SHAPE)
+def test_conv_transpose_to_a_given_shape(check, check_runtime, attributes):
+    text = f"Y = ConvTranspose<strides = [2, 2], {attributes}>(A, B)"
+    operands = {"A": (2, 4, 4, 4), "B": (4, 3, 2, 3)}
+    check(text, operands)
+    check_runtime(text, operands)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ("output_shape = [5, 5]", "needs known spatial sizes of 'A'"),
+        ("strides = [1, 2], output_padding = [0, 2]", "reaches past its windows by a stride"),
+    ],
+)
+def test_conv_transpose_that_is_refused(check, attributes, message):
+    operands = {"A": (1, 2, 4, 4), "B": (2, 2, 3, 3)}
+    with pytest.raises(NotTrainableError, match=f"ConvTranspose .*computing 'Y'.*{message}"):
+        check(f"Y = ConvTranspose<{attributes}>(A, B)", operands, "hidden", known=("B",))
+
+
+@pytest.mark.parametrize(("node", "x", "w", "channels"), TRANSPOSE[6:])
+def test_conv_transpose_that_pads_by_itself_in_the_runtime(check_runtime, node, x, w, channels):
+    check_runtime(f"Y = {node}(A, B)", {"A": x, "B": w}, "hidden", known=("B",), known_axes=(1,))
+
+
+def test_conv_transpose_that_pads_by_itself_is_differentiable_again(check_twice):
+    text = 'Y = ConvTranspose<strides = [2, 3], auto_pad = "SAME_LOWER">(A, B)'
+    check_twice(text, {"A": (1, 2, 3, 3), "B": (2, 2, 3, 2)})
 
 
 @pytest.mark.parametrize(

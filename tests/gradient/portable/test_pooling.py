@@ -33,6 +33,23 @@ def test_max_pool_of_images_of_any_size(check, window, opset):
     check(f"Y = MaxPool<{window}>(A)", {"A": (2, 3, 5, 6)}, "hidden", opset=opset)
 
 
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+@pytest.mark.parametrize("outputs", ["Y", "Y, I"])
+@pytest.mark.parametrize(
+    ("window", "shape"),
+    [
+        (MAXIMA[1], (2, 3, 5, 6)),
+        (MAXIMA[5], (2, 3, 5, 6)),
+        ("kernel_shape = [2], strides = [2]", (2, 3, 5)),
+        ("kernel_shape = [2, 2, 3]", (2, 3, 3, 4, 5)),
+    ],
+)
+def test_max_pool_with_places_in_columns(check, check_runtime, window, shape, outputs, dims):
+    text = f"{outputs} = MaxPool<{window}, storage_order = 1>(A)"
+    check(text, {"A": shape}, dims)
+    check_runtime(text, {"A": shape}, dims)
+
+
 @pytest.mark.parametrize("window", MEANS)
 def test_average_pool(check, window):
     check(f"Y = AveragePool<{window}>(A)", {"A": (2, 3, 5, 6)}, opset=19)
