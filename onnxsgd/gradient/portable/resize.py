@@ -8,10 +8,12 @@ is a sum over the copies, of images of any size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from .broadcasting import zeros_like
 from .call import Call, Rules
 from .tensor import Tensor, op
 
@@ -19,26 +21,32 @@ __all__ = ["RESIZE"]
 
 
 def _resized(n: Call) -> Tensor:
-    """Multiply the gradient by the transposed matrix of each axis that changes its size."""
+    """Multiply the gradient by the transposed matrix of each axis that changes."""
     factors = _repeats(n)
     if factors is not None:
         return _summed(n, factors)
+    axes = _axes(n)
     g = n.dy
-    for axis, (size, out, scale) in enumerate(_sizes(n)):
-        if size != out or scale != 1.0:
-            g = _along(g, _matrix(n, size, out, scale), axis, n.rank)
+    if any(axis.out == 0 for axis in axes):
+        return zeros_like(n.x)
+    if not _crops(n) and all(axis.size == axis.out for axis in axes):
+        # Runtimes copy the image, even with a scale that is not 1.
+        return g
+    for place, axis in enumerate(axes):
+        if axis.changes and not (n.attribute("antialias", 0) and axis.size == axis.out):
+            g = _along(g, _matrix(n, axis), place, n.rank)
     return g
 
 
 def _repeats(n: Call) -> list[int] | None:
     """Return how often each pixel of an image is repeated along each axis, if that is all that is done."""
-    scales = _scales(n)
+    scales = _given(n, 2)
     factors = [int(scales.get(axis, 1.0)) for axis in range(n.rank)]
-    if len(scales) < n.rank or factors != [scales[axis] for axis in range(n.rank)]:
+    if _crops(n) or len(scales) < n.rank or factors != [scales[axis] for axis in range(n.rank)]:
         return None
     if n.attribute("mode", "nearest") != "nearest" or factors[:2] != [1, 1] or len(factors) < 3:
         return None
-    plain = all((_matrix(n, 4, 4 * k, k) == np.repeat(np.eye(4), k, axis=0)).all() for k in factors)
+    plain = all((_matrix(n, _Axis(4, 4 * k, k)) == np.repeat(np.eye(4), k, axis=0)).all() for k in factors)
     return factors if plain else None
 
 
@@ -60,66 +68,130 @@ def _along(g: Tensor, matrix: np.ndarray, axis: int, rank: int) -> Tensor:
     return op.Transpose(op.MatMul(op.Transpose(g, perm=order), m), perm=back)
 
 
-def _sizes(n: Call) -> list[tuple[int, int, float]]:
-    """Return the size, the size after, and the scale of each axis; an axis of any size keeps it."""
+@dataclass(frozen=True)
+class _Axis:
+    """One axis of the image: its size before and after, the scale, and the part that is cut out."""
+
+    size: int
+    out: int
+    scale: float
+    part: tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def changes(self) -> bool:
+        return self.size != self.out or self.scale != 1.0 or self.part != (0.0, 1.0)
+
+
+def _axes(n: Call) -> list[_Axis]:
+    """Return all axes of the image; one of any size, which keeps it, as if it had size 1."""
     before, after = n.x.dims, n.y.dims
     if before is None or after is None:
         raise n.refuse(f"needs an input {n.x.value.name!r} of known rank")
-    if n.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise n.refuse("has a gradient rule for keep_aspect_ratio_policy='stretch' only")
-    scales = _scales(n)
+    scales, parts, resized = _scales(n, before), _parts(n), _places(n)
     found = []
     for axis, (size, out) in enumerate(zip(before, after, strict=True)):
+        part = parts.get(axis, (0.0, 1.0))
+        if part != (0.0, 1.0) and size == out:
+            raise n.refuse(f"cuts out a part of axis {axis}, but keeps its size: runtimes copy it whole")
         if isinstance(size, int) and isinstance(out, int):
-            found.append((size, out, scales.get(axis, out / size)))
-        elif size == out or scales.get(axis) == 1.0:
-            found.append((1, 1, 1.0))
+            found.append(_Axis(size, out, scales.get(axis, out / size), part))
+        elif (size == out or axis not in resized or scales.get(axis) == 1.0) and part == (0.0, 1.0):
+            found.append(_Axis(1, 1, 1.0))
         else:
             raise n.refuse(f"needs a known size of axis {axis} of its input {n.x.value.name!r}")
     return found
 
 
-def _scales(n: Call) -> dict[int, float]:
-    """Return the scales that are given, by axis."""
-    scales = n.constant(2) if n.optional(2) is not None else None
-    axes = [axis % n.rank for axis in n.attribute("axes", range(n.rank))]
-    return {} if scales is None or not scales.size else dict(zip(axes, scales.tolist(), strict=True))
+def _scales(n: Call, sizes: Sequence[int | str]) -> dict[int, float]:
+    """Return the scales that are given, or that keep the aspect ratio, by axis."""
+    policy = n.attribute("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch" or n.optional(3) is None:
+        return _given(n, 2)
+    wanted, ratios = _given(n, 3), {}
+    for axis, out in wanted.items():
+        size = sizes[axis]
+        if not isinstance(size, int):
+            raise n.refuse(f"with keep_aspect_ratio_policy={policy!r} needs a known size of axis {axis}")
+        ratios[axis] = out / size
+    if not ratios:
+        raise n.refuse(f"with keep_aspect_ratio_policy={policy!r} needs constant sizes")
+    common = min(ratios.values()) if policy == "not_larger" else max(ratios.values())
+    return dict.fromkeys(ratios, common)
 
 
-def _matrix(n: Call, size: int, out: int, scale: float) -> np.ndarray:
+def _given(n: Call, index: int) -> dict[int, float]:
+    """Return the numbers of a constant input, which has one for each axis that is resized."""
+    numbers = n.constant(index) if n.optional(index) is not None else None
+    return {} if numbers is None or not numbers.size else dict(zip(_places(n), numbers.tolist(), strict=True))
+
+
+def _places(n: Call) -> list[int]:
+    return [axis % n.rank for axis in n.attribute("axes", range(n.rank))]
+
+
+def _crops(n: Call) -> bool:
+    return bool(n.attribute("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize")
+
+
+def _parts(n: Call) -> dict[int, tuple[float, float]]:
+    """Return the start and the end of the part that is cut out, by axis."""
+    if not _crops(n):
+        return {}
+    region = n.constant(1)
+    if region is None:
+        raise n.refuse("with coordinate_transformation_mode='tf_crop_and_resize' needs a constant roi")
+    starts, ends = np.split(region.astype(float), 2)
+    return dict(zip(_places(n), zip(starts.tolist(), ends.tolist(), strict=True), strict=True))
+
+
+def _matrix(n: Call, axis: _Axis) -> np.ndarray:
     """Return the matrix, of shape (out, size), by which Resize multiplies one axis."""
-    x = _coordinates(n, size, out, scale)
+    x, size = _coordinates(n, axis), axis.size
+    # Beyond the part that is cut out and the image, the result is a constant.
+    inside = ((x >= 0) & (x <= size - 1))[:, None] if _crops(n) else 1.0
     mode = n.attribute("mode", "nearest")
     if mode == "nearest":
-        return np.eye(size)[np.clip(_nearest(n, x), 0, size - 1)]
+        return inside * np.eye(size)[np.clip(_nearest(n, x), 0, size - 1)]
     kernel = _triangle if mode == "linear" else _cubic(n.attribute("cubic_coeff_a", -0.75))
-    shrink = min(scale, 1.0) if n.attribute("antialias", 0) else 1.0
+    shrink = min(axis.scale, 1.0) if n.attribute("antialias", 0) else 1.0
     reach = int(np.ceil((1 if mode == "linear" else 2) / shrink))
     places = np.floor(x)[:, None].astype(int) + np.arange(-reach, reach + 1)
     weights = kernel(np.abs(places - x[:, None]) * shrink)
     if n.attribute("exclude_outside", 0):
         weights = weights * ((places >= 0) & (places < size))
-    matrix = np.zeros((out, size))
-    rows = np.arange(out)[:, None]
-    np.add.at(matrix, (rows, np.clip(places, 0, size - 1)), weights / weights.sum(axis=1, keepdims=True))
+    matrix = np.zeros((axis.out, size))
+    rows = np.arange(axis.out)[:, None]
+    total = weights.sum(axis=1, keepdims=True)
+    np.add.at(matrix, (rows, np.clip(places, 0, size - 1)), inside * weights / np.where(total, total, 1.0))
     return matrix
 
 
-def _coordinates(n: Call, size: int, out: int, scale: float) -> np.ndarray:
-    """Return where the centre of each element of the result lies in the input."""
-    i, whole = np.arange(out), scale * size
+def _coordinates(n: Call, axis: _Axis) -> np.ndarray:
+    """Return where the centre of each element of the result lies in the input.
+
+    Single precision, as in runtimes, decides in their way which places are inside and how they round.
+    """
+    size, out, scale = axis.size, axis.out, np.float32(axis.scale)
+    i, last = np.arange(out, dtype=np.float32), np.float32(size - 1)
     mode = n.attribute("coordinate_transformation_mode", "half_pixel")
     half_pixel = (i + 0.5) / scale - 0.5
     if mode == "half_pixel":
         return half_pixel
     if mode == "half_pixel_symmetric":
-        return half_pixel + size / 2 * (1 - out / whole)
+        offset = np.float32(size / 2) * (1 - np.float32(out) / (scale * np.float32(size)))
+        places: np.ndarray = offset + (i.astype(float) + 0.5) / float(scale) - 0.5
+        return places.astype(np.float32)
     if mode == "pytorch_half_pixel":
-        return half_pixel if whole != 1 else np.full(out, -0.5)
+        return half_pixel if out > 1 else np.zeros(out)
     if mode == "asymmetric":
         return i / scale
     if mode == "align_corners":
-        return i * (size - 1) / (whole - 1) if whole != 1 else np.zeros(out)
+        return i * last / (out - 1) if out > 1 else np.zeros(out)
+    if mode == "tf_crop_and_resize":
+        start, end = (np.float32(bound) for bound in axis.part)
+        if out == 1:
+            return np.full(1, np.float32(0.5) * (start + end) * last)
+        return start * last + i * (end - start) * last / (out - 1)
     raise n.refuse(f"with coordinate_transformation_mode={mode!r} has no gradient rule")
 
 

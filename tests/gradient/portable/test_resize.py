@@ -1,9 +1,15 @@
 """Resizing: every way of placing the pixels has weights of its own, and the gradient must use the same."""
 
+import itertools
+
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper
 
 from onnxsgd.exceptions import NotTrainableError
+from onnxsgd.gradient.portable import differentiate
 
 MODES = ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners", "half_pixel_symmetric"]
 SCALES = {"S": np.array([1.0, 1.0, 1.5, 0.6], dtype=np.float32)}
@@ -27,7 +33,8 @@ def test_sizes(check, kind):
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 def test_roundings(check, rounding):
     text = f'Y = Resize<nearest_mode = "{rounding}">(A, , S)'
-    check(text, {"A": (1, 1, 4, 5)}, constants=SCALES, opset=13, rtol=RTOL)
+    scales = {"S": np.array([1.0, 1.0, 1.5, 0.75], dtype=np.float32)}
+    check(text, {"A": (1, 1, 4, 4)}, constants=scales, opset=13, rtol=RTOL)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +61,98 @@ def test_repeated_pixels_of_images_of_any_size(check, mode):
 def test_sizes_that_are_not_known_are_refused(check):
     with pytest.raises(NotTrainableError, match="Resize .*needs a known size of axis 2"):
         check('Y = Resize<mode = "linear">(A, , S)', {"A": (1, 2, 4, 5)}, "hidden", constants=SCALES)
+
+
+CROP = 'coordinate_transformation_mode = "tf_crop_and_resize"'
+REGION = {"R": np.array([0.0, 0.0, 0.25, -0.1, 1.0, 1.0, 0.75, 1.2], dtype=np.float32)}
+
+
+@pytest.mark.parametrize("kind", ["nearest", "linear", "cubic"])
+def test_a_part_that_is_cut_out(check, kind):
+    text = f'Y = Resize<mode = "{kind}", {CROP}, extrapolation_value = 2.0>(A, R, S)'
+    check(text, {"A": (1, 2, 4, 5)}, "hidden", constants={**SCALES, **REGION}, known_axes=(2, 3), rtol=RTOL)
+
+
+@pytest.mark.parametrize(
+    ("operands", "message"),
+    [
+        ({"S": np.array([1, 2, 4, 7])}, "cuts out a part of axis 2, but keeps its size"),
+        ({"S": np.array([1, 2, 6, 7]), "R": (8,)}, "needs a constant roi"),
+    ],
+)
+def test_parts_that_are_refused(check, operands, message):
+    constants = {} if "R" in operands else REGION
+    with pytest.raises(NotTrainableError, match=f"Resize .*{message}"):
+        check(f"Y = Resize<{CROP}>(A, R, , S)", {"A": (1, 2, 4, 5), **operands}, constants=constants)
+
+
+@pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
+@pytest.mark.parametrize("sizes", [[3, 8], [9, 7], [2, 3]])
+def test_aspect_ratios(check, policy, sizes):
+    text = f'Y = Resize<mode = "linear", axes = [2, 3], keep_aspect_ratio_policy = "{policy}">(A, , , S)'
+    check(text, {"A": (1, 2, 4, 5), "S": np.array(sizes)}, "hidden", known_axes=(2, 3), opset=19, rtol=RTOL)
+
+
+@pytest.fixture
+def run():
+    """Return the function that runs a model on onnxruntime."""
+    runtime = pytest.importorskip("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+
+    def apply(model, outputs, **feeds):
+        session = runtime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+        return session.run(outputs, feeds)[0]
+
+    return apply
+
+
+def resize(image, **given):
+    """Return a model with one Resize to given scales."""
+    scales = onnx.numpy_helper.from_array(np.array([1.0, 1.0, *given.pop("scales")], dtype=np.float32), "S")
+    region = onnx.numpy_helper.from_array(REGION["R"] if "tf_" in str(given) else REGION["R"][:0], "R")
+    node = helper.make_node("Resize", ["A", "R", "S"], ["Y"], extrapolation_value=2.0, **given)
+    values = [
+        helper.make_tensor_value_info("A", TensorProto.FLOAT, image),
+        helper.make_tensor_value_info("Y", TensorProto.FLOAT, [None] * 4),
+    ]
+    graph = helper.make_graph([node], "resize", values[:1], values[1:], [scales, region])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+
+
+@pytest.mark.parametrize("scales", [(0.75, 1.3), (2.7, 0.4), (0.5, 3.0), (0.6, 0.6), (1.25, 1.3)])
+@pytest.mark.parametrize(
+    ("coordinates", "attributes"),
+    list(
+        itertools.product(
+            [*MODES, "tf_crop_and_resize"],
+            [
+                {"mode": "nearest", "nearest_mode": "floor"},
+                {"mode": "nearest"},
+                {"mode": "linear"},
+                {"mode": "linear", "antialias": 1},
+                {"mode": "cubic"},
+                {"mode": "cubic", "exclude_outside": 1},
+                {"mode": "cubic", "antialias": 1},
+            ],
+        )
+    ),
+)
+def test_the_gradient_is_the_transpose_of_what_the_runtime_computes(run, coordinates, attributes, scales):
+    """Sizes that are no multiples of the scales: the evaluator of onnx and onnxruntime place pixels apart."""
+    image = (1, 2, 4, 5)
+    model = resize(image, coordinate_transformation_mode=coordinates, scales=scales, **attributes)
+    gradient = ir.to_proto(differentiate(ir.from_proto(model), ["Y"], ["A"]))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=image).astype(np.float32)
+    y = run(model, ["Y"], A=x) - run(model, ["Y"], A=np.zeros_like(x))
+    seed = rng.normal(size=y.shape).astype(np.float32)
+    found = (run(gradient, ["A_grad"], A=x, Y_grad=seed).astype(float) * x).sum()
+    np.testing.assert_allclose(found, (y.astype(float) * seed).sum(), rtol=1e-4, atol=1e-4)
+
+
+def test_an_image_that_keeps_its_size_is_copied(run):
+    model = resize((1, 2, 2, 3), scales=(1.3, 1.3), mode="linear")
+    gradient = ir.to_proto(differentiate(ir.from_proto(model), ["Y"], ["A"]))
+    seed = np.random.default_rng(0).normal(size=(1, 2, 2, 3)).astype(np.float32)
+    np.testing.assert_array_equal(run(gradient, ["A_grad"], A=seed, Y_grad=seed), seed)
