@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.graph.load import check_proto
 from onnxsgd.graph.model import to_ir
 from onnxsgd.graph.versions import bring_into_range
 from onnxsgd.losses import Loss
@@ -125,6 +126,7 @@ def check_gradients(
             raise ParameterError("weights, inputs and output are for models: a loss has none of them.")
         problem = problem_of_loss(target, _real_type(dtype or np.float64), feeds or {}, n_samples, rng)
     elif isinstance(target, onnx.ModelProto):
+        check_proto(target, "target")
         problem = problem_of_model(
             _prepare(target, output, dtype), weights, inputs, feeds or {}, n_samples, rng
         )

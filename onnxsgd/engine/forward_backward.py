@@ -18,6 +18,7 @@ from onnxsgd.engine.runtime import runtime_bindings
 from onnxsgd.engine.training_graphs import TrainingGraphs, build_training_graphs
 from onnxsgd.exceptions import EngineError, ParameterError, ParameterTypeError, UnsupportedError
 from onnxsgd.gradient.orttraining import bindings
+from onnxsgd.graph.load import check_proto
 
 __all__ = ["OrtGradientForwardBackward", "OrtGradientForwardBackwardFunction"]
 
@@ -83,6 +84,8 @@ class OrtGradientForwardBackward:
     ------
     ParameterError
         If a name is unknown or repeated, a provider is not available, or there is no such engine.
+    GraphError
+        If the model is not valid.
     NotTrainableError
         If nothing can be trained, or an operator on the way has no gradient.
     MissingRuntimeError
@@ -122,10 +125,7 @@ class OrtGradientForwardBackward:
         debug: bool = False,
         engine: str = "auto",
     ) -> None:
-        if not isinstance(onnx_model, onnx.ModelProto):
-            raise ParameterTypeError(
-                f"onnx_model must be an onnx.ModelProto, not {type(onnx_model).__name__}."
-            )
+        check_proto(onnx_model, "onnx_model")
         self.onnx_model = onnx_model
         self.weights_to_train = weights_to_train
         self.input_names = input_names

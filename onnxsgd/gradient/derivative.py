@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import onnx
 import onnx_ir as ir
 
-from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.gradient.engines import ENGINES, resolve_engine
 from onnxsgd.gradient.forward_backward import forward_backward_model
 from onnxsgd.gradient.options import DerivativeOptions, check_options
 from onnxsgd.gradient.seeds import fill_seeds, find_seeds, yield_seeds
 from onnxsgd.gradient.sources import Sources, select_sources
+from onnxsgd.graph.load import check_proto
 from onnxsgd.graph.lower import lower_for_training
 from onnxsgd.graph.model import graph_names, to_ir, to_proto, unique_name
 from onnxsgd.graph.versions import bring_into_range
@@ -78,6 +79,8 @@ def onnx_derivative(
         If a name is unknown, repeated or not that of real numbers, or options do not go together.
     ParameterTypeError
         If an argument is of another type.
+    GraphError
+        If the model is not valid.
     MissingRuntimeError
         If onnxruntime-training is named and not installed.
     NotTrainableError
@@ -98,8 +101,7 @@ def onnx_derivative(
     ['X_grad', 'W_grad']
     """
     check_options(options)
-    if not isinstance(onx, onnx.ModelProto):
-        raise ParameterTypeError(f"onx must be an onnx.ModelProto, not {type(onx).__name__}.")
+    check_proto(onx, "onx")
     engine = resolve_engine(engine)
     model = to_ir(bring_into_range(onx))
     labels = _check_loss(model, options, loss, label)

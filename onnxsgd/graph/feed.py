@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 
 from onnxsgd.exceptions import ParameterError, UnsupportedError
+from onnxsgd.graph.load import check_proto
+from onnxsgd.graph.sanity import check_shapes
 
 __all__ = ["random_feed"]
 
@@ -41,9 +43,9 @@ def random_feed(inputs: Any, batch: int = 10, empty_dimension: int = 1) -> dict[
     inputs : sequence of onnx.ValueInfoProto or onnxruntime.NodeArg
         ``onx.graph.input`` or ``session.get_inputs()``; a ``ModelProto`` or a session as well.
     batch : int, default=10
-        The size along the first dimension of an input that is not known, >= 0.
+        The size along the first dimension of an input where that is not known, >= 0.
     empty_dimension : int, default=1
-        The size along each other dimension that is not known, >= 0.
+        The size along each other dimension that is not known, >= 0: ``[2, None, 3]`` gives (2, 1, 3).
 
     Returns
     -------
@@ -55,6 +57,8 @@ def random_feed(inputs: Any, batch: int = 10, empty_dimension: int = 1) -> dict[
     ------
     ParameterError
         If a size is negative.
+    GraphError
+        If a model is not valid, or the size of an input is negative or too large.
     UnsupportedError
         If an input is no tensor, or of a type that numpy does not have.
 
@@ -80,6 +84,7 @@ def random_feed(inputs: Any, batch: int = 10, empty_dimension: int = 1) -> dict[
 
 def _values(inputs: Any) -> Iterable[Any]:
     if isinstance(inputs, onnx.ModelProto):
+        check_proto(inputs, "inputs")
         initialized = {tensor.name for tensor in inputs.graph.initializer}
         return [value for value in inputs.graph.input if value.name not in initialized]
     return inputs.get_inputs() if hasattr(inputs, "get_inputs") else inputs
@@ -100,19 +105,15 @@ def _describe(value: Any) -> tuple[np.dtype[Any], list[Any] | None]:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
     if not kind.HasField("shape"):
         return dtype, None
+    check_shapes([value])
     return dtype, [dim.dim_value for dim in kind.shape.dim]
 
 
 def _sizes(dims: list[Any] | None, batch: int, empty_dimension: int) -> list[int]:
-    sizes = []
-    unknown = batch
-    for dim in [None] if dims is None else dims:
-        if isinstance(dim, int) and dim > 0:
-            sizes.append(dim)
-        else:
-            sizes.append(unknown)
-            unknown = empty_dimension
-    return sizes
+    return [
+        dim if isinstance(dim, int) and dim > 0 else empty_dimension if axis else batch
+        for axis, dim in enumerate([None] if dims is None else dims)
+    ]
 
 
 def _draw(rng: np.random.Generator, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from onnxsgd.exceptions import GraphError, ParameterTypeError
+from onnxsgd.graph.load import check_proto
 
 __all__ = ["get_train_initializer"]
 
@@ -35,7 +35,7 @@ def get_train_initializer(onx: onnx.ModelProto) -> dict[str, tuple[np.ndarray, T
     ParameterTypeError
         If `onx` is something else.
     GraphError
-        If the data of a tensor is in a file of its own, and was not loaded.
+        If it is not valid, or the data of a tensor is in a file of its own, and was not loaded.
 
     Examples
     --------
@@ -49,19 +49,9 @@ def get_train_initializer(onx: onnx.ModelProto) -> dict[str, tuple[np.ndarray, T
     >>> [(name, array) for name, (array, _) in get_train_initializer(onx).items()]
     [('W', array([1., 2.], dtype=float32))]
     """
-    if not isinstance(onx, onnx.ModelProto):
-        raise ParameterTypeError(f"onx must be an onnx.ModelProto, not {type(onx).__name__}.")
+    check_proto(onx, "onx")
     return {
-        tensor.name: (_to_array(tensor), tensor)
+        tensor.name: (numpy_helper.to_array(tensor), tensor)
         for tensor in onx.graph.initializer
         if tensor.data_type in _REAL
     }
-
-
-def _to_array(tensor: TensorProto) -> np.ndarray:
-    if tensor.data_location == TensorProto.EXTERNAL:
-        raise GraphError(
-            f"The data of the initializer {tensor.name!r} is in another file: load the model with onnx.load, "
-            f"or call onnx.load_external_data_for_model(onx, folder)."
-        )
-    return numpy_helper.to_array(tensor)

@@ -1,24 +1,29 @@
-"""ONNX in: from a file, bytes or a message to a checked model that the runtime reads."""
+"""ONNX in: from a file, bytes or a message to a checked model.
+
+Every public function that takes a model reads it here, before anything else looks at it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
+from onnxsgd._foreign import reason
 from onnxsgd.exceptions import GraphError, ParameterTypeError, UnsupportedError
+from onnxsgd.graph.consistency import check_consistency
+from onnxsgd.graph.external import load_beside, refuse_external
+from onnxsgd.graph.sanity import check_sizes
 from onnxsgd.graph.versions import IR_RANGE, bring_into_range
 
-__all__ = ["load_model"]
+__all__ = ["check_model", "check_proto", "load_model"]
 
 
 def load_model(source: Any) -> onnx.ModelProto:
-    """Return a model that is valid ONNX, of versions that the runtime reads, with functions inlined.
+    """Return a checked model, of versions that the runtime reads, with functions inlined.
 
     Weights outside of the file are read from files in its folder, or below, and from nowhere else.
 
@@ -35,7 +40,7 @@ def load_model(source: Any) -> onnx.ModelProto:
     Raises
     ------
     GraphError
-        The file cannot be read, is no ONNX model, or is not valid.
+        The file cannot be read, is no ONNX model, or is not valid, see :func:`check_model`.
     UnsupportedError
         The model holds something that nothing here takes: sparse initializers, training information, or
         versions that cannot be converted.
@@ -43,22 +48,67 @@ def load_model(source: Any) -> onnx.ModelProto:
         `source` is of another type.
     """
     model = _read(source)
-    _refuse(model)
-    # Older files have to list weights as inputs too. Some do not, and every runtime reads them.
-    model.ir_version = max(model.ir_version, IR_RANGE[0])
-    _check(model)
+    check_model(model)
     model = bring_into_range(model)
     _drop_default_inputs(model.graph)
     return model
 
 
+def check_proto(model: Any, parameter: str) -> None:
+    """Refuse what is no ``ModelProto``, and one that :func:`check_model` refuses; it stays as it is.
+
+    Parameters
+    ----------
+    model : object
+        The argument of a public function.
+    parameter : str
+        The name of its parameter.
+
+    Raises
+    ------
+    ParameterTypeError
+        If `model` is something else.
+    GraphError, UnsupportedError
+        As :func:`check_model`.
+    """
+    if not isinstance(model, onnx.ModelProto):
+        raise ParameterTypeError(f"{parameter} must be an onnx.ModelProto, not {type(model).__name__}.")
+    check_model(model)
+
+
+def check_model(model: onnx.ModelProto) -> None:
+    """Refuse a model that is not sane, complete, valid and consistent; nothing is changed or converted.
+
+    Cases, in an order in which each protects the next one:
+
+    - sizes: declared against present data, before anything is allocated or inferred;
+    - tensors stored in other files: a message has no folder to read from;
+    - sparse initializers and training information, which nothing here takes;
+    - the rules of the standard, by ``onnx.checker``;
+    - types and shapes: of the operands of each node, and what follows from them.
+
+    Raises
+    ------
+    GraphError
+        The model is not valid.
+    UnsupportedError
+        It holds something that nothing here takes.
+    """
+    check_sizes(model)
+    refuse_external(model, "a ModelProto")
+    _refuse(model)
+    _check(model)
+    check_consistency(model)
+
+
 def _read(source: Any) -> onnx.ModelProto:
     if isinstance(source, onnx.ModelProto):
-        model = onnx.ModelProto()
-        model.CopyFrom(source)
-        return _without_external_data(model, "a ModelProto")
+        return source
     if isinstance(source, bytes | bytearray | memoryview):
-        return _without_external_data(_parse(bytes(source), "the bytes"), "bytes")
+        model = _parse(bytes(source), "the bytes")
+        check_sizes(model)
+        refuse_external(model, "bytes")
+        return model
     if isinstance(source, str | os.PathLike):
         return _read_file(Path(source))
     raise ParameterTypeError(
@@ -69,16 +119,13 @@ def _read(source: Any) -> onnx.ModelProto:
 def _read_file(path: Path) -> onnx.ModelProto:
     try:
         content = path.read_bytes()
-    except OSError as error:
-        raise GraphError(f"The model {str(path)!r} cannot be read: {error.strerror or error}.") from error
+    except (OSError, ValueError) as error:
+        # a ValueError: a name with a zero byte
+        cause = getattr(error, "strerror", None) or error
+        raise GraphError(f"The model {str(path)!r} cannot be read: {cause}.") from error
     model = _parse(content, repr(str(path)))
-    folder = path.resolve().parent
-    for tensor in _external_tensors(model):
-        _check_location(tensor, folder)
-    try:
-        load_external_data_for_model(model, str(folder))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise GraphError(f"The weights beside {str(path)!r} cannot be read: {error}") from error
+    check_sizes(model)
+    load_beside(model, path)
     return model
 
 
@@ -88,46 +135,6 @@ def _parse(content: bytes, what: str) -> onnx.ModelProto:
         model.ParseFromString(content)
     except DecodeError as error:
         raise GraphError(f"An ONNX model was expected, {what} cannot be parsed as one.") from error
-    return model
-
-
-def _external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Return the tensors of `model`, in attributes and subgraphs as well, that are stored in other files."""
-    nodes = [node for function in model.functions for node in function.node]
-    tensors = [*_tensors_of_graph(model.graph), *_tensors_of_nodes(nodes)]
-    return [tensor for tensor in tensors if uses_external_data(tensor)]
-
-
-def _tensors_of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    yield from _tensors_of_nodes(graph.node)
-
-
-def _tensors_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _tensors_of_graph(graph)
-
-
-def _check_location(tensor: onnx.TensorProto, folder: Path) -> None:
-    """Refuse a file that lies anywhere else than in the folder of the model, links followed."""
-    location = ExternalDataInfo(tensor).location
-    file = Path(os.path.realpath(folder / location)) if location else folder
-    if not location or Path(location).is_absolute() or not file.is_relative_to(folder):
-        raise GraphError(
-            f"Initializer {tensor.name!r} is stored in {location!r}: weights are read only from files in the "
-            "folder of the model, or below it."
-        )
-
-
-def _without_external_data(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
-    for tensor in _external_tensors(model):
-        raise GraphError(
-            f"Initializer {tensor.name!r} is stored in another file, and {what} does not tell where: give "
-            "the path of the model, or load it with onnx.load first."
-        )
     return model
 
 
@@ -143,12 +150,31 @@ def _refuse(model: onnx.ModelProto) -> None:
 
 def _check(model: onnx.ModelProto) -> None:
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(_forgiven(model))
     except onnx.checker.ValidationError as error:
-        raise GraphError(f"The model is not valid ONNX: {error}") from error
-    except ValueError as error:
+        raise GraphError(f"The model is not valid ONNX: {reason(error)}.") from error
+    except (ValueError, EncodeError) as error:
         # more than 2 GiB: neither the checker nor a session takes it
-        raise GraphError(f"The model cannot be checked: {error}") from error
+        raise GraphError(f"The model cannot be checked: {reason(error)}.") from error
+
+
+def _forgiven(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return `model`, or a copy without two faults that every runtime forgives.
+
+    Files of IR version 3 have to list weights as inputs too, and some do not. Inputs and outputs have to have
+    a shape, and the rank of some is unknown.
+    """
+    kinds = [value.type.tensor_type for value in (*model.graph.input, *model.graph.output)]
+    unshaped = [kind.elem_type and not kind.HasField("shape") for kind in kinds]
+    if model.ir_version >= IR_RANGE[0] and not any(unshaped):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.ir_version = max(copy.ir_version, IR_RANGE[0])
+    for value, is_unshaped in zip((*copy.graph.input, *copy.graph.output), unshaped, strict=True):
+        if is_unshaped:
+            value.type.tensor_type.shape.SetInParent()
+    return copy
 
 
 def _drop_default_inputs(graph: onnx.GraphProto) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 
-from onnxsgd.exceptions import GraphError, ParameterTypeError
+from onnxsgd.exceptions import GraphError
+from onnxsgd.graph.load import check_proto
 from onnxsgd.graph.model import find_value, to_ir, to_proto
 from onnxsgd.graph.versions import bring_into_range
 from onnxsgd.objective.graft import graft
@@ -93,7 +94,7 @@ def add_loss_output(
     ParameterTypeError
         A TypeError: an argument of the wrong type, or an unknown keyword argument.
     GraphError
-        A ValueError: an output that cannot be scored.
+        A ValueError: a model that is not valid, or an output that cannot be scored.
     UnsupportedError
         A NotImplementedError: an opset that cannot be converted.
 
@@ -110,8 +111,7 @@ def add_loss_output(
     (['x', 'label', 'weight'], ['loss', 'y'])
     """
     loss = make_score(score_name, kwargs)
-    if not isinstance(onx, onnx.ModelProto):
-        raise ParameterTypeError(f"onx must be an onnx.ModelProto, not {type(onx).__name__}.")
+    check_proto(onx, "onx")
     source = to_ir(bring_into_range(onx))
     source.graph.outputs[:] = [find_output(source.graph, output_index)]
     model = _lower(source)

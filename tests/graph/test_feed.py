@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from onnxsgd.exceptions import ParameterError, UnsupportedError
+from onnxsgd.exceptions import GraphError, ParameterError, UnsupportedError
 from onnxsgd.graph.feed import random_feed
 
 GRAPH = """<ir_version: 9, opset_import: ["": 18]>
@@ -27,7 +27,7 @@ EXPECTED = {
 }
 
 
-def test_the_first_unknown_dimension_is_the_batch_and_others_are_one():
+def test_an_unknown_first_dimension_is_the_batch_and_others_are_one():
     model = onnx.parser.parse_model(GRAPH)
     assert shapes(random_feed(model.graph.input)) == EXPECTED
     assert shapes(random_feed(model)) == EXPECTED
@@ -38,6 +38,19 @@ def test_inputs_of_a_session_are_described_alike():
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     assert shapes(random_feed(session.get_inputs())) == EXPECTED
     assert session.run(None, random_feed(session))[0].shape == (10, 4)
+
+
+def test_only_an_unknown_first_size_is_the_batch():
+    """Not the first unknown one, wherever it stands."""
+    value = onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, [2, None, 3])
+    assert random_feed([value])["X"].shape == (2, 1, 3)
+
+
+def test_a_size_that_nothing_holds_is_refused():
+    """Before memory is asked for it."""
+    value = onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, [2**40])
+    with pytest.raises(GraphError, match="elements are accepted"):
+        random_feed([value])
 
 
 def test_sizes_are_chosen():

@@ -1,0 +1,95 @@
+"""Types and shapes of a whole graph: each node takes its operands, and all that follows has a sane size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+
+from onnxsgd._foreign import reason
+from onnxsgd.exceptions import GraphError
+from onnxsgd.graph.sanity import check_shapes
+
+__all__ = ["check_consistency"]
+
+#: Operators that inference refuses although they are right, with onnx 1.23: it expands their definition and
+#: does not fill in the defaults of attributes. Nothing is inferred through them here.
+_MISJUDGED = frozenset({"MeanVarianceNormalization"})
+
+#: Bytes of an initializer that says a shape, an axis, a bound; inference does not read larger ones.
+_SMALL = 4096
+
+
+def check_consistency(model: onnx.ModelProto) -> None:
+    """Refuse a model with a node that cannot take its operands, or one that makes a tensor of no sane size.
+
+    It is what a runtime refuses when it loads a graph; rules of lowering and of gradients rely on it. Shapes
+    that are declared inside of the graph are not believed: converters get them wrong.
+
+    Parameters
+    ----------
+    model : ModelProto
+        A valid model of sane declared sizes; it is not changed.
+
+    Raises
+    ------
+    GraphError
+        Types or shapes do not go together; a tensor is too large.
+    """
+    outline = _outline(model)
+    try:
+        # without propagation of values: it writes down each element of a Range
+        inferred = onnx.shape_inference.infer_shapes(outline, check_type=True, strict_mode=True)
+    except onnx.shape_inference.InferenceError as error:
+        raise GraphError(f"The model is not consistent: {reason(error)}.") from error
+    except (RuntimeError, ValueError) as error:
+        raise GraphError(f"Types and shapes of the model cannot be inferred: {reason(error)}.") from error
+    _check_inferred([inferred.graph])
+
+
+def _outline(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model of the same types without large weights and without declared shapes of results."""
+    outline = onnx.ModelProto(ir_version=model.ir_version)
+    outline.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid("unknown", 1)])
+    outline.functions.extend(model.functions)
+    graph = outline.graph
+    graph.name = model.graph.name
+    graph.node.extend(model.graph.node)
+    for node in graph.node:
+        if node.op_type in _MISJUDGED:
+            node.domain = "unknown"
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
+    inputs = {value.name for value in model.graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.ByteSize() <= _SMALL:
+            graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    _forget_shapes(graph)
+    return outline
+
+
+def _forget_shapes(graph: onnx.GraphProto) -> None:
+    """Remove declared shapes of results, in subgraphs too."""
+    del graph.value_info[:]
+    for value in graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    for subgraph in _subgraphs(graph.node):
+        _forget_shapes(subgraph)
+
+
+def _check_inferred(graphs: Iterable[onnx.GraphProto]) -> None:
+    for graph in graphs:
+        # inference leaves -1 in a few shapes that it cannot compute
+        check_shapes((*graph.value_info, *graph.output), unknown=-1)
+        _check_inferred(_subgraphs(graph.node))
+
+
+def _subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.GraphProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield attribute.g
+            yield from attribute.graphs
