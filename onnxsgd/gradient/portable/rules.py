@@ -19,6 +19,7 @@ from .products import PRODUCTS
 from .recurrent import RECURRENT
 from .reductions import REDUCTIONS
 from .resize import RESIZE
+from .sampling import GRID_SAMPLE
 from .scattering import SCATTERING
 
 __all__ = [
@@ -45,6 +46,7 @@ RULES: Rules = {
     **NORMALIZATION,
     **NEURAL,
     **RESIZE,
+    **GRID_SAMPLE,
     **RECURRENT,
 }
 

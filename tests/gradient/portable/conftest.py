@@ -1,5 +1,6 @@
 """Central differences in float64: the independent source that every gradient rule is compared with."""
 
+import itertools
 import math
 import zlib
 from dataclasses import dataclass, field
@@ -133,6 +134,54 @@ class GatherElements(OpRun):
         return (x[tuple(places)],)
 
 
+def _keys(d, a=-0.75):
+    if d <= 1:
+        return (a + 2) * d**3 - (a + 3) * d**2 + 1
+    return a * (d**3 - 5 * d**2 + 8 * d - 4) if d < 2 else 0.0
+
+
+_READS = {
+    "nearest": ([0], lambda d: 1.0),
+    "linear": ([0, 1], lambda d: 1 - d),
+    "cubic": ([-1, 0, 1, 2], _keys),
+}
+
+
+class GridSample(OpRun):
+    """In double precision, where the evaluator of onnx has single; a border is repeated, as in torch."""
+
+    op_domain = ""
+
+    def _run(self, x, grid, align_corners=0, mode="linear", padding_mode="zeros"):
+        kind = mode.removeprefix("bi")
+        y = np.zeros((*x.shape[:2], *grid.shape[1:-1]), dtype=x.dtype)
+        for n, *where in np.ndindex(*grid.shape[:-1]):
+            pairs = zip(grid[(n, *where)][::-1], x.shape[2:], strict=True)
+            taps = [self.taps(c, size, kind, padding_mode, align_corners) for c, size in pairs]
+            for chosen in itertools.product(*taps):
+                weight = math.prod(w for _, w in chosen)
+                y[(n, slice(None), *where)] += weight * x[(n, slice(None), *(i for i, _ in chosen))]
+        return (y,)
+
+    def taps(self, coordinate, size, kind, padding, aligned):
+        """Return the pixels that a coordinate reads along one axis, with their weights."""
+        low, high = (0, size - 1) if aligned else (-0.5, size - 0.5)
+
+        def folded(p):
+            if padding == "border":
+                return min(max(p, 0), size - 1)
+            while padding == "reflection" and low < high and not low <= p <= high:
+                p = 2 * (low if p < low else high) - p
+            return min(max(p, 0), size - 1) if low == high else p
+
+        place = low + (coordinate + 1) / 2 * (high - low)
+        place = np.rint(place) if kind == "nearest" else place
+        reach, kernel = _READS[kind]
+        pixels = [int(np.floor(place)) + t for t in reach]
+        found = [(p if padding == "zeros" else int(folded(p)), kernel(abs(place - p))) for p in pixels]
+        return [(p, weight) for p, weight in found if 0 <= p < size]
+
+
 class LRN(OpRun):
     op_domain = ""
 
@@ -196,6 +245,7 @@ KERNELS = [
     ConvTranspose,
     MaxPool,
     GatherElements,
+    GridSample,
     LRN,
     Erf,
     GlobalLpPool,
