@@ -9,6 +9,7 @@ import onnx
 from onnxsgd._foreign import reason
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.sanity import check_shapes
+from onnxsgd.graph.transformer.contrib import give_domain
 
 __all__ = ["check_consistency"]
 
@@ -55,6 +56,7 @@ def _outline(model: onnx.ModelProto) -> onnx.ModelProto:
     graph = outline.graph
     graph.name = model.graph.name
     graph.node.extend(model.graph.node)
+    give_domain(outline)
     for node in graph.node:
         if node.op_type in _MISJUDGED:
             node.domain = "unknown"

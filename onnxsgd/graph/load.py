@@ -17,6 +17,7 @@ from onnxsgd.exceptions import GraphError, ParameterTypeError, UnsupportedError
 from onnxsgd.graph.consistency import check_consistency
 from onnxsgd.graph.external import load_beside, refuse_external
 from onnxsgd.graph.sanity import check_sizes
+from onnxsgd.graph.transformer.contrib import give_domain, lacks_domain
 from onnxsgd.graph.versions import IR_RANGE, bring_into_range
 
 __all__ = ["check_model", "check_proto", "load_model"]
@@ -159,18 +160,19 @@ def _check(model: onnx.ModelProto) -> None:
 
 
 def _forgiven(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return `model`, or a copy without two faults that every runtime forgives.
+    """Return `model`, or a copy without three faults that every runtime forgives.
 
     Files of IR version 3 have to list weights as inputs too, and some do not. Inputs and outputs have to have
-    a shape, and the rank of some is unknown.
+    a shape, and the rank of some is unknown. Optimizers write operators of the runtime as standard ones.
     """
     kinds = [value.type.tensor_type for value in (*model.graph.input, *model.graph.output)]
     unshaped = [kind.elem_type and not kind.HasField("shape") for kind in kinds]
-    if model.ir_version >= IR_RANGE[0] and not any(unshaped):
+    if model.ir_version >= IR_RANGE[0] and not any(unshaped) and not lacks_domain(model):
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     copy.ir_version = max(copy.ir_version, IR_RANGE[0])
+    give_domain(copy)
     for value, is_unshaped in zip((*copy.graph.input, *copy.graph.output), unshaped, strict=True):
         if is_unshaped:
             value.type.tensor_type.shape.SetInParent()

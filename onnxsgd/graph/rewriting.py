@@ -45,7 +45,8 @@ class Writer:
 
     def tensor(self, name: str, array: np.ndarray | ir.TensorProtocol, frozen: str | None = None) -> ir.Value:
         """Return a new initializer; `frozen` says why it is no parameter, if it is none."""
-        value = self.op.initializer(ir.tensor(array), name)
+        taken = set(self.op.builder.graph.initializers)
+        value = self.op.initializer(ir.tensor(array), unique_name(name, taken))
         if frozen:
             value.metadata_props[FROZEN] = frozen
         return value

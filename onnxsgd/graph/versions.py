@@ -7,6 +7,7 @@ from onnx import defs, inliner, version_converter
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.newer import Form, in_older_operators, means_the_same
+from onnxsgd.graph.transformer.contrib import expand_contrib, give_domain
 
 __all__ = ["IR_RANGE", "OPSET_RANGES", "bring_into_range", "in_opset"]
 
@@ -42,8 +43,13 @@ def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
     UnsupportedError
         A node is of a version that cannot be converted, or of one that the runtime does not know.
     """
+    return expand_contrib(_in_range(model))
+
+
+def _in_range(model: onnx.ModelProto) -> onnx.ModelProto:
     result = onnx.ModelProto()
     result.CopyFrom(model)
+    give_domain(result)
     if result.functions:
         result = inliner.inline_local_functions(result)
     _merge_imports(result)

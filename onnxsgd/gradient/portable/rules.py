@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxsgd.graph.expand import is_function
+from onnxsgd.graph.transformer.refusal import refused_form
 
 from .call import Rules
 from .control import CONTROL
@@ -109,7 +110,9 @@ STANDARD = frozenset({"", "ai.onnx"})
 def reason_against(node: ir.Node) -> str | None:
     """Return why no gradient can pass a node; None if it has a rule or a definition, or needs none."""
     if node.domain not in STANDARD:
-        return f"operator {node.domain}.{node.op_type} is not a standard operator and has no gradient rule"
+        form = refused_form(node)
+        reason = f"operator {node.domain}.{node.op_type} is not a standard operator and has no gradient rule"
+        return reason if form is None else f"{reason} where it has this: {form}"
     if node.op_type in KNOWN or is_function(node.op_type):
         return None
     return f"operator {node.op_type} has no gradient rule"

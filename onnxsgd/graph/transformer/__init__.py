@@ -1,0 +1,1 @@
+"""Operators of transformers that exporters and optimizers write, in standard operators."""

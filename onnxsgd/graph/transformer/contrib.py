@@ -1,0 +1,73 @@
+"""Operators of the domain ``com.microsoft``, written in standard ones."""
+
+from __future__ import annotations
+
+import onnx
+from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass, ShapeInferencePass
+
+from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.graph.rewriting import Table, rewrite
+
+from .attention import ATTENTION_RULES
+from .grouped import GROUPED_RULES
+from .layers import LAYER_RULES
+
+__all__ = ["CONTRIB_RULES", "expand_contrib", "give_domain", "lacks_domain"]
+
+#: Every operator of the runtime's own domain that is replaced.
+CONTRIB_RULES: Table = {**ATTENTION_RULES, **GROUPED_RULES, **LAYER_RULES}
+
+_DOMAIN = "com.microsoft"
+
+#: What the runtime has under the name of the standard domain, and before which version the standard lacks it.
+_OWN_IN_STANDARD = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 2**62}
+
+
+def lacks_domain(model: onnx.ModelProto) -> bool:
+    """Return whether :func:`give_domain` would change anything."""
+    return bool(_own_in_standard(model))
+
+
+def give_domain(model: onnx.ModelProto) -> None:
+    """Give operators that optimizers write as if they were standard the domain of the runtime, in place.
+
+    These are SimplifiedLayerNormalization, and LayerNormalization before opset 17: the checker knows of none.
+    """
+    own = _own_in_standard(model)
+    for node in own:
+        node.domain = _DOMAIN
+    if own and _DOMAIN not in (entry.domain for entry in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+
+
+def _own_in_standard(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    opset = versions.get("", versions.get("ai.onnx", 1))
+    return [
+        node
+        for node in model.graph.node
+        if node.domain in ("", "ai.onnx") and opset < _OWN_IN_STANDARD.get(node.op_type, 0)
+    ]
+
+
+def expand_contrib(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model in which operators of :data:`CONTRIB_RULES` are written in standard ones.
+
+    Weights keep their names and values. A form of an operator that no rule covers stays as it is: the
+    runtime can run it, and gradients do not pass. Nodes of subgraphs stay, too.
+
+    Parameters
+    ----------
+    model : ModelProto
+        Of an opset from 13 to 21. It is not changed, and returned as it is if there is nothing to replace.
+    """
+    if not any((node.domain, node.op_type) in CONTRIB_RULES for node in model.graph.node):
+        return model
+    result = to_ir(model)
+    ShapeInferencePass(strict_mode=False, data_prop=True)(result)
+    # the types behind an operator that the standard lacks are inferred only once it is replaced
+    while rewrite(result, CONTRIB_RULES):
+        ShapeInferencePass(strict_mode=False, data_prop=True)(result)
+    RemoveUnusedNodesPass()(result)
+    RemoveUnusedOpsetsPass()(result)
+    return to_proto(result)

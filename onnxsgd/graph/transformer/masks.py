@@ -1,0 +1,72 @@
+"""Masks of attention, as numbers that are added to the scores of queries and keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd.graph.rewriting import Writer, rank
+
+from .sizes import known_size, number, positions, size
+
+__all__ = ["add", "as_bias", "causal", "lowest", "of_keys", "within"]
+
+
+def add(w: Writer, *biases: ir.Value | None) -> ir.Value | None:
+    """Return the sum of those biases that are there."""
+    total = None
+    for bias in biases:
+        if bias is not None:
+            total = bias if total is None else w.op.Add(total, bias)
+    return total
+
+
+def as_bias(w: Writer, keep: ir.Value, fill: float, like: ir.Value) -> ir.Value:
+    """Return 0 where `keep`, else `fill`, in the type of `like`."""
+    return w.op.Where(keep, number(w, 0.0, like), number(w, fill, like))
+
+
+def causal(w: Writer, q: ir.Value, k: ir.Value, window: int = 0) -> ir.Value:
+    """Return whether each query may see each key: [queries, keys], the last query sees all.
+
+    Above 0, `window` is the number of keys that it sees at most: itself, and those right before it.
+    """
+    n_queries, n_keys = known_size(q, 2), known_size(k, 2)
+    if n_queries is not None and n_keys is not None:
+        distance = np.arange(n_queries)[:, None] + (n_keys - n_queries) - np.arange(n_keys)
+        return w.tensor("causal", (distance >= 0) & ((distance < window) | (window <= 0)))
+    offset = w.op.Sub(size(w, k, 2), size(w, q, 2))
+    rows = w.op.Unsqueeze(positions(w, q, 2, offset), [1])
+    distance = w.op.Sub(rows, positions(w, k, 2))
+    seen = w.op.GreaterOrEqual(distance, w.tensor("zero", np.array(0, np.int64)))
+    if window <= 0:
+        return seen
+    return w.op.And(seen, w.op.Less(distance, w.tensor("window", np.array(window, np.int64))))
+
+
+def within(w: Writer, k: ir.Value, end: ir.Value, start: ir.Value | None = None) -> ir.Value:
+    """Return whether each key lies before `end`, and not before `start`, which are numbers for each sample.
+
+    The result has the shape [batch, 1, 1, keys].
+    """
+    columns = positions(w, k, 2)
+    keep = w.op.Less(columns, _per_sample(w, end))
+    if start is None:
+        return keep
+    return w.op.And(keep, w.op.GreaterOrEqual(columns, _per_sample(w, start)))
+
+
+def lowest(like: ir.Value) -> float:
+    """Return what is added to the scores of keys that a query may not see: their part of a softmax is 0."""
+    return -6e4 if like.dtype == ir.DataType.FLOAT16 else -1e30
+
+
+def of_keys(w: Writer, mask: ir.Value) -> ir.Value:
+    """Return whether a mask of [batch, keys] or [batch, queries, keys] is above 0, over all heads."""
+    integers = w.op.Cast(mask, to=ir.DataType.INT64)
+    keep = w.op.Greater(integers, w.tensor("zero", np.array(0, np.int64)))
+    return w.op.Unsqueeze(keep, [1, 2] if rank(mask) == 2 else [1])
+
+
+def _per_sample(w: Writer, vector: ir.Value) -> ir.Value:
+    return w.op.Unsqueeze(w.op.Cast(vector, to=ir.DataType.INT64), [1, 2, 3])
