@@ -15,6 +15,7 @@ from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.expand import expand_functions
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.rewriting import Table, Writer, attribute, operands, rank, rewrite
+from onnxsgd.graph.transformer.standard import STANDARD_RULES
 
 __all__ = ["Form", "in_older_operators", "means_the_same"]
 
@@ -34,9 +35,10 @@ def in_older_operators(model: onnx.ModelProto, newest: int) -> onnx.ModelProto:
 
     Cases:
 
-    - an operator that the standard defines by others (Attention, RMSNormalization, RotaryEmbedding, Swish
-      and the like) is replaced by its definition, in subgraphs as well;
-    - TensorScatter and CumProd are written in others;
+    - TensorScatter, CumProd, RMSNormalization, RotaryEmbedding and the usual forms of Attention are written
+      in others by rules of this package, in the main graph;
+    - what the standard defines by others (all but the first two, Swish and the like) is replaced by that
+      definition where no rule applies, in subgraphs as well;
     - an attribute that `newest` lacks is dropped where it says what `newest` does without it.
 
     Parameters
@@ -59,9 +61,10 @@ def in_older_operators(model: onnx.ModelProto, newest: int) -> onnx.ModelProto:
     if not kept:
         for node in result.graph.all_nodes():
             _drop_attributes(node, present, newest)
+        while rewrite(result, _RULES):
+            ShapeInferencePass(strict_mode=False, data_prop=True)(result)
         result = expand_functions(result, lambda node: not _is_old(node, present, newest))
         ShapeInferencePass(strict_mode=False, data_prop=True)(result)
-        rewrite(result, _RULES)
         RemoveUnusedNodesPass()(result)
     _check_types(result, present, newest)
     return model if kept else to_proto(result)
@@ -171,5 +174,9 @@ def _triangle(w: Writer, node: ir.Node, shape: ir.Value) -> ir.Value:
     return w.op.Cast(w.op.Trilu(ones, diagonal, upper=reverse), to=ir.DataType.BOOL)
 
 
-#: What replaces operators that the standard does not define by others.
-_RULES: Table = {("", "CumProd"): _cumulative_product, ("", "TensorScatter"): _tensor_scatter}
+#: What replaces operators that the standard does not define by others, or not in known shapes.
+_RULES: Table = {
+    **STANDARD_RULES,
+    ("", "CumProd"): _cumulative_product,
+    ("", "TensorScatter"): _tensor_scatter,
+}

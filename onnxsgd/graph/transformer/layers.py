@@ -14,7 +14,7 @@ from onnxsgd.graph.rewriting import Table, Writer, attribute, first, rank
 from .refusal import refuse
 from .sizes import number, operand, positions
 
-__all__ = ["LAYER_RULES", "layer_norm", "mark", "rms_norm"]
+__all__ = ["LAYER_RULES", "layer_norm", "mark", "reads", "rms_norm"]
 
 _TINY = 1e-12
 
@@ -58,7 +58,7 @@ def _by_root_mean_square(
 
 def _skip_layer_normalization(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     """Normalize ``input + skip + bias``; the last output is that sum."""
-    if _reads(node, 1) or _reads(node, 2):
+    if reads(node, 1) or reads(node, 2):
         return refuse(node, "outputs mean and inv_std_var")
     x, skip, scale, shift, bias = (operand(node, index) for index in range(5))
     total = _sum(w, x, skip, bias)
@@ -68,7 +68,7 @@ def _skip_layer_normalization(w: Writer, node: ir.Node) -> Sequence[ir.Value] | 
 
 def _skip_rms_normalization(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     """Normalize ``input + skip + bias`` by its root mean square; the last output is that sum."""
-    if _reads(node, 1) or _reads(node, 2):
+    if reads(node, 1) or reads(node, 2):
         return refuse(node, "outputs mean and inv_std_var")
     x, skip, scale, bias = (operand(node, index) for index in range(4))
     total = _sum(w, x, skip, bias)
@@ -86,7 +86,7 @@ def _with_sum(w: Writer, node: ir.Node, result: ir.Value, total: ir.Value) -> Se
 def _rms_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
     """``scale x / sqrt(mean(x^2) + epsilon)`` over `axis` and the axes behind it."""
     x, scale = operand(node, 0), operand(node, 1)
-    if _reads(node, 1):
+    if reads(node, 1):
         return refuse(node, "output inv_std_var")
     if (dimensions := rank(x)) is None:
         return refuse(node, "an input of unknown rank")
@@ -96,7 +96,7 @@ def _rms_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
 
 def _layer_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
     """Write the operator that the runtime knew before the standard did."""
-    if _reads(node, 1) or _reads(node, 2) or attribute(node, "axis", -1) != -1:
+    if reads(node, 1) or reads(node, 2) or attribute(node, "axis", -1) != -1:
         return refuse(node, "further outputs, or axes other than the last")
     x, scale, bias = (operand(node, index) for index in range(3))
     return layer_norm(w, x, scale, bias, attribute(node, "epsilon", 1e-5))
@@ -193,7 +193,7 @@ def _sum(w: Writer, x: ir.Value | None, *others: ir.Value | None) -> ir.Value:
     return x
 
 
-def _reads(node: ir.Node, index: int) -> bool:
+def reads(node: ir.Node, index: int) -> bool:
     """Return whether anything reads an output of `node`."""
     if index >= len(node.outputs):
         return False

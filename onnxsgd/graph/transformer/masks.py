@@ -26,16 +26,24 @@ def as_bias(w: Writer, keep: ir.Value, fill: float, like: ir.Value) -> ir.Value:
     return w.op.Where(keep, number(w, 0.0, like), number(w, fill, like))
 
 
-def causal(w: Writer, q: ir.Value, k: ir.Value, window: int = 0) -> ir.Value:
-    """Return whether each query may see each key: [queries, keys], the last query sees all.
+def causal(w: Writer, q: ir.Value, k: ir.Value, window: int = 0, offset: ir.Value | None = None) -> ir.Value:
+    """Return whether each query may see each key: [queries, keys].
 
-    Above 0, `window` is the number of keys that it sees at most: itself, and those right before it.
+    Parameters
+    ----------
+    q, k : ir.Value
+        Queries and keys, of shape [batch, heads, length, size].
+    window : int
+        Above 0, the number of keys that a query sees at most: its own, and those right before it.
+    offset : ir.Value or None
+        How many keys come before that of the first query; None if the last query sees all.
     """
     n_queries, n_keys = known_size(q, 2), known_size(k, 2)
-    if n_queries is not None and n_keys is not None:
+    if offset is None and n_queries is not None and n_keys is not None:
         distance = np.arange(n_queries)[:, None] + (n_keys - n_queries) - np.arange(n_keys)
         return w.tensor("causal", (distance >= 0) & ((distance < window) | (window <= 0)))
-    offset = w.op.Sub(size(w, k, 2), size(w, q, 2))
+    if offset is None:
+        offset = w.op.Sub(size(w, k, 2), size(w, q, 2))
     rows = w.op.Unsqueeze(positions(w, q, 2, offset), [1])
     distance = w.op.Sub(rows, positions(w, k, 2))
     seen = w.op.GreaterOrEqual(distance, w.tensor("zero", np.array(0, np.int64)))

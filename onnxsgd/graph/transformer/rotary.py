@@ -18,7 +18,7 @@ def angles_at(w: Writer, table: ir.Value, places: ir.Value) -> ir.Value:
 
 def n_turned(table: ir.Value | None, x: ir.Value) -> int | None:
     """Return how many features of `x` a table of angles turns, None if it is all of them."""
-    pairs = None if table is None else known_size(table, 1)
+    pairs = None if table is None or table.shape is None else known_size(table, -1)
     return None if pairs is None or 2 * pairs == known_size(x, 3) else 2 * pairs
 
 
