@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import onnx
-from onnx import defs, inliner, version_converter
+from onnx import defs, inliner
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.newer import Form, in_older_operators, means_the_same
+from onnxsgd.graph.older import convert
 from onnxsgd.graph.transformer.contrib import expand_contrib, give_domain
 
 __all__ = ["IR_RANGE", "OPSET_RANGES", "bring_into_range", "in_opset"]
@@ -26,7 +27,7 @@ def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Cases:
 
-    - an older opset is converted by ``onnx.version_converter``;
+    - an older opset is converted by onnx, see :mod:`onnxsgd.graph.older`;
     - of a newer opset, nodes that the newest one in the range lacks are written in operators that it has (see
       :mod:`onnxsgd.graph.newer`), and that one is declared; an opset that the installed onnx does not know is
       refused;
@@ -117,9 +118,9 @@ def _merge_imports(model: onnx.ModelProto) -> None:
 
 def _convert(model: onnx.ModelProto, version: int, needed: str) -> onnx.ModelProto:
     try:
-        return version_converter.convert_version(model, version)
+        return convert(model, version)
     except Exception as error:
-        # the converter raises RuntimeError and others for an operator that it has no adapter for
+        # the converter of onnx raises RuntimeError and others for an operator that it has no adapter for
         present = next(entry.version for entry in model.opset_import if entry.domain == "")
         raise UnsupportedError(
             f"The model imports opset {present}, {needed} is needed, and it cannot be converted ({error})."
