@@ -78,7 +78,7 @@ def _drop_values_of_pads(graph: onnx.GraphProto) -> None:
 
 def _flatten_hardmax(graph: onnx.GraphProto) -> None:
     """Let every Hardmax work on a matrix, where the versions agree."""
-    nodes = []
+    nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         nodes += _on_matrix(node) if node.op_type == "Hardmax" and not node.domain else [node]
     del graph.node[:]
