@@ -20,6 +20,7 @@ from onnxsgd._inner import fitted, inner_routing
 from onnxsgd._inputs import check_X, n_rows
 from onnxsgd._learner import Learner, ModelOptions, TrainingData, make_learner
 from onnxsgd._parameters import CONSTRAINTS
+from onnxsgd._precision import Prepared, choose_precision
 from onnxsgd._probe import check_inputs, count_scores
 from onnxsgd._progress import Progress
 from onnxsgd._samples import Samples
@@ -266,15 +267,20 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         n_outputs: int,
         sample_weight: np.ndarray | None,
     ) -> None:
-        options = ModelOptions(self._task, self.output, self.head, self.trainable, self.engine)
         if hasattr(source, "fit"):
             source = fitted(source, X, y, sample_weight, self)
-        learner = make_learner(source, TrainingData(checked), n_outputs, options)
-        self._score_graph = self._make_score_graph(learner)
-        check_inputs(learner)
-        features = learner.read(X, checked)
-        self._n_outputs = count_scores(self._score_graph, learner, features)
-        self._learner = self._accept_learner(learner, target, self._n_outputs)
+
+        def prepare(dtype: str | None) -> Prepared:
+            options = ModelOptions(self._task, self.output, self.head, self.trainable, self.engine, dtype)
+            learner = make_learner(source, TrainingData(checked), n_outputs, options)
+            graph = self._make_score_graph(learner)
+            check_inputs(learner)
+            features = learner.read(X, checked)
+            return Prepared(learner, graph, features, count_scores(graph, learner, features))
+
+        prepared = choose_precision(self.dtype, source, checked, prepare)
+        self._score_graph, self._n_outputs = prepared.graph, prepared.n_outputs
+        self._learner = self._accept_learner(prepared.learner, target, self._n_outputs)
 
     def _engine_in_use(self) -> str:
         from onnxsgd.gradient.engines import resolve_engine

@@ -141,6 +141,13 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         onnxruntime-gpu, and data that are dense and fit into its memory: they, the weights and the state of
         the optimizer stay there. A GPU that cannot be used is an error. Products of float32 are products
         of float32 there too, not of TF32. Predictions are computed on the CPU, wherever training ran.
+    dtype : {"float32", "float64", None}, default=None
+        The type of the numbers that the graph computes with. None: that of an ONNX graph is kept; anything
+        else is trained in float32, unless the data of the first call show that it will not do. It will not
+        if casting `X` changes a column by more than 1e-3 of its spread (a time in seconds since 1970), or
+        if computing in float32 changes the raw scores of a scikit-learn model by more than 1e-3 of theirs.
+        The type of the first call stays that of later ones. "float64" takes operators that the runtime has
+        in float64; convolutions are none.
     n_threads : int or None, default=None
         Threads of the runtime on the CPU. None: one for small steps, all cores for large ones.
     verbose : int, default=0
@@ -254,6 +261,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         head: str | None = None,
         engine: str = "auto",
         device: str = "cpu",
+        dtype: str | None = None,
         n_threads: int | None = None,
         verbose: int = 0,
         class_weight: Any = None,
@@ -286,6 +294,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self.head = head
         self.engine = engine
         self.device = device
+        self.dtype = dtype
         self.n_threads = n_threads
         self.verbose = verbose
         self.class_weight = class_weight

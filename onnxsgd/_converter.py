@@ -128,7 +128,7 @@ def _embed(model: Any, scope: Any, operator: Any, container: Any) -> list[str]:
     proto = in_opset(to_proto(model), container.target_opset_any_domain(""))
     prefix = scope.get_unique_operator_name("OnnxSGD") + "/"
     graph = compose.add_prefix(proto, prefix).graph
-    sources = _sources([value.name for value in proto.graph.input], operator.inputs, scope, container)
+    sources = _sources(proto.graph.input, operator.inputs, scope, container)
     for value, source in zip(graph.input, sources, strict=True):
         _cast(source, value.name, value.type.tensor_type.elem_type, scope, container)
     container.initializers.extend(graph.initializer)
@@ -145,8 +145,9 @@ def _embed(model: Any, scope: Any, operator: Any, container: Any) -> list[str]:
     return [value.name for value in graph.output]
 
 
-def _sources(names: list[str], variables: Any, scope: Any, container: Any) -> list[str]:
+def _sources(inputs: Any, variables: Any, scope: Any, container: Any) -> list[str]:
     """Return what each input of our graph is given: the columns in a row, or the variables of these names."""
+    names = [value.name for value in inputs]
     if len(names) > 1:
         known = {variable.raw_name: variable.full_name for variable in variables}
         missing = [name for name in names if name not in known]
@@ -160,7 +161,7 @@ def _sources(names: list[str], variables: Any, scope: Any, container: Any) -> li
         return [variables[0].full_name]
     columns = [scope.get_unique_variable_name("real") for _ in variables]
     for variable, column in zip(variables, columns, strict=True):
-        _cast(variable.full_name, column, TensorProto.FLOAT, scope, container)
+        _cast(variable.full_name, column, inputs[0].type.tensor_type.elem_type, scope, container)
     whole = scope.get_unique_variable_name("features")
     container.add_node("Concat", columns, whole, axis=1, name=scope.get_unique_operator_name("Concat"))
     return [whole]

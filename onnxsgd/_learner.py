@@ -43,6 +43,8 @@ class ModelOptions:
         Which weights to train.
     engine : str
         Which engine differentiates.
+    dtype : {"float32", "float64", None}
+        The type of the graph; None: its own, and float32 for what is converted, or made here.
     """
 
     task: str
@@ -50,6 +52,7 @@ class ModelOptions:
     head: str | None
     trainable: Trainable
     engine: str
+    dtype: str | None = None
 
     @property
     def key(self) -> Hashable | None:
@@ -61,7 +64,7 @@ class ModelOptions:
                 return None
             trainable = tuple(names)
         # True is equal to 1
-        return (self.task, type(self.output), self.output, self.head, trainable, self.engine)
+        return (self.task, type(self.output), self.output, self.head, trainable, self.engine, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,11 @@ def make_learner(
         from onnxsgd.graph.convert import convert_estimator
 
         scored = convert_estimator(source, data.checked, options.task, options.output)
+        scored = _in_precision(scored, options.dtype)
+        if options.dtype == "float64":
+            from onnxsgd.graph.precision import restore_digits
+
+            restore_digits(scored.model, source)
         return _make_learner(scored, None, data, n_outputs, options)
     inputs = source.model.graph.inputs
     new_layer = (n_outputs, *data.row_shapes(inputs).items()) if options.head is not None else None
@@ -207,8 +215,20 @@ def _graph_learner(model: ir.Model, data: TrainingData, n_outputs: int, options:
 
     scored = find_score(model, options.task, options.output)
     exported_for = fixed_batch_size(scored.model)
-    scored = replace(scored, model=free_batch_size(scored.model))
+    scored = _in_precision(replace(scored, model=free_batch_size(scored.model)), options.dtype)
     return _make_learner(scored, exported_for, data, n_outputs, options)
+
+
+def _in_precision(scored: ScoredGraph, dtype: str | None) -> ScoredGraph:
+    if dtype is None:
+        return scored
+    from onnxsgd.graph.precision import with_precision
+
+    return replace(scored, model=with_precision(scored.model, _REAL_TYPES[dtype]))
+
+
+#: The types of graphs by their names.
+_REAL_TYPES = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}
 
 
 def _make_learner(
@@ -239,7 +259,8 @@ def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOption
     key = (n_features, n_outputs, options.key) if is_known else None
 
     def make() -> Learner:
-        graph, (coef, intercept) = linear_graph(n_features, n_outputs)
+        dtype = _REAL_TYPES[options.dtype or "float32"]
+        graph, (coef, intercept) = linear_graph(n_features, n_outputs, dtype)
         weights = _select(graph, options) if options.trainable is not None else (coef, intercept)
         return Learner(
             model=graph, score_model=graph, link="own", classes=None, weights=weights,

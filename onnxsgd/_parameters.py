@@ -44,6 +44,7 @@ CONSTRAINTS: dict[str, Any] = {
     "head": [StrOptions({"linear"}), None],
     "engine": [StrOptions({"auto", "onnxruntime-training", "portable"})],
     "device": [str],
+    "dtype": [StrOptions({"float32", "float64"}), None],
     "n_threads": [_COUNT, None],
     "verbose": ["verbose"],
 }

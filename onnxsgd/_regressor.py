@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import StrOptions
 from onnxsgd._base import BaseOnnxSGD, learns_in_parts
 from onnxsgd._converter import register_regressor
 from onnxsgd._learner import Learner
-from onnxsgd._targets import check_not_constant, check_real_target
+from onnxsgd._targets import check_real_target, check_scorable_by_r2
 from onnxsgd._when_imported import when_imported
 from onnxsgd.exceptions import GraphError
 from onnxsgd.losses import REGRESSION_LOSSES, Loss, make_loss
@@ -108,6 +108,13 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         onnxruntime-gpu, and data that are dense and fit into its memory: they, the weights and the state of
         the optimizer stay there. A GPU that cannot be used is an error. Products of float32 are products
         of float32 there too, not of TF32. Predictions are computed on the CPU, wherever training ran.
+    dtype : {"float32", "float64", None}, default=None
+        The type of the numbers that the graph computes with. None: that of an ONNX graph is kept; anything
+        else is trained in float32, unless the data of the first call show that it will not do. It will not
+        if casting `X` changes a column by more than 1e-3 of its spread (a time in seconds since 1970), or
+        if computing in float32 changes the raw scores of a scikit-learn model by more than 1e-3 of theirs.
+        The type of the first call stays that of later ones. "float64" takes operators that the runtime has
+        in float64; convolutions are none.
     n_threads : int or None, default=None
         Threads of the runtime on the CPU. None: one for small steps, all cores for large ones.
     verbose : int, default=0
@@ -197,6 +204,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         head: str | None = None,
         engine: str = "auto",
         device: str = "cpu",
+        dtype: str | None = None,
         n_threads: int | None = None,
         verbose: int = 0,
     ) -> None:
@@ -227,6 +235,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self.head = head
         self.engine = engine
         self.device = device
+        self.dtype = dtype
         self.n_threads = n_threads
         self.verbose = verbose
 
@@ -302,7 +311,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         return float(r2_score(y, raw, sample_weight=sample_weight))
 
     def _check_scorable(self, y: np.ndarray, name: str) -> None:
-        check_not_constant(y, name)
+        check_scorable_by_r2(y, name)
 
     def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         splitter = ShuffleSplit(1, test_size=self.validation_fraction, random_state=self._state.random_state)

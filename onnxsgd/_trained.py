@@ -72,6 +72,8 @@ class TrainedModel(BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         saved = state.pop("_saved", None)
+        # an estimator that was saved before this parameter existed
+        state.setdefault("dtype", None)
         super().__setstate__(state)
         if saved is not None:
             self._learner, self._state = unpack(saved)

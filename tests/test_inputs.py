@@ -100,7 +100,7 @@ def test_what_cannot_be_numbers_is_refused(iris):
         table = X.astype(np.float64)
         table[3, 1] = bad
         with pytest.raises(ValueError, match="NaN|infinity"):
-            classifier().fit(table, y)
+            classifier(dtype="float32").fit(table, y)
         with pytest.raises(ValueError, match="NaN|infinity"):
             model.predict(table)
         with pytest.raises(ValueError, match="NaN|infinity"):

@@ -13,6 +13,7 @@ from onnxsgd.engine.executors import AgentExecutor, Executor, SessionsExecutor, 
 from onnxsgd.engine.forward_backward_function import OrtGradientForwardBackwardFunction
 from onnxsgd.engine.providers import Placement
 from onnxsgd.engine.runtime import runtime_bindings
+from onnxsgd.engine.sessions import open_session
 from onnxsgd.engine.training_graphs import TrainingGraphs
 from onnxsgd.exceptions import EngineError
 
@@ -104,13 +105,12 @@ def make_function_class(
 
 def _make_session(model: onnx.ModelProto, options: Any, placement: Placement) -> Any:
     """Return a session; refuse one that fell back to another provider."""
-    onnxruntime = load_runtime()
     if options is None:
-        options = onnxruntime.SessionOptions()
+        options = load_runtime().SessionOptions()
         # Errors only: the optimiser warns about each constant it cannot fold.
         options.log_severity_level = 3
     try:
-        session = onnxruntime.InferenceSession(
+        session = open_session(
             model.SerializeToString(),
             options,
             providers=placement.providers,

@@ -11,9 +11,19 @@ from typing import Any, TypeVar
 
 from onnxsgd._runtime import load_runtime
 from onnxsgd.engine.cache import CompiledCache, compiled
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import ParameterError, UnsupportedError
 
-__all__ = ["HOST", "Device", "check_device", "hold", "make_session", "on_gpus", "resolve_threads", "shared"]
+__all__ = [
+    "HOST",
+    "Device",
+    "check_device",
+    "hold",
+    "make_session",
+    "on_gpus",
+    "open_session",
+    "resolve_threads",
+    "shared",
+]
 
 T = TypeVar("T")
 
@@ -149,6 +159,8 @@ def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
         If there is no onnxruntime, or parts of several.
     EngineError
         If the runtime did not put the session on the GPU.
+    UnsupportedError
+        If the runtime has no kernel for an operator, or none for its types.
     """
     if device.is_cuda:
         from onnxsgd.engine.cuda import make_cuda_session
@@ -160,4 +172,31 @@ def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
     options.inter_op_num_threads = 1
     # Errors only: the optimiser warns about each constant it cannot fold.
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    try:
+        return open_session(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        # a class of the runtime's, which is no subclass of NotImplementedError
+        if type(error).__name__ != "NotImplemented":
+            raise
+        raise UnsupportedError(f"The runtime lacks an operator of the graph: {_first_line(error)}") from error
+
+
+def open_session(model: bytes, options: Any, **placement: Any) -> Any:
+    """Return an ``onnxruntime.InferenceSession``, also of a float64 graph with transposed products.
+
+    onnxruntime 1.19 fuses Transpose and MatMul into an operator that it has no float64 kernel for; the second
+    attempt can go when no supported version does.
+    """
+    onnxruntime = load_runtime()
+    try:
+        return onnxruntime.InferenceSession(model, options, **placement)
+    except Exception as error:
+        if "FusedMatMul" not in str(error):
+            raise
+    return onnxruntime.InferenceSession(
+        model, options, **placement, disabled_optimizers=["MatmulTransposeFusion"]
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]

@@ -19,13 +19,15 @@ __all__ = ["IR_VERSION", "OPSET", "add_linear_layer", "linear_graph", "linear_pa
 OPSET, IR_VERSION = 18, 9
 
 
-def linear_graph(n_features: int, n_outputs: int) -> tuple[ir.Model, tuple[str, str]]:
+def linear_graph(
+    n_features: int, n_outputs: int, dtype: ir.DataType = ir.DataType.FLOAT
+) -> tuple[ir.Model, tuple[str, str]]:
     """Return a linear model that starts at zero: the graph, and (coefficients, intercepts).
 
-    The input is ``X``, float32 of shape [n_samples, n_features]; the score has shape
+    The input is ``X``, of type `dtype` and shape [n_samples, n_features]; the score has shape
     [n_samples, n_outputs].
     """
-    features = ir.Value(name="X", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([BATCH, n_features]))
+    features = ir.Value(name="X", type=ir.TensorType(dtype), shape=ir.Shape([BATCH, n_features]))
     graph = ir.Graph([features], [features], nodes=[], opset_imports={"": OPSET}, name="linear")
     model = ir.Model(graph, ir_version=IR_VERSION, producer_name="onnxsgd")
     return add_linear_layer(model, n_outputs)
