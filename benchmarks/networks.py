@@ -1,0 +1,166 @@
+"""Time updates of networks that torch exports: ``python benchmarks/networks.py [--network NAME ...]``.
+
+Each network is trained by ``fit`` with every engine that is installed and takes it, and by torch as it is,
+from the same weights, on shuffled batches, one thread, in turn. All parameters are trained, batch
+normalizations keep their statistics. After some updates without shuffling the losses must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import platform
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from measure import Samples, interleave
+from torch.nn import functional
+from torch_networks import BATCH_SIZE, N_CLASSES, NETWORKS, Network
+
+ENGINES = ("portable", "onnxruntime-training")
+_RATE, _ROWS = 1e-3, 32 * BATCH_SIZE
+
+#: How far the loss after an epoch may be from torch's, as a share of what the epoch gained.
+_TOLERANCE = 1e-2
+
+#: From the number of epochs, and whether rows are shuffled, to what computes the scores of all rows.
+Train = Callable[[int, bool], Callable[[], np.ndarray]]
+
+
+def main() -> None:
+    """Parse the command line, measure, print a table."""
+    arguments = _parse()
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    print(f"{platform.machine()}, torch {torch.__version__}, batch {BATCH_SIZE}; ms an update, medians")
+    print("| network | " + " | ".join(("portable", "native", "torch", "portable / native")) + " |")
+    print("|---|---|---|---|---|")
+    for name in arguments.network or NETWORKS:
+        samples = measure(NETWORKS[name], arguments.rounds, arguments.seconds, arguments.clock)
+        print(f"| {name} | " + " | ".join(_cells(samples)) + " |", flush=True)
+
+
+def measure(network: Network, n_rounds: int, seconds: float, clock: str) -> dict[str, Samples]:
+    """Time every engine that takes a network, and torch."""
+    X, y = _data(network)
+    onx = export(network, X[:BATCH_SIZE])
+    trains = {"torch": _train_torch(network, X, y)}
+    for engine in ENGINES:
+        try:
+            train = _train_ours(onx, engine, X, y)
+            train(1, False)
+        except Exception as error:
+            # the other engine is measured all the same
+            print(f"{engine} does not take part: {str(error)[:200]}", file=sys.stderr)
+            continue
+        trains[engine] = train
+    losses = {name: _mean_loss(train(2, False)(), y) for name, train in trains.items()}
+    _check_equal_work(losses, _mean_loss(trains["torch"](0, False)(), y))
+    return interleave({name: _epochs(train) for name, train in trains.items()}, n_rounds, seconds, clock)
+
+
+def export(network: Network, X: np.ndarray) -> onnx.ModelProto:
+    """Return a network as torch exports it, with an open number of rows."""
+    buffer = io.BytesIO()
+    torch.onnx.export(
+        network.make(), (torch.from_numpy(X),), buffer, dynamo=False, opset_version=17,
+        input_names=["X"], output_names=["score"], dynamic_axes={"X": {0: "N"}, "score": {0: "N"}},
+        do_constant_folding=True, training=torch.onnx.TrainingMode.PRESERVE,
+    )  # fmt: skip
+    return onnx.load_from_string(buffer.getvalue())
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--network", nargs="+", choices=list(NETWORKS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=9, help="blocks of each contestant")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a block")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="cpu", help="cpu: for machines that are not quiet"
+    )
+    return parser.parse_args()
+
+
+def _cells(samples: dict[str, Samples]) -> list[str]:
+    """Return the cells of a row: times in milliseconds, and a ratio."""
+    n_updates = _ROWS // BATCH_SIZE
+    times = [samples.get(name) for name in (*ENGINES, "torch")]
+    cells = ["-" if s is None else f"{1e3 * s.median / n_updates:.3g}" for s in times]
+    ratio = "-" if None in times[:2] else f"{times[0].ratio_to(times[1]):.2f}"
+    return [*cells, ratio]
+
+
+def _data(network: Network) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    size = (_ROWS, *network.shape)
+    y = rng.integers(N_CLASSES, size=_ROWS)
+    if network.n_tokens:
+        return rng.integers(network.n_tokens, size=size), y
+    return (rng.normal(size=size) + 0.1 * y.reshape(-1, *[1] * len(network.shape))).astype(np.float32), y
+
+
+def _train_ours(onx: onnx.ModelProto, engine: str, X: np.ndarray, y: np.ndarray) -> Train:
+    from onnxsgd import OnnxSGDClassifier
+
+    estimator: Any = OnnxSGDClassifier(
+        onx, penalty=None, learning_rate="constant", eta0=_RATE, batch_size=BATCH_SIZE, tol=None,
+        random_state=0, engine=engine, n_threads=1, trainable=_parameters(onx),
+    )  # fmt: skip
+
+    def train(n_epochs: int, shuffle: bool) -> Callable[[], np.ndarray]:
+        fitted = estimator.set_params(max_iter=n_epochs, shuffle=shuffle).fit(X, y)
+        return lambda: fitted.decision_function(X)
+
+    return train
+
+
+def _parameters(onx: onnx.ModelProto) -> list[str]:
+    """Return the names of the tensors that were parameters of the network."""
+    return [
+        tensor.name
+        for tensor in onx.graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT and "running" not in tensor.name
+    ]
+
+
+def _train_torch(network: Network, X: np.ndarray, y: np.ndarray) -> Train:
+    rows, labels = torch.from_numpy(X), torch.from_numpy(y)
+
+    def train(n_epochs: int, shuffle: bool) -> Callable[[], np.ndarray]:
+        module = network.make()
+        optimizer = torch.optim.SGD(module.parameters(), lr=_RATE)
+        for _ in range(n_epochs):
+            order = torch.randperm(_ROWS) if shuffle else torch.arange(_ROWS)
+            for batch in order.split(BATCH_SIZE):
+                optimizer.zero_grad()
+                functional.cross_entropy(module(rows[batch]), labels[batch]).backward()
+                optimizer.step()
+        return lambda: module(rows).detach().numpy()
+
+    return train
+
+
+def _epochs(train: Train) -> Callable[[int], object]:
+    return lambda n_epochs: train(n_epochs, True)
+
+
+def _mean_loss(scores: np.ndarray, y: np.ndarray) -> float:
+    return float(functional.cross_entropy(torch.from_numpy(scores), torch.from_numpy(y)))
+
+
+def _check_equal_work(losses: dict[str, float], initial: float) -> None:
+    gain = abs(initial - losses["torch"])
+    wrong = {name: loss for name, loss in losses.items() if abs(loss - losses["torch"]) > _TOLERANCE * gain}
+    if wrong:
+        raise RuntimeError(
+            f"The losses should be {losses['torch']:.6f}, from {initial:.6f}; they are {wrong}."
+        )
+
+
+if __name__ == "__main__":
+    main()
