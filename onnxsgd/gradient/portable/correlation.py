@@ -17,6 +17,7 @@ import numpy as np
 from .depthwise import correlate_channels, has_single_channels
 from .tap_products import all_taps_at_once, has_few_channels, has_few_taps, tap_by_tap
 from .tensor import Tensor, op
+from .tiles import correlate_tiles, has_tiles
 from .windows import Window
 
 __all__ = ["correlate"]
@@ -93,6 +94,7 @@ def _always(*_: object) -> bool:
 #: What a formula requires, and the formula; the first that fits is taken.
 _FORMULAS: tuple[tuple[Callable[..., bool], Callable[[Tensor, Tensor, Window, int], Tensor]], ...] = (
     (has_single_channels, correlate_channels),
+    (has_tiles, correlate_tiles),
     (has_few_channels, all_taps_at_once),
     (has_few_taps, tap_by_tap),
     (_always, _exchanged),

@@ -1,28 +1,24 @@
 """Gradients of pooling operators.
 
-Where the maximum of a window is reached several times, the first place takes the whole gradient, as the
-operator's own index output tells; a global maximum is shared evenly by all places that reach it.
+A global maximum is shared evenly by all places that reach it; see :mod:`.maxima` for those of windows.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import onnx_ir as ir
 
-from .broadcasting import dim_of, number, reshape_to, size_of, vector, zeros_like
+from .broadcasting import size_of, zeros_like
 from .call import Call, Rules
-from .indexing import ADDING_SCATTER
+from .maxima import maximum
 from .spreading import spread
 from .tensor import Tensor, op
-from .windows import Window, bare_window, read_window, spatial
+from .windows import Window, read_window, spatial
 
 __all__ = ["POOLING"]
-
-_END = np.iinfo(np.int64).max
 
 
 def _window(n: Call) -> Window:
@@ -93,48 +89,6 @@ def _counts_along(n: Call, window: Window, axis: int, size: int, out: int) -> np
     return counts
 
 
-def _maximum(n: Call) -> Tensor:
-    """Put the gradient where the index output says that the maximum was: a place in the flattened input."""
-    indices = n.extra_output(1, n.y.dims, ir.DataType.INT64)
-    if n.attribute("storage_order", 0):
-        indices = _row_major(n, indices)
-    window = bare_window(n, n.attribute("kernel_shape"))
-    flat = op.Reshape(zeros_like(n.x), [-1])
-    apart = [-(-extent // stride) for extent, stride in zip(window.extent, window.strides, strict=True)]
-    if max(apart) == 1:
-        placed = op.ScatterElements(flat, op.Reshape(indices, [-1]), op.Reshape(n.dy, [-1]))
-    elif n.opset >= ADDING_SCATTER:
-        placed = op.ScatterElements(flat, op.Reshape(indices, [-1]), op.Reshape(n.dy, [-1]), reduction="add")
-    else:
-        placed = _sum_of_separate_windows(flat, [indices, n.dy], apart)
-    return reshape_to(placed, n.x)
-
-
-def _row_major(n: Call, indices: Tensor) -> Tensor:
-    """Return the places that `indices` give in column-major order as those in row-major order."""
-    sizes = [vector(n.x, dim_of(n.x, axis)) for axis in range(2, n.rank)]
-    whole = sizes[0]
-    for size in sizes[1:]:
-        whole = whole * size
-    left = op.Mod(indices, whole)
-    place = number(left, 0)
-    for size in sizes:
-        place, left = place * size + op.Mod(left, size), left / size
-    return indices - op.Mod(indices, whole) + place
-
-
-def _sum_of_separate_windows(flat: Tensor, both: list[Tensor], apart: list[int]) -> Tensor:
-    """Scatter indices and gradients without adding: windows that are `apart` share no element."""
-    axes, ends = list(range(2, 2 + len(apart))), [_END] * len(apart)
-    total = None
-    for starts in product(*(range(step) for step in apart)):
-        chosen = [op.Reshape(op.Slice(t, list(starts), ends, axes, apart), [-1]) for t in both]
-        part = op.ScatterElements(flat, *chosen)
-        total = part if total is None else total + part
-    assert total is not None
-    return total
-
-
 def _power_mean(n: Call) -> Tensor:
     """Return the gradient of (sum |x|^p)^(1/p): sign(x) |x|^(p-1) times what reaches it of dy y^(1-p)."""
     p, window = n.attribute("p", 2), _window(n)
@@ -163,5 +117,5 @@ POOLING: Rules = {
     "GlobalLpPool": (_global_power_mean,),
     "GlobalMaxPool": (_global_maximum,),
     "LpPool": (_power_mean,),
-    "MaxPool": (_maximum,),
+    "MaxPool": (maximum,),
 }

@@ -73,6 +73,13 @@ ONE_GROUP = [
     ("Conv<pads = [1, 0, 1, 2]>", (2, 3, 3, 3), (2, 3, 1, 1)),
 ]
 
+# Windows side by side, as in embeddings of patches; the last one leaves a rest of the image.
+PATCHES = [
+    ("Conv<strides = [4, 4]>", (2, 3, 8, 12), (5, 3, 4, 4)),
+    ("Conv<strides = [16]>", (2, 2, 32), (3, 2, 16)),
+    ("Conv<strides = [4, 4]>", (2, 3, 9, 8), (5, 3, 4, 4)),
+]
+
 SAME = [
     ('Conv<auto_pad = "SAME_UPPER", strides = [2, 2]>', (1, 2, 5, 6), (3, 2, 3, 3)),
     ('Conv<auto_pad = "SAME_LOWER">', (1, 2, 5, 6), (3, 2, 2, 2)),
@@ -108,7 +115,7 @@ GIVEN_SHAPE = [
 
 
 @pytest.mark.parametrize("dims", ["known", "hidden"])
-@pytest.mark.parametrize(("node", "x", "w"), CONV + CHANNELS + GROUPS + ONE_GROUP)
+@pytest.mark.parametrize(("node", "x", "w"), CONV + CHANNELS + GROUPS + ONE_GROUP + PATCHES)
 def test_conv(check, node, x, w, dims):
     check(f"Y = {node}(A, B, C)", {"A": x, "B": w, "C": w[:1]}, dims, known=("B",), known_axes=(1,))
 

@@ -1,5 +1,8 @@
 """Pooling: windows overlap, hang over the edge or skip elements, and the gradient must know which."""
 
+import math
+
+import numpy as np
 import pytest
 
 WINDOWS = [
@@ -48,6 +51,19 @@ def test_max_pool_with_places_in_columns(check, check_runtime, window, shape, ou
     text = f"{outputs} = MaxPool<{window}, storage_order = 1>(A)"
     check(text, {"A": shape}, dims)
     check_runtime(text, {"A": shape}, dims)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes"),
+    [([2, 2], (4, 6)), ([1, 2], (3, 4)), ([4, 1], (4, 3)), ([2], (6,)), ([4], (8,)), ([2, 2], (34, 32))],
+)
+def test_max_pool_of_windows_side_by_side(check, kernel, sizes):
+    # far from each other, for differences not to cross a tie
+    image = 0.1 * np.random.default_rng(0).permutation(6 * math.prod(sizes)).reshape(2, 3, *sizes)
+    gradient = check(f"Y = MaxPool<kernel_shape = {kernel}, strides = {kernel}>(A)", {"A": image})
+    # The index output costs more than the comparisons, except on large images.
+    scatters = "ScatterElements" in {node.op_type for node in gradient.graph.node}
+    assert scatters == (sizes == (34, 32))
 
 
 @pytest.mark.parametrize("window", MEANS)
