@@ -102,6 +102,10 @@ def sum_to(g: Tensor, y: Tensor, x: Tensor) -> Tensor:
 def _sum_axes(g: Tensor, y: Tensor, x: Tensor, axes: list[int]) -> Tensor:
     lead = list(range(len(y.dims or ()) - len(x.dims or ())))
     g = expand_to(g, y)
+    if len(lead) > 1 and axes == lead and len(x.dims or ()) == 1 and g.is_static and x.is_static:
+        # A table, as the gradient of a weight beside reads it: its rows are summed by a product.
+        g, axes = op.Reshape(g, [-1, *(x.dims or ())]), [0]
+        return op.ReduceSum(g, axes, keepdims=0).known_as(x.dims)
     if axes == lead:
         return op.ReduceSum(g, axes, keepdims=0).known_as(x.dims)
     summed: Tensor = op.ReduceSum(g, axes, keepdims=1)

@@ -141,7 +141,8 @@ _UNARY: Rules = {
     "Cos": (lambda n: -n.g * op.Sin(n.x),),
     "Cosh": (lambda n: n.g * op.Sinh(n.x),),
     "Elu": (_elu,),
-    "Erf": (lambda n: n.g * (2 / math.sqrt(math.pi)) * op.Exp(-(n.x * n.x)),),
+    # The factor 2 / sqrt(pi) is in the exponent, where it takes no operator of its own.
+    "Erf": (lambda n: n.g * op.Exp(math.log(2 / math.sqrt(math.pi)) - n.x * n.x),),
     "Exp": (lambda n: n.g * n.y,),
     "Gelu": (_gelu,),
     "HardSigmoid": (_hard_sigmoid,),

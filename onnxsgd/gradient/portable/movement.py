@@ -9,6 +9,7 @@ import numpy as np
 from .broadcasting import dim_of, reshape_to, sum_to, zeros_like
 from .call import Call, Rules
 from .padding import pad_value, unpad
+from .products import transposed_product
 from .slicing import unslice
 from .tensor import Tensor, op
 
@@ -17,10 +18,19 @@ __all__ = ["MOVEMENT"]
 
 def _transposed(n: Call) -> Tensor:
     perm = n.attribute("perm")
+    if n.x.rank == 2 or (perm is not None and _exchanges_last(perm)):
+        exchanged = transposed_product(n.dy)
+        if exchanged is not None:
+            return exchanged
     back: Tensor = (
         op.Transpose(n.dy, perm=np.argsort(perm).tolist()) if perm is not None else op.Transpose(n.dy)
     )
     return back
+
+
+def _exchanges_last(perm: Sequence[int]) -> bool:
+    axes = list(range(len(perm)))
+    return len(axes) > 1 and list(perm) == [*axes[:-2], axes[-1], axes[-2]]
 
 
 def _squeezed(n: Call) -> Tensor:

@@ -11,7 +11,7 @@ from .call import Call, Rules
 from .einsum import einsum_gradient
 from .tensor import Tensor, op
 
-__all__ = ["PRODUCTS"]
+__all__ = ["PRODUCTS", "transposed_product"]
 
 
 def _gemm(a: Tensor, b: Tensor, trans_a: int, trans_b: int, alpha: float = 1.0) -> Tensor:
@@ -60,7 +60,7 @@ def _matmul_a(n: Call) -> Tensor:
     a, b, dy = _matrices(n)
     if dy.rank == 2:
         return reshape_to(_gemm(dy, b, 0, 1), n.a)
-    product = op.MatMul(dy, swap_last(b))
+    product = op.MatMul(dy, _unswapped(b))
     return reshape_to(sum_to(product, _batched(product, dy, a), a), n.a)
 
 
@@ -68,11 +68,12 @@ def _matmul_b(n: Call) -> Tensor:
     a, b, dy = _matrices(n)
     if dy.rank == 2:
         return reshape_to(_gemm(a, dy, 1, 0), n.b)
-    rows = [operand.dims[-1] if operand.dims else None for operand in (a, dy)]
-    if b.rank == 2 and a.rank == dy.rank and all(isinstance(size, int) and size for size in rows):
+    m, k = (operand.dims[-1] if operand.dims else None for operand in (a, dy))
+    if b.rank == 2 and a.rank == dy.rank and isinstance(m, int) and isinstance(k, int) and m * k:
         # One product over all batches at once, instead of one for each and a sum.
-        return reshape_to(_gemm(op.Reshape(a, [-1, rows[0]]), op.Reshape(dy, [-1, rows[1]]), 1, 0), n.b)
-    product = op.MatMul(swap_last(a), dy)
+        product = _gemm(op.Reshape(a, [-1, m]), op.Reshape(dy, [-1, k]), 1, 0)
+        return reshape_to(product.known_as((m, k)), n.b)
+    product = op.MatMul(_unswapped(a), dy)
     return reshape_to(sum_to(product, _batched(product, dy, b), b), n.b)
 
 
@@ -81,6 +82,39 @@ def _batched(product: Tensor, dy: Tensor, operand: Tensor) -> Tensor:
     assert dy.dims is not None
     assert operand.dims is not None
     return product.known_as((*dy.dims[:-2], *operand.dims[-2:]))
+
+
+def transposed_product(product: Tensor) -> Tensor | None:
+    """Return the transpose of a product of matrices as the product of the transposes, in the other order.
+
+    None if `product` is not made so. The transpose of an operand is a matter of reading it, that of the
+    result would be a copy.
+    """
+    node = product.value.producer()
+    if (
+        node is None
+        or node.op_type not in ("MatMul", "Gemm")
+        or len(node.inputs) != 2
+        or product.rank is None
+    ):
+        return None
+    a, b = (product.emitter.tensor(value) for value in node.inputs if value is not None)
+    if node.op_type == "Gemm":
+        trans_a, trans_b = (node.attributes.get_int(name, 0) for name in ("transA", "transB"))
+        return _gemm(b, a, 1 - trans_b, 1 - trans_a, node.attributes.get_float("alpha", 1.0))
+    if not a.rank == b.rank == product.rank:
+        return None
+    return op.MatMul(_unswapped(b), _unswapped(a))
+
+
+def _unswapped(x: Tensor) -> Tensor:
+    """Return `x` with its last two axes exchanged, the tensor that it was made of so if it was."""
+    node, axes = x.value.producer(), list(range(x.rank or 0))
+    source = node.inputs[0] if node is not None and node.op_type == "Transpose" else None
+    if node is None or source is None:
+        return swap_last(x)
+    is_swap = list(node.attributes.get_ints("perm", ())) == [*axes[:-2], axes[-1], axes[-2]]
+    return x.emitter.tensor(source) if is_swap else swap_last(x)
 
 
 PRODUCTS: Rules = {

@@ -6,6 +6,7 @@ is a tuple of dimensions, or None where even the rank is unknown.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -108,9 +109,16 @@ def _unsqueezed(shape: Dims, _: dict[str, Any], arguments: Sequence[Any]) -> Dim
     return tuple(1 if axis in new else next(old) for axis in range(rank))
 
 
-def _reshaped(_: Dims, __: dict[str, Any], arguments: Sequence[Any]) -> Dims:
+def _reshaped(shape: Dims, _: dict[str, Any], arguments: Sequence[Any]) -> Dims:
     target = arguments[1]
-    return tuple(target) if isinstance(target, (list, tuple)) and min(target, default=1) > 0 else None
+    if not isinstance(target, (list, tuple)) or 0 in target:
+        return None
+    if -1 not in target:
+        return tuple(target)
+    if shape is None or not is_static(shape) or 0 in shape:
+        return None
+    rest = math.prod(int(dim) for dim in shape) // -math.prod(target)
+    return tuple(rest if dim == -1 else dim for dim in target)
 
 
 def _multiplied(a: Dims, _: dict[str, Any], arguments: Sequence[Any]) -> Dims:

@@ -10,33 +10,53 @@ from .call import Call
 from .indexing import positions
 from .tensor import Tensor, op
 
-__all__ = ["unslice"]
+__all__ = ["constant_ranges", "unslice"]
 
 
 def unslice(n: Call) -> Tensor:
     """Return the gradient of a Slice: zeros, with the gradient where the slice was."""
-    ranges = _constant_ranges(n)
-    if ranges is None:
+    ranges = constant_ranges(n)
+    if ranges is None or (not n.y.is_static and any(kept.step > 1 for kept, _ in ranges.values())):
         return _unslice_at_run_time(n)
-    pads = [0] * (2 * n.rank)
-    for axis, (where, size) in ranges.items():
-        pads[axis], pads[axis + n.rank] = where.start, size - where.start - len(where)
-    padded: Tensor = op.Pad(n.dy, pads, 0.0)
+    g, pads = n.dy, [0] * (2 * n.rank)
+    for axis, (kept, size) in ranges.items():
+        g, phase = _apart(g, axis, kept), kept.start % kept.step
+        pads[axis] = kept.start - phase
+        pads[axis + n.rank] = size - pads[axis] - len(kept) * kept.step
+    padded: Tensor = op.Pad(g, pads, 0.0)
     return padded
 
 
-def _constant_ranges(n: Call) -> dict[int, tuple[range, int]] | None:
-    """Return what each sliced axis keeps, and its size; None if that is not known or not contiguous."""
+def _apart(g: Tensor, axis: int, kept: range) -> Tensor:
+    """Return `g` with zeros around the elements of an axis, so that they are `kept.step` apart.
+
+    A Pad of 8 x 4 x 8 x 32 takes 12 us where a ScatterElements takes 110 (``benchmarks/networks.py``, swin).
+    """
+    if kept.step == 1:
+        return g
+    assert g.dims is not None
+    before, after = list(g.dims[: axis + 1]), list(g.dims[axis + 1 :])
+    pads, phase = [0] * (2 * len(g.dims) + 2), kept.start % kept.step
+    pads[axis + 1], pads[axis + 1 + len(g.dims) + 1] = phase, kept.step - 1 - phase
+    wide = op.Pad(op.Reshape(g, [*before, 1, *after]), pads, 0.0)
+    return op.Reshape(wide, [*before[:-1], len(kept) * kept.step, *after])
+
+
+def constant_ranges(n: Call) -> dict[int, tuple[range, int]] | None:
+    """Return the elements that each sliced axis keeps, and its size; None if these are not known.
+
+    They are not known with a negative step, either, nor with one above 1 that keeps nothing.
+    """
     bounds = _constant_bounds(n)
     if n.x.dims is None or bounds is None:
         return None
     found = {}
     for start, end, axis, step in zip(*bounds, strict=True):
         size = n.x.dims[axis]
-        if step != 1 or not isinstance(size, int):
+        if step < 1 or not isinstance(size, int):
             return None
-        found[axis % n.rank] = range(*slice(start, end).indices(size)), size
-    return found
+        found[axis % n.rank] = range(*slice(start, end, step).indices(size)), size
+    return found if all(kept.step == 1 or len(kept) for kept, _ in found.values()) else None
 
 
 def _constant_bounds(n: Call) -> list[list[int]] | None:

@@ -11,6 +11,7 @@ from onnxsgd.exceptions import NotTrainableError
 from .call import Call, Rule, place
 from .control import CONTROL
 from .emitter import Emitter
+from .partition import find_partitions
 from .rules import NO_GRADIENT, RULES, STANDARD, SYMMETRIC, TYPE_ONLY, reason_against
 from .tensor import Tensor
 
@@ -45,8 +46,14 @@ def sweep(
     gradients: dict[ir.Value, Tensor] = {}
     for target, seed in seeds:
         _accumulate(gradients, target, seed)
+    partitions = find_partitions(nodes, emitter)
     for node in reversed(nodes):
-        if any(value in active and value in gradients for value in node.outputs):
+        partition = partitions.get(node)
+        if partition is not None:
+            reached_it = any(part.outputs[0] in gradients for part in partition.nodes)
+            if node is partition.first and partition.whole in active and reached_it:
+                _accumulate(gradients, partition.whole, partition.gradient(emitter, gradients))
+        elif any(value in active and value in gradients for value in node.outputs):
             reached = [gradients.get(value) for value in node.outputs]
             for value, gradient in _apply(emitter, node, reached, active):
                 _accumulate(gradients, value, gradient)

@@ -39,6 +39,7 @@ CASES = [
     ("Y = MatMul(A, B)", {"A": (2, 3, 4), "B": (4, 2)}),
     ('Y = Einsum<equation = "ij,jk->ik">(A, B)', {"A": (2, 3), "B": (3, 2)}),
     ("Y = LayerNormalization(A, B)", {"A": (2, 4), "B": (4,)}),
+    ("P = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(A) Y = Mul(P, P)", {"A": IMAGE}),
     (
         "Y = BatchNormalization(A, S, B, M, V)",
         {"A": (2, 3, 2), "S": (3,), "B": (3,), "M": (3,), "V": WITHIN[0]},
@@ -61,6 +62,22 @@ CASES = [
 @pytest.mark.parametrize(("text", "operands"), CASES)
 def test_the_gradient_of_a_gradient_is_the_second_derivative(check_twice, text, operands):
     check_twice(text, operands)
+
+
+def test_second_derivative_through_statistics_that_are_returned():
+    rng = np.random.default_rng(0)
+    names = ("A", "S", "Y_grad", "A_grad_grad", "S_grad_grad")
+    feeds = {name: rng.normal(size=(4,) if "S" in name else (2, 4)) for name in names}
+    found = []
+    # in double precision, which has tests of its own, the gradient computes the statistics again
+    for kind, dtype in (("float", np.float32), ("double", np.float64)):
+        text = f'<ir_version: 9, opset_import: ["": 18]> g ({kind}[2, 4] A, {kind}[4] S) => ({kind}[2, 4] Y)'
+        model = ir.from_proto(onnx.parser.parse_model(text + "{ Y = LayerNormalization(A, S) }"))
+        twice = differentiate(differentiate(model, ["Y"], ["A", "S"]), ["A_grad", "S_grad"], ["A", "S"])
+        given = {name: array.astype(dtype) for name, array in feeds.items()}
+        found.append(ReferenceEvaluator(ir.to_proto(twice)).run(["A_grad_1", "S_grad_1"], given))
+    for single, double in zip(*found, strict=True):
+        np.testing.assert_allclose(single, double, rtol=1e-4, atol=1e-5 * np.abs(double).max())
 
 
 def test_hessian_vector_product_of_a_perceptron():

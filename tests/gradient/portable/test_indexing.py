@@ -100,3 +100,28 @@ def test_slice_with_short_integers_as_bounds(check):
 def test_slice_whose_bounds_the_graph_computes(check):
     text = "E = Shape<start = 0, end = 1>(B) Y = Slice(A, S, E, X)"
     check(text, {"A": (4, 5), "B": (3, 1), "S": np.array([1]), "X": np.array([1])}, "hidden")
+
+
+PARTITIONS = [
+    # queries, keys and values; one of them is not read
+    "Q = Gather(A, I) K = Gather(A, J) V = Gather(A, L) P = Mul(Q, V) Y = Add(P, K)",
+    "Q = Gather(A, I) K = Gather(A, J) V = Gather(A, L) Y = Mul(Q, K)",
+    # a rolled axis; parts that are picked and sliced
+    "Q = Slice(A, one, end, axis) K = Slice(A, zero, one, axis) Y = Concat<axis = 1>(Q, K)",
+    "Q = Gather<axis = 1>(A, zero) K = Slice(A, one, end, axis) P = Mul(Q, K) Y = Mul(P, K)",
+]
+
+
+@pytest.mark.parametrize("text", PARTITIONS)
+def test_parts_that_make_up_a_tensor(check, text):
+    places = {"I": np.array(0), "J": np.array(2), "L": np.array(-2)}
+    bounds = {name: np.array([place]) for name, place in (("zero", 0), ("one", 1), ("end", 99), ("axis", 1))}
+    gradient = check(text, {"A": (3, 4, 2)}, constants={**places, **bounds})
+    operators = {node.op_type for node in gradient.graph.node}
+    assert not operators & {"ScatterND", "Pad"}
+
+
+def test_parts_that_leave_something_out_are_no_partition(check):
+    places = {"I": np.array(0), "J": np.array(2)}
+    check("Q = Gather(A, I) K = Gather(A, J) Y = Mul(Q, K)", {"A": (3, 4)}, constants=places)
+    check("Q = Gather(A, I) K = Gather(A, I) Y = Mul(Q, K)", {"A": (2, 4)}, constants=places)

@@ -44,9 +44,9 @@ def test_the_first_maximum_of_a_window_takes_the_gradient(gradients):
     np.testing.assert_array_equal(found, [[[[0.0, 1.0, 1.0, 0.0]]]])
 
 
-def test_the_first_maximum_of_a_window_is_that_of_the_first_row(evaluate):
+def test_the_first_maximum_of_a_window_is_that_of_the_first_row(gradients):
     image = np.array([[[[0.0, 3.0, 1.0, 1.0], [3.0, 3.0, 1.0, 1.0]]]])
-    found = gradients(evaluate, "Y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(A)", A=image)[0]
+    found = gradients("Y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(A)", A=image)[0]
     np.testing.assert_array_equal(found, [[[[0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]]])
 
 

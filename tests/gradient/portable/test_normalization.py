@@ -19,6 +19,28 @@ CASES = [
     ("Y = LayerNormalization(A, S, B)", {"A": (2, 3, 4), "S": (4,), "B": (4,)}, {"since": 17}),
     ("Y = LayerNormalization<axis = 1>(A, S, B)", {"A": (2, 3, 4), "S": (3, 4), "B": (3, 4)}, {"opset": 17}),
     ("Y = LayerNormalization(A, S)", {"A": (2, 3, 4), "S": (4,)}, {"since": 17}),
+    # In single precision, the statistics that the operator returns are read.
+    (
+        "Y = LayerNormalization(A, S, B)",
+        {"A": (2, 3, 4), "S": (4,), "B": (4,)},
+        {"since": 17, "single": True, "rtol": 1e-4},
+    ),
+    (
+        "Y = LayerNormalization<axis = 1>(A, S)",
+        {"A": (2, 3, 4), "S": (3, 4)},
+        {"opset": 17, "single": True, "rtol": 1e-4},
+    ),
+    # What passes through the statistics alone is not lost, and what passes through none is zero.
+    (
+        "L, M, I = LayerNormalization(A, S) P = Mul(M, I) Q = Mul(L, I) Y = Add(P, Q)",
+        {"A": (2, 3, 4), "S": (4,)},
+        {"opset": 17, "single": True, "rtol": 1e-4},
+    ),
+    (
+        "L, M, I = LayerNormalization(A, S, B) Y = Mul(M, I)",
+        {"A": (2, 4), "S": (4,), "B": (4,)},
+        {"opset": 17, "single": True, "rtol": 1e-4},
+    ),
     ("Y = RMSNormalization(A, S)", {"A": (2, 3, 4), "S": (4,)}, {"opset": 23}),
     ("Y = InstanceNormalization(A, S, B)", {"A": (2, 3, 4, 2), "S": (3,), "B": (3,)}, {}),
     (

@@ -91,3 +91,21 @@ def test_diagonals_in_the_runtime(check_runtime, equation, shapes):
 
 def test_second_derivative_of_a_diagonal(check_twice):
     check_twice('E = Einsum<equation = "ii,ij->j">(A, B) Y = Mul(E, E)', {"A": (3, 3), "B": (3, 2)})
+
+
+def test_the_gradient_of_a_transposed_factor_is_a_product_without_transposition(check):
+    gradient = check("T = Transpose(B) Y = MatMul(A, T)", {"A": (3, 4), "B": (5, 4)})
+    assert [node.op_type for node in gradient.graph.node].count("Transpose") == 1
+    gradient = check("T = Transpose<perm = [0, 2, 1]>(B) Y = MatMul(A, T)", {"A": (2, 3, 4), "B": (2, 5, 4)})
+    # one of the graph, and one of the gradient of the product
+    assert [node.op_type for node in gradient.graph.node].count("Transpose") <= 3
+    check("T = Transpose<perm = [0, 2, 1]>(B) Y = MatMul(A, T)", {"A": (2, 2, 3, 4), "B": (2, 5, 4)})
+    check(
+        "T = Transpose(B) S = MatMul(A, T) Y = Mul(S, C)", {"A": (3, 4), "B": (5, 4), "C": (3, 5)}, "hidden"
+    )
+
+
+def test_a_layer_of_sequences_needs_no_reshape_of_its_gradients(check):
+    gradient = check("P = MatMul(A, W) Y = Add(P, B)", {"A": (2, 3, 4), "W": (4, 5), "B": (5,)})
+    shapes = [node.output[0] for node in gradient.graph.node if node.op_type == "Reshape"]
+    assert len(shapes) == 2
