@@ -127,7 +127,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         `model`, `output`, `head`, `trainable` and `classes`, is then that of the first fit.
     trainable : None, list of str or callable, default=None
         Which weights are trained: those that learning is meant to change, those that are named, or those
-        for whose name the callable returns True. See :func:`onnxsgd.describe_trainable`.
+        for whose name the callable returns True; it is asked about every tensor of real numbers. See
+        :func:`onnxsgd.describe_trainable`.
     output : str, int or None, default=None
         Which output of the graph predicts; it may name any tensor inside, where the graph is cut then.
     head : {"linear", None}, default=None

@@ -274,20 +274,21 @@ def _transfer_learner(
     backbone: ir.Model, n_outputs: int, options: ModelOptions, row_shapes: dict[str, tuple[int, ...]]
 ) -> Learner:
     graph, (coef, intercept) = add_linear_layer(backbone, n_outputs, row_shapes)
-    weights = (coef, intercept) if options.trainable is None else _select(graph, options)
+    weights = _select(graph, options, (coef, intercept))
     return Learner(
         model=graph, score_model=graph, link="own", classes=None, weights=weights,
         intercepts=_intercepts(graph, weights), linear=linear_parameters(graph),
     )  # fmt: skip
 
 
-def _select(model: ir.Model, options: ModelOptions) -> tuple[str, ...]:
+def _select(model: ir.Model, options: ModelOptions, head: Sequence[str] = ()) -> tuple[str, ...]:
     from onnxsgd.gradient.engines import PORTABLE, differentiable
-    from onnxsgd.graph.trainable import select_trainable
+    from onnxsgd.graph.trainable import select_trainable, with_head
 
+    trainable = with_head(options.trainable, head) if head else options.trainable
     score = str(model.graph.outputs[0].name)
     engines = differentiable(PORTABLE), differentiable(options.engine)
-    return tuple(select_trainable(model, score, options.trainable, *engines))
+    return tuple(select_trainable(model, score, trainable, *engines))
 
 
 def _intercepts(model: ir.Model, weights: tuple[str, ...]) -> frozenset[str]:

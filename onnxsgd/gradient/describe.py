@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import onnx
 
-from onnxsgd.exceptions import ParameterTypeError
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.gradient.engines import ENGINES, PORTABLE, differentiable
 from onnxsgd.graph.describe import TrainingReport, describe
 from onnxsgd.graph.head import ScoredGraph
-from onnxsgd.graph.trainable import Trainable
+from onnxsgd.graph.trainable import Trainable, with_head
 
 __all__ = ["describe_trainable"]
 
@@ -20,11 +23,12 @@ def describe_trainable(
     model: Any,
     X: Any = None,
     *,
-    trainable: Trainable = None,
     output: str | int | None = None,
+    head: str | None = None,
+    trainable: Trainable = None,
     engine: str = "auto",
 ) -> TrainingReport:
-    """Tell what training would change in a model, and what gradients pass on the way.
+    """Describe the tensors that a fit with these parameters would train, and the operators behind them.
 
     Use it before a fit, to see which tensors are parameters, what their names are, and why a model cannot be
     trained.
@@ -34,10 +38,14 @@ def describe_trainable(
     model : fitted estimator, ModelProto, bytes, str or path-like
         What :class:`onnxsgd.OnnxSGDRegressor` and :class:`onnxsgd.OnnxSGDClassifier` take as `model`.
     X : array-like or data frame, default=None
-        Samples like those an estimator was fitted on; needed for columns that are no numbers.
-    trainable : None, str, sequence of str, or callable, default=None
-        As in the estimators.
+        Samples like those an estimator was fitted on; needed for columns that are no numbers, and for a new
+        layer on a graph that leaves its sizes open.
     output : str, int or None, default=None
+        As in the estimators.
+    head : {"linear", None}, default=None
+        As in the estimators. Its tensors are called ``coef`` and ``intercept``, with a number behind where
+        the graph has tensors of these names; their width, which follows from `y` in a fit, is 1 here.
+    trainable : None, str, sequence of str, or callable, default=None
         As in the estimators.
     engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
         As in the estimators.
@@ -51,8 +59,10 @@ def describe_trainable(
     ------
     ParameterTypeError
         `model` is of another type.
+    ParameterError
+        Another parameter has a value that is not accepted.
     GraphError
-        It cannot be read.
+        The model cannot be read, or the size of a new layer does not follow from it: give `X`.
 
     Examples
     --------
@@ -77,7 +87,12 @@ def describe_trainable(
     operator  count  gradient
     Gemm      1      onnxruntime-training, portable
     """
+    if head not in (None, "linear"):
+        raise ParameterError(f"head={head!r} is not accepted: it must be 'linear' or None.")
     scored = _score(model, X, output)
+    if head is not None:
+        scored, names = _with_new_layer(scored, X)
+        trainable = with_head(trainable, names)
     engines = {name: entry.reason_against for name, entry in ENGINES.items()}
     return describe(scored, trainable, engines, differentiable(PORTABLE), differentiable(engine))
 
@@ -100,3 +115,17 @@ def _score(model: Any, X: Any, output: str | int | None) -> ScoredGraph:
     # a regression has no link to read back through, so that this serves both
     graph, _ = inference_form(to_ir(load_model(model)))
     return find_score(graph, "classification", output)
+
+
+def _with_new_layer(scored: ScoredGraph, X: Any) -> tuple[ScoredGraph, tuple[str, str]]:
+    """Return the graph with a linear layer on its score, and what the tensors of that are called."""
+    from onnxsgd.graph.cut import cut_at
+    from onnxsgd.graph.linear import add_linear_layer
+
+    backbone = cut_at(scored.model, scored.score)
+    inputs = [str(value.name) for value in backbone.graph.inputs]
+    given = X if isinstance(X, Mapping) else dict.fromkeys(inputs, X) if X is not None else {}
+    row_shapes = {name: np.shape(given[name])[1:] for name in inputs if name in given}
+    model, names = add_linear_layer(backbone, 1, row_shapes)
+    score = str(model.graph.outputs[0].name)
+    return replace(scored, model=model, score=score, link="identity", label_output=None), names

@@ -21,6 +21,7 @@ __all__ = [
     "intercept_names",
     "select_trainable",
     "trace_gradients",
+    "with_head",
 ]
 
 #: Returns why no gradient passes a node, as a phrase, or None if one does.
@@ -168,6 +169,23 @@ def _chosen(
             f"trainable selects tensors that cannot be trained, such as {name!r}: {complaints[name]}."
         )
     return [name for name in chosen if complaints[name] is None]
+
+
+def with_head(trainable: Trainable, head: Sequence[str]) -> Trainable:
+    """Return `trainable` for a graph with a new layer `head`, whose tensors are trained whatever it says.
+
+    None: those alone. A callable is not asked about them.
+    """
+    if trainable is None:
+        return list(head)
+    if callable(trainable):
+        choose = trainable
+        return lambda name: name in head or choose(name)
+    names = [trainable] if isinstance(trainable, str) else trainable
+    if not isinstance(names, Iterable):
+        return names  # refused where names are checked
+    names = list(names)
+    return [*names, *(name for name in head if name not in names)]
 
 
 def intercept_names(model: ir.Model, names: Iterable[str]) -> set[str]:

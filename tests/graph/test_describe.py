@@ -10,7 +10,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from onnxsgd.exceptions import ParameterTypeError
+from onnxsgd import OnnxSGDRegressor
+from onnxsgd.exceptions import GraphError, ParameterError, ParameterTypeError
+from onnxsgd.gradient import orttraining
 from onnxsgd.gradient.describe import describe_trainable
 
 X, Y = load_iris(return_X_y=True)
@@ -65,6 +67,50 @@ def test_what_cannot_be_trained_is_described():
     assert "TreeEnsembleClassifier" in report.problem
     assert report.problem in str(report)
     assert report.operators[0].engines == ()
+
+
+OPEN = """<ir_version: 8, opset_import: ["": 18]>
+    g (float[N, D] x) => (float[N, M] y) <float[2, 3] coef = {1, 2, 3, 4, 5, 6}, float[3] s = {1, 2, 4.2}> {
+        h = Relu(x)  m = MatMul(h, coef)  y = Mul(m, s) }"""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "trained"),
+    [
+        ({}, ["coef", "s"]),
+        ({"output": "m"}, ["coef"]),
+        ({"head": "linear"}, ["coef_1", "intercept"]),
+        ({"head": "linear", "output": "h"}, ["coef", "intercept"]),
+        ({"head": "linear", "trainable": ["coef"]}, ["coef", "coef_1", "intercept"]),
+        ({"head": "linear", "trainable": ["s"]}, ["s", "coef_1", "intercept"]),
+        ({"head": "linear", "trainable": lambda name: name == "s"}, ["s", "coef_1", "intercept"]),
+        ({"head": "linear", "trainable": lambda name: False}, ["coef_1", "intercept"]),
+        ({"trainable": lambda name: name == "s"}, ["s"]),
+    ],
+)
+@pytest.mark.parametrize("engine", ["auto", "onnxruntime-training", "portable"])
+def test_a_report_is_what_a_fit_does(parameters, trained, engine):
+    """With the same parameters, a fit trains what the report says; a new layer is always among it."""
+    if engine == "onnxruntime-training" and not orttraining.is_available():
+        pytest.skip("needs the training edition")
+    model = onnx.parser.parse_model(OPEN)
+    data = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
+    report = describe_trainable(model, data, engine=engine, **parameters)
+    assert report.trained == trained
+    estimator = OnnxSGDRegressor(model, engine=engine, max_iter=1, tol=None, **parameters)
+    width = 1 if "head" in parameters else 3
+    assert list(estimator.fit(data, np.ones((12, width))).get_weights()) == trained
+
+
+def test_the_width_of_a_new_layer_follows_from_the_data():
+    """Where the graph leaves it open, X tells; without X the message says what is open."""
+    model = onnx.parser.parse_model(OPEN)
+    rows = describe_trainable(model, np.zeros((1, 2)), output="h", head="linear").tensors
+    assert [(row.name, row.shape) for row in rows] == [("coef", (2, 1)), ("intercept", (1,))]
+    with pytest.raises(GraphError, match="sizes are not known"):
+        describe_trainable(model, output="h", head="linear")
+    with pytest.raises(ParameterError, match="head='deep'"):
+        describe_trainable(model, head="deep")
 
 
 def test_html():
