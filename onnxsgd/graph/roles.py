@@ -158,6 +158,8 @@ def _role_in(value: ir.Value, use: Use, origins: Origins) -> Role:
     if (kind := _LAYERS.get(operator, {}).get(use.index)) is not None:
         if (operator, use.index) in _STATES and not array.any():
             return Role(None, f"initial state of {operator}, zeros")
+        if _is_regrouped(node) and np.all(array == array.flat[0]):
+            return Role(None, f"constant of a {operator} of groups")
         return Role(kind, f"{kind} of {operator}")
     if operator not in _ARITHMETIC or (operator == "Where" and use.index == 0):
         return _constant(use)
@@ -173,6 +175,19 @@ def _role_in(value: ir.Value, use: Use, origins: Origins) -> Role:
         return Role(_INTERCEPT, f"added to {layer.op_type}")
     is_shift = _is_normalised(maker)
     return Role(_INTERCEPT, "shift of a normalisation" if is_shift else f"intercept, read by {operator}")
+
+
+def _is_regrouped(node: ir.Node) -> bool:
+    """Return whether `node` stands between two Reshapes, as in a normalisation of groups that uses it.
+
+    Its scale and its shift are ones and zeros then; those of the layer follow.
+    """
+    readers = {reader.op_type for reader, _ in node.outputs[0].uses()}
+    return (
+        node.op_type == "InstanceNormalization"
+        and "Reshape" in readers
+        and made_by(first(node), "Reshape") is not None
+    )
 
 
 def _numbers(value: ir.Value) -> np.ndarray:

@@ -200,6 +200,13 @@ TOKENS = [
         f"{ROW}, int64[1] one = {{1}}, int64 no = {{0}}, int64 by = {{1}}",
         [],
     ),
+    # a normalisation of groups, as older exporters write it
+    (
+        "g = Reshape(h, apart)  n = InstanceNormalization(g, k, z)  p = Reshape(n, back)  y = Mul(p, r)",
+        f"{ROW}, float[3] k = {{1, 1, 1}}, float[3] z = {{0, 0, 0}}, int64[3] apart = {{0, 3, -1}},"
+        " int64[3] back = {0, 2, 3}",
+        ["r"],
+    ),
     # a state that starts at zero, bounds, the statistics of a normalisation written out
     ("y = Clip(h, low)", "float low = {0.5}", []),
     (
