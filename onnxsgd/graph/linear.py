@@ -61,7 +61,7 @@ def add_linear_layer(
     """
     width = _row_size(model)
     copy = model.clone() if width is not None else fix_sizes(model, BATCH, row_shapes)
-    if width is None and (width := _row_size(fix_sizes(model, 1, row_shapes))) is None:
+    if width is None and (width := _row_size(_with_one_row(model, row_shapes))) is None:
         output = model.graph.outputs[0]
         raise GraphError(
             f"{output.name!r} has shape {output.shape}, whose sizes are not known: name another tensor "
@@ -83,6 +83,18 @@ def add_linear_layer(
     score.type, score.shape = coef.type, ir.Shape([BATCH, n_outputs])
     graph.outputs[:] = [score]
     return copy, (str(coef.name), str(intercept.name))
+
+
+def _with_one_row(model: ir.Model, row_shapes: Mapping[str, tuple[int, ...]] | None) -> ir.Model:
+    """Return `model` for one sample, with the sizes that follow; sizes that are computed become constants."""
+    # takes a while to import, and few graphs need it
+    from onnxscript.optimizer import fold_constants
+
+    fixed = fix_sizes(model, 1, row_shapes)
+    if _row_size(fixed) is None:
+        fold_constants(fixed)
+        fixed = fix_sizes(fixed, 1, row_shapes)
+    return fixed
 
 
 def _row_size(model: ir.Model) -> int | None:

@@ -113,6 +113,20 @@ def test_the_width_of_a_new_layer_follows_from_the_data():
         describe_trainable(model, head="deep")
 
 
+def test_the_width_of_a_new_layer_behind_computed_sizes():
+    """Exporters reshape the results of recurrent layers to sizes that the graph computes of their shapes."""
+    body = """s = Shape(x)  n = Slice(s, zero, one)  a = Slice(s, one, two)  b = Slice(s, two, three)
+        m = Mul(a, b)  k = Reshape(m, last)  t = Concat <axis = 0> (n, k)  h = Reshape(x, t)
+        y = MatMul(h, w)"""
+    numbers = ", ".join(
+        f"int64[1] {name} = {{{n}}}" for n, name in enumerate(("zero", "one", "two", "three"))
+    )
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[N, 2, 3] x) => (float[N, 1] y)
+        <{numbers}, int64[1] last = {{-1}}, float[6, 1] w = {{1, 2, 3, 4, 5, 6}}> {{ {body} }}"""
+    report = describe_trainable(onnx.parser.parse_model(text), np.zeros((1, 2, 3)), output="h", head="linear")
+    assert {row.name: row.shape for row in report.tensors}["coef"] == (6, 1)
+
+
 def test_html():
     """Notebooks show tables; names are escaped."""
     model = onnx.parser.parse_model(TEXT)
