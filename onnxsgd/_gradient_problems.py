@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxsgd.engine.inference import weights_as_inputs
 from onnxsgd.engine.sessions import make_session
-from onnxsgd.exceptions import GraphError, ParameterError
+from onnxsgd.exceptions import GradientError, GraphError, ParameterError
 from onnxsgd.gradient.derivative import onnx_derivative
 from onnxsgd.graph.forms import write_out
 from onnxsgd.graph.lower import lower_for_training
@@ -27,6 +27,8 @@ __all__ = ["Problem", "problem_of_loss", "problem_of_model"]
 
 _N_OUTPUTS = 3
 _RAW = "raw_prediction"
+#: Raw predictions at which a loss has to be finite.
+_FAR_AWAY = (-1e3, 1e3)
 _Arrays = dict[str, np.ndarray]
 
 
@@ -42,11 +44,14 @@ class Problem:
         The arrays, in float64 where they are real.
     gradients : dict
         The claimed derivatives, by name, in the type in which they were computed.
+    check_far_away : callable
+        Raises if the function or its gradient is not finite far away from the point.
     """
 
     function: Callable[[Mapping[str, np.ndarray]], float]
     point: _Arrays
     gradients: _Arrays
+    check_far_away: Callable[[], None] = lambda: None
 
 
 def problem_of_loss(
@@ -60,16 +65,41 @@ def problem_of_loss(
     point |= {**given, "sample_weight": rng.uniform(0.5, 1.5, size=(shape[0], 1))}
     point = {name: value.astype(dtype.numpy()) for name, value in point.items()}
     model = _loss_model(loss, dtype, shape)
-    if len(model.graph.output) == 1:
-        derivative = onnx_derivative(model, weights=[], inputs=[_RAW])
-        gradients = _run(derivative, {**point, "loss_grad": np.ones((1, 1), dtype.numpy())})
-    else:
-        gradients = {f"{_RAW}_grad": _run(model, point)["gradient"]}
-    found = gradients[f"{_RAW}_grad"]
+    differentiate = _gradient_of(model, dtype)
+    found = differentiate(point)
     if found.shape != shape:
         raise GraphError(f"The gradient of {loss!r} has shape {found.shape}: it must be {shape}, as {_RAW}.")
     evaluate = _evaluator(_loss_model(loss, ir.DataType.DOUBLE, shape, gradient=False), "loss")
-    return Problem(lambda at: float(evaluate(at).sum()), _widen(point), {_RAW: found})
+    functions = {"value": lambda at: _run(model, at)["loss"], "gradient": differentiate}
+    return Problem(
+        lambda at: float(evaluate(at).sum()),
+        _widen(point),
+        {_RAW: found},
+        lambda: _check_far_away(loss, point, functions),
+    )
+
+
+def _gradient_of(model: onnx.ModelProto, dtype: ir.DataType) -> Callable[[_Arrays], np.ndarray]:
+    """Return a function that computes the gradient of a loss, by its own formula if it has one."""
+    if len(model.graph.output) > 1:
+        return lambda point: _run(model, point)["gradient"]
+    derivative = onnx_derivative(model, weights=[], inputs=[_RAW])
+    one = np.ones((1, 1), dtype.numpy())
+    return lambda point: _run(derivative, {**point, "loss_grad": one})[f"{_RAW}_grad"]
+
+
+def _check_far_away(
+    loss: Loss, point: _Arrays, functions: Mapping[str, Callable[[_Arrays], np.ndarray]]
+) -> None:
+    """Refuse a formula that overflows where scores are large, as in the first updates of many fits."""
+    for score in _FAR_AWAY:
+        at = {**point, _RAW: np.full_like(point[_RAW], score)}
+        for name, function in functions.items():
+            if not np.isfinite(function(at)).all():
+                raise GradientError(
+                    f"The {name} of {loss!r} is not finite at {_RAW} = {score:g}: write it in a form that "
+                    "does not overflow, such as Softplus for the logarithm of 1 + exp."
+                )
 
 
 def problem_of_model(

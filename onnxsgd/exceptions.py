@@ -7,6 +7,7 @@ builtin that a user would expect, so that code which knows nothing of this packa
 __all__ = [
     "ConvergenceError",
     "EngineError",
+    "GradientError",
     "GraphError",
     "MissingRuntimeError",
     "NotTrainableError",
@@ -43,6 +44,10 @@ class UnsupportedError(OnnxSGDError, NotImplementedError):
 
 class EngineError(OnnxSGDError, RuntimeError):
     """The gradient engine or the runtime failed, or was called out of order."""
+
+
+class GradientError(OnnxSGDError, AssertionError):
+    """A gradient that was checked does not agree with differences, or is not finite."""
 
 
 class MissingRuntimeError(OnnxSGDError, ImportError):

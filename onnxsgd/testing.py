@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.exceptions import GradientError, ParameterError, ParameterTypeError
 from onnxsgd.graph.load import check_proto
 from onnxsgd.graph.model import to_ir
 from onnxsgd.graph.versions import bring_into_range
@@ -103,8 +103,9 @@ def check_gradients(
 
     Raises
     ------
-    AssertionError
-        If an element differs by more than the tolerance; the message names the worst.
+    GradientError
+        An AssertionError: an element differs by more than the tolerance, and the message names the worst; or
+        a loss or its gradient is not finite at raw predictions of -1000 or 1000, as diverging weights give.
     GraphError
         If the formulas of the loss make no valid ONNX graph, or give a result of a wrong shape.
     ParameterError, ParameterTypeError
@@ -137,9 +138,11 @@ def check_gradients(
         raise ParameterError("There is nothing to check: no weight and no input to differentiate by.")
     precise = all(gradient.dtype == np.float64 for gradient in problem.gradients.values())
     default_rtol, default_atol = (1e-6, 1e-7) if precise else (1e-3, 1e-4)
-    return _report(
+    report = _report(
         differences, default_rtol if rtol is None else rtol, default_atol if atol is None else atol
     )
+    problem.check_far_away()
+    return report
 
 
 def _check_positive(**numbers: float) -> None:
@@ -192,7 +195,7 @@ def _report(compared: Sequence[tuple[str, float, float]], rtol: float, atol: flo
     worst = int(np.argmax(np.where(np.isfinite(errors), errors - tolerances, np.inf)))
     name, gradient, difference = compared[worst]
     if failed.any():
-        raise AssertionError(
+        raise GradientError(
             f"The gradient by {name} is {gradient:.6g}, the central difference {difference:.6g}: they differ "
             f"by {errors[worst]:.3g}, more than atol + rtol |difference| = {tolerances[worst]:.3g} "
             f"({failed.sum()} of {len(compared)} elements do)."

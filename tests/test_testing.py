@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from onnxsgd import losses
-from onnxsgd.exceptions import GraphError, ParameterError, ParameterTypeError
+from onnxsgd.exceptions import GradientError, GraphError, ParameterError, ParameterTypeError
 from onnxsgd.testing import check_gradients
 
 
@@ -18,7 +18,7 @@ class LogCosh(losses.Loss):
 
     def value(self, op, y_true, raw_prediction):
         r = op.Sub(raw_prediction, y_true)
-        return op.Log(op.Mul(op.Add(op.Exp(r), op.Exp(op.Neg(r))), 0.5))
+        return op.Sub(op.Add(r, op.Softplus(op.Mul(r, -2.0))), 0.6931471805599453)
 
 
 @dataclass(frozen=True)
@@ -167,3 +167,22 @@ def test_feeds_are_used():
 def test_refusals_name_what_is_refused(target, arguments, error, message):
     with pytest.raises(error, match=message):
         check_gradients(target, **arguments)
+
+
+@dataclass(frozen=True)
+class Overflowing(losses.Loss):
+    """The logistic loss as textbooks write it."""
+
+    targets = "binary"
+
+    def value(self, op, y_true, raw_prediction):
+        return op.Log(op.Add(op.Exp(op.Neg(op.Mul(y_true, raw_prediction))), 1.0))
+
+    def gradient(self, op, y_true, raw_prediction):
+        return op.Neg(op.Mul(y_true, op.Sigmoid(op.Neg(op.Mul(y_true, raw_prediction)))))
+
+
+def test_a_loss_that_overflows_is_refused():
+    with pytest.raises(GradientError, match="value of .* is not finite at raw_prediction = -?1000") as caught:
+        check_gradients(Overflowing())
+    assert isinstance(caught.value, AssertionError)

@@ -191,10 +191,11 @@ class OrtGradientForwardBackwardFunction:
             check_devices(vector, devices)
         return vector
 
+    @classmethod
     def save_onnx_graph(
-        self, folder: str | os.PathLike[str] | type, prefix: str | None = None, suffix: str | None = None
+        cls, folder: str | os.PathLike[str] | type, prefix: str | None = None, suffix: str | None = None
     ) -> dict[str, Any]:
-        """Save the graphs behind this object.
+        """Save the graphs behind this class; called on it, or on an instance.
 
         ``_optimized_pre_grad_model`` is the forward pass, ``_trained_onnx`` both passes with a ``YieldOp`` in
         between, which only the agent of onnxruntime-training runs. With the portable engine there are
@@ -216,7 +217,7 @@ class OrtGradientForwardBackwardFunction:
             if text is not None and not isinstance(text, str):
                 raise ParameterTypeError(f"{name} must be a str or None, not {type(text).__name__}.")
         names = ("_trained_onnx", "_forward_onnx", "_backward_onnx", "_optimized_pre_grad_model")
-        graphs = {name: graph for name in names if (graph := getattr(self, name)) is not None}
+        graphs = {name: graph for name in names if (graph := getattr(cls, name)) is not None}
         if folder is bytes:
             return {attribute: graph.SerializeToString() for attribute, graph in graphs.items()}
         if not isinstance(folder, (str, os.PathLike)):

@@ -37,6 +37,21 @@ class TensorSpec:
     element_type: int
     dims: tuple[int | None, ...] | None
 
+    def fit(self, tensor: Any) -> Any:
+        """Return an array or a tensor in the shape that is expected, if it has axes of size 1 more or fewer.
+
+        Raises
+        ------
+        ParameterError
+            If its type is another one, or its shape differs in other ways.
+        """
+        shape = tensor.shape if isinstance(tensor, np.ndarray) else tensor.shape()
+        if self.dims is not None and not _fits(shape, self.dims) and _fits_but_for_ones(shape, self.dims):
+            array = tensor if isinstance(tensor, np.ndarray) else tensor.numpy()
+            tensor = array.reshape([size for size in self.dims if size is not None])
+        self.check(tensor)
+        return tensor
+
     def check(self, tensor: Any, dims: Sequence[int] | None = None) -> None:
         """Refuse an array or a tensor of another type, or of another shape than `dims` (None: its own)."""
         if isinstance(tensor, np.ndarray):
@@ -136,10 +151,11 @@ def fill_vector(tensors: Any, devices: Sequence[Any], specs: Sequence[TensorSpec
     native = runtime_bindings()
     _check_count(len(tensors), devices, specs)
     is_vector = isinstance(tensors, native.OrtValueVector)
-    held = tensors if is_vector else [readable_tensor(tensor) for tensor in tensors]
-    for index, spec in enumerate(specs or ()):
-        spec.check(held[index])
-    if is_vector:
+    held = list(tensors) if is_vector else [readable_tensor(tensor) for tensor in tensors]
+    given = held
+    if specs is not None:
+        held = [spec.fit(tensor) for spec, tensor in zip(specs, held, strict=True)]
+    if is_vector and all(tensor is before for tensor, before in zip(held, given, strict=True)):
         return tensors
     vector = new_vector()
     vector.reserve(len(held))
@@ -188,6 +204,13 @@ def _fits(shape: Sequence[int], dims: Sequence[int | None]) -> bool:
         if dim is not None and size != dim:
             return False
     return True
+
+
+def _fits_but_for_ones(shape: Sequence[int], dims: Sequence[int | None]) -> bool:
+    """Tell whether axes of size 1 alone are missing, or too many; with as many axes, it is another shape."""
+    if None in dims or len(shape) == len(dims):
+        return False
+    return [n for n in shape if n != 1] == [n for n in dims if n != 1]
 
 
 def _text(dims: Sequence[int | None]) -> str:

@@ -116,6 +116,9 @@ def add_loss_output(
     source.graph.outputs[:] = [find_output(source.graph, output_index)]
     model = _lower(source)
     graph = model.graph
+    if isinstance(loss, ProbabilityLogLoss) and graph.outputs[0].shape is None:
+        # the only shape that this score takes
+        graph.outputs[0].shape = ir.Shape([f"{graph.outputs[0].name}_rows", 2])
     check_scored(graph.outputs[0])
     penalties = read_penalties(graph, penalty)
     wanted = {"loss_name": loss_name, "label_name": label_name}

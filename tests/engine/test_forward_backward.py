@@ -646,3 +646,31 @@ def test_two_thousand_steps_do_not_leak(build, network, one_thread):
     steps(1_800)
     # one array kept for each step would be 200 MB
     assert resident_bytes() - before < 20e6
+
+
+def test_a_weight_may_lack_axes_of_size_one():
+    """There is one way only to read three numbers as a table of one row; other shapes are refused."""
+    onx = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]>'
+        "g (float[N, 3] X) => (float[N, 3] Y) <float[1, 3] W = {1, 2, 3}> { Y = Mul(X, W) }"
+    )
+    function = OrtGradientForwardBackward(onx, engine="portable").new_instance()
+    X, W = np.ones((2, 3), np.float32), np.array([4, 5, 6], np.float32)
+    np.testing.assert_array_equal(function.forward([X, W], training=True)[0].numpy(), [[4, 5, 6]] * 2)
+    gradient = function.backward([np.ones((2, 3), np.float32)])[1].numpy()
+    np.testing.assert_array_equal(gradient, [[2, 2, 2]])
+    for shape in ((3, 1), (1, 2), (3, 2)):
+        with pytest.raises(ParameterError, match="'W' has shape"):
+            function.forward([X, np.resize(W, shape)])
+
+
+def test_graphs_are_saved_from_the_class(tmp_path):
+    """As the documents call it."""
+    onx = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]>'
+        "g (float[N, 3] X) => (float[N, 3] Y) <float[1, 3] W = {1, 2, 3}> { Y = Mul(X, W) }"
+    )
+    found = OrtGradientForwardBackward(onx, engine="portable")
+    saved = found.cls_type_.save_onnx_graph(tmp_path, prefix="a_")
+    assert saved == found.new_instance().save_onnx_graph(str(tmp_path), prefix="a_")
+    assert onnx.load(saved["_forward_onnx"]) == found.cls_type_._forward_onnx

@@ -528,3 +528,16 @@ def test_missing_output_shapes_are_inferred(linear, run):
     feeds = {"X": np.ones((2, 4), np.float32), "label": np.zeros((2, 3), np.float32)}
     expected = run(add_loss_output(linear()), feeds)["loss"]
     np.testing.assert_array_equal(run(add_loss_output(model), feeds)["loss"], expected)
+
+
+def test_log_scores_an_output_of_unknown_rank(run):
+    """It takes two columns of probabilities, whatever the graph says of its output."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18, "own": 1]>'
+        "g (float[N, 2] X, int64[R] shape) => (float[N, 2] Y) { Y = Reshape(X, shape) }"
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    probabilities = np.array([[0.25, 0.75], [0.5, 0.5]], np.float32)
+    feeds = {"X": probabilities, "shape": np.array([2, 2]), "label": np.array([[1], [0]])}
+    found = run(add_loss_output(model, "log"), feeds)["loss"]
+    np.testing.assert_allclose(found, -(np.log(0.75) + np.log(0.5)) / 2, rtol=1e-6)

@@ -22,7 +22,7 @@ def reduced_axes(n: Call) -> list[int] | None:
         given = n.constant(1)
         if given is None:
             return None
-        axes = np.atleast_1d(given).tolist()
+        axes = np.ravel(given).tolist()
     if axes is None or len(axes) == 0:
         return [] if n.attribute("noop_with_empty_axes", 0) else list(range(n.rank))
     return sorted(axis % n.rank if axis < 0 else axis for axis in axes)
