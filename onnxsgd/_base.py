@@ -6,6 +6,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -27,6 +28,7 @@ from onnxsgd._samples import Samples
 from onnxsgd._sources import read_source
 from onnxsgd._tags import follow_estimator, follow_graph
 from onnxsgd._targets import check_sample_weight
+from onnxsgd._text import check_texts, has_text, split_text
 from onnxsgd._trained import TrainedModel
 from onnxsgd.engine.sessions import check_device
 from onnxsgd.engine.update import WEIGHT
@@ -154,7 +156,8 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
 
         Notes
         -----
-        Batches have `batch_size` rows. Weights go back into the graph of :meth:`to_onnx`, or into this
+        Batches have `batch_size` rows; behind vectorizers of text, rows of their features. Weights go back
+        into the graph of :meth:`to_onnx`, or into this
         estimator with :meth:`set_weights`, under their names.
         """
         check_is_fitted(self)
@@ -178,7 +181,10 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
     def _with_tags_inside(self, tags: Any) -> Any:
         """Return scikit-learn's tags, following the model inside as far as that is known."""
         if hasattr(self.model, "__sklearn_tags__"):
-            return follow_estimator(tags, self.model)
+            followed = follow_estimator(tags, self.model)
+            # pipelines do not say of themselves that they take text
+            followed.input_tags.string |= has_text(self.model)
+            return followed
         return follow_graph(tags, self._learner) if hasattr(self, "_learner") else tags
 
     # What the two estimators do differently.
@@ -242,6 +248,8 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         source = None if going_on else read_source(self.model)
         if going_on:
             checked = self._check_again(X)
+        elif has_text(source):
+            X = checked = check_texts(self, X, model=source, reset=True)
         else:
             # whether a model takes NaN for missing values is known once it is converted
             checked = check_X(self, X, reset=True, allow_nan=self.model is not None)
@@ -251,7 +259,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         weight = check_sample_weight(sample_weight, target)
         if not going_on:
             given_weight = None if sample_weight is None else weight
-            self._make_learner(source, X, checked, y, target, n_outputs, given_weight)
+            checked = self._make_learner(source, X, checked, y, target, n_outputs, given_weight)
         features = self._learner.read(X, checked)
         if len(target) != n_rows(features):
             raise ParameterError(f"X has {n_rows(features)} samples and y has {len(target)}.")
@@ -266,9 +274,14 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         target: np.ndarray,
         n_outputs: int,
         sample_weight: np.ndarray | None,
-    ) -> None:
+    ) -> Any:
+        """Make the learner; return the data as its graph reads them, which texts are not."""
         if hasattr(source, "fit"):
             source = fitted(source, X, y, sample_weight, self)
+        text = None
+        if has_text(source):
+            text, source = split_text(source, X)
+            checked = text.features(X)
 
         def prepare(dtype: str | None) -> Prepared:
             options = ModelOptions(self._task, self.output, self.head, self.trainable, self.engine, dtype)
@@ -280,7 +293,9 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
 
         prepared = choose_precision(self.dtype, source, checked, prepare)
         self._score_graph, self._n_outputs = prepared.graph, prepared.n_outputs
-        self._learner = self._accept_learner(prepared.learner, target, self._n_outputs)
+        learner = self._accept_learner(prepared.learner, target, self._n_outputs)
+        self._learner = learner if text is None else replace(learner, text=text)
+        return checked
 
     def _engine_in_use(self) -> str:
         from onnxsgd.gradient.engines import resolve_engine

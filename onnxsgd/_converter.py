@@ -56,6 +56,7 @@ def _regressor_types(operator: Any) -> None:
     from skl2onnx.common.data_types import guess_tensor_type
 
     model, source = operator.raw_operator, operator.inputs[0]
+    _refuse_text(model)
     rows = source.get_first_dimension()
     operator.outputs[0].type = type(guess_tensor_type(source.type))([rows, model._n_outputs])
 
@@ -65,6 +66,7 @@ def _classifier_types(operator: Any) -> None:
     from skl2onnx.common.utils_classifier import get_label_classes
 
     model, source = operator.raw_operator, operator.inputs[0]
+    _refuse_text(model)
     rows, n_classes = source.get_first_dimension(), len(model.classes_)
     classes = get_label_classes(operator.scope_inst, model)
     label = StringTensorType if isinstance(classes[0], str) else Int64TensorType
@@ -121,6 +123,14 @@ def _finish(name: str, variable: Any, scope: Any, container: Any) -> None:
 
 def _cast(source: str, result: str, to: int, scope: Any, container: Any) -> None:
     container.add_node("Cast", [source], result, to=to, name=scope.get_unique_operator_name("Cast"))
+
+
+def _refuse_text(model: Any) -> None:
+    if model._learner.text is not None:
+        raise UnsupportedError(
+            f"{type(model).__name__} begins with vectorizers of text, which a converter of a step cannot "
+            "write: take to_onnx() of the estimator."
+        )
 
 
 def _embed(model: Any, scope: Any, operator: Any, container: Any) -> list[str]:

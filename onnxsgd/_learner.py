@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 
 from onnxsgd._inputs import Features, fills_gaps, read_features
 from onnxsgd._sources import REMEMBERED_BYTES, GraphSource, remember
+from onnxsgd._text import TextPart
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.linear import add_linear_layer, linear_graph, linear_parameters
@@ -115,6 +116,8 @@ class Learner:
         Coefficients and intercepts, where the score is a linear function of the only input.
     exported_for : int or None
         The number of samples that the user's graph was exported for, where that was one.
+    text : TextPart or None
+        What makes features of texts before the graph, where the model was a pipeline that does so.
     made : dict
         What :meth:`once` made.
     """
@@ -127,6 +130,7 @@ class Learner:
     intercepts: frozenset[str]
     linear: tuple[str, str | None] | None
     exported_for: int | None = None
+    text: TextPart | None = None
     made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:

@@ -13,6 +13,7 @@ import onnx
 
 from onnxsgd._fit import FitState
 from onnxsgd._learner import Learner
+from onnxsgd._text import TextPart
 from onnxsgd._version import __version__
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.model import to_ir, to_proto
@@ -38,9 +39,12 @@ def pack(learner: Learner, state: FitState) -> dict[str, Any]:
         random_state     as ``numpy.random.RandomState.get_state`` gives it, as a list
         eta, t, l1_total, loss_curve, validation_scores
                          the other attributes of the state
+        text             only where vectorizers of text come first: [transformer of scikit-learn, sample]
     """
     is_whole = learner.model is learner.score_model
+    text = {} if learner.text is None else {"text": [learner.text.transformer, learner.text.sample]}
     return {
+        **text,
         "format": FORMAT,
         "version": __version__,
         "model": to_proto(learner.model).SerializeToString(),
@@ -84,6 +88,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState]:
         intercepts=frozenset(saved["intercepts"]),
         linear=None if saved["linear"] is None else tuple(saved["linear"]),
         exported_for=saved["exported_for"],
+        text=TextPart(*saved["text"]) if "text" in saved else None,
     )
     generator = np.random.RandomState()
     generator.set_state(tuple(saved["random_state"]))

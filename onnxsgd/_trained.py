@@ -18,6 +18,7 @@ from onnxsgd._inputs import check_X
 from onnxsgd._learner import Learner
 from onnxsgd._persistence import pack, unpack
 from onnxsgd._summary import show_in_full, summarize
+from onnxsgd._text import check_texts
 from onnxsgd.engine.inference import InferenceGraph
 from onnxsgd.engine.update import AVERAGE, WEIGHT
 from onnxsgd.exceptions import ParameterError
@@ -119,8 +120,14 @@ class TrainedModel(BaseEstimator):
             raise AttributeError(f"This {type(self).__name__} instance is not fitted yet.")
         return self.to_onnx()
 
-    def to_onnx(self) -> onnx.ModelProto:
+    def to_onnx(self, *, text: bool = True) -> onnx.ModelProto:
         """Return the trained graph, which runs in any ONNX runtime.
+
+        Parameters
+        ----------
+        text : bool, default=True
+            Whether the graph begins with the vectorizers of text that `model` begins with, if it does. False:
+            it takes the features that these make, as a matrix of real numbers.
 
         Returns
         -------
@@ -128,9 +135,21 @@ class TrainedModel(BaseEstimator):
             The graph. It has the inputs and outputs of `model`, if that was an ONNX graph or was converted;
             a classifier of our own has the outputs ``label`` and ``probabilities`` (``scores`` if the loss
             gives no probabilities), a regressor ``variable``.
+
+        Raises
+        ------
+        UnsupportedError
+            If vectorizers of text cannot be converted, or make other features of the first 100 training
+            samples when converted than in scikit-learn.
         """
         check_is_fitted(self)
-        return to_proto(self._finished_graph())
+        proto = to_proto(self._finished_graph())
+        part = self._learner.text
+        if part is None or not text:
+            return proto
+        from onnxsgd._text_export import with_text_part
+
+        return with_text_part(proto, part.transformer, part.sample)
 
     @abstractmethod
     def _finished_graph(self) -> Any:
@@ -198,7 +217,10 @@ class TrainedModel(BaseEstimator):
         return raw if getattr(checked, "dtype", None) == np.float32 else raw.astype(np.float64)
 
     def _check_again(self, X: Any) -> Any:
-        """Return `X` checked against what training has seen."""
+        """Return `X` checked against what training has seen; the features of texts."""
+        if self._learner.text is not None:
+            part = self._learner.text
+            return part.features(check_texts(self, X, model=part.transformer, reset=False))
         return check_X(
             self, X, reset=False, by_name=len(self._learner.inputs) > 1, allow_nan=self._learner.fills_gaps
         )

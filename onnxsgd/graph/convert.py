@@ -22,7 +22,7 @@ from onnxsgd.graph.polynomial import convert_polynomial, infer_polynomial_shape
 from onnxsgd.graph.prepare import final_estimator, prepare, split_target_transformer
 from onnxsgd.graph.tidy import freeze_transformers, repair
 
-__all__ = ["convert_estimator", "estimator_to_onnx"]
+__all__ = ["convert_estimator", "estimator_to_onnx", "input_columns"]
 
 #: What the converters are asked for: versions they are tested with, and that every runtime here reads.
 _TARGET_OPSET = {"": 18, "ai.onnx.ml": 3}
@@ -90,7 +90,7 @@ def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
     with warnings.catch_warnings():
         # about things the user did not do: copying what is deprecated, and inside the converters
         warnings.simplefilter("ignore")
-        columns = _input_columns(X)
+        columns = input_columns(X)
         prepared = prepare(estimator, by_position=columns is None)
         prepared, target_transformer = split_target_transformer(prepared)
         final = final_estimator(prepared)
@@ -167,7 +167,7 @@ def _name_outputs(graph: ir.Graph) -> None:
             value.name = wanted
 
 
-def _input_columns(X: Any) -> list[tuple[str, Any]] | None:
+def input_columns(X: Any) -> list[tuple[str, Any]] | None:
     """Return a name and a type for each column that is an input of its own; None if all are one matrix.
 
     These are the columns of a frame that is not all numbers, and the arrays of a dictionary.
