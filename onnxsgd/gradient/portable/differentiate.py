@@ -15,6 +15,7 @@ from onnxsgd.graph.model import graph_names, unique_name
 from .broadcasting import expand_to, zeros_like
 from .emitter import Emitter
 from .inference import infer_shapes
+from .quantization import is_quantized
 from .rules import KNOWN, STANDARD, reason_against
 from .sweep import dependents, sweep
 from .tensor import Tensor
@@ -153,7 +154,7 @@ def _real_value(graph: ir.Graph, values: Mapping[str, ir.Value], name: str, para
         legal = [*(v.name for v in graph.inputs), *graph.initializers]
         legal = legal if parameter == "wrt" else [v.name for v in graph.outputs]
         raise ParameterError(f"{parameter} names {name!r}, which the graph does not have among {legal}")
-    if value.dtype is not None and not value.dtype.is_floating_point():
+    if is_quantized(value):
         raise ParameterError(
             f"{parameter} names {name!r}, whose type {value.dtype} is not a type of real numbers"
         )

@@ -21,6 +21,7 @@ import math
 
 from .broadcasting import sum_to
 from .call import Call, Rule, Rules
+from .quantization import is_quantized
 from .tensor import Tensor, op
 
 __all__ = ["ELEMENTWISE"]
@@ -136,7 +137,7 @@ _UNARY: Rules = {
     "Asinh": (lambda n: n.g / op.Sqrt(n.x * n.x + 1),),
     "Atan": (lambda n: n.g / (n.x * n.x + 1),),
     "Atanh": (lambda n: n.g / (1 - n.x * n.x),),
-    "Cast": (lambda n: n.g.cast(n.x.dtype),),
+    "Cast": (lambda n: n.g if is_quantized(n.x.value) else n.g.cast(n.x.dtype),),
     "Celu": (_celu,),
     "Cos": (lambda n: -n.g * op.Sin(n.x),),
     "Cosh": (lambda n: n.g * op.Sinh(n.x),),

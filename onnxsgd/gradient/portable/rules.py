@@ -17,6 +17,7 @@ from .neural import NEURAL
 from .normalization import NORMALIZATION
 from .pooling import POOLING
 from .products import PRODUCTS
+from .quantization import QUANTIZATION
 from .recurrent import RECURRENT
 from .reductions import REDUCTIONS
 from .resize import RESIZE
@@ -48,6 +49,7 @@ RULES: Rules = {
     **NEURAL,
     **RESIZE,
     **GRID_SAMPLE,
+    **QUANTIZATION,
     **RECURRENT,
 }
 
@@ -83,7 +85,6 @@ NO_GRADIENT = frozenset(
         "NonZero",
         "Not",
         "Or",
-        "QuantizeLinear",
         "RandomNormal",
         "RandomNormalLike",
         "RandomUniform",

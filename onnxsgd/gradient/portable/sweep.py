@@ -12,6 +12,7 @@ from .call import Call, Rule, place
 from .control import CONTROL
 from .emitter import Emitter
 from .partition import find_partitions
+from .quantization import READ_QUANTIZED, is_quantized
 from .rules import NO_GRADIENT, RULES, STANDARD, SYMMETRIC, TYPE_ONLY, reason_against
 from .tensor import Tensor
 
@@ -61,13 +62,16 @@ def sweep(
 
 
 def dependents(nodes: Iterable[ir.Node], sources: Iterable[ir.Value]) -> set[ir.Value]:
-    """Return the real values that depend on `sources` in a differentiable way."""
+    """Return the values that depend on `sources` in a differentiable way."""
     found = set(sources)
     for node in nodes:
         if node.op_type in NO_GRADIENT and node.domain in STANDARD:
             continue
-        if any(value in found for value in _operands(node)):
-            found.update(v for v in node.outputs if v.dtype is None or v.dtype.is_floating_point())
+        read = [value for value in _operands(node) if value in found]
+        if read:
+            # Quantized numbers stand for real ones: their path is followed until it ends, or is refused.
+            follows = node.op_type == "QuantizeLinear" or any(is_quantized(value) for value in read)
+            found.update(v for v in node.outputs if follows or v.dtype is None or v.dtype.is_floating_point())
     return found
 
 
@@ -91,6 +95,12 @@ def _apply(
     if node.op_type in CONTROL:
         read = dict.fromkeys(value for value in _operands(node) if value is not None and value in active)
         return CONTROL[node.op_type](Call(emitter, node, reached), list(read), sweep)
+    quantized = [value for value in node.inputs if value in active and is_quantized(value)]
+    if quantized and node.op_type not in READ_QUANTIZED:
+        raise NotTrainableError(
+            f"{place(node)} reads the quantized tensor {quantized[0].name!r}, whose gradient only "
+            f"{', '.join(sorted(READ_QUANTIZED))} pass on"
+        )
     operands = node.inputs[: TYPE_ONLY.get(node.op_type)]
     wanted = [(index, value) for index, value in enumerate(operands) if value is not None and value in active]
     if wanted and node.op_type in SYMMETRIC and len(set(operands)) == 1:
