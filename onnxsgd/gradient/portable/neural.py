@@ -38,6 +38,11 @@ def _dropout(n: Call) -> Tensor:
     return kept * scale
 
 
+def _rank(n: Call) -> int:
+    """Return the rank of the scores, which have one axis more than their labels."""
+    return n.rank if n.b.rank is None else n.b.rank + 1
+
+
 def _labels(n: Call) -> Tensor:
     """Return the labels with an axis of size 1 for the classes."""
     labels: Tensor = op.Unsqueeze(n.b.cast(ir.DataType.INT64), [1])
@@ -46,7 +51,7 @@ def _labels(n: Call) -> Tensor:
 
 def _class_hits(n: Call) -> Tensor:
     """Return where a class, along axis 1 of the scores, is that of the label."""
-    hits: Tensor = op.Equal(_labels(n), positions(n.x, dim_of(n.x, 1), n.rank - 2))
+    hits: Tensor = op.Equal(_labels(n), positions(n.x, dim_of(n.x, 1), _rank(n) - 2))
     return hits
 
 
@@ -59,7 +64,7 @@ def _sample_weights(n: Call, mask: Tensor) -> Tensor:
     """Return what each sample counts, with an axis of size 1 for the classes; 0 for ignored labels."""
     weights = n.optional(2)
     if weights is not None:
-        mask = mask * (op.Unsqueeze(weights, list(range(1, n.rank - 1))) if n.rank > 2 else weights)
+        mask = mask * (op.Unsqueeze(weights, list(range(1, _rank(n) - 1))) if _rank(n) > 2 else weights)
     total: Tensor = op.ReduceSum(mask, [1], keepdims=1)
     return _without_ignored(n, total)
 
@@ -88,7 +93,7 @@ def _class_weights(n: Call, log_probabilities: Tensor) -> Tensor:
     if n.attribute("reduction", "mean") == "mean":
         loss = (loss - n.y) / op.ReduceSum(_sample_weights(n, hits.cast(n.x.dtype)), keepdims=0)
     g = op.Unsqueeze(n.dy, [1]) if n.attribute("reduction", "mean") == "none" else n.dy
-    summed: Tensor = op.ReduceSum(hits * _without_ignored(n, loss * g), [0, *range(2, n.rank)], keepdims=0)
+    summed: Tensor = op.ReduceSum(hits * _without_ignored(n, loss * g), [0, *range(2, _rank(n))], keepdims=0)
     return summed
 
 

@@ -1,8 +1,8 @@
 """The gradient of Resize.
 
 Resizing is linear in the image, one axis after the other: y = M x with a small matrix M for each axis, which
-is known when the sizes are. The gradient multiplies by the transpose of each. Where pixels are repeated, it
-is a sum over the copies, of images of any size.
+is known when the sizes are, and computed in the graph otherwise. The gradient multiplies by the transpose of
+each. Where pixels are repeated, it is a sum over the copies, of images of any size.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from .broadcasting import zeros_like
 from .call import Call, Rules
+from .resize_identity import resized_identity
 from .tensor import Tensor, op
 
 __all__ = ["RESIZE"]
@@ -25,8 +26,9 @@ def _resized(n: Call) -> Tensor:
     factors = _repeats(n)
     if factors is not None:
         return _summed(n, factors)
-    axes = _axes(n)
-    g = n.dy
+    axes, g = _axes(n), n.dy
+    if axes is None:
+        return _resized_at_run_time(n)
     if any(axis.out == 0 for axis in axes):
         return zeros_like(n.x)
     if not _crops(n) and all(axis.size == axis.out for axis in axes):
@@ -34,7 +36,21 @@ def _resized(n: Call) -> Tensor:
         return g
     for place, axis in enumerate(axes):
         if axis.changes and not (n.attribute("antialias", 0) and axis.size == axis.out):
-            g = _along(g, _matrix(n, axis), place, n.rank)
+            g = _along(g, _constant(g, _matrix(n, axis)), place, n.rank)
+    return g
+
+
+def _resized_at_run_time(n: Call) -> Tensor:
+    """Multiply by matrices that the graph computes."""
+    places, scales, g = _places(n), _given(n, 2), n.dy
+    if n.attribute("keep_aspect_ratio_policy", "stretch") != "stretch" and n.optional(3) is not None:
+        raise n.refuse("that keeps the aspect ratio needs constant sizes, and those of its input known")
+    if n.rank < 2:
+        raise n.refuse("of one axis needs constant scales, and the sizes of its input known")
+    for axis in places:
+        same = n.x.dims is not None and n.y.dims is not None and n.x.dims[axis] == n.y.dims[axis]
+        if not (same or scales.get(axis) == 1.0):
+            g = _along(g, resized_identity(n, axis, places), axis, n.rank)
     return g
 
 
@@ -56,16 +72,19 @@ def _summed(n: Call, factors: list[int]) -> Tensor:
     return mean.known_as(n.x.dims) * math.prod(factors)
 
 
-def _along(g: Tensor, matrix: np.ndarray, axis: int, rank: int) -> Tensor:
+def _constant(like: Tensor, matrix: np.ndarray) -> Tensor:
+    assert like.dtype is not None
+    return like.emitter.constant(matrix.astype(like.dtype.numpy()))
+
+
+def _along(g: Tensor, matrix: Tensor, axis: int, rank: int) -> Tensor:
     """Return `g` multiplied along `axis` by the transpose of `matrix`."""
-    assert g.dtype is not None
-    m = g.emitter.constant(matrix.astype(g.dtype.numpy()))
     if axis == rank - 1:
-        product: Tensor = op.MatMul(g, m)
+        product: Tensor = op.MatMul(g, matrix)
         return product
     order = [*range(axis), *range(axis + 1, rank), axis]
     back = np.argsort(order).tolist()
-    return op.Transpose(op.MatMul(op.Transpose(g, perm=order), m), perm=back)
+    return op.Transpose(op.MatMul(op.Transpose(g, perm=order), matrix), perm=back)
 
 
 @dataclass(frozen=True)
@@ -82,46 +101,47 @@ class _Axis:
         return self.size != self.out or self.scale != 1.0 or self.part != (0.0, 1.0)
 
 
-def _axes(n: Call) -> list[_Axis]:
-    """Return all axes of the image; one of any size, which keeps it, as if it had size 1."""
+def _axes(n: Call) -> list[_Axis] | None:
+    """Return all axes of the image, one of any size, which keeps it, as if it had size 1; None if unknown."""
     before, after = n.x.dims, n.y.dims
     if before is None or after is None:
         raise n.refuse(f"needs an input {n.x.value.name!r} of known rank")
     scales, parts, resized = _scales(n, before), _parts(n), _places(n)
+    if scales is None or parts is None:
+        return None
     found = []
     for axis, (size, out) in enumerate(zip(before, after, strict=True)):
         part = parts.get(axis, (0.0, 1.0))
         if part != (0.0, 1.0) and size == out:
             raise n.refuse(f"cuts out a part of axis {axis}, but keeps its size: runtimes copy it whole")
         if isinstance(size, int) and isinstance(out, int):
-            found.append(_Axis(size, out, scales.get(axis, out / size), part))
+            found.append(_Axis(size, out, scales.get(axis, out / size if size else 1.0), part))
         elif (size == out or axis not in resized or scales.get(axis) == 1.0) and part == (0.0, 1.0):
             found.append(_Axis(1, 1, 1.0))
         else:
-            raise n.refuse(f"needs a known size of axis {axis} of its input {n.x.value.name!r}")
+            return None
     return found
 
 
-def _scales(n: Call, sizes: Sequence[int | str]) -> dict[int, float]:
-    """Return the scales that are given, or that keep the aspect ratio, by axis."""
+def _scales(n: Call, sizes: Sequence[int | str]) -> dict[int, float] | None:
+    """Return the scales that are given, or that keep the aspect ratio, by axis; None if not known."""
     policy = n.attribute("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch" or n.optional(3) is None:
-        return _given(n, 2)
+        return None if n.optional(2) is not None and n.constant(2) is None else _given(n, 2)
     wanted, ratios = _given(n, 3), {}
     for axis, out in wanted.items():
         size = sizes[axis]
-        if not isinstance(size, int):
-            raise n.refuse(f"with keep_aspect_ratio_policy={policy!r} needs a known size of axis {axis}")
-        ratios[axis] = out / size
-    if not ratios:
-        raise n.refuse(f"with keep_aspect_ratio_policy={policy!r} needs constant sizes")
+        if isinstance(size, int):
+            ratios[axis] = out / size
+    if not ratios or len(ratios) < len(wanted):
+        return None
     common = min(ratios.values()) if policy == "not_larger" else max(ratios.values())
     return dict.fromkeys(ratios, common)
 
 
 def _given(n: Call, index: int) -> dict[int, float]:
     """Return the numbers of a constant input, which has one for each axis that is resized."""
-    numbers = n.constant(index) if n.optional(index) is not None else None
+    numbers = n.constant(index)
     return {} if numbers is None or not numbers.size else dict(zip(_places(n), numbers.tolist(), strict=True))
 
 
@@ -133,13 +153,13 @@ def _crops(n: Call) -> bool:
     return bool(n.attribute("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize")
 
 
-def _parts(n: Call) -> dict[int, tuple[float, float]]:
-    """Return the start and the end of the part that is cut out, by axis."""
+def _parts(n: Call) -> dict[int, tuple[float, float]] | None:
+    """Return the start and the end of the part that is cut out, by axis; None if they are not known."""
     if not _crops(n):
         return {}
     region = n.constant(1)
     if region is None:
-        raise n.refuse("with coordinate_transformation_mode='tf_crop_and_resize' needs a constant roi")
+        return None
     starts, ends = np.split(region.astype(float), 2)
     return dict(zip(_places(n), zip(starts.tolist(), ends.tolist(), strict=True), strict=True))
 

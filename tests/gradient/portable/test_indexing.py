@@ -64,12 +64,6 @@ def test_indices_that_repeat_before_scatter_could_add(check, text, operands, dim
     check(text, operands, dims, opset=13, known=known)
 
 
-def test_real_indices_and_depths_of_one_hot_have_gradients_of_zero(gradients):
-    found = gradients("Y = OneHot(I, D, A)", I=np.array([1.0, 0.0]), D=np.array(3.0), A=np.ones(2))
-    for gradient, expected in zip(found, [[0.0, 0.0], 0.0, [4.0, 2.0]], strict=True):
-        np.testing.assert_array_equal(gradient, expected)
-
-
 @pytest.mark.parametrize("depth", [np.array(5), np.array(5, dtype=np.int32)])
 def test_values_of_one_hot_in_the_runtime(check_runtime, depth):
     text = "H = OneHot<axis = 0>(I, D, A) Y = Mul(H, H)"

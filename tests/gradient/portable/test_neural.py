@@ -67,3 +67,8 @@ def test_impossible_classes_do_not_spoil_the_weights(gradients):
         'Y = NegativeLogLikelihoodLoss<reduction = "sum">(A, L, W)', A=scores, L=labels, W=weights
     )
     np.testing.assert_array_equal(found[1], [0.5, 0.0])
+
+
+def test_scores_of_unknown_rank(check):
+    text = "S = Shape(A) B = Reshape(A, S) Y = NegativeLogLikelihoodLoss(B, L, W)"
+    check(text, {"A": (3, 4), "L": LABELS, "W": WEIGHTS}, "hidden")

@@ -58,9 +58,10 @@ def test_repeated_pixels_of_images_of_any_size(check, mode):
     assert "AveragePool" in {node.op_type for node in gradient.graph.node}
 
 
-def test_sizes_that_are_not_known_are_refused(check):
-    with pytest.raises(NotTrainableError, match="Resize .*needs a known size of axis 2"):
-        check('Y = Resize<mode = "linear">(A, , S)', {"A": (1, 2, 4, 5)}, "hidden", constants=SCALES)
+def test_aspect_ratios_of_images_of_any_size_are_refused(check):
+    text = 'Y = Resize<axes = [2, 3], keep_aspect_ratio_policy = "not_larger">(A, , , S)'
+    with pytest.raises(NotTrainableError, match="Resize .*keeps the aspect ratio needs constant sizes"):
+        check(text, {"A": (1, 2, 4, 5), "S": np.array([3, 8])}, "hidden", opset=19)
 
 
 CROP = 'coordinate_transformation_mode = "tf_crop_and_resize"'
@@ -77,13 +78,26 @@ def test_a_part_that_is_cut_out(check, kind):
     ("operands", "message"),
     [
         ({"S": np.array([1, 2, 4, 7])}, "cuts out a part of axis 2, but keeps its size"),
-        ({"S": np.array([1, 2, 6, 7]), "R": (8,)}, "needs a constant roi"),
+        ({"S": np.array([1, 2, 6, 7]), "R": (8,)}, "no gradient with respect to its input 1"),
     ],
 )
 def test_parts_that_are_refused(check, operands, message):
     constants = {} if "R" in operands else REGION
     with pytest.raises(NotTrainableError, match=f"Resize .*{message}"):
         check(f"Y = Resize<{CROP}>(A, R, , S)", {"A": (1, 2, 4, 5), **operands}, constants=constants)
+
+
+@pytest.mark.parametrize("kind", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("mode", MODES)
+def test_images_of_any_size(check, mode, kind):
+    text = f'Y = Resize<mode = "{kind}", coordinate_transformation_mode = "{mode}">(A, , S)'
+    check(text, {"A": (1, 2, 4, 5)}, "hidden", constants=SCALES, opset=19, rtol=RTOL)
+
+
+@pytest.mark.parametrize("kind", ["nearest", "linear", "cubic"])
+def test_sizes_of_images_of_any_size(check, kind):
+    text = f'Y = Resize<mode = "{kind}", axes = [1, 2]>(A, , , S)'
+    check(text, {"A": (2, 3, 4), "S": np.array([2, 7])}, "hidden", opset=18, rtol=RTOL)
 
 
 @pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
@@ -111,15 +125,19 @@ def resize(image, **given):
     """Return a model with one Resize to given scales."""
     scales = onnx.numpy_helper.from_array(np.array([1.0, 1.0, *given.pop("scales")], dtype=np.float32), "S")
     region = onnx.numpy_helper.from_array(REGION["R"] if "tf_" in str(given) else REGION["R"][:0], "R")
-    node = helper.make_node("Resize", ["A", "R", "S"], ["Y"], extrapolation_value=2.0, **given)
+    computed = given.pop("computed", False)
+    names = ["A", *(["P", "Q"] if computed else ["R", "S"])]
+    nodes = [helper.make_node("Identity", [a], [b]) for a, b in (("R", "P"), ("S", "Q"))] if computed else []
+    nodes.append(helper.make_node("Resize", names, ["Y"], extrapolation_value=2.0, **given))
     values = [
         helper.make_tensor_value_info("A", TensorProto.FLOAT, image),
         helper.make_tensor_value_info("Y", TensorProto.FLOAT, [None] * 4),
     ]
-    graph = helper.make_graph([node], "resize", values[:1], values[1:], [scales, region])
+    graph = helper.make_graph(nodes, "resize", values[:1], values[1:], [scales, region])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
 
 
+@pytest.mark.parametrize("computed", [False, True])
 @pytest.mark.parametrize("scales", [(0.75, 1.3), (2.7, 0.4), (0.5, 3.0), (0.6, 0.6), (1.25, 1.3)])
 @pytest.mark.parametrize(
     ("coordinates", "attributes"),
@@ -138,10 +156,13 @@ def resize(image, **given):
         )
     ),
 )
-def test_the_gradient_is_the_transpose_of_what_the_runtime_computes(run, coordinates, attributes, scales):
+def test_the_gradient_is_the_transpose_of_what_the_runtime_computes(
+    run, coordinates, attributes, scales, computed
+):
     """Sizes that are no multiples of the scales: the evaluator of onnx and onnxruntime place pixels apart."""
     image = (1, 2, 4, 5)
-    model = resize(image, coordinate_transformation_mode=coordinates, scales=scales, **attributes)
+    attributes = {**attributes, "coordinate_transformation_mode": coordinates, "computed": computed}
+    model = resize(image, scales=scales, **attributes)
     gradient = ir.to_proto(differentiate(ir.from_proto(model), ["Y"], ["A"]))
     rng = np.random.default_rng(0)
     x = rng.normal(size=image).astype(np.float32)
