@@ -25,19 +25,24 @@ _OWN_IN_STANDARD = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 2*
 
 def lacks_domain(model: onnx.ModelProto) -> bool:
     """Return whether :func:`give_domain` would change anything."""
-    return bool(_own_in_standard(model))
+    return bool(_own_in_standard(model)) or _lacks_import(model)
 
 
 def give_domain(model: onnx.ModelProto) -> None:
     """Give operators that optimizers write as if they were standard the domain of the runtime, in place.
 
     These are SimplifiedLayerNormalization, and LayerNormalization before opset 17: the checker knows of none.
+    And import that domain where a node is of it: optimizers forget to, and the runtime does not mind.
     """
-    own = _own_in_standard(model)
-    for node in own:
+    for node in _own_in_standard(model):
         node.domain = _DOMAIN
-    if own and _DOMAIN not in (entry.domain for entry in model.opset_import):
+    if _lacks_import(model):
         model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+
+
+def _lacks_import(model: onnx.ModelProto) -> bool:
+    imported = any(entry.domain == _DOMAIN for entry in model.opset_import)
+    return not imported and any(node.domain == _DOMAIN for node in model.graph.node)
 
 
 def _own_in_standard(model: onnx.ModelProto) -> list[onnx.NodeProto]:

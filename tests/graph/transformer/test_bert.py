@@ -84,3 +84,30 @@ def test_every_function_takes_it(bert, run):
     np.testing.assert_allclose(
         np.asarray(scores.numpy()), run(model, {"ids": ids})["scores"], rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_block_that_torch_exports_and_the_optimizer_fuses(tmp_path, run):
+    """The tools themselves, where they are installed: training starts at the scores of what they made."""
+    torch = pytest.importorskip("torch")
+    optimizer = pytest.importorskip("onnxruntime.transformers.optimizer", exc_type=ImportError)
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
+    network = torch.nn.Sequential(
+        torch.nn.Embedding(11, 8), layer, torch.nn.Flatten(), torch.nn.Linear(40, 3)
+    )
+    ids = np.random.default_rng(0).integers(0, 11, size=(24, 5))
+    path = tmp_path / "block.onnx"
+    # without gradients the exporter would take a fused path that no opset has
+    network = network.eval().requires_grad_(True)
+    names = {"input_names": ["ids"], "output_names": ["scores"], "dynamic_axes": {"ids": {0: "N"}}}
+    torch.onnx.export(network, (torch.from_numpy(ids[:2]),), path, dynamo=False, opset_version=17, **names)
+    fused = optimizer.optimize_model(str(path), model_type="bert", num_heads=2, hidden_size=8, opt_level=0)
+    assert "com.microsoft" in {node.domain for node in fused.model.graph.node}
+    before = run(fused.model, {"ids": ids})["scores"]
+    y = ids[:, 0] % 3
+    start = OnnxSGDClassifier(fused.model, learning_rate="constant", eta0=1e-12, max_iter=1, tol=None)
+    np.testing.assert_allclose(start.fit(ids, y).decision_function(ids), before, rtol=1e-4, atol=1e-5)
+    trained = OnnxSGDClassifier(fused.model, optimizer="adam", max_iter=60, tol=None, random_state=0)
+    assert trained.fit(ids, y).score(ids, y) > 0.9

@@ -6,7 +6,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 
-from onnxsgd import onnx_derivative
+from onnxsgd import DerivativeOptions, onnx_derivative
 from onnxsgd.exceptions import NotTrainableError
 from onnxsgd.graph.versions import bring_into_range
 
@@ -400,6 +400,17 @@ def test_gradients_are_central_differences_of_the_kernel(body, inputs, run):
         gradient = gradients[f"{name}_grad"].astype(np.float64)
         size = np.linalg.norm(gradient) * np.linalg.norm(change)
         assert (gradient * change).sum() == pytest.approx(difference, abs=3e-3 * size)
+
+
+def test_faults_of_optimizers(run):
+    """A domain that is not imported, and an operator under the name of the standard, are forgiven."""
+    feeds = values("x b g")
+    model = model_of("h = ms.BiasGelu(x, b)  y = SimplifiedLayerNormalization(h, g)", "y", feeds)
+    expected = run(model, feeds)["y"]
+    del model.opset_import[1:]
+    gradient = onnx_derivative(model, options=DerivativeOptions.KeepOutputs, weights=[], inputs=["g"])
+    got = run(gradient, {**feeds, "y_grad": np.ones_like(expected)})
+    np.testing.assert_allclose(got["y"], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
