@@ -10,13 +10,16 @@ import numpy as np
 import onnx
 
 from onnxsgd._runtime import load_runtime
+from onnxsgd.engine.executors import Executor
 from onnxsgd.engine.forward_backward_function import OrtGradientForwardBackwardFunction
 from onnxsgd.engine.function_class import make_function_class
 from onnxsgd.engine.options import copy_options, read_options
 from onnxsgd.engine.providers import Placement, resolve_placement
 from onnxsgd.engine.runtime import runtime_bindings
 from onnxsgd.engine.training_graphs import TrainingGraphs, build_training_graphs
+from onnxsgd.engine.trial import TrialExecutor
 from onnxsgd.exceptions import EngineError, ParameterError, ParameterTypeError, UnsupportedError
+from onnxsgd.gradient.engines import NATIVE, PORTABLE
 from onnxsgd.gradient.orttraining import bindings
 from onnxsgd.graph.load import check_proto
 
@@ -70,8 +73,9 @@ class OrtGradientForwardBackward:
     debug : bool, default=False
         Whether each call checks that tensors are on the device where they should be.
     engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
-        What makes the gradients. "auto": onnxruntime-training where it is installed and able,
-        the portable engine otherwise.
+        What makes the gradients. "auto": onnxruntime-training where it is installed and proven right for each
+        form of operator on the way, the portable engine otherwise, and as soon as the first run of the other
+        one fails; the logger "onnxsgd" says why.
 
     Attributes
     ----------
@@ -142,15 +146,17 @@ class OrtGradientForwardBackward:
         self.engine = engine
         available = runtime_bindings().get_available_providers()
         placement = resolve_placement(providers, provider_options, device_index, available)
-        graphs = self._build_graphs()
-        self.engine_ = graphs.engine
-        self.weights_to_train, self.input_names = graphs.sources.weights, graphs.sources.inputs
-        self.output_names = graphs.outputs
-        self._initial_values = graphs.initial_values
+        try:
+            self.cls_type_ = self._make_class(engine, placement)
+        except EngineError as error:
+            if engine != "auto" or graph_builder_config is not None:
+                raise
+            self.cls_type_ = self._make_portable_class(error, placement)
+        if engine == "auto" and graph_builder_config is None and self.engine_ == NATIVE:
+            self.cls_type_._executor = TrialExecutor(
+                self.cls_type_._executor, lambda error: self._replace(error, placement)
+            )
         logger = logging.getLogger("onnxsgd") if enable_logging else None
-        self.cls_type_ = make_function_class(
-            self.class_name, graphs, placement, sess_options, run_options, logger, bool(debug)
-        )
         if logger is not None:
             self._report(logger, placement)
 
@@ -190,9 +196,44 @@ class OrtGradientForwardBackward:
             raise EngineError(f"There is no initializer {name!r}: there are {sorted(self._initial_values)}.")
         return None
 
-    def _build_graphs(self) -> TrainingGraphs:
+    def _make_class(self, engine: str, placement: Placement) -> type[OrtGradientForwardBackwardFunction]:
+        """Build the graphs by `engine` and return the class that runs them."""
+        graphs = self._build_graphs(engine)
+        self.engine_ = graphs.engine
+        if graphs.reason is not None:
+            _say_why(graphs.reason)
+        logger = logging.getLogger("onnxsgd") if self.enable_logging else None
+        kind = make_function_class(
+            self.class_name,
+            graphs,
+            placement,
+            self.sess_options,
+            self.run_options,
+            logger,
+            bool(self.debug),
+        )
+        self.weights_to_train, self.input_names = graphs.sources.weights, graphs.sources.inputs
+        self.output_names = graphs.outputs
+        self._initial_values = graphs.initial_values
+        return kind
+
+    def _make_portable_class(
+        self, error: EngineError, placement: Placement
+    ) -> type[OrtGradientForwardBackwardFunction]:
+        _say_why(str(error))
+        return self._make_class(PORTABLE, placement)
+
+    def _replace(self, error: EngineError, placement: Placement) -> Executor:
+        """Let the class run the portable engine's graphs; return what runs them."""
+        other, kind = self._make_portable_class(error, placement), self.cls_type_
+        for name, value in vars(other).items():
+            if not name.startswith("__") and name != "_executor":
+                setattr(kind, name, value)
+        return other._executor
+
+    def _build_graphs(self, engine: str) -> TrainingGraphs:
         config = self.graph_builder_config
-        weights, inputs, engine = self.weights_to_train, self.input_names, self.engine
+        weights, inputs = self.weights_to_train, self.input_names
         if config is not None:
             engine = _check_config(config, engine)
             weights = weights if weights is not None else config.initializer_names_to_train or None
@@ -234,6 +275,10 @@ class OrtGradientForwardBackward:
         }
         for name, value in report.items():
             logger.info("[%s] %s=%r", type(self).__name__, name, value)
+
+
+def _say_why(reason: str) -> None:
+    logging.getLogger("onnxsgd").info("engine='auto' is the portable engine here: %s", reason)
 
 
 def _check_config(config: Any, engine: str) -> str:

@@ -9,7 +9,13 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd.engine.tensors import TensorSpec, specs_of
-from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
+from onnxsgd.exceptions import (
+    EngineError,
+    GraphError,
+    NotTrainableError,
+    ParameterError,
+    ParameterTypeError,
+)
 from onnxsgd.gradient import orttraining
 from onnxsgd.gradient.engines import ENGINES, NATIVE, PORTABLE, check_opset, resolve_engine
 from onnxsgd.gradient.forward_backward import Prepared, assemble, prepare
@@ -53,6 +59,8 @@ class TrainingGraphs:
         The initializers.
     native : NativeGradient or None
         What the gradient builder of onnxruntime-training returned.
+    reason : str or None
+        With engine="auto", why it is not onnxruntime-training, if it is not.
     """
 
     engine: str
@@ -69,6 +77,7 @@ class TrainingGraphs:
     gradient_positions: list[int]
     initial_values: dict[str, ir.TensorProtocol]
     native: NativeGradient | None
+    reason: str | None = None
 
 
 def build_training_graphs(
@@ -98,8 +107,7 @@ def build_training_graphs(
     _keep_outputs(lowered.graph, outputs)
     sources = _select(original, lowered, weights, inputs, ENGINES[reference].passes_gradient)
     prepared = prepare(lowered, sources.weights, sources.inputs)
-    engine = _choose_engine(engine, prepared)
-    whole, native = _differentiate(prepared, engine, memory_efficient)
+    engine, whole, native, reason = _differentiate(prepared, engine, memory_efficient)
     ends = _arrange(whole.graph, len(prepared.outputs), len(sources.weights))
     _compute_outputs(prepared.model.graph, prepared.model.graph.outputs)
     forward, backward = (None, None) if engine == NATIVE else _split(whole, ends)
@@ -121,6 +129,7 @@ def build_training_graphs(
         gradient_positions=[index for index, value in enumerate(ends.outputs) if value in ends.seeds],
         initial_values=_initial_values(lowered.graph, original.graph),
         native=native,
+        reason=reason,
     )
 
 
@@ -141,29 +150,28 @@ def _select(
     return sources
 
 
-def _choose_engine(engine: str, prepared: Prepared) -> str:
-    """Return the engine to use; "auto" is the training agent where that is installed and can do it."""
-    if engine != "auto":
-        return resolve_engine(engine)
-    if not orttraining.is_available():
-        return PORTABLE
-    try:
-        check_opset(prepared.model, NATIVE)
-        orttraining.check_differentiable(prepared.model, (), prepared.sources)
-    except NotTrainableError:
-        return PORTABLE
-    return NATIVE
-
-
 def _differentiate(
     prepared: Prepared, engine: str, memory_efficient: bool
-) -> tuple[ir.Model, NativeGradient | None]:
-    """Return forward and backward pass, and what the gradient builder of onnxruntime-training returned."""
-    arguments = prepared.model, prepared.targets, prepared.sources
-    if engine == NATIVE:
-        result, native = differentiate_with_native(*arguments, memory_efficient)
-        return assemble(prepared, result), native
-    return assemble(prepared, ENGINES[engine].differentiate(*arguments)), None
+) -> tuple[str, ir.Model, NativeGradient | None, str | None]:
+    """Return the engine, forward and backward pass, what the native builder returned, and why not it.
+
+    "auto" is onnxruntime-training where that is installed and can do it.
+    """
+    reason = None
+    if engine == "auto" and not orttraining.is_available():
+        engine, reason = PORTABLE, "onnxruntime-training is not installed"
+    if engine != PORTABLE:
+        try:
+            check_opset(prepared.model, NATIVE)
+            arguments = prepared.model, prepared.targets, prepared.sources
+            result, native = differentiate_with_native(*arguments, memory_efficient)
+            return NATIVE, assemble(prepared, result), native, None
+        except (EngineError, GraphError) as error:
+            if engine == NATIVE:
+                raise
+            reason = str(error)
+    result = ENGINES[PORTABLE].differentiate(prepared.model, prepared.targets, prepared.sources)
+    return PORTABLE, assemble(prepared, result), None, reason
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ import onnx_ir as ir
 
 from onnxsgd._runtime import install_command, load_runtime
 from onnxsgd.exceptions import EngineError, GraphError, MissingRuntimeError, NotTrainableError
-from onnxsgd.gradient.native_lowering import is_lowered, lower_path
-from onnxsgd.gradient.path import Path, find_path
-from onnxsgd.gradient.registered import blocks_gradient, passes_gradient, why_not
-from onnxsgd.gradient.shapes import infer_shapes
+from onnxsgd.gradient.native_lowering import is_lowered
+from onnxsgd.gradient.native_proof import unproven
+from onnxsgd.gradient.path import Path
+from onnxsgd.gradient.registered import blocks_gradient, why_not
 
 __all__ = [
     "NEWEST_OPSET",
@@ -28,7 +28,6 @@ __all__ = [
     "NativeGradient",
     "bindings",
     "build_gradient_model",
-    "check_differentiable",
     "check_path",
     "differentiable",
     "is_available",
@@ -83,42 +82,17 @@ def differentiable(node: ir.Node) -> str | None:
     return None if is_lowered(node) else why_not(node)
 
 
-def check_differentiable(
-    model: ir.Model, weights: Sequence[str], inputs: Sequence[str], outputs: Sequence[str] | None = None
-) -> None:
-    """Refuse what the gradient builder could not differentiate.
-
-    Parameters
-    ----------
-    model : ir.Model
-        A graph; it is not changed.
-    weights, inputs : sequence of str
-        Initializers and inputs to differentiate for.
-    outputs : sequence of str or None
-        What is differentiated; None for all outputs.
+def check_path(graph: ir.Graph, path: Path, wrt: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> None:
+    """Refuse a path that the gradient builder cannot follow.
 
     Raises
     ------
     NotTrainableError
-        If something between the two has no gradient. The message names the operator, the node and its
-        output, and what can be done.
+        If something on the path has no gradient. The message names the operator, the node and its output, and
+        the remedies.
     """
-    typed = model.clone()
-    typed.graph.sort()
-    infer_shapes(typed)
-    graph = typed.graph
-    targets = [str(value.name) for value in graph.outputs if outputs is None or value.name in outputs]
-    lower_path(typed, targets, [*weights, *inputs])
-    known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
-    wrt = [known[name] for name in (*weights, *inputs)]
-    found = [value for value in graph.outputs if value.name in targets]
-    check_path(graph, find_path(graph, wrt, found, passes_gradient), wrt, found)
-
-
-def check_path(graph: ir.Graph, path: Path, wrt: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> None:
-    """Refuse a path that the gradient builder cannot follow; see :func:`check_differentiable`."""
     for node in path.nodes:
-        reason = why_not(node)
+        reason = why_not(node) or unproven(node)
         if reason is not None:
             raise NotTrainableError(
                 f"{reason} ({_place(node)}). Freeze every weight before it, cut the graph at an output "
@@ -183,7 +157,7 @@ def build_gradient_model(
     Parameters
     ----------
     model : onnx.ModelProto
-        A graph of operators that :func:`check_differentiable` accepts and nothing else: the builder ends
+        A graph of operators that :func:`check_path` accepts and nothing else: the builder ends
         the interpreter on some others. All of its real initializers are in `weights`, as a frozen scale of
         a normalisation that is not fails to build.
     weights : sequence of str

@@ -36,11 +36,6 @@ def _dropout(node: ir.Node) -> str | None:
     return None if training is not None and training else "outside training mode"
 
 
-def _gelu(node: ir.Node) -> str | None:
-    approximate = attribute(node, "approximate", "none")
-    return None if approximate == "none" else f"with approximate={approximate!r}"
-
-
 def _layer_normalization(node: ir.Node) -> str | None:
     scale = _input(node, 1)
     known = scale is not None and scale.shape is not None and scale.shape.is_static()
@@ -123,7 +118,6 @@ REFUSALS: Mapping[str, Callable[[ir.Node], str | None]] = {
     "AveragePool": _conv,
     "Conv": _conv,
     "Dropout": _dropout,
-    "Gelu": _gelu,
     "LayerNormalization": _layer_normalization,
     "MatMul": _matmul,
     "MaxPool": _max_pool,

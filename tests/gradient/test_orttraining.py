@@ -256,7 +256,7 @@ CASES = {
 def build(case, opset, dtype):
     """Return the model of a case, values for its inputs, and a gradient for its output's shape."""
     rng = np.random.default_rng(zlib.crc32(case.body.encode()))
-    real = {np.float32: "float", np.float64: "double"}[dtype]
+    real = {np.float16: "float16", np.float32: "float", np.float64: "double"}[dtype]
     feeds, declared = {}, []
     for name, dims in case.inputs.items():
         values = rng.uniform(0.1, 1.0, [SIZES.get(dim, dim) for dim in dims])
