@@ -28,6 +28,8 @@ _SUSPICION = 1e-4
 _ROWS = 256
 #: Numbers that are looked at together: they fit into a cache.
 _BLOCK = 1 << 16
+#: Numbers of a row that is long enough.
+_LONG = 512
 #: The largest relative and absolute rounding errors of float32.
 _RELATIVE, _ABSOLUTE = 2.0**-24, 2.0**-150
 
@@ -163,13 +165,25 @@ def _bounds(array: Any) -> tuple[np.ndarray, np.ndarray]:
         low, high = min_max_axis(array.tocsr().astype(np.float64), axis=0, ignore_nan=True)
         return low, high
     size = max(1, _BLOCK // max(1, array.shape[1]))
-    blocks = [array[start : start + size] for start in range(0, len(array), size)]
-    low = np.min([block.min(axis=0) for block in blocks], axis=0).astype(np.float64)
-    high = np.max([block.max(axis=0) for block in blocks], axis=0).astype(np.float64)
+    blocks = (array[start : start + size] for start in range(0, len(array), size))
+    extremes = [(_reduced(np.minimum, block), _reduced(np.maximum, block)) for block in blocks]
+    low = np.min([low for low, _ in extremes], axis=0).astype(np.float64)
+    high = np.max([high for _, high in extremes], axis=0).astype(np.float64)
     for column in np.flatnonzero(np.isnan(low)):
         present = array[~np.isnan(array[:, column]), column]
         low[column], high[column] = (present.min(), present.max()) if len(present) else (0.0, 0.0)
     return low, high
+
+
+def _reduced(extreme: np.ufunc, block: np.ndarray) -> np.ndarray:
+    """Return the extreme of each column; several rows are one long row first, which numpy has vectors for."""
+    n_rows, width = block.shape
+    joined = min(n_rows, max(1, _LONG // max(1, width)))
+    if not block.flags.c_contiguous or joined < 2:
+        return extreme.reduce(block, axis=0)
+    whole = n_rows - n_rows % joined
+    long_row = extreme.reduce(block[:whole].reshape(-1, joined * width), axis=0)
+    return extreme.reduce(np.concatenate([long_row.reshape(joined, width), block[whole:]]), axis=0)
 
 
 def _change(column: Any) -> float:
