@@ -34,7 +34,7 @@ def test_counts(judge, table, node_tests):
     assert {test.name for tests in node_tests.values() for test in tests} == set(table)
     counts = Counter(row.status for row in table.values())
     assert counts[judge.WRONG] == 0
-    assert counts[judge.RIGHT] >= 400
+    assert counts[judge.RIGHT] >= 950
     assert all(row.reason for row in table.values() if row.status != judge.RIGHT)
 
 

@@ -119,13 +119,16 @@ def _shrink(n: Call) -> Tensor:
     return n.g * (op.Abs(n.x) > n.attribute("lambd", 0.5))
 
 
-def _clip_bound(index: int) -> Rule:
-    def rule(n: Call) -> Tensor:
-        bound = n.input(index)
-        outside = n.x < bound if index == 1 else n.x > bound
-        return sum_to(n.g * outside, n.y, bound)
+def _clip_low(n: Call) -> Tensor:
+    """Return the gradient of a lower bound: where it is the result, which a smaller upper one prevents."""
+    below = op.And(n.x < n.b, op.Equal(n.y, n.b))
+    return sum_to(n.g * below, n.y, n.b)
 
-    return rule
+
+def _clip_high(n: Call) -> Tensor:
+    low = n.optional(1)
+    above = n.x if low is None else op.Max(n.x, low)
+    return sum_to(n.g * (above > n.c), n.y, n.c)
 
 
 #: Operators with one input.
@@ -173,7 +176,7 @@ _UNARY: Rules = {
 _BROADCAST: Rules = {
     "Add": (_fit(0, lambda n: n.g), _fit(1, lambda n: n.g)),
     "CastLike": (lambda n: n.g.cast(n.x.dtype), None),
-    "Clip": (lambda n: n.g * op.Equal(n.x, n.y), _clip_bound(1), _clip_bound(2)),
+    "Clip": (lambda n: n.g * op.Equal(n.x, n.y), _clip_low, _clip_high),
     "Div": (_fit(0, lambda n: n.g / n.b), _fit(1, lambda n: -n.g * n.y / n.b)),
     "Max": _shared_extreme,
     "Mean": _shared_mean,

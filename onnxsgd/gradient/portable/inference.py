@@ -12,11 +12,18 @@ import math
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from .bodies import copy_constants_into_bodies, shape_loops
 from .call import constant_value
 from .emitter import Emitter
 from .shapes import ELEMENTWISE, UNNAMED, Dim, Dims, broadcast, read_shape, to_shape
 
 __all__ = ["infer_shapes"]
+
+#: Operators whose result has the shape that they are given, and the input that gives it.
+_SHAPED_BY = {"ConstantOfShape": 0, "Reshape": 1}
+
+#: Operators whose result has the type and shape of their first input, although their definition hides it.
+_LIKE_FIRST = frozenset({"GroupNormalization"})
 
 
 def infer_shapes(model: ir.Model, emitter: Emitter) -> None:
@@ -30,11 +37,47 @@ def infer_shapes(model: ir.Model, emitter: Emitter) -> None:
     for value, shape in declared.items():
         named = read_shape(shape, value.name or "") if value.producer() is None else None
         value.shape = None if named is None else ir.Shape(named)
-    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    copy_constants_into_bodies(graph)
+    infer = ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
+    infer(model)
+    while _complete_shapes(graph):
+        infer(model)
     for value, dims in _read_equal(graph, declared).items():
         emitter.tensor(value, dims)
         shape = declared.get(value)
         value.shape = to_shape(dims) if shape is None else shape
+
+
+def _complete_shapes(graph: ir.Graph) -> bool:
+    """Give what a computed shape tells its shape, of unknown sizes if need be; return whether one was found.
+
+    onnx gives up on a shape that is computed, even where the number of its elements says the rank.
+    """
+    found = shape_loops(graph)
+    for node in graph.all_nodes():
+        output, shape = node.outputs[0], None
+        if output.shape is None and node.domain == "":
+            shape = _told_by_operator(node)
+        if shape is not None and output.type is not None:
+            output.shape, found = shape, True
+    return found
+
+
+def _told_by_operator(node: ir.Node) -> ir.Shape | None:
+    """Return the shape of the first output of a node, as far as the operator alone tells it."""
+    if node.op_type in _LIKE_FIRST and node.inputs[0] is not None:
+        node.outputs[0].type = node.inputs[0].type
+        return node.inputs[0].shape
+    return _told_shape(node.inputs[_SHAPED_BY[node.op_type]]) if node.op_type in _SHAPED_BY else None
+
+
+def _told_shape(computed: ir.Value | None) -> ir.Shape | None:
+    """Return the shape that a computed vector of sizes stands for, as far as it is known."""
+    node = None if computed is None else computed.producer()
+    if node is not None and node.op_type == "Shape" and not node.attributes and node.inputs[0] is not None:
+        return node.inputs[0].shape
+    length = None if computed is None or computed.shape is None else computed.shape[0]
+    return ir.Shape([None] * length) if isinstance(length, int) else None
 
 
 def _read_equal(graph: ir.Graph, declared: dict[ir.Value, ir.Shape | None]) -> dict[ir.Value, Dims]:

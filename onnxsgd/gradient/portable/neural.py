@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from .broadcasting import dim_of, zeros_like
@@ -17,8 +19,32 @@ def _axis(n: Call) -> list[int]:
 
 
 def _softmax(n: Call) -> Tensor:
-    weighted = n.dy * n.y
-    return weighted - n.y * op.ReduceSum(weighted, _axis(n), keepdims=1)
+    y = _without_masked_rows(n)
+    weighted = n.dy * y
+    return weighted - y * op.ReduceSum(weighted, _axis(n), keepdims=1)
+
+
+def _without_masked_rows(n: Call) -> Tensor:
+    """Return the probabilities, with zeros in rows that are NaN where the graph replaces such rows.
+
+    A row of scores that are all -inf is NaN, and so would be its gradient, although nothing depends on it.
+    """
+    if not any(_is_guard(node) for node in _readers(n.node.outputs[0])):
+        return n.y
+    found: Tensor = op.Where(op.IsNaN(n.y), 0.0, n.y)
+    return found.known_as(n.y.dims)
+
+
+def _readers(value: ir.Value) -> Iterator[ir.Node]:
+    """Yield the nodes that read a value, seen through casts."""
+    for node in value.consumers():
+        if node.op_type in ("Cast", "CastLike", "Identity"):
+            yield from _readers(node.outputs[0])
+        yield node
+
+
+def _is_guard(node: ir.Node) -> bool:
+    return node.op_type in ("IsNaN", "Where")
 
 
 def _log_softmax(n: Call) -> Tensor:

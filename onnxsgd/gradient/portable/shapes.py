@@ -165,7 +165,9 @@ _RULES: dict[str, Callable[[Dims, dict[str, Any], Sequence[Any]], Dims]] = {
 }
 
 #: Operators that return booleans.
-COMPARISONS = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"})
+COMPARISONS = frozenset(
+    {"And", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or"}
+)
 
 #: Operators whose result has the broadcast shape of all operands.
 ELEMENTWISE = COMPARISONS | frozenset(

@@ -15,9 +15,12 @@ __all__ = ["constant_ranges", "unslice"]
 
 def unslice(n: Call) -> Tensor:
     """Return the gradient of a Slice: zeros, with the gradient where the slice was."""
+    axes = _sliced_axes(n)
+    if axes is None:
+        return _unslice_elements(n)
     ranges = constant_ranges(n)
     if ranges is None or (not n.y.is_static and any(kept.step > 1 for kept, _ in ranges.values())):
-        return _unslice_at_run_time(n)
+        return _unslice_axes(n, axes)
     g, pads = n.dy, [0] * (2 * n.rank)
     for axis, (kept, size) in ranges.items():
         g, phase = _apart(g, axis, kept), kept.start % kept.step
@@ -71,16 +74,34 @@ def _constant_bounds(n: Call) -> list[list[int]] | None:
     return found
 
 
-def _unslice_at_run_time(n: Call) -> Tensor:
-    """Slice the positions along each axis as the axis was sliced, and put the gradient there."""
+def _sliced_axes(n: Call) -> list[int] | None:
+    """Return the sliced axes, from the front; None if the graph computes them or the rank is not known."""
+    if n.x.rank is None:
+        return None
     axes = n.constant(3) if n.optional(3) is not None else np.arange(n.rank)
     if axes is None:
-        raise n.refuse("needs constant axes")
+        return None
     count = len(axes)
     if n.optional(3) is None and n.b.dims is not None and isinstance(n.b.dims[0], int):
         count = n.b.dims[0]
+    return [int(axis) % n.rank for axis in axes[:count]]
+
+
+def _unslice_elements(n: Call) -> Tensor:
+    """Slice the positions of all elements as they were sliced, and put the gradient there."""
+    zero = n.emitter.constant(np.array(0, dtype=np.int64))
+    count = op.Size(n.x)
+    places = op.Reshape(op.Range(zero, count, 1), op.Shape(n.x))
+    kept = op.Reshape(op.Slice(places, *n.inputs[1:]), [-1])
+    flat = op.Expand(number(n.dy, 0), op.Reshape(count, [1]))
+    back: Tensor = op.Reshape(op.ScatterElements(flat, kept, op.Reshape(n.dy, [-1])), op.Shape(n.x))
+    return back.known_as(n.x.dims)
+
+
+def _unslice_axes(n: Call, axes: list[int]) -> Tensor:
+    """Slice the positions along each axis as the axis was sliced, and put the gradient there."""
     g = n.dy
-    for k, axis in reversed(list(enumerate(int(a) % n.rank for a in axes[:count]))):
+    for k, axis in reversed(list(enumerate(axes))):
         start, end, *rest = (
             None if t is None else op.Slice(t.cast(ir.DataType.INT64), [k], [k + 1]) for t in n.inputs[1:]
         )

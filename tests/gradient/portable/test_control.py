@@ -34,6 +34,19 @@ NESTED = """
             else_branch = y () => (double[2] q) { q = Mul(s, s) }> }> (N, K, A)
 """
 
+OUTER = """
+    X = Constant <value_ints = [-1]> () Z = Constant <value_ints = [-2]> ()
+    F, S = Scan <num_scan_inputs = 2, body = b (h, p, q) => (k, z)
+        { c = Unsqueeze(p, X) r = Unsqueeze(q, Z) m = MatMul(c, r) k = Add(h, m)
+          u = Unsqueeze(p, Z) w = MatMul(u, k) z = Squeeze(w, Z) }> (H, A, B)
+"""
+
+MATRICES = """
+    T = Loop <body = b (int64 i, bool c, s) => (bool d, t)
+        { d = Identity(c) m = MatMul(s, W) t = Tanh(m) }> (N, K, A)
+    Y = MatMul(T, W)
+"""
+
 TRUE, FALSE = np.array(True), np.array(False)
 
 
@@ -63,6 +76,15 @@ def test_loop_of_a_fixed_number_of_turns(check):
 def test_loop_that_stops_on_a_condition(check):
     given = {"A": np.array([0.3, 0.5]), "W": np.array([1.7, 1.4])}
     check(UNTIL, given, constants={"K": TRUE, "L": np.array(3.0)}, outputs=("T",))
+
+
+def test_scan_of_products_whose_axes_come_from_outside(check):
+    check(OUTER, {"H": (3, 2), "A": (4, 3), "B": (4, 2)}, outputs=("F", "S"))
+
+
+def test_loop_of_products_that_declares_no_shapes(check):
+    # onnx's evaluator stacks vectors only.
+    check(MATRICES, {"A": (3,), "W": (3, 3)}, constants={"N": np.array(3), "K": TRUE})
 
 
 def test_a_branch_within_a_loop(check):

@@ -22,3 +22,8 @@ def test_gradient_passes_through_the_definition(check, text, operands, options):
     # onnx defines attention in single precision.
     gradient = check(text, operands, opset=23, rtol=1e-3, **options)
     assert gradient.graph.output[0].name == "Y"
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+def test_what_follows_a_computed_shape_keeps_its_rank(check, dims):
+    check("S = Shape(A) R = Reshape(A, S) Y = Softmax(R)", {"A": (2, 3)}, dims, opset=13)

@@ -119,3 +119,12 @@ def test_parts_that_leave_something_out_are_no_partition(check):
     places = {"I": np.array(0), "J": np.array(2)}
     check("Q = Gather(A, I) K = Gather(A, J) Y = Mul(Q, K)", {"A": (3, 4)}, constants=places)
     check("Q = Gather(A, I) K = Gather(A, I) Y = Mul(Q, K)", {"A": (2, 4)}, constants=places)
+
+
+@pytest.mark.parametrize("step", [1, -2])
+def test_slice_whose_axes_the_graph_computes(check, check_runtime, step):
+    bounds = {"S": np.array([1 if step > 0 else 4]), "E": np.array([3 if step > 0 else 0])}
+    text = "X = Shape<start = 0, end = 1>(B) U = Slice(A, S, E, X, P) Y = Mul(U, U)"
+    operands = {"A": (4, 5), "B": (1, 3), "P": np.array([step]), **bounds}
+    check(text, operands, "hidden")
+    check_runtime(text, operands)

@@ -100,3 +100,10 @@ def test_slopes_far_from_zero_are_their_limits(run_single, name, low, high):
 @pytest.mark.parametrize("name", ["Softmax", "LogSoftmax"])
 def test_scores_of_ten_thousand_have_finite_gradients(run_single, name):
     assert np.isfinite(run_single(f"Y = {name}(A)", np.array([[-1e4, 0.0, 1e4]]))).all()
+
+
+def test_an_upper_bound_below_the_lower_one_is_the_result(gradients):
+    bounds = {"L": np.array(2.0), "H": np.array(1.0)}
+    x, low, high = gradients("Y = Clip(A, L, H)", A=np.array([-3.0, 1.5, 4.0]), **bounds)
+    np.testing.assert_array_equal(x, [0.0, 0.0, 0.0])
+    assert (low, high) == (0.0, 3.0)

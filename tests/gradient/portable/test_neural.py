@@ -72,3 +72,12 @@ def test_impossible_classes_do_not_spoil_the_weights(gradients):
 def test_scores_of_unknown_rank(check):
     text = "S = Shape(A) B = Reshape(A, S) Y = NegativeLogLikelihoodLoss(B, L, W)"
     check(text, {"A": (3, 4), "L": LABELS, "W": WEIGHTS}, "hidden")
+
+
+def test_rows_without_a_possible_class_have_no_gradient(gradients):
+    scores = np.array([[0.3, -0.2, 0.5], [-np.inf, -np.inf, -np.inf]])
+    text = "S = Softmax(A) N = IsNaN(S) Z = Where(N, O, S) Y = Mul(Z, Z)"
+    with np.errstate(invalid="ignore"):
+        found = gradients(text, A=scores, O=np.array(0.0))
+    alone = gradients("S = Softmax(A) Y = Mul(S, S)", A=scores[:1])
+    np.testing.assert_allclose(found[0], [*alone[0], [0.0, 0.0, 0.0]])

@@ -177,3 +177,12 @@ def test_an_image_that_keeps_its_size_is_copied(run):
     gradient = ir.to_proto(differentiate(ir.from_proto(model), ["Y"], ["A"]))
     seed = np.random.default_rng(0).normal(size=(1, 2, 2, 3)).astype(np.float32)
     np.testing.assert_array_equal(run(gradient, ["A_grad"], A=seed, Y_grad=seed), seed)
+
+
+def test_scales_that_are_fed_are_refused():
+    text = """
+    <ir_version: 9, opset_import: ["": 18]>
+    g (float[1, 1, 4] A, float[3] F) => (float[1, 1, 3] Y) { Y = Resize<mode = "linear">(A, , F) }
+    """
+    with pytest.raises(NotTrainableError, match="Resize .* needs constant scales"):
+        differentiate(ir.from_proto(onnx.parser.parse_model(text)), ["Y"], ["A"])
