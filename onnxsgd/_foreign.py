@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["reason"]
+from onnxsgd.exceptions import EngineError
+
+__all__ = ["reason", "run_error"]
 
 #: More says no more: the place and the cause come first.
 _LONGEST = 300
@@ -29,3 +31,8 @@ def reason(error: BaseException) -> str:
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST].rstrip()} ..."
     return text or type(error).__name__
+
+
+def run_error(error: BaseException) -> EngineError:
+    """Return the error to raise where onnxruntime fails on a graph."""
+    return EngineError(f"onnxruntime cannot run the graph: {reason(error)}.")

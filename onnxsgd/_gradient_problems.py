@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxsgd._foreign import reason, run_error
 from onnxsgd.engine.inference import weights_as_inputs
 from onnxsgd.engine.sessions import make_session
 from onnxsgd.exceptions import GradientError, GraphError, ParameterError
@@ -166,7 +167,7 @@ def _loss_model(
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise GraphError(f"The formulas of {loss!r} make no valid ONNX graph: {error}") from error
+        raise GraphError(f"The formulas of {loss!r} make no valid ONNX graph: {reason(error)}.") from error
     return model
 
 
@@ -174,10 +175,19 @@ def _evaluator(model: onnx.ModelProto, output: str) -> Callable[[Mapping[str, np
     """Return a function that computes `output` with the reference implementation of the operators."""
     from onnx.reference import ReferenceEvaluator
 
-    evaluator: Any = ReferenceEvaluator(model)
+    try:
+        evaluator: Any = ReferenceEvaluator(model)
+    except Exception as error:
+        raise GraphError(
+            f"The reference implementation of onnx reads no such graph: {reason(error)}."
+        ) from error
 
     def evaluate(feeds: Mapping[str, np.ndarray]) -> np.ndarray:
-        return evaluator.run([output], dict(feeds))[0]
+        try:
+            return evaluator.run([output], dict(feeds))[0]
+        except Exception as error:
+            # operators in Python, which raise all kinds of errors
+            raise GraphError(f"The reference evaluator cannot run the graph: {reason(error)}.") from error
 
     return evaluate
 
@@ -186,7 +196,11 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> _Arrays:
     session = make_session(model.SerializeToString(), 1)
     wanted = [value.name for value in session.get_inputs()]
     names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, {name: feeds[name] for name in wanted}), strict=True))
+    try:
+        found = session.run(names, {name: feeds[name] for name in wanted})
+    except Exception as error:
+        raise run_error(error) from error
+    return dict(zip(names, found, strict=True))
 
 
 def _targets(loss: Loss, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxsgd._foreign import run_error
 from onnxsgd.engine.buffers import Buffers, Tensors, bind, dtype_of
 from onnxsgd.engine.fuse import widen_scalars
 from onnxsgd.engine.stacked import add_losses, declare, reduce_to_updates
@@ -126,7 +127,10 @@ class EpochRunner:
                 self._blocks[n_batches] = self._new_block(n_batches)
             block = self._blocks[n_batches]
             block.fill(plan.part(part), scalars[part])
-            self._session.run_with_iobinding(block.bindings[self._buffers.current])
+            try:
+                self._session.run_with_iobinding(block.bindings[self._buffers.current])
+            except Exception as error:
+                raise run_error(error) from error
             self._buffers.flip()
             losses[part] = block.losses
             self.n_done += n_batches

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from onnxsgd._foreign import run_error
 from onnxsgd.engine.runtime import runtime_bindings
 from onnxsgd.engine.tensors import new_vector
-from onnxsgd.exceptions import EngineError
 from onnxsgd.gradient.orttraining import bindings
 
 __all__ = ["AgentExecutor", "Executor", "Pending", "SessionsExecutor", "VectorSession"]
@@ -188,4 +188,4 @@ def _call(function: Callable[..., None], *arguments: Any) -> None:
     try:
         function(*arguments)
     except Exception as error:
-        raise EngineError(f"onnxruntime failed: {error}") from error
+        raise run_error(error) from error

@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx
 
+from onnxsgd._foreign import run_error
 from onnxsgd._runtime import load_runtime
 from onnxsgd.engine.devices import make_device
 from onnxsgd.engine.executors import AgentExecutor, Executor, SessionsExecutor, VectorSession
@@ -117,7 +118,7 @@ def _make_session(model: onnx.ModelProto, options: Any, placement: Placement) ->
             provider_options=placement.options,
         )
     except Exception as error:
-        raise EngineError(f"onnxruntime cannot run the graph: {error}") from error
+        raise run_error(error) from error
     used = session.get_providers()
     if used[0] != placement.providers[0]:
         raise EngineError(f"onnxruntime could not start {placement.providers[0]!r} and fell back to {used}.")

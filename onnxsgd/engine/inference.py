@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from scipy import sparse
 
+from onnxsgd._foreign import run_error
 from onnxsgd.engine.sessions import HOST, Device, hold, make_session, resolve_threads, shared
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.model import to_proto
@@ -107,8 +108,11 @@ class InferenceGraph:
         if is_alone:
             dense = {name: np.repeat(array, 2, axis=0) for name, array in dense.items()}
         session = self._session()
-        with hold(self._device):
-            result = session.run(None, {**feeds, **dense})[0]
+        try:
+            with hold(self._device):
+                result = session.run(None, {**feeds, **dense})[0]
+        except Exception as error:
+            raise run_error(error) from error
         return result[:1] if is_alone else result
 
     def _session(self) -> Any:

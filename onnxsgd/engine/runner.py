@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onnxsgd._foreign import run_error
 from onnxsgd.engine.buffers import Buffers, Tensors, bind, dtype_of
 
 if TYPE_CHECKING:
@@ -77,7 +78,10 @@ class StepRunner:
             self._batches.fill(rows, self._features, self._target)
             plan.weigh(number, self._sample_weight, self._gradient_weight)
             self._scalars[...] = scalars[number]
-            self._session.run_with_iobinding(self._bindings[self._buffers.current])
+            try:
+                self._session.run_with_iobinding(self._bindings[self._buffers.current])
+            except Exception as error:
+                raise run_error(error) from error
             self._buffers.flip()
             loss = losses[number] = self._loss[0, 0]
             self.n_done += 1

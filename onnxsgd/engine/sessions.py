@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from onnxsgd._foreign import reason, run_error
 from onnxsgd._runtime import load_runtime
 from onnxsgd.engine.cache import CompiledCache, compiled
 from onnxsgd.exceptions import ParameterError, UnsupportedError
@@ -158,7 +159,7 @@ def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
     MissingRuntimeError
         If there is no onnxruntime, or parts of several.
     EngineError
-        If the runtime did not put the session on the GPU.
+        If the runtime cannot load the graph, or did not put the session on the GPU.
     UnsupportedError
         If the runtime has no kernel for an operator, or none for its types.
     """
@@ -177,8 +178,8 @@ def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
     except Exception as error:
         # a class of the runtime's, which is no subclass of NotImplementedError
         if type(error).__name__ != "NotImplemented":
-            raise
-        raise UnsupportedError(f"The runtime lacks an operator of the graph: {_first_line(error)}") from error
+            raise run_error(error) from error
+        raise UnsupportedError(f"The runtime lacks an operator of the graph: {reason(error)}.") from error
 
 
 def open_session(model: bytes, options: Any, **placement: Any) -> Any:
@@ -196,7 +197,3 @@ def open_session(model: bytes, options: Any, **placement: Any) -> Any:
     return onnxruntime.InferenceSession(
         model, options, **placement, disabled_optimizers=["MatmulTransposeFusion"]
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 
 import onnx
 
@@ -16,6 +17,9 @@ __all__ = ["check_consistency"]
 #: Operators that inference refuses although they are right, with onnx 1.23: it expands their definition and
 #: does not fill in the defaults of attributes. Nothing is inferred through them here.
 _MISJUDGED = frozenset({"MeanVarianceNormalization"})
+
+#: How many first operands of an operator are single numbers that it reads before anything runs.
+_N_CONDITIONS = {"If": 1, "Loop": 2}
 
 #: Bytes of an initializer that says a shape, an axis, a bound; inference does not read larger ones.
 _SMALL = 4096
@@ -46,6 +50,7 @@ def check_consistency(model: onnx.ModelProto) -> None:
     except (RuntimeError, ValueError) as error:
         raise GraphError(f"Types and shapes of the model cannot be inferred: {reason(error)}.") from error
     _check_inferred([inferred.graph])
+    _check_conditions(inferred.graph, {})
 
 
 def _outline(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -84,9 +89,27 @@ def _forget_shapes(graph: onnx.GraphProto) -> None:
 
 def _check_inferred(graphs: Iterable[onnx.GraphProto]) -> None:
     for graph in graphs:
-        # inference leaves -1 in a few shapes that it cannot compute
-        check_shapes((*graph.value_info, *graph.output), unknown=-1)
+        check_shapes((*graph.value_info, *graph.output))
         _check_inferred(_subgraphs(graph.node))
+
+
+def _check_conditions(graph: onnx.GraphProto, outer: Mapping[str, int]) -> None:
+    """Refuse a trip count or a condition that is not one number: runtimes read the first one unseen."""
+    sizes = dict(outer)
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if all(dim.HasField("dim_value") for dim in dims):
+            sizes[value.name] = math.prod(dim.dim_value for dim in dims)
+    sizes.update({tensor.name: math.prod(tensor.dims) for tensor in graph.initializer})
+    for node in graph.node:
+        for name in node.input[: _N_CONDITIONS.get(node.op_type, 0)]:
+            if sizes.get(name, 1) != 1:
+                raise GraphError(
+                    f"{node.op_type} {node.name!r} reads {name!r}, of {sizes[name]} elements, as a number: "
+                    "it must have one element."
+                )
+        for subgraph in _subgraphs([node]):
+            _check_conditions(subgraph, sizes)
 
 
 def _subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.GraphProto]:

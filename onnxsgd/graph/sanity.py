@@ -73,8 +73,10 @@ def check_sizes(model: onnx.ModelProto) -> None:
         check_shapes(_declared(graph))
 
 
-def check_shapes(values: Iterable[onnx.ValueInfoProto], unknown: int | None = None) -> None:
-    """Refuse declared or inferred shapes that are none, or too large; `unknown` stands for any size.
+def check_shapes(values: Iterable[onnx.ValueInfoProto]) -> None:
+    """Refuse declared or inferred shapes that are none, or too large.
+
+    Exporters write -1 for a size that is not known, and inference leaves it where it cannot compute one.
 
     Raises
     ------
@@ -84,7 +86,7 @@ def check_shapes(values: Iterable[onnx.ValueInfoProto], unknown: int | None = No
     for value in values:
         dims = _tensor_type(value.type).shape.dim
         sizes = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
-        check_size_of(value.name, [size for size in sizes if size != unknown])
+        check_size_of(value.name, [size for size in sizes if size != -1])
 
 
 def check_size_of(name: str, sizes: Iterable[int]) -> None:

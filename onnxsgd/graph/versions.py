@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 from onnx import defs, inliner
 
+from onnxsgd._foreign import reason
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.newer import Form, in_older_operators, means_the_same
 from onnxsgd.graph.older import convert
@@ -123,7 +124,8 @@ def _convert(model: onnx.ModelProto, version: int, needed: str) -> onnx.ModelPro
         # the converter of onnx raises RuntimeError and others for an operator that it has no adapter for
         present = next(entry.version for entry in model.opset_import if entry.domain == "")
         raise UnsupportedError(
-            f"The model imports opset {present}, {needed} is needed, and it cannot be converted ({error})."
+            f"The model imports opset {present}, {needed} is needed, and it cannot be converted: "
+            f"{reason(error)}."
         ) from error
 
 

@@ -131,6 +131,14 @@ REFUSED = {
         lambda: parsed("(float[N, 3] x, int64[3] i) => (float[N, 3] y) { y = Add(x, i) }"),
         "not consistent.*Add",
     ),
+    "no trip count": (
+        lambda: parsed(
+            "(float[N, 3] x) => (float[N, 3] y) <int64[3, 0] trips = {}, bool go = {1}>"
+            "{ y = Loop<body = b(int64 i, bool c, float[N, 3] s) => (bool d, float[N, 3] r)"
+            "  { d = Identity(c)  r = Tanh(s) }>(trips, go, x) }"
+        ),
+        "'trips', of 0 elements",
+    ),
     "initializer outside": (lambda: constant_outside(in_initializer), "another file"),
     "attribute outside": (lambda: constant_outside(in_attribute), "another file"),
     "subgraph outside": (lambda: constant_outside(in_subgraph), "another file"),
