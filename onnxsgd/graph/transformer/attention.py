@@ -11,7 +11,7 @@ from onnxsgd.graph.rewriting import Table, Writer, attribute, rank
 
 from .heads import attend, merge_heads, scale_queries, split_heads
 from .layers import mark
-from .masks import add, as_bias, causal, lowest, of_keys, within
+from .masks import add, as_bias, lowest, of_keys, visible, within
 from .refusal import refuse
 from .sizes import known_size, operand, size
 
@@ -121,7 +121,7 @@ def _bias(
     masked = None if mask is None else as_bias(w, _kept(w, q, k, mask), fill, q)
     future = None
     if attribute(node, "unidirectional", 0):
-        future = as_bias(w, causal(w, q, k), lowest(q), q)
+        future = as_bias(w, visible(w, q, k), lowest(q), q)
     return add(w, masked, future, more)
 
 

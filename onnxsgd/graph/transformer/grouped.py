@@ -12,7 +12,7 @@ from onnxsgd.graph.rewriting import Table, Writer, attribute, rank
 
 from .heads import attend, merge_heads, repeat_heads, scale_queries, split_heads
 from .layers import mark
-from .masks import add, as_bias, causal, lowest, within
+from .masks import add, as_bias, lowest, visible, within
 from .refusal import refuse
 from .rotary import angles_at, n_turned, rotate
 from .sizes import known_size, number, operand, positions
@@ -32,7 +32,8 @@ def _group_query_attention(w: Writer, node: ir.Node) -> Sequence[ir.Value] | Non
     one = w.tensor("one", np.array(1, np.int64))
     keep = within(w, k, w.op.Add(w.op.Cast(given["seqlens_k"], to=ir.DataType.INT64), one))
     if attribute(node, "causal", 1):
-        keep = w.op.And(keep, causal(w, q, k, attribute(node, "local_window_size", -1)))
+        window = attribute(node, "local_window_size", -1)
+        keep = w.op.And(keep, visible(w, q, k, before=window - 1 if window > 0 else None))
     bias = add(w, as_bias(w, keep, lowest(q), q), given["attention_bias"])
     sink = given["head_sink"]
     if sink is not None:

@@ -24,10 +24,13 @@ class Attended:
         Of shape [batch, heads, queries, size of a value].
     weights : ir.Value
         What each query gives to each key: [batch, heads, queries, keys], each row sums to 1.
+    products : ir.Value
+        Those of queries and keys, before anything is done to them.
     """
 
     output: ir.Value
     weights: ir.Value
+    products: ir.Value
 
 
 def split_heads(w: Writer, x: ir.Value, n_heads: int) -> ir.Value:
@@ -83,7 +86,7 @@ def attend(
     sink : ir.Value or None
         A score that takes part in the softmax and attends to nothing; broadcast against [1, heads, 1, 1].
     """
-    scores = w.op.MatMul(q, w.op.Transpose(k, perm=[0, 1, 3, 2]))
+    scores = products = w.op.MatMul(q, w.op.Transpose(k, perm=[0, 1, 3, 2]))
     if softcap:
         squashed = w.op.Tanh(w.op.Mul(scores, number(w, 1 / softcap, q)))
         scores = w.op.Mul(squashed, number(w, softcap, q))
@@ -94,4 +97,4 @@ def attend(
     else:
         column = w.op.Add(w.op.Mul(w.op.Slice(scores, [0], [1], [3]), number(w, 0.0, q)), sink)
         weights = w.op.Slice(w.op.Softmax(w.op.Concat(column, scores, axis=3), axis=-1), [1], [2**62], [3])
-    return Attended(w.op.MatMul(weights, v), weights)
+    return Attended(w.op.MatMul(weights, v), weights, products)

@@ -9,7 +9,7 @@ from onnxsgd.graph.rewriting import Writer, rank
 
 from .sizes import known_size, number, positions, size
 
-__all__ = ["add", "as_bias", "causal", "lowest", "of_keys", "within"]
+__all__ = ["add", "as_bias", "lowest", "of_keys", "visible", "within"]
 
 
 def add(w: Writer, *biases: ir.Value | None) -> ir.Value | None:
@@ -26,30 +26,41 @@ def as_bias(w: Writer, keep: ir.Value, fill: float, like: ir.Value) -> ir.Value:
     return w.op.Where(keep, number(w, 0.0, like), number(w, fill, like))
 
 
-def causal(w: Writer, q: ir.Value, k: ir.Value, window: int = 0, offset: ir.Value | None = None) -> ir.Value:
-    """Return whether each query may see each key: [queries, keys].
+def visible(
+    w: Writer,
+    q: ir.Value,
+    k: ir.Value,
+    before: int | None = None,
+    after: int | None = 0,
+    offset: ir.Value | None = None,
+) -> ir.Value:
+    """Return whether each query may see each key, by their distance: [queries, keys].
 
     Parameters
     ----------
     q, k : ir.Value
         Queries and keys, of shape [batch, heads, length, size].
-    window : int
-        Above 0, the number of keys that a query sees at most: its own, and those right before it.
+    before, after : int or None
+        How many keys before and behind its own place a query sees; None for all. Not both are None.
     offset : ir.Value or None
-        How many keys come before that of the first query; None if the last query sees all.
+        The place of the first query among the keys; None if the last query and the last key are at one place.
+        It is broadcast against [batch, 1, queries, keys].
     """
     n_queries, n_keys = known_size(q, 2), known_size(k, 2)
     if offset is None and n_queries is not None and n_keys is not None:
         distance = np.arange(n_queries)[:, None] + (n_keys - n_queries) - np.arange(n_keys)
-        return w.tensor("causal", (distance >= 0) & ((distance < window) | (window <= 0)))
+        seen = np.ones_like(distance, bool) if after is None else distance >= -after
+        return w.tensor("visible", seen if before is None else seen & (distance <= before))
     if offset is None:
         offset = w.op.Sub(size(w, k, 2), size(w, q, 2))
-    rows = w.op.Unsqueeze(positions(w, q, 2, offset), [1])
-    distance = w.op.Sub(rows, positions(w, k, 2))
-    seen = w.op.GreaterOrEqual(distance, w.tensor("zero", np.array(0, np.int64)))
-    if window <= 0:
-        return seen
-    return w.op.And(seen, w.op.Less(distance, w.tensor("window", np.array(window, np.int64))))
+    places = w.op.Add(w.op.Unsqueeze(positions(w, q, 2), [1]), offset)
+    distances = w.op.Sub(places, positions(w, k, 2))
+    bounds = [
+        write(distances, w.tensor("bound", np.array(bound, np.int64)))
+        for write, bound in ((w.op.LessOrEqual, before), (w.op.GreaterOrEqual, after and -after))
+        if bound is not None
+    ]
+    return bounds[0] if len(bounds) == 1 else w.op.And(*bounds)
 
 
 def within(w: Writer, k: ir.Value, end: ir.Value, start: ir.Value | None = None) -> ir.Value:

@@ -17,7 +17,7 @@ from onnxsgd.graph.rewriting import Table, Writer, attribute, rank
 
 from .heads import attend, merge_heads, repeat_heads, scale_queries, split_heads
 from .layers import reads, rms_norm
-from .masks import add, as_bias, causal, lowest
+from .masks import add, as_bias, lowest, visible, within
 from .rotary import angles_at, n_turned, rotate
 from .sizes import known_size, number, operand, size
 
@@ -36,36 +36,46 @@ def _attention(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     q, k, v = (
         split_heads(w, x, heads) if merged else x for x, heads in ((q, q_heads), (k, kv_heads), (v, kv_heads))
     )
-    offset = w.tensor("offset", np.array([0], np.int64)) if past_k is None else size(w, past_k, 2)
     if past_k is not None:
         k, v = w.op.Concat(past_k, k, axis=2), w.op.Concat(past_v, v, axis=2)
     keys, values = (repeat_heads(w, x, kv_heads, q_heads // kv_heads) for x in (k, v))
-    future = None
-    if attribute(node, "is_causal", 0):
-        future = as_bias(w, causal(w, q, k, offset=offset), lowest(q), q)
-    bias = add(w, None if mask is None else _as_numbers(w, mask, q), future)
+    bias = add(w, None if mask is None else _as_numbers(w, mask, q), *_bounds(w, node, q, k))
     queries = scale_queries(w, q, attribute(node, "scale"))
-    output = attend(w, queries, keys, values, bias, attribute(node, "softcap", 0.0)).output
-    if mask is not None and bias is not None:
+    attended = attend(w, queries, keys, values, bias, attribute(node, "softcap", 0.0))
+    output, weights = attended.output, attended.weights
+    if bias is not None:
         seen = w.op.Greater(_largest(w, bias), number(w, lowest(q) / 2, q))
-        output = w.op.Where(seen, output, number(w, 0.0, q))
-    return [merge_heads(w, output) if merged else output, k, v][: len(node.outputs)]
+        output, weights = (w.op.Where(seen, x, number(w, 0.0, q)) for x in (output, weights))
+    shown = attended.products if attribute(node, "qk_matmul_output_mode", 0) == 0 else weights
+    return [merge_heads(w, output) if merged else output, k, v, shown][: len(node.outputs)]
+
+
+def _bounds(w: Writer, node: ir.Node, q: ir.Value, k: ir.Value) -> list[ir.Value]:
+    """Return as numbers what queries see by their place, and by the length of each sample."""
+    past, lengths = operand(node, 4), operand(node, 6)
+    offset = w.tensor("offset", np.array([0], np.int64)) if past is None else size(w, past, 2)
+    if lengths is not None:
+        first = w.op.Sub(w.op.Cast(lengths, to=ir.DataType.INT64), size(w, q, 2))
+        offset = w.op.Unsqueeze(first, [1, 2, 3]) if past is None else offset
+    before, after = (attribute(node, f"{side}_window_size", -1) for side in ("left", "right"))
+    before, after = (None if bound < 0 else bound for bound in (before, after))
+    after = 0 if attribute(node, "is_causal", 0) else after
+    masks = [] if before is None and after is None else [visible(w, q, k, before, after, offset)]
+    masks += [] if lengths is None else [within(w, k, lengths)]
+    return [as_bias(w, mask, lowest(q), q) for mask in masks]
 
 
 def _is_plain(node: ir.Node) -> bool:
     """Return whether the form of an Attention is one that the rule covers."""
-    q, k, v, mask, past_k, past_v, lengths = (operand(node, index) for index in range(7))
+    q, k, v, mask, past_k, past_v = (operand(node, index) for index in range(6))
     precision = attribute(node, "softmax_precision")
-    windows = (attribute(node, f"{side}_window_size", -1) for side in ("left", "right"))
     return (
         all(x.dtype == q.dtype for x in (k, v))
         and q.dtype in REAL_TYPES - {ir.DataType.FLOAT16}
         and precision in (None, 0, int(q.dtype))
         and (rank(q), rank(k), rank(v)) in ((3, 3, 3), (4, 4, 4))
         and (past_k is None) == (past_v is None)
-        and lengths is None
-        and all(window == -1 for window in windows)
-        and not reads(node, 3)
+        and (attribute(node, "qk_matmul_output_mode", 0) in (0, 3) or not reads(node, 3))
         and (mask is None or rank(mask) is not None)
     )
 
