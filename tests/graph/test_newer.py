@@ -177,6 +177,20 @@ def test_gradients(run):
         assert (got[f"{name}_grad"] * direction).sum() == pytest.approx(difference, rel=5e-3, abs=1e-4)
 
 
+def test_gradients_of_a_query_that_sees_no_key(run):
+    """It attends to nothing: its output and its gradient are zeros, and those of the others are numbers."""
+    feeds = values("Q K4 V4")
+    body = "Y = Attention <softcap = 2.0, softmax_precision = 11> (Q, K4, V4, seen)"
+    model = model_of(23, f"seen = Greater(M, half)  {body}", "Y", {**feeds, **values("M")}, Y=(2, 4, 3, 8))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0.5, np.float32), "half"))
+    rows = np.repeat([[0.0], [1.0], [1.0]], 5, axis=1).astype(np.float32)
+    gradient = onnx_derivative(model, weights=[], inputs=["Q", "V4"])
+    got = run(gradient, {**feeds, "M": rows, "Y_grad": np.ones((2, 4, 3, 8), np.float32)})
+    np.testing.assert_array_equal(got["Q_grad"][:, :, 0], 0)
+    # the weights of each of the two other queries sum to 1
+    np.testing.assert_allclose(got["V4_grad"].sum(axis=2), 2, rtol=1e-5)
+
+
 def test_estimators(run):
     """A graph of opset 24 trains from its own weights, and the graph that comes back predicts the same."""
     model, X, _ = network(OPEN_NETWORK)

@@ -39,14 +39,17 @@ def _attention(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     if past_k is not None:
         k, v = w.op.Concat(past_k, k, axis=2), w.op.Concat(past_v, v, axis=2)
     keys, values = (repeat_heads(w, x, kv_heads, q_heads // kv_heads) for x in (k, v))
-    bias = add(w, None if mask is None else _as_numbers(w, mask, q), *_bounds(w, node, q, k))
-    queries = scale_queries(w, q, attribute(node, "scale"))
+    wide, narrow = _precision(node, q), q.dtype or ir.DataType.FLOAT
+    queries, keys, values = (_cast(w, x, wide) for x in (q, keys, values))
+    queries = scale_queries(w, queries, attribute(node, "scale"))
+    bias = add(w, None if mask is None else _as_numbers(w, mask, queries), *_bounds(w, node, queries, k))
     attended = attend(w, queries, keys, values, bias, attribute(node, "softcap", 0.0))
     output, weights = attended.output, attended.weights
     if bias is not None:
-        seen = w.op.Greater(_largest(w, bias), number(w, lowest(q) / 2, q))
-        output, weights = (w.op.Where(seen, x, number(w, 0.0, q)) for x in (output, weights))
+        seen = w.op.Greater(_largest(w, bias), number(w, lowest(queries) / 2, queries))
+        output, weights = (w.op.Where(seen, x, number(w, 0.0, queries)) for x in (output, weights))
     shown = attended.products if attribute(node, "qk_matmul_output_mode", 0) == 0 else weights
+    output, shown = (_cast(w, x, narrow) for x in (output, shown))
     return [merge_heads(w, output) if merged else output, k, v, shown][: len(node.outputs)]
 
 
@@ -71,13 +74,23 @@ def _is_plain(node: ir.Node) -> bool:
     precision = attribute(node, "softmax_precision")
     return (
         all(x.dtype == q.dtype for x in (k, v))
-        and q.dtype in REAL_TYPES - {ir.DataType.FLOAT16}
-        and precision in (None, 0, int(q.dtype))
+        and q.dtype in REAL_TYPES
+        and precision in (None, 0, *map(int, REAL_TYPES))
         and (rank(q), rank(k), rank(v)) in ((3, 3, 3), (4, 4, 4))
         and (past_k is None) == (past_v is None)
         and (attribute(node, "qk_matmul_output_mode", 0) in (0, 3) or not reads(node, 3))
         and (mask is None or rank(mask) is not None)
     )
+
+
+def _precision(node: ir.Node, q: ir.Value) -> ir.DataType:
+    """Return the type to compute in: that of the inputs or of the softmax, float32 at least."""
+    precise = ir.DataType.DOUBLE in (q.dtype, attribute(node, "softmax_precision"))
+    return ir.DataType.DOUBLE if precise else ir.DataType.FLOAT
+
+
+def _cast(w: Writer, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+    return x if x.dtype == dtype else w.op.Cast(x, to=dtype)
 
 
 def _heads(node: ir.Node, x: ir.Value, kind: str) -> int | None:
@@ -96,7 +109,7 @@ def _as_numbers(w: Writer, mask: ir.Value, q: ir.Value) -> ir.Value:
     """Return a mask as numbers to add, none of them infinite."""
     if mask.dtype == ir.DataType.BOOL:
         return as_bias(w, mask, lowest(q), q)
-    return w.op.Max(mask, number(w, lowest(q), q))
+    return w.op.Max(_cast(w, mask, q.dtype or ir.DataType.FLOAT), number(w, lowest(q), q))
 
 
 def _largest(w: Writer, bias: ir.Value) -> ir.Value:
