@@ -53,12 +53,14 @@ def find_waves(values: Iterable[ir.Value]) -> set[ir.Value]:
         if value.dtype in REAL_TYPES and value.const_value is not None and len(value.const_value.shape) > 1
     }
     found = {value for value, array in tables.items() if _holds_both(array)}
-    by_shape: dict[tuple[int, ...], list[ir.Value]] = {}
+    by_shape: dict[tuple[int, ...], list[tuple[ir.Value, float]]] = {}
     for value, array in tables.items():
-        for other in by_shape.setdefault(array.shape, []):
-            if _are_waves(array, tables[other]):
+        # a large network has thousands of pairs, and one number tells most of them
+        corner = float(array.flat[0]) ** 2 if array.size else 0.0
+        for other, square in by_shape.setdefault(array.shape, []):
+            if abs(corner + square - 1) <= _TOLERANCE and _are_waves(array, tables[other]):
                 found.update((value, other))
-        by_shape[array.shape].append(value)
+        by_shape[array.shape].append((value, corner))
     return found
 
 

@@ -15,10 +15,8 @@ __all__ = ["Origins", "Use", "trace_origins", "uses_of"]
 #: Operators whose results depend on the shape of their input alone.
 _OF_SHAPES = frozenset({"Shape", "Size"})
 
-#: Inputs that set an operator up: no path of a parameter leads through them.
+#: Inputs of several numbers that set an operator up: no path of a parameter leads through them.
 _SETTINGS: dict[str, frozenset[int]] = {
-    "Clip": frozenset({1, 2}),
-    "Pad": frozenset({2}),
     "Pow": frozenset({1}),
     "Resize": frozenset({1, 2}),
     "Upsample": frozenset({1}),

@@ -76,10 +76,10 @@ def find_roles(graph: ir.Graph) -> dict[ir.Value, Role]:
     constants, in this order:
 
     - it is marked as one by conversion or by lowering (a constant of a scaler, say);
-    - it is a table of sines and cosines, or holds their frequencies, or a geometric series;
+    - it is a table of sines and cosines, or holds their frequencies;
     - it only sets an operator up: a bound, an exponent, the statistics of a batch normalisation;
     - it is a single number, unless it is the parameter of a layer, or added to a linear one;
-    - it is a mask or a grid of whole and half numbers, unless it is the parameter of a layer;
+    - it is a mask or a grid of whole and half numbers, or a geometric series, with the same exceptions;
     - it shifts or scales raw data, before the first layer: a mean of pixels. A product that makes more
       numbers of one, and a table that is added to a row of vectors, are no scaling and no shift.
 
@@ -161,20 +161,19 @@ def _role_in(value: ir.Value, use: Use, origins: Origins) -> Role:
         if _is_regrouped(node) and np.all(array == array.flat[0]):
             return Role(None, f"constant of a {operator} of groups")
         return Role(kind, f"{kind} of {operator}")
-    if operator not in _ARITHMETIC or (operator == "Where" and use.index == 0):
+    if operator not in _ARITHMETIC:
         return _constant(use)
+    if (layer := _linear_behind(_others(use)[0])) is not None and operator == "Add" and _is_row(array):
+        return Role(_INTERCEPT, f"added to {layer.op_type}") if array.ndim else _constant(use)
     if array.size == 1:
-        return _role_of_number(use, array)
+        return _constant(use)
     if reason := _reason_against(use, array, origins):
         return Role(None, reason)
-    maker = behind_form(_others(use)[0]).producer()
+    is_normalised = _is_normalised(behind_form(_others(use)[0]).producer())
     if operator not in ("Add", "Sub", "Sum") or not _is_row(array):
-        is_scale = operator == "Mul" and _is_normalised(maker)
+        is_scale = operator == "Mul" and is_normalised
         return Role(_WEIGHT, "scale of a normalisation" if is_scale else f"weight, read by {operator}")
-    if (layer := _linear_behind(_others(use)[0])) is not None:
-        return Role(_INTERCEPT, f"added to {layer.op_type}")
-    is_shift = _is_normalised(maker)
-    return Role(_INTERCEPT, "shift of a normalisation" if is_shift else f"intercept, read by {operator}")
+    return Role(_INTERCEPT, "shift of a normalisation" if is_normalised else f"intercept, read by {operator}")
 
 
 def _is_regrouped(node: ir.Node) -> bool:
@@ -199,12 +198,6 @@ def _constant(use: Use) -> Role:
     return Role(None, f"constant, read by {use.node.op_type}")
 
 
-def _role_of_number(use: Use, array: np.ndarray) -> Role:
-    """Return the role of a single number: the intercept of a linear layer, or a constant."""
-    layer = _linear_behind(_others(use)[0]) if use.node.op_type == "Add" and array.ndim else None
-    return _constant(use) if layer is None else Role(_INTERCEPT, f"added to {layer.op_type}")
-
-
 def _reason_against(use: Use, array: np.ndarray, origins: Origins) -> str | None:
     """Return why a tensor that meets data in arithmetic is no parameter, None if it is one."""
     if is_grid(array):
@@ -226,7 +219,7 @@ def _others(use: Use) -> list[ir.Value]:
 
 def _is_row(array: np.ndarray) -> bool:
     """Return whether `array` differs along one axis at most."""
-    return max(array.shape) == array.size
+    return max(array.shape, default=1) == array.size
 
 
 def _is_frequency(use: Use, origins: Origins) -> bool:

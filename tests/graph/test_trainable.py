@@ -157,6 +157,13 @@ TOKENS = [
         f"{TABLE}, int64[1] zero = {{0}}",
         ["t"],
     ),
+    # the same, stretched to another size by factors that are no parameters
+    (
+        'p = Resize <mode = "linear"> (k, , f)  q = Squeeze(p, zero)  y = Add(h, q)',
+        "float[1, 4, 3] k = {0.3, -0.1, 0.7, 1.2, -0.4, 0.9, 0.2, -0.6, 0.1, 0.5, 0.8, -0.2},"
+        " float[3] f = {1, 0.51, 1}, int64[1] zero = {0}",
+        ["k"],
+    ),
     # a class token, also one that starts at zero
     (
         "n = Shape <start = 0, end = 1> (h)  s = Concat <axis = 0> (n, one, three)  e = Expand(r, s)"
@@ -184,7 +191,9 @@ TOKENS = [
     ("y = Add(h, m)", "float[2, 3] m = {0, -100, 0, 0, 0, -100}", []),
     ("y = Add(h, m)", "float[2, 3] m = {0, 1, 2, 0.5, 1.5, 2.5}", []),
     ("y = Where(k, h, m)", "float[1, 3] m = {-1e9, -1e9, -1e9}, bool[1, 3] k = {1, 0, 1}", []),
-    ("y = Add(h, m)", "float[1, 3] m = {0.5, 0.25, 0.125}", []),
+    ("r = Relu(h)  y = Add(r, m)", "float[1, 3] m = {0.5, 0.25, 0.125}", []),
+    # numbers that are whole by chance, as a perceptron learns them, next to a linear layer
+    ("y = Add(h, m)", "float[3] m = {1, -2, 4}", ["m"]),
     ("y = Where(k, h, r)", f"{ROW}, bool[1, 3] k = {{1, 0, 1}}", ["r"]),
     # tables of rotary embeddings, and the frequencies of such
     (
