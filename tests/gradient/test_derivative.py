@@ -445,7 +445,10 @@ def test_a_weight_that_nothing_depends_on_cannot_be_trained(parse):
         onnx_derivative(model, weights=["m"])
 
 
-def test_batch_normalisation_uses_its_statistics_not_those_of_the_batch(parse, execute):
+@pytest.mark.parametrize(
+    "engine", ["portable", pytest.param("onnxruntime-training", marks=pytest.mark.native)]
+)
+def test_batch_normalisation_uses_its_statistics_not_those_of_the_batch(engine, parse, execute):
     text = """g (real[N, 2] X) => (real[N, 2] Y)
         <real[2] s = {1, 2}, real[2] b = {0, 1}, real[2] m = {1, 2}, real[2] v = {4, 9}> {
         Y = BatchNormalization<epsilon=0.0>(X, s, b, m, v)
@@ -454,7 +457,7 @@ def test_batch_normalisation_uses_its_statistics_not_those_of_the_batch(parse, e
     x, seed = np.random.default_rng(0).normal(size=(2, 5, 2))
     feeds = {"X": x, "s": np.array([1.0, 2.0]), "b": np.array([0.0, 1.0]), "Y_grad": seed}
     feeds |= {"m": np.array([1.0, 2.0]), "v": np.array([4.0, 9.0])}
-    found = execute(onnx_derivative(model), feeds)
+    found = execute(onnx_derivative(model, engine=engine), feeds)
     np.testing.assert_allclose(found["m_grad"], -(seed * [1 / 2, 2 / 3]).sum(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found["s_grad"], (seed * (x - [1, 2]) / [2, 3]).sum(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found["X_grad"], seed * feeds["s"] / [2, 3], rtol=1e-12)

@@ -388,3 +388,14 @@ def test_the_model_is_not_changed():
     before = to_proto(model)
     select_trainable(model, "y", None, anything)
     assert to_proto(model) == before
+
+
+@pytest.mark.parametrize("trainable", [None, ["w"], lambda name: True])
+def test_another_engine_trains_the_same_tensors_or_refuses(trainable):
+    """It must not leave out, without a word, the layers that it cannot differentiate."""
+    model = parse("h = MatMul(x, w)  a = Atan(h)  y = MatMul(a, v)", TWO_LAYERS)
+    assert select_trainable(model, "y", ["v"], anything, only("MatMul")) == ["v"]
+    with pytest.raises(
+        NotTrainableError, match=r"'w' cannot be trained by this engine: it lies before the Atan"
+    ):
+        select_trainable(model, "y", trainable, anything, only("MatMul"))
