@@ -12,6 +12,7 @@ from onnxsgd.exceptions import NotTrainableError, ParameterError
 from onnxsgd.graph.expand import expand_functions
 from onnxsgd.graph.model import graph_names, unique_name
 
+from .batchwise import put_time_first
 from .broadcasting import expand_to, zeros_like
 from .emitter import Emitter
 from .inference import infer_shapes
@@ -73,6 +74,7 @@ def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -
     _check_opset(model)
     result = _expand(_copy(model), wrt)
     graph = result.graph
+    put_time_first(graph)
     values = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
     targets = [_real_value(graph, values, name, "outputs") for name in _distinct(outputs, "outputs")]
     sources = [_real_value(graph, values, name, "wrt") for name in _distinct(wrt, "wrt")]

@@ -1,0 +1,58 @@
+"""Recurrent operators whose first axis is the batch, written as those whose first axis is time.
+
+No runtime computes the first form, so that the forward nodes of a gradient graph must not hold it either.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxsgd.graph.model import graph_names, unique_name
+
+__all__ = ["put_time_first"]
+
+#: The inputs with a batch axis, and how the outputs' axes lie afterwards: (batch, time, direction, hidden) of
+#: Y, (batch, direction, hidden) of the last states.
+_SEQUENCE, _STATE, _RESULT = (0,), (5, 6), ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
+
+_OPERATORS = frozenset({"GRU", "LSTM", "RNN"})
+
+
+def put_time_first(graph: ir.Graph) -> None:
+    """Write recurrent operators with ``layout=1`` as transpositions around the other layout, in place."""
+    names = graph_names(graph)
+    for node in list(graph.all_nodes()):
+        layout = node.attributes.get("layout")
+        if node.domain == "" and node.op_type in _OPERATORS and layout is not None:
+            if layout.as_int():
+                _transpose_around(node, names)
+            node.attributes.pop("layout")
+
+
+def _transpose_around(node: ir.Node, names: set[str]) -> None:
+    graph = node.graph
+    assert graph is not None
+    for index in (*_SEQUENCE, *_STATE):
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is not None:
+            turned = ir.Value(name=unique_name(f"{value.name}_time_first", names), type=value.type)
+            graph.insert_before(node, _transposition(value, turned, (1, 0, 2)))
+            node.replace_input_with(index, turned)
+    for index, (value, perm) in enumerate(zip(node.outputs, _RESULT, strict=False)):
+        if value.name:
+            _transpose_output(node, index, perm, unique_name(f"{value.name}_time_first", names))
+
+
+def _transpose_output(node: ir.Node, index: int, perm: tuple[int, ...], name: str) -> None:
+    """Let the output at `index` be another value, which is transposed to the value that it was."""
+    old = node.outputs[index]
+    result = ir.Value(name=old.name, type=old.type, shape=old.shape)
+    ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
+    old.name, old.shape = name, None
+    assert node.graph is not None
+    node.graph.insert_after(node, _transposition(old, result, perm))
+
+
+def _transposition(value: ir.Value, result: ir.Value, perm: tuple[int, ...]) -> ir.Node:
+    attribute = ir.AttrInt64s("perm", perm)
+    return ir.Node("", "Transpose", [value], [attribute], outputs=[result], name=result.name)
