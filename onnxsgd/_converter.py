@@ -15,7 +15,6 @@ from onnx import TensorProto, compose, defs
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.model import to_proto
-from onnxsgd.graph.versions import in_opset
 
 __all__ = ["register_classifier", "register_regressor"]
 
@@ -135,6 +134,9 @@ def _refuse_text(model: Any) -> None:
 
 def _embed(model: Any, scope: Any, operator: Any, container: Any) -> list[str]:
     """Put a graph into the container, under names of its own; return the names of its outputs."""
+    # on use: it brings onnxscript
+    from onnxsgd.graph.versions import in_opset
+
     proto = in_opset(to_proto(model), container.target_opset_any_domain(""))
     prefix = scope.get_unique_operator_name("OnnxSGD") + "/"
     graph = compose.add_prefix(proto, prefix).graph

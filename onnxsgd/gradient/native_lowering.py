@@ -11,17 +11,8 @@ from onnxsgd.gradient.registered import passes_gradient
 from onnxsgd.gradient.shapes import infer_shapes
 from onnxsgd.graph.forms import FORMS
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.rewriting import (
-    Table,
-    Writer,
-    attribute,
-    constant,
-    first,
-    is_rewritten,
-    operands,
-    rank,
-    rewrite,
-)
+from onnxsgd.graph.nodes import attribute, constant, first, operands, rank
+from onnxsgd.graph.rewriting import Table, Writer, is_rewritten, rewrite
 
 __all__ = ["NATIVE_FORMS", "is_lowered", "lower_path"]
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxsgd.gradient.native_table import PROVEN
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.rewriting import attribute
+from onnxsgd.graph.nodes import attribute
 
 __all__ = ["form_of", "unproven"]
 

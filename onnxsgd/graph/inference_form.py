@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.rewriting import attribute, constant
+from onnxsgd.graph.nodes import attribute, constant
 
 __all__ = ["RANDOM", "inference_form"]
 

@@ -6,7 +6,8 @@ import onnx_ir as ir
 
 from onnxsgd.graph.forms import FORMS, write_out
 from onnxsgd.graph.model import PARAMETER
-from onnxsgd.graph.rewriting import Rule, Table, operands
+from onnxsgd.graph.nodes import operands
+from onnxsgd.graph.rewriting import Rule, Table
 from onnxsgd.graph.roles import find_roles
 
 __all__ = ["write_out_missing_kernels"]

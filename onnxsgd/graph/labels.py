@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.rewriting import Writer, attribute, constant, first, operands
+from onnxsgd.graph.nodes import attribute, constant, first, operands
+from onnxsgd.graph.rewriting import Writer
 
 __all__ = ["Lookup", "class_labels", "find_lookup", "label_tensor", "pick_binary_label"]
 

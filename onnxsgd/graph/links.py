@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from onnxsgd.graph.nodes import attribute, constant, first, operands
 from onnxsgd.graph.patterns import (
     complement,
     divided_by_row_sums,
@@ -18,7 +19,6 @@ from onnxsgd.graph.patterns import (
     softplus_argument,
     strip,
 )
-from onnxsgd.graph.rewriting import attribute, constant, first, operands
 
 __all__ = ["Link", "holds_probabilities", "read_link"]
 

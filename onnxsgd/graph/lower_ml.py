@@ -12,7 +12,8 @@ import onnx_ir as ir
 from onnxsgd.graph.forms.reductions import divide_by_norm
 from onnxsgd.graph.labels import class_labels, label_tensor, pick_binary_label
 from onnxsgd.graph.lower_svm import SVM_RULES
-from onnxsgd.graph.rewriting import Table, Writer, attribute, constant, first, operands, rank
+from onnxsgd.graph.nodes import attribute, constant, first, operands, rank
+from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["ML_RULES"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxsgd.graph.forms.activations import softplus
-from onnxsgd.graph.rewriting import Table, Writer, constant, first, operands
+from onnxsgd.graph.nodes import constant, first, operands
+from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["STANDARD_RULES"]
 

@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.labels import class_labels, pick_binary_label
-from onnxsgd.graph.rewriting import Table, Writer, attribute, first
+from onnxsgd.graph.nodes import attribute, first
+from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["SVM_RULES"]
 

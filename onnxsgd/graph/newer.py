@@ -14,7 +14,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.expand import expand_functions
 from onnxsgd.graph.model import to_ir, to_proto
-from onnxsgd.graph.rewriting import Table, Writer, attribute, operands, rank, rewrite
+from onnxsgd.graph.nodes import attribute, operands, rank
+from onnxsgd.graph.rewriting import Table, Writer, rewrite
 from onnxsgd.graph.transformer.standard import STANDARD_RULES
 
 __all__ = ["Form", "in_older_operators", "means_the_same"]

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.rewriting import attribute, constant, first, operands, rank
+from onnxsgd.graph.nodes import attribute, constant, first, operands, rank
 
 __all__ = [
     "FORM",

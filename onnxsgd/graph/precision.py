@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from onnxsgd.graph.kernels import write_out_missing_kernels
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
-from onnxsgd.graph.rewriting import Table, Writer, attribute, first, rewrite
+from onnxsgd.graph.nodes import attribute, first
+from onnxsgd.graph.rewriting import Table, Writer, rewrite
 
 __all__ = ["restore_digits", "with_precision"]
 

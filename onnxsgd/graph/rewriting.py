@@ -16,13 +16,8 @@ __all__ = [
     "Rule",
     "Table",
     "Writer",
-    "attribute",
-    "constant",
     "extend",
-    "first",
     "is_rewritten",
-    "operands",
-    "rank",
     "rewrite",
 ]
 
@@ -118,34 +113,6 @@ def is_rewritten(table: Table, node: ir.Node) -> bool:
 def _rule_for(table: Table, node: ir.Node) -> Rule | None:
     known = node.inputs and node.inputs[0] is not None and node.inputs[0].dtype is not None
     return table.get((node.domain, node.op_type)) if known else None
-
-
-def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
-    """Return the value of an attribute of `node`, or `default`; tuples for lists, None stays None."""
-    found = node.attributes.get(name)
-    return default if found is None else found.value
-
-
-def constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return the array that an initializer holds; None for anything that is computed or fed."""
-    if value is None or value.is_graph_input() or value.const_value is None:
-        return None
-    return value.const_value.numpy()
-
-
-def operands(node: ir.Node) -> list[ir.Value]:
-    """Return the inputs of `node` that are there."""
-    return [value for value in node.inputs if value is not None]
-
-
-def first(node: ir.Node) -> ir.Value:
-    """Return the first input of `node`."""
-    return operands(node)[0]
-
-
-def rank(value: ir.Value) -> int | None:
-    """Return the number of dimensions of `value`, None if it is not known."""
-    return None if value.shape is None else len(value.shape)
 
 
 def extend(graph: ir.Graph, name: str, write: Callable[[Writer], ir.Value]) -> ir.Value:

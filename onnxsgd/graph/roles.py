@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from onnxsgd.graph.constants import find_waves, is_geometric, is_grid
 from onnxsgd.graph.model import FROZEN, PARAMETER, REAL_TYPES
+from onnxsgd.graph.nodes import first, operands
 from onnxsgd.graph.origins import Origins, Use, trace_origins, uses_of
 from onnxsgd.graph.patterns import FORM, behind_form, made_by
-from onnxsgd.graph.rewriting import first, operands
 
 __all__ = ["Role", "find_roles"]
 

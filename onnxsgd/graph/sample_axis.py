@@ -21,8 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.inference_form import RANDOM
-from onnxsgd.graph.nodes import read_values
-from onnxsgd.graph.rewriting import attribute, constant
+from onnxsgd.graph.nodes import attribute, constant, read_values
 from onnxsgd.graph.sizes import fix_sizes
 
 __all__ = [

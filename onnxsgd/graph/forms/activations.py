@@ -11,7 +11,8 @@ import math
 
 import onnx_ir as ir
 
-from onnxsgd.graph.rewriting import Table, Writer, attribute, first, operands
+from onnxsgd.graph.nodes import attribute, first, operands
+from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["ACTIVATION_FORMS", "softplus"]
 

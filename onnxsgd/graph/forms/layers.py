@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxsgd.graph.rewriting import Table, Writer, attribute, first, operands, rank
+from onnxsgd.graph.nodes import attribute, first, operands, rank
+from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["LAYER_FORMS", "MATRIX_FORMS"]
 

@@ -7,7 +7,8 @@ from functools import reduce
 
 import onnx_ir as ir
 
-from onnxsgd.graph.rewriting import Rule, Table, Writer, attribute, constant, first, operands, rank
+from onnxsgd.graph.nodes import attribute, constant, first, operands, rank
+from onnxsgd.graph.rewriting import Rule, Table, Writer
 
 __all__ = ["REDUCTION_FORMS", "divide_by_norm"]
 

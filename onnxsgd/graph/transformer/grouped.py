@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.rewriting import Table, Writer, attribute, rank
+from onnxsgd.graph.nodes import attribute, rank
+from onnxsgd.graph.rewriting import Table, Writer
 
 from .heads import attend, merge_heads, repeat_heads, scale_queries, split_heads
 from .layers import mark

@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import PARAMETER
-from onnxsgd.graph.rewriting import Table, Writer, attribute, first, rank
+from onnxsgd.graph.nodes import attribute, first, rank
+from onnxsgd.graph.rewriting import Table, Writer
 
 from .refusal import refuse
 from .sizes import number, operand, positions

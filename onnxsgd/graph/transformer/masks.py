@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.rewriting import Writer, rank
+from onnxsgd.graph.nodes import rank
+from onnxsgd.graph.rewriting import Writer
 
 from .sizes import known_size, number, positions, size
 

@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.rewriting import Table, Writer, attribute, rank
+from onnxsgd.graph.nodes import attribute, rank
+from onnxsgd.graph.rewriting import Table, Writer
 
 from .heads import attend, merge_heads, repeat_heads, scale_queries, split_heads
 from .layers import reads, rms_norm
