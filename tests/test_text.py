@@ -187,7 +187,7 @@ def test_the_whole_pipeline_goes_to_onnx(vectorizer, dtype):
         # skl2onnx counts words of one letter as parts of pairs
         (CountVectorizer(ngram_range=(1, 2)), r"other features than scikit-learn of \d+ of 100 samples"),
     ],
-    ids=str,
+    ids=["a tokenizer of its own", "hashing", "pairs of words"],
 )
 def test_features_that_onnx_does_not_make_are_refused(vectorizer, message):
     model = classifier(make_pipeline(vectorizer, LogisticRegression())).fit(TEXTS, LABEL)
