@@ -24,8 +24,8 @@ LARGEST_TENSOR = 2**31
 #: Nodes, subgraphs and functions included. Passes over a graph take about a millisecond for each.
 _MOST_NODES = 200_000
 
-#: Subgraphs in subgraphs. Parsers of protobuf give up after 100 messages in messages, three for each.
-_DEEPEST = 20
+#: Subgraphs in subgraphs. A gradient computes the branches of an If again: each level doubles its size.
+_DEEPEST = 8
 
 #: Axes of a tensor. numpy has no more.
 _MOST_AXES = 64
@@ -84,7 +84,10 @@ def check_shapes(values: Iterable[onnx.ValueInfoProto]) -> None:
         A size is negative, or all of them together too large.
     """
     for value in values:
-        dims = _tensor_type(value.type).shape.dim
+        kind = _tensor_type(value.type)
+        if kind.elem_type:
+            _check_type(value.name, kind.elem_type)
+        dims = kind.shape.dim
         sizes = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
         check_size_of(value.name, [size for size in sizes if size != -1])
 
@@ -139,6 +142,7 @@ def _tensor_type(kind: onnx.TypeProto) -> onnx.TypeProto.Tensor:
 
 def _check_tensor(tensor: TensorProto) -> None:
     check_size_of(tensor.name, tensor.dims)
+    _check_type(tensor.name, tensor.data_type)
     if tensor.data_type not in _STORAGE or tensor.data_location == TensorProto.EXTERNAL:
         # types of half a byte, which the checker of onnx knows; data that is read later
         return
@@ -153,6 +157,11 @@ def _check_tensor(tensor: TensorProto) -> None:
             f"Tensor {tensor.name!r} holds {present} {unit} of data: its shape {_short(tensor.dims)} needs "
             f"{expected}."
         )
+
+
+def _check_type(name: str, number: int) -> None:
+    if number == TensorProto.UNDEFINED or number not in TensorProto.DataType.values():
+        raise GraphError(f"Tensor {name!r} has elements of type {number}, which ONNX does not number.")
 
 
 def _short(sizes: Iterable[int]) -> str:

@@ -45,6 +45,12 @@ def declared(sizes):
     return model
 
 
+def typed(number):
+    model = linear()
+    model.graph.initializer[0].data_type = number
+    return model
+
+
 def constant_outside(make):
     """Return a model that holds, where `make` puts it, a tensor stored in a file of the user's."""
     tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[3, 1])
@@ -102,6 +108,7 @@ REFUSED = {
     "huge size": (lambda: declared([HUGE, 3]), "elements are accepted"),
     "product of 64 bits": (lambda: declared([2**32, 2**32]), "elements are accepted"),
     "less data": (lambda: declared([4, 1]), "holds 12 bytes of data: its shape .4, 1. needs 16"),
+    "no type": (lambda: typed(99), "elements of type 99"),
     "many axes": (lambda: declared([1] * 100), "100 axes"),
     "huge input": (lambda: parsed(f"(float[{HUGE}, 3] x) => (float[N, 3] y) {{ y = Neg(x) }}"), "'x' has"),
     "huge constant": (
@@ -117,7 +124,7 @@ REFUSED = {
         ),
         "has the shape",
     ),
-    "deep": (lambda: nested(1000), "Subgraphs lie in subgraphs 21 deep"),
+    "deep": (lambda: nested(1000), "Subgraphs lie in subgraphs 9 deep"),
     "no nodes": (onnx.ModelProto, "no nodes"),
     "cycle": (
         lambda: parsed("(float[N, 3] x) => (float[N, 3] y) { y = Add(x, z)  z = Neg(y) }"),
