@@ -2,7 +2,7 @@
 
 Queries, keys and values are picked from one product by three Gathers, a rolled image from the image by two
 Slices. Each of them would have a gradient as large as the whole, zero but for its own part, and these would
-be added: 13 ScatterND of 170 us in all, and 8 Add, in an update of vit of ``benchmarks/networks.py``.
+be added: 12 ScatterND, of 13 us each, and 8 Add in an update of vit of ``benchmarks/networks.py``.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _is_convolution(c: _Spread) -> bool:
 
     It copies what it meets of the gradient, the transposed one what it makes of the image; so the channels
     of the result should not outnumber those of the image, unless nothing is copied. Sequences are copied
-    slowly by the transposed one: 133 against 30 us at 8 x 16 x 32 (``benchmarks/networks.py``, conv1d).
+    slowly by the transposed one: 133 against 18 us at 8 x 16 x 32 (``benchmarks/networks.py``, conv1d).
     """
     if not c.is_static or min(c.pads) < 0:
         return False

@@ -13,7 +13,8 @@ from .windows import Window, sizes_of
 __all__ = ["correlate_tiles", "has_tiles"]
 
 #: From so many taps on, moving the image once is faster than to cut out what each tap meets: 8 x 8 patches
-#: of ``benchmarks/networks.py``, vit, 40 against 330 us, and 4 x 4 of swin.
+#: of ``benchmarks/networks.py``, vit: one Transpose of 34 us for 64 Slice and their Concat of 323. Not
+#: measured below 4 x 4.
 _TAPS = 16
 
 
