@@ -51,6 +51,7 @@ def check_consistency(model: onnx.ModelProto) -> None:
         raise GraphError(f"Types and shapes of the model cannot be inferred: {reason(error)}.") from error
     _check_inferred([inferred.graph])
     _check_conditions(inferred.graph, {})
+    _check_normalized_axes(inferred.graph)
 
 
 def _outline(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -110,6 +111,24 @@ def _check_conditions(graph: onnx.GraphProto, outer: Mapping[str, int]) -> None:
                 )
         for subgraph in _subgraphs([node]):
             _check_conditions(subgraph, sizes)
+
+
+def _check_normalized_axes(graph: onnx.GraphProto) -> None:
+    """Refuse a LayerNormalization from no axis on: inference does not look at it, and kernels crash."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    ranks = {
+        v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")
+    }
+    for node in graph.node:
+        rank = ranks.get(node.input[0]) if node.op_type == "LayerNormalization" else None
+        for axis in (attribute.i for attribute in node.attribute if attribute.name == "axis"):
+            if rank is not None and not -rank <= axis < rank:
+                raise GraphError(
+                    f"LayerNormalization {node.name!r} has axis={axis}: its input has {rank} axes, so that "
+                    f"it must be in {-rank} to {rank - 1}."
+                )
+        for subgraph in _subgraphs([node]):
+            _check_normalized_axes(subgraph)
 
 
 def _subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.GraphProto]:

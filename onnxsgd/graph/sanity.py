@@ -61,6 +61,7 @@ def check_sizes(model: onnx.ModelProto) -> None:
         than :data:`LARGEST_TENSOR` elements; a tensor holds more or less data than its shape says.
     """
     n_nodes = 0
+    _check_text(model)
     for graph, depth in _graphs(model):
         n_nodes += len(graph.node)
         if depth > _DEEPEST:
@@ -124,6 +125,19 @@ def _graphs(model: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto | onnx.Fun
                 if attribute.HasField("g"):
                     left.append((attribute.g, depth + 1))
                 left += [(inner, depth + 1) for inner in attribute.graphs]
+
+
+def _check_text(model: onnx.ModelProto) -> None:
+    """Refuse names that are no text: reading one raises, wherever it is read first."""
+    try:
+        for entry in model.opset_import:
+            _ = entry.domain
+        for graph, _ in _graphs(model):
+            for node in graph.node:
+                _ = (node.op_type, node.domain, node.name, *node.input, *node.output)
+                _ = [attribute.name for attribute in node.attribute]
+    except UnicodeDecodeError as error:
+        raise GraphError("A name in the model is not UTF-8 text.") from error
 
 
 def _declared(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.ValueInfoProto]:

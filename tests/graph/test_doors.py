@@ -138,6 +138,13 @@ REFUSED = {
         lambda: parsed("(float[N, 3] x, int64[3] i) => (float[N, 3] y) { y = Add(x, i) }"),
         "not consistent.*Add",
     ),
+    "no such axis": (
+        lambda: parsed(
+            "(float[N, 3] x) => (float[N, 3] y) <float[3] g = {1, 2, 3}>"
+            f"{{ y = LayerNormalization<axis = {HUGE}>(x, g) }}"
+        ),
+        "its input has 2 axes",
+    ),
     "no trip count": (
         lambda: parsed(
             "(float[N, 3] x) => (float[N, 3] y) <int64[3, 0] trips = {}, bool go = {1}>"
