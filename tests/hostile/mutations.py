@@ -94,7 +94,11 @@ def mutate(content, rng):
         mutation = MUTATIONS[rng.integers(len(MUTATIONS))]
         graphs = list(_graphs(model.graph))
         graph = model.graph if rng.random() < 0.7 else _one(graphs, rng)
-        mutation(model, graph, rng)
+        try:
+            mutation(model, graph, rng)
+        except (ValueError, KeyError, TypeError):
+            # it reads what another one has broken
+            continue
     return model.SerializeToString()
 
 
