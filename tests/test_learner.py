@@ -25,7 +25,7 @@ def _regressor(model=_MODEL, **options):
 
 def test_a_second_fit_prepares_nothing(monkeypatch):
     first = _regressor().fit(_X, _Y)
-    monkeypatch.setattr(_sources, "_lowered", None)
+    monkeypatch.setattr(_sources, "_read_graph", None)
     monkeypatch.setattr(_learner, "_graph_learner", None)
     for model in (_MODEL, copy.deepcopy(_MODEL), _MODEL.SerializeToString(deterministic=True)):
         second = _regressor(model, alpha=0.1).fit(_X, _Y)
