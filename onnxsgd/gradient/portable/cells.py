@@ -7,12 +7,14 @@ the gradient itself runs step by step, in a Scan over small matrices.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .broadcasting import zeros_like
 from .call import Call
 from .emitter import Emitter
+from .lengths import Lengths
 from .scan import Step, flipped, scan
 from .tensor import Tensor, op
 
@@ -42,11 +44,30 @@ class Pass:
     dy: Tensor  # (time, batch, hidden)
     dh: Tensor  # (batch, hidden)
     dc: Tensor  # (batch, hidden)
+    lengths: Lengths | None = None
+    ends: tuple[Tensor, ...] = ()  # (time, batch, hidden): the gradient of the last cell state, at its step
 
     @property
     def before(self) -> Tensor:
         """The hidden state before each step."""
         return _shifted(self.h0, self.h)
+
+    def kept(self, sequence: Tensor) -> Tensor:
+        """Return `sequence` with zeros behind the ends of its samples."""
+        return sequence if self.lengths is None else self.lengths.kept(sequence)
+
+    def cut(self, lengths: Lengths, through_cell: bool) -> Pass:
+        """Return this pass over samples of these lengths.
+
+        Gradients of last states enter at the last step of each sample. Behind it they are zero, so that the
+        steps there add nothing to any other gradient. `through_cell` tells whether that of the last cell
+        state is not zero.
+        """
+        dy = lengths.kept(self.dy) + lengths.at_ends(self.dh, self.dy)
+        ends = (lengths.at_ends(self.dc, self.dy),) if through_cell else ()
+        zero = zeros_like(self.h0)
+        x = lengths.kept(self.x)
+        return replace(self, x=x, dy=dy.known_as(self.dy.dims), dh=zero, dc=zero, lengths=lengths, ends=ends)
 
 
 @dataclass
@@ -137,18 +158,18 @@ def _lstm(n: Call, p: Pass, d: int) -> Gradients:
         c = states[0] * now[0] + now[1]
         return [c], [c]
 
-    _, (c,) = scan(remember, [p.c0], [f, i * g])
+    _, (c,) = scan(remember, [p.c0], [p.kept(f), i * g])
     y, y_slope = _apply(output, c)
 
     def step(body: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        (dh, dc), (dy, from_h, forget, to_i, to_o, to_f, to_g) = states, now
+        (dh, dc), (dy, from_h, forget, to_i, to_o, to_f, to_g, *ends) = states, now
         dh = dh + dy
-        dc = dc + dh * from_h
+        dc = sum(ends, dc + dh * from_h)
         pre = _joined([dc * to_i, dh * to_o, dc * to_f, dc * to_g])
         return [op.MatMul(pre, body.tensor(p.r.value, p.r.dims)), dc * forget], [pre]
 
     to_gates = [g * i_slope, y * o_slope, _shifted(p.c0, c) * f_slope, i * g_slope]
-    (dh0, dc0), (pre,) = _backwards(step, [p.dh, p.dc], [p.dy, o * y_slope, f, *to_gates])
+    (dh0, dc0), (pre,) = _backwards(step, [p.dh, p.dc], [p.dy, o * y_slope, f, *to_gates, *p.ends])
     return Gradients(pre, pre, [(pre, p.before)], dh0, dc0)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from .broadcasting import zeros_like
 from .call import Call, Rules
 from .cells import CELLS, Gradients, Pass
+from .lengths import Lengths
 from .scan import flipped
 from .shapes import UNNAMED, Dim, Dims, to_shape
 from .tensor import Tensor, op
@@ -47,8 +48,20 @@ def _read_pass(n: Call, d: int, flip: bool) -> Pass:
         dc=zero if dc is None else _chosen(dc, d, 0, state),
     )
     if flip:
-        found.x, found.h, found.dy = flipped(found.x), flipped(found.h), flipped(found.dy)
-    return found
+        found.x, found.h, found.dy = (_flipped(n, t) for t in (found.x, found.h, found.dy))
+    lengths = _lengths(n)
+    return found if lengths is None else found.cut(lengths, dc is not None)
+
+
+def _lengths(n: Call) -> Lengths | None:
+    counts = n.optional(4)
+    return None if counts is None else Lengths(counts, n.x)
+
+
+def _flipped(n: Call, sequence: Tensor) -> Tensor:
+    """Return `sequence` with the time of each sample reversed."""
+    lengths = _lengths(n)
+    return flipped(sequence) if lengths is None else lengths.flipped(sequence)
 
 
 def _sizes(n: Call) -> tuple[Dim, Dim, int, int, int]:
@@ -64,9 +77,8 @@ def _refuse_rarities(n: Call) -> None:
     for name in ("clip", "input_forget", "layout"):
         if n.attribute(name, 0):
             raise n.refuse(f"with {name}={n.attribute(name)} has no gradient rule")
-    for index, name in ((4, "sequence_lens"), (7, "peepholes")):
-        if n.optional(index) is not None:
-            raise n.refuse(f"with {name} has no gradient rule")
+    if n.optional(7) is not None:
+        raise n.refuse("with peepholes has no gradient rule")
 
 
 def _gradients(n: Call) -> list[tuple[Pass, Gradients, bool]]:
@@ -101,7 +113,7 @@ def _d_x(n: Call) -> Tensor:
     total = None
     for p, g, flip in _each(n):
         dx = op.MatMul(g.from_x, p.w)
-        dx = flipped(dx) if flip else dx
+        dx = _flipped(n, dx) if flip else dx
         total = dx if total is None else total + dx
     assert total is not None
     return total

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import op_gru, op_lstm, op_rnn
 
 from onnxsgd.gradient.portable import differentiate
 
@@ -191,6 +192,31 @@ class LRN(OpRun):
         return (x / (bias + alpha / size * total) ** beta,)
 
 
+def _lengthwise(kernel):
+    """Return an operator that runs each sample on its own, up to its length, as `kernel` does."""
+
+    def _run(self, x, w, r, b=None, lengths=None, *states, **attributes):
+        results = kernel._run(self, x, w, r, b, None, *states, **attributes)
+        if lengths is None:
+            return results
+        axes = (0, 0, 0) if self.layout else (2, 1, 1)
+        y, *last = (np.moveaxis(np.zeros_like(t), axis, 0) for t, axis in zip(results, axes, strict=False))
+        for k, length in enumerate(lengths):
+            if length:
+                one = x[[k], :length] if self.layout else x[:length, [k]]
+                own = [s if s is None else np.take(s, [k], axes[1]) for s in states]
+                found = kernel._run(self, one, w, r, b, None, *own, **attributes)
+                y[k, :length] = np.take(found[0], 0, axes[0])
+                for t, state in zip(last, found[1:], strict=True):
+                    t[k] = np.take(state, 0, axes[1])
+        return tuple(np.moveaxis(t, 0, axis) for t, axis in zip((y, *last), axes, strict=False))
+
+    return type(kernel.__name__.partition("_")[0], (kernel,), {"op_domain": "", "_run": _run})
+
+
+LSTM, GRU, RNN = (_lengthwise(kernel) for kernel in (op_lstm.LSTM, op_gru.GRU, op_rnn.RNN_14))
+
+
 class Erf(OpRun):
     op_domain = ""
 
@@ -246,13 +272,16 @@ KERNELS = [
     MaxPool,
     GatherElements,
     GridSample,
+    GRU,
     LRN,
+    LSTM,
     Erf,
     GlobalLpPool,
     LpNormalization,
     Mean,
     MeanVarianceNormalization,
     Pad,
+    RNN,
 ]
 
 
