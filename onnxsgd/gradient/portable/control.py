@@ -7,6 +7,7 @@ before each turn, which the forward loop is made to return.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ import onnx_ir as ir
 from .broadcasting import expand_to, zeros_like
 from .call import Call
 from .emitter import Emitter
+from .picks import Picks, picked_tables
 from .scan import flipped, scan
 from .shapes import UNNAMED, read_shape
 from .tensor import Tensor
@@ -53,7 +55,10 @@ def _swept(
 ) -> list[Tensor]:
     """Return the gradients of the forward nodes in `body` with respect to `sources`, or zeros."""
     given = [(y, body.borrow(seed)) for y, seed in zip(outputs, seeds, strict=True) if seed is not None]
-    found = sweep(body, list(body.nodes), sources, given)
+    wanted = set(sources)
+    # The way back ends at a source.
+    nodes = [node for node in body.nodes if wanted.isdisjoint(node.outputs)]
+    found = sweep(body, nodes, sources, given)
     tensors = [body.tensor(value) for value in sources]
     return [expand_to(found[x.value], x) if x.value in found else zeros_like(x) for x in tensors]
 
@@ -106,9 +111,11 @@ def _backwards(n: Call, wanted: list[ir.Value], sweep: Sweep, turns: _Turns) -> 
     """Run a Scan over the turns, from the last to the first, that sweeps back through each.
 
     It carries the gradients of the states from turn to turn, and sums those of what the body reads from
-    outside; the gradients of the elements of sequences are stacked.
+    outside; the gradients of the elements of sequences are stacked, and those of the rows picked from tables.
     """
     captured = [value for value in wanted if value not in n.node.inputs or _is_read(turns.graph, value)]
+    picks = _picks(n, turns.graph, captured)
+    captured = [value for value in captured if value not in picks.tables]
     real = [k for k in range(turns.states) if _is_real(turns.graph.inputs[turns.first + k])]
     stacked = [
         k for k in range(turns.first + turns.states, len(turns.graph.inputs)) if n.node.inputs[k] in wanted
@@ -123,9 +130,12 @@ def _backwards(n: Call, wanted: list[ir.Value], sweep: Sweep, turns: _Turns) -> 
         for k, seed in (*zip(real, sums, strict=False), *zip(collected, now[count:], strict=True)):
             seeds[k] = seed
         places = [now[turns.first + k].value for k in real] + [now[k].value for k in stacked]
-        found = _swept(body, sweep, [*places, *captured], outputs, seeds)
-        states, parts, added = _cut(found, len(real), len(stacked))
-        return [*states, *(a + b for a, b in zip(sums[len(real) :], added, strict=True))], parts
+        picking = picks.nodes(body.nodes)
+        rows = [node.outputs[0] for node in picking]
+        found = _swept(body, sweep, [*places, *captured, *rows], outputs, seeds)
+        states, parts, added, picked = _cut(found, len(real), len(stacked), len(captured))
+        after = [*states, *(a + b for a, b in zip(sums[len(real) :], added, strict=True))]
+        return after, [*parts, *picks.stackable(picking, picked)]
 
     last = [reached[k] or zeros_like(n.emitter.tensor(n.node.outputs[k])) for k in real]
     sums = [*last, *(zeros_like(n.emitter.tensor(value)) for value in captured)]
@@ -133,12 +143,21 @@ def _backwards(n: Call, wanted: list[ir.Value], sweep: Sweep, turns: _Turns) -> 
     totals, parts = scan(step, sums, [flipped(t) for t in sequences])
     places = [n.node.inputs[turns.first + k] for k in real] + captured
     found = [*zip(places, totals, strict=True)]
-    found += [(n.node.inputs[k], flipped(t)) for k, t in zip(stacked, parts, strict=True)]
+    found += [(n.node.inputs[k], flipped(t)) for k, t in zip(stacked, parts, strict=False)]
+    found += picks.gradients(picks.nodes(turns.graph), parts[len(stacked) :])
     return [(value, gradient) for value, gradient in found if value in wanted]
 
 
-def _cut(tensors: list[Tensor], first: int, second: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    return tensors[:first], tensors[first : first + second], tensors[first + second :]
+def _picks(n: Call, graph: ir.Graph, captured: list[ir.Value]) -> Picks:
+    """Return the picks from tables in the body of a loop, which is made to return their numbers."""
+    tables = picked_tables(n, graph, captured)
+    return Picks.of(tables, _saved(n, graph, Picks.counted(graph, tables, n.emitter)))
+
+
+def _cut(tensors: list[Tensor], *sizes: int) -> list[list[Tensor]]:
+    """Return consecutive parts of `tensors`, and the rest."""
+    ends = list(itertools.accumulate(sizes))
+    return [tensors[a:b] for a, b in zip([0, *ends], [*ends, len(tensors)], strict=True)]
 
 
 def _is_real(value: ir.Value) -> bool:
