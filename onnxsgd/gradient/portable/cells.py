@@ -15,6 +15,7 @@ from .broadcasting import zeros_like
 from .call import Call
 from .emitter import Emitter
 from .lengths import Lengths
+from .memory import Peepholes, memory, memory_behind
 from .scan import Step, flipped, scan
 from .tensor import Tensor, op
 
@@ -44,6 +45,7 @@ class Pass:
     dy: Tensor  # (time, batch, hidden)
     dh: Tensor  # (batch, hidden)
     dc: Tensor  # (batch, hidden)
+    peepholes: Peepholes | None = None
     lengths: Lengths | None = None
     ends: tuple[Tensor, ...] = ()  # (time, batch, hidden): the gradient of the last cell state, at its step
 
@@ -55,6 +57,11 @@ class Pass:
     def kept(self, sequence: Tensor) -> Tensor:
         """Return `sequence` with zeros behind the ends of its samples."""
         return sequence if self.lengths is None else self.lengths.kept(sequence)
+
+    @property
+    def masks(self) -> list[Tensor]:
+        """Factors of every step, if samples have ends: 0 behind them, else 1."""
+        return [] if self.lengths is None else [self.lengths.within.cast(self.x.dtype)]
 
     def cut(self, lengths: Lengths, through_cell: bool) -> Pass:
         """Return this pass over samples of these lengths.
@@ -79,6 +86,7 @@ class Gradients:
     products: list[tuple[Tensor, Tensor]]  # parts of from_h, and the states that the weights multiply there
     dh0: Tensor
     dc0: Tensor | None = None
+    dp: Tensor | None = None
 
 
 def _shifted(first: Tensor, sequence: Tensor) -> Tensor:
@@ -150,15 +158,17 @@ def _rnn(n: Call, p: Pass, d: int) -> Gradients:
 
 def _lstm(n: Call, p: Pass, d: int) -> Gradients:
     gate, candidate, output = _activations(n, ["Sigmoid", "Tanh", "Tanh"], d)
-    added = [x + h for x, h in zip(*_gates(p, 4), strict=True)]
-    (i, i_slope), (o, o_slope), (f, f_slope) = (_apply(gate, t) for t in added[:3])
-    g, g_slope = _apply(candidate, added[3])
-
-    def remember(_: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        c = states[0] * now[0] + now[1]
-        return [c], [c]
-
-    _, (c,) = scan(remember, [p.c0], [p.kept(f), i * g])
+    to_i, to_o, to_f, to_g = (x + h for x, h in zip(*_gates(p, 4), strict=True))
+    g, g_slope = _apply(candidate, to_g)
+    peep = p.peepholes
+    if peep is not None:
+        c = memory_behind(peep, gate, p.c0, [to_i, to_f, g, *p.masks])
+        before = _shifted(p.c0, c)
+        to_i, to_o, to_f = to_i + before * peep.i, to_o + c * peep.o, to_f + before * peep.f
+    (i, i_slope), (o, o_slope), (f, f_slope) = (_apply(gate, t) for t in (to_i, to_o, to_f))
+    if peep is None:
+        c = memory(p.c0, p.kept(f), i * g)
+        before = _shifted(p.c0, c)
     y, y_slope = _apply(output, c)
 
     def step(body: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -168,9 +178,14 @@ def _lstm(n: Call, p: Pass, d: int) -> Gradients:
         pre = _joined([dc * to_i, dh * to_o, dc * to_f, dc * to_g])
         return [op.MatMul(pre, body.tensor(p.r.value, p.r.dims)), dc * forget], [pre]
 
-    to_gates = [g * i_slope, y * o_slope, _shifted(p.c0, c) * f_slope, i * g_slope]
-    (dh0, dc0), (pre,) = _backwards(step, [p.dh, p.dc], [p.dy, o * y_slope, f, *to_gates, *p.ends])
-    return Gradients(pre, pre, [(pre, p.before)], dh0, dc0)
+    of_i, of_o, of_f, of_g = g * i_slope, y * o_slope, before * f_slope, i * g_slope
+    from_h, forget = o * y_slope, f
+    if peep is not None:
+        from_h, forget = from_h + of_o * peep.o, forget + of_i * peep.i + of_f * peep.f
+    sequences = [p.dy, from_h, forget, of_i, of_o, of_f, of_g, *p.ends]
+    (dh0, dc0), (pre,) = _backwards(step, [p.dh, p.dc], sequences)
+    dp = None if peep is None else peep.gradient(_parts(pre, 4)[:3], before, c)
+    return Gradients(pre, pre, [(pre, p.before)], dh0, dc0, dp)
 
 
 def _gru(n: Call, p: Pass, d: int) -> Gradients:

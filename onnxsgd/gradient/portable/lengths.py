@@ -20,18 +20,23 @@ class Lengths:
         Integers of shape (batch,). A sample may have no step at all.
     sequence : Tensor
         One of the sequences.
+
+    Attributes
+    ----------
+    within : Tensor
+        True at the steps that a sample has, (time, batch, 1).
     """
 
     def __init__(self, counts: Tensor, sequence: Tensor) -> None:
         self._counts = counts.cast(ir.DataType.INT64)
         steps = positions(sequence, dim_of(sequence, 0), 2)
         ends = op.Unsqueeze(self._counts, [0, 2])
-        self._within: Tensor = steps < ends
+        self.within: Tensor = steps < ends
         self._last: Tensor = op.Equal(steps, ends - 1)
 
     def kept(self, sequence: Tensor) -> Tensor:
         """Return `sequence` with zeros behind the ends, whatever stands there."""
-        zeroed: Tensor = op.Where(self._within, sequence, number(sequence, 0))
+        zeroed: Tensor = op.Where(self.within, sequence, number(sequence, 0))
         return zeroed.known_as(sequence.dims)
 
     def at_ends(self, state: Tensor, sequence: Tensor) -> Tensor:

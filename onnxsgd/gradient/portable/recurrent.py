@@ -9,6 +9,7 @@ from .broadcasting import zeros_like
 from .call import Call, Rules
 from .cells import CELLS, Gradients, Pass
 from .lengths import Lengths
+from .memory import Peepholes
 from .scan import flipped
 from .shapes import UNNAMED, Dim, Dims, to_shape
 from .tensor import Tensor, op
@@ -46,11 +47,21 @@ def _read_pass(n: Call, d: int, flip: bool) -> Pass:
         dy=zeros_like(h) if dy is None else _chosen(dy, d, 1, sequence),
         dh=zero if dh is None else _chosen(dh, d, 0, state),
         dc=zero if dc is None else _chosen(dc, d, 0, state),
+        peepholes=_peepholes(n, d, hidden),
     )
     if flip:
         found.x, found.h, found.dy = (_flipped(n, t) for t in (found.x, found.h, found.dy))
     lengths = _lengths(n)
     return found if lengths is None else found.cut(lengths, dc is not None)
+
+
+def _peepholes(n: Call, d: int, hidden: int) -> Peepholes | None:
+    weights = n.optional(7)
+    if weights is None:
+        return None
+    one = _chosen(weights, d, 0, (3 * hidden,))
+    i, o, f = op.Split(one, [hidden] * 3, axis=0, outputs=3)
+    return Peepholes(*(t.known_as((hidden,)) for t in (i, o, f)))
 
 
 def _lengths(n: Call) -> Lengths | None:
@@ -77,8 +88,6 @@ def _refuse_rarities(n: Call) -> None:
     for name in ("clip", "input_forget", "layout"):
         if n.attribute(name, 0):
             raise n.refuse(f"with {name}={n.attribute(name)} has no gradient rule")
-    if n.optional(7) is not None:
-        raise n.refuse("with peepholes has no gradient rule")
 
 
 def _gradients(n: Call) -> list[tuple[Pass, Gradients, bool]]:
@@ -144,8 +153,12 @@ def _d_c0(n: Call) -> Tensor:
     return _stack([g.dc0 for _, g, _ in _each(n) if g.dc0 is not None])
 
 
+def _d_p(n: Call) -> Tensor:
+    return _stack([g.dp for _, g, _ in _each(n) if g.dp is not None])
+
+
 RECURRENT: Rules = {
     "GRU": (_d_x, _d_w, _d_r, _d_b, None, _d_h0),
-    "LSTM": (_d_x, _d_w, _d_r, _d_b, None, _d_h0, _d_c0, None),
+    "LSTM": (_d_x, _d_w, _d_r, _d_b, None, _d_h0, _d_c0, _d_p),
     "RNN": (_d_x, _d_w, _d_r, _d_b, None, _d_h0),
 }

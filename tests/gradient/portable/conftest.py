@@ -204,8 +204,8 @@ def _lengthwise(kernel):
         for k, length in enumerate(lengths):
             if length:
                 one = x[[k], :length] if self.layout else x[:length, [k]]
-                own = [s if s is None else np.take(s, [k], axes[1]) for s in states]
-                found = kernel._run(self, one, w, r, b, None, *own, **attributes)
+                own = [s if s is None else np.take(s, [k], axes[1]) for s in states[:2]]
+                found = kernel._run(self, one, w, r, b, None, *own, *states[2:], **attributes)
                 y[k, :length] = np.take(found[0], 0, axes[0])
                 for t, state in zip(last, found[1:], strict=True):
                     t[k] = np.take(state, 0, axes[1])

@@ -151,7 +151,26 @@ def test_memory_that_grows_behind_the_end():
         np.testing.assert_allclose(long, short, rtol=1e-6)
 
 
-def test_peepholes_are_refused(check):
-    operands = {**sizes("LSTM"), "C": (1, BATCH, HIDDEN), "O": (1, 3 * HIDDEN)}
-    with pytest.raises(Exception, match="LSTM .* with peepholes"):
-        check(f"Y = LSTM<hidden_size = {HIDDEN}>(X, W, R, B, , H, C, O)", operands)
+@pytest.mark.parametrize("counts", [None, (TIME, 0, 2)])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_peepholes(check, direction, counts):
+    text, operands, outputs = of_lengths("LSTM", f', direction = "{direction}"', counts or (TIME, TIME))
+    operands["O"] = (operands["H"][0], 3 * HIDDEN)
+    text = text.replace("H, C)", "H, C, O)")
+    if counts is None:
+        del operands["L"]
+        text = text.replace("L,", ",")
+    check(text, operands, "hidden", outputs=outputs, known=("W", "R", "B"))
+
+
+@pytest.mark.parametrize("counts", [(TIME, TIME), (2, TIME, 1)])
+def test_peepholes_at_run_time(check_runtime, counts):
+    text, operands, _ = of_lengths("LSTM", ', direction = "bidirectional"', counts)
+    text = text.replace("H, C)", "H, C, O)").replace("Y,", "T,")
+    text += " U = ReduceSum<keepdims = 0>(T) Y = Sum(U, P, Q)"
+    check_runtime(text, {**operands, "O": (2, 3 * HIDDEN)})
+
+
+def test_a_coupled_forget_gate_is_refused(check):
+    with pytest.raises(Exception, match="LSTM .* with input_forget=1"):
+        check(cell("LSTM", ", input_forget = 1"), {**sizes("LSTM"), "C": (1, BATCH, HIDDEN)})
