@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
+from onnxsgd._foreign import reason
 from onnxsgd.exceptions import GraphError
 
 __all__ = [
@@ -51,7 +52,7 @@ def to_ir(model: onnx.ModelProto) -> ir.Model:
     Raises
     ------
     GraphError
-        If the graph has sparse initializers, which ``onnx_ir`` would lose.
+        If the graph has sparse initializers, which ``onnx_ir`` would lose, or a part that it cannot read.
     """
     if model.graph.sparse_initializer:
         name = model.graph.sparse_initializer[0].values.name
@@ -61,7 +62,10 @@ def to_ir(model: onnx.ModelProto) -> ir.Model:
     for node in copy.graph.node:
         if node.op_type == "ZipMap" and node.domain == "ai.onnx.ml":
             _make_identity(node, copy.graph)
-    return ir.from_proto(copy)
+    try:
+        return ir.from_proto(copy)
+    except ir.serde.SerdeError as error:
+        raise GraphError(f"The model cannot be read: {reason(error)}.") from error
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:

@@ -63,15 +63,15 @@ def constant_ranges(n: Call) -> dict[int, tuple[range, int]] | None:
 
 
 def _constant_bounds(n: Call) -> list[list[int]] | None:
-    """Return the starts, ends, axes and steps; None if the graph computes any of them."""
+    """Return the starts, ends, axes and steps; None if the graph computes any, or they do not fit."""
     found: list[list[int]] = []
     for index in range(1, 5):
         array = n.constant(index)
         if array is None and n.optional(index) is not None:
             return None
         default = list(range(len(found[0]))) if index == 3 else [1] * len(found[0] if found else ())
-        found.append(default if array is None else array.tolist())
-    return found
+        found.append(default if array is None else array.reshape(-1).tolist())
+    return found if len({len(entry) for entry in found}) == 1 else None
 
 
 def _sliced_axes(n: Call) -> list[int] | None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from onnxsgd.exceptions import NotTrainableError
+from onnxsgd._foreign import reason
+from onnxsgd.exceptions import NotTrainableError, OnnxSGDError
 
 from .call import Call, Rule, place
 from .control import CONTROL
@@ -89,9 +90,9 @@ def _apply(
     emitter: Emitter, node: ir.Node, reached: list[Tensor | None], active: set[ir.Value]
 ) -> list[tuple[ir.Value, Tensor]]:
     """Return the gradients of one node with respect to what is active of what it reads."""
-    reason = reason_against(node)
-    if reason is not None:
-        raise NotTrainableError(f"{place(node)}: {reason}")
+    against = reason_against(node)
+    if against is not None:
+        raise NotTrainableError(f"{place(node)}: {against}")
     if node.op_type in CONTROL:
         read = dict.fromkeys(value for value in _operands(node) if value is not None and value in active)
         return CONTROL[node.op_type](Call(emitter, node, reached), list(read), sweep)
@@ -107,9 +108,17 @@ def _apply(
         # x * x: all inputs have the same gradient, the first one's times their number.
         reached, wanted = [None if g is None else g * len(wanted) for g in reached], wanted[:1]
     call = Call(emitter, node, reached)
-    found = [
-        (value, _rule(call, index)(call).known_as(emitter.tensor(value).dims)) for index, value in wanted
-    ]
+    try:
+        found = [
+            (value, _rule(call, index)(call).known_as(emitter.tensor(value).dims)) for index, value in wanted
+        ]
+    except OnnxSGDError:
+        raise
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        # no checker compares all ranks and attributes of a node with those that its operator takes
+        raise NotTrainableError(
+            f"{place(node)}: the gradient rule cannot read its operands and attributes ({reason(error)})"
+        ) from error
     call.check_all_read()
     return found
 

@@ -36,7 +36,7 @@ def _batch_normalization_of_matrix(w: Writer, node: ir.Node) -> ir.Value | None:
 def _instance_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
     """``scale (x - mean) / sqrt(var + eps) + bias``, mean and variance over the space of each channel."""
     x, scale, bias = operands(node)
-    if (dimensions := rank(x)) is None:
+    if (dimensions := rank(x)) is None or dimensions < 3:
         return None
     space = list(range(2, dimensions))
     centred = w.op.Sub(x, w.reduce("ReduceMean", x, space))
@@ -56,7 +56,9 @@ def _global_max_pool(w: Writer, node: ir.Node) -> ir.Value | None:
     """Take the largest element over the space of each channel."""
     x = first(node)
     dimensions = rank(x)
-    return None if dimensions is None else w.reduce("ReduceMax", x, list(range(2, dimensions)))
+    if dimensions is None or dimensions < 3:
+        return None
+    return w.reduce("ReduceMax", x, list(range(2, dimensions)))
 
 
 #: The forms of layers.

@@ -253,3 +253,13 @@ def test_an_old_opset_is_refused_with_the_way_out():
 def test_differentiable_names_the_operator(node, reason):
     found = differentiable(node)
     assert found is None if reason is None else reason in found
+
+
+def test_a_node_whose_operands_have_other_ranks_is_refused_by_name():
+    # the checkers of onnx let it pass: R of an LSTM has three axes
+    text = """<ir_version: 9, opset_import: ["": 18]>
+    g (float[3, N, 2] X, float[1, 8, 2] W, float[8] R) => (float[3, 1, N, 2] Y)
+    { Y = LSTM<hidden_size = 2>(X, W, R) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    with pytest.raises(NotTrainableError, match="LSTM.*cannot read its operands"):
+        differentiate(model, ["Y"], ["R"])
