@@ -296,7 +296,8 @@ def _made(make: Callable[..., nn.Module], *arguments: Any) -> Callable[[], nn.Mo
         for norm in norms:
             norm.running_mean.normal_(0.0, 0.1)
             norm.running_var.uniform_(0.5, 1.5)
-        return fuse(module) if norms else module
+        # biases that folding makes are frozen
+        return fuse(module).requires_grad_(True) if norms else module
 
     return made
 
