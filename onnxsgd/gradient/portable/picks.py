@@ -23,7 +23,7 @@ from .tensor import Tensor, op
 __all__ = ["Picks", "picked_tables"]
 
 #: Elements of a table from which on sums cost more than the nodes that stack rows.
-_LARGE = 2**14
+_LARGE = 2**15
 
 #: Least number of rows of a table for each that a turn picks, where that is known: all rows are stacked.
 _FEW = 64
