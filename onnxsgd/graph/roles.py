@@ -195,6 +195,8 @@ def _numbers(value: ir.Value) -> np.ndarray:
 
 
 def _constant(use: Use) -> Role:
+    if use.node.op_type == "BatchNormalization":
+        return Role(None, "statistics of a batch normalisation")
     return Role(None, f"constant, read by {use.node.op_type}")
 
 

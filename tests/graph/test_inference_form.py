@@ -99,7 +99,7 @@ def test_an_estimator_predicts_the_same_alone_and_in_batches_and_says_why():
     text = f"""{HEAD} agraph (float[N, 3] X) => (float[N, 1] Y)
     <float[3] g = {{1, 1, 1}}, float[3] b = {{0, 0, 0}}, float[3] m = {{1, 0, -1}}, float[3] v = {{4, 1, 9}},
      bool on = {{1}}, float rate = {{0.5}}, float[3, 1] W = {{1, 2, 3}}> {{
-        H = BatchNormalization<training_mode = 1>(X, g, b, m, v)
+        H, rm, rv = BatchNormalization<training_mode = 1>(X, g, b, m, v)
         D = Dropout(H, rate, on)
         Y = MatMul(D, W)
     }}"""

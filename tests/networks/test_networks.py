@@ -123,7 +123,9 @@ def test_updates(network):
     assert estimator.n_iter_ == 10
     raw = (estimator.decision_function if network.arrays["classes"] else estimator.predict)(network.X)
     expected = network.arrays["trained result"]
-    np.testing.assert_allclose(raw.reshape(expected.shape), expected, rtol=1e-3, atol=1e-3)
+    # float32 rounding over 30 updates, of the largest score
+    limit = 1e-3 * np.abs(expected).max()
+    np.testing.assert_allclose(raw.reshape(expected.shape), expected, rtol=0, atol=limit)
     found = [array for array in run(estimator.to_onnx(), network.X) if array.dtype.kind == "f"]
     assert any(
         array.size == raw.size and np.allclose(array.reshape(raw.shape), raw, atol=1e-5) for array in found

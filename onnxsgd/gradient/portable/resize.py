@@ -126,8 +126,6 @@ def _axes(n: Call) -> list[_Axis] | None:
 def _scales(n: Call, sizes: Sequence[int | str]) -> dict[int, float] | None:
     """Return the scales that are given, or that keep the aspect ratio, by axis; None if not known."""
     policy = n.attribute("keep_aspect_ratio_policy", "stretch")
-    if n.optional(3) is None and n.constant(2) is None:
-        raise n.refuse("needs constant scales: where pixels lie does not follow from the sizes alone")
     if policy == "stretch" or n.optional(3) is None:
         return None if n.optional(2) is not None and n.constant(2) is None else _given(n, 2)
     wanted, ratios = _given(n, 3), {}
