@@ -63,7 +63,7 @@ def run_onnx(model, X):
     return session.run(None, {session.get_inputs()[0].name: X})[0]
 
 
-# Which one.
+# The engine.
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_graph_keeps_its_type_unless_another_is_named():
             assert type_of(regressor(graph(dtype), dtype=named).fit(PLAIN, TARGET)) == named
 
 
-# What follows from it.
+# Its consequences.
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, 64])

@@ -1,4 +1,4 @@
-"""What an initializer is in its graph: a weight, an intercept, or no parameter at all."""
+"""Roles of initializers: a weight, an intercept, or no parameter at all."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_lowering_keeps_values(body, opset, more, execute):
 
 
 def test_what_no_gradient_passes_is_left_alone():
-    """What lies before the first weight may hold any operator, and has kernels that are faster."""
+    """The part before the first weight may hold any operator, and has kernels that are faster."""
     model = parse("a = Elu(x) b = Mul(a, w) y = Softplus(b)", weights="<float w = {2}>")
     lower_path(model, ["y"], ["w"])
     operators = [node.op_type for node in model.graph]

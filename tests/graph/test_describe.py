@@ -103,7 +103,7 @@ def test_a_report_is_what_a_fit_does(parameters, trained, engine):
 
 
 def test_the_width_of_a_new_layer_follows_from_the_data():
-    """Where the graph leaves it open, X tells; without X the message says what is open."""
+    """X tells a size that the graph leaves open; without X the message names it."""
     model = onnx.parser.parse_model(OPEN)
     rows = describe_trainable(model, np.zeros((1, 2)), output="h", head="linear").tensors
     assert [(row.name, row.shape) for row in rows] == [("coef", (2, 1)), ("intercept", (1,))]

@@ -222,7 +222,7 @@ def test_the_model_is_not_changed():
 
 @pytest.mark.parametrize("operator", ["Elu", "HardSwish", "Softsign", "ReduceMax", "Sum", "Mean"])
 def test_operators_that_an_engine_has_a_gradient_of_stay(operator):
-    """What one engine needs written out is its own affair: one operator has one gradient."""
+    """An engine writes out for itself the operators that it needs: one operator has one gradient."""
     assert operators(lower_for_training(parse(f"y = {operator}(x)"))) == {("", operator)}
 
 

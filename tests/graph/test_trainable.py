@@ -228,7 +228,7 @@ TOKENS = [
 
 @pytest.mark.parametrize(("body", "weights", "trained"), TOKENS)
 def test_parameters_behind_a_layer(body, weights, trained):
-    """What meets the results of layers was learned, but for masks, tables of functions and settings."""
+    """Tensors that meet the results of layers were learned, but for masks, tables and settings."""
     model = parse(f"h = MatMul(x, w)  {body}", f"{MATRIX}, {weights}", x="float[N, 2, 4] x")
     assert set(select_trainable(model, "y", None, anything)) == {"w", *trained}
 

@@ -78,7 +78,7 @@ def test_imports_are_merged():
     ],
 )
 def test_newer_operators_are_refused(opset, body, message):
-    """What opset 21 does not have, by operator, attribute or type, cannot be declared to be of it."""
+    """Operators, attributes and types that opset 21 lacks cannot be declared to be of it."""
     weights = "<float[3] w = {1, 2, 3}, float one = {1}, float16 h = {1}>"
     with pytest.raises(UnsupportedError, match=message):
         bring_into_range(parse(opset, body, ir=11, weights=weights))

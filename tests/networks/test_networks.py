@@ -57,7 +57,7 @@ class Recorded:
 
     @property
     def gradients(self):
-        """What torch's autograd gives for the seeds."""
+        """Return torch's gradients for the seeds."""
         return self._divided("gradient", self.weights)
 
     @property

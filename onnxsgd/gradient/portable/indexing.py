@@ -114,7 +114,7 @@ def _gathered_nd(n: Call) -> Tensor:
     indices = _with_batch(n)
     if n.opset >= ADDING_SCATTER:
         return op.ScatterND(zeros_like(n.x), indices, n.dy, reduction="add")
-    # What is picked are rows, once the axes that the indices name are one.
+    # Rows are picked, once the axes that the indices name are one.
     depth = None if n.b.dims is None else n.b.dims[-1]
     if not isinstance(depth, int):
         raise n.refuse("needs indices whose last size is known")

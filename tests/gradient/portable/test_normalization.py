@@ -30,7 +30,7 @@ CASES = [
         {"A": (2, 3, 4), "S": (3, 4)},
         {"opset": 17, "single": True, "rtol": 1e-4},
     ),
-    # What passes through the statistics alone is not lost, and what passes through none is zero.
+    # A gradient through the statistics alone is not lost; a gradient through none of them is zero.
     (
         "L, M, I = LayerNormalization(A, S) P = Mul(M, I) Q = Mul(L, I) Y = Add(P, Q)",
         {"A": (2, 3, 4), "S": (4,)},
