@@ -63,7 +63,7 @@ def run_onnx(model, X):
     return session.run(None, {session.get_inputs()[0].name: X})[0]
 
 
-# The engine.
+# The choice of a precision.
 
 
 @pytest.mark.parametrize(
