@@ -96,7 +96,7 @@ def mutate(content, rng):
         graph = model.graph if rng.random() < 0.7 else _one(graphs, rng)
         try:
             mutation(model, graph, rng)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, onnx.checker.ValidationError):
             # it reads what another one has broken
             continue
     return model.SerializeToString()
