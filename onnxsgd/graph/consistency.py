@@ -21,6 +21,9 @@ _MISJUDGED = frozenset({"MeanVarianceNormalization"})
 #: How many first operands of an operator are single numbers that it reads before anything runs.
 _N_CONDITIONS = {"If": 1, "Loop": 2}
 
+#: Operators whose operands, but for the first, are vectors.
+_VECTORS = frozenset({"Resize", "Upsample"})
+
 #: Bytes of an initializer that says a shape, an axis, a bound; inference does not read larger ones.
 _SMALL = 4096
 
@@ -51,7 +54,7 @@ def check_consistency(model: onnx.ModelProto) -> None:
         raise GraphError(f"Types and shapes of the model cannot be inferred: {reason(error)}.") from error
     _check_inferred([inferred.graph])
     _check_conditions(inferred.graph, {})
-    _check_normalized_axes(inferred.graph)
+    _check_ranks(inferred.graph, {})
 
 
 def _outline(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -113,22 +116,34 @@ def _check_conditions(graph: onnx.GraphProto, outer: Mapping[str, int]) -> None:
             _check_conditions(subgraph, sizes)
 
 
-def _check_normalized_axes(graph: onnx.GraphProto) -> None:
-    """Refuse a LayerNormalization from no axis on: inference does not look at it, and kernels crash."""
-    values = (*graph.input, *graph.value_info, *graph.output)
-    ranks = {
-        v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")
-    }
+def _check_ranks(graph: onnx.GraphProto, outer: Mapping[str, int]) -> None:
+    """Refuse operands of ranks that inference does not look at, and that kernels crash on."""
+    ranks = dict(outer)
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        if value.type.tensor_type.HasField("shape"):
+            ranks[value.name] = len(value.type.tensor_type.shape.dim)
+    ranks.update({tensor.name: len(tensor.dims) for tensor in graph.initializer})
     for node in graph.node:
-        rank = ranks.get(node.input[0]) if node.op_type == "LayerNormalization" else None
-        for axis in (attribute.i for attribute in node.attribute if attribute.name == "axis"):
-            if rank is not None and not -rank <= axis < rank:
+        _check_normalized_axis(node, ranks)
+        for name in node.input[1:] if node.op_type in _VECTORS else ():
+            if ranks.get(name, 1) != 1:
                 raise GraphError(
-                    f"LayerNormalization {node.name!r} has axis={axis}: its input has {rank} axes, so that "
-                    f"it must be in {-rank} to {rank - 1}."
+                    f"{node.op_type} {node.name!r} reads {name!r}, of {ranks[name]} axes: it must be a "
+                    "vector."
                 )
         for subgraph in _subgraphs([node]):
-            _check_normalized_axes(subgraph)
+            _check_ranks(subgraph, ranks)
+
+
+def _check_normalized_axis(node: onnx.NodeProto, ranks: Mapping[str, int]) -> None:
+    """Refuse a LayerNormalization from an axis on that its input does not have."""
+    rank = ranks.get(node.input[0]) if node.op_type == "LayerNormalization" else None
+    for axis in (attribute.i for attribute in node.attribute if attribute.name == "axis"):
+        if rank is not None and not -rank <= axis < rank:
+            raise GraphError(
+                f"LayerNormalization {node.name!r} has axis={axis}: its input has {rank} axes, so that "
+                f"it must be in {-rank} to {rank - 1}."
+            )
 
 
 def _subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.GraphProto]:

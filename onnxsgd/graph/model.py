@@ -69,8 +69,18 @@ def to_ir(model: onnx.ModelProto) -> ir.Model:
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """Return `model` as a ``ModelProto``."""
-    return ir.to_proto(model)
+    """Return `model` as a ``ModelProto``.
+
+    Raises
+    ------
+    GraphError
+        If the model holds text that is not UTF-8.
+    """
+    try:
+        return ir.to_proto(model)
+    except ir.serde.SerdeError as error:
+        cause = error.__cause__ or error
+        raise GraphError(f"The model cannot be written: {reason(cause)}.") from error
 
 
 def graph_names(graph: ir.Graph) -> set[str]:

@@ -138,6 +138,13 @@ REFUSED = {
         lambda: parsed("(float[N, 3] x, int64[3] i) => (float[N, 3] y) { y = Add(x, i) }"),
         "not consistent.*Add",
     ),
+    "scales in a table": (
+        lambda: onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 18]> g (float[N, 3] x) => (float[N, 3] y) '
+            "<float[1, 2] f = {1, 1}> { y = Resize(x, , f) }"
+        ),
+        "'f', of 2 axes: it must be a vector",
+    ),
     "no such axis": (
         lambda: parsed(
             "(float[N, 3] x) => (float[N, 3] y) <float[3] g = {1, 2, 3}>"
