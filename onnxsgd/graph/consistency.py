@@ -18,6 +18,9 @@ __all__ = ["check_consistency"]
 #: does not fill in the defaults of attributes. Nothing is inferred through them here.
 _MISJUDGED = frozenset({"MeanVarianceNormalization"})
 
+#: Operators whose inference ends the interpreter, with onnx 1.23, where their operand has no known type.
+_NEED_TYPES = frozenset({"DictVectorizer", "LabelEncoder"})
+
 #: How many first operands of an operator are single numbers that it reads before anything runs.
 _N_CONDITIONS = {"If": 1, "Loop": 2}
 
@@ -53,8 +56,22 @@ def check_consistency(model: onnx.ModelProto) -> None:
     except (RuntimeError, ValueError) as error:
         raise GraphError(f"Types and shapes of the model cannot be inferred: {reason(error)}.") from error
     _check_inferred([inferred.graph])
+    _check_known_types(model, inferred.graph)
     _check_conditions(inferred.graph, {})
     _check_ranks(inferred.graph, {})
+
+
+def _check_known_types(model: onnx.ModelProto, inferred: onnx.GraphProto) -> None:
+    """Refuse an operator that inference cannot survive without the type of its operand."""
+    declared = (*model.graph.input, *model.graph.value_info, *inferred.value_info)
+    known = {value.name for value in declared if value.type.WhichOneof("value")}
+    known.update(tensor.name for tensor in model.graph.initializer)
+    for node in model.graph.node:
+        if node.op_type in _NEED_TYPES and node.input[0] not in known:
+            raise GraphError(
+                f"{node.op_type} {node.name!r} reads {node.input[0]!r}, whose element type is not known: "
+                "declare it in value_info."
+            )
 
 
 def _outline(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -67,7 +84,7 @@ def _outline(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.node.extend(model.graph.node)
     give_domain(outline)
     for node in graph.node:
-        if node.op_type in _MISJUDGED:
+        if node.op_type in _MISJUDGED | _NEED_TYPES:
             node.domain = "unknown"
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)

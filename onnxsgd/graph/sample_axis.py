@@ -37,8 +37,9 @@ __all__ = [
     "sample_rows",
 ]
 
-#: Two numbers of samples. A size that is the same for both, 3 and 9,973, does not depend on them.
-_NUMBERS = (3, 9973)
+#: Two numbers of samples, one of them even. They tell the axis of the samples; whether another size depends
+#: on their number follows from :class:`Sizes` alone.
+_NUMBERS = (4, 9973)
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def _result(
         return [CONSTANT] * len(node.outputs)
     if rule is None:
         return []
-    if None in read and node.op_type != "Shape":
+    if None in read:
         return []
     found = rule(view)
     return found if isinstance(found, Sequence) else [found] * len(node.outputs)

@@ -77,14 +77,18 @@ def _rows_of_table(view: NodeView) -> State:
 
 
 def _rows_of_all(view: NodeView) -> State:
-    return Along(0) if all(state == Along(0) for state in view.states) else None
+    tables = all(view.rank(index) == 2 for index in range(len(view.states)))
+    return Along(0) if tables and all(state == Along(0) for state in view.states) else None
 
 
 def _resize(view: NodeView) -> State:
-    rest = all(state == CONSTANT or isinstance(state, Sizes) for state in view.states[1:])
-    result = view.result_dims[0]
-    keeps = view.state(0) == Along(0) and result is not None and result[0] == Many(1)
-    return Along(0) if rest and keeps else None
+    before, result = view.dims[0], view.result_dims[0]
+    computed = [state for state in view.states[1:] if state != CONSTANT]
+    crops = view.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
+    if crops or before is None or result is None or not before[0] == result[0] == Many(1):
+        return None
+    fits = all(isinstance(state, Sizes) and not any(state.depends[1:]) for state in computed)
+    return view.state(0) if fits and not (computed and view.attribute("axes")) else None
 
 
 def _reinterpret(view: NodeView) -> State:
@@ -92,15 +96,28 @@ def _reinterpret(view: NodeView) -> State:
     state, before, after = view.state(0), view.dims[0], view.result_dims[0]
     if isinstance(state, Sizes):
         return state
-    if not isinstance(state, Along) or before is None or after is None:
+    # without axes, one sample loses the axis of the samples
+    if view.node.op_type == "Squeeze" and not view.has(1):
         return None
-    if any(other is None or isinstance(other, Along) for other in view.states[1:]):
+    if not isinstance(state, Along) or before is None or after is None:
         return None
     outer = _product(before[: state.axis])
     for axis, size in enumerate(after):
         if isinstance(size, Many) and outer is not None and _product(after[:axis]) == outer:
-            return Along(axis)
+            return Along(axis) if _sized_along(view, axis, len(after)) else None
     return None
+
+
+def _sized_along(view: NodeView, axis: int, rank: int) -> bool:
+    """Return whether the number of samples is in no size of a result but in that of `axis`."""
+    for state in view.states[1:]:
+        if isinstance(state, Sizes):
+            offset = rank - len(state.depends)
+            if any(depends and place + offset != axis for place, depends in enumerate(state.depends)):
+                return False
+        elif state != CONSTANT:
+            return False
+    return True
 
 
 def _product(sizes: Sequence[int | Many | None]) -> int | None:
@@ -118,25 +135,27 @@ def _transpose(view: NodeView) -> State:
 def _spread(view: NodeView) -> State:
     """Expand and Tile: data keep their axis; a constant gets one where the size is a number of samples."""
     state, result = view.state(0), view.result_dims[0]
-    if result is None or any(other is None or isinstance(other, Along) for other in view.states[1:]):
+    if result is None:
         return None
     many = [axis for axis, size in enumerate(result) if isinstance(size, Many)]
+    if len(many) != 1 or not _sized_along(view, many[0], len(result)):
+        return None
     if state == CONSTANT:
-        return Along(many[0]) if len(many) == 1 and None not in result else None
+        return Along(many[0])
     before = view.dims[0]
     if not isinstance(state, Along) or before is None:
         return None
-    axis = state.axis + len(result) - len(before)
-    return Along(axis) if many == [axis] and result[axis] == before[state.axis] else None
+    keeps = many[0] == state.axis + len(result) - len(before)
+    return Along(many[0]) if keeps and result[many[0]] == before[state.axis] else None
 
 
 def _filled(view: NodeView) -> State:
     """ConstantOfShape: all elements are equal."""
-    result = view.result_dims[0]
-    if result is None or None in result or not isinstance(view.state(0), Sizes):
+    sizes, result = view.state(0), view.result_dims[0]
+    if result is None or not isinstance(sizes, Sizes) or sum(sizes.depends) != 1:
         return None
-    many = [axis for axis, size in enumerate(result) if isinstance(size, Many)]
-    return Along(many[0]) if len(many) == 1 else None
+    axis = sizes.depends.index(True)
+    return Along(axis) if isinstance(result[axis], Many) else None
 
 
 def _shape(view: NodeView) -> State:
@@ -181,6 +200,8 @@ def _gemm(view: NodeView) -> State:
 
 
 def _einsum(view: NodeView) -> State:
+    if any(isinstance(state, Sizes) for state in view.states):
+        return None
     equation = str(view.attribute("equation")).replace(" ", "")
     terms, arrow, result = equation.partition("->")
     if "." in equation or not arrow:
@@ -397,6 +418,12 @@ def _recurrent(view: NodeView) -> Sequence[State]:
     return [Along(0) if first else Along(2), state, state]
 
 
+def _tokens(view: NodeView) -> State:
+    """Rows are filled up to the longest text of the batch, which a TfIdfVectorizer alone passes over."""
+    readers = {use.node.op_type for use in view.node.outputs[0].uses()}
+    return view.state(0) if readers == {"TfIdfVectorizer"} else None
+
+
 def _one_more_axis(view: NodeView) -> State:
     return view.state(0) if isinstance(view.state(0), Along) else None
 
@@ -488,5 +515,5 @@ _ML: dict[str, Rule] = {
 RULES: dict[tuple[str, str], Rule] = {
     **{("", name): rule for name, rule in _STANDARD.items()},
     **{("ai.onnx.ml", name): rule for name, rule in _ML.items()},
-    ("com.microsoft", "Tokenizer"): _one_more_axis,
+    ("com.microsoft", "Tokenizer"): _tokens,
 }

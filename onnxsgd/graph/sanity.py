@@ -131,12 +131,12 @@ def _check_text(model: onnx.ModelProto) -> None:
     """Refuse names that are no text: reading one raises, wherever it is read first."""
     try:
         for entry in model.opset_import:
-            _ = entry.domain
+            entry.domain.encode()
         for graph, _ in _graphs(model):
             for node in graph.node:
                 _ = (node.op_type, node.domain, node.name, *node.input, *node.output)
                 _ = [attribute.name for attribute in node.attribute]
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise GraphError("A name in the model is not UTF-8 text.") from error
 
 

@@ -138,6 +138,14 @@ REFUSED = {
         lambda: parsed("(float[N, 3] x, int64[3] i) => (float[N, 3] y) { y = Add(x, i) }"),
         "not consistent.*Add",
     ),
+    "labels of unknown type": (
+        lambda: onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 3, "own" : 1]> '
+            "g (float[N, 3] x) => (float[N, 3] y) { h = own.Unknown(x) "
+            "y = ai.onnx.ml.LabelEncoder<keys_floats = [1.0], values_floats = [2.0]>(h) }"
+        ),
+        "LabelEncoder .* reads 'h', whose element type is not known",
+    ),
     "scales in a table": (
         lambda: onnx.parser.parse_model(
             '<ir_version: 8, opset_import: ["" : 18]> g (float[N, 3] x) => (float[N, 3] y) '

@@ -183,6 +183,36 @@ UNTESTED = {
 
 #: (inputs, body, reason why Y has no axis of samples)
 MIXED = [
+    (
+        X,
+        "S = Shape(X)\nR = Gather(S, zero)\nQ = Add(R, one)\nT = Concat<axis = 0>(R, Q)\n"
+        "F = ReduceSum<keepdims = 1>(X, one)\nE = Expand(F, T)\nY = ReduceSum(E, one)",
+        "summed as often as there are samples",
+    ),
+    (
+        X,
+        "S = Shape(X)\nR = Gather(S, zero)\nQ = Min(R, two)\nT = Concat<axis = 0>(R, Q)\n"
+        "F = ReduceSum<keepdims = 1>(X, one)\nE = Expand(F, T)\nY = ReduceSum(E, one)",
+        "summed twice, a single sample once",
+    ),
+    (
+        X,
+        'S = Shape(X)\nT = Cast<to = 1>(S)\nY = Einsum<equation = "ni,j->ni">(X, T)',
+        "multiplied by their number",
+    ),
+    (
+        X,
+        "P = Slice(X, zero, two, zero)\nS = Shape(P)\nT = Cast<to = 1>(S)\n"
+        "G = Gather(T, zero)\nY = Mul(X, G)",
+        "two, or one",
+    ),
+    (
+        IMAGE,
+        "S = Shape(X)\nR = Gather(S, zero)\nQ = Add(R, one)\nT = Concat<axis = 0>(R, four, Q, four)\n"
+        "Y = Resize(X, , , T)",
+        "as high as there are samples",
+    ),
+    ("float[N, 1, 4] X", "Y = Squeeze(X)", "one sample loses its axis"),
     (X, "Y = ReduceMean(X, zero)", "a mean over the batch"),
     (X, "Y = ReduceSum(X)", "a sum of everything"),
     (X, "Y = CumSum(X, nil)", "sums of the samples before"),
