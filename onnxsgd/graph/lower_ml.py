@@ -22,8 +22,10 @@ def _linear_regressor(w: Writer, node: ir.Node) -> ir.Value | None:
     """``y = X @ coef + intercept``, where nothing is done to y after."""
     if attribute(node, "post_transform", "NONE") != "NONE":
         return None
-    targets = attribute(node, "targets", 1)
-    coef = np.array(attribute(node, "coefficients"), np.float32).reshape(targets, -1)
+    targets, coefficients = attribute(node, "targets", 1), attribute(node, "coefficients", ())
+    if not 1 <= targets <= len(coefficients):
+        return None
+    coef = np.array(coefficients, np.float32).reshape(targets, -1)
     intercept = np.array(attribute(node, "intercepts", [0.0] * targets), np.float32)
     return _gemm(w, node, coef, intercept)
 

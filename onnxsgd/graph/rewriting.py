@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxsgd._foreign import reason
+from onnxsgd.exceptions import GraphError, OnnxSGDError
 from onnxsgd.graph.append import appending, blank, take_constants
 from onnxsgd.graph.model import FROZEN, graph_names, unique_name
 
@@ -126,7 +128,16 @@ def extend(graph: ir.Graph, name: str, write: Callable[[Writer], ir.Value]) -> i
 def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[ir.Node] | None:
     """Replace `node` by what `rule` writes; return the new nodes, None where the rule does not apply."""
     scratch, writer = _blank(graph)
-    written = rule(writer, node)
+    try:
+        written = rule(writer, node)
+    except OnnxSGDError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        # no checker compares all attributes of a node with its operands
+        raise GraphError(
+            f"The {node.op_type} that computes {node.outputs[0].name!r} has operands or attributes that do "
+            f"not go together ({reason(error)})."
+        ) from error
     if written is None:
         return None
     results = [written] if isinstance(written, ir.Value) else list(written)

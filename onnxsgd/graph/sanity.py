@@ -128,16 +128,17 @@ def _graphs(model: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto | onnx.Fun
 
 
 def _check_text(model: onnx.ModelProto) -> None:
-    """Refuse names that are no text: reading one raises, wherever it is read first."""
+    """Refuse names that are no text: protobuf raises on reading one, or returns bytes."""
     try:
-        for entry in model.opset_import:
-            entry.domain.encode()
+        names: list[str | bytes] = [entry.domain for entry in model.opset_import]
         for graph, _ in _graphs(model):
             for node in graph.node:
-                _ = (node.op_type, node.domain, node.name, *node.input, *node.output)
-                _ = [attribute.name for attribute in node.attribute]
-    except UnicodeError as error:
+                names += [node.op_type, node.domain, node.name, *node.input, *node.output]
+                names += [attribute.name for attribute in node.attribute]
+    except UnicodeDecodeError as error:
         raise GraphError("A name in the model is not UTF-8 text.") from error
+    if any(isinstance(name, bytes) for name in names):
+        raise GraphError("A name in the model is not UTF-8 text.")
 
 
 def _declared(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.ValueInfoProto]:
