@@ -213,7 +213,8 @@ def _feed(value: ir.Value, given: Any, n_samples: int, rng: np.random.Generator)
     dtype, dims = dtype_and_shape(value)
     if given is not None:
         return np.asarray(given, dtype.numpy())
-    shape = [size if isinstance(size, int) else 1 if axis else n_samples for axis, size in enumerate(dims)]
+    known = [size if isinstance(size, int) and size >= 0 else None for size in dims]
+    shape = [(1 if axis else n_samples) if size is None else size for axis, size in enumerate(known)]
     drawn = rng.normal(size=shape) if dtype in REAL_TYPES else rng.integers(2, size=shape)
     return drawn.astype(dtype.numpy())
 

@@ -106,6 +106,8 @@ def _unsqueezed(shape: Dims, _: dict[str, Any], arguments: Sequence[Any]) -> Dim
         return None
     rank = len(shape) + len(axes)
     new, old = {axis % rank for axis in axes}, iter(shape)
+    if len(new) < len(axes):
+        return None
     return tuple(1 if axis in new else next(old) for axis in range(rank))
 
 
