@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -46,7 +47,8 @@ def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
     """
     tail = _with_batch_symbol(model)
     graph = tail.graph
-    rows = sample_rows(model)
+    # two inferences of all shapes, so only if a computed value may be a feature
+    rows = cache(lambda: sample_rows(model))
     in_tail = _reached_from({graph.initializers[name] for name in weights}, graph)
     needed = [value for node in graph if node in in_tail for _, value in read_values(node)]
     features: dict[str, ir.Value] = {}
@@ -55,7 +57,7 @@ def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
         producer = value.producer()
         if value.is_initializer() or producer in in_tail:
             continue
-        if producer is None or (value.name in rows and value.dtype is not None):
+        if producer is None or (value.dtype is not None and value.name in rows()):
             features[str(value.name)] = value
         else:
             in_tail.add(producer)
