@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -47,23 +46,33 @@ def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
     """
     tail = _with_batch_symbol(model)
     graph = tail.graph
-    # two inferences of all shapes, so only if a computed value may be a feature
-    rows = cache(lambda: sample_rows(model))
     in_tail = _reached_from({graph.initializers[name] for name in weights}, graph)
     needed = [value for node in graph if node in in_tail for _, value in read_values(node)]
+    rows = _rows_before(model, [value for value in needed if value.producer() not in in_tail])
     features: dict[str, ir.Value] = {}
     while needed:
         value = needed.pop()
         producer = value.producer()
         if value.is_initializer() or producer in in_tail:
             continue
-        if producer is None or (value.dtype is not None and value.name in rows()):
+        if producer is None or (value.name in rows and value.dtype is not None):
             features[str(value.name)] = value
         else:
             in_tail.add(producer)
             needed.extend(value for _, value in read_values(producer))
     _make_inputs(graph, features)
     return SplitGraph(tuple(features), RemoveUnusedNodesPass()(tail).model)
+
+
+def _rows_before(model: ir.Model, values: Sequence[ir.Value]) -> set[str]:
+    """Return the names of the tensors with one row for each sample, among `values` and all that they need."""
+    computed = list(dict.fromkeys(str(value.name) for value in values if value.producer() is not None))
+    if not computed:
+        return set()
+    # the proof infers all shapes twice, so of as little as needs one
+    inputs = [str(value.name) for value in model.graph.inputs]
+    graph = ir.convenience.extract(model.graph, inputs, computed)
+    return sample_rows(ir.Model(graph, ir_version=model.ir_version))
 
 
 def undivided(model: ir.Model) -> SplitGraph:
