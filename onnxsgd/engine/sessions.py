@@ -183,17 +183,20 @@ def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
 
 
 def open_session(model: bytes, options: Any, **placement: Any) -> Any:
-    """Return an ``onnxruntime.InferenceSession``, also of a float64 graph with transposed products.
+    """Return an ``onnxruntime.InferenceSession`` whose optimizer is kept from its faults.
 
-    onnxruntime 1.19 fuses Transpose and MatMul into an operator that it has no float64 kernel for; the second
-    attempt can go when no supported version does.
+    GatherToSliceFusion, up to onnxruntime 1.24 at least, takes away a Range that one Gather reads, also where
+    the graph returns it: the output is missing then. MatmulTransposeFusion, in 1.19, makes an operator that
+    has no float64 kernel; it is left out in a second attempt. Each can go when no supported version does it.
     """
     onnxruntime = load_runtime()
+
+    def start(*disabled: str) -> Any:
+        return onnxruntime.InferenceSession(model, options, **placement, disabled_optimizers=disabled)
+
     try:
-        return onnxruntime.InferenceSession(model, options, **placement)
+        return start("GatherToSliceFusion")
     except Exception as error:
         if "FusedMatMul" not in str(error):
             raise
-    return onnxruntime.InferenceSession(
-        model, options, **placement, disabled_optimizers=["MatmulTransposeFusion"]
-    )
+    return start("GatherToSliceFusion", "MatmulTransposeFusion")

@@ -220,6 +220,24 @@ def test_sizes_that_an_exporter_wrote_as_minus_one_are_not_known(build):
     np.testing.assert_allclose(gradient, ((1 - np.tanh(x * w) ** 2) * x).sum(axis=0) / 12, rtol=1e-4)
 
 
+def test_places_that_one_gather_reads_reach_the_backward_pass(portable):
+    # an optimizer of the runtime fuses Range and Gather, and forgets that the graph returns the former
+    text = """g (int64[N, L] T) => (float[L, 3] Y, int64[L] P) <int64 zero = {0}, int64 one = {1}> {
+        S = Shape(T)
+        L = Gather(S, one)
+        P = Range(zero, L, one)
+        Y = Gather(W, P)
+    }"""
+    weight, seed = normal((5, 3), (4, 3))
+    function = portable(parse(text, W=weight)).new_instance()
+    (y, places), (gradient,) = run(function, [np.zeros((2, 4), np.int64), weight], [seed])
+    np.testing.assert_array_equal(y, weight[:4])
+    np.testing.assert_array_equal(places, np.arange(4))
+    np.testing.assert_array_equal(gradient, np.concatenate([seed, np.zeros((1, 3), np.float32)]))
+    places = function.forward([np.zeros((2, 3), np.int64), weight])[1].numpy()
+    np.testing.assert_array_equal(places, np.arange(3))
+
+
 def test_outputs_that_are_inputs_have_memory_of_their_own(build):
     # handed on as they are, they would be read in the array of the caller after it is gone
     model = parse(

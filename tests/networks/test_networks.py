@@ -12,7 +12,13 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, describe_trainable, onnx_derivative
+from onnxsgd import (
+    OnnxSGDClassifier,
+    OnnxSGDRegressor,
+    OrtGradientForwardBackward,
+    describe_trainable,
+    onnx_derivative,
+)
 
 pytestmark = pytest.mark.networks
 
@@ -112,6 +118,27 @@ def test_gradients(network):
     feeds = network.X | network.weights | {f"{value.name}_grad": seed for value, seed in seeds}
     found = run(gradient, feeds, [f"{name}_grad" for name in names])
     assert_near(dict(zip(names, found, strict=True)), network.gradients, share=1e-4)
+
+
+def test_forward_and_backward(network):
+    """The same gradients in two passes: of the portable engine, and of the other one where it is chosen."""
+    for owner in passes(network.model, list(network.weights)):
+        function = owner.new_instance()
+        outputs = function.forward([*network.X.values(), *network.weights.values()], training=True)
+        results = [value.numpy().copy() for value in outputs]
+        found = [value.numpy() for value in function.backward(network.numbered("seed"))]
+        for result, expected in zip(results, network.numbered("result"), strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+        assert_near(dict(zip(network.weights, found, strict=True)), network.gradients, share=1e-4)
+
+
+def passes(model, weights):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    arguments = {"weights_to_train": weights, "input_names": [], "sess_options": options}
+    yield (owner := OrtGradientForwardBackward(model, **arguments))
+    if owner.engine_ != "portable":
+        yield OrtGradientForwardBackward(model, engine="portable", **arguments)
 
 
 def test_updates(network):
