@@ -18,14 +18,14 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from onnxsgd._callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd._fit import FitState, Observer, Recipe, adapt_state, fresh_generator, train
 from onnxsgd._inner import fitted, inner_routing
-from onnxsgd._inputs import check_X, n_rows
+from onnxsgd._inputs import check_strings, check_X, n_rows, takes_strings
 from onnxsgd._learner import Learner, ModelOptions, TrainingData, make_learner
 from onnxsgd._parameters import CONSTRAINTS
 from onnxsgd._precision import Prepared, choose_precision
 from onnxsgd._probe import check_inputs, count_scores
 from onnxsgd._progress import Progress
 from onnxsgd._samples import Samples
-from onnxsgd._sources import read_source
+from onnxsgd._sources import GraphSource, read_source
 from onnxsgd._tags import follow_estimator, follow_graph
 from onnxsgd._targets import check_sample_weight
 from onnxsgd._text import check_texts, has_text, split_text
@@ -250,6 +250,8 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
             checked = self._check_again(X)
         elif has_text(source):
             X = checked = check_texts(self, X, model=source, reset=True)
+        elif isinstance(source, GraphSource) and takes_strings(source.model.graph.inputs):
+            checked = check_strings(self, X, reset=True)
         else:
             # whether a model takes NaN for missing values is known once it is converted
             checked = check_X(self, X, reset=True, allow_nan=self.model is not None)

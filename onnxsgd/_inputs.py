@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,16 @@ from sklearn.utils.validation import assert_all_finite, validate_data
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.graph.columns import NUMBERS, column_kinds, column_names, is_mapping
 
-__all__ = ["Features", "check_X", "fills_gaps", "n_rows", "read_features", "take_rows"]
+__all__ = [
+    "Features",
+    "check_X",
+    "check_strings",
+    "fills_gaps",
+    "n_rows",
+    "read_features",
+    "take_rows",
+    "takes_strings",
+]
 
 #: One array for each input of a graph; the first dimension counts the samples.
 Features = dict[str, Any]
@@ -52,6 +61,38 @@ def check_X(estimator: Any, X: Any, *, reset: bool, by_name: bool = False, allow
     )  # fmt: skip
 
 
+def takes_strings(inputs: Iterable[ir.Value]) -> bool:
+    """Tell whether an input of a graph is of strings."""
+    return any(value.dtype == ir.DataType.STRING for value in inputs)
+
+
+def check_strings(estimator: Any, X: Any, *, reset: bool, by_name: bool = False) -> Any:
+    """Return `X` for a graph that takes strings: a dict of arrays, a frame, or an array of objects.
+
+    Parameters
+    ----------
+    estimator, X, reset, by_name : objects
+        As in :func:`check_X`.
+
+    Raises
+    ------
+    ParameterError
+        If `X` is one string.
+    """
+    if is_mapping(X):
+        return _check_mapping(estimator, X, reset)
+    if column_names(X) is not None:
+        if not by_name:
+            validate_data(estimator, X, reset=reset, skip_check_array=True)
+        return X
+    if isinstance(X, str | bytes) or sparse.issparse(X) or np.ndim(X) == 0:
+        raise ParameterError(f"X is a {type(X).__name__}: it must be a list, an array or a frame of strings.")
+    if reset:
+        for name in ("n_features_in_", "feature_names_in_"):
+            vars(estimator).pop(name, None)
+    return np.asarray(X, dtype=object)
+
+
 def fills_gaps(graph: ir.Graph) -> bool:
     """Tell whether a graph has operators that put something in the place of NaN."""
     return any(node.op_type in ("Imputer", "IsNaN") for node in graph)
@@ -80,7 +121,8 @@ def read_features(X: Any, checked: Any, inputs: Sequence[ir.Value], *, allow_nan
         _check_names(checked, inputs)
         return {str(value.name): _cast(checked[str(value.name)], value, allow_nan) for value in inputs}
     if len(inputs) == 1:
-        return {str(inputs[0].name): _cast(checked, inputs[0], allow_nan)}
+        table = checked if column_names(checked) is None else np.asarray(checked)
+        return {str(inputs[0].name): _cast(table, inputs[0], allow_nan)}
     if column_names(X) is not None:
         _check_names(X, inputs)
         return {str(value.name): _cast(_column(X[value.name]), value, allow_nan) for value in inputs}

@@ -157,6 +157,7 @@ def make_program(
     has_strings = any(value.dtype == ir.DataType.STRING for value in learner.inputs)
     if frozen and not has_strings and not _fits(frozen, features):
         parts, frozen = _undivided(learner)
+    _refuse_strings(parts.tail)
     tail = learner.once(
         ("tail", parts.features, n_threads, device),
         lambda: InferenceGraph(parts.tail, learner.score, learner.weights, n_threads, device),
@@ -169,6 +170,18 @@ def make_program(
         n_threads=n_threads,
         device=device,
     )
+
+
+def _refuse_strings(tail: ir.Model) -> None:
+    """Refuse a graph that reads strings where it is trained: batches hold numbers."""
+    value = next((value for value in tail.graph.inputs if value.dtype == ir.DataType.STRING), None)
+    if value is not None:
+        nodes = sorted({use.node.op_type for use in value.uses()})
+        raise UnsupportedError(
+            f"{value.name!r} holds strings, and {' and '.join(nodes)} behind it must be run in each update: "
+            "the rows of its results are not proven to depend on one sample each. Make numbers of the "
+            "strings before the graph."
+        )
 
 
 def _divided(

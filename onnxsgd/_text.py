@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
@@ -48,11 +50,25 @@ class TextPart:
 
 
 def has_text(model: Any) -> bool:
-    """Tell whether a pipeline, fitted or not, has a step that vectorizes text."""
-    return any(_vectorizes(step) for step in _steps(model))
+    """Tell whether an estimator, fitted or not, is or holds a vectorizer of text, at any depth."""
+    return next(_vectorizers_in(model), None) is not None
+
+
+def _vectorizers_in(model: Any) -> Iterator[Any]:
+    """Yield the vectorizers in an estimator, in its parameters, and in lists and tuples of these."""
+    model = _unwrapped(model)
+    if isinstance(model, _VECTORIZERS):
+        yield model
+    elif isinstance(model, list | tuple):
+        for entry in model:
+            yield from _vectorizers_in(entry)
+    elif hasattr(model, "get_params") and not isinstance(model, type):
+        for value in model.get_params(deep=False).values():
+            yield from _vectorizers_in(value)
 
 
 def _vectorizes(step: Any) -> bool:
+    """Tell whether a step makes features of texts itself: alone, or with other transformers beside it."""
     if isinstance(step, FrozenEstimator):
         return _vectorizes(step.estimator)
     if isinstance(step, ColumnTransformer):
@@ -66,18 +82,63 @@ def _vectorizes(step: Any) -> bool:
     return any(_vectorizes(part) for part in parts)
 
 
-def _steps(model: Any) -> list[Any]:
-    """Return the steps of a pipeline, with those of pipelines in it; of anything else, nothing."""
-    return [step for _, step in _named_steps(model)]
-
-
-def _named_steps(model: Any) -> list[tuple[str, Any]]:
+def _unwrapped(model: Any) -> Any:
+    """Return the estimator in one that predicts as it does."""
     while isinstance(model, FrozenEstimator | GridSearchCV | RandomizedSearchCV):
         model = getattr(model, "best_estimator_", model.estimator)
+    return model
+
+
+def _regressor(model: TransformedTargetRegressor) -> Any:
+    return getattr(model, "regressor_", model.regressor)
+
+
+def _divide(model: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """Return the steps up to the last that vectorizes text, and the rest as an estimator.
+
+    Raises
+    ------
+    UnsupportedError
+        If a vectorizer stands elsewhere than in a step of a pipeline before the one that predicts.
+    """
+    model = _unwrapped(model)
+    if isinstance(model, TransformedTargetRegressor):
+        before, regressor = _divide(_regressor(model))
+        rest = copy(model)
+        rest.regressor_ = regressor
+        return before, rest
     if not isinstance(model, Pipeline):
-        return []
-    last_name, last = model.steps[-1]
-    return [*model.steps[:-1], *(_named_steps(last) or [(last_name, last)])]
+        raise _misplaced(model)
+    steps, (name, last) = model.steps[:-1], model.steps[-1]
+    if has_text(last):
+        before, rest = _divide(last)
+        return [*steps, *before], rest
+    for _, step in steps:
+        if has_text(step) and not _vectorizes(step):
+            raise _misplaced(step)
+    first = 1 + max(number for number, (_, step) in enumerate(steps) if _vectorizes(step))
+    return steps[:first], last if first == len(steps) else Pipeline([*steps[first:], (name, last)])
+
+
+def _misplaced(model: Any) -> UnsupportedError:
+    name, vectorizer = type(model).__name__, type(next(_vectorizers_in(model))).__name__
+    place = f"{name} vectorizes text itself" if name == vectorizer else f"{name} holds a {vectorizer}"
+    return UnsupportedError(
+        f"{place}: put the {vectorizer} in a step of its own, alone or in a ColumnTransformer, in a pipeline "
+        f"before the step that predicts: make_pipeline({vectorizer}(...), {_after(name, vectorizer)}(...))."
+    )
+
+
+def _after(name: str, vectorizer: str) -> str:
+    return "LogisticRegression" if name == vectorizer else name
+
+
+def _first_step(model: Any) -> Any:
+    """Return the step that is given the data."""
+    model = _unwrapped(model)
+    if isinstance(model, TransformedTargetRegressor):
+        return _first_step(_regressor(model))
+    return _first_step(model.steps[0][1]) if isinstance(model, Pipeline) else model
 
 
 def check_texts(estimator: Any, X: Any, *, model: Any = None, reset: bool) -> Any:
@@ -90,7 +151,7 @@ def check_texts(estimator: Any, X: Any, *, model: Any = None, reset: bool) -> An
     X : list, array, series or frame
         Texts; a frame or a table where the first step selects columns.
     model : estimator
-        The pipeline, or its first steps.
+        The pipeline, or, without `reset`, its first steps.
     reset : bool
         Whether the names are set.
 
@@ -98,7 +159,11 @@ def check_texts(estimator: Any, X: Any, *, model: Any = None, reset: bool) -> An
     ------
     ParameterError
         If `X` is one text, a dictionary, or has several columns for a vectorizer, which takes one.
+    UnsupportedError
+        If a vectorizer stands elsewhere than in a step of a pipeline before the one that predicts.
     """
+    if reset:
+        _divide(model)
     if isinstance(X, str | bytes) or is_mapping(X):
         raise ParameterError(f"X is a {type(X).__name__}: it must be a list, an array or a frame of texts.")
     names = column_names(X)
@@ -107,13 +172,13 @@ def check_texts(estimator: Any, X: Any, *, model: Any = None, reset: bool) -> An
     elif reset:
         for name in ("n_features_in_", "feature_names_in_"):
             vars(estimator).pop(name, None)
-    steps = _steps(model) or [model]
-    if isinstance(steps[0], ColumnTransformer) or not _vectorizes(steps[0]):
+    first = _first_step(model)
+    if isinstance(first, ColumnTransformer) or not _vectorizes(first):
         return X
     width = len(names) if names is not None else (np.shape(X)[1] if getattr(X, "ndim", 1) > 1 else 1)
     if width != 1:
         raise ParameterError(
-            f"X has {width} columns and {type(steps[0]).__name__} takes one column of texts: select it, or "
+            f"X has {width} columns and {type(first).__name__} takes one column of texts: select it, or "
             "put a ColumnTransformer before it."
         )
     if names is not None:
@@ -129,22 +194,16 @@ def split_text(estimator: Any, X: Any) -> tuple[TextPart, Any]:
     estimator : estimator
         Fitted, with a step that vectorizes text.
     X : object
-        The first data, from :func:`check_texts`.
+        The first data, from :func:`check_texts`; None: the part gets no sample.
 
     Raises
     ------
     UnsupportedError
-        If the vectorizer is in the last step, which is the one that predicts.
+        If a vectorizer stands elsewhere than in a step of a pipeline before the one that predicts.
     """
-    steps = _named_steps(estimator)
-    last = max(number for number, (_, step) in enumerate(steps) if _vectorizes(step))
-    if last == len(steps) - 1:
-        raise UnsupportedError(
-            f"The last step of the pipeline, {type(steps[-1][1]).__name__}, vectorizes text itself: put the "
-            "vectorizer in a step of its own before it."
-        )
-    before, behind = steps[: last + 1], steps[last + 1 :]
+    before, behind = _divide(estimator)
+    transformer = before[0][1] if len(before) == 1 else Pipeline(before)
+    if X is None:
+        return TextPart(transformer, None), behind
     n_samples = X.shape[0] if hasattr(X, "shape") else len(X)
-    sample = _safe_indexing(X, np.arange(min(_SAMPLE, n_samples)))
-    part = TextPart(before[0][1] if len(before) == 1 else Pipeline(before), sample)
-    return part, behind[0][1] if len(behind) == 1 else Pipeline(behind)
+    return TextPart(transformer, _safe_indexing(X, np.arange(min(_SAMPLE, n_samples)))), behind

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd._fit import FitState
-from onnxsgd._inputs import check_X
+from onnxsgd._inputs import check_strings, check_X, takes_strings
 from onnxsgd._learner import Learner
 from onnxsgd._persistence import pack, unpack
 from onnxsgd._summary import show_in_full, summarize
@@ -221,9 +221,10 @@ class TrainedModel(BaseEstimator):
         if self._learner.text is not None:
             part = self._learner.text
             return part.features(check_texts(self, X, model=part.transformer, reset=False))
-        return check_X(
-            self, X, reset=False, by_name=len(self._learner.inputs) > 1, allow_nan=self._learner.fills_gaps
-        )
+        by_name = len(self._learner.inputs) > 1
+        if takes_strings(self._learner.inputs):
+            return check_strings(self, X, reset=False, by_name=by_name)
+        return check_X(self, X, reset=False, by_name=by_name, allow_nan=self._learner.fills_gaps)
 
     def _table(self, raw: np.ndarray) -> np.ndarray:
         return raw.reshape(-1, self._n_outputs)

@@ -3,22 +3,31 @@
 import pickle
 
 import numpy as np
+import onnx
 import onnxruntime
 import pandas as pd
 import pytest
+from scipy import sparse
+from skl2onnx import to_onnx
+from skl2onnx.common.data_types import StringTensorType
 from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.decomposition import TruncatedSVD
+from sklearn.ensemble import StackingClassifier, VotingClassifier
+from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
+from sklearn.feature_selection import SelectFromModel
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from sklearn.utils import get_tags
 
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
-from onnxsgd.exceptions import ParameterError, UnsupportedError
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, describe_trainable
+from onnxsgd.exceptions import GraphError, ParameterError, UnsupportedError
 
 rng = np.random.RandomState(0)
 WORDS = ["Good", "good", "bad", "Bad", "film", "plot", "a", "of", "the", "poor", "great", "scene", "7"]
@@ -154,6 +163,194 @@ def test_a_pickle_goes_on():
     np.testing.assert_array_equal(again.partial_fit(TEXTS, LABEL).predict_proba(TEXTS), expected)
 
 
+# Vectorizers inside other estimators.
+
+
+def test_a_target_transformer_around_a_pipeline_of_texts():
+    """It is taken apart: texts before, the transformed target behind."""
+    y = np.exp(GOOD / 3.0)
+    inner = TransformedTargetRegressor(
+        make_pipeline(TfidfVectorizer(), Ridge()), func=np.log, inverse_func=np.exp
+    )
+    still = OnnxSGDRegressor(inner.fit(TEXTS, y), **STILL).fit(TEXTS, y)
+    np.testing.assert_allclose(still.predict(TEXTS), inner.predict(TEXTS), rtol=1e-5)
+    unfitted = OnnxSGDRegressor(clone(inner), max_iter=3, tol=None, eta0=0.01).fit(TEXTS, y)
+    assert unfitted.score(TEXTS, y) > 0.5
+    outer = make_pipeline(TfidfVectorizer(), clone(inner.set_params(regressor=Ridge())))
+    np.testing.assert_allclose(
+        OnnxSGDRegressor(outer, **STILL).fit(TEXTS, y).predict(TEXTS), inner.predict(TEXTS), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("is_fitted", [False, True])
+@pytest.mark.parametrize(
+    ("wrap", "name"),
+    [
+        (lambda inner: CalibratedClassifierCV(inner, cv=2), "CalibratedClassifierCV"),
+        (lambda inner: VotingClassifier([("a", inner)], voting="soft"), "VotingClassifier"),
+        (lambda inner: StackingClassifier([("a", inner)], cv=2), "StackingClassifier"),
+        (OneVsRestClassifier, "OneVsRestClassifier"),
+        (lambda inner: make_pipeline(SelectFromModel(inner), LogisticRegression()), "SelectFromModel"),
+        (lambda inner: GridSearchCV(OneVsRestClassifier(inner), {}, cv=2), "OneVsRestClassifier"),
+    ],
+    ids=["calibrated", "voting", "stacking", "one against the rest", "in a step", "in a search"],
+)
+def test_vectorizers_elsewhere_are_refused_by_name(wrap, name, is_fitted):
+    model = wrap(PIPELINES["tfidf"]())
+    if is_fitted and name != "SelectFromModel":
+        model.fit(TEXTS, LABEL)
+    with pytest.raises(UnsupportedError, match=rf"{name} holds a TfidfVectorizer: .*make_pipeline\(Tfidf"):
+        classifier(model).fit(TEXTS, LABEL)
+
+
+def test_a_vectorizer_alone_is_refused():
+    with pytest.raises(UnsupportedError, match="CountVectorizer vectorizes text itself: put"):
+        classifier(CountVectorizer()).fit(TEXTS, LABEL)
+
+
+# The account of a fit.
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_the_account_of_a_pipeline_is_that_of_its_fit(name):
+    inner = PIPELINES[name]().fit(TEXTS, LABEL)
+    trained = classifier(inner).fit(TEXTS, LABEL).get_weights()
+    forms = (None, TEXTS, np.array(TEXTS), pd.Series(TEXTS), pd.DataFrame({"text": TEXTS}))
+    for report in (describe_trainable(inner, X) for X in forms):
+        assert report.trained == list(trained)
+        shapes = {row.name: row.shape for row in report.tensors if row.trained}
+        assert shapes == {key: array.shape for key, array in trained.items()}
+
+
+def test_the_account_of_other_pipelines_of_texts():
+    inner = make_pipeline(columns(), LogisticRegression()).fit(FRAME, LABEL)
+    width = inner[0].transform(FRAME).shape[1]
+    for X in (None, FRAME):
+        (coef, _) = describe_trainable(inner, X).tensors
+        assert (coef.shape, coef.trained) == ((width, 1), True)
+    assert describe_trainable(inner, FRAME, head="linear").trained == ["coef_1", "intercept_1"]
+    search = GridSearchCV(PIPELINES["tfidf"](), {}, cv=2).fit(TEXTS, LABEL)
+    assert describe_trainable(search).trained == ["coef", "intercept"]
+    with pytest.raises(NotFittedError):
+        describe_trainable(PIPELINES["tfidf"]())
+    with pytest.raises(ParameterError, match="must be a list"):
+        describe_trainable(search, "a text")
+    with pytest.raises(UnsupportedError, match="CalibratedClassifierCV holds"):
+        describe_trainable(CalibratedClassifierCV(search, cv=2).fit(TEXTS, LABEL))
+
+
+# Graphs that take strings.
+
+
+def converted(rank):
+    """A pipeline as a graph that other tools wrote: without lower case, which needs a locale."""
+    inner = make_pipeline(TfidfVectorizer(lowercase=False), LogisticRegression()).fit(TEXTS, LABEL)
+    types = [("X", StringTensorType([None, 1][:rank]))]
+    return inner, to_onnx(inner, initial_types=types, options={"zipmap": False})
+
+
+FORMS = {
+    "list": list,
+    "tuple": tuple,
+    "array": np.array,
+    "objects": lambda texts: np.array(texts, dtype=object),
+    "column": lambda texts: np.array(texts, dtype=object).reshape(-1, 1),
+    "rows": lambda texts: [[text] for text in texts],
+    "series": pd.Series,
+    "frame": lambda texts: pd.DataFrame({"any name": texts}),
+    "dict": lambda texts: {"X": np.array(texts, dtype=object)},
+    "polars series": lambda texts: pytest.importorskip("polars").Series("text", texts),
+    "polars frame": lambda texts: pytest.importorskip("polars").DataFrame({"text": texts}),
+}
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_graph_that_takes_strings(form, rank):
+    """The runtime makes the features, once; what is behind them is trained as on scikit-learn's."""
+    inner, graph = converted(rank)
+    X = FORMS[form](TEXTS)
+    expected = classifier(inner).fit(TEXTS, LABEL)
+    model = classifier(graph).fit(X, LABEL)
+    for name, array in expected.get_weights().items():
+        np.testing.assert_allclose(model.get_weights()[name], array, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(model.predict(X), expected.predict(TEXTS))
+    more = expected.partial_fit(TEXTS, LABEL).predict_proba(TEXTS)
+    np.testing.assert_allclose(model.partial_fit(X, LABEL).predict_proba(X), more, rtol=0, atol=1e-5)
+    texts = np.array(TEXTS, dtype=object).reshape([-1, 1][:rank])
+    label, probability = run(model.to_onnx(), {"X": texts})
+    np.testing.assert_array_equal(label, model.predict(X))
+    np.testing.assert_allclose(probability, more, rtol=0, atol=1e-5)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X), label)
+
+
+WORDS_TO_ROWS = """<ir_version: 9, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+    g (string[N] X) => (float[N, 1] s) <float[4, 3] E, float[3, 1] W> {{
+        n = StringNormalizer<locale = "C.UTF-8", case_change_action = "UPPER"{stop}>(X)
+        k = ai.onnx.ml.LabelEncoder<keys_strings = ["A", "B", "C"], values_int64s = [1, 2, 3],
+            default_int64 = 0>(n)
+        e = Gather(E, k)
+        t = Tanh(e)
+        s = MatMul(t, W)
+    }}"""
+
+
+def embedding(stop=""):
+    graph = onnx.parser.parse_model(WORDS_TO_ROWS.format(stop=stop))
+    generator = np.random.RandomState(0)
+    arrays = {"E": generator.randn(4, 3), "W": generator.randn(3, 1)}
+    tensors = [onnx.numpy_helper.from_array(a.astype(np.float32), name) for name, a in arrays.items()]
+    del graph.graph.initializer[:]
+    graph.graph.initializer.extend(tensors)
+    return graph
+
+
+def test_words_that_are_looked_up_in_a_trained_table():
+    words = np.array(["a", "B", "c", "other"] * 12, dtype=object)
+    y = np.tile([1.0, -1.0, 2.0, 0.5], 12)
+    model = OnnxSGDRegressor(embedding(), max_iter=300, tol=None, eta0=0.1, random_state=0).fit(words, y)
+    assert set(model.get_weights()) == {"E", "W"}
+    np.testing.assert_allclose(model.predict(["A", "b", "C", "?"]), [1.0, -1.0, 2.0, 0.5], atol=0.05)
+
+
+def test_strings_that_must_be_read_in_each_update_are_refused():
+    """A word that is dropped moves the others: rows are not proven to be those of the samples."""
+    graph = embedding(', stopwords = ["none of these"]')
+    with pytest.raises(UnsupportedError, match="'X' holds strings, and StringNormalizer behind it"):
+        OnnxSGDRegressor(graph, max_iter=1).fit(["a", "b", "c"], [1.0, 2.0, 3.0])
+
+
+def test_tokens_that_fill_up_rows_must_not_count():
+    """As many of them are added to a text as the longest of its batch has more words."""
+    graph = converted(2)[1]
+    (tokenizer,) = (node for node in graph.graph.node if node.op_type == "Tokenizer")
+    (pad,) = (entry for entry in tokenizer.attribute if entry.name == "pad_value")
+    pad.s = b"film"
+    with pytest.raises(UnsupportedError, match="'X' holds strings, and Tokenizer behind it"):
+        classifier(graph).fit(TEXTS, LABEL)
+
+
+def test_a_column_of_texts_for_a_graph_of_numbers_is_refused():
+    inner = LogisticRegression().fit(NUMBERS, LABEL)
+    graph = to_onnx(inner, NUMBERS[:1].astype(np.float32))
+    for frame in (FRAME, pytest.importorskip("polars").DataFrame(FRAME.to_dict("list"))):
+        with pytest.raises(ParameterError, match="X cannot be converted to"):
+            classifier(graph).fit(frame[["text", "n"]], LABEL)
+
+
+def test_what_is_no_array_of_strings_is_refused():
+    model = classifier(converted(2)[1])
+    for X in ("one text", sparse.eye(150, format="csr"), None):
+        with pytest.raises(ParameterError, match="must be a list, an array or a frame of strings"):
+            model.fit(X, LABEL)
+    with pytest.raises(GraphError, match=r"shape \(150, 2\); input 'X' of the graph takes \('any', 1\)"):
+        model.fit(np.array([TEXTS, TEXTS]).T, LABEL)
+    with pytest.raises(GraphError, match="X lacks"):
+        model.fit({"Y": np.array(TEXTS)}, LABEL)
+    assert not hasattr(model, "classes_")
+
+
 # To ONNX.
 
 
@@ -201,7 +398,6 @@ def test_features_that_onnx_does_not_make_are_refused(vectorizer, message):
 
 def test_skl2onnx_is_told_to_leave_it():
     from skl2onnx import convert_sklearn
-    from skl2onnx.common.data_types import StringTensorType
 
     model = classifier(PIPELINES["counts"]()).fit(TEXTS, LABEL)
     with pytest.raises(UnsupportedError, match="begins with vectorizers"):

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.gradient.engines import ENGINES, PORTABLE, differentiable
@@ -38,8 +40,8 @@ def describe_trainable(
     model : fitted estimator, ModelProto, bytes, str or path-like
         What :class:`onnxsgd.OnnxSGDRegressor` and :class:`onnxsgd.OnnxSGDClassifier` take as `model`.
     X : array-like or data frame, default=None
-        Samples like those an estimator was fitted on; needed for columns that are no numbers, and for a new
-        layer on a graph that leaves its sizes open.
+        Samples like those an estimator was fitted on; needed for columns that are no numbers (not for texts
+        that a vectorizer reads), and for a new layer on a graph that leaves its sizes open.
     output : str, int or None, default=None
         As in the estimators.
     head : {"linear", None}, default=None
@@ -89,12 +91,29 @@ def describe_trainable(
     """
     if head not in (None, "linear"):
         raise ParameterError(f"head={head!r} is not accepted: it must be 'linear' or None.")
+    if hasattr(model, "fit"):
+        model, X = _behind_text(model, X)
     scored = _score(model, X, output)
     if head is not None:
         scored, names = _with_new_layer(scored, X)
         trainable = with_head(trainable, names)
     engines = {name: entry.reason_against for name, entry in ENGINES.items()}
     return describe(scored, trainable, engines, differentiable(PORTABLE), differentiable(engine))
+
+
+def _behind_text(model: Any, X: Any) -> tuple[Any, Any]:
+    """Return the part of an estimator that a fit converts, which is all but vectorizers, and its features."""
+    # on use: it brings the text tools of scikit-learn
+    from onnxsgd._text import check_texts, has_text, split_text
+
+    if not has_text(model):
+        return model, X
+    check_is_fitted(model)
+    text, behind = split_text(model, None)
+    if X is None:
+        return behind, None
+    # names of columns are kept by an estimator of no other use
+    return behind, text.features(check_texts(BaseEstimator(), X, model=model, reset=True))
 
 
 def _score(model: Any, X: Any, output: str | int | None) -> ScoredGraph:

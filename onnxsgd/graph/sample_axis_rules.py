@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from onnxsgd.graph.nodes import attribute
 from onnxsgd.graph.sample_axis import CONSTANT, Along, Many, NodeView, Rule, Sizes, State
 
 __all__ = ["RULES"]
@@ -420,8 +421,16 @@ def _recurrent(view: NodeView) -> Sequence[State]:
 
 def _tokens(view: NodeView) -> State:
     """Rows are filled up to the longest text of the batch, which a TfIdfVectorizer alone passes over."""
-    readers = {use.node.op_type for use in view.node.outputs[0].uses()}
-    return view.state(0) if readers == {"TfIdfVectorizer"} else None
+    rank, pad = view.rank(0), str(view.attribute("pad_value"))
+    one_text = rank == 1 or (rank == 2 and view.dims[0] is not None and view.dims[0][1] == 1)
+    readers = [use.node for use in view.node.outputs[0].uses()]
+    if one_text and [node.op_type for node in readers] == ["Flatten"]:
+        readers = [use.node for use in readers[0].outputs[0].uses()]
+    passed = all(
+        node.op_type == "TfIdfVectorizer" and pad not in attribute(node, "pool_strings", ())
+        for node in readers
+    )
+    return view.state(0) if readers and passed else None
 
 
 def _one_more_axis(view: NodeView) -> State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
@@ -54,10 +54,35 @@ def _keep_shapes(graph: ir.Graph) -> bool:
     changed = False
     for node in graph:
         output, source = node.outputs[0], node.inputs[0] if node.inputs else None
-        keeps = node.domain == "ai.onnx.ml" and node.op_type in _SHAPE_KEEPING
-        if keeps and source is not None and source.shape is not None and output.shape is None:
-            output.shape = source.shape
-            if output.type is None and node.op_type != "LabelEncoder":
-                output.type = source.type
-            changed = True
+        find = _SHAPES.get((node.domain, node.op_type))
+        shape = find(node, source) if find is not None and source is not None else None
+        if shape is None or output.shape == shape:
+            continue
+        output.shape = shape
+        if output.type is None and source is not None and node.op_type != "LabelEncoder":
+            output.type = source.type
+        changed = True
     return changed
+
+
+def _same(node: ir.Node, source: ir.Value) -> ir.Shape | None:
+    return source.shape if node.outputs[0].shape is None else None
+
+
+def _same_unless_dropped(node: ir.Node, source: ir.Value) -> ir.Shape | None:
+    """StringNormalizer: inference counts with words that are dropped, also where there are none to drop."""
+    return None if node.attributes.get("stopwords") else source.shape
+
+
+def _tokens(node: ir.Node, source: ir.Value) -> ir.Shape | None:
+    """Tokenizer: one more axis, as long as the longest text of a batch."""
+    known = source.shape is not None and node.outputs[0].shape is None
+    return ir.Shape([*source.shape, None]) if known and source.shape is not None else None
+
+
+#: The shape of the result of operators for which the standard's inference leaves it open.
+_SHAPES: dict[tuple[str, str], Callable[[ir.Node, ir.Value], ir.Shape | None]] = {
+    **{("ai.onnx.ml", name): _same for name in _SHAPE_KEEPING},
+    ("", "StringNormalizer"): _same_unless_dropped,
+    ("com.microsoft", "Tokenizer"): _tokens,
+}
