@@ -114,7 +114,7 @@ def _apply(
         ]
     except OnnxSGDError:
         raise
-    except (AttributeError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as error:
         # no checker compares all ranks and attributes of a node with those that its operator takes
         raise NotTrainableError(
             f"{place(node)}: the gradient rule cannot read its operands and attributes ({reason(error)})"

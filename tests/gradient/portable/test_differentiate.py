@@ -263,3 +263,12 @@ def test_a_node_whose_operands_have_other_ranks_is_refused_by_name():
     model = ir.from_proto(onnx.parser.parse_model(text))
     with pytest.raises(NotTrainableError, match="LSTM.*cannot read its operands"):
         differentiate(model, ["Y"], ["R"])
+
+
+def test_a_size_beyond_all_integers_is_a_refusal():
+    """The gradient of Pad negates its amounts, and -2^63 has no negative."""
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float[N,2] x, float[N,2] w) => (float[N,2] y)
+    <int64[4] pads = {0, -9223372036854775808, 0, 0}> { y = Pad (x, pads) }"""
+    with pytest.raises(NotTrainableError, match="Pad.*cannot read its operands"):
+        differentiate(ir.from_proto(onnx.parser.parse_model(text)), ["y"], ["x"])
