@@ -175,8 +175,10 @@ def _evaluator(model: onnx.ModelProto, output: str) -> Callable[[Mapping[str, np
     """Return a function that computes `output` with the reference implementation of the operators."""
     from onnx.reference import ReferenceEvaluator
 
+    from onnxsgd._reference_cells import CELLS
+
     try:
-        evaluator: Any = ReferenceEvaluator(model)
+        evaluator: Any = ReferenceEvaluator(model, new_ops=CELLS)
     except Exception as error:
         raise GraphError(
             f"The reference implementation of onnx reads no such graph: {reason(error)}."
