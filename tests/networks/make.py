@@ -67,7 +67,8 @@ def _text(rng):
 
 
 #: Name: network, its data, the second axes that stay open, classes or 0 for a regression, learning rate, and
-#: the output to train where there are several.
+#: the output to train where there are several. No rate is so large that rounding grows over the updates: what
+#: torch predicts in float32 and in float64 differs by 2e-5 of the largest one at most (ViT at 0.05: 5e-4).
 NETWORKS = {
     "resnet": (ResNet, images(3, 16), {}, 3, 0.02, None),
     "mobilenet": (MobileNet, images(3, 12), {}, 3, 0.05, None),
@@ -83,7 +84,7 @@ NETWORKS = {
     "bag": (EmbeddingBag, tokens(30, 6), {}, 3, 0.2, None),
     "tabular": (Tabular, _categories, {}, 3, 0.1, None),
     "outputs": (SeveralOutputs, numbers(6), {}, 3, 0.1, 0),
-    "vit": (ViT, images(3, 12), {}, 3, 0.05, None),
+    "vit": (ViT, images(3, 12), {}, 3, 0.02, None),
     "swin": (Swin, images(3, 12), {}, 3, 0.05, None),
     "encoder": (Encoder, numbers(6, 4), {}, 3, 0.05, None),
     "gpt2": (lambda: GPT2(tied=False), tokens(20, 7), {"tokens": "length"}, 3, 0.05, None),

@@ -146,12 +146,12 @@ def test_updates(network):
     estimator = network.estimator().fit(network.X, network.y)
     steps = {name: array - network.weights[name] for name, array in estimator.get_weights().items()}
     expected = {name: array - network.weights[name] for name, array in network.trained.items()}
-    assert_near(steps, expected, share=2e-3)
+    assert_near(steps, expected, share=5e-4)
     assert estimator.n_iter_ == 10
     raw = (estimator.decision_function if network.arrays["classes"] else estimator.predict)(network.X)
     expected = network.arrays["trained result"]
-    # float32 rounding over 30 updates, of the largest score
-    limit = 1e-3 * np.abs(expected).max()
+    # torch itself in float32 differs from float64 by 2e-5 of the largest score, with weights changed by 6e-8
+    limit = 1e-4 * np.abs(expected).max()
     np.testing.assert_allclose(raw.reshape(expected.shape), expected, rtol=0, atol=limit)
     found = [array for array in run(estimator.to_onnx(), network.X) if array.dtype.kind == "f"]
     assert any(
