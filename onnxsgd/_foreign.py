@@ -25,9 +25,18 @@ _NOISE = re.compile(
 )
 
 
-def reason(error: BaseException) -> str:
-    """Return the message of an error on one line of at most a few hundred characters."""
-    text = " ".join(_NOISE.sub("", str(error)).split()).rstrip(". ")
+def reason(error: BaseException, *, n_lines: int | None = None) -> str:
+    """Return the message of an error on one line of at most a few hundred characters.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error.
+    n_lines : int or None
+        How many of its lines count; None: all.
+    """
+    lines = str(error).strip().splitlines()[:n_lines]
+    text = " ".join(_NOISE.sub("", "\n".join(lines)).split()).rstrip(". ")
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST].rstrip()} ..."
     return text or type(error).__name__

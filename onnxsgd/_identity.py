@@ -17,4 +17,5 @@ def known_by(thing: object) -> Hashable:
     try:
         return type(thing), pickle.dumps(vars(thing))
     except Exception:
+        # Attributes of classes of the user's, which raise as they like.
         return object()

@@ -7,7 +7,7 @@ import numpy as np
 from onnxsgd._inputs import Features, n_rows, take_rows
 from onnxsgd._learner import Learner
 from onnxsgd.engine.inference import InferenceGraph
-from onnxsgd.exceptions import GraphError, MissingRuntimeError
+from onnxsgd.exceptions import EngineError, GraphError, UnsupportedError
 
 __all__ = ["check_inputs", "count_scores"]
 
@@ -66,17 +66,12 @@ def _check_independence(graph: InferenceGraph, learner: Learner, features: Featu
 def _run(graph: InferenceGraph, learner: Learner, features: Features) -> np.ndarray:
     try:
         return graph.run(features, learner.initial_weights())
-    except MissingRuntimeError:
-        raise
-    except Exception as error:
-        # the classes that the runtime raises have no base of their own
-        reason = str(error).splitlines()[0]
+    except (EngineError, UnsupportedError) as error:
         if learner.exported_for is not None:
-            raise GraphError(_fixed(learner, f"cannot run otherwise: {reason}")) from error
+            cause = str(error).rstrip(".")
+            raise GraphError(_fixed(learner, f"cannot run otherwise: {cause}")) from error
         shapes = {name: tuple(array.shape) for name, array in features.items()}
-        raise GraphError(
-            f"The runtime cannot run the graph on inputs of shapes {shapes}: {reason}"
-        ) from error
+        raise GraphError(f"The graph fails on inputs of shapes {shapes}: {error}") from error
 
 
 def _fixed(learner: Learner, reason: str) -> str:

@@ -10,8 +10,9 @@ import onnx
 from onnx import compose, helper
 from scipy import sparse
 
+from onnxsgd._foreign import reason, run_error
 from onnxsgd.engine.sessions import make_session
-from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.exceptions import EngineError, UnsupportedError
 from onnxsgd.graph.columns import column_names
 from onnxsgd.graph.convert import input_columns
 
@@ -75,10 +76,9 @@ def _convert(transformer: Any, sample: Any, opsets: dict[str, int]) -> onnx.Mode
             )
     except Exception as error:
         # the converters raise errors of many types, for reasons of their own
-        reason = str(error).strip().split("\n")[0]
         raise UnsupportedError(
             f"The text part {type(transformer).__name__} cannot be converted to ONNX "
-            f"({type(error).__name__}: {reason}). {_ALONE}"
+            f"({type(error).__name__}: {reason(error, n_lines=1)}). {_ALONE}"
         ) from error
     for entry in part.opset_import:
         # the converters write for the version they are asked for, and declare the oldest one that would do
@@ -112,8 +112,7 @@ def _run(part: onnx.ModelProto, sample: Any) -> np.ndarray:
     """Return the features that the runtime makes; where it lacks a locale, `part` gets another one."""
     try:
         return _features(part, sample)
-    except Exception as error:
-        # of classes of the runtime's
+    except (EngineError, UnsupportedError) as error:
         if "locale" not in str(error):
             raise _not_run(error) from error
     for node in part.graph.node:
@@ -123,7 +122,7 @@ def _run(part: onnx.ModelProto, sample: Any) -> np.ndarray:
             node.attribute.extend([*kept, helper.make_attribute("locale", _OTHER_LOCALE)])
     try:
         return _features(part, sample)
-    except Exception as error:
+    except (EngineError, UnsupportedError) as error:
         raise _not_run(error) from error
 
 
@@ -132,15 +131,16 @@ _OTHER_LOCALE = "C.UTF-8"
 
 
 def _not_run(error: Exception) -> UnsupportedError:
-    reason = str(error).strip().split("\n")[0]
-    return UnsupportedError(
-        f"The runtime cannot run the converted text part, which is not proven then: {reason} {_ALONE}"
-    )
+    return UnsupportedError(f"The converted text part is not proven to make the same: {error} {_ALONE}")
 
 
 def _features(part: onnx.ModelProto, sample: Any) -> np.ndarray:
     session = make_session(part.SerializeToString(), 1)
-    made: np.ndarray = session.run(None, _feeds(session, sample))[0]
+    feeds = _feeds(session, sample)
+    try:
+        made: np.ndarray = session.run(None, feeds)[0]
+    except Exception as error:
+        raise run_error(error) from error
     return made
 
 

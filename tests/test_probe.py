@@ -74,7 +74,7 @@ def test_an_input_without_samples_is_refused():
 def test_a_failure_of_the_runtime_has_a_sentence():
     """Sizes that do not go together are found by the runtime alone."""
     model = _model("""(float[N, A] x) => (float[N, 1] y) <float[3, 1] w = {1, 1, 1}> { y = MatMul (x, w) }""")
-    with pytest.raises(GraphError, match=r"cannot run the graph on inputs of shapes \{'x': \(\d, 2\)\}: "):
+    with pytest.raises(GraphError, match=r"The graph fails on inputs of shapes \{'x': \(\d, 2\)\}: "):
         OnnxSGDRegressor(model).fit(_X[:, :2], _Y)
 
 

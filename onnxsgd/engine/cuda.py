@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from onnx import TensorProto, helper
 
+from onnxsgd._foreign import reason
 from onnxsgd._runtime import EDITIONS, install_command, load_runtime
 from onnxsgd.engine.providers import CPU, CUDA
 from onnxsgd.engine.runtime import runtime_bindings
@@ -53,11 +54,11 @@ def check_cuda(index: int) -> None:
             f"{runtime.__version__}, computes on the CPU alone. Install the other: {install_command('gpu')}. "
             "Or use device='cpu'."
         )
-    reason = _reason_against(index, os.getpid())
-    if reason is not None:
+    against = _reason_against(index, os.getpid())
+    if against is not None:
         raise MissingRuntimeError(
             f"device='cuda:{index}' cannot be used: onnxruntime {runtime.__version__} did not start on it "
-            f"({reason}). It needs an NVIDIA GPU of that number with its driver, and the libraries of CUDA "
+            f"({against}). It needs an NVIDIA GPU of that number with its driver, and the libraries of CUDA "
             f"and cuDNN, which come with: {EDITIONS['gpu'].install_command()}. Or use device='cpu'."
         )
 
@@ -75,7 +76,7 @@ def _reason_against(index: int, process: int) -> str | None:
         except EngineError:
             return _library_problem() or _last_line(heard.getvalue()) or "it gives no reason"
         except _runtime_errors() as error:
-            return _last_line(str(error))
+            return reason(error)
     return None
 
 
@@ -224,14 +225,13 @@ def explained(device: str, what: str) -> Iterator[None]:
         # explained already
         raise
     except _runtime_errors() as error:
-        text = str(error).strip()
-        lowered = text.lower()
+        text, lowered = reason(error), str(error).lower()
         if "out of memory" in lowered or "allocate memory" in lowered or "alloc_failed" in lowered:
             raise EngineError(
                 f"The memory of {device} does not hold {what}. Train on a part of the data at a time with "
-                f"partial_fit, take a smaller batch_size, or use device='cpu'. The runtime says: {text}"
+                f"partial_fit, take a smaller batch_size, or use device='cpu'. The runtime says: {text}."
             ) from error
-        raise EngineError(f"The runtime failed on {device}, with {what}: {text}") from error
+        raise EngineError(f"The runtime failed on {device}, with {what}: {text}.") from error
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, NoReturn
 
 import numpy as np
@@ -59,10 +60,11 @@ def read_formula(function: Callable[..., Any], *names: str) -> str | None:
     '0.5 / (t ** 0.25)'
     """
     try:
-        return to_text(function(*map(Formula, names)))
+        value = function(*map(Formula, names))
     except Exception:
         # Whatever a function of the user's does with something that is no number yet.
         return None
+    return to_text(value) if isinstance(value, Formula | Real) else None
 
 
 def to_text(value: Any) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onnxsgd._foreign import reason
 from onnxsgd._runtime import install_command, load_runtime
 from onnxsgd.exceptions import EngineError, GraphError, MissingRuntimeError, NotTrainableError
 from onnxsgd.gradient.native_lowering import is_lowered
@@ -190,23 +191,15 @@ def build_gradient_model(
     try:
         builder.initialize(model.SerializeToString(), config)
     except Exception as error:
-        raise GraphError(f"onnxruntime refuses the graph: {_last_line(error)}") from error
+        raise GraphError(f"onnxruntime refuses the graph: {reason(error)}.") from error
     try:
         # No result may be asked for after a failure of build: that ends the interpreter.
         builder.build(native.TrainingGraphTransformerConfiguration())
     except Exception as error:
-        raise EngineError(
-            f"The gradient builder of onnxruntime-training failed: {_last_line(error)}"
-        ) from error
+        raise EngineError(f"The gradient builder of onnxruntime-training failed: {reason(error)}.") from error
     return NativeGradient(
         onnx.load_from_string(builder.get_gradient_model()),
         onnx.load_from_string(builder.get_forward_model()),
         builder.get_graph_info(),
         builder,
     )
-
-
-def _last_line(error: Exception) -> str:
-    """Return what an error of the runtime says, without the place in its source."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].rpartition("[ONNXRuntimeError]")[2].lstrip(" :") if lines else type(error).__name__

@@ -14,6 +14,7 @@ from sklearn.base import is_classifier
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.validation import check_is_fitted
 
+from onnxsgd._foreign import reason
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.graph.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.graph.head import ScoredGraph, find_score
@@ -120,9 +121,9 @@ def _refuse(estimator: Any) -> None:
             f"{name} has labels up to {classes.max()}; ONNX classifiers hold int64, so labels must be below "
             "2**63: train it on other labels."
         )
-    for names, applies, reason in _REFUSED:
+    for names, applies, objection in _REFUSED:
         if name in names and applies(estimator):
-            raise UnsupportedError(f"{name} {reason}.")
+            raise UnsupportedError(f"{name} {objection}.")
 
 
 _SVC = ("NuSVC", "SVC")
@@ -219,9 +220,9 @@ def _convert(estimator: Any, final: Any, types: list[tuple[str, Any]]) -> tuple[
         )
     except Exception as error:
         # the converters raise errors of many types, for reasons of their own
-        reason = str(error).strip().split("\n")[0]
+        cause = f"{type(error).__name__}: {reason(error, n_lines=1)}"
         raise UnsupportedError(
-            f"{type(estimator).__name__} cannot be converted to ONNX ({type(error).__name__}: {reason}). "
+            f"{type(estimator).__name__} cannot be converted to ONNX ({cause}). "
             "An ONNX model of it that another tool makes can be given instead."
         ) from error
 

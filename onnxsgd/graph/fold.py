@@ -8,6 +8,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onnxsgd._foreign import reason
+from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.inference_form import RANDOM
 from onnxsgd.graph.model import REAL_TYPES
 
@@ -15,6 +17,9 @@ __all__ = ["fold_integers"]
 
 #: Larger tensors stay computed: a mask, say, would only fill the file.
 _MAX_SIZE = 4096
+
+#: As many tensors are named in an error.
+_NAMED = 5
 
 #: Operators that look at shapes only.
 _OF_SHAPES = frozenset({"Shape", "Size"})
@@ -74,8 +79,16 @@ def _evaluate(nodes: list[ir.Node], values: list[ir.Value], opsets: dict[str, in
         [_serialize(value) for value in given],
     )
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-    evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=imports))
-    return evaluator.run(None, {})
+    model = onnx.helper.make_model(graph, opset_imports=imports)
+    try:
+        return ReferenceEvaluator(model).run(None, {})
+    except Exception as error:
+        # operators in Python, which raise all kinds of errors
+        names = [repr(value.name) for value in values[:_NAMED]]
+        shown = ", ".join(names if len(values) <= _NAMED else [*names, "..."])
+        raise GraphError(
+            f"One of the constants {shown} of the graph cannot be computed: {reason(error)}."
+        ) from error
 
 
 def _serialize(value: ir.Value) -> onnx.TensorProto:

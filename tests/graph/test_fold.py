@@ -4,8 +4,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+import pytest
 
 from onnxsgd import OnnxSGDRegressor, onnx_derivative
+from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.lower import lower_for_training
 from onnxsgd.graph.model import to_ir, to_proto
 
@@ -108,3 +110,24 @@ def test_what_is_compared_or_rounded_of_a_weight_follows_it():
     learner.fit(x, np.zeros((1, 2)))
     learner.set_weights({"b": np.float32([3, -2])})
     np.testing.assert_array_equal(learner.predict(x), [[3, 0]])
+
+
+@pytest.mark.parametrize(
+    ("node", "cause"),
+    [
+        ("Gather (table, places)", "index 7 is out of bounds"),
+        ("Reshape (table, odd)", "cannot reshape array of size 2"),
+        ("ScatterElements (table, places, table)", "index 7 is out of bounds"),
+    ],
+)
+def test_constants_that_cannot_be_computed_are_named(node, cause):
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[N, 4] x) => (float[N, 4] y)
+        <float[4, 4] w = {{{", ".join("1" * 16)}}}, int64[2] table = {{-1, 4}}, int64[2] places = {{7, 0}},
+         int64[1] odd = {{3}}>
+        {{ shape = {node} flat = Reshape (x, shape) y = MatMul (flat, w) }}"""
+    )
+    for read in (onnx_derivative, lambda model: OnnxSGDRegressor(model).fit(np.eye(4), np.eye(4))):
+        with pytest.raises(GraphError, match=f"One of the constants 'shape' of the graph .*{cause}"):
+            read(model)
