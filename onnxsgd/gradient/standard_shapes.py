@@ -74,25 +74,25 @@ def replace_reshape(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     x, target = present_inputs(node)
     shape = _shape_held_by(target)
     known = reshape_target(x.shape, shape)
-    if known is None or attribute(node, "allowzero", 0):
-        return None
-    if same_shape(x.shape, shape):
-        return [x]
-    result = w.op("Reshape", x, w.ints(known))
-    result.type, result.shape = x.type, shape
-    return [result]
+    return None if attribute(node, "allowzero", 0) else _in_shape(w, "Reshape", x, known, shape)
 
 
 def replace_expand(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     """To the shape of a tensor: to constants, or nothing."""
     x, target = present_inputs(node)
     shape = _shape_held_by(target)
-    known = expand_target(x.shape, shape)
-    if known is None:
+    return _in_shape(w, "Expand", x, expand_target(x.shape, shape), shape)
+
+
+def _in_shape(
+    w: Writer, operator: str, x: ir.Value, target: Sequence[int] | None, shape: ir.Shape | None
+) -> Sequence[ir.Value] | None:
+    """Return `x` in a shape, where `operator` takes `target` for it; `x` itself where it has it."""
+    if target is None:
         return None
     if same_shape(x.shape, shape):
         return [x]
-    result = w.op("Expand", x, w.ints(known))
+    result = w.op(operator, x, w.ints(target))
     result.type, result.shape = x.type, shape
     return [result]
 

@@ -57,8 +57,7 @@ def check_consistency(model: onnx.ModelProto) -> None:
         raise GraphError(f"Types and shapes of the model cannot be inferred: {reason(error)}.") from error
     _check_inferred([inferred.graph])
     _check_known_types(model, inferred.graph)
-    _check_conditions(inferred.graph, {})
-    _check_ranks(inferred.graph, {})
+    _check_operands(inferred.graph, {})
 
 
 def _check_known_types(model: onnx.ModelProto, inferred: onnx.GraphProto) -> None:
@@ -114,49 +113,59 @@ def _check_inferred(graphs: Iterable[onnx.GraphProto]) -> None:
         _check_inferred(_subgraphs(graph.node))
 
 
-def _check_conditions(graph: onnx.GraphProto, outer: Mapping[str, int]) -> None:
-    """Refuse a trip count or a condition that is not one number: runtimes read the first one unseen."""
-    sizes = dict(outer)
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        dims = value.type.tensor_type.shape.dim
-        if all(dim.HasField("dim_value") for dim in dims):
-            sizes[value.name] = math.prod(dim.dim_value for dim in dims)
-    sizes.update({tensor.name: math.prod(tensor.dims) for tensor in graph.initializer})
+#: The size of each axis, None where it is not known, by the name of a tensor.
+_Shapes = Mapping[str, tuple[int | None, ...]]
+
+
+def _check_operands(graph: onnx.GraphProto, outer: _Shapes) -> None:
+    """Refuse operands that inference does not look at, and that runtimes crash on; in subgraphs, too."""
+    shapes = {**outer, **_shapes(graph)}
     for node in graph.node:
-        for name in node.input[: _N_CONDITIONS.get(node.op_type, 0)]:
-            if sizes.get(name, 1) != 1:
-                raise GraphError(
-                    f"{node.op_type} {node.name!r} reads {name!r}, of {sizes[name]} elements, as a number: "
-                    "it must have one element."
-                )
+        _check_conditions(node, shapes)
+        _check_vectors(node, shapes)
+        _check_normalized_axis(node, shapes)
         for subgraph in _subgraphs([node]):
-            _check_conditions(subgraph, sizes)
+            _check_operands(subgraph, shapes)
 
 
-def _check_ranks(graph: onnx.GraphProto, outer: Mapping[str, int]) -> None:
-    """Refuse operands of ranks that inference does not look at, and that kernels crash on."""
-    ranks = dict(outer)
+def _shapes(graph: onnx.GraphProto) -> _Shapes:
+    """Return the known shapes of the tensors of one graph."""
+    found: dict[str, tuple[int | None, ...]] = {}
     for value in (*graph.input, *graph.value_info, *graph.output):
         if value.type.tensor_type.HasField("shape"):
-            ranks[value.name] = len(value.type.tensor_type.shape.dim)
-    ranks.update({tensor.name: len(tensor.dims) for tensor in graph.initializer})
-    for node in graph.node:
-        _check_normalized_axis(node, ranks)
-        for name in node.input[1:] if node.op_type in _VECTORS else ():
-            if ranks.get(name, 1) != 1:
-                raise GraphError(
-                    f"{node.op_type} {node.name!r} reads {name!r}, of {ranks[name]} axes: it must be a "
-                    "vector."
-                )
-        for subgraph in _subgraphs([node]):
-            _check_ranks(subgraph, ranks)
+            dims = value.type.tensor_type.shape.dim
+            found[value.name] = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
+    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 
-def _check_normalized_axis(node: onnx.NodeProto, ranks: Mapping[str, int]) -> None:
+def _check_conditions(node: onnx.NodeProto, shapes: _Shapes) -> None:
+    """Refuse a trip count or a condition that is not one number: runtimes read the first one unseen."""
+    for name in node.input[: _N_CONDITIONS.get(node.op_type, 0)]:
+        known = [size for size in shapes.get(name, ()) if size is not None]
+        if len(known) == len(shapes.get(name, ())) and math.prod(known) != 1:
+            raise GraphError(
+                f"{node.op_type} {node.name!r} reads {name!r}, of {math.prod(known)} elements, as a number: "
+                "it must have one element."
+            )
+
+
+def _check_vectors(node: onnx.NodeProto, shapes: _Shapes) -> None:
+    """Refuse scales and sizes that are no vectors."""
+    for name in node.input[1:] if node.op_type in _VECTORS else ():
+        if name in shapes and len(shapes[name]) != 1:
+            count = len(shapes[name])
+            raise GraphError(
+                f"{node.op_type} {node.name!r} reads {name!r}, of {count} axes: it must be a vector."
+            )
+
+
+def _check_normalized_axis(node: onnx.NodeProto, shapes: _Shapes) -> None:
     """Refuse a LayerNormalization from an axis on that its input does not have."""
-    rank = ranks.get(node.input[0]) if node.op_type == "LayerNormalization" else None
+    if node.op_type != "LayerNormalization" or node.input[0] not in shapes:
+        return
+    rank = len(shapes[node.input[0]])
     for axis in (attribute.i for attribute in node.attribute if attribute.name == "axis"):
-        if rank is not None and not -rank <= axis < rank:
+        if not -rank <= axis < rank:
             raise GraphError(
                 f"LayerNormalization {node.name!r} has axis={axis}: its input has {rank} axes, so that "
                 f"it must be in {-rank} to {rank - 1}."
