@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
+
+from onnxsgd.graph.inference import ShapeInferencePass
 
 __all__ = ["infer_shapes", "named_dims"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass, ShapeInferencePass
+from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from onnxsgd.exceptions import GraphError, ParameterError
+from onnxsgd.graph.inference import ShapeInferencePass
 from onnxsgd.graph.model import find_value
 
 __all__ = ["cut_at", "tensor_named"]

@@ -7,7 +7,9 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass, ShapeInferencePass
+from onnx_ir.passes.common import InlinePass
+
+from onnxsgd.graph.inference import ShapeInferencePass
 
 __all__ = ["expand_functions", "is_function"]
 

@@ -15,14 +15,15 @@ from onnx_ir.passes.common import (
     LiftConstantsToInitializersPass,
     RemoveUnusedNodesPass,
     RemoveUnusedOpsetsPass,
-    ShapeInferencePass,
 )
 
 from onnxsgd.graph.fold import fold_integers
+from onnxsgd.graph.inference import ShapeInferencePass
 from onnxsgd.graph.kernels import write_out_missing_kernels
 from onnxsgd.graph.lower_ml import ML_RULES
 from onnxsgd.graph.lower_standard import STANDARD_RULES
 from onnxsgd.graph.rewriting import Table, rewrite
+from onnxsgd.graph.sequences import stack_sequences
 
 __all__ = ["RULES", "lower_for_training"]
 
@@ -41,6 +42,7 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     - weights in Constant nodes are initializers, under the name of the node's output;
     - coefficients in attributes of ``ai.onnx.ml`` operators are initializers, called ``coef`` and
       ``intercept`` (with a number behind where the name is taken);
+    - sequences that a loop fills are tensors that it collects (:mod:`onnxsgd.graph.sequences`);
     - integers that follow from constants alone are initializers;
     - every operator with a rule in :data:`RULES` is replaced where the rule's precondition holds, and so is
       one that no runtime has a kernel for in its type;
@@ -65,6 +67,7 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     RemoveUnusedNodesPass()(lowered)
     _name_unknown_sizes(lowered.graph)
     ShapeInferencePass(strict_mode=False)(lowered)
+    stack_sequences(lowered)
     fold_integers(lowered)
     # types behind ai.onnx.ml operators are inferred only once those have become standard ones
     while rewrite(lowered, RULES):

@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import defs
-from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.expand import expand_functions
+from onnxsgd.graph.inference import ShapeInferencePass
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.nodes import attribute, operands, rank
 from onnxsgd.graph.rewriting import Table, Writer, rewrite

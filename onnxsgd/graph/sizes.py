@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
+
+from onnxsgd.graph.inference import ShapeInferencePass
 
 __all__ = ["fix_sizes", "infer_sizes"]
 

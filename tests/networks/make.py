@@ -95,10 +95,6 @@ NETWORKS = {
 }
 
 
-#: What cannot be trained: the exporter writes a Loop over a sequence of tensors, which has no gradient.
-LEFT_OUT = {("bag", "dynamo")}
-
-
 def main(names):
     torch.set_num_threads(1)
     torch.backends.mha.set_fastpath_enabled(False)
@@ -106,8 +102,6 @@ def main(names):
     DATA.mkdir(exist_ok=True)
     for name in names or NETWORKS:
         for exporter in ("script", "dynamo"):
-            if (name, exporter) in LEFT_OUT:
-                continue
             arrays = record(name, dynamo=exporter == "dynamo")
             path = DATA / f"{name}_{exporter}.npz"
             np.savez_compressed(path, **arrays)

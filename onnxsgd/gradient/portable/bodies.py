@@ -1,8 +1,7 @@
 """Shapes inside of loops and branches, as far as they follow from outside.
 
-onnx infers the shapes of a body without the constants that it captures, and without the shapes of the states
-of a Loop, for these may change from turn to turn. States whose gradient is taken may not: every turn is
-stacked.
+onnx infers the shapes of a body without those of the states of a Loop, for these may change from turn to
+turn. States whose gradient is taken may not: every turn is stacked.
 """
 
 from __future__ import annotations
@@ -11,47 +10,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxsgd.graph.model import graph_names, unique_name
-
-from .call import constant_value
-
-__all__ = ["copy_constants_into_bodies", "shape_loops"]
-
-#: Vectors of sizes and axes; larger constants say nothing about a shape.
-_MAX_SIZE = 64
-
-
-def copy_constants_into_bodies(graph: ir.Graph) -> None:
-    """Give each body a copy of the few integers that it captures, in place."""
-    names = graph_names(graph)
-    for body in graph.subgraphs():
-        _copy_captured(body, names)
-
-
-def _copy_captured(body: ir.Graph, names: set[str]) -> None:
-    copies: dict[ir.Value, ir.Value] = {}
-    for node in list(body):
-        for index, value in enumerate(node.inputs):
-            if value is None or value.graph is body or not _is_small_integers(value):
-                continue
-            if value not in copies:
-                copies[value] = _constant(body, value, unique_name(f"{value.name}_copy", names))
-            node.replace_input_with(index, copies[value])
-
-
-def _is_small_integers(value: ir.Value) -> bool:
-    array = constant_value(value)
-    return array is not None and array.dtype.kind == "i" and array.size <= _MAX_SIZE
-
-
-def _constant(body: ir.Graph, value: ir.Value, name: str) -> ir.Value:
-    array = constant_value(value)
-    assert array is not None
-    kind = ir.TensorType(ir.DataType.from_numpy(array.dtype))
-    copy = ir.Value(name=name, shape=ir.Shape(array.shape), type=kind)
-    attribute = ir.AttrTensor("value", ir.Tensor(array))
-    body.insert_before(body[0], ir.Node("", "Constant", [], [attribute], outputs=[copy], name=name))
-    return copy
+__all__ = ["shape_loops"]
 
 
 def shape_loops(graph: ir.Graph) -> bool:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
-from .bodies import copy_constants_into_bodies, shape_loops
+from onnxsgd.graph.captured import copy_constants_into_bodies
+from onnxsgd.graph.inference import ShapeInferencePass
+
+from .bodies import shape_loops
 from .call import constant_value
 from .emitter import Emitter
 from .shapes import ELEMENTWISE, UNNAMED, Dim, Dims, broadcast, read_shape, to_shape

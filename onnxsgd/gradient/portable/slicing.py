@@ -78,13 +78,12 @@ def _sliced_axes(n: Call) -> list[int] | None:
     """Return the sliced axes, from the front; None if the graph computes them or the rank is not known."""
     if n.x.rank is None:
         return None
-    axes = n.constant(3) if n.optional(3) is not None else np.arange(n.rank)
-    if axes is None:
-        return None
-    count = len(axes)
-    if n.optional(3) is None and n.b.dims is not None and isinstance(n.b.dims[0], int):
-        count = n.b.dims[0]
-    return [int(axis) % n.rank for axis in axes[:count]]
+    if n.optional(3) is None:
+        # the first ones, as many as there are starts
+        count = None if n.b.dims is None else n.b.dims[0]
+        return list(range(count)) if isinstance(count, int) else None
+    axes = n.constant(3)
+    return None if axes is None else [int(axis) % n.rank for axis in axes]
 
 
 def _unslice_elements(n: Call) -> Tensor:

@@ -8,11 +8,11 @@ runtime has a kernel for it.
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from onnxsgd.graph.forms.activations import ACTIVATION_FORMS
 from onnxsgd.graph.forms.layers import LAYER_FORMS, MATRIX_FORMS
 from onnxsgd.graph.forms.reductions import REDUCTION_FORMS
+from onnxsgd.graph.inference import ShapeInferencePass
 from onnxsgd.graph.rewriting import Table, rewrite
 
 __all__ = ["FORMS", "MATRIX_FORMS", "write_out"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import onnx
-from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass, ShapeInferencePass
+from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
+from onnxsgd.graph.inference import ShapeInferencePass
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.rewriting import Table, rewrite
 

@@ -82,6 +82,13 @@ def test_slice_with_bounds_only(check, dims):
     check("Y = Slice(A, S, E)", {"A": (4, 5), "S": np.array([1]), "E": np.array([3])}, dims)
 
 
+def test_slice_with_as_many_bounds_as_the_graph_finds(check, check_runtime):
+    text = "S = NonZero(B) T = Reshape(S, M) E = Add(T, T) Y = Slice(A, T, E)"
+    operands = {"A": (4, 5), "B": np.array([0, 1]), "M": np.array([-1])}
+    check(text, operands)
+    check_runtime(text, operands)
+
+
 def test_slice_with_short_integers_as_bounds(check):
     bounds = {
         "S": np.array([1], dtype=np.int32),

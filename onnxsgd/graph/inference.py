@@ -1,0 +1,73 @@
+"""Inference of types and shapes."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+__all__ = ["ShapeInferencePass"]
+
+#: Operators whose first output is a sequence.
+_MAKERS = frozenset(
+    {
+        *("SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceMap"),
+        "SplitToSequence",
+    }
+)
+
+
+class ShapeInferencePass(common.ShapeInferencePass):
+    """Inference by onnx, which tells sequences of tensors from tensors.
+
+    The pass of onnx_ir, up to 0.1 at least, writes the type of the elements where a sequence has no type yet.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Infer in place."""
+        result = super().call(model)
+        _mark_sequences(model.graph)
+        return result
+
+
+def _mark_sequences(graph: ir.Graph) -> None:
+    """Correct the types of values that are sequences, in place."""
+    for node in graph:
+        if node.domain != "":
+            continue
+        if node.op_type in _MAKERS or (node.op_type == "Identity" and _is_sequence(node.inputs[0])):
+            _mark(node.outputs[0])
+        elif node.op_type == "If":
+            _mark_branches(node)
+        elif node.op_type == "Loop":
+            _mark_states(node)
+        elif node.op_type == "Scan":
+            _mark_sequences(node.attributes["body"].as_graph())
+
+
+def _mark_branches(node: ir.Node) -> None:
+    for name in ("then_branch", "else_branch"):
+        branch = node.attributes[name].as_graph()
+        _mark_sequences(branch)
+        for inner, outer in zip(branch.outputs, node.outputs, strict=True):
+            if _is_sequence(inner):
+                _mark(outer)
+
+
+def _mark_states(node: ir.Node) -> None:
+    body = node.attributes["body"].as_graph()
+    for given, state in zip(node.inputs[2:], body.inputs[2:], strict=False):
+        if _is_sequence(given):
+            _mark(state)
+    _mark_sequences(body)
+    for inner, outer in zip(body.outputs[1:], node.outputs, strict=False):
+        if _is_sequence(inner):
+            _mark(outer)
+
+
+def _is_sequence(value: ir.Value | None) -> bool:
+    return value is not None and isinstance(value.type, ir.SequenceType)
+
+
+def _mark(value: ir.Value) -> None:
+    if isinstance(value.type, ir.TensorType):
+        value.type, value.shape = ir.SequenceType(value.type), None
