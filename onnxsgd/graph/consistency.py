@@ -24,8 +24,15 @@ _NEED_TYPES = frozenset({"DictVectorizer", "LabelEncoder"})
 #: How many first operands of an operator are single numbers that it reads before anything runs.
 _N_CONDITIONS = {"If": 1, "Loop": 2}
 
-#: Operators whose operands, but for the first, are vectors.
-_VECTORS = frozenset({"Resize", "Upsample"})
+#: The numbers of axes of operands, by their positions, where kernels crash on others.
+_RECURRENT = {0: 3, 1: 3, 2: 3, 3: 2, 4: 1, 5: 3, 6: 3, 7: 2}
+_RANKS = {
+    "GRU": _RECURRENT,
+    "LSTM": _RECURRENT,
+    "RNN": _RECURRENT,
+    "Resize": {1: 1, 2: 1, 3: 1},
+    "Upsample": {1: 1},
+}
 
 #: Bytes of an initializer that says a shape, an axis, a bound; inference does not read larger ones.
 _SMALL = 4096
@@ -58,6 +65,7 @@ def check_consistency(model: onnx.ModelProto) -> None:
     _check_inferred([inferred.graph])
     _check_known_types(model, inferred.graph)
     _check_operands(inferred.graph, {})
+    _check_fed_ranks(inferred.graph)
 
 
 def _check_known_types(model: onnx.ModelProto, inferred: onnx.GraphProto) -> None:
@@ -122,7 +130,7 @@ def _check_operands(graph: onnx.GraphProto, outer: _Shapes) -> None:
     shapes = {**outer, **_shapes(graph)}
     for node in graph.node:
         _check_conditions(node, shapes)
-        _check_vectors(node, shapes)
+        _check_ranks(node, shapes)
         _check_normalized_axis(node, shapes)
         for subgraph in _subgraphs([node]):
             _check_operands(subgraph, shapes)
@@ -149,14 +157,27 @@ def _check_conditions(node: onnx.NodeProto, shapes: _Shapes) -> None:
             )
 
 
-def _check_vectors(node: onnx.NodeProto, shapes: _Shapes) -> None:
-    """Refuse scales and sizes that are no vectors."""
-    for name in node.input[1:] if node.op_type in _VECTORS else ():
-        if name in shapes and len(shapes[name]) != 1:
-            count = len(shapes[name])
+def _check_ranks(node: onnx.NodeProto, shapes: _Shapes) -> None:
+    """Refuse operands of another number of axes than their operator takes."""
+    for index, rank in _RANKS.get(node.op_type, {}).items():
+        name = node.input[index] if index < len(node.input) else ""
+        if name in shapes and len(shapes[name]) != rank:
             raise GraphError(
-                f"{node.op_type} {node.name!r} reads {name!r}, of {count} axes: it must be a vector."
+                f"{node.op_type} {node.name!r} reads {name!r}, of {len(shapes[name])} axes: it must have "
+                f"{rank}."
             )
+
+
+def _check_fed_ranks(graph: onnx.GraphProto) -> None:
+    """Refuse inputs of any shape where an operator takes one number of axes, and crashes on others."""
+    unknown = {value.name for value in graph.input if not value.type.tensor_type.HasField("shape")}
+    for node in graph.node:
+        for index, rank in _RANKS.get(node.op_type, {}).items():
+            if index < len(node.input) and node.input[index] in unknown:
+                raise GraphError(
+                    f"{node.op_type} {node.name!r} reads the input {node.input[index]!r}, whose shape is not "
+                    f"declared: declare one of {rank} axes."
+                )
 
 
 def _check_normalized_axis(node: onnx.NodeProto, shapes: _Shapes) -> None:

@@ -151,7 +151,21 @@ REFUSED = {
             '<ir_version: 8, opset_import: ["" : 18]> g (float[N, 3] x) => (float[N, 3] y) '
             "<float[1, 2] f = {1, 1}> { y = Resize(x, , f) }"
         ),
-        "'f', of 2 axes: it must be a vector",
+        "'f', of 2 axes: it must have 1",
+    ),
+    "sequences of any shape": (
+        lambda: onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 18]> g (float[] x) => (float[1, N, 1] y) '
+            "<float[1, 1, 1] w = {1}, float[1, 1, 1] r = {1}> { y = RNN<hidden_size = 1>(x, w, r) }"
+        ),
+        "RNN .* reads the input 'x', whose shape is not declared: declare one of 3 axes",
+    ),
+    "a table of lengths": (
+        lambda: onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 18]> g (float[T, N, 1] x, int32[N, 1] n) => '
+            "(float[1, N, 1] y) <float[1, 1, 1] w = {1}, float[1, 1, 1] r = {1}> { y = RNN<hidden_size = 1>(x, w, r, , n) }"
+        ),
+        "'n', of 2 axes: it must have 1",
     ),
     "no such axis": (
         lambda: parsed(
