@@ -163,7 +163,8 @@ REFUSED = {
     "a table of lengths": (
         lambda: onnx.parser.parse_model(
             '<ir_version: 8, opset_import: ["" : 18]> g (float[T, N, 1] x, int32[N, 1] n) => '
-            "(float[1, N, 1] y) <float[1, 1, 1] w = {1}, float[1, 1, 1] r = {1}> { y = RNN<hidden_size = 1>(x, w, r, , n) }"
+            "(float[1, N, 1] y) <float[1, 1, 1] w = {1}, float[1, 1, 1] r = {1}>"
+            "{ y = RNN<hidden_size = 1>(x, w, r, , n) }"
         ),
         "'n', of 2 axes: it must have 1",
     ),
