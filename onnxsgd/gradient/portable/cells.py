@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .broadcasting import zeros_like
+from .broadcasting import number, zeros_like
 from .call import Call
 from .emitter import Emitter
 from .lengths import Lengths
@@ -107,6 +107,8 @@ def _activations(n: Call, defaults: list[str], d: int) -> list[str]:
 
 def _parts(t: Tensor, count: int) -> list[Tensor]:
     """Return `t` cut into equal parts along its last axis."""
+    if count == 1:
+        return [t]
     assert t.dims is not None
     size = int(t.dims[-1]) // count
     parts: list[Tensor] = op.Split(t, [size] * count, axis=-1, outputs=count)
@@ -129,6 +131,22 @@ def _apply(name: str, t: Tensor) -> tuple[Tensor, Tensor]:
     return y, _SLOPES[name](y)
 
 
+def _clipped(n: Call, t: Tensor) -> Tensor:
+    """Return the argument of a gate's activation within the bounds of the operator, if it has any."""
+    bound = n.attribute("clip", 0)
+    if not bound:
+        return t
+    within: Tensor = op.Clip(t, number(t, -bound), number(t, bound))
+    return within.known_as(t.dims)
+
+
+def _gate(n: Call, name: str, t: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the activation of a gate and its slope, which is 0 outside of the bounds of the operator."""
+    within = _clipped(n, t)
+    y, slope = _apply(name, within)
+    return y, slope if within is t else slope * op.Equal(t, within).cast(t.dtype)
+
+
 def _backwards(
     step: Step, states: list[Tensor], sequences: list[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -146,26 +164,38 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 def _rnn(n: Call, p: Pass, d: int) -> Gradients:
     (name,) = _activations(n, ["Tanh"], d)
+    slope = _SLOPES[name](p.h)
+    if n.attribute("clip", 0):
+        (from_x,), (from_h,) = _gates(p, 1)
+        _, slope = _gate(n, name, from_x + from_h)
 
     def step(body: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         (dh,), (dy, slope) = states, now
         pre = (dh + dy) * slope
         return [op.MatMul(pre, body.tensor(p.r.value, p.r.dims))], [pre]
 
-    (dh0,), (pre,) = _backwards(step, [p.dh], [p.dy, _SLOPES[name](p.h)])
+    (dh0,), (pre,) = _backwards(step, [p.dh], [p.dy, slope])
     return Gradients(pre, pre, [(pre, p.before)], dh0)
 
 
 def _lstm(n: Call, p: Pass, d: int) -> Gradients:
     gate, candidate, output = _activations(n, ["Sigmoid", "Tanh", "Tanh"], d)
     to_i, to_o, to_f, to_g = (x + h for x, h in zip(*_gates(p, 4), strict=True))
-    g, g_slope = _apply(candidate, to_g)
+    g, g_slope = _gate(n, candidate, to_g)
+    coupled = bool(n.attribute("input_forget", 0))
     peep = p.peepholes
     if peep is not None:
-        c = memory_behind(peep, gate, p.c0, [to_i, to_f, g, *p.masks])
+
+        def opened(to_i: Tensor, to_f: Tensor) -> tuple[Tensor, Tensor]:
+            i, f = (getattr(op, gate)(_clipped(n, t)) for t in (to_i, to_f))
+            return i, 1 - i if coupled else f
+
+        c = memory_behind(peep, opened, p.c0, [to_i, to_f, g, *p.masks])
         before = _shifted(p.c0, c)
         to_i, to_o, to_f = to_i + before * peep.i, to_o + c * peep.o, to_f + before * peep.f
-    (i, i_slope), (o, o_slope), (f, f_slope) = (_apply(gate, t) for t in (to_i, to_o, to_f))
+    (i, i_slope), (o, o_slope), (f, f_slope) = (_gate(n, gate, t) for t in (to_i, to_o, to_f))
+    if coupled:
+        f, f_slope = 1 - i, zeros_like(f_slope)
     if peep is None:
         c = memory(p.c0, p.kept(f), i * g)
         before = _shifted(p.c0, c)
@@ -179,6 +209,8 @@ def _lstm(n: Call, p: Pass, d: int) -> Gradients:
         return [op.MatMul(pre, body.tensor(p.r.value, p.r.dims)), dc * forget], [pre]
 
     of_i, of_o, of_f, of_g = g * i_slope, y * o_slope, before * f_slope, i * g_slope
+    if coupled:
+        of_i = of_i - before * i_slope
     from_h, forget = o * y_slope, f
     if peep is not None:
         from_h, forget = from_h + of_o * peep.o, forget + of_i * peep.i + of_f * peep.f
@@ -191,10 +223,10 @@ def _lstm(n: Call, p: Pass, d: int) -> Gradients:
 def _gru(n: Call, p: Pass, d: int) -> Gradients:
     gate, candidate = _activations(n, ["Sigmoid", "Tanh"], d)
     (x_z, x_r, x_h), (h_z, h_r, h_h) = _gates(p, 3)
-    (z, z_slope), (r, r_slope) = _apply(gate, x_z + h_z), _apply(gate, x_r + h_r)
+    (z, z_slope), (r, r_slope) = _gate(n, gate, x_z + h_z), _gate(n, gate, x_r + h_r)
     if not n.attribute("linear_before_reset", 0):
-        return _gru_reset_first(p, candidate, (x_h, z, z_slope, r, r_slope))
-    y, y_slope = _apply(candidate, x_h + r * h_h)
+        return _gru_reset_first(n, p, candidate, (x_h, z, z_slope, r, r_slope))
+    y, y_slope = _gate(n, candidate, x_h + r * h_h)
 
     def step(body: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         (dh,), (dy, keep, to_z, to_y, to_r, reset) = states, now
@@ -210,7 +242,7 @@ def _gru(n: Call, p: Pass, d: int) -> Gradients:
     return Gradients(from_x, from_h, [(from_h, p.before)], dh0)
 
 
-def _gru_reset_first(p: Pass, candidate: str, gates: tuple[Tensor, ...]) -> Gradients:
+def _gru_reset_first(n: Call, p: Pass, candidate: str, gates: tuple[Tensor, ...]) -> Gradients:
     """Return the gradients of a GRU that resets the state before it is multiplied by its weights."""
     x_h, z, z_slope, r, r_slope = gates
     assert p.r.dims is not None
@@ -221,7 +253,7 @@ def _gru_reset_first(p: Pass, candidate: str, gates: tuple[Tensor, ...]) -> Grad
     added = x_h + op.MatMul(kept, op.Transpose(r_y, perm=[1, 0]))
     if p.b is not None:
         added = added + _parts(p.b, 6)[5]
-    y, y_slope = _apply(candidate, added)
+    y, y_slope = _gate(n, candidate, added)
 
     def step(body: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         (dh,), (dy, keep, to_z, to_y, to_r, reset) = states, now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .emitter import Emitter
@@ -10,6 +10,8 @@ from .scan import scan
 from .tensor import Tensor, op
 
 __all__ = ["Peepholes", "memory", "memory_behind"]
+
+Gates = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass
@@ -46,15 +48,15 @@ def memory(first: Tensor, kept: Tensor, added: Tensor) -> Tensor:
     return scan(step, [first], [kept, added])[1][0]
 
 
-def memory_behind(p: Peepholes, gate: str, first: Tensor, sequences: Sequence[Tensor]) -> Tensor:
+def memory_behind(p: Peepholes, gates: Gates, first: Tensor, sequences: Sequence[Tensor]) -> Tensor:
     """Return the memory after each step, of gates that see it.
 
     Parameters
     ----------
     p : Peepholes
         The weights of the memory in the gates.
-    gate : str
-        The activation of the gates.
+    gates : callable
+        From what the gates i and f are before their activations to the gates.
     first : Tensor
         The memory before the first step.
     sequences : sequence of Tensor
@@ -65,8 +67,8 @@ def memory_behind(p: Peepholes, gate: str, first: Tensor, sequences: Sequence[Te
     def step(body: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         (c,), (to_i, to_f, g, *masks) = states, now
         seen_by_i, seen_by_f = (c * body.tensor(t.value, t.dims) for t in (p.i, p.f))
-        apply = getattr(op, gate)
-        after = apply(to_f + seen_by_f) * c + apply(to_i + seen_by_i) * g
+        i, f = gates(to_i + seen_by_i, to_f + seen_by_f)
+        after = f * c + i * g
         for mask in masks:
             after = (after * mask).known_as(c.dims)
         return [after], [after]

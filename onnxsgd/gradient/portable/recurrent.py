@@ -84,15 +84,8 @@ def _sizes(n: Call) -> tuple[Dim, Dim, int, int, int]:
     return x[0], x[1], int(w[1]), int(w[2]), int(r[2])
 
 
-def _refuse_rarities(n: Call) -> None:
-    for name in ("clip", "input_forget", "layout"):
-        if n.attribute(name, 0):
-            raise n.refuse(f"with {name}={n.attribute(name)} has no gradient rule")
-
-
 def _gradients(n: Call) -> list[tuple[Pass, Gradients, bool]]:
     """Return what each direction gives, and whether its time runs backwards."""
-    _refuse_rarities(n)
     found = []
     for d, direction in enumerate(_directions(n)):
         p = _read_pass(n, d, direction == "reverse")

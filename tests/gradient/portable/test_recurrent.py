@@ -171,6 +171,51 @@ def test_peepholes_at_run_time(check_runtime, counts):
     check_runtime(text, {**operands, "O": (2, 3 * HIDDEN)})
 
 
-def test_a_coupled_forget_gate_is_refused(check):
-    with pytest.raises(Exception, match="LSTM .* with input_forget=1"):
-        check(cell("LSTM", ", input_forget = 1"), {**sizes("LSTM"), "C": (1, BATCH, HIDDEN)})
+#: A bound that the gates exceed about half of the time, and the forget gate 1 - i.
+BOUNDED, COUPLED = ", clip = 0.8", ", input_forget = 1"
+
+
+@pytest.mark.parametrize("counts", [None, (TIME, 0, 2)])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("RNN", BOUNDED),
+        ("GRU", BOUNDED),
+        ("GRU", f"{BOUNDED}, linear_before_reset = 1"),
+        ("LSTM", BOUNDED),
+        ("LSTM", COUPLED),
+        ("LSTM", BOUNDED + COUPLED),
+        ("LSTM", f"{BOUNDED}{COUPLED}, layout = 1"),
+    ],
+)
+def test_bounds_and_coupled_gates(check, name, attributes, direction, counts):
+    attributes += f', direction = "{direction}"'
+    text, operands, outputs = of_lengths(name, attributes, counts or (TIME, TIME))
+    if counts is None:
+        del operands["L"]
+        text = text.replace("L,", ",")
+    check(text, operands, "hidden", outputs=outputs, known=("W", "R", "B"), step=5e-5)
+
+
+@pytest.mark.parametrize("attributes", [BOUNDED, COUPLED, BOUNDED + COUPLED])
+@pytest.mark.parametrize("counts", [None, (TIME, 0, 2)])
+def test_bounds_and_coupled_gates_with_peepholes(check, attributes, counts):
+    attributes += ', direction = "bidirectional"'
+    text, operands, outputs = of_lengths("LSTM", attributes, counts or (TIME, TIME))
+    operands["O"] = (2, 3 * HIDDEN)
+    text = text.replace("H, C)", "H, C, O)")
+    if counts is None:
+        del operands["L"]
+        text = text.replace("L,", ",")
+    check(text, operands, outputs=outputs, step=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [("RNN", BOUNDED), ("GRU", BOUNDED), ("LSTM", BOUNDED), ("LSTM", COUPLED), ("LSTM", BOUNDED + COUPLED)],
+)
+def test_bounds_at_run_time(check_runtime, name, attributes):
+    text, operands, outputs = of_lengths(name, f'{attributes}, direction = "bidirectional"', (2, TIME, 1))
+    text = text.replace("Y,", "T,") + f" U = ReduceSum<keepdims = 0>(T) Y = Sum(U, {', '.join(outputs[1:])})"
+    check_runtime(text, operands)
