@@ -176,9 +176,10 @@ def _evaluator(model: onnx.ModelProto, output: str) -> Callable[[Mapping[str, np
     from onnx.reference import ReferenceEvaluator
 
     from onnxsgd._reference_cells import CELLS
+    from onnxsgd._reference_scan import Scan
 
     try:
-        evaluator: Any = ReferenceEvaluator(model, new_ops=CELLS)
+        evaluator: Any = ReferenceEvaluator(model, new_ops=[Scan, *CELLS])
     except Exception as error:
         raise GraphError(
             f"The reference implementation of onnx reads no such graph: {reason(error)}."

@@ -186,3 +186,20 @@ def test_a_loss_that_overflows_is_refused():
     with pytest.raises(GradientError, match="value of .* is not finite at raw_prediction = -?1000") as caught:
         check_gradients(Overflowing())
     assert isinstance(caught.value, AssertionError)
+
+
+SCAN = """<ir_version: 8, opset_import: ["": 18]>
+g (float[N, 3, 4] X) => (float[N, 3] y) <float[3] W = {0.5, -0.2, 0.3}, int64[1] axis = {2}> {
+    h = ReduceSum <keepdims = 0> (X, axis)
+    y = Scan <num_scan_inputs = 1, scan_input_axes = [2], scan_input_directions = [1], body = b (s, x) => (k)
+        { p = Mul(s, W) q = Add(p, x) k = Tanh(q) }> (h, X)
+}
+"""
+
+
+def test_scans_along_other_axes_are_judged(monkeypatch):
+    model = onnx.parser.parse_model(SCAN)
+    assert check_gradients(model, n_samples=2).max_error < 1e-5
+    monkeypatch.setattr("onnxsgd.gradient.portable.control.flipped", lambda sequence: sequence)
+    with pytest.raises(GradientError):
+        check_gradients(model, n_samples=2)

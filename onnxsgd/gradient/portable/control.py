@@ -76,9 +76,6 @@ class _Turns:
 
 def _scan(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value, Tensor]]:
     """Return the gradients of a Scan over the first axis, forwards."""
-    for name in ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions"):
-        if any(n.attribute(name, ())):
-            raise n.refuse(f"with {name}={list(n.attribute(name))} has no gradient rule")
     graph, inputs = n.node.attributes["body"].as_graph(), [t for t in n.inputs if t is not None]
     states = len(inputs) - n.attribute("num_scan_inputs")
     elements = [*_saved(n, graph, graph.inputs[:states]), *inputs[states:]]

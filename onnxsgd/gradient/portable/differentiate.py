@@ -16,6 +16,7 @@ from .batchwise import put_time_first
 from .broadcasting import expand_to, zeros_like
 from .emitter import Emitter
 from .inference import infer_shapes
+from .orders import put_turns_first
 from .quantization import is_quantized
 from .rules import KNOWN, STANDARD, reason_against
 from .sweep import dependents, sweep
@@ -75,6 +76,7 @@ def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -
     result = _expand(_copy(model), wrt)
     graph = result.graph
     put_time_first(graph)
+    put_turns_first(result)
     values = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
     targets = [_real_value(graph, values, name, "outputs") for name in _distinct(outputs, "outputs")]
     sources = [_real_value(graph, values, name, "wrt") for name in _distinct(wrt, "wrt")]

@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from onnxsgd._reference_cells import CELLS
+from onnxsgd._reference_scan import Scan
 from onnxsgd.gradient.portable import differentiate
 
 STEP = 1e-3
@@ -254,6 +255,7 @@ KERNELS = [
     Mean,
     MeanVarianceNormalization,
     Pad,
+    Scan,
     *CELLS,
 ]
 

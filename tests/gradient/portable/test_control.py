@@ -103,11 +103,92 @@ def test_a_recurrence_can_be_differentiated_twice(check_twice, name):
     check_twice(f"Y = {name}<hidden_size = 2>(X, W, R)", operands)
 
 
-def test_a_scan_in_another_order_is_refused():
-    nodes = DECAY.replace("num_scan_inputs", "scan_input_directions = [1], num_scan_inputs")
-    text = f"""
-    <ir_version: 9, opset_import: ["": 18]>
-    g (double[2] H, double[T, 2] X, double[2] W) => (double[2] F) {{ {nodes} }}
+#: The axes and directions of a Scan with two sequences in and two out.
+ORDERS = [
+    ("scan_input_directions = [1, 0]", (4, 2), (4, 2)),
+    ("scan_input_directions = [1, 1], scan_output_directions = [0, 1]", (4, 2), (4, 2)),
+    ("scan_output_directions = [1, 1]", (4, 2), (4, 2)),
+    ("scan_input_axes = [1, 0]", (2, 4), (4, 2)),
+    ("scan_input_axes = [-1, 1], scan_output_axes = [1, 0]", (2, 4), (2, 4)),
+    ("scan_output_axes = [-1, -2]", (4, 2), (4, 2)),
+    (
+        "scan_input_axes = [1, 0], scan_input_directions = [1, 1], scan_output_axes = [1, 1], "
+        "scan_output_directions = [1, 0]",
+        (2, 4),
+        (4, 2),
+    ),
+]
+
+
+def in_order(order):
+    return f"""
+    F, S, T = Scan <num_scan_inputs = 2, {order}, body = b (h, x, y) => (k, z, u)
+        {{ p = Mul(h, W) q = Mul(x, y) r = Add(p, q) k = Tanh(r) z = Mul(k, x) u = Sin(r) }}> (H, X, Z)
     """
-    with pytest.raises(NotTrainableError, match=r"Scan .*scan_input_directions=\[1\]"):
-        differentiate(ir.from_proto(onnx.parser.parse_model(text)), ["F"], ["W"])
+
+
+@pytest.mark.parametrize("outputs", [("F", "S", "T"), ("T",), ("F",)])
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+@pytest.mark.parametrize(("order", "first", "second"), ORDERS)
+def test_scans_in_other_orders(check, order, first, second, dims, outputs):
+    operands = {"H": (2,), "X": first, "Z": second, "W": (2,)}
+    check(in_order(order), operands, dims, outputs=outputs)
+
+
+@pytest.mark.parametrize(("order", "first", "second"), ORDERS)
+def test_scans_in_other_orders_at_run_time(check_runtime, evaluate, order, first, second):
+    nodes, operands = in_order(order), {"H": (2,), "X": first, "Z": second, "W": (2,)}
+    shapes = ", ".join(f"float[{', '.join(map(str, shape))}] {name}" for name, shape in operands.items())
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 18]> g ({shapes}) => (float F, float S, float T) {{ {nodes} }}'
+    )
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.normal(size=shape).astype(np.float32) for name, shape in operands.items()}
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for ours, theirs in zip(evaluate(model, feeds), session.run(None, feeds), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    sums = "s = ReduceSum<keepdims = 0>(S) t = ReduceSum<keepdims = 0>(T) Y = Sum(F, s, t)"
+    check_runtime(nodes + sums, operands)
+
+
+@pytest.mark.parametrize(
+    ("into", "out", "shape"), [(2, 1, (2, 3, 4)), (1, -1, (2, 4, 3)), (-1, 2, (2, 3, 4))]
+)
+def test_scans_over_matrices_in_other_orders(check, check_runtime, into, out, shape):
+    order = f"scan_input_axes = [{into}], scan_output_axes = [{out}], scan_output_directions = [1]"
+    text = f"""
+    F, S = Scan <num_scan_inputs = 1, {order}, body = b (h, x) => (k, z)
+        {{ p = Mul(h, W) q = Add(p, x) k = Tanh(q) z = Mul(k, x) }}> (H, X)
+    """
+    operands = {"H": (2, 3), "X": shape, "W": (3,)}
+    check(text, operands, outputs=("F", "S"))
+    check(text, operands, "hidden", outputs=("S",))
+    check_runtime(text + "s = ReduceSum<keepdims = 0>(S) Y = Sum(F, s)", operands)
+
+
+def test_a_scan_within_a_branch_in_another_order(check):
+    order = "scan_input_axes = [1, 0], scan_output_directions = [1, 1]"
+    then = in_order(order).replace("F, S, T =", "f, R, t =")
+    text = f"""
+    A = If(M) <then_branch = t () => (double[4, 2] R) {{ {then} }},
+               else_branch = e () => (double[4, 2] Q) {{ Q = Sin(Z) }}>
+    Y = Tanh(A)
+    """
+    check(text, {"H": (2,), "X": (2, 4), "Z": (4, 2), "W": (2,)}, constants={"M": TRUE})
+
+
+def test_sequences_of_unknown_rank_along_another_axis_are_refused():
+    text = """
+    <ir_version: 9, opset_import: ["": 18]>
+    g (double[2] H, double[N, M] X, int64[K] I, double[2] W) => (double[2] F) {
+        U = Reshape(X, I)
+        F, S = Scan <num_scan_inputs = 1, scan_input_axes = [1], body = b (h, x) => (k, z)
+            { p = Mul(h, W) k = Add(p, x) z = Mul(k, x) }> (H, U)
+    }
+    """
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    with pytest.raises(NotTrainableError, match="scan_input_axes needs sequences of known rank"):
+        differentiate(model, ["F"], ["W"])
