@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 import onnx_ir as ir
 
@@ -19,7 +21,7 @@ from .emitter import Emitter
 from .picks import Picks, picked_tables
 from .scan import flipped, scan
 from .shapes import UNNAMED, read_shape
-from .tensor import Tensor
+from .tensor import Tensor, op
 
 __all__ = ["CONTROL"]
 
@@ -83,10 +85,53 @@ def _scan(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value,
 
 
 def _loop(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value, Tensor]]:
-    """Return the gradients of a Loop: those of a Scan over its turns, however many there were."""
+    """Return the gradients of a Loop: those of a Scan over its turns, however many there were.
+
+    No runtime scans a sequence without elements: a branch passes by where there may have been no turn.
+    """
     graph = n.node.attributes["body"].as_graph()
     elements = _saved(n, graph, graph.inputs)
-    return _backwards(n, wanted, sweep, _Turns(graph, elements, len(graph.inputs) - 2, 2, 1))
+    turns = _Turns(graph, elements, len(graph.inputs) - 2, 2, 1)
+    if _makes_turns(n):
+        return _backwards(n, wanted, sweep, turns)
+
+    def made(inner: Call) -> list[tuple[ir.Value, Tensor]]:
+        there = [inner.emitter.borrow(tensor) for tensor in elements]
+        return _backwards(inner, wanted, sweep, replace(turns, elements=there))
+
+    branches = [_branch(n, name, wanted, find) for name, find in (("then", made), ("else", _passed))]
+    kinds = [(tensor.dtype, tensor.dims) for tensor in map(n.emitter.tensor, wanted)]
+    taken = op.Size(elements[0]).cast(ir.DataType.BOOL)
+    return list(zip(wanted, n.emitter.append("If", [taken.value], branches, kinds), strict=True))
+
+
+def _makes_turns(n: Call) -> bool:
+    """Return whether a Loop makes a turn whatever it is given."""
+    limit, go_on = n.constant(0), n.constant(1)
+    has_limit, has_condition = n.optional(0) is not None, n.optional(1) is not None
+    return not (has_limit and (limit is None or limit.item() < 1)) and (
+        not has_condition or (go_on is not None and bool(go_on.item()))
+    )
+
+
+def _branch(
+    n: Call, name: str, wanted: list[ir.Value], find: Callable[[Call], list[tuple[ir.Value, Tensor]]]
+) -> ir.Attr:
+    """Return a branch of an If that holds the gradients that `find` gives, or zeros."""
+    body = n.emitter.child()
+    reached = [n.gradient(index) for index in range(len(n.node.outputs))]
+    found = find(Call(body, n.node, [None if g is None else body.borrow(g) for g in reached]))
+    results = []
+    for x in map(body.tensor, wanted):
+        parts = [gradient for value, gradient in found if value is x.value]
+        results.append(expand_to(reduce(add, parts), x) if parts else zeros_like(x))
+    return ir.AttrGraph(f"{name}_branch", body.graph([], results))
+
+
+def _passed(n: Call) -> list[tuple[ir.Value, Tensor]]:
+    """Return the gradients of a Loop that made no turn: its states are as they were."""
+    reached = [(value, n.gradient(k)) for k, value in enumerate(n.node.inputs[2:])]
+    return [(value, gradient) for value, gradient in reached if value is not None and gradient is not None]
 
 
 def _saved(n: Call, graph: ir.Graph, inputs: Sequence[ir.Value]) -> list[Tensor]:

@@ -49,6 +49,8 @@ MATRICES = """
 
 TRUE, FALSE = np.array(True), np.array(False)
 
+STEP = 1e-4
+
 
 @pytest.mark.parametrize("taken", [TRUE, FALSE])
 def test_the_branch_that_is_taken(check, taken):
@@ -76,6 +78,47 @@ def test_loop_of_a_fixed_number_of_turns(check):
 def test_loop_that_stops_on_a_condition(check):
     given = {"A": np.array([0.3, 0.5]), "W": np.array([1.7, 1.4])}
     check(UNTIL, given, constants={"K": TRUE, "L": np.array(3.0)}, outputs=("T",))
+
+
+LOOPS = [
+    f"{POWER} U = Mul(T, A) R = ReduceSum<keepdims = 0>(S) Y = Add(U, R)",
+    f"{UNTIL} Y = Mul(T, A)",
+    # the first state is captured, too, and so is the result of another loop
+    f"{POWER} {POWER.replace('T, S', 'V, O').replace('Add(f, W)', 'Mul(T, A)')} Y = Mul(V, W)",
+]
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(("turns", "goes_on"), [(0, TRUE), (2, FALSE), (2, TRUE)])
+@pytest.mark.parametrize("nodes", LOOPS)
+def test_a_loop_in_the_runtime_that_may_make_no_turn(nodes, turns, goes_on, constant):
+    """Central differences of the runtime itself, which scans no sequence without elements."""
+    runtime = pytest.importorskip("onnxruntime")
+    numbers = f"<int64 N = {{{turns}}}, bool K = {{{int(goes_on)}}}>" if constant else ""
+    inputs = "double[2] A, double[2] W, double L" + ("" if constant else ", int64 N, bool K")
+    nodes = nodes.replace("Sin", "Tanh")  # whose gradient has kernels for float64 in every runtime
+    text = f'<ir_version: 9, opset_import: ["": 18]> g ({inputs}) => (double[2] Y) {numbers} {{ {nodes} }}'
+    model = onnx.parser.parse_model(text)
+    gradient = ir.to_proto(differentiate(ir.from_proto(model), ["Y"], ["A", "W"]))
+    forward, backward = (runtime.InferenceSession(m.SerializeToString()) for m in (model, gradient))
+    values = {"A": np.array([0.3, 0.5]), "W": np.array([1.7, 1.4]), "L": np.array(3.0), "N": np.array(turns),
+              "K": goes_on, "Y_grad": np.array([0.7, -1.3])}  # fmt: skip
+
+    def run(session, **moved):
+        feeds = values | moved
+        return session.run(None, {value.name: feeds[value.name] for value in session.get_inputs()})
+
+    for name, found in zip("AW", run(backward)[1:], strict=True):
+        steps = STEP * np.eye(2)
+        ends = [[run(forward, **{name: values[name] + sign * h})[0] for sign in (1, -1)] for h in steps]
+        expected = [values["Y_grad"] @ (up - down) / (2 * STEP) for up, down in ends]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loop_that_always_makes_a_turn_needs_no_branch(check):
+    held = {"N": np.array(1), "K": TRUE}
+    gradient = check(POWER, {"A": (2,), "W": (2,)}, constants=held, outputs=("T",))
+    assert "If" not in {node.op_type for node in gradient.graph.node}
 
 
 def test_scan_of_products_whose_axes_come_from_outside(check):
