@@ -77,7 +77,7 @@ def check_strings(estimator: Any, X: Any, *, reset: bool, by_name: bool = False)
     Raises
     ------
     ParameterError
-        If `X` is one string.
+        If `X` is one string, or one column in which something else than a string stands.
     """
     if is_mapping(X):
         return _check_mapping(estimator, X, reset)
@@ -90,7 +90,17 @@ def check_strings(estimator: Any, X: Any, *, reset: bool, by_name: bool = False)
     if reset:
         for name in ("n_features_in_", "feature_names_in_"):
             vars(estimator).pop(name, None)
-    return np.asarray(X, dtype=object)
+    array = np.asarray(X, dtype=object)
+    if array.size == len(array):
+        _check_column(array.ravel())
+    return array
+
+
+def _check_column(column: np.ndarray) -> None:
+    """Refuse a missing string, which the runtime would read as "None" or "nan", and numbers."""
+    for row, entry in enumerate(column):
+        if not isinstance(entry, str):
+            raise ParameterError(f"X holds {entry!r} in row {row}, where the graph takes strings.")
 
 
 def fills_gaps(graph: ir.Graph) -> bool:

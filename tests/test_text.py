@@ -346,6 +346,9 @@ def test_what_is_no_array_of_strings_is_refused():
             model.fit(X, LABEL)
     with pytest.raises(GraphError, match=r"shape \(150, 2\); input 'X' of the graph takes \('any', 1\)"):
         model.fit(np.array([TEXTS, TEXTS]).T, LABEL)
+    for entry, shown in ((None, "None"), (np.nan, "nan"), (3, "3"), (b"text", "b'text'")):
+        with pytest.raises(ParameterError, match=f"X holds {shown} in row 149, where"):
+            model.fit([*TEXTS[:-1], entry], LABEL)
     with pytest.raises(GraphError, match="X lacks"):
         model.fit({"Y": np.array(TEXTS)}, LABEL)
     assert not hasattr(model, "classes_")
