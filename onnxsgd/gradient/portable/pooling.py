@@ -14,6 +14,7 @@ import onnx_ir as ir
 from .broadcasting import size_of, zeros_like
 from .call import Call, Rules
 from .maxima import maximum
+from .shapes import is_static
 from .spreading import spread
 from .tensor import Tensor, op
 from .windows import Window, read_window, spatial
@@ -62,7 +63,8 @@ def _counts(n: Call, window: Window) -> Tensor | int:
     whole = n.attribute("count_include_pad", 0) and not n.attribute("ceil_mode", 0)
     if whole or not padded:
         return math.prod(window.kernel)
-    if not n.x.is_static and not n.attribute("ceil_mode", 0):
+    places = [() if t.dims is None else t.dims[2:] for t in (n.x, n.y)]
+    if not n.attribute("ceil_mode", 0) and not all(dims and is_static(dims) for dims in places):
         return _counts_at_run_time(n, window)
     counts = np.ones((1, 1))
     for axis, (size, out) in enumerate(zip(spatial(n, n.x), spatial(n, n.y), strict=True)):

@@ -76,6 +76,15 @@ def test_average_pool_of_images_of_any_size(check, window):
     check(f"Y = AveragePool<{window}>(A)", {"A": (2, 3, 5, 6)}, "hidden", known_axes=(1,))
 
 
+@pytest.mark.parametrize("window", MEANS)
+def test_average_pool_of_any_number_of_images(check, window):
+    """The counts of a padded window depend on the sizes of an image alone, also where pads are automatic."""
+    gradient = check(
+        f"Y = AveragePool<{window}>(A)", {"A": (2, 3, 5, 6)}, "hidden", known_axes=(1, 2, 3), opset=19
+    )
+    assert [node.op_type for node in gradient.graph.node].count("AveragePool") == 1
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 def test_lp_pool(check, window):
     check(f"Y = LpPool<{window}, p = 3>(A)", {"A": (2, 3, 5, 6)}, rtol=1e-4)
