@@ -93,15 +93,32 @@ def test_a_gradient_that_fails_to_build_is_built_by_the_portable_engine(linear, 
 
 #: What gave wrong numbers, or ended the interpreter: input, its type, the node, the form in the message.
 UNPROVEN = [
-    ("float[N, 2, 4, 4]", "float", "Y = AveragePool<kernel_shape = [2, 2]>(S)", "AveragePool FLOAT open 2-D"),
+    (
+        "float[N, 2, 4, 4]",
+        "float",
+        "Y = AveragePool<kernel_shape = [2, 2]>(S)",
+        "AveragePool FLOAT batch of rank 4",
+    ),
     (
         "float[1, 1, 4, 4, 4]",
         "float",
         "Y = AveragePool<kernel_shape=[2, 2, 2]>(S)",
-        "AveragePool FLOAT fixed 3-D",
+        "AveragePool FLOAT fixed of rank 5",
     ),
-    ("float[2, 2, 8]", "float", "Y = Conv<group = 2>(S, K)", "Conv FLOAT fixed 1-D group"),
-    ("float16[1, 2, 4, 4]", "float16", "Y = MaxPool<kernel_shape = [2, 2]>(S)", "MaxPool FLOAT16 fixed 2-D"),
+    ("float[2, 2, 8]", "float", "Y = Conv<group = 2>(S, K)", "Conv FLOAT fixed group of rank 3"),
+    (
+        "float[N, 2, H, V]",
+        "float",
+        "Y = MaxPool<kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1>(S)",
+        "MaxPool FLOAT open ceil_mode of rank 4",
+    ),
+    ("float[M, 4] Q, float[N, 4]", "float", "Y = Add(S, Q)", "Add FLOAT batch unmatched of rank 2"),
+    (
+        "float16[1, 2, 4, 4]",
+        "float16",
+        "Y = MaxPool<kernel_shape = [2, 2]>(S)",
+        "MaxPool FLOAT16 fixed of rank 4",
+    ),
 ]
 
 
