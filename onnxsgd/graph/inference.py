@@ -48,7 +48,7 @@ def _mark_branches(node: ir.Node) -> None:
     for name in ("then_branch", "else_branch"):
         branch = node.attributes[name].as_graph()
         _mark_sequences(branch)
-        for inner, outer in zip(branch.outputs, node.outputs, strict=True):
+        for inner, outer in zip(branch.outputs, node.outputs, strict=False):
             if _is_sequence(inner):
                 _mark(outer)
 

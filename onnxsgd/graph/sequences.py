@@ -77,6 +77,8 @@ def _inferred(model: ir.Model) -> Callable[[ir.Value], ir.Shape | None]:
 def _filled(node: ir.Node, shape_of: Callable[[ir.Value], ir.Shape | None]) -> Iterator[_Filled]:
     """Yield the sequences that can be tensors, from the last state to the first."""
     body = node.attributes["body"].as_graph()
+    if len(body.inputs) != len(node.inputs) or len(body.outputs) != len(node.outputs) + 1:
+        return
     for state in reversed(range(len(node.inputs) - 2)):
         before, after, result = body.inputs[2 + state], body.outputs[1 + state], node.outputs[state]
         start, insert = node.inputs[2 + state], after.producer()

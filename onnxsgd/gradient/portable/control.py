@@ -107,11 +107,9 @@ def _loop(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value,
 
 def _makes_turns(n: Call) -> bool:
     """Return whether a Loop makes a turn whatever it is given."""
-    limit, go_on = n.constant(0), n.constant(1)
-    has_limit, has_condition = n.optional(0) is not None, n.optional(1) is not None
-    return not (has_limit and (limit is None or limit.item() < 1)) and (
-        not has_condition or (go_on is not None and bool(go_on.item()))
-    )
+    limits, conditions = n.constant(0), n.constant(1)
+    has_room = n.optional(0) is None or (limits is not None and bool((limits >= 1).all()))
+    return has_room and (n.optional(1) is None or (conditions is not None and bool(conditions.all())))
 
 
 def _branch(
