@@ -231,6 +231,9 @@ def shaping():
                 {"X": shape, "W": (1, *shape[1:])}, {"n": ints(0)},
             ),
             f"Expand of rank {rank} one row": Case("Y = Expand(X, s)", {"X": row}, {"s": ints(*shape)}),
+            f"Expand of rank {rank} one row longer": Case(
+                "Y = Expand(X, s)", {"X": (*row, 1)}, {"s": ints(*shape, 2)}
+            ),
             f"Expand of rank {rank} one row computed": Case(
                 "z = Shape(W)\n Z = Expand(X, z)\n Y = Mul(Z, W)", {"X": row, "W": shape}
             ),
