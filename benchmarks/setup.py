@@ -22,13 +22,14 @@ from hide_torch import hide_torch
 
 #: What belongs to which stage: module and function.
 _STAGES: dict[str, tuple[tuple[str, str], ...]] = {
-    "the model: read, converted, chosen weights": (("onnxsgd._learner", "make_learner"),),
-    "differentiate": (("onnxsgd.gradient.forward_backward", "forward_backward_model"),),
+    "the model: read, converted, chosen weights": (("onnxsgd.learner.learner", "make_learner"),),
+    "differentiate": (("onnxsgd.gradient.joint_graph", "forward_backward_model"),),
     "build the step: loss, update, fusions": (
-        ("onnxsgd.engine.step", "build_step"), ("onnxsgd.engine.epoch", "build_epoch"),
+        ("onnxsgd.engine.step.training_step", "build_step"),
+        ("onnxsgd.engine.step.scan_epoch", "build_epoch"),
     ),
-    "compile: sessions of the runtime": (("onnxsgd.engine.sessions", "make_session"),),
-    "train": (("onnxsgd._fit", "train"),),
+    "compile: sessions of the runtime": (("onnxsgd.runtime.sessions", "make_session"),),
+    "train": (("onnxsgd.training.loop", "train"),),
 }  # fmt: skip
 _REST = "checks of the data, the rest"
 
@@ -100,7 +101,7 @@ def _measure(engine: str) -> dict[str, dict[str, float]]:
     hide_torch()
     imports = {
         "import scikit-learn": _time_import("sklearn.linear_model"),
-        "import onnxsgd": _time_import("onnxsgd._regressor"),
+        "import onnxsgd": _time_import("onnxsgd.estimators.regressor"),
         "import the runtime": _time_import("onnxruntime"),
     }
     from onnxsgd import OnnxSGDRegressor

@@ -7,18 +7,18 @@ from onnxsgd._version import __version__
 
 if TYPE_CHECKING:
     from onnxsgd import exceptions, losses, optimizers, penalties, schedules, testing
-    from onnxsgd._classifier import OnnxSGDClassifier
-    from onnxsgd._display import TrainingDisplay
-    from onnxsgd._regressor import OnnxSGDRegressor
-    from onnxsgd.engine.forward_backward import OrtGradientForwardBackward
-    from onnxsgd.engine.forward_backward_function import OrtGradientForwardBackwardFunction
+    from onnxsgd.engine.forward_backward.forward_backward import OrtGradientForwardBackward
+    from onnxsgd.engine.forward_backward.function_base import OrtGradientForwardBackwardFunction
+    from onnxsgd.estimators.classifier import OnnxSGDClassifier
+    from onnxsgd.estimators.display import TrainingDisplay
+    from onnxsgd.estimators.regressor import OnnxSGDRegressor
     from onnxsgd.gradient.derivative import onnx_derivative
-    from onnxsgd.gradient.describe import describe_trainable
-    from onnxsgd.gradient.options import DerivativeOptions
-    from onnxsgd.graph.feed import random_feed
-    from onnxsgd.graph.initializers import get_train_initializer
+    from onnxsgd.gradient.derivative_options import DerivativeOptions
+    from onnxsgd.graph.loading.initializers import get_train_initializer
+    from onnxsgd.graph.loading.random_inputs import random_feed
+    from onnxsgd.learner.describe import describe_trainable
     from onnxsgd.objective.attach import add_loss_output
-    from onnxsgd.objective.penalty import penalty_loss_onnx
+    from onnxsgd.objective.penalty_nodes import penalty_loss_onnx
 
 __all__ = [
     "DerivativeOptions",
@@ -44,18 +44,18 @@ __all__ = [
 
 #: Where each public name is imported from, on first use: the libraries behind some take a while to import.
 _HOMES = {
-    "DerivativeOptions": "onnxsgd.gradient.options",
-    "OnnxSGDClassifier": "onnxsgd._classifier",
-    "OnnxSGDRegressor": "onnxsgd._regressor",
-    "OrtGradientForwardBackward": "onnxsgd.engine.forward_backward",
-    "OrtGradientForwardBackwardFunction": "onnxsgd.engine.forward_backward_function",
-    "TrainingDisplay": "onnxsgd._display",
+    "DerivativeOptions": "onnxsgd.gradient.derivative_options",
+    "OnnxSGDClassifier": "onnxsgd.estimators.classifier",
+    "OnnxSGDRegressor": "onnxsgd.estimators.regressor",
+    "OrtGradientForwardBackward": "onnxsgd.engine.forward_backward.forward_backward",
+    "OrtGradientForwardBackwardFunction": "onnxsgd.engine.forward_backward.function_base",
+    "TrainingDisplay": "onnxsgd.estimators.display",
     "add_loss_output": "onnxsgd.objective.attach",
-    "describe_trainable": "onnxsgd.gradient.describe",
-    "get_train_initializer": "onnxsgd.graph.initializers",
+    "describe_trainable": "onnxsgd.learner.describe",
+    "get_train_initializer": "onnxsgd.graph.loading.initializers",
     "onnx_derivative": "onnxsgd.gradient.derivative",
-    "penalty_loss_onnx": "onnxsgd.objective.penalty",
-    "random_feed": "onnxsgd.graph.feed",
+    "penalty_loss_onnx": "onnxsgd.objective.penalty_nodes",
+    "random_feed": "onnxsgd.graph.loading.random_inputs",
 }
 _MODULES = frozenset({"exceptions", "losses", "optimizers", "penalties", "schedules", "testing"})
 

@@ -11,14 +11,14 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd.exceptions import GradientError, ParameterError, ParameterTypeError
-from onnxsgd.graph.load import check_proto
+from onnxsgd.graph.loading.load import check_proto
 from onnxsgd.graph.model import to_ir
-from onnxsgd.graph.versions import bring_into_range
+from onnxsgd.graph.opsets.versions import bring_into_range
 from onnxsgd.losses import Loss
-from onnxsgd.objective.output import find_output
+from onnxsgd.objective.scored_output import find_output
 
 if TYPE_CHECKING:
-    from onnxsgd._gradient_problems import Problem
+    from onnxsgd.checking.problems import Problem
 
 __all__ = ["GradientReport", "check_gradients"]
 
@@ -118,7 +118,7 @@ def check_gradients(
     >>> check_gradients(Huber(epsilon=0.5)).n_checked
     15
     """
-    from onnxsgd._gradient_problems import problem_of_loss, problem_of_model
+    from onnxsgd.checking.problems import problem_of_loss, problem_of_model
 
     _check_positive(n_samples=n_samples, max_elements=max_elements, eps=eps)
     rng = np.random.default_rng(random_state)
@@ -162,8 +162,8 @@ def _real_type(dtype: Any) -> ir.DataType:
 
 
 def _prepare(model: onnx.ModelProto, output: int | str | None, dtype: Any) -> ir.Model:
-    from onnxsgd.graph.lower import lower_for_training
-    from onnxsgd.graph.precision import with_precision
+    from onnxsgd.graph.lowering.lower import lower_for_training
+    from onnxsgd.graph.lowering.precision import with_precision
 
     source = to_ir(bring_into_range(model))
     source.graph.outputs[:] = [find_output(source.graph, output)]

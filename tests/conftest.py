@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from onnxsgd.engine.sessions import check_device
 from onnxsgd.exceptions import OnnxSGDError
-from onnxsgd.gradient.orttraining import is_available
+from onnxsgd.gradient.native.builder import is_available
+from onnxsgd.runtime.sessions import check_device
 
 
 def _load(name: str) -> ModuleType:

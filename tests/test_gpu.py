@@ -18,10 +18,12 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
-from onnxsgd.engine import blocks, cuda, recordable
-from onnxsgd.engine.providers import CUDA
-from onnxsgd.engine.sessions import check_device, on_gpus
+from onnxsgd.engine.step import cuda_blocks as blocks
+from onnxsgd.engine.step import cuda_graph_operators as recordable
 from onnxsgd.exceptions import ConvergenceError, EngineError, MissingRuntimeError, UnsupportedError
+from onnxsgd.runtime import cuda
+from onnxsgd.runtime.providers import CUDA
+from onnxsgd.runtime.sessions import check_device, on_gpus
 
 
 @pytest.fixture(scope="module")
@@ -313,7 +315,7 @@ def test_what_a_gpu_does_not_take_is_refused(diabetes):
 @pytest.mark.gpu
 def test_memory_that_is_missing_is_told_in_bytes(diabetes, monkeypatch):
     """The data are small; what is asked for beside them is more than any GPU has."""
-    place = "onnxsgd.engine.resident._place"
+    place = "onnxsgd.engine.step.device_loop._place"
     original = cuda.load_runtime().OrtValue.ortvalue_from_shape_and_type
     monkeypatch.setattr(
         place, lambda array, device: original([1 << 41], np.float32, device.kind, device.index)

@@ -9,7 +9,7 @@ import pytest
 from onnxscript import GraphBuilder
 
 from onnxsgd import optimizers
-from onnxsgd.engine.update import build_update, state_names
+from onnxsgd.engine.step.update import build_update, state_names
 from onnxsgd.exceptions import OnnxSGDError
 from onnxsgd.graph.model import to_proto
 

@@ -55,7 +55,7 @@ sys.modules["onnxruntime.capi._pybind_state"] = types.ModuleType("onnxruntime.ca
 sys.modules["onnxruntime"].__version__ = "1.99"
 sys.modules["onnxruntime"].InferenceSession = None
 import onnxsgd
-from onnxsgd.gradient.orttraining import bindings
+from onnxsgd.gradient.native.builder import bindings
 try:
     bindings()
 except ImportError as error:

@@ -10,7 +10,7 @@ import numpy as np
 from workloads import Layers, Task
 
 from onnxsgd import OnnxSGDRegressor
-from onnxsgd.engine import blocks
+from onnxsgd.engine.step import cuda_blocks as blocks
 from onnxsgd.schedules import Constant
 from trainers import TimedTrain
 from trainers.ours import make_graph

@@ -1,1 +1,1 @@
-"""Engines: what runs a graph forward, backward, and a whole training step."""
+"""Engines: predictions, training steps, and forward and backward passes, run by the runtime."""

@@ -9,15 +9,15 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.gradient.derivative_options import DerivativeOptions, check_options
 from onnxsgd.gradient.engines import ENGINES, resolve_engine
-from onnxsgd.gradient.forward_backward import forward_backward_model
-from onnxsgd.gradient.options import DerivativeOptions, check_options
-from onnxsgd.gradient.seeds import fill_seeds, find_seeds, yield_seeds
-from onnxsgd.gradient.sources import Sources, select_sources
-from onnxsgd.graph.load import check_proto
-from onnxsgd.graph.lower import lower_for_training
+from onnxsgd.gradient.joint_graph import forward_backward_model
+from onnxsgd.gradient.output_gradients import fill_seeds, find_seeds, yield_seeds
+from onnxsgd.gradient.with_respect_to import Sources, select_sources
+from onnxsgd.graph.loading.load import check_proto
+from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import graph_names, to_ir, to_proto, unique_name
-from onnxsgd.graph.versions import bring_into_range
+from onnxsgd.graph.opsets.versions import bring_into_range
 
 __all__ = ["DerivativeOptions", "forward_backward_model", "onnx_derivative"]
 

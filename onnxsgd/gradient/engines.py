@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxsgd.exceptions import NotTrainableError, ParameterError
-from onnxsgd.gradient import native, orttraining, registered
+from onnxsgd.gradient.native import builder as orttraining
+from onnxsgd.gradient.native import coverage as registered
+from onnxsgd.gradient.native import native_engine as native
 
 __all__ = ["ENGINES", "NATIVE", "PORTABLE", "Engine", "check_opset", "differentiable", "resolve_engine"]
 

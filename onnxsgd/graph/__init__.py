@@ -1,1 +1,1 @@
-"""Graphs: load, convert, rewrite, choose what to train."""
+"""Graphs: node access, rewriting, names, sizes."""

@@ -8,8 +8,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from onnxsgd.exceptions import GraphError, ParameterError
-from onnxsgd.graph.inference import ShapeInferencePass
 from onnxsgd.graph.model import find_value
+from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["cut_at", "tensor_named"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
-from onnxsgd._foreign import reason
+from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from onnxsgd.graph.inference import ShapeInferencePass
+from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["fix_sizes", "infer_sizes"]
 

@@ -10,14 +10,14 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd.exceptions import GraphError
-from onnxsgd.graph.load import check_proto
+from onnxsgd.graph.loading.load import check_proto
 from onnxsgd.graph.model import find_value, to_ir, to_proto
-from onnxsgd.graph.versions import bring_into_range
+from onnxsgd.graph.opsets.versions import bring_into_range
 from onnxsgd.objective.graft import graft
 from onnxsgd.objective.names import claim_names
-from onnxsgd.objective.output import check_scored, dtype_and_shape, find_output
-from onnxsgd.objective.penalty import penalty_value, read_penalties
-from onnxsgd.objective.scores import ProbabilityLogLoss, make_score, weighted_loss
+from onnxsgd.objective.penalty_nodes import penalty_value, read_penalties
+from onnxsgd.objective.score_table import ProbabilityLogLoss, make_score, weighted_loss
+from onnxsgd.objective.scored_output import check_scored, dtype_and_shape, find_output
 
 if TYPE_CHECKING:
     from onnxsgd.losses import Loss
@@ -133,7 +133,7 @@ def add_loss_output(
 
 
 def _lower(source: ir.Model) -> ir.Model:
-    from onnxsgd.graph.lower import lower_for_training
+    from onnxsgd.graph.lowering.lower import lower_for_training
 
     model = lower_for_training(source)
     imports = {**source.opset_imports, **model.opset_imports}

@@ -1,4 +1,4 @@
-"""Write estimators of the present format, with what they predict, for ``tests/test_persistence.py``.
+"""Write estimators of the present format, with their predictions, for ``test_persistence.py``.
 
 Run it once for each new format: files that exist are left alone, since they are there to be old.
 """
@@ -12,7 +12,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
-from onnxsgd._persistence import FORMAT
+from onnxsgd.estimators.persistence import FORMAT
 
 HERE = Path(__file__).parent
 

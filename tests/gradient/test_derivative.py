@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from onnxsgd.exceptions import GraphError, NotTrainableError, ParameterError, ParameterTypeError
 from onnxsgd.gradient.derivative import DerivativeOptions, onnx_derivative
 from onnxsgd.gradient.engines import differentiable, resolve_engine
-from onnxsgd.gradient.forward_backward import forward_backward_model
+from onnxsgd.gradient.joint_graph import forward_backward_model
 
 #: Every combination that means something.
 LEGAL = (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from onnxsgd.exceptions import NotTrainableError
-from onnxsgd.gradient.forward_backward import forward_backward_model
+from onnxsgd.gradient.joint_graph import forward_backward_model
 
 ROWS = 3
 

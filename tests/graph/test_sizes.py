@@ -2,7 +2,7 @@
 
 import onnx
 
-from onnxsgd.graph.lower import lower_for_training
+from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import to_ir
 from onnxsgd.graph.sizes import fix_sizes
 

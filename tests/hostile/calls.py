@@ -62,7 +62,7 @@ def _fit(estimator, X, y):
 
 def _samples(content):
     """Return samples of the shape that the graph declares, and the number of columns of its first output."""
-    from onnxsgd.graph.load import load_model
+    from onnxsgd.graph.loading.load import load_model
 
     graph = load_model(content).graph
     feed = onnxsgd.random_feed(graph.input, batch=N_SAMPLES)

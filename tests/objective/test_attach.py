@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnxsgd import losses
 from onnxsgd.exceptions import GraphError, ParameterError, ParameterTypeError
 from onnxsgd.gradient.derivative import DerivativeOptions, onnx_derivative
-from onnxsgd.graph.lower import lower_for_training
+from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import FROZEN, to_ir
 from onnxsgd.objective.attach import add_loss_output
 

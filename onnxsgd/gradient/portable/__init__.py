@@ -14,7 +14,7 @@ where the rules are: ``elementwise``, ``reductions``, ``scattering``, ``pooling`
 ``quantization``.
 """
 
-from .differentiate import differentiable, differentiate
-from .rules import passes_gradient
+from onnxsgd.gradient.portable.differentiate import differentiable, differentiate
+from onnxsgd.gradient.portable.rules.table import passes_gradient
 
 __all__ = ["differentiable", "differentiate", "passes_gradient"]

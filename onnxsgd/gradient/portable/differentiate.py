@@ -9,18 +9,17 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from onnxsgd.exceptions import NotTrainableError, ParameterError
-from onnxsgd.graph.expand import expand_functions
+from onnxsgd.gradient.portable.forward_shapes import infer_shapes
+from onnxsgd.gradient.portable.rules.batchwise import put_time_first
+from onnxsgd.gradient.portable.rules.orders import put_turns_first
+from onnxsgd.gradient.portable.rules.quantization import is_quantized
+from onnxsgd.gradient.portable.rules.table import KNOWN, STANDARD, reason_against
+from onnxsgd.gradient.portable.sweep import dependents, sweep
+from onnxsgd.gradient.portable.writing.broadcasting import expand_to, zeros_like
+from onnxsgd.gradient.portable.writing.emitter import Emitter
+from onnxsgd.gradient.portable.writing.tensor import Tensor
 from onnxsgd.graph.model import graph_names, unique_name
-
-from .batchwise import put_time_first
-from .broadcasting import expand_to, zeros_like
-from .emitter import Emitter
-from .inference import infer_shapes
-from .orders import put_turns_first
-from .quantization import is_quantized
-from .rules import KNOWN, STANDARD, reason_against
-from .sweep import dependents, sweep
-from .tensor import Tensor
+from onnxsgd.graph.opsets.function_bodies import expand_functions
 
 __all__ = ["differentiable", "differentiate"]
 

@@ -6,16 +6,22 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from onnxsgd._foreign import reason
+from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import NotTrainableError, OnnxSGDError
-
-from .call import Call, Rule, place
-from .control import CONTROL
-from .emitter import Emitter
-from .partition import find_partitions
-from .quantization import READ_QUANTIZED, is_quantized
-from .rules import NO_GRADIENT, RULES, STANDARD, SYMMETRIC, TYPE_ONLY, reason_against
-from .tensor import Tensor
+from onnxsgd.gradient.portable.rules.control import CONTROL
+from onnxsgd.gradient.portable.rules.partition import find_partitions
+from onnxsgd.gradient.portable.rules.quantization import READ_QUANTIZED, is_quantized
+from onnxsgd.gradient.portable.rules.table import (
+    NO_GRADIENT,
+    RULES,
+    STANDARD,
+    SYMMETRIC,
+    TYPE_ONLY,
+    reason_against,
+)
+from onnxsgd.gradient.portable.writing.call import Call, Rule, place
+from onnxsgd.gradient.portable.writing.emitter import Emitter
+from onnxsgd.gradient.portable.writing.tensor import Tensor
 
 __all__ = ["dependents", "sweep"]
 

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from onnxsgd._reference_cells import CELLS
-from onnxsgd._reference_scan import Scan
+from onnxsgd.checking.reference_cells import CELLS
+from onnxsgd.checking.reference_scan import Scan
 from onnxsgd.gradient.portable import differentiate
 
 STEP = 1e-3

@@ -1,0 +1,1 @@
+"""Functions and their claimed gradients, for :func:`onnxsgd.testing.check_gradients`."""

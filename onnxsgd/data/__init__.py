@@ -1,0 +1,1 @@
+"""Data: from what users hand over to checked arrays."""

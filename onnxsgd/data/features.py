@@ -1,0 +1,232 @@
+"""What a user hands over as X, as one array for each input of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from scipy import sparse
+from sklearn.utils.validation import assert_all_finite, validate_data
+
+from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
+from onnxsgd.exceptions import GraphError, ParameterError
+
+__all__ = [
+    "Features",
+    "check_X",
+    "check_strings",
+    "fills_gaps",
+    "n_rows",
+    "read_features",
+    "take_rows",
+    "takes_strings",
+]
+
+#: One array for each input of a graph; the first dimension counts the samples.
+Features = dict[str, Any]
+
+
+def check_X(estimator: Any, X: Any, *, reset: bool, by_name: bool = False, allow_nan: bool = False) -> Any:
+    """Return `X` validated as scikit-learn does it.
+
+    Numeric data become an array, or a CSR matrix, of their own type; a dict of arrays, and a frame with
+    columns that are not numeric, stay what they are.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its numbers and names of features are set, or compared with those of `X`.
+    X : object
+        What the user handed over.
+    reset : bool
+        Whether they are set.
+    by_name : bool
+        Whether the columns of a frame are looked up by their names, in any order.
+    allow_nan : bool
+        Whether NaN may stand for a missing value.
+    """
+    if is_mapping(X):
+        return _check_mapping(estimator, X, reset)
+    if column_names(X) is not None:
+        if by_name:
+            return X
+        if not NUMBERS.issuperset(column_kinds(X).values()):
+            validate_data(estimator, X, reset=reset, skip_check_array=True)
+            return X
+    return validate_data(
+        estimator, X, reset=reset, accept_sparse="csr", dtype="numeric", order="C", allow_nd=True,
+        ensure_all_finite="allow-nan" if allow_nan else True,
+    )  # fmt: skip
+
+
+def takes_strings(inputs: Iterable[ir.Value]) -> bool:
+    """Tell whether an input of a graph is of strings."""
+    return any(value.dtype == ir.DataType.STRING for value in inputs)
+
+
+def check_strings(estimator: Any, X: Any, *, reset: bool, by_name: bool = False) -> Any:
+    """Return `X` for a graph that takes strings: a dict of arrays, a frame, or an array of objects.
+
+    Parameters
+    ----------
+    estimator, X, reset, by_name : objects
+        As in :func:`check_X`.
+
+    Raises
+    ------
+    ParameterError
+        If `X` is one string, or one column in which something else than a string stands.
+    """
+    if is_mapping(X):
+        return _check_mapping(estimator, X, reset)
+    if column_names(X) is not None:
+        if not by_name:
+            validate_data(estimator, X, reset=reset, skip_check_array=True)
+        return X
+    if isinstance(X, str | bytes) or sparse.issparse(X) or np.ndim(X) == 0:
+        raise ParameterError(f"X is a {type(X).__name__}: it must be a list, an array or a frame of strings.")
+    if reset:
+        for name in ("n_features_in_", "feature_names_in_"):
+            vars(estimator).pop(name, None)
+    array = np.asarray(X, dtype=object)
+    if array.size == len(array):
+        _check_column(array.ravel())
+    return array
+
+
+def _check_column(column: np.ndarray) -> None:
+    """Refuse a missing string, which the runtime would read as "None" or "nan", and numbers."""
+    for row, entry in enumerate(column):
+        if not isinstance(entry, str):
+            raise ParameterError(f"X holds {entry!r} in row {row}, where the graph takes strings.")
+
+
+def fills_gaps(graph: ir.Graph) -> bool:
+    """Tell whether a graph has operators that put something in the place of NaN."""
+    return any(node.op_type in ("Imputer", "IsNaN") for node in graph)
+
+
+def read_features(X: Any, checked: Any, inputs: Sequence[ir.Value], *, allow_nan: bool = False) -> Features:
+    """Return one array for each input of a graph, of the input's type.
+
+    Parameters
+    ----------
+    X : object
+        What the user handed over.
+    checked : object
+        The same, from :func:`check_X`.
+    inputs : sequence of ir.Value
+        The inputs of the graph.
+    allow_nan : bool
+        Whether NaN may stand for a missing value.
+
+    Raises
+    ------
+    GraphError
+        If the data do not fit the inputs.
+    """
+    if is_mapping(checked):
+        _check_names(checked, inputs)
+        return {str(value.name): _cast(checked[str(value.name)], value, allow_nan) for value in inputs}
+    if len(inputs) == 1:
+        table = checked if column_names(checked) is None else np.asarray(checked)
+        return {str(inputs[0].name): _cast(table, inputs[0], allow_nan)}
+    if column_names(X) is not None:
+        _check_names(X, inputs)
+        return {str(value.name): _cast(_column(X[value.name]), value, allow_nan) for value in inputs}
+    if getattr(checked, "ndim", 0) == 2 and checked.shape[1] == len(inputs):
+        columns = checked.tocsc() if sparse.issparse(checked) else checked
+        return {
+            str(value.name): _cast(_column(columns[:, i]), value, allow_nan) for i, value in enumerate(inputs)
+        }
+    names = [value.name for value in inputs]
+    raise GraphError(
+        f"the graph has {len(inputs)} inputs, {names}: X must be a dict of arrays or a data frame with these "
+        "names."
+    )
+
+
+def n_rows(features: Features) -> int:
+    """Return the number of samples."""
+    return int(next(iter(features.values())).shape[0])
+
+
+def take_rows(features: Features, rows: Any) -> Features:
+    """Return the given samples."""
+    return {name: array[rows] for name, array in features.items()}
+
+
+def _check_mapping(estimator: Any, X: Mapping[str, Any], reset: bool) -> dict[str, np.ndarray]:
+    arrays = {str(name): np.asarray(array) for name, array in X.items()}
+    lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if not arrays or len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise ParameterError(f"X has arrays of these lengths: {lengths}; they must be equal and above 0.")
+    if reset:
+        for name in ("n_features_in_", "feature_names_in_"):
+            vars(estimator).pop(name, None)
+    return arrays
+
+
+def _check_names(X: Any, inputs: Sequence[ir.Value]) -> None:
+    names = column_names(X) or []
+    missing = [value.name for value in inputs if value.name not in names]
+    if missing:
+        raise GraphError(f"X lacks {missing}, which the graph has as inputs; X has {names}.")
+
+
+def _column(column: Any) -> np.ndarray:
+    array = column.toarray().ravel() if sparse.issparse(column) else np.asarray(column)
+    return array.reshape(-1, 1)
+
+
+def _cast(array: Any, value: ir.Value, allow_nan: bool) -> Any:
+    """Return `array` in the type of the input `value`, after a look at its shape and its numbers."""
+    shape = [] if value.shape is None else list(value.shape)
+    if shape and array.ndim == 1 and len(shape) == 2:
+        array = array.reshape(-1, 1)
+    elif len(shape) == 1 and array.ndim == 2 and array.shape[1] == 1:
+        array = array.reshape(-1)
+    sizes = zip(shape[1:], array.shape[1:], strict=False)
+    fits = len(shape) == array.ndim and all(have == want for want, have in sizes if isinstance(want, int))
+    if shape and not fits:
+        wanted = [size if isinstance(size, int) else "any" for size in shape]
+        raise GraphError(
+            f"X has shape {tuple(array.shape)}; input {value.name!r} of the graph takes {tuple(wanted)}."
+        )
+    if value.dtype is None or value.dtype == ir.DataType.STRING:
+        return np.asarray(array, dtype=object)
+    dtype = value.dtype.numpy()
+    cast = _convert(array, np.dtype(dtype), str(value.name))
+    if cast.dtype.kind == "f":
+        try:
+            assert_all_finite(_values(cast), allow_nan=allow_nan, input_name="X")
+        except ValueError as error:
+            raise ParameterError(f"{error} (Input {value.name!r} of the graph.)") from None
+    return cast if sparse.issparse(cast) else np.ascontiguousarray(cast)
+
+
+def _convert(array: Any, dtype: np.dtype[Any], name: str) -> Any:
+    try:
+        if dtype.kind in "iu" and array.dtype.kind == "f":
+            _check_range(_values(array), dtype, name)
+        with np.errstate(over="ignore"):
+            return array.astype(dtype, copy=False)
+    except (TypeError, ValueError) as error:
+        raise ParameterError(
+            f"X cannot be converted to {dtype!r}, the type of input {name!r} of the graph: {error}"
+        ) from None
+
+
+def _check_range(values: np.ndarray, dtype: np.dtype[Any], name: str) -> None:
+    limits = np.iinfo(dtype)
+    if not np.all((values >= limits.min) & (values <= limits.max)):
+        raise ParameterError(
+            f"X has values that {dtype!r}, the type of input {name!r} of the graph, does not hold: they must "
+            f"be numbers from {limits.min} to {limits.max}."
+        )
+
+
+def _values(array: Any) -> np.ndarray:
+    return array.data if sparse.issparse(array) else array

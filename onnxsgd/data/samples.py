@@ -1,0 +1,50 @@
+"""Samples that were checked: features, targets and weights of the same rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxsgd.data.features import Features, take_rows
+from onnxsgd.exceptions import ParameterError
+
+__all__ = ["Samples"]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some samples.
+
+    Attributes
+    ----------
+    features : dict of ndarray or sparse matrix
+        One array for each input of the graph.
+    target : ndarray of shape [n_samples] or [n_samples, n_outputs]
+        Labels, or a table.
+    weight : ndarray of shape [n_samples]
+        What each of them counts.
+    """
+
+    features: Features
+    target: np.ndarray
+    weight: np.ndarray
+
+    def take(self, rows: Any) -> Samples:
+        """Return the given rows."""
+        return Samples(take_rows(self.features, rows), self.target[rows], self.weight[rows])
+
+    def weighted_by(self, weight: np.ndarray) -> Samples:
+        """Return the same samples with their weights multiplied."""
+        if (weight < 0).any() or not (self.weight * weight).any():
+            raise ParameterError(
+                f"class_weight gives the samples weights from {weight.min():g} to {weight.max():g}: they "
+                "must be >= 0, and not all 0."
+            )
+        return Samples(self.features, self.target, self.weight * weight)
+
+    def without_zeros(self) -> Samples:
+        """Return those that count: a weight of zero is the same as no sample."""
+        kept = np.flatnonzero(self.weight)
+        return self if len(kept) == len(self.weight) else self.take(kept)

@@ -1,0 +1,213 @@
+"""Text in scikit-learn pipelines: vectorizers, which scikit-learn computes and nothing trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import validate_data
+
+from onnxsgd.data.columns import column_names, is_mapping
+from onnxsgd.exceptions import ParameterError, UnsupportedError
+
+__all__ = ["TextPart", "check_texts", "has_text", "split_text"]
+
+#: A TfidfVectorizer is a CountVectorizer.
+_VECTORIZERS = (CountVectorizer, HashingVectorizer)
+#: Rows that are kept to prove that a converted text part makes the same features.
+_SAMPLE = 100
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """The steps of a pipeline up to the last that vectorizes text; scikit-learn computes them.
+
+    Attributes
+    ----------
+    transformer : transformer
+        These steps, fitted.
+    sample : object
+        Some of the first data, which :meth:`to_onnx` of the estimators compares features on.
+    """
+
+    transformer: Any
+    sample: Any
+
+    def features(self, X: Any) -> Any:
+        """Return the features of `X` from :func:`check_texts`, a CSR matrix where they are sparse."""
+        made = self.transformer.transform(X)
+        return made.tocsr() if sparse.issparse(made) else np.asarray(made)
+
+
+def has_text(model: Any) -> bool:
+    """Tell whether an estimator, fitted or not, is or holds a vectorizer of text, at any depth."""
+    return next(_vectorizers_in(model), None) is not None
+
+
+def _vectorizers_in(model: Any) -> Iterator[Any]:
+    """Yield the vectorizers in an estimator, in its parameters, and in lists and tuples of these."""
+    if isinstance(model, list | tuple):
+        for entry in model:
+            yield from _vectorizers_in(entry)
+    elif isinstance(model, BaseEstimator):
+        model = _unwrapped(model)
+        if isinstance(model, _VECTORIZERS):
+            yield model
+            return
+        # parameters, which get_params would find ten times slower, and not what a fit made of them
+        for name, value in vars(model).items():
+            if not name.endswith("_"):
+                yield from _vectorizers_in(value)
+
+
+def _vectorizes(step: Any) -> bool:
+    """Tell whether a step makes features of texts itself: alone, or with other transformers beside it."""
+    if isinstance(step, FrozenEstimator):
+        return _vectorizes(step.estimator)
+    if isinstance(step, ColumnTransformer):
+        parts = [entry[1] for entry in getattr(step, "transformers_", step.transformers)]
+    elif isinstance(step, FeatureUnion):
+        parts = [entry[1] for entry in step.transformer_list]
+    elif isinstance(step, Pipeline):
+        parts = [part for _, part in step.steps]
+    else:
+        return isinstance(step, _VECTORIZERS)
+    return any(_vectorizes(part) for part in parts)
+
+
+def _unwrapped(model: Any) -> Any:
+    """Return the estimator in one that predicts as it does."""
+    while isinstance(model, FrozenEstimator | GridSearchCV | RandomizedSearchCV):
+        model = getattr(model, "best_estimator_", model.estimator)
+    return model
+
+
+def _regressor(model: TransformedTargetRegressor) -> Any:
+    return getattr(model, "regressor_", model.regressor)
+
+
+def _divide(model: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """Return the steps up to the last that vectorizes text, and the rest as an estimator.
+
+    Raises
+    ------
+    UnsupportedError
+        If a vectorizer stands elsewhere than in a step of a pipeline before the one that predicts.
+    """
+    model = _unwrapped(model)
+    if isinstance(model, TransformedTargetRegressor):
+        before, regressor = _divide(_regressor(model))
+        rest = copy(model)
+        rest.regressor_ = regressor
+        return before, rest
+    if not isinstance(model, Pipeline):
+        raise _misplaced(model)
+    steps, (name, last) = model.steps[:-1], model.steps[-1]
+    if has_text(last):
+        before, rest = _divide(last)
+        return [*steps, *before], rest
+    for _, step in steps:
+        if has_text(step) and not _vectorizes(step):
+            raise _misplaced(step)
+    first = 1 + max(number for number, (_, step) in enumerate(steps) if _vectorizes(step))
+    return steps[:first], last if first == len(steps) else Pipeline([*steps[first:], (name, last)])
+
+
+def _misplaced(model: Any) -> UnsupportedError:
+    name, vectorizer = type(model).__name__, type(next(_vectorizers_in(model))).__name__
+    place = f"{name} vectorizes text itself" if name == vectorizer else f"{name} holds a {vectorizer}"
+    return UnsupportedError(
+        f"{place}: put the {vectorizer} in a step of its own, alone or in a ColumnTransformer, in a pipeline "
+        f"before the step that predicts: make_pipeline({vectorizer}(...), {_after(name, vectorizer)}(...))."
+    )
+
+
+def _after(name: str, vectorizer: str) -> str:
+    return "LogisticRegression" if name == vectorizer else name
+
+
+def _first_step(model: Any) -> Any:
+    """Return the step that is given the data."""
+    model = _unwrapped(model)
+    if isinstance(model, TransformedTargetRegressor):
+        return _first_step(_regressor(model))
+    return _first_step(model.steps[0][1]) if isinstance(model, Pipeline) else model
+
+
+def check_texts(estimator: Any, X: Any, *, model: Any = None, reset: bool) -> Any:
+    """Return `X` for a pipeline with text: a frame, or texts in one dimension.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its names of features are set, or compared with those of `X`.
+    X : list, array, series or frame
+        Texts; a frame or a table where the first step selects columns.
+    model : estimator
+        The pipeline, or, without `reset`, its first steps.
+    reset : bool
+        Whether the names are set.
+
+    Raises
+    ------
+    ParameterError
+        If `X` is one text, a dictionary, or has several columns for a vectorizer, which takes one.
+    UnsupportedError
+        If a vectorizer stands elsewhere than in a step of a pipeline before the one that predicts.
+    """
+    if reset:
+        _divide(model)
+    if isinstance(X, str | bytes) or is_mapping(X):
+        raise ParameterError(f"X is a {type(X).__name__}: it must be a list, an array or a frame of texts.")
+    names = column_names(X)
+    if names is not None:
+        validate_data(estimator, X, reset=reset, skip_check_array=True)
+    elif reset:
+        for name in ("n_features_in_", "feature_names_in_"):
+            vars(estimator).pop(name, None)
+    first = _first_step(model)
+    if isinstance(first, ColumnTransformer) or not _vectorizes(first):
+        return X
+    width = len(names) if names is not None else (np.shape(X)[1] if getattr(X, "ndim", 1) > 1 else 1)
+    if width != 1:
+        raise ParameterError(
+            f"X has {width} columns and {type(first).__name__} takes one column of texts: select it, or "
+            "put a ColumnTransformer before it."
+        )
+    if names is not None:
+        return np.asarray(X[X.columns[0]], dtype=object)
+    return X.ravel() if getattr(X, "ndim", 1) > 1 else X
+
+
+def split_text(estimator: Any, X: Any) -> tuple[TextPart, Any]:
+    """Return the text part of a fitted pipeline, and the steps behind it as an estimator.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted, with a step that vectorizes text.
+    X : object
+        The first data, from :func:`check_texts`; None: the part gets no sample.
+
+    Raises
+    ------
+    UnsupportedError
+        If a vectorizer stands elsewhere than in a step of a pipeline before the one that predicts.
+    """
+    before, behind = _divide(estimator)
+    transformer = before[0][1] if len(before) == 1 else Pipeline(before)
+    if X is None:
+        return TextPart(transformer, None), behind
+    n_samples = X.shape[0] if hasattr(X, "shape") else len(X)
+    return TextPart(transformer, _safe_indexing(X, np.arange(min(_SAMPLE, n_samples)))), behind

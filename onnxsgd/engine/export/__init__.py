@@ -1,0 +1,1 @@
+"""The training step as files: a graph, a manifest and first values."""

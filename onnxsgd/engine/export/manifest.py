@@ -1,0 +1,156 @@
+"""The manifest of an exported training step: what each input takes, and what each output gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
+from onnxsgd.engine.step.training_step import CompiledStep, StepSpec
+from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
+from onnxsgd.losses import Loss
+from onnxsgd.penalties import Penalty
+from onnxsgd.schedules import Schedule
+
+__all__ = ["Training", "describe_data", "describe_numbers", "describe_penalty", "describe_tensors"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a training step goes on from, beside its graph.
+
+    Attributes
+    ----------
+    schedule : Schedule
+        The learning rate.
+    penalty : Penalty
+        The strengths of the norms.
+    average_from : int
+        The update at which averaging starts; 0: never.
+    classes : list or None
+        The labels of a classifier.
+    tensors : dict of ndarray
+        Weights and their states, under (weight, kind of tensor); what is missing is zero.
+    t : int
+        Updates made.
+    eta, l1_total : float
+        The learning rate in force, and the l1 penalty that each weight could have received so far.
+    """
+
+    schedule: Schedule
+    penalty: Penalty
+    average_from: int
+    classes: list[Any] | None
+    tensors: Mapping[tuple[str, str], np.ndarray]
+    t: int
+    eta: float
+    l1_total: float
+
+
+def describe_tensors(model: onnx.ModelProto) -> dict[str, dict[str, Any]]:
+    """Return type and shape of each input and output; a size that is open is null."""
+    described = {}
+    for value in (*model.graph.input, *model.graph.output):
+        tensor = value.type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        shape = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        described[value.name] = {"dtype": str(dtype), "shape": shape}
+    return described
+
+
+def describe_data(
+    step: CompiledStep, spec: StepSpec, training: Training, described: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """Describe what comes from the data of a batch, and the loss."""
+    normalised = "w" if spec.batch_size == 1 else "w / total"
+    scaled = " * -eta" if spec.optimizer.takes_scaled_gradient else ""
+    return {
+        "batch_size": spec.batch_size,
+        "short_batch": "fill it up with any rows whose w is 0",
+        "features": [{"input": name, **described[name]} for name in step.features if name in described],
+        "target": {
+            "input": step.target,
+            **described[step.target],
+            **_describe_target(spec.loss, spec.n_outputs, training.classes),
+        },
+        "sample_weight": {
+            "input": step.sample_weight,
+            **described[step.sample_weight],
+            "formula": normalised,
+            "w": "what each sample counts: 1 unless samples have weights",
+            "total": "the sum of w over the batch",
+        },
+        "gradient_weight": {
+            "input": step.gradient_weight,
+            **described[step.gradient_weight],
+            "formula": f"sample_weight{scaled}",
+        },
+        "loss": {
+            "output": step.loss,
+            **described[step.loss],
+            "loss": repr(spec.loss),
+            "formula": "sum over the batch of sample_weight * loss, before the update",
+        },
+    }
+
+
+def _describe_target(loss: Loss, n_outputs: int, classes: list[Any] | None) -> dict[str, Any]:
+    if classes is None:
+        return {"encoding": "the numbers to predict, a column for each"}
+    low = 0 if loss.targets == "indicator" else -1
+    where = "the second class" if n_outputs == 1 else "the class of the column"
+    encoding = f"high where a sample is of {where}, low elsewhere"
+    return {"encoding": encoding, "high": 1, "low": low, "classes": classes}
+
+
+def describe_numbers(
+    step: CompiledStep, spec: StepSpec, training: Training, described: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Describe the numbers of an update, each by what comes before it in the list, and by what it was."""
+    t, eta = Formula("t"), Formula("eta")
+    l1, l2 = training.penalty.l1 or 0.0, training.penalty.l2 or 0.0
+    formulas = {
+        "t": to_text(t + 1),
+        "eta": read_formula(training.schedule.rate, "t", "eta"),
+        **_read_scalars(spec, l2),
+        L1_TOTAL: to_text(Formula(L1_TOTAL) + eta * l1),
+        AVERAGE_RATE: to_text(1.0 / np.maximum(1.0, t - training.average_from + 1.0)),
+    }
+    start: dict[str, float] = {"t": training.t, "eta": training.eta, L1_TOTAL: training.l1_total}
+    numbers = []
+    for name, formula in formulas.items():
+        if name not in ("t", "eta", *step.scalars):
+            continue
+        number: dict[str, Any] = {"name": name, "formula": formula}
+        if name in start:
+            number["start"] = start[name]
+        if name == "eta":
+            number["schedule"] = repr(training.schedule)
+        if name in step.scalars:
+            number |= {"input": step.scalars[name], **described[step.scalars[name]]}
+        numbers.append(number)
+    return numbers
+
+
+def _read_scalars(spec: StepSpec, l2: float) -> dict[str, str | None]:
+    """Return the formula of each number of the optimizer, None where it has none."""
+
+    def scalar(name: str) -> Any:
+        return lambda t, eta: spec.optimizer.scalars(t, eta, l2)[name]
+
+    names = spec.optimizer.scalars(np.ones(1), np.ones(1), l2)
+    return {name: read_formula(scalar(name), "t", "eta") for name in names}
+
+
+def describe_penalty(spec: StepSpec, penalty: Penalty) -> dict[str, Any]:
+    """Describe what is added to the mean loss."""
+    return {
+        "l1": penalty.l1 or 0.0,
+        "l2": penalty.l2 or 0.0,
+        "of": [name for name in spec.weights if name in spec.penalised],
+        "formula": "l1 * sum(abs(w)) + l2 / 2 * sum(w * w), part of each update, not of the loss",
+    }

@@ -1,0 +1,1 @@
+"""``OrtGradientForwardBackward`` and the classes that it generates."""

@@ -1,0 +1,217 @@
+"""Arrays and tensors of the runtime: what a graph expects, and vectors of what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd.exceptions import EngineError, ParameterError, ParameterTypeError, UnsupportedError
+from onnxsgd.runtime.bindings import runtime_bindings
+
+__all__ = ["TensorSpec", "fill_vector", "new_vector", "readable_tensor", "result_vector", "specs_of"]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What a graph expects of one tensor.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    dtype : np.dtype
+        The type of its elements.
+    element_type : int
+        The same, as ONNX numbers types.
+    dims : tuple or None
+        Its size along each axis, None where any is accepted; None if any rank is.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    element_type: int
+    dims: tuple[int | None, ...] | None
+
+    def fit(self, tensor: Any) -> Any:
+        """Return an array or a tensor in the shape that is expected, if it has axes of size 1 more or fewer.
+
+        Raises
+        ------
+        ParameterError
+            If its type is another one, or its shape differs in other ways.
+        """
+        shape = tensor.shape if isinstance(tensor, np.ndarray) else tensor.shape()
+        if self.dims is not None and not _fits(shape, self.dims) and _fits_but_for_ones(shape, self.dims):
+            array = tensor if isinstance(tensor, np.ndarray) else tensor.numpy()
+            tensor = array.reshape([size for size in self.dims if size is not None])
+        self.check(tensor)
+        return tensor
+
+    def check(self, tensor: Any, dims: Sequence[int] | None = None) -> None:
+        """Refuse an array or a tensor of another type, or of another shape than `dims` (None: its own)."""
+        if isinstance(tensor, np.ndarray):
+            same_type, shape = tensor.dtype == self.dtype, tensor.shape
+        else:
+            same_type, shape = tensor.element_type() == self.element_type, tensor.shape()
+        if not same_type:
+            found = tensor.dtype if isinstance(tensor, np.ndarray) else tensor.data_type()
+            raise ParameterError(f"{self.name!r} has elements of type {found}: it must have {self.dtype}.")
+        expected = self.dims if dims is None else dims
+        if expected is not None and not _fits(shape, expected):
+            raise ParameterError(
+                f"{self.name!r} has shape {list(shape)}: it must have shape {_text(expected)}."
+            )
+
+
+def specs_of(values: Sequence[ir.Value]) -> tuple[TensorSpec, ...]:
+    """Return what is expected of inputs of a graph."""
+    return tuple(
+        TensorSpec(
+            str(value.name),
+            value.dtype.numpy(),
+            value.dtype.value,
+            None
+            if value.shape is None
+            else tuple(dim if isinstance(dim, int) else None for dim in value.shape),
+        )
+        for value in values
+        if value.dtype is not None
+    )
+
+
+@cache
+def _vector_type() -> Any:
+    """Return the class of the vectors made here: an ``OrtValueVector`` that holds what its tensors read.
+
+    A tensor made from an array reads the memory of that array and keeps no reference to it.
+    """
+
+    class HoldingVector(runtime_bindings().OrtValueVector):  # type: ignore[misc]
+        held: Any = ()
+
+    return HoldingVector
+
+
+def new_vector() -> Any:
+    """Return an empty vector of tensors."""
+    return _vector_type()()
+
+
+def result_vector(cache: Any, count: int, parameter: str) -> Any:
+    """Return the vector for `count` results: `cache`, or a new one if that is None.
+
+    Raises
+    ------
+    ParameterTypeError
+        If `cache`, which a user gave as `parameter`, is something else than an ``OrtValueVector``.
+    EngineError
+        If it is not empty and has another number of tensors.
+    """
+    if cache is None:
+        return new_vector()
+    if not isinstance(cache, runtime_bindings().OrtValueVector):
+        raise ParameterTypeError(f"{parameter} must be an OrtValueVector, not {type(cache).__name__}.")
+    if len(cache) not in (0, count):
+        raise EngineError(f"{parameter} holds {len(cache)} tensors: it must be empty or hold {count}.")
+    return cache
+
+
+def fill_vector(tensors: Any, devices: Sequence[Any], specs: Sequence[TensorSpec] | None = None) -> Any:
+    """Return tensors as an ``OrtValueVector``; a vector is returned as it is.
+
+    Parameters
+    ----------
+    tensors : OrtValueVector, or sequence of np.ndarray or OrtValue
+        Arrays are not copied where they are contiguous and the device is the CPU.
+    devices : sequence of OrtDevice
+        Where each is to be.
+    specs : sequence of TensorSpec or None
+        What is expected of each.
+
+    Raises
+    ------
+    EngineError
+        If there are more or fewer of them than `specs` or `devices` say.
+    ParameterError
+        If the type or the shape of one is not as expected.
+    UnsupportedError
+        If one of them is None.
+    ParameterTypeError
+        If one of them is something else.
+    """
+    if tensors is None:
+        raise UnsupportedError(
+            "None is not accepted: give a list of arrays or OrtValues, or an OrtValueVector."
+        )
+    native = runtime_bindings()
+    _check_count(len(tensors), devices, specs)
+    is_vector = isinstance(tensors, native.OrtValueVector)
+    held = list(tensors) if is_vector else [readable_tensor(tensor) for tensor in tensors]
+    given = held
+    if specs is not None:
+        held = [spec.fit(tensor) for spec, tensor in zip(specs, held, strict=True)]
+    if is_vector and all(tensor is before for tensor, before in zip(held, given, strict=True)):
+        return tensors
+    vector = new_vector()
+    vector.reserve(len(held))
+    for tensor, device in zip(held, devices, strict=True):
+        if isinstance(tensor, np.ndarray):
+            vector.push_back(native.OrtValue.ortvalue_from_numpy(tensor, device))
+        else:
+            vector.push_back(tensor)
+    vector.held = (held, tensors)
+    return vector
+
+
+def _check_count(found: int, devices: Sequence[Any], specs: Sequence[TensorSpec] | None) -> None:
+    if found != len(devices):
+        names = "" if specs is None else f", {[spec.name for spec in specs]}"
+        raise EngineError(f"{found} tensors were given: {len(devices)} are expected{names}.")
+
+
+def readable_tensor(tensor: Any) -> Any:
+    """Return what the runtime reads: an array whose memory is contiguous, or its own kind of tensor.
+
+    Raises
+    ------
+    UnsupportedError
+        If `tensor` is None.
+    ParameterTypeError
+        If it is neither an array nor a tensor.
+    """
+    if isinstance(tensor, np.ndarray):
+        # ascontiguousarray makes a vector of a scalar
+        return np.ascontiguousarray(tensor) if tensor.ndim else tensor
+    if tensor is None:
+        raise UnsupportedError("A tensor is None: every input and every gradient must be given.")
+    native = getattr(tensor, "_ortvalue", tensor)
+    if not isinstance(native, runtime_bindings().OrtValue):
+        raise ParameterTypeError(
+            f"A tensor is a {type(tensor).__name__}: it must be a numpy array or an OrtValue."
+        )
+    return native
+
+
+def _fits(shape: Sequence[int], dims: Sequence[int | None]) -> bool:
+    if len(shape) != len(dims):
+        return False
+    for size, dim in zip(shape, dims, strict=True):  # noqa: SIM110 (a generator takes twice the time)
+        if dim is not None and size != dim:
+            return False
+    return True
+
+
+def _fits_but_for_ones(shape: Sequence[int], dims: Sequence[int | None]) -> bool:
+    """Tell whether axes of size 1 alone are missing, or too many; with as many axes, it is another shape."""
+    if None in dims or len(shape) == len(dims):
+        return False
+    return [n for n in shape if n != 1] == [n for n in dims if n != 1]
+
+
+def _text(dims: Sequence[int | None]) -> str:
+    return f"[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"

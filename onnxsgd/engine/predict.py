@@ -1,0 +1,132 @@
+"""Predictions of a graph whose trained weights change: sessions that take the weights as inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from scipy import sparse
+
+from onnxsgd._library_errors import run_error
+from onnxsgd.graph.cut import cut_at
+from onnxsgd.graph.model import to_proto
+from onnxsgd.runtime.sessions import HOST, Device, hold, make_session, resolve_threads, shared
+
+__all__ = ["InferenceGraph", "weights_as_inputs"]
+
+#: Samples that go through a graph at once.
+_BLOCK = 16_384
+#: Numbers of a sparse matrix that become dense at once, and numbers of the largest tensor on the way.
+_DENSE_BLOCK, _TENSOR_BLOCK = 4_000_000, 32_000_000
+#: How many times larger than a sample what is computed of it may be, where its size is not known.
+_GROWTH = 8
+
+
+def weights_as_inputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """Return a copy of `model` in which the initializers called `names` are inputs."""
+    copy = model.clone()
+    for name in names:
+        value = copy.graph.initializers.pop(name)
+        value.const_value = None
+        copy.graph.inputs.append(value)
+    return copy
+
+
+class InferenceGraph:
+    """One tensor of a graph, as a function of the data and of the trained weights.
+
+    Equal graphs share one session, whatever their weights. Nothing is compiled before the first call, and
+    only bytes are pickled.
+
+    Parameters
+    ----------
+    model : ir.Model
+        The graph.
+    output : str
+        The tensor to compute.
+    weights : sequence of str
+        The initializers that are given at each call; those which `output` does not need are left out.
+    n_threads : int or None
+        Threads of the session; None: chosen by the size of the graph.
+    device : Device
+        Where it computes; what is given and what is returned is on the CPU.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        output: str,
+        weights: Sequence[str],
+        n_threads: int | None,
+        device: Device = HOST,
+    ) -> None:
+        cut = cut_at(model, output)
+        self.weights = tuple(name for name in weights if name in cut.graph.initializers)
+        size = sum(value.const_value.size for value in cut.graph.initializers.values() if value.const_value)
+        self._n_threads, self._work, self._device = n_threads, 256 * size, device
+        self.features = tuple(str(value.name) for value in cut.graph.inputs)
+        self._largest = max((_row_size(value) for node in cut.graph for value in node.outputs), default=1)
+        shapes = [value.shape for value in cut.graph.inputs]
+        self._takes_any_number = all(shape and not isinstance(shape[0], int) for shape in shapes)
+        self._bytes = to_proto(weights_as_inputs(cut, self.weights)).SerializeToString()
+        self.nbytes = len(self._bytes)
+        self.key = hashlib.sha256(self._bytes).hexdigest()
+
+    def run(self, features: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the tensor for `features`, one array or sparse matrix for each data input of the graph.
+
+        Many samples go through in blocks, so that what the graph computes on the way stays small.
+        """
+        feeds = {name: weights[name] for name in self.weights}
+        size = self._block_size(features)
+        n_samples = max((features[name].shape[0] for name in self.features), default=0)
+        blocks = [
+            self._run_block(feeds, {name: features[name][start : start + size] for name in self.features})
+            for start in range(0, max(n_samples, 1), size)
+        ]
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+    def _block_size(self, features: Mapping[str, Any]) -> int:
+        """Return how many samples go through at once: fewer where they are large, or become dense."""
+        sparse_sizes = [array.shape[1] for array in features.values() if sparse.issparse(array)]
+        sizes = [math.prod(array.shape[1:]) for array in features.values()]
+        largest = max(self._largest, _GROWTH * max(sizes, default=1))
+        return max(2, min(_BLOCK, _TENSOR_BLOCK // largest, _DENSE_BLOCK // max([1, *sparse_sizes])))
+
+    def _run_block(self, feeds: Mapping[str, np.ndarray], rows: Mapping[str, Any]) -> np.ndarray:
+        """Return the tensor for some samples.
+
+        A sample that is alone goes in twice. The runtime rounds products of one row in another way than those
+        of more rows, and the prediction for a sample should not depend on which others are asked for with it.
+        """
+        dense = {name: a.toarray() if sparse.issparse(a) else a for name, a in rows.items()}
+        is_alone = self._takes_any_number and all(len(array) == 1 for array in dense.values())
+        if is_alone:
+            dense = {name: np.repeat(array, 2, axis=0) for name, array in dense.items()}
+        session = self._session()
+        try:
+            with hold(self._device):
+                result = session.run(None, {**feeds, **dense})[0]
+        except Exception as error:
+            raise run_error(error) from error
+        return result[:1] if is_alone else result
+
+    def _session(self) -> Any:
+        # at each call: in a worker process fewer threads are right
+        n_threads = resolve_threads(self._n_threads, self._work)
+        return shared(
+            (self.key, n_threads, self._device),
+            self._device,
+            lambda: make_session(self._bytes, n_threads, self._device),
+            self.nbytes,
+        )
+
+
+def _row_size(value: ir.Value) -> int:
+    """Return how many numbers a tensor has for each sample, as far as its shape tells."""
+    sizes = [] if value.shape is None else [size for size in value.shape[1:] if isinstance(size, int)]
+    return math.prod(sizes)

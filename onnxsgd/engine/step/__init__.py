@@ -1,0 +1,1 @@
+"""The compiled training step, for one batch, for an epoch, and for a GPU."""

@@ -1,0 +1,66 @@
+"""Weights and their states, in buffers that stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from onnxsgd.engine.step.update import WEIGHT
+
+__all__ = ["Buffers", "Tensors", "bind", "dtype_of"]
+
+#: Weights and their states, under (weight, kind of tensor).
+Tensors = dict[tuple[str, str], np.ndarray]
+
+_NUMPY_TYPES = {
+    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(int16)": np.int16, "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8, "tensor(uint16)": np.uint16, "tensor(uint32)": np.uint32,
+    "tensor(uint64)": np.uint64, "tensor(bool)": np.bool_,
+}  # fmt: skip
+
+
+class Buffers:
+    """Two sets of buffers, of which one holds the present weights and the other takes the next ones.
+
+    Writing to the buffers that are read would be wrong without a sound: the gradient of an early layer
+    would see the new weights of a late one.
+
+    Parameters
+    ----------
+    tensors : dict of ndarray
+        One empty array for each buffer: shapes and types.
+    """
+
+    def __init__(self, tensors: Tensors) -> None:
+        self.sets = tuple({key: np.zeros_like(array) for key, array in tensors.items()} for _ in range(2))
+        self.current = 0
+
+    def flip(self) -> None:
+        """Let the other set hold the present weights."""
+        self.current = 1 - self.current
+
+    def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
+        """Copy `tensors` into the present set; what is missing becomes zero."""
+        for key, buffer in self.sets[self.current].items():
+            buffer[...] = tensors.get(key, 0)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return the weights as they are now; the arrays change with the next steps."""
+        return {name: array for (name, kind), array in self.sets[self.current].items() if kind == WEIGHT}
+
+    def snapshot(self) -> Tensors:
+        """Return a copy of the weights and of their states."""
+        return {key: buffer.copy() for key, buffer in self.sets[self.current].items()}
+
+
+def bind(bind_one: Callable[..., None], name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Bind the memory of a contiguous array; the caller keeps the array alive."""
+    bind_one(name, "cpu", 0, array.dtype.type, list(shape), array.ctypes.data)
+
+
+def dtype_of(value: Any) -> type[np.generic]:
+    """Return the numpy type of an input or output of a session."""
+    return _NUMPY_TYPES[value.type]

@@ -1,0 +1,150 @@
+"""Blocks of training steps: how many steps, compiled for a device, recorded there, bound to their buffers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from onnxsgd.engine.step.cuda_graph_operators import is_recordable
+from onnxsgd.engine.step.deferred_losses import can_repeat
+from onnxsgd.engine.step.unrolled import build_block
+from onnxsgd.runtime.cuda import Mode, make_step_session
+from onnxsgd.runtime.editions import load_runtime
+from onnxsgd.runtime.sessions import Device, make_session
+
+if TYPE_CHECKING:
+    from onnxsgd.engine.step.batches import Batches
+    from onnxsgd.engine.step.training_step import CompiledStep
+    from onnxsgd.losses import Loss
+
+__all__ = ["Block", "BlockSession", "BoundBlock", "block_sizes"]
+
+#: The most steps of a block, of its operators, and the most bytes that it may gather.
+_MOST_STEPS, _MOST_OPERATORS, _MOST_BYTES = 16, 512, 64_000_000
+#: To record a block takes about three runs of it: fewer calls are made without.
+_WORTH_RECORDING = 16
+#: What was recorded is kept until its session goes, so sessions are renewed.
+_MOST_RECORDINGS = 64
+#: A number for each thing that is recorded.
+_recordings = count(1)
+
+
+def block_sizes(step: CompiledStep, batches: Batches) -> tuple[int, ...]:
+    """Return how many steps blocks have, the larger ones first; the last is 1."""
+    if not can_repeat(step):
+        return (1,)
+    n_operators = len(onnx.load_from_string(step.model).graph.node)
+    most = min(_MOST_STEPS, _MOST_OPERATORS // n_operators, _MOST_BYTES // batches.nbytes, batches.n_batches)
+    # a power of two, so that data of other lengths find the same blocks
+    size = 1 << max(0, most.bit_length() - 1)
+    return (size, 1) if size > 1 else (1,)
+
+
+class Block:
+    """Several steps, compiled.
+
+    Parameters
+    ----------
+    step : CompiledStep
+        The step.
+    loss : Loss
+        Its loss.
+    n_steps : int
+        How many.
+    device : Device
+        Where they run.
+    """
+
+    def __init__(self, step: CompiledStep, loss: Loss, n_steps: int, device: Device) -> None:
+        self._model = build_block(step, loss, n_steps)
+        self._is_recordable = is_recordable(step.model)
+        self._device = device
+        self._lock = threading.Lock()
+        self._n_recordings = 0
+        self._compiled = self._compile()
+
+    def session(self, n_recordings: int) -> tuple[Any, Mode]:
+        """Return a session in which that much may be recorded, and how it runs."""
+        with self._lock:
+            if self._n_recordings + n_recordings > _MOST_RECORDINGS:
+                self._compiled, self._n_recordings = self._compile(), 0
+            self._n_recordings += n_recordings
+            return self._compiled
+
+    def _compile(self) -> tuple[Any, Mode]:
+        if not self._device.is_cuda:
+            return make_session(self._model, 1), "stepwise"
+        return make_step_session(self._model, self._device.index, recordable=self._is_recordable)
+
+
+class BlockSession:
+    """The session of a block for one fit.
+
+    Parameters
+    ----------
+    block : Block
+        The block.
+    device : Device
+        Where it runs.
+    n_calls : int
+        How often the fit calls it, at most.
+    """
+
+    def __init__(self, block: Block, device: Device, n_calls: int) -> None:
+        records = device.is_cuda and n_calls >= _WORTH_RECORDING
+        self.session, mode = block.session(2 if records else 0)
+        self.is_mixed = mode == "mixed"
+        self._records = records and mode == "recorded"
+
+    def options(self) -> tuple[Any, Any]:
+        """Return options of runs that wait for the device, and of runs that do not.
+
+        They are for one set of buffers and no other: what is recorded holds addresses.
+        """
+        recording = str(next(_recordings) if self._records else -1)
+        waiting, going_on = (load_runtime().RunOptions() for _ in range(2))
+        for options in (waiting, going_on):
+            options.add_run_config_entry("gpu_graph_id", recording)
+        if not self.is_mixed:
+            going_on.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        return waiting, going_on
+
+
+class BoundBlock:
+    """A block with its inputs and outputs."""
+
+    def __init__(self, session: BlockSession, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+        read = {value.name for value in session.session.get_inputs()}
+        self._session = session
+        self._waiting, self._going_on = session.options()
+        self._inputs = {name: value for name, value in inputs.items() if name in read}
+        self._outputs = outputs
+        self._binding = self._bind()
+
+    def run(self, *, wait: bool) -> None:
+        """Make the steps.
+
+        The host may go on at once if the next call is one of this session, whose work is done in order;
+        other sessions do not wait for it.
+        """
+        if self._session.is_mixed:
+            # what is read on the host is copied there when it is bound
+            self._binding = self._bind()
+        options = self._waiting if wait else self._going_on
+        self._session.session.run_with_iobinding(self._binding, options)
+
+    def wait(self) -> None:
+        """Wait for all that the device was told to do."""
+        self._binding.synchronize_outputs()
+
+    def _bind(self) -> Any:
+        binding = self._session.session.io_binding()
+        for name, value in self._inputs.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, value in self._outputs.items():
+            binding.bind_ortvalue_output(name, value)
+        return binding

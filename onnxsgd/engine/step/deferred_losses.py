@@ -1,0 +1,98 @@
+"""What graphs of many steps share: a step without its loss, and the losses of all steps computed at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from onnxsgd.graph.append import appending
+from onnxsgd.graph.model import find_value
+
+if TYPE_CHECKING:
+    from onnxsgd.engine.step.training_step import CompiledStep
+    from onnxsgd.losses import Loss
+
+__all__ = ["add_losses", "can_repeat", "declare", "is_standard", "reduce_to_updates"]
+
+
+def can_repeat(step: CompiledStep) -> bool:
+    """Tell whether a step can be repeated in a larger graph.
+
+    Only one of standard operators without graphs inside: some operators of the training runtime end the
+    interpreter there, and what graphs inside read from around them would have to be renamed.
+    """
+    return is_standard(step) and not _holds_graphs(step)
+
+
+def is_standard(step: CompiledStep) -> bool:
+    """Tell whether all operators of a step are standard ones."""
+    nodes = onnx.load_from_string(step.model).graph.node
+    return all(onnx.defs.has(node.op_type, node.domain) for node in nodes)
+
+
+def _holds_graphs(step: CompiledStep) -> bool:
+    nodes = onnx.load_from_string(step.model).graph.node
+    graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+    return any(attribute.type in graphs for node in nodes for attribute in node.attribute)
+
+
+def reduce_to_updates(model: ir.Model, step: CompiledStep) -> list[tuple[ir.Value, ir.Value]]:
+    """Let a step compute its raw prediction, not its loss; return its old and new weights and states.
+
+    The inputs are then the old ones of these, and what else the updates read; the outputs are the new ones
+    and the raw prediction.
+    """
+    graph = model.graph
+    raw_prediction = find_value(graph, step.raw_prediction)
+    assert raw_prediction is not None
+    inputs = {value.name: value for value in graph.inputs}
+    outputs = {value.name: value for value in graph.outputs}
+    carried = [(inputs[old], outputs[new]) for old, new in step.tensors.values()]
+    graph.outputs[:] = [*(new for _, new in carried), raw_prediction]
+    RemoveUnusedNodesPass()(model)
+    states = [old for old, _ in carried]
+    graph.inputs[:] = [*states, *(value for value in graph.inputs if value not in states and value.uses())]
+    return carried
+
+
+def add_losses(
+    graph: ir.Graph, loss: Loss, target: ir.Value, raw_prediction: ir.Value, weight: ir.Value
+) -> ir.Value:
+    """Compute the loss of each batch from what is stacked; return the losses, [n_batches].
+
+    Parameters
+    ----------
+    graph : ir.Graph
+        The graph to add to.
+    loss : Loss
+        The loss.
+    target : ir.Value of shape [n_batches, batch_size, n_outputs]
+        The targets.
+    raw_prediction : ir.Value
+        The raw predictions, as many elements in the same order.
+    weight : ir.Value of shape [n_batches, batch_size]
+        The normalised weights of the samples.
+    """
+    assert target.shape is not None
+    _, batch_size, n_outputs = target.shape
+    with appending(graph) as op:
+        tables = []
+        for value in (target, raw_prediction):
+            table = op.Reshape(value, [-1, n_outputs])
+            table.type, table.shape = target.type, ir.Shape([None, n_outputs])
+            tables.append(table)
+        value = loss.value(op, *tables)
+        if n_outputs != 1:
+            value = op.ReduceSum(value, [1], keepdims=1)
+        losses = op.ReduceSum(op.Mul(op.Reshape(value, [-1, batch_size]), weight), [1], keepdims=0)
+    losses.name, losses.type, losses.shape = "losses", target.type, ir.Shape([None])
+    return losses
+
+
+def declare(name: str, like: ir.Value, *, stacked: bool = False) -> ir.Value:
+    """Return a tensor of the type and shape of another, or one for each batch if `stacked`."""
+    assert like.shape is not None
+    return ir.Value(name=name, type=like.type, shape=ir.Shape([*([None] if stacked else []), *like.shape]))

@@ -1,0 +1,268 @@
+"""Training where data, weights and losses stay on a device, and the host only says when to go on.
+
+Before an epoch its order, weights of samples and numbers are sent; after it the losses are read, and the
+weights by whoever wants them. In between, every call is a block of steps that needs nothing from the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxsgd.engine.step.buffers import Tensors, dtype_of
+from onnxsgd.engine.step.cuda_blocks import Block, BlockSession, BoundBlock
+from onnxsgd.engine.step.unrolled import COUNTER, LOSSES, ROWS, input_name, output_name
+from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.runtime.cuda import explained
+from onnxsgd.runtime.editions import load_runtime
+from onnxsgd.runtime.sessions import Device, hold
+
+if TYPE_CHECKING:
+    from onnxsgd.engine.step.batches import Batches, EpochPlan
+    from onnxsgd.engine.step.training_step import CompiledStep
+
+__all__ = ["ResidentBuffers", "ResidentRunner", "check_data"]
+
+#: Elements of an array, less one, that an operator of the runtime can number on a GPU.
+_LAST_ELEMENT = np.iinfo(np.int32).max
+
+
+def check_data(batches: Batches, device: Device) -> None:
+    """Refuse data that cannot stay on a device.
+
+    Raises
+    ------
+    UnsupportedError
+        If they are sparse, not numbers, or too many.
+    """
+    if batches.is_sparse:
+        raise UnsupportedError(
+            f"device={str(device)!r} takes dense data, and X is a sparse matrix: give X.toarray() if that "
+            "fits into memory, or use device='cpu'."
+        )
+    for name, array in {**batches.features, "y": batches.target}.items():
+        if array.dtype.kind not in "biuf":
+            raise UnsupportedError(
+                f"device={str(device)!r} takes numbers, and {name!r} has elements of type {array.dtype}: let "
+                "the frozen part of the graph turn them into numbers, or use device='cpu'."
+            )
+        if array.size > _LAST_ELEMENT:
+            raise UnsupportedError(
+                f"device={str(device)!r} takes arrays of up to {_LAST_ELEMENT:,} numbers, and {name!r} has "
+                f"{array.size:,}: train on a part of the data at a time with partial_fit, or use "
+                "device='cpu'."
+            )
+
+
+class ResidentBuffers:
+    """Weights and states on a device, in two sets; see :class:`onnxsgd.engine.step.buffers.Buffers`.
+
+    Parameters
+    ----------
+    step : CompiledStep
+        Whose they are.
+    session : onnxruntime.InferenceSession
+        A block of it, which tells shapes and types.
+    device : Device
+        Where they are.
+    """
+
+    def __init__(self, step: CompiledStep, session: Any, device: Device) -> None:
+        inputs = {value.name: value for value in session.get_inputs()}
+        like = {key: inputs[input_name(old)] for key, (old, _) in step.tensors.items()}
+        self._device = device
+        self._zeros = {key: np.zeros(value.shape, dtype_of(value)) for key, value in like.items()}
+        self._rows = step.rows
+        self.sets = tuple(
+            {key: _place(zeros.copy(), device) for key, zeros in self._zeros.items()} for _ in range(2)
+        )
+        self.current = 0
+
+    def flip(self) -> None:
+        """Let the other set hold the present weights."""
+        self.current = 1 - self.current
+
+    def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
+        """Copy `tensors` into the present set; what is missing becomes zero."""
+        with hold(self._device):
+            for key, value in self.sets[self.current].items():
+                zeros = self._zeros[key]
+                array = np.asarray(tensors.get(key, zeros), zeros.dtype)
+                value.update_inplace(np.ascontiguousarray(array.reshape(zeros.shape)))
+
+    def snapshot(self) -> Tensors:
+        """Return a copy of the weights and of their states."""
+        with hold(self._device):
+            return {key: self._read(key, value) for key, value in self.sets[self.current].items()}
+
+    def _read(self, key: tuple[str, str], value: Any) -> np.ndarray:
+        # from a GPU it is a copy already
+        array = value.numpy() if self._device.is_cuda else value.numpy().copy()
+        return array[0] if key in self._rows else array
+
+
+class ResidentRunner:
+    """Training steps on data that stay on a device.
+
+    Parameters
+    ----------
+    blocks : dict of Block
+        The blocks by their numbers of steps, one of which is 1.
+    step : CompiledStep
+        The step inside.
+    batches : Batches
+        The data, dense; they are copied to the device once.
+    device : Device
+        Where they go.
+    n_epochs : int
+        Epochs to come, at most.
+
+    Attributes
+    ----------
+    buffers : ResidentBuffers
+        Weights and states.
+    n_done : int
+        Batches done by the last call to :meth:`run`, also if that was interrupted.
+
+    Notes
+    -----
+    A device works while the host goes on, and what runs is not interrupted: an interrupt counts between two
+    blocks, and all that was begun is done when :meth:`run` ends.
+    """
+
+    def __init__(
+        self,
+        blocks: Mapping[int, Block],
+        step: CompiledStep,
+        batches: Batches,
+        device: Device,
+        n_epochs: int,
+    ) -> None:
+        check_data(batches, device)
+        self._device, self._step = device, step
+        self._sizes = sorted(blocks, reverse=True)
+        data = {name: np.ascontiguousarray(array) for name, array in batches.features.items()}
+        data[step.target] = np.ascontiguousarray(batches.target)
+        n_bytes = sum(array.nbytes for array in data.values())
+        self._what = (
+            f"the data of this fit ({n_bytes:,} bytes) and what a batch of {batches.batch_size} takes"
+        )
+        with hold(device), explained(str(device), self._what):
+            n_calls = dict(self._calls(batches.n_batches))
+            sessions = {
+                size: BlockSession(blocks[size], device, n_epochs * n_calls.get(size, 0))
+                for size in self._sizes
+            }
+            self.buffers = ResidentBuffers(step, sessions[1].session, device)
+            self._plan = _Plan(step, sessions[1].session, batches, device)
+            read = {value.name for value in sessions[1].session.get_inputs()}
+            self._data = {
+                input_name(name): _place(array, device)
+                for name, array in data.items()
+                if input_name(name) in read
+            }
+            self._bound = {
+                (size, current): self._bind(session, current)
+                for size, session in sessions.items()
+                for current in range(2)
+            }
+        self.n_done = 0
+
+    def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
+        """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`.
+
+        Losses that are not finite end nothing: they are seen after the last update.
+        """
+        self.n_done = 0
+        with hold(self._device), explained(str(self._device), self._what):
+            self._plan.send(plan, scalars, self.buffers.current)
+            try:
+                for size, n_calls in self._calls(len(losses)):
+                    for number in range(n_calls):
+                        self._bound[size, self.buffers.current].run(wait=number == n_calls - 1)
+                        self.buffers.flip()
+                        self.n_done += size
+            finally:
+                for size in self._sizes:
+                    self._bound[size, 0].wait()
+                found = self._plan.losses[self.buffers.current].numpy()
+                losses[: self.n_done] = found[: self.n_done]
+
+    def _calls(self, n_batches: int) -> Iterator[tuple[int, int]]:
+        """Yield how often to call which block."""
+        for size in self._sizes:
+            n_calls, n_batches = divmod(n_batches, size)
+            yield size, n_calls
+
+    def _bind(self, session: BlockSession, current: int) -> BoundBlock:
+        """Bind one block to read the set `current` and to write the other one."""
+        old, plan = self.buffers.sets, self._plan
+        inputs = {
+            **self._data, **plan.sent,
+            COUNTER: plan.counters[current], LOSSES: plan.losses[current],
+            **{input_name(name): old[current][key] for key, (name, _) in self._step.tensors.items()},
+        }  # fmt: skip
+        after = 1 - current
+        outputs = {
+            output_name(COUNTER): plan.counters[after], output_name(LOSSES): plan.losses[after],
+            **{output_name(name): old[after][key] for key, (name, _) in self._step.tensors.items()},
+        }  # fmt: skip
+        return BoundBlock(session, inputs, outputs)
+
+
+class _Plan:
+    """What the device is told about an epoch, and the losses that it answers with.
+
+    Parameters
+    ----------
+    step : CompiledStep
+        The step.
+    session : onnxruntime.InferenceSession
+        A block of it.
+    batches : Batches
+        The data.
+    device : Device
+        Where it is kept.
+    """
+
+    def __init__(self, step: CompiledStep, session: Any, batches: Batches, device: Device) -> None:
+        n_batches, n_rows = batches.n_batches, batches.batch_size
+        read = {value.name: value for value in session.get_inputs()}
+        dtype = dtype_of(read[LOSSES])
+        self._rows = np.zeros([n_batches, n_rows], np.int32)
+        self._sample_weight = np.zeros([n_batches, n_rows, 1], dtype)
+        self._gradient_weight = np.zeros([n_batches, n_rows, 1], dtype)
+        self._scalars = [np.zeros(n_batches, dtype) for _ in step.scalars]
+        arrays = {
+            ROWS: self._rows,
+            input_name(step.sample_weight): self._sample_weight,
+            input_name(step.gradient_weight): self._gradient_weight,
+            **dict(zip(map(input_name, step.scalars.values()), self._scalars, strict=True)),
+        }
+        self._arrays = {name: array for name, array in arrays.items() if name in read}
+        self._even_weight: np.ndarray | None = None
+        self._name_of_weight = input_name(step.sample_weight)
+        self.sent = {name: _place(array.copy(), device) for name, array in self._arrays.items()}
+        self.counters = [_place(np.zeros(1, np.int64), device) for _ in range(2)]
+        self.losses = [_place(np.zeros(n_batches, dtype), device) for _ in range(2)]
+
+    def send(self, plan: EpochPlan, scalars: np.ndarray, current: int) -> None:
+        """Copy a plan, of as many batches as there are or of fewer, and set the counter to zero."""
+        there = slice(len(plan.totals))
+        self._rows[there] = plan.rows
+        plan.weigh(slice(None), self._sample_weight[there], self._gradient_weight[there])
+        for array, column in zip(self._scalars, scalars.T, strict=True):
+            array[there] = column
+        is_there = plan.sample_weight is self._even_weight
+        self._even_weight = plan.sample_weight
+        for name, array in self._arrays.items():
+            if not (is_there and name == self._name_of_weight):
+                self.sent[name].update_inplace(array)
+        self.counters[current].update_inplace(np.zeros(1, np.int64))
+
+
+def _place(array: np.ndarray, device: Device) -> Any:
+    """Return an array as a tensor on a device; on the CPU it is the array itself."""
+    return load_runtime().OrtValue.ortvalue_from_numpy(array, device.kind, device.index)

@@ -1,0 +1,182 @@
+"""Many training steps in one call of the runtime: a scan over batches as a graph.
+
+For small models, most of the time of a step is spent on the way into the runtime and back, and in operators
+on a few numbers. The rows of a block of batches are gathered into one array; the graph makes the step for
+one slice of it after another, and computes the losses of all of them together afterwards.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxsgd._library_errors import run_error
+from onnxsgd.engine.step.buffers import Buffers, Tensors, bind, dtype_of
+from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
+from onnxsgd.engine.step.fuse import widen_scalars
+from onnxsgd.graph.model import to_ir, to_proto
+
+if TYPE_CHECKING:
+    from onnxsgd.engine.step.batches import Batches, EpochPlan
+    from onnxsgd.engine.step.training_step import CompiledStep
+    from onnxsgd.losses import Loss
+
+__all__ = ["EpochRunner", "build_epoch"]
+
+#: What all names of the step begin with. The graph around it has names that begin otherwise.
+_PREFIX = "step/"
+#: What the data of a block take: more batches at once would leave the processor's cache.
+_BLOCK_BYTES = 4_000_000
+_MOST_BATCHES = 10_000
+
+
+def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
+    """Return a graph that makes the step for one batch after another.
+
+    Inputs: weights and states; what else the step reads, and the weights of the samples, stacked: one of
+    each for each batch.
+    Outputs: new weights and states; `losses` [n_batches].
+
+    Parameters
+    ----------
+    step : CompiledStep
+        The step.
+    loss : Loss
+        Its loss.
+    """
+    model = to_ir(onnx.load_from_string(step.model))
+    body = model.graph
+    targets = next(value for value in body.inputs if value.name == step.target)
+    carried = reduce_to_updates(model, step)
+    _add_prefix(body)
+    sliced = [value for value in body.inputs if value not in dict(carried)]
+    graph = ir.Graph([], [], nodes=[], opset_imports=dict(body.opset_imports), name="epoch")
+    first = [declare(f"first/{old.name}", old) for old, _ in carried]
+    last = [declare(f"last/{old.name}", old) for old, _ in carried]
+    stacked = {value: declare(f"all/{value.name}", value, stacked=True) for value in sliced}
+    raw_prediction = declare("all/raw_prediction", body.outputs[-1], stacked=True)
+    attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(sliced))]
+    scan = ir.Node("", "Scan", [*first, *stacked.values()], attributes, outputs=[*last, raw_prediction])
+    graph.append(scan)
+    # the gradient of a loss need not depend on the target
+    target = stacked.setdefault(targets, declare(f"all/{_PREFIX}{step.target}", targets, stacked=True))
+    assert target.shape is not None
+    weight = ir.Value(
+        name=f"all/{_PREFIX}{step.sample_weight}", type=target.type, shape=ir.Shape(target.shape[:2])
+    )
+    losses = add_losses(graph, loss, target, raw_prediction, weight)
+    for node in list(graph):
+        widen_scalars(graph, node)
+    graph.inputs.extend([*first, *stacked.values(), weight])
+    graph.outputs.extend([*last, losses])
+    return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
+
+
+def _add_prefix(graph: ir.Graph) -> None:
+    """Give every tensor of the step a name that the loop does not use."""
+    for node in graph:
+        for value in node.outputs:
+            value.name = f"{_PREFIX}{value.name}"
+    for value in [*graph.inputs, *graph.initializers.values()]:
+        value.name = f"{_PREFIX}{value.name}"
+
+
+class EpochRunner:
+    """The loop over batches, on the buffers of a :class:`~onnxsgd.engine.step.single_step.StepRunner`.
+
+    Parameters
+    ----------
+    session : onnxruntime.InferenceSession
+        The session of :func:`build_epoch`.
+    step : CompiledStep
+        The step inside.
+    buffers : Buffers
+        Weights and states, updated in place.
+    batches : Batches
+        The data.
+    block : int or None
+        Batches of one call, between which an interrupt is noticed; None: as many as pay.
+
+    Attributes
+    ----------
+    n_done : int
+        Batches done by the last call to :meth:`run`, also if that was interrupted.
+    """
+
+    def __init__(
+        self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, block: int | None = None
+    ) -> None:
+        self._new_block = partial(_Block, session, step, buffers, batches)
+        self._session = session
+        self._buffers = buffers
+        self._size = block or max(1, min(_MOST_BATCHES, _BLOCK_BYTES // batches.nbytes))
+        self._blocks: dict[int, _Block] = {}
+        self.n_done = 0
+
+    def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
+        """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`."""
+        self.n_done = 0
+        for start in range(0, len(losses), self._size):
+            part = slice(start, start + self._size)
+            n_batches = len(losses[part])
+            if n_batches not in self._blocks:
+                self._blocks[n_batches] = self._new_block(n_batches)
+            block = self._blocks[n_batches]
+            block.fill(plan.part(part), scalars[part])
+            try:
+                self._session.run_with_iobinding(block.bindings[self._buffers.current])
+            except Exception as error:
+                raise run_error(error) from error
+            self._buffers.flip()
+            losses[part] = block.losses
+            self.n_done += n_batches
+            if not np.isfinite(block.losses).all():
+                break
+
+
+class _Block:
+    """What a call for so many batches is given, in arrays that are bound once."""
+
+    def __init__(
+        self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, n_batches: int
+    ) -> None:
+        self._batches = batches
+        inputs = {value.name: value for value in session.get_inputs()}
+        self._arrays = {
+            name: np.zeros([n_batches, *value.shape[1:]], dtype_of(value))
+            for name, value in inputs.items()
+            if name.startswith("all/")
+        }
+        names = {name: f"all/{_PREFIX}{name}" for name in step.features}
+        self._features = {name: self._arrays[given] for name, given in names.items() if given in self._arrays}
+        self._target = self._arrays[f"all/{_PREFIX}{step.target}"]
+        self._sample_weight = self._arrays[f"all/{_PREFIX}{step.sample_weight}"]
+        self._gradient_weight = self._arrays[f"all/{_PREFIX}{step.gradient_weight}"]
+        self._scalars = [self._arrays.get(f"all/{_PREFIX}{name}") for name in step.scalars.values()]
+        self.losses = np.zeros(n_batches, self._target.dtype)
+        first, second = buffers.sets
+        self.bindings = (self._bind(session, step, first, second), self._bind(session, step, second, first))
+
+    def fill(self, plan: EpochPlan, scalars: np.ndarray) -> None:
+        """Gather the batches of `plan`, and copy their scalars, [n_batches, n_scalars]."""
+        self._batches.fill(plan.rows, self._features, self._target)
+        plan.weigh(slice(None), self._sample_weight, self._gradient_weight)
+        for array, column in zip(self._scalars, scalars.T, strict=True):
+            if array is not None:
+                array[...] = column
+
+    def _bind(self, session: Any, step: CompiledStep, sources: Tensors, targets: Tensors) -> Any:
+        binding = session.io_binding()
+        for name, array in self._arrays.items():
+            bind(binding.bind_input, name, array, array.shape)
+        shapes = {value.name: tuple(value.shape) for value in session.get_inputs()}
+        for key, (old, _) in step.tensors.items():
+            shape = shapes[f"first/{_PREFIX}{old}"]
+            bind(binding.bind_input, f"first/{_PREFIX}{old}", sources[key], shape)
+            bind(binding.bind_output, f"last/{_PREFIX}{old}", targets[key], shape)
+        bind(binding.bind_output, "losses", self.losses, self.losses.shape)
+        return binding

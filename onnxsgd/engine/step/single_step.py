@@ -1,0 +1,113 @@
+"""Run a compiled step for one batch after another."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxsgd._library_errors import run_error
+from onnxsgd.engine.step.buffers import Buffers, Tensors, bind, dtype_of
+
+if TYPE_CHECKING:
+    from onnxsgd.engine.step.batches import Batches, EpochPlan
+    from onnxsgd.engine.step.training_step import CompiledStep
+
+__all__ = ["StepRunner", "make_buffers"]
+
+
+def make_buffers(session: Any, step: CompiledStep) -> Buffers:
+    """Return buffers for the weights and states of a step."""
+    inputs = {value.name: value for value in session.get_inputs()}
+    tensors = {key: _zeros(inputs[old]) for key, (old, _) in step.tensors.items()}
+    return Buffers({key: array[0] if key in step.rows else array for key, array in tensors.items()})
+
+
+class StepRunner:
+    """A training step, bound once to its buffers.
+
+    Parameters
+    ----------
+    session : onnxruntime.InferenceSession
+        The session of ``step.model``.
+    step : CompiledStep
+        What its inputs and outputs are called.
+    buffers : Buffers
+        Weights and states, updated in place.
+    batches : Batches
+        The data.
+
+    Attributes
+    ----------
+    n_done : int
+        Batches done by the last call to :meth:`run`, also if that was interrupted.
+    """
+
+    def __init__(self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches) -> None:
+        inputs = {value.name: value for value in session.get_inputs()}
+        self._session = session
+        self._step = step
+        self._buffers = buffers
+        self._batches = batches
+        self._features = {name: _zeros(inputs[name]) for name in step.features if name in inputs}
+        self._target = _zeros(inputs[step.target])
+        self._sample_weight = _zeros(inputs[step.sample_weight])
+        self._gradient_weight = _zeros(inputs[step.gradient_weight])
+        self._scalars = np.zeros(len(step.scalars), self._target.dtype)
+        self._loss = np.zeros((1, 1), self._target.dtype)
+        first, second = buffers.sets
+        self._shapes = {value.name: value.shape for value in (*session.get_inputs(), *session.get_outputs())}
+        self._bindings = (self._bind(first, second), self._bind(second, first))
+        self.n_done = 0
+
+    def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
+        """Make one update for each batch, until a loss is not finite.
+
+        Parameters
+        ----------
+        plan : EpochPlan
+            The order of the data.
+        scalars : ndarray of shape [n_batches, n_scalars]
+            The numbers of each update, in the order of ``step.scalars``.
+        losses : ndarray of shape [n_batches]
+            Takes the loss of each batch, before its update.
+        """
+        self.n_done = 0
+        for number, rows in enumerate(plan.rows):
+            self._batches.fill(rows, self._features, self._target)
+            plan.weigh(number, self._sample_weight, self._gradient_weight)
+            self._scalars[...] = scalars[number]
+            try:
+                self._session.run_with_iobinding(self._bindings[self._buffers.current])
+            except Exception as error:
+                raise run_error(error) from error
+            self._buffers.flip()
+            loss = losses[number] = self._loss[0, 0]
+            self.n_done += 1
+            if not math.isfinite(loss):
+                break
+
+    def _bind(self, sources: Tensors, targets: Tensors) -> Any:
+        step, binding = self._step, self._session.io_binding()
+        data = {
+            step.target: self._target,
+            step.sample_weight: self._sample_weight,
+            step.gradient_weight: self._gradient_weight,
+            **self._features,
+        }
+        states = {step.tensors[key][0]: buffer for key, buffer in sources.items()}
+        for name, array in {**data, **states}.items():
+            bind(binding.bind_input, name, array, self._shapes[name])
+        for index, name in enumerate(step.scalars.values()):
+            bind(binding.bind_input, name, self._scalars[index : index + 1], ())
+        bind(binding.bind_output, step.loss, self._loss, self._loss.shape)
+        for key, buffer in targets.items():
+            name = step.tensors[key][1]
+            bind(binding.bind_output, name, buffer, self._shapes[name])
+        return binding
+
+
+def _zeros(value: Any) -> np.ndarray:
+    """Return an array of zeros of the type and shape of a session's input."""
+    return np.zeros(value.shape, dtype_of(value))

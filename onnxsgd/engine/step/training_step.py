@@ -1,0 +1,323 @@
+"""One training step as one graph: forward, loss, backward, penalties and update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from onnxsgd._cache_keys import known_by
+from onnxsgd.engine.step.fuse import fuse
+from onnxsgd.engine.step.intercept_rows import keep_as_rows
+from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, WEIGHT, build_update, state_names
+from onnxsgd.gradient.derivative import forward_backward_model
+from onnxsgd.graph.append import appending
+from onnxsgd.graph.lowering.forms import MATRIX_FORMS, write_out
+from onnxsgd.graph.model import find_value, graph_names, to_proto, unique_name
+from onnxsgd.graph.sizes import fix_sizes
+from onnxsgd.losses import Loss
+from onnxsgd.objective.score_table import check_shape, weighted_loss
+
+if TYPE_CHECKING:
+    from onnxsgd.optimizers import Optimizer
+
+__all__ = ["CompiledStep", "StepSpec", "build_step"]
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """What a step depends on, beside the graph. Equal specifications compile to the same step.
+
+    Attributes
+    ----------
+    weights : tuple of str
+        The initializers that are trained.
+    penalised : frozenset of str
+        Those of them that penalties apply to.
+    loss : Loss
+        The loss.
+    optimizer : Optimizer
+        The update rule; its numbers are inputs of the step.
+    l1, l2 : bool
+        Whether there is a penalty of that kind; its strength is an input of the step.
+    average : bool
+        Whether running averages of the weights are kept.
+    batch_size : int
+        Rows of a batch.
+    n_outputs : int
+        Columns of the raw prediction and of the target.
+    engine : str
+        Which engine differentiates.
+    row_shapes : tuple of (str, tuple of int)
+        The shape of a row of each feature; needed only for those whose shape the graph leaves open.
+    """
+
+    weights: tuple[str, ...]
+    penalised: frozenset[str]
+    loss: Loss
+    optimizer: Optimizer
+    l1: bool
+    l2: bool
+    average: bool
+    batch_size: int
+    n_outputs: int
+    engine: str
+    row_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What identifies the compiled step: the specification as it is now, less the optimizer's numbers."""
+        return (
+            self.weights, self.penalised, known_by(self.loss), self.optimizer.structure, self.l1, self.l2,
+            self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes,
+        )  # fmt: skip
+
+    def states(self, weight: str) -> tuple[str, ...]:
+        """Return the names of the tensors kept for `weight`."""
+        return state_names(self.optimizer, l1=self.l1 and weight in self.penalised, average=self.average)
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """The names of the numbers that a step is given."""
+        names = tuple(self.optimizer.scalars(np.ones(1), np.ones(1), 0.0))
+        return (*names, *((L1_TOTAL,) if self.l1 else ()), *((AVERAGE_RATE,) if self.average else ()))
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """The graph of a step, and what its inputs and outputs are called.
+
+    Attributes
+    ----------
+    model : bytes
+        The graph, serialized.
+    features, target, sample_weight, gradient_weight : tuple of str, str, str, str
+        Names of the data inputs.
+    loss : str
+        Name of the loss output.
+    raw_prediction : str
+        Name of the table inside the graph that the loss is computed from.
+    scalars : dict
+        Input name of each number.
+    tensors : dict
+        (input name, output name) of each weight, under (weight, "weight"), and of its states.
+    rows : frozenset of (str, str)
+        Which of them have the shape [1, n] here, and [n] outside.
+    """
+
+    model: bytes
+    features: tuple[str, ...]
+    target: str
+    sample_weight: str
+    gradient_weight: str
+    loss: str
+    raw_prediction: str
+    scalars: dict[str, str]
+    tensors: dict[tuple[str, str], tuple[str, str]]
+    rows: frozenset[tuple[str, str]]
+
+
+def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> CompiledStep:
+    """Build the training step of `model`.
+
+    Parameters
+    ----------
+    model : ir.Model
+        A graph whose only output is the raw prediction, of shape [n_samples, n_outputs] or [n_samples].
+    spec : StepSpec
+        The rest.
+    with_rows : bool
+        Whether weights [n] may be declared as [1, n] where that is faster.
+
+    Notes
+    -----
+    The weights of the samples arrive normalised: the loss is ``sum_i sample_weight_i loss_i``. Its gradient
+    is that of ``sum_i gradient_weight_i loss_i``, whose weights bring minus the learning rate where the
+    optimizer wants it.
+    """
+    fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
+    features = tuple(str(value.name) for value in fixed.graph.inputs)
+    both = _with_closed_form(fixed, spec) or _with_differentiated_loss(fixed, spec)
+    tensors = _add_updates(both, spec)
+    graph = both.model.graph
+    graph.sort()
+    # an output until all is fused, so that it is there afterwards
+    graph.outputs.append(both.raw_prediction)
+    write_out(both.model, MATRIX_FORMS)
+    fuse(both.model)
+    raw_prediction = graph.outputs.pop()
+    rows = _keep_as_rows(both.model, spec, tensors) if with_rows else frozenset()
+    return CompiledStep(
+        model=to_proto(both.model).SerializeToString(),
+        features=features,
+        target=str(both.data.target.name),
+        sample_weight=str(both.data.sample_weight.name),
+        gradient_weight=str(both.data.gradient_weight.name),
+        loss=str(both.loss.name),
+        raw_prediction=str(raw_prediction.name),
+        scalars={name: str(value.name) for name, value in both.data.scalars.items()},
+        tensors=tensors,
+        rows=rows,
+    )
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What a step is given beside the features: targets, weights of the samples, numbers."""
+
+    target: ir.Value
+    sample_weight: ir.Value
+    gradient_weight: ir.Value
+    scalars: Mapping[str, ir.Value]
+
+
+@dataclass(frozen=True)
+class _BothPasses:
+    """A graph with forward and backward pass: data, raw prediction, loss, the gradient of each weight."""
+
+    model: ir.Model
+    data: _Data
+    raw_prediction: ir.Value
+    loss: ir.Value
+    gradients: Mapping[str, ir.Value]
+
+
+def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses | None:
+    """Differentiate `model`, and put the loss and its own gradient between the two passes, if it has one."""
+    if type(spec.loss).gradient is Loss.gradient:
+        return None
+    both = forward_backward_model(model, spec.weights, engine=spec.engine)
+    graph = both.graph
+    raw, *gradients = graph.outputs
+    seed = next(value for value in graph.inputs if value.name == f"{raw.name}_grad")
+    data = _add_data(graph, raw, spec)
+    with appending(graph) as op:
+        table = _as_table(op, raw, spec)
+        loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
+        loss.name = "loss"
+        own = spec.loss.gradient(op, data.target, table)
+        if own is None:
+            return None
+        check_shape(spec.loss, "gradient", own, table)
+        slope = op.Mul(own, data.gradient_weight)
+        if table is not raw:
+            slope = op.Reshape(slope, [spec.batch_size])
+    _take_place_of(graph, seed, slope)
+    return _BothPasses(both, data, table, loss, dict(zip(spec.weights, gradients, strict=True)))
+
+
+def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
+    """Put the loss on top of `model` and differentiate the whole."""
+    raw = model.graph.outputs[0]
+    before = _add_data(model.graph, raw, spec)
+    with appending(model.graph) as op:
+        table = _as_table(op, raw, spec)
+        objective = weighted_loss(op, spec.loss, before.target, table, before.gradient_weight)
+        objective.name = "objective"
+    model.graph.outputs[:] = [objective]
+    both = forward_backward_model(model, spec.weights, engine=spec.engine)
+    graph = both.graph
+    inputs = {value.name: value for value in graph.inputs}
+    data = _Data(
+        inputs[before.target.name],
+        inputs[before.sample_weight.name],
+        inputs[before.gradient_weight.name],
+        {name: inputs[value.name] for name, value in before.scalars.items()},
+    )
+    objective, *gradients = graph.outputs
+    raw_again = find_value(graph, str(raw.name))
+    assert raw_again is not None
+    with appending(graph) as op:
+        seed = op.Reshape(op.CastLike(1.0, objective), [1, 1])
+        table = _as_table(op, raw_again, spec)
+        loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
+        loss.name = "loss"
+    _take_place_of(graph, inputs[f"{objective.name}_grad"], seed)
+    return _BothPasses(both, data, table, loss, dict(zip(spec.weights, gradients, strict=True)))
+
+
+def _as_table(op: Any, raw: ir.Value, spec: StepSpec) -> ir.Value:
+    """Return raw predictions as a table, reshaped where they are a vector."""
+    table, shape = raw, [spec.batch_size, spec.n_outputs]
+    if raw.shape is None or len(raw.shape) != 2:
+        table = op.Reshape(raw, shape)
+        table.type = raw.type
+    table.shape = ir.Shape(shape)
+    return table
+
+
+def _add_data(graph: ir.Graph, raw: ir.Value, spec: StepSpec) -> _Data:
+    """Add targets, both weights of the samples and scalars as inputs, all of the type of `raw`."""
+    assert raw.dtype is not None
+    names, type_ = graph_names(graph), ir.TensorType(raw.dtype)
+    return _Data(
+        _add_input(graph, names, "y_true", type_, ir.Shape([spec.batch_size, spec.n_outputs])),
+        _add_input(graph, names, "sample_weight", type_, ir.Shape([spec.batch_size, 1])),
+        _add_input(graph, names, "gradient_weight", type_, ir.Shape([spec.batch_size, 1])),
+        {name: _add_input(graph, names, name, type_, ir.Shape([])) for name in spec.scalars},
+    )
+
+
+def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tuple[str, str]]:
+    """Add the update of each weight; the outputs are then the loss and all that was updated."""
+    graph = both.model.graph
+    names = graph_names(graph)
+    inputs = {value.name: value for value in graph.inputs}
+    old: dict[tuple[str, str], ir.Value] = {}
+    new: dict[tuple[str, str], ir.Value] = {}
+    for name in both.gradients:
+        weight = old[name, WEIGHT] = inputs[name]
+        for kind in spec.states(name):
+            old[name, kind] = _add_input(graph, names, f"{name}_{kind}", weight.type, weight.shape)
+    with appending(graph) as op:
+        for name, gradient in both.gradients.items():
+            weight = inputs[name]
+            gradient.type, gradient.shape = weight.type, weight.shape
+            new[name, WEIGHT], states = build_update(
+                op, spec.optimizer, weight, gradient,
+                {kind: old[name, kind] for kind in spec.states(name)},
+                _as_type_of(op, both.data.scalars, weight), l2=spec.l2 and name in spec.penalised,
+            )  # fmt: skip
+            new.update({(name, kind): value for kind, value in states.items()})
+        for key, value in new.items():
+            value.name, value.type, value.shape = f"{old[key].name}_new", old[key].type, old[key].shape
+    graph.outputs[:] = [both.loss, *new.values()]
+    return {key: (str(old[key].name), str(value.name)) for key, value in new.items()}
+
+
+def _keep_as_rows(
+    model: ir.Model, spec: StepSpec, tensors: Mapping[tuple[str, str], tuple[str, str]]
+) -> frozenset[tuple[str, str]]:
+    """Let intercepts and their states be rows where they can; return which are."""
+    values = {value.name: value for value in (*model.graph.inputs, *model.graph.outputs)}
+    groups = [
+        {values[old]: values[new] for (name, _), (old, new) in tensors.items() if name == weight}
+        for weight in spec.weights
+    ]
+    rows = {value.name for value in keep_as_rows(model.graph, groups)}
+    RemoveUnusedNodesPass()(model)
+    return frozenset(key for key, (old, _) in tensors.items() if old in rows)
+
+
+def _take_place_of(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+    """Let `new` be read wherever the input `old` is, which goes."""
+    ir.convenience.replace_all_uses_with(old, new)
+    graph.inputs.remove(old)
+
+
+def _add_input(
+    graph: ir.Graph, names: set[str], base: str, type_: ir.TypeProtocol | None, shape: ir.Shape | None
+) -> ir.Value:
+    value = ir.Value(name=unique_name(base, names), type=type_, shape=shape)
+    graph.inputs.append(value)
+    return value
+
+
+def _as_type_of(op: Any, scalars: Mapping[str, ir.Value], weight: ir.Value) -> Mapping[str, ir.Value]:
+    if all(scalar.dtype == weight.dtype for scalar in scalars.values()):
+        return scalars
+    return {name: op.CastLike(scalar, weight) for name, scalar in scalars.items()}

@@ -1,0 +1,203 @@
+"""Several training steps as one graph without a loop, on data that are where it computes.
+
+A GPU is told about each operator; what is told to it takes longer than what it does, unless all of it is
+recorded and replayed, for which loops are not allowed. So the step is repeated in the graph. It takes the
+rows of its batches from all of the data, by the order of the epoch and a counter that it moves on itself: the
+next call needs no other inputs than the outputs of this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx_ir as ir
+
+from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
+from onnxsgd.engine.step.fuse import widen_scalars
+from onnxsgd.graph.append import appending
+from onnxsgd.graph.model import to_ir, to_proto
+
+if TYPE_CHECKING:
+    from onnxsgd.engine.step.training_step import CompiledStep
+    from onnxsgd.losses import Loss
+
+__all__ = ["COUNTER", "LOSSES", "ROWS", "build_block", "input_name", "output_name"]
+
+#: What a block has beside the inputs of a step: the order of the data, the number of batches done, and the
+#: losses of an epoch. Names of a step all begin otherwise.
+ROWS, COUNTER, LOSSES = "epoch/rows", "epoch/counter", "epoch/losses"
+
+
+def input_name(name: str) -> str:
+    """Return what a block calls an input of the step."""
+    return f"step/{name}"
+
+
+def output_name(name: str) -> str:
+    """Return what a block calls the output that takes the place of an input in the next block."""
+    return f"new/{name}"
+
+
+def build_block(step: CompiledStep, loss: Loss, n_steps: int) -> bytes:
+    """Return a graph that makes a step `n_steps` times.
+
+    Inputs: weights and states; features [n_samples, ...] and target [n_samples, n_outputs]; both weights of
+    the samples [n_batches, batch_size, 1] and each scalar [n_batches], of these what the step reads; rows
+    [n_batches, batch_size]; counter [1] and losses [n_batches]. Outputs: new weights and states, counter and
+    losses.
+
+    Parameters
+    ----------
+    step : CompiledStep
+        The step, of standard operators; with graphs inside them it cannot be repeated.
+    loss : Loss
+        Its loss.
+    n_steps : int
+        How many.
+    """
+    models = [to_ir(onnx.load_from_string(step.model)) for _ in range(n_steps)]
+    first = models[0].graph
+    graph = ir.Graph([], [], nodes=[], opset_imports=dict(first.opset_imports), name="block")
+    given = {value.name: value for value in first.inputs}
+    state = [declare(input_name(old), given[old]) for old, _ in step.tensors.values()]
+    graph.inputs.extend(state)
+    data = _Data(graph, step, first, n_steps)
+    raw_predictions = []
+    for number, model in enumerate(models):
+        carried = [old for old, _ in reduce_to_updates(model, step)]
+        read = [value for value in model.graph.inputs if value not in carried]
+        batch = [data.of_step(str(value.name), number) for value in read]
+        given_now = dict(zip([*carried, *read], [*state, *batch], strict=True))
+        *state, raw_prediction = _move(model.graph, graph, f"step{number}/", given_now)
+        raw_predictions.append(raw_prediction)
+    for value, (old, _) in zip(state, step.tensors.values(), strict=True):
+        value.name = output_name(old)
+    made = _joined(graph, raw_predictions)
+    losses = add_losses(graph, loss, data.stacked(step.target), made, data.table(step.sample_weight))
+    graph.outputs.extend([*state, *data.move_on(losses)])
+    for node in list(graph):
+        widen_scalars(graph, node)
+    proto = to_proto(ir.Model(graph, ir_version=models[0].ir_version, producer_name="onnxsgd"))
+    return proto.SerializeToString()
+
+
+class _Data:
+    """What the steps of a block read beside weights and states.
+
+    Parameters
+    ----------
+    graph : ir.Graph
+        The block, which gets the inputs that are asked for.
+    step : CompiledStep
+        The step.
+    body : ir.Graph
+        Its graph.
+    n_steps : int
+        How many steps there are.
+    """
+
+    def __init__(self, graph: ir.Graph, step: CompiledStep, body: ir.Graph, n_steps: int) -> None:
+        self._graph, self._n_steps = graph, n_steps
+        self._like = {value.name: declare(str(value.name), value) for value in body.inputs}
+        self._rows_of = {*step.features, step.target}
+        self._stacked: dict[str, ir.Value] = {}
+        self._cut: dict[str, Sequence[ir.Value]] = {}
+        batch_size = self._shape(step.target)[0]
+        self._counter = self._input(COUNTER, ir.DataType.INT64, [1])
+        rows = self._input(ROWS, ir.DataType.INT32, [None, batch_size])
+        with appending(graph) as op:
+            self._numbers = op.Add(self._counter, list(range(n_steps))) if n_steps > 1 else self._counter
+            self._rows = op.Gather(rows, self._numbers, axis=0)
+
+    def stacked(self, name: str) -> ir.Value:
+        """Return an input of the step for all steps of the block, [n_steps, ...]."""
+        if name not in self._stacked:
+            like, shape = self._like[name], self._shape(name)
+            by_row = name in self._rows_of
+            sizes = [None, *shape[1:]] if by_row else [None, *shape]
+            whole = self._input(input_name(name), like.dtype, sizes)
+            with appending(self._graph) as op:
+                value = op.Gather(whole, self._rows if by_row else self._numbers, axis=0)
+            value.type, value.shape = like.type, ir.Shape([self._n_steps, *shape])
+            self._stacked[name] = value
+        return self._stacked[name]
+
+    def of_step(self, name: str, number: int) -> ir.Value:
+        """Return an input of the step for one of the steps."""
+        if name not in self._cut:
+            stacked, like, parts = self.stacked(name), self._like[name], [self.stacked(name)]
+            with appending(self._graph) as op:
+                if self._n_steps > 1:
+                    parts = op.Split(stacked, [1] * self._n_steps, axis=0, _outputs=self._n_steps)
+                self._cut[name] = [op.Squeeze(part, [0]) for part in parts]
+            for part in parts:
+                part.type, part.shape = like.type, ir.Shape([1, *self._shape(name)])
+            for value in self._cut[name]:
+                value.type, value.shape = like.type, like.shape
+        return self._cut[name][number]
+
+    def table(self, name: str) -> ir.Value:
+        """Return an input of the step that is a column, as the rows of a table, [n_steps, batch_size]."""
+        stacked, batch_size = self.stacked(name), self._shape(name)[0]
+        with appending(self._graph) as op:
+            value = op.Reshape(stacked, [self._n_steps, batch_size])
+        value.type, value.shape = stacked.type, ir.Shape([self._n_steps, batch_size])
+        return value
+
+    def move_on(self, losses: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Return the counter after the block, and the losses of the epoch with those of the block in them."""
+        known = self._input(LOSSES, losses.dtype, [None])
+        with appending(self._graph) as op:
+            counter = op.Add(self._counter, [self._n_steps])
+            updated = op.ScatterElements(known, self._numbers, losses, axis=0)
+        for value, old in ((counter, self._counter), (updated, known)):
+            value.name, value.type, value.shape = output_name(str(old.name)), old.type, old.shape
+        return counter, updated
+
+    def _shape(self, name: str) -> list[int]:
+        shape = self._like[name].shape
+        assert shape is not None
+        return list(shape.numpy())
+
+    def _input(self, name: str, dtype: ir.DataType | None, shape: Sequence[int | None]) -> ir.Value:
+        assert dtype is not None
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        self._graph.inputs.append(value)
+        return value
+
+
+def _move(body: ir.Graph, graph: ir.Graph, prefix: str, given: dict[ir.Value, ir.Value]) -> list[ir.Value]:
+    """Move the nodes of a step to the end of `graph`, where its inputs are `given`; return its outputs.
+
+    Constants are shared by all steps.
+    """
+    for value, present in given.items():
+        ir.convenience.replace_all_uses_with(value, present)
+    outputs = list(body.outputs)
+    body.outputs.clear()
+    constants = [body.initializers.pop(name) for name in list(body.initializers)]
+    for constant in constants:
+        constant.name = f"constant/{constant.name}"
+        if constant.name in graph.initializers:
+            ir.convenience.replace_all_uses_with(constant, graph.initializers[constant.name])
+        else:
+            graph.register_initializer(constant)
+    nodes = list(body)
+    body.remove(nodes)
+    for node in nodes:
+        node.name = None
+        for value in node.outputs:
+            value.name = f"{prefix}{value.name}"
+    graph.extend(nodes)
+    return outputs
+
+
+def _joined(graph: ir.Graph, tables: Sequence[ir.Value]) -> ir.Value:
+    """Return tables of one shape below each other."""
+    if len(tables) == 1:
+        return tables[0]
+    with appending(graph) as op:
+        value: Any = op.Concat(*tables, axis=0)
+    return value

@@ -1,0 +1,69 @@
+"""scikit-learn's callbacks, for the versions of it that have them (1.9 and later)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from onnxsgd.training.loop import FitState
+
+try:
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:
+    _Method = TypeVar("_Method", bound=Callable[..., Any])
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Adds nothing: this scikit-learn has no callbacks."""
+
+    def with_callbacks(method: _Method) -> _Method:
+        """Return `method`."""
+        return method
+
+
+__all__ = ["CallbackSupportMixin", "FitCallbacks", "with_callbacks"]
+
+
+class FitCallbacks:
+    """Tells the callbacks of an estimator about its fit, a task, and about each epoch, a subtask.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its callbacks are asked for; without any, nothing happens.
+    max_iter : int
+        The largest number of epochs.
+    X, y, sample_weight : objects
+        The training data, as the user gave them.
+    """
+
+    def __init__(self, estimator: Any, max_iter: int, X: Any, y: Any, sample_weight: Any) -> None:
+        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+        self._data = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
+        self._context = None
+        if getattr(estimator, "_skl_callbacks", None):
+            self._context = estimator._init_callback_context(max_subtasks=max_iter)
+
+    def fit_begins(self) -> None:
+        """Tell that training begins."""
+        if self._context is not None:
+            self._context.call_on_fit_task_begin(**self._data)
+
+    def epoch_begins(self) -> None:
+        """Tell that an epoch begins."""
+        if self._context is not None:
+            self._epoch = self._context.subcontext(task_name="epoch")
+            self._epoch.call_on_fit_task_begin(**self._data)
+
+    def epoch_ends(self, state: FitState) -> bool:
+        """Tell that an epoch is over; return whether a callback wants training to stop."""
+        if self._context is None:
+            return False
+        estimator = self._data["estimator"]
+        return self._epoch.call_on_fit_task_end(
+            **self._data, reconstruction_attributes=lambda: estimator._attributes_at(state)
+        )
+
+    def fit_ends(self) -> None:
+        """Tell that training is over."""
+        if self._context is not None:
+            self._context.call_on_fit_task_end(**self._data, reconstruction_attributes={})

@@ -1,0 +1,524 @@
+"""The classifier."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
+
+from onnxsgd.data.targets import check_known_labels, check_labels
+from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
+from onnxsgd.estimators.import_hook import when_imported
+from onnxsgd.estimators.inner_model import is_fitted
+from onnxsgd.estimators.labels import Labelling, OneLabel, SeveralLabels
+from onnxsgd.estimators.to_skl2onnx import register_classifier
+from onnxsgd.exceptions import GraphError, ParameterError
+from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.learner.learner import Learner
+from onnxsgd.losses import CLASSIFICATION_LOSSES, CrossEntropy, Loss, make_loss
+
+__all__ = ["OnnxSGDClassifier"]
+
+#: Links of graphs for which the logarithmic loss is the multinomial one.
+_MULTINOMIAL = frozenset({"softmax", "log", "identity"})
+
+#: How graphs of each link turn scores into probabilities, in the words of the losses.
+_PROBABILITIES_OF_LINK = {
+    "sigmoid": "sigmoid", "ovr": "sigmoid", "softmax": "softmax", "log": "softmax",
+    "modified_huber": "modified_huber",
+}  # fmt: skip
+#: Links of graphs whose columns know nothing of each other.
+_ONE_BY_ONE = frozenset({"own", "sigmoid", "identity"})
+
+
+def _gives_probabilities(self: OnnxSGDClassifier) -> bool:
+    loss = CLASSIFICATION_LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
+    if loss.probabilities is None:
+        raise AttributeError(f"probability estimates are not available for loss={self.loss!r}")
+    return True
+
+
+def _one_class(classes: np.ndarray) -> ParameterError:
+    return ParameterError(
+        f"The number of classes has to be greater than one; got 1 class: {classes.tolist()}. Give samples of "
+        "another class, or name all labels with classes=."
+    )
+
+
+class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
+    """Train the weights of a model for classification by stochastic gradient descent.
+
+    Training works on raw scores with formulas that are stable for scores of any size; the probabilities are
+    put back after it.
+
+    Parameters
+    ----------
+    model : None, estimator, onnx.ModelProto, bytes or path, default=None
+        What goes on learning. None: a linear model that starts at zero. A fitted scikit-learn estimator or
+        pipeline is converted and training starts from its weights; one that is not fitted yet is fitted on
+        the training data first. (``clone`` un-fits an estimator: in a grid search wrap it in
+        ``sklearn.frozen.FrozenEstimator`` to keep its weights.) An ONNX graph is taken as it is; a path may
+        come with external data beside the file.
+    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber", "perceptron", \
+            "squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"} or Loss, \
+            default="log_loss"
+        What is minimised, see :mod:`onnxsgd.losses`.
+    epsilon : float, default=0.1
+        The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", on targets -1
+        and +1.
+    penalty : {"l2", "l1", "elasticnet", None}, default="l2"
+        Which norms of the weights are added to the mean loss; intercepts are left alone. "l1" gives exact
+        zeros.
+    alpha : float, default=1e-4
+        The strength of the penalty, >= 0: ``alpha ((1 - l1_ratio) / 2 ||w||_2^2 + l1_ratio ||w||_1)``.
+        The schedule "optimal" uses it too.
+    l1_ratio : float, default=0.15
+        The share of the absolute norm in "elasticnet", from 0 to 1.
+    optimizer : {"sgd", "adam", "adamw"} or Optimizer, default="sgd"
+        How a gradient changes a weight, see :mod:`onnxsgd.optimizers`.
+    momentum : float, default=0.0
+        The share of the last step that "sgd" keeps, 0 <= momentum < 1.
+    nesterov : bool, default=False
+        Whether "sgd" looks ahead along the momentum.
+    learning_rate : {"constant", "optimal", "invscaling", "adaptive"}, Schedule or callable, \
+            default="invscaling"
+        The learning rate of each update, see :mod:`onnxsgd.schedules`:
+
+        - "constant": ``eta0``;
+        - "optimal": ``1 / (alpha (t0 + t - 1))``;
+        - "invscaling": ``eta0 / t^power_t``;
+        - "adaptive": ``eta0``, divided by 5 whenever the loss, or the score, stops improving;
+        - a callable: a function of the number of the update, 1, 2, ...
+    eta0 : float, default=0.01
+        The first learning rate, > 0.
+    power_t : float, default=0.25
+        The exponent of "invscaling".
+    max_iter : int, default=1000
+        The largest number of epochs of a call to ``fit``.
+    tol : float or None, default=1e-3
+        Training stops when the loss (with ``early_stopping=True`` the score) did not improve by this much
+        for `n_iter_no_change` epochs in a row. None: `max_iter` epochs.
+    n_iter_no_change : int, default=5
+        How many epochs without improvement make a plateau.
+    early_stopping : bool, default=False
+        Whether to stop by the score on validation data, and to end with the weights that scored best.
+    validation_fraction : float, default=0.1
+        The share of the training data that is held out for that, unless ``fit`` is given `X_val`, `y_val`.
+        These rows are drawn at random, in the proportions of the classes, also with
+        ``shuffle=False``, as scikit-learn's SGD estimators draw them; the others keep their order.
+    batch_size : int, default=32
+        Samples of an update. The loss of a batch is the weighted mean over its samples; with
+        ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
+        ``SGDClassifier``.
+    shuffle : bool, default=True
+        Whether each epoch takes the samples in an order of its own.
+    random_state : int, RandomState or None, default=None
+        Determines these orders and the validation data.
+    average : bool or int, default=False
+        Whether the result is the average of the weights over all updates, or over those from the given
+        number on.
+    warm_start : bool, default=False
+        Whether ``fit`` starts from the present weights, not from those of `model`. The graph, and with it
+        `model`, `output`, `head`, `trainable` and `classes`, is then that of the first fit.
+    trainable : None, list of str or callable, default=None
+        Which weights are trained: those that learning is meant to change, those that are named, or those
+        for whose name the callable returns True; it is asked about every tensor of real numbers. See
+        :func:`onnxsgd.describe_trainable`.
+    output : str, int or None, default=None
+        Which output of the graph predicts; it may name any tensor inside, where the graph is cut then.
+    head : {"linear", None}, default=None
+        "linear" puts a new linear layer on top of that tensor, starting at zero, and trains only that
+        unless `trainable` says otherwise: transfer learning.
+    engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
+        The engine that differentiates the graph. "auto" is the portable one, which runs on every
+        onnxruntime.
+    device : str, default="cpu"
+        Where training runs: "cpu", "cuda" for the first GPU, "cuda:1" for the second. A GPU takes
+        onnxruntime-gpu, and data that are dense and fit into its memory: they, the weights and the state of
+        the optimizer stay there. A GPU that cannot be used is an error. Products of float32 are products
+        of float32 there too, not of TF32. Predictions are computed on the CPU, wherever training ran.
+    dtype : {"float32", "float64", None}, default=None
+        The type of the numbers that the graph computes with. None: that of an ONNX graph is kept; anything
+        else is trained in float32, unless the data of the first call show that it will not do. It will not
+        if casting `X` changes a column by more than 1e-3 of its spread (a time in seconds since 1970), or
+        if computing in float32 changes the raw scores of a scikit-learn model by more than 1e-3 of theirs.
+        The type of the first call stays that of later ones. "float64" takes operators that the runtime has
+        in float64; convolutions are none.
+    n_threads : int or None, default=None
+        Threads of the runtime on the CPU. None: one for small steps, all cores for large ones.
+    verbose : int, default=0
+        0 prints nothing; 1 shows a bar on a terminal, and prints a line for each epoch elsewhere; 2 prints
+        these lines on a terminal too. scikit-learn's callbacks (``set_callbacks``, from scikit-learn 1.9 on)
+        are told about each epoch as well.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, by which the weights of the samples are multiplied. "balanced":
+        ``n_samples / (n_classes * np.bincount(y))``.
+    classes : array-like or None, default=None
+        The labels of the graph's output columns, in order, for a graph that does not hold them, or that
+        knows more classes than `y` shows.
+
+    Attributes
+    ----------
+    onnx_model_ : onnx.ModelProto
+        The trained graph.
+    n_iter_ : int
+        Epochs made.
+    t_ : int
+        Updates made.
+    loss_curve_ : list of float
+        Mean loss plus penalty of each epoch.
+    best_loss_ : float
+        The lowest of these.
+    validation_scores_ : list of float or None
+        The score on the validation data after each epoch.
+    engine_ : str
+        The engine in use.
+    n_features_in_ : int
+        Number of features seen in ``fit``.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where `X` has names.
+    coef_, intercept_ : ndarray
+        Coefficients and intercepts, where the model is linear, of shape (1, n_features) and (1,) for two
+        classes, or (n_classes, n_features) and (n_classes,).
+    classes_ : ndarray of shape (n_classes,)
+        The labels. Where a sample has several, `y` being a table of 0 and 1, the numbers of its columns.
+
+    See Also
+    --------
+    OnnxSGDRegressor : The same for regression.
+    sklearn.linear_model.SGDClassifier : Linear models, with the same hyper-parameters.
+
+    Notes
+    -----
+    With more than two classes, "log_loss" is what the model was made for: the multinomial cross-entropy of
+    a graph that ends in softmax, or in scores; one class against the rest, as in ``SGDClassifier``, for a
+    graph whose columns end in sigmoids, and for ``model=None``. The other losses are one against the rest.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from onnxsgd import OnnxSGDClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = MLPClassifier((10,), solver="lbfgs", random_state=0).fit(X[::5], y[::5])
+    >>> tuned = OnnxSGDClassifier(model, random_state=0).fit(X, y)
+    >>> tuned.predict(X[:3])
+    array([0, 0, 0])
+    >>> [output.name for output in tuned.to_onnx().graph.output]
+    ['label', 'probabilities']
+
+    A search clones its estimator, and ``clone`` un-fits the model inside: it is fitted on the training part
+    of each fold first, so that nothing of the test part is known to it. A frozen model keeps its weights, and
+    has seen what it was fitted on:
+
+    >>> from sklearn.frozen import FrozenEstimator
+    >>> from sklearn.model_selection import cross_val_score
+    >>> fresh = OnnxSGDClassifier(model, max_iter=5, tol=None, random_state=0)
+    >>> scores = cross_val_score(fresh, X, y)
+    >>> frozen = OnnxSGDClassifier(FrozenEstimator(model), max_iter=5, tol=None, random_state=0)
+    >>> scores = cross_val_score(frozen, X, y)
+    """
+
+    _task = "classification"
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **BaseOnnxSGD._parameter_constraints,
+        "loss": [StrOptions(set(CLASSIFICATION_LOSSES)), Loss],
+        "class_weight": [StrOptions({"balanced"}), dict, None],
+        "classes": ["array-like", None],
+    }
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        loss: str | Loss = "log_loss",
+        epsilon: float = 0.1,
+        penalty: str | None = "l2",
+        alpha: float = 1e-4,
+        l1_ratio: float = 0.15,
+        optimizer: Any = "sgd",
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        learning_rate: Any = "invscaling",
+        eta0: float = 0.01,
+        power_t: float = 0.25,
+        max_iter: int = 1000,
+        tol: float | None = 1e-3,
+        n_iter_no_change: int = 5,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        random_state: Any = None,
+        average: bool | int = False,
+        warm_start: bool = False,
+        trainable: Any = None,
+        output: str | int | None = None,
+        head: str | None = None,
+        engine: str = "auto",
+        device: str = "cpu",
+        dtype: str | None = None,
+        n_threads: int | None = None,
+        verbose: int = 0,
+        class_weight: Any = None,
+        classes: Any = None,
+    ) -> None:
+        self.model = model
+        self.loss = loss
+        self.epsilon = epsilon
+        self.penalty = penalty
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.optimizer = optimizer
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.learning_rate = learning_rate
+        self.eta0 = eta0
+        self.power_t = power_t
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.random_state = random_state
+        self.average = average
+        self.warm_start = warm_start
+        self.trainable = trainable
+        self.output = output
+        self.head = head
+        self.engine = engine
+        self.device = device
+        self.dtype = dtype
+        self.n_threads = n_threads
+        self.verbose = verbose
+        self.class_weight = class_weight
+        self.classes = classes
+
+    @learns_in_parts
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Go through the given samples once, from where the last call left off.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+            Some of the data.
+        y : array-like of shape (n_samples,) or (n_samples, n_classes)
+            Their labels, or a table of 0 and 1 where a sample may have several.
+        classes : array-like of shape (n_classes,), default=None
+            All labels there are. The first call needs them unless the model knows them, or `y` shows all.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the samples, >= 0; None: 1 for each.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+        """
+        if self.class_weight == "balanced":
+            raise ParameterError(
+                "class_weight 'balanced' is not supported for partial_fit, which does not see all labels: "
+                "compute the weights with sklearn.utils.class_weight.compute_class_weight and give a dict."
+            )
+        return self._partial_fit(X, y, sample_weight, classes)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return the raw scores.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+            The data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            One score for two classes, positive for the second; one score for each class otherwise, and for
+            each label where a sample has several.
+        """
+        raw = self._raw_predictions(X)
+        return self._labelling.decision(raw)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predict labels.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+            The data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            Labels, of the type that `y` had in training; a table of 0 and 1 where a sample has several.
+        """
+        raw = self._raw_predictions(X)
+        return self._labelling.predict(raw)
+
+    @available_if(_gives_probabilities)
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Predict the probability of each class; for losses that give probabilities.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+            The data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Probabilities, in the order of `classes_`. Those of several labels of a sample do not sum to 1.
+        """
+        raw = self._raw_predictions(X)
+        return self._labelling.probabilities(raw, str(self._make_loss().probabilities))
+
+    @available_if(_gives_probabilities)
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Predict the logarithm of the probability of each class.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+            The data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Logarithms of probabilities, in the order of `classes_`.
+        """
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.classifier_tags.multi_label = True
+        return self._with_tags_inside(tags)
+
+    @property
+    def _labelling(self) -> Labelling:
+        return (SeveralLabels if self._has_several_labels else OneLabel)(self.classes_)
+
+    def _read_target(self, y: Any, going_on: bool, classes: Any) -> tuple[np.ndarray, int]:
+        labels = check_labels(y)
+        if going_on:
+            self._check_same_labels(labels, classes)
+            return labels, self._n_outputs
+        self._has_several_labels = labels.ndim == 2
+        self._given_classes = self.classes if classes is None else classes
+        if self._has_several_labels:
+            return labels, labels.shape[1]
+        known = np.unique(labels) if self._given_classes is None else np.asarray(self._given_classes)
+        if len(known) < 2 and not self._model_knows_classes():
+            raise _one_class(known)
+        return labels, 1 if len(known) == 2 else len(known)
+
+    def _model_knows_classes(self) -> bool:
+        """Tell whether the model may know classes that `y` does not show: a graph, a fitted estimator."""
+        return self.model is not None and not (hasattr(self.model, "fit") and not is_fitted(self.model))
+
+    def _check_same_labels(self, y: np.ndarray, classes: Any) -> None:
+        """Check that `y` is of the kind that came first."""
+        if classes is not None and not np.array_equal(np.unique(classes), np.unique(self.classes_)):
+            raise ParameterError(
+                f"classes={classes!r} is not the same as on the first call to partial_fit, which had "
+                f"{self.classes_.tolist()}."
+            )
+        wanted = (len(self.classes_),) if self._has_several_labels else ()
+        if y.shape[1:] != wanted:
+            raise ParameterError(
+                f"y has shape {y.shape}; in the first call it had shape {('n_samples', *wanted)}."
+            )
+
+    def _accept_learner(self, learner: Learner, y: np.ndarray, n_outputs: int) -> Learner:
+        if self._has_several_labels:
+            self._check_columns(learner, y, n_outputs)
+        classes = self._find_classes(learner, y)
+        if len(classes) < 2:
+            raise _one_class(classes)
+        wanted = {1, 2} if len(classes) == 2 and not self._has_several_labels else {len(classes)}
+        if n_outputs not in wanted:
+            raise GraphError(
+                f"the graph gives {n_outputs} score(s) for each sample and there are {len(classes)} "
+                f"classes, {classes[:20].tolist()}: name the labels of its columns with classes=, choose a "
+                "tensor of that width with output=, or put a new layer on top with head='linear'."
+            )
+        self.classes_ = classes
+        return learner.with_classes(classes)
+
+    def _find_classes(self, learner: Learner, y: np.ndarray) -> np.ndarray:
+        """Return the labels of the columns: those that are given, those of the graph, or those of `y`."""
+        if self._given_classes is not None:
+            given = np.asarray(self._given_classes)
+            if len(np.unique(given)) < len(given) and learner.link != "own":
+                raise ParameterError(
+                    f"classes={given.tolist()} names a label twice: each column has its own."
+                )
+            return np.unique(given) if learner.link == "own" else given
+        if learner.classes is not None:
+            return learner.classes
+        return np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y)
+
+    def _check_columns(self, learner: Learner, y: np.ndarray, n_outputs: int) -> None:
+        """Check that a graph can give several labels to a sample."""
+        if y.shape[1] != n_outputs:
+            raise GraphError(
+                f"the graph gives {n_outputs} score(s) for each sample and y has {y.shape[1]} columns: "
+                "choose a tensor of that width with output=, or put a new layer on top with head='linear'."
+            )
+        if learner.link not in _ONE_BY_ONE:
+            raise GraphError(
+                f"y gives several labels to a sample, and the probabilities of the graph ({learner.link}) "
+                "sum to 1: choose a tensor before that with output=, or put a new layer on top with "
+                "head='linear'."
+            )
+
+    def _extra_weight(self, target: np.ndarray) -> np.ndarray:
+        return self._labelling.sample_weight(self.class_weight, target)
+
+    def _encode(self, y: np.ndarray) -> np.ndarray:
+        return self._labelling.encode(y, self._n_outputs, self._make_loss())
+
+    def _make_loss(self) -> Loss:
+        loss = make_loss(self.loss, CLASSIFICATION_LOSSES, self.epsilon)
+        is_multinomial = (
+            self._n_outputs > 1 and self._learner.link in _MULTINOMIAL and not self._has_several_labels
+        )
+        return CrossEntropy() if self.loss == "log_loss" and is_multinomial else loss
+
+    def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
+        return float(accuracy_score(y, self._labelling.predict(raw), sample_weight=sample_weight))
+
+    def _check_scorable(self, y: np.ndarray, name: str) -> None:
+        if not self._has_several_labels:
+            check_known_labels(y, self.classes_, name)
+
+    def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._labelling.split(y, self.validation_fraction, self._state.random_state)
+
+    def _finished_graph(self) -> Any:
+        learner, kind = self._learner, self._make_loss().probabilities
+        if learner.link == "own":
+            return self._labelled_graph("label", "scores" if kind is None else "probabilities")
+        if kind is None or kind == _PROBABILITIES_OF_LINK.get(learner.link, kind):
+            return learner.with_weights(self._weights())
+        # The loss gives scores another meaning than the graph did: its outputs must say what we say.
+        outputs = {value.dtype in REAL_TYPES: str(value.name) for value in learner.model.graph.outputs}
+        finished = self._labelled_graph(outputs.get(False, "label"), outputs[True])
+        if False not in outputs:
+            finished.graph.outputs[:] = [finished.graph.outputs[1]]
+        return finished
+
+    def _labelled_graph(self, label: str, second: str, *, raw_scores: bool = False) -> Any:
+        """Return the graph with labels, and probabilities or scores, of our own, under these names."""
+        kind = None if raw_scores else self._make_loss().probabilities
+        return self._labelling.finish(self._score_model_now(), kind, (label, second))
+
+
+when_imported("skl2onnx", partial(register_classifier, OnnxSGDClassifier))

@@ -1,0 +1,241 @@
+"""What both estimators are once they are trained: weights, a graph, predictions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from copy import copy
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from onnxsgd.data.features import check_strings, check_X, takes_strings
+from onnxsgd.data.text import check_texts
+from onnxsgd.engine.predict import InferenceGraph
+from onnxsgd.engine.step.update import AVERAGE, WEIGHT
+from onnxsgd.estimators.persistence import pack, unpack
+from onnxsgd.estimators.summary import show_in_full, summarize
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.graph.model import to_proto
+from onnxsgd.learner.learner import Learner
+from onnxsgd.training.loop import FitState
+
+__all__ = ["TrainedModel"]
+
+
+class TrainedModel(BaseEstimator):
+    """The half of the base class that works on what training left behind.
+
+    That is the learner, a graph; the state of the fit, arrays and numbers; and the number of scores.
+    """
+
+    _task: ClassVar[str]
+    _learner: Learner
+    _state: FitState
+    _n_outputs: int
+    _score_graph: InferenceGraph
+    average: bool | int
+    model: Any
+    n_threads: int | None
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_state")
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        return BaseEstimator.__repr__(self._with_summary(), N_CHAR_MAX)
+
+    def _get_params_html(self, *args: Any, **kwargs: Any) -> Any:
+        shown = self._with_summary()
+        params = BaseEstimator._get_params_html(shown, *args, **kwargs)
+        return show_in_full(params, shown.model) if shown.model is not self.model else params
+
+    def _with_summary(self) -> Self:
+        """Return a copy that shows a line for a graph of megabytes."""
+        shown = copy(self)
+        shown.model = summarize(self.model)
+        return shown
+
+    def __copy__(self) -> Self:
+        duplicate = type(self).__new__(type(self))
+        duplicate.__dict__.update(self.__dict__)
+        return duplicate
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "_state" in state:
+            state["_saved"] = pack(state.pop("_learner"), state.pop("_state"))
+            del state["_score_graph"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        saved = state.pop("_saved", None)
+        # an estimator that was saved before this parameter existed
+        state.setdefault("dtype", None)
+        super().__setstate__(state)
+        if saved is not None:
+            self._learner, self._state = unpack(saved)
+            self._score_graph = self._make_score_graph(self._learner)
+
+    def get_weights(self) -> dict[str, np.ndarray]:
+        """Return a copy of the trained weights, under their names in the graph."""
+        check_is_fitted(self)
+        return {name: np.array(array) for name, array in self._weights().items()}
+
+    def set_weights(self, weights: dict[str, np.ndarray]) -> Self:
+        """Replace trained weights; the state of the optimizer is kept.
+
+        Parameters
+        ----------
+        weights : dict of array-like
+            New values, under the names that :meth:`get_weights` returns. What is missing stays.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+
+        Raises
+        ------
+        ParameterError
+            If a name is unknown, a shape is wrong, or a value is not finite.
+        """
+        check_is_fitted(self)
+        present = self._state.weights()
+        fresh = {name: _check_weight(name, array, present) for name, array in weights.items()}
+        for name, array in fresh.items():
+            for key in self._state.tensors:
+                if key in ((name, WEIGHT), (name, AVERAGE)):
+                    self._state.tensors[key] = array.copy()
+        self._publish()
+        return self
+
+    @property
+    def onnx_model_(self) -> onnx.ModelProto:
+        """The trained graph."""
+        if not hasattr(self, "_state"):
+            raise AttributeError(f"This {type(self).__name__} instance is not fitted yet.")
+        return self.to_onnx()
+
+    def to_onnx(self, *, text: bool = True) -> onnx.ModelProto:
+        """Return the trained graph, which runs in any ONNX runtime.
+
+        Parameters
+        ----------
+        text : bool, default=True
+            Whether the graph begins with the vectorizers of text that `model` begins with, if it does. False:
+            it takes the features that these make, as a matrix of real numbers.
+
+        Returns
+        -------
+        onnx.ModelProto
+            The graph. It has the inputs and outputs of `model`, if that was an ONNX graph or was converted;
+            a classifier of our own has the outputs ``label`` and ``probabilities`` (``scores`` if the loss
+            gives no probabilities), a regressor ``variable``.
+
+        Raises
+        ------
+        UnsupportedError
+            If vectorizers of text cannot be converted, or make other features of the first 100 training
+            samples when converted than in scikit-learn.
+        """
+        check_is_fitted(self)
+        proto = to_proto(self._finished_graph())
+        part = self._learner.text
+        if part is None or not text:
+            return proto
+        from onnxsgd.estimators.text_graph import with_text_part
+
+        return with_text_part(proto, part.transformer, part.sample)
+
+    @abstractmethod
+    def _finished_graph(self) -> Any:
+        """Return the trained graph with the outputs that users get."""
+
+    def _make_score_graph(self, learner: Learner) -> InferenceGraph:
+        return learner.once(
+            ("score graph", self.n_threads),
+            lambda: InferenceGraph(learner.score_model, learner.score, learner.weights, self.n_threads),
+        )
+
+    def _attributes_at(self, state: FitState) -> dict[str, Any]:
+        """Return the attributes of an estimator that stopped at `state`, which goes on changing."""
+        fixed = replace(
+            state, loss_curve=list(state.loss_curve), validation_scores=list(state.validation_scores)
+        )
+        stopped = copy(self)
+        stopped._state = fixed
+        return {"_state": fixed, "n_iter_": len(fixed.loss_curve), **stopped._learned_attributes()}
+
+    def _score_model_now(self) -> ir.Model:
+        """Return the graph of raw scores with the present weights."""
+        return self._learner.with_weights(self._weights(), score_only=True)
+
+    def _publish(self) -> None:
+        """Set the learned attributes."""
+        self.__dict__.update(self._learned_attributes())
+
+    def _learned_attributes(self) -> dict[str, Any]:
+        """Return what users read of the present state."""
+        state = self._state
+        learned: dict[str, Any] = {
+            "t_": state.t,
+            "loss_curve_": list(state.loss_curve),
+            "best_loss_": min(state.loss_curve, default=None),
+            "validation_scores_": list(state.validation_scores) or None,
+        }
+        if self._learner.linear is not None:
+            learned["coef_"], learned["intercept_"] = self._linear_attributes()
+        return learned
+
+    def _linear_attributes(self) -> tuple[np.ndarray, np.ndarray]:
+        assert self._learner.linear is not None
+        coef, intercept = self._learner.linear
+        graph = self._learner.with_weights(self._weights(), score_only=True).graph
+
+        def value(name: str) -> np.ndarray:
+            tensor = graph.initializers[name].const_value
+            assert tensor is not None
+            return np.array(tensor.numpy())
+
+        table = value(coef).reshape(-1, self._n_outputs).T
+        zeros = np.zeros(self._n_outputs, table.dtype)
+        return table.copy(), zeros if intercept is None else zeros + value(intercept).ravel()
+
+    def _weights(self) -> dict[str, np.ndarray]:
+        return self._state.weights(int(self.average))
+
+    def _raw_predictions(self, X: Any) -> np.ndarray:
+        """Return raw predictions as a table, in float32 for float32 data and in float64 otherwise."""
+        check_is_fitted(self)
+        checked = self._check_again(X)
+        features = self._learner.read(X, checked)
+        raw = self._table(self._score_graph.run(features, self._weights()))
+        return raw if getattr(checked, "dtype", None) == np.float32 else raw.astype(np.float64)
+
+    def _check_again(self, X: Any) -> Any:
+        """Return `X` checked against what training has seen; the features of texts."""
+        if self._learner.text is not None:
+            part = self._learner.text
+            return part.features(check_texts(self, X, model=part.transformer, reset=False))
+        by_name = len(self._learner.inputs) > 1
+        if takes_strings(self._learner.inputs):
+            return check_strings(self, X, reset=False, by_name=by_name)
+        return check_X(self, X, reset=False, by_name=by_name, allow_nan=self._learner.fills_gaps)
+
+    def _table(self, raw: np.ndarray) -> np.ndarray:
+        return raw.reshape(-1, self._n_outputs)
+
+
+def _check_weight(name: str, array: Any, present: dict[str, np.ndarray]) -> np.ndarray:
+    if name not in present:
+        raise ParameterError(f"{name!r} is no trained weight; those are {sorted(present)}.")
+    fresh = np.array(array, dtype=present[name].dtype)
+    if fresh.shape != present[name].shape:
+        raise ParameterError(f"weight {name!r} has shape {present[name].shape}, not {fresh.shape}.")
+    if not np.isfinite(fresh).all():
+        raise ParameterError(f"weight {name!r} has values that are not finite.")
+    return fresh

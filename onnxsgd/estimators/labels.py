@@ -1,0 +1,129 @@
+"""What raw scores say: one label for each sample, or several."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from scipy.special import expit, softmax
+from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
+
+from onnxsgd.data.targets import class_weights, encode_indicators, encode_labels
+from onnxsgd.losses import Loss
+
+__all__ = ["Labelling", "OneLabel", "SeveralLabels"]
+
+
+@dataclass(frozen=True)
+class Labelling(ABC):
+    """The meaning of the columns of raw scores.
+
+    Attributes
+    ----------
+    classes : ndarray of shape [n_classes]
+        The labels.
+    """
+
+    classes: np.ndarray
+
+    @abstractmethod
+    def encode(self, y: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
+        """Return the target as the table that the loss takes."""
+
+    @abstractmethod
+    def decision(self, raw: np.ndarray) -> np.ndarray:
+        """Return raw scores in the shape that users get."""
+
+    @abstractmethod
+    def predict(self, raw: np.ndarray) -> np.ndarray:
+        """Return the labels."""
+
+    @abstractmethod
+    def probabilities(self, raw: np.ndarray, kind: str) -> np.ndarray:
+        """Return the probability of each label; `kind` is the attribute `probabilities` of a loss."""
+
+    @abstractmethod
+    def finish(self, graph: ir.Model, kind: str | None, names: tuple[str, str]) -> ir.Model:
+        """Return a graph of raw scores with outputs for labels and for probabilities."""
+
+    @abstractmethod
+    def split(self, y: np.ndarray, fraction: float, random_state: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows to train on and those to validate on."""
+
+    def sample_weight(self, class_weight: Any, y: np.ndarray) -> np.ndarray:
+        """Return what the weights of the classes make each sample count."""
+        return class_weights(class_weight, self.classes, y)
+
+
+class OneLabel(Labelling):
+    """Each sample has one of the classes; a single column of scores stands for two of them."""
+
+    def encode(self, y: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
+        return encode_labels(y, self.classes, n_outputs, loss)
+
+    def decision(self, raw: np.ndarray) -> np.ndarray:
+        if raw.shape[1] == 2 and len(self.classes) == 2:
+            return raw[:, 1] - raw[:, 0]
+        return raw.ravel() if raw.shape[1] == 1 else raw
+
+    def predict(self, raw: np.ndarray) -> np.ndarray:
+        winner = (raw[:, 0] > 0).astype(int) if raw.shape[1] == 1 else raw.argmax(axis=1)
+        return self.classes[winner]
+
+    def probabilities(self, raw: np.ndarray, kind: str) -> np.ndarray:
+        if kind == "softmax":
+            return softmax(raw, axis=1)
+        return _complete(_ELEMENTWISE[kind](raw))
+
+    def finish(self, graph: ir.Model, kind: str | None, names: tuple[str, str]) -> ir.Model:
+        from onnxsgd.graph.reading.postprocessing import add_classifier_tail
+
+        return add_classifier_tail(graph, self.classes, kind, names)
+
+    def split(self, y: np.ndarray, fraction: float, random_state: Any) -> tuple[np.ndarray, np.ndarray]:
+        splitter = StratifiedShuffleSplit(1, test_size=fraction, random_state=random_state)
+        return next(splitter.split(y, y))
+
+
+class SeveralLabels(Labelling):
+    """Each sample has any number of the labels: a column of scores for each, positive where it has it."""
+
+    def encode(self, y: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
+        return encode_indicators(y, loss)
+
+    def decision(self, raw: np.ndarray) -> np.ndarray:
+        return raw
+
+    def predict(self, raw: np.ndarray) -> np.ndarray:
+        return (raw > 0).astype(np.int64)
+
+    def probabilities(self, raw: np.ndarray, kind: str) -> np.ndarray:
+        return _ELEMENTWISE[kind](raw)
+
+    def finish(self, graph: ir.Model, kind: str | None, names: tuple[str, str]) -> ir.Model:
+        from onnxsgd.graph.reading.postprocessing import add_multilabel_tail
+
+        return add_multilabel_tail(graph, kind, names)
+
+    def split(self, y: np.ndarray, fraction: float, random_state: Any) -> tuple[np.ndarray, np.ndarray]:
+        return next(ShuffleSplit(1, test_size=fraction, random_state=random_state).split(y))
+
+
+def _half(raw: np.ndarray) -> np.ndarray:
+    return (np.clip(raw, -1, 1) + 1) / 2
+
+
+def _complete(probability: np.ndarray) -> np.ndarray:
+    """Turn one probability for each output into a distribution over the classes."""
+    if probability.shape[1] == 1:
+        return np.hstack([1 - probability, probability])
+    # A row of zeros becomes the uniform distribution, as in scikit-learn.
+    probability = probability + (probability.sum(axis=1, keepdims=True) == 0)
+    return probability / probability.sum(axis=1, keepdims=True)
+
+
+#: From scores to probabilities that know nothing of each other.
+_ELEMENTWISE = {"sigmoid": expit, "modified_huber": _half}

@@ -1,0 +1,108 @@
+"""What a fitted estimator is saved as: bytes, arrays, numbers and names, under a format number.
+
+Files outlive classes. What is saved is therefore no object of this package but a dictionary that says which
+format it is in, and each format that was ever written stays readable; ``tests/data`` keeps a file of each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+
+from onnxsgd._version import __version__
+from onnxsgd.data.text import TextPart
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.learner.learner import Learner
+from onnxsgd.training.loop import FitState
+
+__all__ = ["FORMAT", "pack", "unpack"]
+
+#: The format that is written.
+FORMAT = 1
+
+
+def pack(learner: Learner, state: FitState) -> dict[str, Any]:
+    """Return a learner and the state of its fit as bytes, arrays, numbers, names, and lists of these.
+
+    Format 1::
+
+        format           1
+        version          of this package, for the reader of an error message
+        model            bytes of the graph
+        score_model      bytes of the graph of raw scores; None: the same
+        link, weights, intercepts, linear, classes, exported_for
+                         the attributes of the learner; sets and tuples as lists
+        tensors          a list of [weight, kind, array]
+        random_state     as ``numpy.random.RandomState.get_state`` gives it, as a list
+        eta, t, l1_total, loss_curve, validation_scores
+                         the other attributes of the state
+        text             only where vectorizers of text come first: [transformer of scikit-learn, sample]
+    """
+    is_whole = learner.model is learner.score_model
+    text = {} if learner.text is None else {"text": [learner.text.transformer, learner.text.sample]}
+    return {
+        **text,
+        "format": FORMAT,
+        "version": __version__,
+        "model": to_proto(learner.model).SerializeToString(),
+        "score_model": None if is_whole else to_proto(learner.score_model).SerializeToString(),
+        "link": learner.link,
+        "weights": list(learner.weights),
+        "intercepts": sorted(learner.intercepts),
+        "linear": None if learner.linear is None else list(learner.linear),
+        "classes": learner.classes,
+        "exported_for": learner.exported_for,
+        "tensors": [[name, kind, array] for (name, kind), array in state.tensors.items()],
+        "random_state": list(state.random_state.get_state(legacy=True)),
+        "eta": state.eta,
+        "t": state.t,
+        "l1_total": state.l1_total,
+        "loss_curve": list(state.loss_curve),
+        "validation_scores": list(state.validation_scores),
+    }
+
+
+def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState]:
+    """Return what :func:`pack` was given.
+
+    Raises
+    ------
+    ParameterError
+        The format is not known: a newer version has written it.
+    """
+    if saved["format"] != FORMAT:
+        raise ParameterError(
+            f"The estimator was saved in format {saved['format']} by onnxsgd {saved['version']}; onnxsgd "
+            f"{__version__} reads format {FORMAT}: install that version, or a newer one."
+        )
+    model = _parse(saved["model"])
+    learner = Learner(
+        model=model,
+        score_model=model if saved["score_model"] is None else _parse(saved["score_model"]),
+        link=saved["link"],
+        classes=saved["classes"],
+        weights=tuple(saved["weights"]),
+        intercepts=frozenset(saved["intercepts"]),
+        linear=None if saved["linear"] is None else tuple(saved["linear"]),
+        exported_for=saved["exported_for"],
+        text=TextPart(*saved["text"]) if "text" in saved else None,
+    )
+    generator = np.random.RandomState()
+    generator.set_state(tuple(saved["random_state"]))
+    state = FitState(
+        tensors={(name, kind): np.array(array) for name, kind, array in saved["tensors"]},
+        eta=saved["eta"],
+        random_state=generator,
+        t=saved["t"],
+        l1_total=saved["l1_total"],
+        loss_curve=list(saved["loss_curve"]),
+        validation_scores=list(saved["validation_scores"]),
+    )
+    return learner, state
+
+
+def _parse(content: bytes) -> Any:
+    return to_ir(onnx.load_from_string(content))

@@ -1,0 +1,332 @@
+"""The regressor."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.model_selection import ShuffleSplit
+from sklearn.utils._param_validation import StrOptions
+
+from onnxsgd.data.targets import check_real_target, check_scorable_by_r2
+from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
+from onnxsgd.estimators.import_hook import when_imported
+from onnxsgd.estimators.to_skl2onnx import register_regressor
+from onnxsgd.exceptions import GraphError
+from onnxsgd.learner.learner import Learner
+from onnxsgd.losses import REGRESSION_LOSSES, Loss, make_loss
+
+__all__ = ["OnnxSGDRegressor"]
+
+
+class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
+    """Train the weights of a model for regression by stochastic gradient descent.
+
+    Parameters
+    ----------
+    model : None, estimator, onnx.ModelProto, bytes or path, default=None
+        What goes on learning. None: a linear model that starts at zero. A fitted scikit-learn estimator or
+        pipeline is converted and training starts from its weights; one that is not fitted yet is fitted on
+        the training data first. (``clone`` un-fits an estimator: in a grid search wrap it in
+        ``sklearn.frozen.FrozenEstimator`` to keep its weights.) An ONNX graph is taken as it is; a path may
+        come with external data beside the file.
+    loss : {"squared_error", "absolute_error", "elastic", "huber", "epsilon_insensitive", \
+            "squared_epsilon_insensitive", "quantile"} or Loss, default="squared_error"
+        What is minimised, see :mod:`onnxsgd.losses`.
+    epsilon : float, default=0.1
+        The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", in the unit of y.
+    penalty : {"l2", "l1", "elasticnet", None}, default="l2"
+        Which norms of the weights are added to the mean loss; intercepts are left alone. "l1" gives exact
+        zeros.
+    alpha : float, default=1e-4
+        The strength of the penalty, >= 0: ``alpha ((1 - l1_ratio) / 2 ||w||_2^2 + l1_ratio ||w||_1)``.
+        The schedule "optimal" uses it too.
+    l1_ratio : float, default=0.15
+        The share of the absolute norm in "elasticnet", from 0 to 1.
+    optimizer : {"sgd", "adam", "adamw"} or Optimizer, default="sgd"
+        How a gradient changes a weight, see :mod:`onnxsgd.optimizers`.
+    momentum : float, default=0.0
+        The share of the last step that "sgd" keeps, 0 <= momentum < 1.
+    nesterov : bool, default=False
+        Whether "sgd" looks ahead along the momentum.
+    learning_rate : {"constant", "optimal", "invscaling", "adaptive"}, Schedule or callable, \
+            default="invscaling"
+        The learning rate of each update, see :mod:`onnxsgd.schedules`:
+
+        - "constant": ``eta0``;
+        - "optimal": ``1 / (alpha (t0 + t - 1))``;
+        - "invscaling": ``eta0 / t^power_t``;
+        - "adaptive": ``eta0``, divided by 5 whenever the loss, or the score, stops improving;
+        - a callable: a function of the number of the update, 1, 2, ...
+    eta0 : float, default=0.01
+        The first learning rate, > 0.
+    power_t : float, default=0.25
+        The exponent of "invscaling".
+    max_iter : int, default=1000
+        The largest number of epochs of a call to ``fit``.
+    tol : float or None, default=1e-3
+        Training stops when the loss (with ``early_stopping=True`` the score) did not improve by this much
+        for `n_iter_no_change` epochs in a row. None: `max_iter` epochs.
+    n_iter_no_change : int, default=5
+        How many epochs without improvement make a plateau.
+    early_stopping : bool, default=False
+        Whether to stop by the score on validation data, and to end with the weights that scored best.
+    validation_fraction : float, default=0.1
+        The share of the training data that is held out for that, unless ``fit`` is given `X_val`, `y_val`.
+        These rows are drawn at random, also with
+        ``shuffle=False``, as scikit-learn's SGD estimators draw them; the others keep their order.
+    batch_size : int, default=32
+        Samples of an update. The loss of a batch is the weighted mean over its samples; with
+        ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
+        ``SGDRegressor``.
+    shuffle : bool, default=True
+        Whether each epoch takes the samples in an order of its own.
+    random_state : int, RandomState or None, default=None
+        Determines these orders and the validation data.
+    average : bool or int, default=False
+        Whether the result is the average of the weights over all updates, or over those from the given
+        number on.
+    warm_start : bool, default=False
+        Whether ``fit`` starts from the present weights, not from those of `model`. The graph, and with it
+        `model`, `output`, `head` and `trainable`, is then that of the first fit.
+    trainable : None, list of str or callable, default=None
+        Which weights are trained: those that learning is meant to change, those that are named, or those
+        for whose name the callable returns True; it is asked about every tensor of real numbers. See
+        :func:`onnxsgd.describe_trainable`.
+    output : str, int or None, default=None
+        Which output of the graph predicts; it may name any tensor inside, where the graph is cut then.
+    head : {"linear", None}, default=None
+        "linear" puts a new linear layer on top of that tensor, starting at zero, and trains only that
+        unless `trainable` says otherwise: transfer learning.
+    engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
+        The engine that differentiates the graph. "auto" is the portable one, which runs on every
+        onnxruntime.
+    device : str, default="cpu"
+        Where training runs: "cpu", "cuda" for the first GPU, "cuda:1" for the second. A GPU takes
+        onnxruntime-gpu, and data that are dense and fit into its memory: they, the weights and the state of
+        the optimizer stay there. A GPU that cannot be used is an error. Products of float32 are products
+        of float32 there too, not of TF32. Predictions are computed on the CPU, wherever training ran.
+    dtype : {"float32", "float64", None}, default=None
+        The type of the numbers that the graph computes with. None: that of an ONNX graph is kept; anything
+        else is trained in float32, unless the data of the first call show that it will not do. It will not
+        if casting `X` changes a column by more than 1e-3 of its spread (a time in seconds since 1970), or
+        if computing in float32 changes the raw scores of a scikit-learn model by more than 1e-3 of theirs.
+        The type of the first call stays that of later ones. "float64" takes operators that the runtime has
+        in float64; convolutions are none.
+    n_threads : int or None, default=None
+        Threads of the runtime on the CPU. None: one for small steps, all cores for large ones.
+    verbose : int, default=0
+        0 prints nothing; 1 shows a bar on a terminal, and prints a line for each epoch elsewhere; 2 prints
+        these lines on a terminal too. scikit-learn's callbacks (``set_callbacks``, from scikit-learn 1.9 on)
+        are told about each epoch as well.
+
+    Attributes
+    ----------
+    onnx_model_ : onnx.ModelProto
+        The trained graph.
+    n_iter_ : int
+        Epochs made.
+    t_ : int
+        Updates made.
+    loss_curve_ : list of float
+        Mean loss plus penalty of each epoch.
+    best_loss_ : float
+        The lowest of these.
+    validation_scores_ : list of float or None
+        The score on the validation data after each epoch.
+    engine_ : str
+        The engine in use.
+    n_features_in_ : int
+        Number of features seen in ``fit``.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where `X` has names.
+    coef_, intercept_ : ndarray
+        Coefficients and intercepts, where the model is linear, of shape (n_features,) and (1,), or
+        (n_outputs, n_features) and (n_outputs,).
+
+    See Also
+    --------
+    OnnxSGDClassifier : The same for classification.
+    sklearn.linear_model.SGDRegressor : Linear models, with the same hyper-parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from onnxsgd import OnnxSGDRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), Ridge()).fit(X[:100], y[:100])
+    >>> tuned = OnnxSGDRegressor(model, random_state=0).fit(X[100:], y[100:])
+    >>> bool(tuned.score(X, y) > model.score(X, y))
+    True
+    >>> [output.name for output in tuned.to_onnx().graph.output]
+    ['variable']
+    """
+
+    _task = "regression"
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **BaseOnnxSGD._parameter_constraints,
+        "loss": [StrOptions(set(REGRESSION_LOSSES)), Loss],
+    }
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        loss: str | Loss = "squared_error",
+        epsilon: float = 0.1,
+        penalty: str | None = "l2",
+        alpha: float = 1e-4,
+        l1_ratio: float = 0.15,
+        optimizer: Any = "sgd",
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        learning_rate: Any = "invscaling",
+        eta0: float = 0.01,
+        power_t: float = 0.25,
+        max_iter: int = 1000,
+        tol: float | None = 1e-3,
+        n_iter_no_change: int = 5,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        random_state: Any = None,
+        average: bool | int = False,
+        warm_start: bool = False,
+        trainable: Any = None,
+        output: str | int | None = None,
+        head: str | None = None,
+        engine: str = "auto",
+        device: str = "cpu",
+        dtype: str | None = None,
+        n_threads: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.model = model
+        self.loss = loss
+        self.epsilon = epsilon
+        self.penalty = penalty
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.optimizer = optimizer
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.learning_rate = learning_rate
+        self.eta0 = eta0
+        self.power_t = power_t
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.random_state = random_state
+        self.average = average
+        self.warm_start = warm_start
+        self.trainable = trainable
+        self.output = output
+        self.head = head
+        self.engine = engine
+        self.device = device
+        self.dtype = dtype
+        self.n_threads = n_threads
+        self.verbose = verbose
+
+    @learns_in_parts
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Go through the given samples once, from where the last call left off.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+            Some of the data.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the samples, >= 0; None: 1 for each.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+        """
+        return self._partial_fit(X, y, sample_weight)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predict targets.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+            The data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Of the shape that `y` had in training, in float32 for float32 data and in float64 otherwise.
+        """
+        raw = self._raw_predictions(X)
+        return raw.ravel() if self._y_is_vector else raw
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.input_tags.sparse = True
+        return self._with_tags_inside(tags)
+
+    def _read_target(self, y: Any, going_on: bool, classes: Any) -> tuple[np.ndarray, int]:
+        y = check_real_target(y)
+        table = y.reshape(len(y), -1)
+        if going_on:
+            self._check_width(table)
+        else:
+            self._y_is_vector = y.ndim == 1
+        return table, table.shape[1]
+
+    def _accept_learner(self, learner: Learner, y: np.ndarray, n_outputs: int) -> Learner:
+        self._check_width(y)
+        return learner
+
+    def _check_width(self, y: np.ndarray) -> None:
+        if y.shape[1] != self._n_outputs:
+            raise GraphError(
+                f"the graph predicts {self._n_outputs} output(s) and y has {y.shape[1]}: choose a tensor of "
+                "that width with output=, put a new layer on top with head='linear', or use another model=."
+            )
+
+    def _encode(self, y: np.ndarray) -> np.ndarray:
+        return y
+
+    def _make_loss(self) -> Loss:
+        return make_loss(self.loss, REGRESSION_LOSSES, self.epsilon)
+
+    def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
+        return float(r2_score(y, raw, sample_weight=sample_weight))
+
+    def _check_scorable(self, y: np.ndarray, name: str) -> None:
+        check_scorable_by_r2(y, name)
+
+    def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        splitter = ShuffleSplit(1, test_size=self.validation_fraction, random_state=self._state.random_state)
+        return next(splitter.split(y))
+
+    def _finished_graph(self) -> Any:
+        from onnxsgd.graph.reading.postprocessing import name_output
+
+        graph = self._learner.with_weights(self._weights())
+        return name_output(graph, "variable") if self._learner.link == "own" else graph
+
+    def _linear_attributes(self) -> tuple[np.ndarray, np.ndarray]:
+        coef, intercept = super()._linear_attributes()
+        return (coef.ravel(), intercept) if self._y_is_vector else (coef, intercept)
+
+
+when_imported("skl2onnx", partial(register_regressor, OnnxSGDRegressor))

@@ -1,0 +1,1 @@
+"""The engine "onnxruntime-training": its gradient builder, its lowering, its limits."""

@@ -1,0 +1,100 @@
+"""Write operators in the only form in which the gradient builder of onnxruntime-training takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd.graph.model import unique_name
+
+__all__ = ["complete"]
+
+#: Optional outputs that a gradient is computed from: how many outputs there must be.
+_OUTPUTS = {"Dropout": 2, "LayerNormalization": 3, "SoftmaxCrossEntropyLoss": 2}
+
+
+def complete(graph: ir.Graph, sources: Collection[ir.Value], names: set[str]) -> None:
+    """Complete the nodes of `graph`, in place.
+
+    Precondition: :func:`~onnxsgd.gradient.native.coverage.why_not` refuses no node. Result: the same values,
+    and
+
+    - nodes have names of their own;
+    - optional outputs that gradients are computed from are there;
+    - LayerNormalization has a bias, Transpose a permutation, CastLike is a Cast, and a Cast to the type that
+      its input has is an Identity: the builder would drop it;
+    - no node reads one of `sources` twice: the builder would define its gradient twice.
+
+    Parameters
+    ----------
+    graph : ir.Graph
+        An isolated path.
+    sources : collection of ir.Value
+        The inputs that are differentiated for.
+    names : set of str
+        The names of its tensors, which is updated.
+    """
+    for index, node in enumerate(list(graph)):
+        node.name = f"{node.op_type}_{index}"
+        _add_outputs(node, names)
+        if node.op_type == "LayerNormalization":
+            _add_bias(graph, node, names)
+        elif node.op_type in ("Cast", "CastLike"):
+            _fix_cast(node)
+        elif node.op_type == "Transpose" and "perm" not in node.attributes:
+            rank = len(node.inputs[0].shape)  # type: ignore[union-attr, arg-type]
+            node.attributes["perm"] = ir.AttrInt64s("perm", list(reversed(range(rank))))
+        _read_once(graph, node, sources, names)
+
+
+def _add_outputs(node: ir.Node, names: set[str]) -> None:
+    wanted = _OUTPUTS.get(node.op_type, 0)
+    if len(node.outputs) < wanted:
+        node.resize_outputs(wanted)
+    for value in node.outputs[:wanted]:
+        value.name = value.name or unique_name(f"{node.name}_output", names)
+
+
+def _add_bias(graph: ir.Graph, node: ir.Node, names: set[str]) -> None:
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        return
+    scale = node.inputs[1]
+    assert scale is not None
+    assert scale.dtype is not None
+    assert scale.shape is not None
+    name = unique_name(f"{node.name}_bias", names)
+    tensor = ir.tensor(np.zeros(scale.shape.numpy(), scale.dtype.numpy()), name=name)
+    bias = ir.Value(name=name, type=scale.type, shape=scale.shape, const_value=tensor)
+    graph.register_initializer(bias)
+    node.resize_inputs(3)
+    node.replace_input_with(2, bias)
+
+
+def _fix_cast(node: ir.Node) -> None:
+    source, target = node.inputs[0], node.outputs[0]
+    assert source is not None
+    assert target.dtype is not None
+    node.resize_inputs(1)
+    node.attributes.clear()
+    if source.dtype == target.dtype:
+        node.op_type = "Identity"
+    else:
+        node.op_type = "Cast"
+        node.attributes["to"] = ir.AttrInt64("to", target.dtype.value)
+
+
+def _read_once(graph: ir.Graph, node: ir.Node, sources: Collection[ir.Value], names: set[str]) -> None:
+    for value in {value for value in node.inputs if value is not None and value in sources}:
+        positions = [index for index, other in enumerate(node.inputs) if other is value]
+        if len(positions) < 2:
+            continue
+        copy = ir.node("Identity", [value], name=f"{node.name}_input_{positions[0]}")
+        copy.outputs[0].name = unique_name(f"{value.name}_copy", names)
+        copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
+        graph.insert_before(node, copy)
+        # an output, so that it is not optimised away
+        graph.outputs.append(copy.outputs[0])
+        for index in positions:
+            node.replace_input_with(index, copy.outputs[0])

@@ -1,0 +1,154 @@
+"""What the gradient builder of onnxruntime-training 1.19.2 can differentiate, as tables.
+
+The builder raises for an operator without gradient, returns wrong gradients in a few corners, and ends
+the interpreter on some graphs. These tables are asked before it is called, then the one of forms that a sweep
+found right (:mod:`onnxsgd.gradient.native.proof`). The tests check each line against central differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from onnxsgd.gradient.native.refused_forms import REFUSALS
+
+__all__ = [
+    "DIFFERENTIABLE",
+    "UNUSED_INPUTS",
+    "ZERO_GRADIENT",
+    "blocks_gradient",
+    "has_zero_gradient",
+    "passes_gradient",
+    "why_not",
+]
+
+#: The operators with a gradient, and the inputs that it flows to: their numbers, or None for all of them.
+DIFFERENTIABLE: Mapping[str, tuple[int, ...] | None] = {
+    "Abs": None,
+    "Add": None,
+    "AveragePool": None,
+    "Cast": None,
+    "CastLike": (0,),
+    "Clip": (0,),
+    "Concat": None,
+    "Conv": None,
+    "Cos": None,
+    "Div": None,
+    "Dropout": (0,),
+    "Erf": None,
+    "Exp": None,
+    "Expand": (0,),
+    "Flatten": None,
+    "Gather": (0,),
+    "GatherElements": (0,),
+    "GatherND": (0,),
+    "Gemm": None,
+    "GlobalAveragePool": None,
+    "Identity": None,
+    "LayerNormalization": None,
+    "LeakyRelu": None,
+    "Log": None,
+    "LogSoftmax": None,
+    "MatMul": None,
+    "Max": None,
+    "MaxPool": None,
+    "Min": None,
+    "Mul": None,
+    "Neg": None,
+    "Pad": (0,),
+    "Pow": (0,),
+    "Reciprocal": None,
+    "ReduceL2": (0,),
+    "ReduceLogSumExp": (0,),
+    "ReduceMean": (0,),
+    "ReduceSum": (0,),
+    "Relu": None,
+    "Reshape": (0,),
+    "ScatterElements": (0, 2),
+    "ScatterND": (0, 2),
+    "Sigmoid": None,
+    "Sin": None,
+    "Slice": (0,),
+    "Softmax": None,
+    "SoftmaxCrossEntropyLoss": (0,),
+    "Split": (0,),
+    "Sqrt": None,
+    "Squeeze": (0,),
+    "Sub": None,
+    "Tanh": None,
+    "Tile": (0,),
+    "TopK": (0,),
+    "Transpose": None,
+    "Trilu": (0,),
+    "Unsqueeze": (0,),
+    "Where": (1, 2),
+}
+
+#: Operators whose results do not change with a small change of their inputs: no gradient flows back.
+ZERO_GRADIENT = frozenset(
+    [
+        "And",
+        "ArgMax",
+        "ArgMin",
+        "Ceil",
+        "ConstantOfShape",
+        "Equal",
+        "Floor",
+        "Greater",
+        "GreaterOrEqual",
+        "IsInf",
+        "IsNaN",
+        "Less",
+        "LessOrEqual",
+        "NonZero",
+        "Not",
+        "Or",
+        "RandomNormalLike",
+        "RandomUniformLike",
+        "Round",
+        "Shape",
+        "Sign",
+        "Size",
+        "Xor",
+    ]
+)
+
+
+#: Inputs that do not change a result, beside shapes and indices: their numbers, by operator.
+UNUSED_INPUTS: Mapping[str, tuple[int, ...]] = {"CastLike": (1,)}
+
+
+def has_zero_gradient(node: ir.Node) -> bool:
+    """Return whether the results of `node` do not change with a small change of its inputs."""
+    return node.domain == "" and node.op_type in ZERO_GRADIENT
+
+
+def passes_gradient(node: ir.Node, index: int | None) -> bool:
+    """Return whether a gradient flows from the outputs of `node` to its input number `index`.
+
+    True for operators that cannot be differentiated as well: on a path, they are to be found and refused.
+    """
+    if has_zero_gradient(node):
+        return False
+    inputs = DIFFERENTIABLE.get(node.op_type) if node.domain == "" else None
+    return inputs is None or index in inputs
+
+
+def blocks_gradient(node: ir.Node, index: int) -> bool:
+    """Return whether results of `node` depend on its input number `index`, but no gradient flows there."""
+    if passes_gradient(node, index) or has_zero_gradient(node):
+        return False
+    return index not in UNUSED_INPUTS.get(node.op_type, ())
+
+
+def why_not(node: ir.Node) -> str | None:
+    """Return why no gradient passes `node`, as a phrase; None if one does, or is zero."""
+    if has_zero_gradient(node):
+        return None
+    if node.domain != "" or node.op_type not in DIFFERENTIABLE:
+        name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        return f"{name} has no gradient in onnxruntime-training"
+    refuse = REFUSALS.get(node.op_type)
+    reason = refuse(node) if refuse is not None else None
+    return f"{node.op_type} {reason} has no gradient in onnxruntime-training" if reason else None

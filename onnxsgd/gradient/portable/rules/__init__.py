@@ -1,0 +1,1 @@
+"""Gradient rules, one module for each family of operators, and their table."""

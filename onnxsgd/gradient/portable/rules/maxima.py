@@ -1,0 +1,125 @@
+"""The gradient of MaxPool.
+
+Where the maximum of a window is reached several times, the first place takes the whole gradient, as the
+operator's own index output tells.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd.gradient.portable.rules.indexing import ADDING_SCATTER
+from onnxsgd.gradient.portable.rules.windows import bare_window, sizes_of
+from onnxsgd.gradient.portable.writing.broadcasting import dim_of, number, reshape_to, vector, zeros_like
+from onnxsgd.gradient.portable.writing.call import Call
+from onnxsgd.gradient.portable.writing.tensor import Tensor, op
+
+__all__ = ["maximum"]
+
+_END = np.iinfo(np.int64).max
+
+#: The largest window, and the largest image, whose elements are compared with the maxima: an update of vgg of
+#: ``benchmarks/networks.py`` takes 0.91 of the time so. At 56 x 56 it was measured to gain nothing.
+_TAPS, _PLACES = 4, 32 * 32
+
+
+def maximum(n: Call) -> Tensor:
+    """Return the gradient of a MaxPool."""
+    return _by_comparison(n) if _is_small_and_tiled(n) else _by_index(n)
+
+
+def _is_small_and_tiled(n: Call) -> bool:
+    """Tell whether small windows lie side by side on a small image of known size, and cover it."""
+    window = bare_window(n, n.attribute("kernel_shape"))
+    if not (n.x.is_static and n.y.is_static) or window.kernel != window.strides or n.x.dtype not in _COMPARED:
+        return False
+    sizes, out = sizes_of(n.x)[2:], sizes_of(n.y)[2:]
+    covers = all(size == count * k for size, count, k in zip(sizes, out, window.kernel, strict=True))
+    taps, is_padded = math.prod(window.kernel), any(n.attribute("pads", ()))
+    fits = covers and len(sizes) < 3 and max(window.dilations) == 1 and not is_padded
+    return fits and 1 < taps <= _TAPS and 0 < math.prod(sizes) <= _PLACES
+
+
+_COMPARED = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+def _by_comparison(n: Call) -> Tensor:
+    """Give the gradient to the first element of each window that equals its maximum.
+
+    The elements that a tap meets are brought together, so that a comparison runs over all windows at once:
+    columns are moved, rows of a plane lie side by side then.
+    """
+    *above, k = n.attribute("kernel_shape")
+    n_rows, width = (above or [1])[0], sizes_of(n.y)[-1]
+    total = math.prod(sizes_of(n.y))
+    columns = op.Transpose(op.Reshape(n.x, [total * n_rows, k]), perm=[1, 0])
+    sets = _cut(op.Reshape(columns, [k, total // width, n_rows * width]), k, 1, 0)
+    elements = [_cut(part, n_rows, width, 2) for part in sets]
+    maxima, rest = (op.Reshape(t, [1, total // width, width]) for t in (n.y, n.dy))
+    parts = {}
+    *others, last = ((row, column) for row in range(n_rows) for column in range(k))
+    for row, column in others:
+        parts[row, column] = rest * op.Equal(elements[column][row], maxima)
+        rest = rest - parts[row, column]
+    parts[last] = rest
+    sets = [_side_by_side([parts[row, column] for row in range(n_rows)]) for column in range(k)]
+    joined = op.Reshape(op.Concat(*sets, axis=0), [k, total * n_rows])
+    return reshape_to(op.Transpose(joined, perm=[1, 0]), n.x)
+
+
+def _cut(x: Tensor, count: int, size: int, axis: int) -> list[Tensor]:
+    """Return `count` parts of equal size along an axis."""
+    if count == 1:
+        return [x]
+    found: list[Tensor] = op.Split(x, [size] * count, axis=axis, outputs=count)
+    return found
+
+
+def _side_by_side(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=2)
+
+
+def _by_index(n: Call) -> Tensor:
+    """Put the gradient where the index output says that the maximum was: a place in the flattened input."""
+    indices = n.extra_output(1, n.y.dims, ir.DataType.INT64)
+    if n.attribute("storage_order", 0):
+        indices = _row_major(n, indices)
+    window = bare_window(n, n.attribute("kernel_shape"))
+    flat = op.Reshape(zeros_like(n.x), [-1])
+    apart = [-(-extent // stride) for extent, stride in zip(window.extent, window.strides, strict=True)]
+    if max(apart) == 1:
+        placed = op.ScatterElements(flat, op.Reshape(indices, [-1]), op.Reshape(n.dy, [-1]))
+    elif n.opset >= ADDING_SCATTER:
+        placed = op.ScatterElements(flat, op.Reshape(indices, [-1]), op.Reshape(n.dy, [-1]), reduction="add")
+    else:
+        placed = _sum_of_separate_windows(flat, [indices, n.dy], apart)
+    return reshape_to(placed, n.x)
+
+
+def _row_major(n: Call, indices: Tensor) -> Tensor:
+    """Return the places that `indices` give in column-major order as those in row-major order."""
+    sizes = [vector(n.x, dim_of(n.x, axis)) for axis in range(2, n.rank)]
+    whole = sizes[0]
+    for size in sizes[1:]:
+        whole = whole * size
+    left = op.Mod(indices, whole)
+    place = number(left, 0)
+    for size in sizes:
+        place, left = place * size + op.Mod(left, size), left / size
+    return indices - op.Mod(indices, whole) + place
+
+
+def _sum_of_separate_windows(flat: Tensor, both: list[Tensor], apart: list[int]) -> Tensor:
+    """Scatter indices and gradients without adding: windows that are `apart` share no element."""
+    axes, ends = list(range(2, 2 + len(apart))), [_END] * len(apart)
+    total = None
+    for starts in product(*(range(step) for step in apart)):
+        chosen = [op.Reshape(op.Slice(t, list(starts), ends, axes, apart), [-1]) for t in both]
+        part = op.ScatterElements(flat, *chosen)
+        total = part if total is None else total + part
+    assert total is not None
+    return total

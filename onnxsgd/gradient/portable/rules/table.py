@@ -1,0 +1,141 @@
+"""Every gradient rule, and the operators through which no gradient flows."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxsgd.gradient.portable.rules.control import CONTROL
+from onnxsgd.gradient.portable.rules.convolution import CONVOLUTION
+from onnxsgd.gradient.portable.rules.elementwise import ELEMENTWISE
+from onnxsgd.gradient.portable.rules.indexing import INDEXING
+from onnxsgd.gradient.portable.rules.movement import MOVEMENT
+from onnxsgd.gradient.portable.rules.neural import NEURAL
+from onnxsgd.gradient.portable.rules.normalization import NORMALIZATION
+from onnxsgd.gradient.portable.rules.pooling import POOLING
+from onnxsgd.gradient.portable.rules.products import PRODUCTS
+from onnxsgd.gradient.portable.rules.quantization import QUANTIZATION
+from onnxsgd.gradient.portable.rules.recurrent import RECURRENT
+from onnxsgd.gradient.portable.rules.reductions import REDUCTIONS
+from onnxsgd.gradient.portable.rules.resize import RESIZE
+from onnxsgd.gradient.portable.rules.sampling import GRID_SAMPLE
+from onnxsgd.gradient.portable.rules.scattering import SCATTERING
+from onnxsgd.gradient.portable.writing.call import Rules
+from onnxsgd.graph.opsets.function_bodies import is_function
+from onnxsgd.graph.opsets.transformer.refusal import refused_form
+
+__all__ = [
+    "KNOWN",
+    "NO_GRADIENT",
+    "RULES",
+    "STANDARD",
+    "SYMMETRIC",
+    "TYPE_ONLY",
+    "passes_gradient",
+    "reason_against",
+]
+
+#: One rule for each standard operator: for each input the gradient, or None where an input has none.
+RULES: Rules = {
+    **ELEMENTWISE,
+    **REDUCTIONS,
+    **PRODUCTS,
+    **MOVEMENT,
+    **INDEXING,
+    **SCATTERING,
+    **CONVOLUTION,
+    **POOLING,
+    **NORMALIZATION,
+    **NEURAL,
+    **RESIZE,
+    **GRID_SAMPLE,
+    **QUANTIZATION,
+    **RECURRENT,
+}
+
+#: Operators whose result does not depend on the order of their inputs.
+SYMMETRIC = frozenset({"Add", "Max", "Mean", "Min", "Mul", "Sum"})
+
+#: Operators whose result does not change when the elements of a real input change a little.
+NO_GRADIENT = frozenset(
+    {
+        "And",
+        "ArgMax",
+        "ArgMin",
+        "Bernoulli",
+        "BitwiseAnd",
+        "BitwiseNot",
+        "BitwiseOr",
+        "BitwiseXor",
+        "Ceil",
+        "Constant",
+        "ConstantOfShape",
+        "Equal",
+        "EyeLike",
+        "Floor",
+        "Greater",
+        "GreaterOrEqual",
+        "Hardmax",
+        "IsInf",
+        "IsNaN",
+        "Less",
+        "LessOrEqual",
+        "Multinomial",
+        "NonMaxSuppression",
+        "NonZero",
+        "Not",
+        "Or",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Round",
+        "Shape",
+        "Sign",
+        "Size",
+        "Xor",
+    }
+)
+
+
+#: Inputs of which only the type matters.
+TYPE_ONLY = {"CastLike": 1}
+
+#: Operators that need no further look.
+KNOWN = frozenset(RULES) | frozenset(CONTROL) | NO_GRADIENT
+
+#: The names of the domain of standard operators.
+STANDARD = frozenset({"", "ai.onnx"})
+
+
+def reason_against(node: ir.Node) -> str | None:
+    """Return why no gradient can pass a node; None if it has a rule or a definition, or needs none."""
+    if node.domain not in STANDARD:
+        form = refused_form(node)
+        reason = f"operator {node.domain}.{node.op_type} is not a standard operator and has no gradient rule"
+        return reason if form is None else f"{reason} where it has this: {form}"
+    if node.op_type in KNOWN or is_function(node.op_type):
+        return None
+    return f"operator {node.op_type} has no gradient rule"
+
+
+def passes_gradient(node: ir.Node, index: int | None) -> bool:
+    """Return whether a gradient flows from the outputs of a node to its input number `index`.
+
+    None stands for the values that the subgraphs of the node capture. True for an operator without a rule:
+    on a path, it is to be found and refused.
+    """
+    if node.domain not in STANDARD:
+        return True
+    if node.op_type in NO_GRADIENT or index == TYPE_ONLY.get(node.op_type, -1):
+        return False
+    rules = RULES.get(node.op_type)
+    if index is None or rules is None or callable(rules):
+        return True
+    training: int = node.attributes.get_int("training_mode", 0)
+    if node.op_type == "BatchNormalization" and training:
+        return index in _READ_IN_TRAINING
+    return index < len(rules) and rules[index] is not None
+
+
+#: The inputs of a BatchNormalization in training mode that its result depends on.
+_READ_IN_TRAINING = (0, 1, 2)

@@ -1,0 +1,1 @@
+"""Writing of gradient graphs: tensors as expressions, nodes, shapes, broadcasting."""

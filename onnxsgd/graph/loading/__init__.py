@@ -1,0 +1,1 @@
+"""Checked loading of models: size limits, external data, types and shapes."""

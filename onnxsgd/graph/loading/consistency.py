@@ -1,0 +1,201 @@
+"""Types and shapes of a whole graph: each node takes its operands, and all that follows has a sane size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import onnx
+
+from onnxsgd._library_errors import reason
+from onnxsgd.exceptions import GraphError
+from onnxsgd.graph.loading.size_limits import check_shapes
+from onnxsgd.graph.opsets.transformer.contrib import give_domain
+
+__all__ = ["check_consistency"]
+
+#: Operators that inference refuses although they are right, with onnx 1.23: it expands their definition and
+#: does not fill in the defaults of attributes. Nothing is inferred through them here.
+_MISJUDGED = frozenset({"MeanVarianceNormalization"})
+
+#: Operators whose inference ends the interpreter, with onnx 1.23, where their operand has no known type.
+_NEED_TYPES = frozenset({"DictVectorizer", "LabelEncoder"})
+
+#: How many first operands of an operator are single numbers that it reads before anything runs.
+_N_CONDITIONS = {"If": 1, "Loop": 2}
+
+#: The numbers of axes of operands, by their positions, where kernels crash on others.
+_RECURRENT = {0: 3, 1: 3, 2: 3, 3: 2, 4: 1, 5: 3, 6: 3, 7: 2}
+_RANKS = {
+    "GRU": _RECURRENT,
+    "LSTM": _RECURRENT,
+    "RNN": _RECURRENT,
+    "Resize": {1: 1, 2: 1, 3: 1},
+    "Upsample": {1: 1},
+}
+
+#: Bytes of an initializer that says a shape, an axis, a bound; inference does not read larger ones.
+_SMALL = 4096
+
+
+def check_consistency(model: onnx.ModelProto) -> None:
+    """Refuse a model with a node that cannot take its operands, or one that makes a tensor of no sane size.
+
+    It is what a runtime refuses when it loads a graph; rules of lowering and of gradients rely on it. Shapes
+    that are declared inside of the graph are not believed: converters get them wrong.
+
+    Parameters
+    ----------
+    model : ModelProto
+        A valid model of sane declared sizes; it is not changed.
+
+    Raises
+    ------
+    GraphError
+        Types or shapes do not go together; a tensor is too large.
+    """
+    outline = _outline(model)
+    try:
+        # without propagation of values: it writes down each element of a Range
+        inferred = onnx.shape_inference.infer_shapes(outline, check_type=True, strict_mode=True)
+    except onnx.shape_inference.InferenceError as error:
+        raise GraphError(f"The model is not consistent: {reason(error)}.") from error
+    except (RuntimeError, ValueError) as error:
+        raise GraphError(f"Types and shapes of the model cannot be inferred: {reason(error)}.") from error
+    _check_inferred([inferred.graph])
+    _check_known_types(model, inferred.graph)
+    _check_operands(inferred.graph, {})
+    _check_fed_ranks(inferred.graph)
+
+
+def _check_known_types(model: onnx.ModelProto, inferred: onnx.GraphProto) -> None:
+    """Refuse an operator that inference cannot survive without the type of its operand."""
+    declared = (*model.graph.input, *model.graph.value_info, *inferred.value_info)
+    known = {value.name for value in declared if value.type.WhichOneof("value")}
+    known.update(tensor.name for tensor in model.graph.initializer)
+    for node in model.graph.node:
+        if node.op_type in _NEED_TYPES and node.input[0] not in known:
+            raise GraphError(
+                f"{node.op_type} {node.name!r} reads {node.input[0]!r}, whose element type is not known: "
+                "declare it in value_info."
+            )
+
+
+def _outline(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model of the same types without large weights and without declared shapes of results."""
+    outline = onnx.ModelProto(ir_version=model.ir_version)
+    outline.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid("unknown", 1)])
+    outline.functions.extend(model.functions)
+    graph = outline.graph
+    graph.name = model.graph.name
+    graph.node.extend(model.graph.node)
+    give_domain(outline)
+    for node in graph.node:
+        if node.op_type in _MISJUDGED | _NEED_TYPES:
+            node.domain = "unknown"
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
+    inputs = {value.name for value in model.graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.ByteSize() <= _SMALL:
+            graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    _forget_shapes(graph)
+    return outline
+
+
+def _forget_shapes(graph: onnx.GraphProto) -> None:
+    """Remove declared shapes of results, in subgraphs too."""
+    del graph.value_info[:]
+    for value in graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    for subgraph in _subgraphs(graph.node):
+        _forget_shapes(subgraph)
+
+
+def _check_inferred(graphs: Iterable[onnx.GraphProto]) -> None:
+    for graph in graphs:
+        check_shapes((*graph.value_info, *graph.output))
+        _check_inferred(_subgraphs(graph.node))
+
+
+#: The size of each axis, None where it is not known, by the name of a tensor.
+_Shapes = Mapping[str, tuple[int | None, ...]]
+
+
+def _check_operands(graph: onnx.GraphProto, outer: _Shapes) -> None:
+    """Refuse operands that inference does not look at, and that runtimes crash on; in subgraphs, too."""
+    shapes = {**outer, **_shapes(graph)}
+    for node in graph.node:
+        _check_conditions(node, shapes)
+        _check_ranks(node, shapes)
+        _check_normalized_axis(node, shapes)
+        for subgraph in _subgraphs([node]):
+            _check_operands(subgraph, shapes)
+
+
+def _shapes(graph: onnx.GraphProto) -> _Shapes:
+    """Return the known shapes of the tensors of one graph."""
+    found: dict[str, tuple[int | None, ...]] = {}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        if value.type.tensor_type.HasField("shape"):
+            dims = value.type.tensor_type.shape.dim
+            found[value.name] = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
+    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+
+
+def _check_conditions(node: onnx.NodeProto, shapes: _Shapes) -> None:
+    """Refuse a trip count or a condition that is not one number: runtimes read the first one unseen."""
+    for name in node.input[: _N_CONDITIONS.get(node.op_type, 0)]:
+        known = [size for size in shapes.get(name, ()) if size is not None]
+        if len(known) == len(shapes.get(name, ())) and math.prod(known) != 1:
+            raise GraphError(
+                f"{node.op_type} {node.name!r} reads {name!r}, of {math.prod(known)} elements, as a number: "
+                "it must have one element."
+            )
+
+
+def _check_ranks(node: onnx.NodeProto, shapes: _Shapes) -> None:
+    """Refuse operands of another number of axes than their operator takes."""
+    for index, rank in _RANKS.get(node.op_type, {}).items():
+        name = node.input[index] if index < len(node.input) else ""
+        if name in shapes and len(shapes[name]) != rank:
+            raise GraphError(
+                f"{node.op_type} {node.name!r} reads {name!r}, of {len(shapes[name])} axes: it must have "
+                f"{rank}."
+            )
+
+
+def _check_fed_ranks(graph: onnx.GraphProto) -> None:
+    """Refuse inputs of any shape where an operator takes one number of axes, and crashes on others."""
+    unknown = {value.name for value in graph.input if not value.type.tensor_type.HasField("shape")}
+    for node in graph.node:
+        for index, rank in _RANKS.get(node.op_type, {}).items():
+            if index < len(node.input) and node.input[index] in unknown:
+                raise GraphError(
+                    f"{node.op_type} {node.name!r} reads the input {node.input[index]!r}, whose shape is not "
+                    f"declared: declare one of {rank} axes."
+                )
+
+
+def _check_normalized_axis(node: onnx.NodeProto, shapes: _Shapes) -> None:
+    """Refuse a LayerNormalization from an axis on that its input does not have."""
+    if node.op_type != "LayerNormalization" or node.input[0] not in shapes:
+        return
+    rank = len(shapes[node.input[0]])
+    for axis in (attribute.i for attribute in node.attribute if attribute.name == "axis"):
+        if not -rank <= axis < rank:
+            raise GraphError(
+                f"LayerNormalization {node.name!r} has axis={axis}: its input has {rank} axes, so that "
+                f"it must be in {-rank} to {rank - 1}."
+            )
+
+
+def _subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.GraphProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield attribute.g
+            yield from attribute.graphs

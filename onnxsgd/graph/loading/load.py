@@ -1,0 +1,187 @@
+"""ONNX in: from a file, bytes or a message to a checked model.
+
+Every public function that takes a model reads it here, before anything else looks at it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
+
+from onnxsgd._library_errors import reason
+from onnxsgd.exceptions import GraphError, ParameterTypeError, UnsupportedError
+from onnxsgd.graph.loading.consistency import check_consistency
+from onnxsgd.graph.loading.external_data import load_beside, refuse_external
+from onnxsgd.graph.loading.size_limits import check_sizes
+from onnxsgd.graph.opsets.transformer.contrib import give_domain, lacks_domain
+from onnxsgd.graph.opsets.versions import IR_RANGE, bring_into_range
+
+__all__ = ["check_model", "check_proto", "load_model"]
+
+
+def load_model(source: Any) -> onnx.ModelProto:
+    """Return a checked model, of versions that the runtime reads, with functions inlined.
+
+    Weights outside of the file are read from files in its folder, or below, and from nowhere else.
+
+    Parameters
+    ----------
+    source : ModelProto, bytes, str or path-like
+        A model, which is not changed; what one is serialized to; or the name of a file.
+
+    Returns
+    -------
+    ModelProto
+        A new model. Its initializers are no inputs.
+
+    Raises
+    ------
+    GraphError
+        The file cannot be read, is no ONNX model, or is not valid, see :func:`check_model`.
+    UnsupportedError
+        The model holds something that nothing here takes: sparse initializers, training information, or
+        versions that cannot be converted.
+    ParameterTypeError
+        `source` is of another type.
+    """
+    model = _read(source)
+    check_model(model)
+    model = bring_into_range(model)
+    _drop_default_inputs(model.graph)
+    return model
+
+
+def check_proto(model: Any, parameter: str) -> None:
+    """Refuse what is no ``ModelProto``, and one that :func:`check_model` refuses; it stays as it is.
+
+    Parameters
+    ----------
+    model : object
+        The argument of a public function.
+    parameter : str
+        The name of its parameter.
+
+    Raises
+    ------
+    ParameterTypeError
+        If `model` is something else.
+    GraphError, UnsupportedError
+        As :func:`check_model`.
+    """
+    if not isinstance(model, onnx.ModelProto):
+        raise ParameterTypeError(f"{parameter} must be an onnx.ModelProto, not {type(model).__name__}.")
+    check_model(model)
+
+
+def check_model(model: onnx.ModelProto) -> None:
+    """Refuse a model that is not sane, complete, valid and consistent; nothing is changed or converted.
+
+    Cases, in an order in which each protects the next one:
+
+    - sizes: declared against present data, before anything is allocated or inferred;
+    - tensors stored in other files: a message has no folder to read from;
+    - sparse initializers and training information, which nothing here takes;
+    - the rules of the standard, by ``onnx.checker``;
+    - types and shapes: of the operands of each node, and what follows from them.
+
+    Raises
+    ------
+    GraphError
+        The model is not valid.
+    UnsupportedError
+        It holds something that nothing here takes.
+    """
+    check_sizes(model)
+    refuse_external(model, "a ModelProto")
+    _refuse(model)
+    _check(model)
+    check_consistency(model)
+
+
+def _read(source: Any) -> onnx.ModelProto:
+    if isinstance(source, onnx.ModelProto):
+        return source
+    if isinstance(source, bytes | bytearray | memoryview):
+        model = _parse(bytes(source), "the bytes")
+        check_sizes(model)
+        refuse_external(model, "bytes")
+        return model
+    if isinstance(source, str | os.PathLike):
+        return _read_file(Path(source))
+    raise ParameterTypeError(
+        f"A model is an onnx.ModelProto, bytes, or the path of a file, not {type(source).__name__}."
+    )
+
+
+def _read_file(path: Path) -> onnx.ModelProto:
+    try:
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:
+        # a ValueError: a name with a zero byte
+        cause = getattr(error, "strerror", None) or error
+        raise GraphError(f"The model {str(path)!r} cannot be read: {cause}.") from error
+    model = _parse(content, repr(str(path)))
+    check_sizes(model)
+    load_beside(model, path)
+    return model
+
+
+def _parse(content: bytes, what: str) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except DecodeError as error:
+        raise GraphError(f"An ONNX model was expected, {what} cannot be parsed as one.") from error
+    return model
+
+
+def _refuse(model: onnx.ModelProto) -> None:
+    if not model.graph.node:
+        raise GraphError("The model has no nodes: it is empty, or no ONNX model.")
+    if model.training_info:
+        raise UnsupportedError("The model holds training_info: give the graph for inference alone.")
+    if model.graph.sparse_initializer:
+        name = model.graph.sparse_initializer[0].values.name
+        raise UnsupportedError(f"The model holds a sparse initializer, {name!r}: store it as a dense one.")
+
+
+def _check(model: onnx.ModelProto) -> None:
+    try:
+        onnx.checker.check_model(_forgiven(model))
+    except onnx.checker.ValidationError as error:
+        raise GraphError(f"The model is not valid ONNX: {reason(error)}.") from error
+    except (ValueError, EncodeError) as error:
+        # more than 2 GiB: neither the checker nor a session takes it
+        raise GraphError(f"The model cannot be checked: {reason(error)}.") from error
+
+
+def _forgiven(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return `model`, or a copy without three faults that every runtime forgives.
+
+    Files of IR version 3 have to list weights as inputs too, and some do not. Inputs and outputs have to have
+    a shape, and the rank of some is unknown. Optimizers write operators of the runtime as standard ones.
+    """
+    kinds = [value.type.tensor_type for value in (*model.graph.input, *model.graph.output)]
+    unshaped = [kind.elem_type and not kind.HasField("shape") for kind in kinds]
+    if model.ir_version >= IR_RANGE[0] and not any(unshaped) and not lacks_domain(model):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.ir_version = max(copy.ir_version, IR_RANGE[0])
+    give_domain(copy)
+    for value, is_unshaped in zip((*copy.graph.input, *copy.graph.output), unshaped, strict=True):
+        if is_unshaped:
+            value.type.tensor_type.shape.SetInParent()
+    return copy
+
+
+def _drop_default_inputs(graph: onnx.GraphProto) -> None:
+    """Let initializers be no inputs, as they had to be in old files: nobody feeds weights."""
+    names = {tensor.name for tensor in graph.initializer}
+    kept = [value for value in graph.input if value.name not in names]
+    del graph.input[:]
+    graph.input.extend(kept)

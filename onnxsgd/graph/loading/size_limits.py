@@ -1,0 +1,185 @@
+"""Sizes of a model that came from anywhere: sane, before anything is allocated or inferred.
+
+A file of some bytes can declare tensors of 2^62 elements, constants that expand to such tensors, or subgraphs
+in subgraphs without end. Libraries behind this door allocate such tensors, loop over them, or recurse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import onnx
+from onnx import TensorProto
+
+from onnxsgd.exceptions import GraphError
+from onnxsgd.graph.loading.external_data import all_tensors
+
+__all__ = ["LARGEST_TENSOR", "check_shapes", "check_size_of", "check_sizes"]
+
+#: Elements of a tensor, whether stored, declared or inferred: 8 GiB of float32. A training step keeps several
+#: of that size, and kernels count elements in 32 bits.
+LARGEST_TENSOR = 2**31
+
+#: Nodes, subgraphs and functions included. Passes over a graph take about a millisecond for each.
+_MOST_NODES = 200_000
+
+#: Subgraphs in subgraphs. A gradient computes the branches of an If again: each level doubles its size.
+_DEEPEST = 8
+
+#: Axes of a tensor. numpy has no more.
+_MOST_AXES = 64
+
+#: Bits of an element in `raw_data`, and the field that holds elements one by one.
+_STORAGE: dict[int, tuple[int, str]] = {
+    TensorProto.FLOAT: (32, "float_data"),
+    TensorProto.UINT8: (8, "int32_data"),
+    TensorProto.INT8: (8, "int32_data"),
+    TensorProto.UINT16: (16, "int32_data"),
+    TensorProto.INT16: (16, "int32_data"),
+    TensorProto.INT32: (32, "int32_data"),
+    TensorProto.INT64: (64, "int64_data"),
+    TensorProto.BOOL: (8, "int32_data"),
+    TensorProto.FLOAT16: (16, "int32_data"),
+    TensorProto.BFLOAT16: (16, "int32_data"),
+    TensorProto.DOUBLE: (64, "double_data"),
+    TensorProto.UINT32: (32, "uint64_data"),
+    TensorProto.UINT64: (64, "uint64_data"),
+    TensorProto.STRING: (0, "string_data"),
+}
+
+
+def check_sizes(model: onnx.ModelProto) -> None:
+    """Refuse a model whose declared sizes are no sizes, too large, or not those of the data that is present.
+
+    Nothing is parsed, copied or allocated.
+
+    Raises
+    ------
+    GraphError
+        Subgraphs are too deep, or nodes too many; a tensor or a declared shape has a negative size, or more
+        than :data:`LARGEST_TENSOR` elements; a tensor holds more or less data than its shape says.
+    """
+    n_nodes = 0
+    _check_text(model)
+    for graph, depth in _graphs(model):
+        n_nodes += len(graph.node)
+        if depth > _DEEPEST:
+            raise GraphError(f"Subgraphs lie in subgraphs {depth} deep: up to {_DEEPEST} are accepted.")
+        if n_nodes > _MOST_NODES:
+            raise GraphError(f"The model has more than {_MOST_NODES} nodes, which is too much to train.")
+    for tensor in all_tensors(model):
+        _check_tensor(tensor)
+    for graph, _ in _graphs(model):
+        check_shapes(_declared(graph))
+
+
+def check_shapes(values: Iterable[onnx.ValueInfoProto]) -> None:
+    """Refuse declared or inferred shapes that are none, or too large.
+
+    Exporters write -1 for a size that is not known, and inference leaves it where it cannot compute one.
+
+    Raises
+    ------
+    GraphError
+        A size is negative, or all of them together too large.
+    """
+    for value in values:
+        kind = _tensor_type(value.type)
+        if kind.elem_type:
+            _check_type(value.name, kind.elem_type)
+        dims = kind.shape.dim
+        sizes = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
+        check_size_of(value.name, [size for size in sizes if size != -1])
+
+
+def check_size_of(name: str, sizes: Iterable[int]) -> None:
+    """Refuse the known sizes of the tensor `name` where they are none, or too large.
+
+    Raises
+    ------
+    GraphError
+        A size is negative, or all of them together too large, or there are too many.
+    """
+    known = list(sizes)
+    if len(known) > _MOST_AXES:
+        raise GraphError(f"Tensor {name!r} has {len(known)} axes: up to {_MOST_AXES} are accepted.")
+    # an empty tensor of large sizes is allocated with the others somewhere
+    n_elements = math.prod(size for size in known if size)
+    if any(size < 0 for size in known) or n_elements > LARGEST_TENSOR:
+        raise GraphError(
+            f"Tensor {name!r} has the shape {_short(known)}: sizes are not negative, and up to "
+            f"{LARGEST_TENSOR:,} elements are accepted."
+        )
+
+
+def _graphs(model: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto | onnx.FunctionProto, int]]:
+    """Yield graphs, subgraphs and functions with their depth; no call lies in another."""
+    left: list[tuple[onnx.GraphProto | onnx.FunctionProto, int]] = [(model.graph, 0)]
+    left += [(function, 0) for function in model.functions]
+    while left:
+        graph, depth = left.pop()
+        yield graph, depth
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    left.append((attribute.g, depth + 1))
+                left += [(inner, depth + 1) for inner in attribute.graphs]
+
+
+def _check_text(model: onnx.ModelProto) -> None:
+    """Refuse names that are no text: protobuf raises on reading one, or returns bytes."""
+    try:
+        names: list[str | bytes] = [entry.domain for entry in model.opset_import]
+        for graph, _ in _graphs(model):
+            for node in graph.node:
+                names += [node.op_type, node.domain, node.name, *node.input, *node.output]
+                names += [attribute.name for attribute in node.attribute]
+    except UnicodeDecodeError as error:
+        raise GraphError("A name in the model is not UTF-8 text.") from error
+    if any(isinstance(name, bytes) for name in names):
+        raise GraphError("A name in the model is not UTF-8 text.")
+
+
+def _declared(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.ValueInfoProto]:
+    yield from graph.value_info
+    if isinstance(graph, onnx.GraphProto):
+        yield from graph.input
+        yield from graph.output
+
+
+def _tensor_type(kind: onnx.TypeProto) -> onnx.TypeProto.Tensor:
+    """Return the type of a tensor, or of those in a sequence or an optional; empty for others."""
+    while (field := kind.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        kind = getattr(kind, field).elem_type
+    return kind.tensor_type
+
+
+def _check_tensor(tensor: TensorProto) -> None:
+    check_size_of(tensor.name, tensor.dims)
+    _check_type(tensor.name, tensor.data_type)
+    if tensor.data_type not in _STORAGE or tensor.data_location == TensorProto.EXTERNAL:
+        # types of half a byte, which the checker of onnx knows; data that is read later
+        return
+    bits, field = _STORAGE[tensor.data_type]
+    n_elements = math.prod(tensor.dims)
+    if tensor.HasField("raw_data"):
+        present, expected, unit = len(tensor.raw_data), n_elements * bits // 8, "bytes"
+    else:
+        present, expected, unit = len(getattr(tensor, field)), n_elements, "elements"
+    if present != expected:
+        raise GraphError(
+            f"Tensor {tensor.name!r} holds {present} {unit} of data: its shape {_short(tensor.dims)} needs "
+            f"{expected}."
+        )
+
+
+def _check_type(name: str, number: int) -> None:
+    if number == TensorProto.UNDEFINED or number not in TensorProto.DataType.values():
+        raise GraphError(f"Tensor {name!r} has elements of type {number}, which ONNX does not number.")
+
+
+def _short(sizes: Iterable[int]) -> str:
+    sizes = list(sizes)
+    text = ", ".join(map(str, sizes[:8]))
+    return f"[{text}, ...]" if len(sizes) > 8 else f"[{text}]"

@@ -1,0 +1,1 @@
+"""Lowering: the same function in simpler operators."""

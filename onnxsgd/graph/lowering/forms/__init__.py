@@ -1,0 +1,27 @@
+"""Standard operators written out in simpler ones.
+
+The value is the same, and so is the derivative at kinks: that of the rules in
+:mod:`onnxsgd.gradient.portable`. Used where a gradient builder has no gradient of an operator, and where no
+runtime has a kernel for it.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxsgd.graph.lowering.forms.activations import ACTIVATION_FORMS
+from onnxsgd.graph.lowering.forms.layers import LAYER_FORMS, MATRIX_FORMS
+from onnxsgd.graph.lowering.forms.sums_and_extrema import REDUCTION_FORMS
+from onnxsgd.graph.rewriting import Table, rewrite
+from onnxsgd.graph.shape_inference import ShapeInferencePass
+
+__all__ = ["FORMS", "MATRIX_FORMS", "write_out"]
+
+#: Every operator that can be written out, by domain and name.
+FORMS: Table = {**ACTIVATION_FORMS, **LAYER_FORMS, **REDUCTION_FORMS}
+
+
+def write_out(model: ir.Model, table: Table = FORMS) -> None:
+    """Replace the operators of the main graph that `table` has a form of, in place, until none is left."""
+    while rewrite(model, table):
+        ShapeInferencePass(strict_mode=False)(model)

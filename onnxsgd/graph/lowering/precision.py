@@ -1,0 +1,209 @@
+"""The same graph in another floating-point type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd.graph.lowering.missing_kernels import write_out_missing_kernels
+from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
+from onnxsgd.graph.nodes import attribute, first
+from onnxsgd.graph.rewriting import Table, Writer, rewrite
+
+__all__ = ["restore_digits", "with_precision"]
+
+#: Attributes that hold an element type: of Cast, and of the operators that create tensors.
+_TYPE_ATTRIBUTES = ("to", "dtype")
+
+
+def with_precision(model: ir.Model, dtype: ir.DataType) -> ir.Model:
+    """Return a copy of `model` in which every tensor of a real type has the type `dtype`.
+
+    Operators whose results are float32 whatever goes in, those of ``ai.onnx.ml`` and of other domains, stay
+    float32 between casts; an Imputer becomes standard operators. Operators that no runtime has a kernel for
+    in that type are written out.
+
+    Precondition: no functions; :func:`onnxsgd.graph.lowering.lower.lower_for_training` gives such models.
+    """
+    copy = model.clone()
+    if dtype != ir.DataType.FLOAT:
+        rewrite(copy, _STANDARD_FORMS)
+    names = graph_names(copy.graph)
+    for graph in (copy.graph, *copy.graph.subgraphs()):
+        for value in _values(graph):
+            if value.dtype in REAL_TYPES:
+                # a new type: clones share theirs with the model they were made of
+                value.type = ir.TensorType(dtype)
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _convert(value.const_value, dtype)
+        for node in list(graph):
+            if not _is_float32(node):
+                _convert_attributes(node, dtype)
+            elif dtype != ir.DataType.FLOAT:
+                _enclose(node, graph, dtype, names)
+    write_out_missing_kernels(copy)
+    return copy
+
+
+def restore_digits(model: ir.Model, estimator: Any) -> None:
+    """Give the constants of a float64 graph the digits that conversion to float32 took from them.
+
+    A constant that is an array of the fitted estimator rounded to float32, or the negative, the double or the
+    reciprocal of one, becomes that array. Of other constants, each number becomes the number of the estimator
+    that rounds to it, if it is one only. What converters have computed otherwise stays rounded.
+
+    Parameters
+    ----------
+    model : ir.Model
+        What :func:`with_precision` made of the graph of the estimator. It is changed.
+    estimator : estimator
+        Fitted.
+    """
+    arrays = list(_arrays(estimator, set()))
+    rounded, exact = _pool(arrays)
+    for name, value in model.graph.initializers.items():
+        if value.dtype == ir.DataType.DOUBLE and value.const_value is not None:
+            array = value.const_value.numpy()
+            restored = _whole(array, arrays)
+            if restored is None and len(exact):
+                place = np.minimum(np.searchsorted(rounded, array), len(rounded) - 1)
+                restored = np.where(rounded[place] == array, exact[place], array)
+            value.const_value = ir.tensor(array if restored is None else restored, name=name)
+
+
+#: What converters do to the numbers of an estimator.
+_FORMS: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
+    lambda x: x,
+    lambda x: -x,
+    lambda x: 2 * x,
+    lambda x: -2 * x,
+    lambda x: 1 / x,
+)
+#: Numbers that differ by less, relatively, are the same number.
+_SAME = 1e-12
+
+
+def _whole(array: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return the form of one of `arrays` that rounds to `array`, in its shape."""
+    for known in (known for known in arrays if known.size == array.size and known.size > 1):
+        for table in (known, known.T):
+            for form in _FORMS:
+                with np.errstate(all="ignore"):
+                    made = form(table.reshape(array.shape))
+                    if np.array_equal(made.astype(np.float32), array):
+                        return made
+    return None
+
+
+def _pool(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return float32 numbers, sorted, and the float64 number that alone rounds to each of them."""
+    numbers = np.unique(np.concatenate([np.empty(0), *(array.ravel() for array in arrays)]))
+    with np.errstate(all="ignore"):
+        exact = np.unique(np.concatenate([form(numbers) for form in _FORMS]))
+        rounded = exact.astype(np.float32).astype(np.float64)
+    is_number = np.isfinite(rounded) & np.isfinite(exact)
+    exact, rounded = exact[is_number], rounded[is_number]
+    values, low = np.unique(rounded, return_index=True)
+    if not len(values):
+        return values, values
+    high = np.append(low[1:], len(exact)) - 1
+    is_one = exact[high] - exact[low] <= _SAME * np.abs(values)
+    return values, np.where(is_one, exact[low], values)
+
+
+def _arrays(value: Any, seen: set[int]) -> Iterator[np.ndarray]:
+    """Yield the float64 arrays in a fitted estimator and in the estimators, lists and dictionaries in it."""
+    if isinstance(value, float):
+        yield np.array([value])
+    elif isinstance(value, np.ndarray) and value.dtype == np.float64:
+        yield value
+    else:
+        for part in _parts(value, seen):
+            yield from _arrays(part, seen)
+
+
+def _parts(value: Any, seen: set[int]) -> Iterable[Any]:
+    """Return what an object consists of; nothing of one that was seen before."""
+    if isinstance(value, np.ndarray):
+        return value.ravel().tolist() if value.dtype == object else ()
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, dict):
+        return value.values()
+    if not hasattr(value, "__dict__") or isinstance(value, type) or id(value) in seen:
+        return ()
+    seen.add(id(value))
+    return vars(value).values()
+
+
+def _impute(w: Writer, node: ir.Node) -> ir.Value | None:
+    """Put a number in the place of NaN, or of another number."""
+    x, replaced = first(node), attribute(node, "replaced_value_float", 0.0)
+    values = attribute(node, "imputed_value_floats")
+    if not values or x.dtype not in REAL_TYPES:
+        return None
+    missing = w.op.IsNaN(x) if np.isnan(replaced) else w.op.Equal(x, float(replaced))
+    constants = w.tensor("imputed", np.array(values, x.dtype.numpy()), frozen="constant of an Imputer")
+    return w.op.Where(missing, constants, x)
+
+
+#: What replaces operators that would round to float32 what passes through them.
+_STANDARD_FORMS: Table = {("ai.onnx.ml", "Imputer"): _impute}
+
+
+def _is_float32(node: ir.Node) -> bool:
+    """Tell whether the real results of a node are float32 whatever goes in."""
+    if node.op_type == "ArrayFeatureExtractor":
+        return False
+    return node.domain not in ("", "ai.onnx") or node.op_type == "TfIdfVectorizer"
+
+
+def _enclose(node: ir.Node, graph: ir.Graph, dtype: ir.DataType, names: set[str]) -> None:
+    """Let a node compute in float32: cast what it reads, and what it makes."""
+
+    def cast(value: ir.Value, to: ir.DataType) -> ir.Node:
+        made = ir.node("Cast", [value], {"to": to})
+        made.outputs[0].name = unique_name(f"{value.name}_cast", names)
+        made.outputs[0].type, made.outputs[0].shape = ir.TensorType(to), value.shape
+        return made
+
+    for index, value in enumerate(node.inputs):
+        if value is not None and value.dtype == dtype:
+            before = cast(value, ir.DataType.FLOAT)
+            graph.insert_before(node, before)
+            node.replace_input_with(index, before.outputs[0])
+    for value in node.outputs:
+        if value.dtype == dtype:
+            after = cast(value, dtype)
+            wide = after.outputs[0]
+            ir.convenience.replace_all_uses_with(value, wide, replace_graph_outputs=True)
+            after.replace_input_with(0, value)
+            graph.insert_after(node, after)
+            name = str(value.name)
+            value.name, wide.name = wide.name, name
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def _convert(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
+    if tensor.dtype not in REAL_TYPES:
+        return tensor
+    return ir.tensor(tensor.numpy().astype(dtype.numpy()), name=tensor.name)
+
+
+def _convert_attributes(node: ir.Node, dtype: ir.DataType) -> None:
+    for name, held in list(node.attributes.items()):
+        if held.type == ir.AttributeType.TENSOR:
+            node.attributes[name] = ir.AttrTensor(name, _convert(held.as_tensor(), dtype))
+        elif name in _TYPE_ATTRIBUTES and held.as_int() in REAL_TYPES:
+            node.attributes[name] = ir.AttrInt64(name, dtype)

@@ -1,0 +1,52 @@
+"""Lowering of standard operators for every engine: formulas that overflow, and nodes that do nothing."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxsgd.graph.lowering.forms.activations import softplus
+from onnxsgd.graph.nodes import constant, first, operands
+from onnxsgd.graph.rewriting import Table, Writer
+
+__all__ = ["STANDARD_RULES"]
+
+
+def _sigmoid_as_quotient(w: Writer, node: ir.Node) -> ir.Value | None:
+    """``exp(-log(1 + exp(x)))`` for ``1 / (1 + exp(x))``, whose gradient is 0 times infinity for large x.
+
+    Not a Sigmoid, which the runtime clamps: behind a normalisation over classes, all of them far on the
+    negative side, that would change probabilities.
+    """
+    *numerator, denominator = operands(node)
+    if numerator and not _is_one(numerator[0]):
+        return None
+    total = denominator.producer()
+    if total is None or total.op_type != "Add" or not any(_is_one(value) for value in total.inputs):
+        return None
+    exponential = next((value.producer() for value in operands(total) if not _is_one(value)), None)
+    if exponential is None or exponential.op_type != "Exp":
+        return None
+    return w.op.Exp(w.op.Neg(softplus(w, first(exponential))))
+
+
+def _is_one(value: ir.Value | None) -> bool:
+    array = constant(value)
+    return array is not None and array.ndim == 0 and array.dtype.kind == "f" and array == 1.0
+
+
+def _dropout(w: Writer, node: ir.Node) -> ir.Value | None:
+    """``x``, where it is not in training mode and nobody reads the mask."""
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    if training is not None and (constant(training) is None or constant(training)):
+        return None
+    if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
+        return None
+    return first(node)
+
+
+#: What replaces forms of operators of the standard domain.
+STANDARD_RULES: Table = {
+    ("", "Div"): _sigmoid_as_quotient,
+    ("", "Dropout"): _dropout,
+    ("", "Reciprocal"): _sigmoid_as_quotient,
+}

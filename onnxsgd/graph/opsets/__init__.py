@@ -1,0 +1,1 @@
+"""Conversion between opsets, and of operators outside the standard."""

@@ -1,0 +1,184 @@
+"""Operators newer than those of the oldest runtime, written in operators that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import defs
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.graph.nodes import attribute, operands, rank
+from onnxsgd.graph.opsets.function_bodies import expand_functions
+from onnxsgd.graph.opsets.transformer.newer_standard import STANDARD_RULES
+from onnxsgd.graph.rewriting import Table, Writer, rewrite
+from onnxsgd.graph.shape_inference import ShapeInferencePass
+
+__all__ = ["Form", "in_older_operators", "means_the_same"]
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a node: its operator, the names of its attributes, the numbers of inputs and outputs."""
+
+    op_type: str
+    attributes: frozenset[str]
+    n_inputs: int
+    n_outputs: int
+
+
+def in_older_operators(model: onnx.ModelProto, newest: int) -> onnx.ModelProto:
+    """Return a model that computes what `model` does, in operators of opset `newest` where that is possible.
+
+    Cases:
+
+    - TensorScatter, CumProd, RMSNormalization, RotaryEmbedding and the usual forms of Attention are written
+      in others by rules of this package, in the main graph;
+    - what the standard defines by others (all but the first two, Swish and the like) is replaced by that
+      definition where no rule applies, in subgraphs as well;
+    - an attribute that `newest` lacks is dropped where it says what `newest` does without it.
+
+    Parameters
+    ----------
+    model : ModelProto
+        Of a newer opset, without functions of its own. It is not changed, and returned as it is where every
+        node exists in `newest`. The opset that the result declares is still its own.
+    newest : int
+        A version of the standard operators.
+
+    Raises
+    ------
+    UnsupportedError
+        A node computes with a type that its operator does not take in `newest`.
+    """
+    present = next(entry.version for entry in model.opset_import if entry.domain == "")
+    result = to_ir(model)
+    ShapeInferencePass(strict_mode=False, data_prop=True)(result)
+    kept = all(_is_old(node, present, newest) for node in result.graph.all_nodes())
+    if not kept:
+        for node in result.graph.all_nodes():
+            _drop_attributes(node, present, newest)
+        while rewrite(result, _RULES):
+            ShapeInferencePass(strict_mode=False, data_prop=True)(result)
+        result = expand_functions(result, lambda node: not _is_old(node, present, newest))
+        ShapeInferencePass(strict_mode=False, data_prop=True)(result)
+        RemoveUnusedNodesPass()(result)
+    _check_types(result, present, newest)
+    return model if kept else to_proto(result)
+
+
+def means_the_same(form: Form, domain: str, version: int, older: int) -> bool:
+    """Return whether a node of `version` means the same in an `older` one.
+
+    Between the versions that this package reads, operators that kept their inputs and attributes only gained
+    types.
+    """
+    try:
+        new, old = (defs.get_schema(form.op_type, v, domain) for v in (version, older))
+    except defs.SchemaError:
+        return False
+    return new.since_version == old.since_version or (
+        form.attributes <= set(old.attributes)
+        and form.n_inputs <= old.max_input
+        and form.n_outputs <= old.max_output
+    )
+
+
+def _is_old(node: ir.Node, present: int, older: int) -> bool:
+    form = Form(node.op_type, frozenset(node.attributes), len(node.inputs), len(node.outputs))
+    return node.domain != "" or means_the_same(form, "", present, older)
+
+
+def _drop_attributes(node: ir.Node, present: int, older: int) -> None:
+    """Drop the attributes that the older version lacks, and that have their defaults, in place."""
+    try:
+        new, old = (defs.get_schema(node.op_type, version, node.domain) for version in (present, older))
+    except defs.SchemaError:
+        return
+    for name in set(new.attributes) - set(old.attributes):
+        given, default = node.attributes.get(name), new.attributes[name].default_value
+        if given is not None and (
+            given.value == onnx.helper.get_attribute_value(default) or (node.op_type, name) in _WITHOUT_EFFECT
+        ):
+            node.attributes.pop(name)
+
+
+def _check_types(model: ir.Model, present: int, older: int) -> None:
+    """Refuse a node of a type of numbers that the older version of its operator does not take."""
+    for node in model.graph.all_nodes():
+        if node.domain == "" and _is_old(node, present, older):
+            parameters = defs.get_schema(node.op_type, older, "").inputs
+            for parameter, value in zip(parameters, node.inputs, strict=False):
+                if value is not None and value.dtype is not None and not _takes(parameter.types, value):
+                    raise UnsupportedError(
+                        f"Node {node.name!r}, a {node.op_type} of opset {present}, takes {value.dtype} for "
+                        f"{value.name!r}, which it does not in opset {older}, the newest that is read."
+                    )
+
+
+def _takes(types: Collection[str], value: ir.Value) -> bool:
+    name = f"tensor({str(value.dtype).lower()})"
+    return name in types or not any(kind.startswith("tensor(") for kind in types)
+
+
+#: Attributes that matter only for types that no older version has.
+_WITHOUT_EFFECT = frozenset({("Cast", "round_mode"), ("CastLike", "round_mode")})
+
+
+def _tensor_scatter(w: Writer, node: ir.Node) -> ir.Value | None:
+    """``cache[i, ..., start_i + t, ...] = update[i, ..., t, ...]``, modulo the length if it is circular."""
+    cache, update, *starts = operands(node)
+    if (dimensions := rank(cache)) is None:
+        return None
+    axis = attribute(node, "axis", -2) % dimensions
+    shape = w.op.Shape(update)
+    zero, one = np.array(0, np.int64), np.array(1, np.int64)
+    length = w.op.Squeeze(w.op.Shape(update, start=axis, end=axis + 1))
+    places = _along(w, w.op.Range(w.tensor("zero", zero), length, w.tensor("one", one)), axis, dimensions)
+    if starts:
+        places = w.op.Add(places, _along(w, starts[0], 0, dimensions))
+    if attribute(node, "mode", "linear") == "circular":
+        places = w.op.Mod(places, w.op.Shape(cache, start=axis, end=axis + 1))
+    return w.op.ScatterElements(cache, w.op.Expand(places, shape), update, axis=axis)
+
+
+def _along(w: Writer, vector: ir.Value, axis: int, dimensions: int) -> ir.Value:
+    """Return `vector` in a shape of `dimensions` in which it lies along `axis`."""
+    return w.op.Unsqueeze(vector, [other for other in range(dimensions) if other != axis])
+
+
+def _cumulative_product(w: Writer, node: ir.Node) -> ir.Value:
+    """Multiply over a triangle: element i is the product of row i, in which later elements are 1.
+
+    It takes as many numbers as the axis is long for each element.
+    """
+    x, axis = operands(node)
+    shape, axis = w.op.Shape(x), w.op.Reshape(axis, [1])
+    length, before = w.op.Gather(shape, axis), w.op.Slice(shape, [0], axis)
+    outer = w.reduce("ReduceProd", before, [0])
+    rows = w.op.Reshape(x, w.op.Concat(outer, [1], length, [-1], axis=0))
+    taken = w.op.Unsqueeze(_triangle(w, node, w.op.Concat(length, length, axis=0)), [2])
+    products = w.reduce("ReduceProd", w.op.Where(taken, rows, w.op.CastLike(1.0, x)), [2], keepdims=0)
+    return w.op.Reshape(products, shape)
+
+
+def _triangle(w: Writer, node: ir.Node, shape: ir.Value) -> ir.Value:
+    """Return a boolean matrix: True where row i takes element j."""
+    reverse, exclusive = attribute(node, "reverse", 0), attribute(node, "exclusive", 0)
+    ones = w.op.Expand(w.tensor("one", np.array(1, np.int64)), shape)
+    diagonal = w.tensor("diagonal", np.array(exclusive if reverse else -exclusive, np.int64))
+    # in integers: not every runtime has a Trilu of booleans
+    return w.op.Cast(w.op.Trilu(ones, diagonal, upper=reverse), to=ir.DataType.BOOL)
+
+
+#: What replaces operators that the standard does not define by others, or not in known shapes.
+_RULES: Table = {
+    **STANDARD_RULES,
+    ("", "CumProd"): _cumulative_product,
+    ("", "TensorScatter"): _tensor_scatter,
+}

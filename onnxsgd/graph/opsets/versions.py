@@ -1,0 +1,145 @@
+"""Versions: bringing a model into the range that every supported runtime reads."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import defs, inliner
+
+from onnxsgd._library_errors import reason
+from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.opsets.newer import Form, in_older_operators, means_the_same
+from onnxsgd.graph.opsets.older import convert
+from onnxsgd.graph.opsets.transformer.contrib import expand_contrib, give_domain
+
+__all__ = ["IR_RANGE", "OPSET_RANGES", "bring_into_range", "in_opset"]
+
+#: What the oldest supported runtime, onnxruntime-training 1.19.2, reads, and what is tested here.
+OPSET_RANGES = {"": (13, 21), "ai.onnx.ml": (1, 5)}
+IR_RANGE = (4, 10)
+
+#: What a model of an older opset is converted to: the newest version that the converter knows well.
+_UPGRADE_TO = 18
+#: What a model that imports no standard operators imports from here on.
+_DEFAULT_OPSET = 18
+
+
+def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return `model` in versions of :data:`OPSET_RANGES` and :data:`IR_RANGE`, its functions inlined.
+
+    Cases:
+
+    - an older opset is converted by onnx, see :mod:`onnxsgd.graph.opsets.older`;
+    - of a newer opset, nodes that the newest one in the range lacks are written in operators that it has (see
+      :mod:`onnxsgd.graph.opsets.newer`), and that one is declared; an opset that the installed onnx does not
+      know is refused;
+    - a newer or older IR version is declared to be the nearest one: what newer ones added is not in use where
+      the checks of this package pass.
+
+    Parameters
+    ----------
+    model : ModelProto
+        It is not changed.
+
+    Raises
+    ------
+    UnsupportedError
+        A node is of a version that cannot be converted, or of one that the runtime does not know.
+    """
+    return expand_contrib(_in_range(model))
+
+
+def _in_range(model: onnx.ModelProto) -> onnx.ModelProto:
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    give_domain(result)
+    if result.functions:
+        result = inliner.inline_local_functions(result)
+    _merge_imports(result)
+    result.ir_version = min(max(result.ir_version, IR_RANGE[0]), IR_RANGE[1])
+    present = next(entry.version for entry in result.opset_import if entry.domain == "")
+    oldest, newest = OPSET_RANGES[""]
+    if present < oldest:
+        return _convert(result, _UPGRADE_TO, f"at least {oldest}")
+    if present > defs.onnx_opset_version():
+        raise UnsupportedError(
+            f"The model imports opset {present}, which the installed onnx {onnx.__version__} does "
+            f"not know: opsets up to {defs.onnx_opset_version()} are accepted."
+        )
+    if present > newest:
+        result = in_older_operators(result, newest)
+    for entry in result.opset_import:
+        newest = OPSET_RANGES.get(entry.domain, (0, entry.version))[1]
+        if entry.version > newest:
+            _check_same_meaning(result.graph, entry.domain, entry.version, newest)
+            entry.version = newest
+    return result
+
+
+def in_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """Return `model` with nodes that mean in opset `version` what they mean now.
+
+    Parameters
+    ----------
+    model : ModelProto
+        It is not changed, and returned as it is where nothing needs to be converted.
+    version : int
+        A version of the standard operators.
+
+    Raises
+    ------
+    UnsupportedError
+        A node cannot be converted.
+    """
+    present = next(entry.version for entry in model.opset_import if entry.domain == "")
+    try:
+        _check_same_meaning(model.graph, "", present, version)
+    except UnsupportedError as error:
+        if version > present:
+            return _convert(model, version, f"opset {version}")
+        # onnx.version_converter goes back only for some operators, and for some of these wrongly (onnx 1.18)
+        raise UnsupportedError(
+            f"A graph of opset {present} has operators that mean something else in opset {version}, which is "
+            f"asked for: set target_opset to {present}, or more."
+        ) from error
+    return model
+
+
+def _merge_imports(model: onnx.ModelProto) -> None:
+    """Import each domain once, the standard one under its short name."""
+    versions: dict[str, int] = {}
+    for entry in model.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        versions[domain] = max(entry.version, versions.get(domain, 0))
+    versions.setdefault("", _DEFAULT_OPSET)
+    del model.opset_import[:]
+    model.opset_import.extend(
+        onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()
+    )
+
+
+def _convert(model: onnx.ModelProto, version: int, needed: str) -> onnx.ModelProto:
+    try:
+        return convert(model, version)
+    except Exception as error:
+        # the converter of onnx raises RuntimeError and others for an operator that it has no adapter for
+        present = next(entry.version for entry in model.opset_import if entry.domain == "")
+        raise UnsupportedError(
+            f"The model imports opset {present}, {needed} is needed, and it cannot be converted: "
+            f"{reason(error)}."
+        ) from error
+
+
+def _check_same_meaning(graph: onnx.GraphProto, domain: str, version: int, older: int) -> None:
+    """Refuse a node that the older version does not have, or not with these inputs and attributes."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            for subgraph in [attribute.g, *attribute.graphs]:
+                _check_same_meaning(subgraph, domain, version, older)
+        own = "" if node.domain == "ai.onnx" else node.domain
+        names = frozenset(attribute.name for attribute in node.attribute)
+        form = Form(node.op_type, names, len(node.input), len(node.output))
+        if own == domain and not means_the_same(form, domain, version, older):
+            raise UnsupportedError(
+                f"Node {node.name!r}, a {node.op_type} of opset {version}, does not exist like that in opset "
+                f"{older}, the newest that the runtime reads: export the model for that opset."
+            )

@@ -1,0 +1,1 @@
+"""Roles of initializers: weights, intercepts, constants."""

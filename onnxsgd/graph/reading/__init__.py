@@ -1,0 +1,1 @@
+"""Reading of graphs: raw score, linear parts, trained weights, frozen parts."""

@@ -1,0 +1,200 @@
+"""The head of a graph: which tensor is the raw score, and how the graph turns it into what users read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
+from onnxsgd.graph.cut import cut_at, tensor_named
+from onnxsgd.graph.lowering.class_labels import Lookup, find_lookup
+from onnxsgd.graph.lowering.lower import lower_for_training
+from onnxsgd.graph.model import LINK, REAL_TYPES, SCORE, find_value
+from onnxsgd.graph.reading.output_chain import Link, holds_probabilities, read_link
+from onnxsgd.graph.rewriting import Writer, extend
+
+__all__ = ["ScoredGraph", "find_score"]
+
+
+@dataclass(frozen=True)
+class ScoredGraph:
+    """A graph whose raw score is known.
+
+    Attributes
+    ----------
+    model : ir.Model
+        The lowered inference graph, with all outputs of the graph it was made from; cut at the score where
+        that was a tensor inside.
+    score : str
+        The tensor of raw scores, of shape [n_samples, k] or [n_samples].
+    link : str
+        How the graph makes probabilities p of scores z:
+
+        - "identity": it does not, or it is a regression;
+        - "sigmoid": p = [1 - s(z), s(z)] for one column z, p = s(z) for each label of several;
+        - "softmax": p = softmax(z);
+        - "ovr": p = s(z), divided by the sum over the row;
+        - "modified_huber": p = clip((z + 1) / 2, 0, 1), as [1 - p, p] or divided by the sum over the row;
+        - "log": in another way; z is log(p), so that p = softmax(z).
+    classes : ndarray or None
+        The labels of the columns, where the graph tells.
+    label_output, proba_output : str or None
+        The outputs of the graph with labels and with probabilities.
+    """
+
+    model: ir.Model
+    score: str
+    link: str
+    classes: np.ndarray | None = None
+    label_output: str | None = None
+    proba_output: str | None = None
+
+
+def find_score(model: ir.Model, task: str, output: str | int | None = None) -> ScoredGraph:
+    """Find the raw score of a graph.
+
+    Training wants raw scores: losses on them are stable, and gradients do not die in a saturated sigmoid.
+    Cases:
+
+    - the only real output of a regression is its score;
+    - the only real output of a classification is followed back to the score, see
+      :func:`onnxsgd.graph.reading.output_chain.read_link`; probabilities that come about in another way get a
+      new tensor log(clip(p)); anything else is taken for scores;
+    - `output` names another output, treated likewise, or a tensor inside the graph, which is the score.
+
+    Parameters
+    ----------
+    model : ir.Model
+        Lowered or not. It is not changed.
+    task : {"regression", "classification"}
+        What the scores are for.
+    output : str, int or None
+        The tensor that predicts: a name, or the number of an output.
+
+    Raises
+    ------
+    ParameterError
+        `output` names nothing, or the graph has several real outputs and `output` is None.
+    ParameterTypeError
+        `output` is of another type.
+    NotTrainableError
+        The graph, or the output that is named, holds labels only.
+    """
+    lowered = lower_for_training(model)
+    graph = lowered.graph
+    value = _find_output(graph, output)
+    if not value.is_graph_output():
+        return ScoredGraph(cut_at(lowered, str(value.name)), str(value.name), "identity")
+    if task == "regression":
+        return ScoredGraph(lowered, str(value.name), "identity")
+    link = read_link(value)
+    noted = _noted_score(lowered) if output is None else None
+    score, kind = noted or _make_score(graph, value, link)
+    if score.producer() is None:
+        raise NotTrainableError(f"Output {value.name!r} is the input {score.name!r}: nothing to train.")
+    label = next((out for out in graph.outputs if not _is_matrix(out)), None)
+    label_name = None if label is None else str(label.name)
+    lookup = None if label is None else find_lookup(label)
+    if (
+        noted is None
+        and lookup is not None
+        and lookup.largest_of is not None
+        and link == read_link(lookup.largest_of)
+    ):
+        _pick_by_score(lowered, lookup, score)
+    return ScoredGraph(
+        model=lowered,
+        score=str(score.name),
+        link=kind,
+        classes=None if lookup is None else lookup.labels,
+        label_output=label_name,
+        proba_output=str(value.name) if kind != "identity" else None,
+    )
+
+
+def _noted_score(model: ir.Model) -> tuple[ir.Value, str] | None:
+    """Return the score and the link that a graph of our own says it has, if it is still so."""
+    name, link = (model.metadata_props.get(key) for key in (SCORE, LINK))
+    value = None if name is None else find_value(model.graph, name)
+    return None if value is None or link is None or value.producer() is None else (value, link)
+
+
+def _find_output(graph: ir.Graph, output: str | int | None) -> ir.Value:
+    if output is None:
+        return _only_real_output(graph)
+    if isinstance(output, bool) or not isinstance(output, str | int):
+        raise ParameterTypeError(f"output={output!r} is not accepted: it must be a name, a number or None.")
+    if isinstance(output, str):
+        value = next((out for out in graph.outputs if out.name == output), None)
+        value = tensor_named(graph, output) if value is None else value
+    elif -len(graph.outputs) <= output < len(graph.outputs):
+        value = graph.outputs[output]
+    else:
+        raise ParameterError(f"output={output} is not accepted: the graph has {len(graph.outputs)} outputs.")
+    if not _is_matrix(value):
+        raise NotTrainableError(
+            f"{value.name!r} holds {value.type}, which has no gradient: output must name real numbers, "
+            f"among the outputs {_names(graph)}, or inside the graph."
+        )
+    return value
+
+
+def _only_real_output(graph: ir.Graph) -> ir.Value:
+    found = [value for value in graph.outputs if _is_matrix(value)]
+    if not found:
+        raise NotTrainableError(
+            f"No output of the graph holds real numbers, only {_names(graph)}: labels have no gradient. "
+            "Give output= the name of the scores inside the graph."
+        )
+    if len(found) > 1:
+        names = ", ".join(repr(value.name) for value in found)
+        raise ParameterError(f"The graph has several real outputs, {names}: output= must name one.")
+    return found[0]
+
+
+def _names(graph: ir.Graph) -> str:
+    return ", ".join(f"{value.name!r} of {value.type}" for value in graph.outputs)
+
+
+def _is_matrix(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.TensorType) and value.dtype in REAL_TYPES
+
+
+def _make_score(graph: ir.Graph, value: ir.Value, link: Link | None) -> tuple[ir.Value, str]:
+    """Return the score behind `value` and its link; `graph` gets new nodes where it has no such tensor."""
+    if link is None:
+        if not holds_probabilities(value):
+            return value, "identity"
+        tiny = float(np.finfo((value.dtype or ir.DataType.FLOAT).numpy()).tiny)
+        return extend(graph, _NAME, lambda w: w.op.Log(w.op.Clip(value, tiny, 1.0))), "log"
+    score = link.scores[0]
+    if len(link.scores) > 1:
+        score = extend(graph, _NAME, lambda w: w.op.Concat(*link.scores, axis=1))
+    return extend(graph, _NAME, lambda w: w.op.Neg(score)) if link.negated else score, link.kind
+
+
+_NAME = "raw_score"
+
+
+def _pick_by_score(model: ir.Model, lookup: Lookup, score: ir.Value) -> None:
+    """Let the label be that of the largest score instead of that of the largest probability.
+
+    Far from the decision, probabilities are equal that scores tell apart, and scikit-learn compares scores.
+    """
+    label = lookup.output
+
+    def write(w: Writer) -> ir.Value:
+        if score.shape is not None and score.shape[-1] == 1:
+            winner = w.op.Cast(w.op.Greater(w.op.Reshape(score, [-1]), 0.0), to=ir.DataType.INT64)
+        else:
+            winner = w.op.ArgMax(score, axis=1, keepdims=0)
+        picked = w.op.Gather(lookup.table, winner)
+        return picked if picked.dtype == label.dtype else w.op.Cast(picked, to=label.dtype)
+
+    index = list(model.graph.outputs).index(label)
+    name, label.name = str(label.name), f"{label.name}_replaced"
+    model.graph.outputs[index] = extend(model.graph, name, write)
+    RemoveUnusedNodesPass()(model)

@@ -1,0 +1,166 @@
+"""Linear graphs: a model of its own, or a new layer on top of another graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd.exceptions import GraphError
+from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
+from onnxsgd.graph.reading.frozen_split import BATCH
+from onnxsgd.graph.sizes import fix_sizes
+
+__all__ = ["IR_VERSION", "OPSET", "add_linear_layer", "linear_graph", "linear_parameters"]
+
+#: What graphs of our own are written in: the newest versions that every supported runtime reads.
+OPSET, IR_VERSION = 18, 9
+
+
+def linear_graph(
+    n_features: int, n_outputs: int, dtype: ir.DataType = ir.DataType.FLOAT
+) -> tuple[ir.Model, tuple[str, str]]:
+    """Return a linear model that starts at zero: the graph, and (coefficients, intercepts).
+
+    The input is ``X``, of type `dtype` and shape [n_samples, n_features]; the score has shape
+    [n_samples, n_outputs].
+    """
+    features = ir.Value(name="X", type=ir.TensorType(dtype), shape=ir.Shape([BATCH, n_features]))
+    graph = ir.Graph([features], [features], nodes=[], opset_imports={"": OPSET}, name="linear")
+    model = ir.Model(graph, ir_version=IR_VERSION, producer_name="onnxsgd")
+    return add_linear_layer(model, n_outputs)
+
+
+def add_linear_layer(
+    model: ir.Model, n_outputs: int, row_shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[ir.Model, tuple[str, str]]:
+    """Return `model` with a linear layer, starting at zero, on top of its only output.
+
+    Parameters
+    ----------
+    model : ir.Model
+        Its output has shape [n_samples, n_features]; one of more dimensions is flattened first. It is not
+        changed.
+    n_outputs : int
+        The width of the layer.
+    row_shapes : mapping of str to tuple of int, or None
+        The shape of a row of each input. Where the graph leaves open how many features there are, these
+        settle it, and the result takes rows of no other shape.
+
+    Returns
+    -------
+    tuple
+        The graph, whose only output is the layer's, and (coefficients, intercepts).
+
+    Raises
+    ------
+    GraphError
+        If the number of features is not known.
+    """
+    width = _row_size(model)
+    copy = model.clone() if width is not None else fix_sizes(model, BATCH, row_shapes)
+    if width is None and (width := _row_size(_with_one_row(model, row_shapes))) is None:
+        output = model.graph.outputs[0]
+        raise GraphError(
+            f"{output.name!r} has shape {output.shape}, whose sizes are not known: name another tensor "
+            "with output= to put a linear layer on."
+        )
+    graph, names = copy.graph, graph_names(copy.graph)
+    source = graph.outputs[0]
+    coef = _zeros(graph, unique_name("coef", names), source.dtype, (width, n_outputs))
+    intercept = _zeros(graph, unique_name("intercept", names), source.dtype, (n_outputs,))
+    if source.shape is None or len(source.shape) != 2:
+        flatten = ir.node("Flatten", [source], {"axis": 1})
+        graph.append(flatten)
+        source = flatten.outputs[0]
+        source.name = unique_name("flat", names)
+    gemm = ir.node("Gemm", [source, coef, intercept])
+    graph.append(gemm)
+    score = gemm.outputs[0]
+    score.name = unique_name("score", names)
+    score.type, score.shape = coef.type, ir.Shape([BATCH, n_outputs])
+    graph.outputs[:] = [score]
+    return copy, (str(coef.name), str(intercept.name))
+
+
+def _with_one_row(model: ir.Model, row_shapes: Mapping[str, tuple[int, ...]] | None) -> ir.Model:
+    """Return `model` for one sample, with the sizes that follow; sizes that are computed become constants."""
+    # takes a while to import, and few graphs need it
+    from onnxscript.optimizer import fold_constants
+
+    fixed = fix_sizes(model, 1, row_shapes)
+    if _row_size(fixed) is None:
+        fold_constants(fixed)
+        fixed = fix_sizes(fixed, 1, row_shapes)
+    return fixed
+
+
+def _row_size(model: ir.Model) -> int | None:
+    """Return how many numbers the only output has for each sample; None if that is open."""
+    shape = model.graph.outputs[0].shape
+    if shape is None:
+        return None
+    sizes = [size for size in shape[1:] if isinstance(size, int)]
+    return math.prod(sizes) if len(sizes) == len(shape) - 1 else None
+
+
+def _zeros(graph: ir.Graph, name: str, dtype: ir.DataType | None, shape: tuple[int, ...]) -> ir.Value:
+    tensor = ir.tensor(np.zeros(shape, (dtype or ir.DataType.FLOAT).numpy()), name=name)
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(shape), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+#: Operators that change nothing about a linear function but its type or its shape.
+_NEUTRAL = frozenset({"Identity", "Cast", "Reshape", "Flatten"})
+
+
+def linear_parameters(model: ir.Model) -> tuple[str, str | None] | None:
+    """Return the names of (coefficients, intercepts) if the only output is linear in the only input.
+
+    Cases: ``Gemm(X, coef, intercept)``, or ``MatMul(X, coef)`` with or without an ``Add``. Coefficients
+    have shape [n_features, n_outputs] or [n_features], the input is a table of real numbers. Casts between
+    real types, and a new shape of the result, change nothing. None: anything else.
+    """
+    if len(model.graph.inputs) != 1 or not _is_real_table(model.graph.inputs[0]):
+        return None
+    if any(node.outputs[0].dtype not in REAL_TYPES for node in model.graph):
+        return None
+    nodes = [node for node in model.graph if node.op_type not in _NEUTRAL]
+    operators = [node.op_type for node in nodes]
+    if operators not in (["Gemm"], ["MatMul"], ["MatMul", "Add"]):
+        return None
+    product = nodes[0]
+    plain = all(product.attributes.get_int(name, 0) == 0 for name in ("transA", "transB"))
+    scaled = any(product.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta"))
+    if not plain or scaled or not _is_the_input(product.inputs[0]):
+        return None
+    coef = _initializer(product, 1)
+    intercept = _initializer(product, 2)
+    if intercept is None and len(product.inputs) > 2:
+        return None
+    if operators == ["MatMul", "Add"]:
+        intercept = _initializer(nodes[1], 0) or _initializer(nodes[1], 1)
+        if intercept is None:
+            return None
+    return None if coef is None else (coef, intercept)
+
+
+def _is_real_table(value: ir.Value) -> bool:
+    return value.dtype in REAL_TYPES and value.shape is not None and len(value.shape) == 2
+
+
+def _is_the_input(value: ir.Value | None) -> bool:
+    """Tell whether `value` is the input of the graph, or that in another real type."""
+    while value is not None and (maker := value.producer()) is not None:
+        if maker.op_type not in ("Identity", "Cast"):
+            return False
+        value = maker.inputs[0]
+    return value is not None and value.is_graph_input()
+
+
+def _initializer(node: ir.Node, index: int) -> str | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return str(value.name) if value is not None and value.is_initializer() else None

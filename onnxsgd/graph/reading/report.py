@@ -1,0 +1,223 @@
+"""A readable account of what is trained in a graph, and of what gradients pass on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd.exceptions import NotTrainableError
+from onnxsgd.graph.cut import cut_at
+from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.parameter_roles.roles import Role, find_roles
+from onnxsgd.graph.reading.head import ScoredGraph
+from onnxsgd.graph.reading.trainable import (
+    Differentiable,
+    GradientFlow,
+    Trainable,
+    describe_node,
+    initializers_in_use,
+    select_trainable,
+    trace_gradients,
+)
+
+__all__ = ["OperatorRow", "TensorRow", "TrainingReport", "describe"]
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One initializer of real numbers.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    shape : tuple of int
+        Its shape.
+    trained : bool
+        Whether it is trained.
+    reason : str
+        What it is, and where it is a parameter that is not trained, why not.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    trained: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """One kind of operator between what is trained and the score.
+
+    Attributes
+    ----------
+    operator : str
+        Its name, behind its domain where that is not the standard one.
+    count : int
+        How many nodes there are.
+    engines : tuple of str
+        The engines that differentiate all of them.
+    reason : str
+        Why none does, if none does.
+    """
+
+    operator: str
+    count: int
+    engines: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """What is trained in a graph; printed, it is two tables.
+
+    Attributes
+    ----------
+    score : str
+        The tensor of raw scores.
+    link : str
+        How the graph turns scores into probabilities, see :class:`onnxsgd.graph.reading.head.ScoredGraph`.
+    tensors : tuple of TensorRow
+        The initializers of real numbers, in the order in which nodes read them.
+    operators : tuple of OperatorRow
+        The operators from the first of them that is trained to the score.
+    problem : str or None
+        Why nothing can be trained, if nothing can.
+    """
+
+    score: str
+    link: str
+    tensors: tuple[TensorRow, ...]
+    operators: tuple[OperatorRow, ...]
+    problem: str | None
+
+    @property
+    def trained(self) -> list[str]:
+        """The names of the tensors that are trained."""
+        return [row.name for row in self.tensors if row.trained]
+
+    def __str__(self) -> str:
+        return "\n\n".join([self._summary(), *(_as_text(table) for table in self._tables())])
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self._summary())}</p>" + "".join(_as_html(table) for table in self._tables())
+
+    def _summary(self) -> str:
+        sizes = {row.trained: 0 for row in self.tensors} | {True: 0}
+        for row in self.tensors:
+            sizes[row.trained] += int(np.prod(row.shape))
+        trained, total = len(self.trained), len(self.tensors)
+        line = (
+            f"score {self.score!r}, link {self.link}: {trained} of {total} tensors are trained, "
+            f"{sizes[True]} of {sum(sizes.values())} numbers"
+        )
+        return line if self.problem is None else f"{line}\n{self.problem}"
+
+    def _tables(self) -> list[list[Sequence[str]]]:
+        tensors: list[Sequence[str]] = [("tensor", "shape", "trained", "what it is")]
+        numbers = [row for row in self.tensors if not row.shape and not row.trained]
+        for row in self.tensors:
+            if row not in numbers:
+                shape = " x ".join(map(str, row.shape)) or "scalar"
+                tensors.append((row.name, shape, "yes" if row.trained else "no", row.reason))
+        if numbers:
+            tensors.append((f"and {len(numbers)} more", "scalar", "no", "constants in formulas"))
+        operators: list[Sequence[str]] = [("operator", "count", "gradient")]
+        for entry in self.operators:
+            gradient = ", ".join(entry.engines) or f"none: {entry.reason}"
+            operators.append((entry.operator, str(entry.count), gradient))
+        return [table for table in (tensors, operators) if len(table) > 1]
+
+
+def describe(
+    scored: ScoredGraph,
+    trainable: Trainable,
+    engines: Mapping[str, Differentiable],
+    reference: Differentiable,
+    chosen: Differentiable,
+) -> TrainingReport:
+    """Describe what training a graph would change.
+
+    Parameters
+    ----------
+    scored : ScoredGraph
+        The graph.
+    trainable : None, str, sequence of str, or callable
+        As in :func:`onnxsgd.graph.reading.trainable.select_trainable`.
+    engines : mapping of str to callable
+        For each engine, what tells why it cannot differentiate a node.
+    reference, chosen : callable
+        The same for the engine that decides what is trained, and for the one that would train.
+    """
+    model = cut_at(scored.model, scored.score)
+    flow = trace_gradients(model, scored.score, chosen)
+    problem = None
+    try:
+        names = select_trainable(model, scored.score, trainable, reference, chosen)
+    except NotTrainableError as error:
+        names, problem = [], str(error)
+    roles = find_roles(model.graph)
+    values = [value for value in initializers_in_use(model.graph) if value.dtype in REAL_TYPES]
+    return TrainingReport(
+        score=scored.score,
+        link=scored.link,
+        tensors=tuple(_describe_tensor(value, roles[value], names, flow) for value in values),
+        operators=_describe_operators(_between(model, names, flow), engines),
+        problem=problem,
+    )
+
+
+def _describe_tensor(value: ir.Value, role: Role, names: Sequence[str], flow: GradientFlow) -> TensorRow:
+    reason = role.reason
+    if role.kind is not None and value not in flow.obstacles:
+        reason += ", without a path to the score"
+    elif role.kind is not None and (node := flow.obstacles[value]) is not None:
+        reason += f", before {describe_node(node)}"
+    shape = () if value.const_value is None else value.const_value.numpy().shape
+    return TensorRow(str(value.name), shape, value.name in names, reason)
+
+
+def _between(model: ir.Model, names: Sequence[str], flow: GradientFlow) -> list[ir.Node]:
+    """Return the nodes from the tensors `names` to the score; with no names, all before the score."""
+    if not names:
+        return list(flow.nodes)
+    reached = {model.graph.initializers[name] for name in names}
+    nodes = []
+    for node in flow.nodes:
+        if any(value in reached for value in node.inputs):
+            nodes.append(node)
+            reached.update(node.outputs)
+    return nodes
+
+
+def _describe_operators(
+    nodes: Sequence[ir.Node], engines: Mapping[str, Differentiable]
+) -> tuple[OperatorRow, ...]:
+    kinds: dict[str, list[ir.Node]] = {}
+    for node in nodes:
+        kinds.setdefault(f"{node.domain}.{node.op_type}" if node.domain else node.op_type, []).append(node)
+    rows = []
+    for operator, members in kinds.items():
+        against = {
+            name: next((reason for node in members if (reason := refuses(node))), None)
+            for name, refuses in engines.items()
+        }
+        able = tuple(name for name, reason in against.items() if reason is None)
+        reason = "" if able else "; ".join(str(reason).rstrip(".") for reason in against.values())
+        rows.append(OperatorRow(operator, len(members), able, reason))
+    return tuple(rows)
+
+
+def _as_text(table: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _as_html(table: Sequence[Sequence[str]]) -> str:
+    head, *body = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in table]
+    return f"<table><thead><tr>{head}</tr></thead>" + "".join(f"<tr>{row}</tr>" for row in body) + "</table>"

@@ -1,0 +1,1 @@
+"""Conversion of scikit-learn estimators, and repair of the result."""

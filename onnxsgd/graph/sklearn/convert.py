@@ -1,0 +1,231 @@
+"""Fitted scikit-learn estimators in, graphs out; the conversion itself is skl2onnx's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from sklearn.base import is_classifier
+from sklearn.preprocessing import PolynomialFeatures
+from sklearn.utils.validation import check_is_fitted
+
+from onnxsgd._library_errors import reason
+from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
+from onnxsgd.exceptions import ParameterError, UnsupportedError
+from onnxsgd.graph.model import find_value, graph_names, to_ir, to_proto, unique_name
+from onnxsgd.graph.reading.head import ScoredGraph, find_score
+from onnxsgd.graph.sklearn.polynomial_features import convert_polynomial, infer_polynomial_shape
+from onnxsgd.graph.sklearn.prepare import final_estimator, prepare, split_target_transformer
+from onnxsgd.graph.sklearn.repair import freeze_transformers, repair
+
+__all__ = ["convert_estimator", "estimator_to_onnx", "input_columns"]
+
+#: What the converters are asked for: versions they are tested with, and that every runtime here reads.
+_TARGET_OPSET = {"": 18, "ai.onnx.ml": 3}
+_IR_VERSION = 9
+
+
+def convert_estimator(
+    estimator: Any, X: Any = None, task: str | None = None, output: str | int | None = None
+) -> ScoredGraph:
+    """Convert a fitted estimator and find its raw score.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted; a Pipeline, a FrozenEstimator or a search over parameters as well. It is not changed.
+    X : array-like, data frame, or None
+        Samples like those it was fitted on; one is enough. None: one float32 input with as many columns as
+        the estimator was fitted on.
+    task : {"regression", "classification", None}
+        What the scores are for; None: what the estimator is.
+    output : str, int or None
+        See :func:`~onnxsgd.graph.reading.head.find_score`.
+
+    Returns
+    -------
+    ScoredGraph
+        Its `classes` are those of the estimator.
+
+    Raises
+    ------
+    UnsupportedError
+        There is no converter for the estimator or a part of it.
+    sklearn.exceptions.NotFittedError
+        The estimator is not fitted.
+    """
+    if task is None:
+        task = "classification" if is_classifier(estimator) else "regression"
+    scored = find_score(to_ir(estimator_to_onnx(estimator, X)), task, output)
+    classes = getattr(estimator, "classes_", None) if is_classifier(estimator) else None
+    return scored if classes is None else replace(scored, classes=np.asarray(classes))
+
+
+#: What the converters call the outputs of a classifier that ends in a ZipMap, and what they are called here.
+_OUTPUT_NAMES = {"output_label": "label", "output_probability": "probabilities"}
+
+
+def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
+    """Convert a fitted estimator to ONNX.
+
+    All features are one float32 input ``X``, of shape [N, n_features]; for a data frame with columns that
+    are no numbers, each column is an input of its own, under its name, of shape [N, 1]. Constants of
+    transformers, which are fitted without the target, are marked as frozen.
+
+    Parameters
+    ----------
+    estimator, X : objects
+        As in :func:`convert_estimator`.
+    """
+    check_is_fitted(estimator)
+    if isinstance(getattr(estimator, "classes_", None), list):
+        raise UnsupportedError(
+            f"{type(estimator).__name__} predicts several targets, each with classes of its own: "
+            "train one model for each of them."
+        )
+    with warnings.catch_warnings():
+        # about things the user did not do: copying what is deprecated, and inside the converters
+        warnings.simplefilter("ignore")
+        columns = input_columns(X)
+        prepared = prepare(estimator, by_position=columns is None)
+        prepared, target_transformer = split_target_transformer(prepared)
+        final = final_estimator(prepared)
+        _refuse(final)
+        types = _float_matrix(estimator, X) if columns is None else columns
+        proto, topology = _convert(prepared, final, types)
+    model = to_ir(proto)
+    freeze_transformers(model, topology)
+    repair(model, final, [name for name, _ in types])
+    if target_transformer is not None:
+        from onnxsgd.graph.sklearn.target_transform import add_inverse_transform
+
+        add_inverse_transform(model, target_transformer)
+    _name_outputs(model.graph)
+    # the converters write for the version they are asked for, and declare the oldest one that would do
+    model.graph.opset_imports.update(_TARGET_OPSET)
+    model.ir_version = _IR_VERSION
+    return to_proto(model)
+
+
+def _refuse(estimator: Any) -> None:
+    """Refuse what could be converted, and has no score that gradients reach, or labels that ONNX lacks."""
+    name = type(estimator).__name__
+    classes = getattr(estimator, "classes_", None)
+    if isinstance(classes, np.ndarray) and classes.dtype == np.uint64 and classes.max() >= 2**63:
+        raise UnsupportedError(
+            f"{name} has labels up to {classes.max()}; ONNX classifiers hold int64, so labels must be below "
+            "2**63: train it on other labels."
+        )
+    for names, applies, objection in _REFUSED:
+        if name in names and applies(estimator):
+            raise UnsupportedError(f"{name} {objection}.")
+
+
+_SVC = ("NuSVC", "SVC")
+_PAIRS = (
+    "lets pairs of classes vote, which has no gradient: take OneVsRestClassifier, around it or instead of it"
+)
+#: Estimators by name, when they are refused, and why.
+_REFUSED: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
+    (_SVC, lambda e: len(e.classes_) > 2, _PAIRS),
+    (("OneVsOneClassifier",), lambda e: True, _PAIRS),
+    (
+        _SVC,
+        lambda e: e.probability is True,
+        "with probability=True is no function of its scores: take probability=False",
+    ),
+    (
+        ("OneVsRestClassifier",),
+        lambda e: e.multilabel_ and not hasattr(e, "predict_proba"),
+        "for several labels of a sample needs members with probabilities",
+    ),
+    (
+        ("VotingClassifier",),
+        lambda e: e.voting == "hard",
+        "with voting='hard' counts votes, which has no gradient: take voting='soft'",
+    ),
+    (
+        ("CalibratedClassifierCV",),
+        lambda e: e.method == "isotonic",
+        "with method='isotonic' is a step function, which has no gradient: take method='sigmoid'",
+    ),
+]
+
+
+def _name_outputs(graph: ir.Graph) -> None:
+    """Give labels and probabilities the names that they have without a ZipMap; others make room."""
+    names = graph_names(graph)
+    for value in graph.outputs:
+        wanted = _OUTPUT_NAMES.get(str(value.name))
+        if wanted is not None:
+            if (other := find_value(graph, wanted)) is not None:
+                other.name = unique_name(wanted, names)
+            value.name = wanted
+
+
+def input_columns(X: Any) -> list[tuple[str, Any]] | None:
+    """Return a name and a type for each column that is an input of its own; None if all are one matrix.
+
+    These are the columns of a frame that is not all numbers, and the arrays of a dictionary.
+    """
+    if column_names(X) is None:
+        return None
+    from skl2onnx.common.data_types import FloatTensorType, StringTensorType
+
+    kinds = column_kinds(X)
+    if not is_mapping(X) and NUMBERS.issuperset(kinds.values()):
+        return None
+    strange = [name for name, kind in kinds.items() if kind not in NUMBERS | set("OUT")]
+    if strange:
+        raise UnsupportedError(f"Column {strange[0]!r} holds neither numbers nor strings: convert it first.")
+    return [
+        (name, (FloatTensorType if kind in NUMBERS else StringTensorType)([None, 1]))
+        for name, kind in kinds.items()
+    ]
+
+
+def _float_matrix(estimator: Any, X: Any) -> list[tuple[str, Any]]:
+    from skl2onnx.common.data_types import FloatTensorType
+
+    width = getattr(estimator, "n_features_in_", None)
+    if width is None and np.ndim(X) == 2:
+        width = np.shape(X)[1]
+    if width is None:
+        raise ParameterError(f"{type(estimator).__name__} does not tell how many features it takes: give X.")
+    return [("X", FloatTensorType([None, int(width)]))]
+
+
+def _convert(estimator: Any, final: Any, types: list[tuple[str, Any]]) -> tuple[onnx.ModelProto, Any]:
+    """Call the converter; return what it makes and its own account of which step made what."""
+    from skl2onnx import convert_sklearn
+
+    options = {}
+    if is_classifier(final) and not hasattr(final, "predict_proba") and type(final).__name__ in _RAW_SCORES:
+        options[id(final)] = {"raw_scores": True}
+    try:
+        return convert_sklearn(
+            estimator,
+            name=type(estimator).__name__,
+            initial_types=types,
+            target_opset=_TARGET_OPSET,
+            custom_conversion_functions={PolynomialFeatures: convert_polynomial},
+            custom_shape_calculators={PolynomialFeatures: infer_polynomial_shape},
+            options=options,
+            intermediate=True,
+        )
+    except Exception as error:
+        # the converters raise errors of many types, for reasons of their own
+        cause = f"{type(error).__name__}: {reason(error, n_lines=1)}"
+        raise UnsupportedError(
+            f"{type(estimator).__name__} cannot be converted to ONNX ({cause}). "
+            "An ONNX model of it that another tool makes can be given instead."
+        ) from error
+
+
+#: Estimators whose converters give something else than the decision function unless they are told to.
+_RAW_SCORES = frozenset({"NuSVC", "OneVsRestClassifier", "SVC"})

@@ -1,0 +1,150 @@
+"""The public account of what training a model would change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.gradient.engines import ENGINES, PORTABLE, differentiable
+from onnxsgd.graph.reading.head import ScoredGraph
+from onnxsgd.graph.reading.report import TrainingReport, describe
+from onnxsgd.graph.reading.trainable import Trainable, with_head
+
+__all__ = ["describe_trainable"]
+
+
+def describe_trainable(
+    model: Any,
+    X: Any = None,
+    *,
+    output: str | int | None = None,
+    head: str | None = None,
+    trainable: Trainable = None,
+    engine: str = "auto",
+) -> TrainingReport:
+    """Describe the tensors that a fit with these parameters would train, and the operators behind them.
+
+    Use it before a fit, to see which tensors are parameters, what their names are, and why a model cannot be
+    trained.
+
+    Parameters
+    ----------
+    model : fitted estimator, ModelProto, bytes, str or path-like
+        What :class:`onnxsgd.OnnxSGDRegressor` and :class:`onnxsgd.OnnxSGDClassifier` take as `model`.
+    X : array-like or data frame, default=None
+        Samples like those an estimator was fitted on; needed for columns that are no numbers (not for texts
+        that a vectorizer reads), and for a new layer on a graph that leaves its sizes open.
+    output : str, int or None, default=None
+        As in the estimators.
+    head : {"linear", None}, default=None
+        As in the estimators. Its tensors are called ``coef`` and ``intercept``, with a number behind where
+        the graph has tensors of these names; their width, which follows from `y` in a fit, is 1 here.
+    trainable : None, str, sequence of str, or callable, default=None
+        As in the estimators.
+    engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
+        As in the estimators.
+
+    Returns
+    -------
+    TrainingReport
+        Print it; its attributes `tensors`, `operators`, `trained` and `problem` hold the same.
+
+    Raises
+    ------
+    ParameterTypeError
+        `model` is of another type.
+    ParameterError
+        Another parameter has a value that is not accepted.
+    GraphError
+        The model cannot be read, or the size of a new layer does not follow from it: give `X`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from onnxsgd import describe_trainable
+    >>> X, y = load_iris(return_X_y=True)
+    >>> report = describe_trainable(make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y))
+    >>> report.trained
+    ['coef', 'intercept']
+    >>> print(report)  # doctest: +ELLIPSIS
+    score ... link softmax: 2 of 4 tensors are trained, 15 of 23 numbers
+    <BLANKLINE>
+    tensor     shape  trained  what it is
+    offset     4      no       constant of a scaler
+    scale      4      no       constant of a scaler
+    coef       4 x 3  yes      weight of Gemm
+    intercept  3      yes      intercept of Gemm
+    <BLANKLINE>
+    operator  count  gradient
+    Gemm      1      onnxruntime-training, portable
+    """
+    if head not in (None, "linear"):
+        raise ParameterError(f"head={head!r} is not accepted: it must be 'linear' or None.")
+    if hasattr(model, "fit"):
+        model, X = _behind_text(model, X)
+    scored = _score(model, X, output)
+    if head is not None:
+        scored, names = _with_new_layer(scored, X)
+        trainable = with_head(trainable, names)
+    engines = {name: entry.reason_against for name, entry in ENGINES.items()}
+    return describe(scored, trainable, engines, differentiable(PORTABLE), differentiable(engine))
+
+
+def _behind_text(model: Any, X: Any) -> tuple[Any, Any]:
+    """Return the part of an estimator that a fit converts, which is all but vectorizers, and its features."""
+    # on use: it brings the text tools of scikit-learn
+    from onnxsgd.data.text import check_texts, has_text, split_text
+
+    if not has_text(model):
+        return model, X
+    check_is_fitted(model)
+    text, behind = split_text(model, None)
+    if X is None:
+        return behind, None
+    # names of columns are kept by an estimator of no other use
+    return behind, text.features(check_texts(BaseEstimator(), X, model=model, reset=True))
+
+
+def _score(model: Any, X: Any, output: str | int | None) -> ScoredGraph:
+    if hasattr(model, "fit"):
+        from onnxsgd.graph.sklearn.convert import convert_estimator
+
+        return convert_estimator(model, X, output=output)
+    if not isinstance(model, onnx.ModelProto | bytes | bytearray | memoryview | str | os.PathLike):
+        raise ParameterTypeError(
+            f"model={model!r} is not accepted: it must be a fitted scikit-learn estimator, an "
+            "onnx.ModelProto, bytes, or the path of an ONNX file."
+        )
+    from onnxsgd.graph.loading.load import load_model
+    from onnxsgd.graph.lowering.inference_mode import inference_form
+    from onnxsgd.graph.model import to_ir
+    from onnxsgd.graph.reading.head import find_score
+
+    # a regression has no link to read back through, so that this serves both
+    graph, _ = inference_form(to_ir(load_model(model)))
+    return find_score(graph, "classification", output)
+
+
+def _with_new_layer(scored: ScoredGraph, X: Any) -> tuple[ScoredGraph, tuple[str, str]]:
+    """Return the graph with a linear layer on its score, and what the tensors of that are called."""
+    from onnxsgd.graph.cut import cut_at
+    from onnxsgd.graph.reading.linear import add_linear_layer
+
+    backbone = cut_at(scored.model, scored.score)
+    inputs = [str(value.name) for value in backbone.graph.inputs]
+    given = X if isinstance(X, Mapping) else dict.fromkeys(inputs, X) if X is not None else {}
+    row_shapes = {name: np.shape(given[name])[1:] for name in inputs if name in given}
+    model, names = add_linear_layer(backbone, 1, row_shapes)
+    score = str(model.graph.outputs[0].name)
+    return replace(scored, model=model, score=score, link="identity", label_output=None), names

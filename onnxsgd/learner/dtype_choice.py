@@ -1,0 +1,239 @@
+"""Choice between float32 and float64 where the user leaves it open."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils.sparsefuncs import min_max_axis
+
+from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
+from onnxsgd.data.features import Features, n_rows, take_rows
+from onnxsgd.engine.predict import InferenceGraph
+from onnxsgd.exceptions import GraphError, UnsupportedError
+from onnxsgd.learner.learner import Learner
+from onnxsgd.learner.model_source import GraphSource
+
+__all__ = ["Prepared", "choose_precision", "loses_columns"]
+
+#: The change of a column, or of raw scores, relative to their spread, from which float32 will not do.
+_TOLERANCE = 1e-3
+#: The change of raw scores, when inputs move by a unit in the last place, from which they are compared.
+_SUSPICION = 1e-4
+#: Samples whose raw scores are looked at.
+_ROWS = 256
+#: Numbers that are looked at together: they fit into a cache.
+_BLOCK = 1 << 16
+#: Numbers of a row that is long enough.
+_LONG = 512
+#: The largest relative and absolute rounding errors of float32.
+_RELATIVE, _ABSOLUTE = 2.0**-24, 2.0**-150
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A learner, tried on the first data.
+
+    Attributes
+    ----------
+    learner : Learner
+        The graph.
+    graph : InferenceGraph
+        Its raw scores.
+    features : dict
+        The data in the types of its inputs.
+    n_outputs : int
+        Raw scores of a sample.
+    """
+
+    learner: Learner
+    graph: InferenceGraph
+    features: Features
+    n_outputs: int
+
+
+def choose_precision(
+    dtype: str | None, source: Any, checked: Any, prepare: Callable[[str | None], Prepared]
+) -> Prepared:
+    """Return what `prepare` makes in `dtype`, or, where that is None, in a type that does the data justice.
+
+    A graph keeps its own type. Anything else is float32, unless casting changes a column by more than 1e-3
+    of its spread, or computing in float32 the raw scores by more than 1e-3 of theirs; then it is float64.
+
+    Parameters
+    ----------
+    dtype : {"float32", "float64", None}
+        The parameter of the estimators.
+    source : estimator, GraphSource or None
+        The model.
+    checked : object
+        `X` from :func:`onnxsgd.data.features.check_X`.
+    prepare : callable
+        Makes and tries the learner in a type; None: in that of its graph, float32 for what is converted.
+
+    Raises
+    ------
+    UnsupportedError
+        If `dtype` is "float64", and the runtime cannot run the model in it.
+
+    Warns
+    -----
+    UserWarning
+        If float64 is needed, and the runtime cannot run the model in it.
+    """
+    if dtype == "float64":
+        return _as_named(prepare)
+    if dtype is not None or isinstance(source, GraphSource):
+        return prepare(dtype)
+    if loses_columns(checked):
+        return _in_float64(prepare, "casting X to float32 changes a column by more than 1e-3 of its spread")
+    narrow = prepare(None)
+    if source is None or not _is_suspicious(narrow):
+        return narrow
+    wide = _in_float64(prepare, "the raw scores are off by more than 1e-3 of their spread in float32")
+    rows = _some_rows(narrow.features)
+    return wide if _differ(_scores(wide, rows), _scores(narrow, rows), _TOLERANCE) else narrow
+
+
+def _as_named(prepare: Callable[[str | None], Prepared]) -> Prepared:
+    try:
+        return prepare("float64")
+    except GraphError as error:
+        if not isinstance(error.__cause__, UnsupportedError):
+            raise
+        raise UnsupportedError(
+            f"dtype='float64' is not accepted for this model; take None or 'float32'. {error.__cause__}"
+        ) from error
+
+
+def _in_float64(prepare: Callable[[str | None], Prepared], reason: str) -> Prepared:
+    try:
+        return prepare("float64")
+    except GraphError as error:
+        warnings.warn(
+            f"float64 would be needed, as {reason}, and the model cannot be run in it: {error} It is trained "
+            "in float32; scale the data before.",
+            stacklevel=6,
+        )
+        return prepare(None)
+
+
+def loses_columns(checked: Any) -> bool:
+    """Tell whether casting to float32 changes a column by more than 1e-3 of its spread.
+
+    A column of equal numbers has none, and is left out of account.
+    """
+    return any(_loses(array) for array in _arrays(checked))
+
+
+def _arrays(checked: Any) -> Iterator[Any]:
+    """Yield the arrays of numbers in `checked`, and the columns of numbers of a frame."""
+    if is_mapping(checked):
+        yield from (array for array in checked.values() if array.dtype.kind in NUMBERS)
+    elif column_names(checked) is not None:
+        kinds = column_kinds(checked)
+        yield from (np.asarray(checked[name]) for name in checked.columns if kinds[str(name)] in NUMBERS)
+    elif getattr(checked, "dtype", None) is not None and checked.dtype.kind in NUMBERS:
+        yield checked
+
+
+def _loses(array: Any) -> bool:
+    is_exact = np.can_cast(array.dtype, np.float32)
+    if is_exact or not array.shape[0]:
+        return False
+    if not sparse.issparse(array):
+        array = array.reshape(len(array), -1)
+    low, high = _bounds(array)
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = high - low
+        largest = np.maximum(np.abs(low), np.abs(high))
+        bound = largest * _RELATIVE + _ABSOLUTE
+        suspects = np.flatnonzero((spread > 0) & ((bound > _TOLERANCE * spread) | (largest > _LARGEST)))
+    return any(_change(array[:, [column]]) > _TOLERANCE * spread[column] for column in suspects)
+
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def _bounds(array: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the smallest and the largest number of each column as float64; NaN is no number."""
+    if sparse.issparse(array):
+        low, high = min_max_axis(array.tocsr().astype(np.float64), axis=0, ignore_nan=True)
+        return low, high
+    size = max(1, _BLOCK // max(1, array.shape[1]))
+    blocks = (array[start : start + size] for start in range(0, len(array), size))
+    extremes = [(_reduced(np.minimum, block), _reduced(np.maximum, block)) for block in blocks]
+    low = np.min([low for low, _ in extremes], axis=0).astype(np.float64)
+    high = np.max([high for _, high in extremes], axis=0).astype(np.float64)
+    for column in np.flatnonzero(np.isnan(low)):
+        present = array[~np.isnan(array[:, column]), column]
+        low[column], high[column] = (present.min(), present.max()) if len(present) else (0.0, 0.0)
+    return low, high
+
+
+def _reduced(extreme: np.ufunc, block: np.ndarray) -> np.ndarray:
+    """Return the extreme of each column; several rows are one long row first, which numpy has vectors for."""
+    n_rows, width = block.shape
+    joined = min(n_rows, max(1, _LONG // max(1, width)))
+    if not block.flags.c_contiguous or joined < 2:
+        return extreme.reduce(block, axis=0)
+    whole = n_rows - n_rows % joined
+    long_row = extreme.reduce(block[:whole].reshape(-1, joined * width), axis=0)
+    return extreme.reduce(np.concatenate([long_row.reshape(joined, width), block[whole:]]), axis=0)
+
+
+def _change(column: Any) -> float:
+    """Return how much casting changes one column at most."""
+    values = np.asarray(column.data if sparse.issparse(column) else column, dtype=np.float64)
+    values = values[np.isfinite(values)]
+    with np.errstate(over="ignore"):
+        return float(np.abs(values - values.astype(np.float32)).max(initial=0.0))
+
+
+def _is_suspicious(narrow: Prepared) -> bool:
+    """Tell whether raw scores depend on digits that float32 does not have.
+
+    That is so if they change when every number moves by a unit in the last place, up or down. It costs two
+    runs of the graph, and no other graph.
+    """
+    rows = _some_rows(narrow.features)
+    moved = {name: _move(array) for name, array in take_rows(narrow.features, rows).items()}
+    return _differ(_scores(narrow, rows), _run(narrow, moved), _SUSPICION)
+
+
+def _some_rows(features: Features) -> np.ndarray:
+    return np.unique(np.linspace(0, n_rows(features) - 1, _ROWS).astype(int))
+
+
+def _scores(prepared: Prepared, rows: np.ndarray) -> np.ndarray:
+    return _run(prepared, take_rows(prepared.features, rows))
+
+
+def _run(prepared: Prepared, features: Features) -> np.ndarray:
+    raw = prepared.graph.run(features, prepared.learner.initial_weights())
+    return raw.reshape(len(raw), -1).astype(np.float64)
+
+
+def _move(array: Any) -> Any:
+    """Return real numbers moved by a unit in the last place, in directions that do not depend on them."""
+    if array.dtype.kind != "f":
+        return array
+    if sparse.issparse(array):
+        return sparse.csr_matrix((_move(array.data), array.indices, array.indptr), shape=array.shape)
+    directions = np.where(np.random.RandomState(0).rand(*array.shape) < 0.5, -np.inf, np.inf)
+    return np.nextafter(array, directions.astype(array.dtype))
+
+
+def _differ(expected: np.ndarray, found: np.ndarray, tolerance: float) -> bool:
+    """Tell whether a column of `found` is off by more than so much of the spread of what is expected."""
+    if not np.isfinite(expected).all():
+        return False
+    if not np.isfinite(found).all():
+        return True
+    spread = expected.max(axis=0) - expected.min(axis=0)
+    change = np.abs(found - expected).max(axis=0)
+    return bool(((spread > 0) & (change > tolerance * spread)).any())

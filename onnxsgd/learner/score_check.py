@@ -1,0 +1,81 @@
+"""A first look at a graph: whether it turns each sample into one row of raw predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxsgd.data.features import Features, n_rows, take_rows
+from onnxsgd.engine.predict import InferenceGraph
+from onnxsgd.exceptions import EngineError, GraphError, UnsupportedError
+from onnxsgd.learner.learner import Learner
+
+__all__ = ["check_inputs", "count_scores"]
+
+
+def check_inputs(learner: Learner) -> None:
+    """Refuse a graph with an input that does not have one row for each sample.
+
+    Raises
+    ------
+    GraphError
+        If the first size of an input is a number, or there is none.
+    """
+    for value in learner.inputs:
+        if value.shape is not None and (not len(value.shape) or isinstance(value.shape[0], int)):
+            sizes = tuple(size if isinstance(size, int) else "any" for size in value.shape)
+            raise GraphError(
+                f"Input {value.name!r} of the graph has shape {sizes}: each input must have one row for each "
+                "sample. Make it a constant of the graph, or export the graph without it."
+            )
+
+
+def count_scores(graph: InferenceGraph, learner: Learner, features: Features) -> int:
+    """Return how many raw predictions `graph` makes of each sample.
+
+    Raises
+    ------
+    GraphError
+        If the runtime cannot run it on such samples, if it does not make one row of predictions of each of
+        them, or if these depend on the other samples in a graph that was made for batches of one size.
+    """
+    count = min(n_rows(features), 3)
+    raw = _run(graph, learner, take_rows(features, slice(0, count)))
+    if raw.ndim not in (1, 2) or len(raw) != count:
+        raise GraphError(
+            f"the graph turns {count} samples into raw predictions {learner.score!r} of shape {raw.shape}; "
+            "they must have shape [n_samples] or [n_samples, n_outputs]. Name another tensor with "
+            "output=, or put a new layer on top with head='linear'."
+        )
+    if learner.exported_for is not None:
+        _check_independence(graph, learner, features)
+    return raw.size // count
+
+
+def _check_independence(graph: InferenceGraph, learner: Learner, features: Features) -> None:
+    """Compare predictions for several samples with those for each of them alone."""
+    count = min(n_rows(features), 1 + (learner.exported_for or 1))
+    alone = [_run(graph, learner, take_rows(features, slice(row, row + 1))) for row in range(count)]
+    together = _run(graph, learner, take_rows(features, slice(0, count)))
+    expected = np.concatenate(alone)
+    tolerance = 1e-3 * np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
+    close = {"rtol": 0.0, "atol": tolerance, "equal_nan": True}
+    if together.shape != expected.shape or not np.allclose(together, expected, **close):
+        raise GraphError(_fixed(learner, "mixes samples otherwise"))
+
+
+def _run(graph: InferenceGraph, learner: Learner, features: Features) -> np.ndarray:
+    try:
+        return graph.run(features, learner.initial_weights())
+    except (EngineError, UnsupportedError) as error:
+        if learner.exported_for is not None:
+            cause = str(error).rstrip(".")
+            raise GraphError(_fixed(learner, f"cannot run otherwise: {cause}")) from error
+        shapes = {name: tuple(array.shape) for name, array in features.items()}
+        raise GraphError(f"The graph fails on inputs of shapes {shapes}: {error}") from error
+
+
+def _fixed(learner: Learner, reason: str) -> str:
+    return (
+        f"The graph was exported for batches of {learner.exported_for} and {reason}. Export it again with an "
+        "open first size of its inputs (dynamic axes)."
+    )

@@ -1,0 +1,1 @@
+"""The runtime: installed editions, devices, sessions, and their cache."""

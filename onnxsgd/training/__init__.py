@@ -1,0 +1,1 @@
+"""Training: the loop over epochs, stopping, the compiled program of a fit."""

@@ -1,0 +1,342 @@
+"""The training loop: epochs of updates over explicit state."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+
+from onnxsgd.engine.step.batches import Batches, EpochPlan
+from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.update import AVERAGE, AVERAGE_RATE, L1_DEBT, L1_TOTAL, WEIGHT
+from onnxsgd.exceptions import ConvergenceError
+from onnxsgd.optimizers import Optimizer
+from onnxsgd.penalties import Penalty
+from onnxsgd.schedules import Schedule
+from onnxsgd.training.plateau import Plateau
+
+__all__ = [
+    "FitState",
+    "Observer",
+    "Recipe",
+    "Runners",
+    "adapt_state",
+    "fresh_generator",
+    "run_epoch",
+    "train",
+]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What stays the same during a fit.
+
+    Attributes
+    ----------
+    optimizer, schedule, penalty : objects
+        How weights change.
+    average_from : int
+        The update at which averaging starts; 0: never.
+    shuffle : bool
+        Whether each epoch has an order of its own.
+    penalised : frozenset of str
+        The weights that the penalty applies to.
+    """
+
+    optimizer: Optimizer
+    schedule: Schedule
+    penalty: Penalty
+    average_from: int
+    shuffle: bool
+    penalised: frozenset[str]
+
+
+@dataclass
+class FitState:
+    """What changes during a fit, and what a later fit or ``partial_fit`` goes on from.
+
+    Attributes
+    ----------
+    tensors : dict of ndarray
+        Weights and their states.
+    eta : float
+        The learning rate in force.
+    random_state : numpy.random.RandomState
+        Draws the order of the samples.
+    t : int
+        Updates made.
+    l1_total : float
+        The l1 penalty that each weight could have received so far.
+    loss_curve : list of float
+        The objective of each epoch.
+    validation_scores : list of float
+        The score of each epoch on the validation data, if there are any.
+    """
+
+    tensors: Tensors
+    eta: float
+    random_state: np.random.RandomState
+    t: int = 0
+    l1_total: float = 0.0
+    loss_curve: list[float] = field(default_factory=list)
+    validation_scores: list[float] = field(default_factory=list)
+
+    def weights(self, average_from: int = 0) -> dict[str, np.ndarray]:
+        """Return the weights, averaged ones once averaging has started."""
+        is_averaged = 0 < average_from <= self.t and any(kind == AVERAGE for _, kind in self.tensors)
+        kind = AVERAGE if is_averaged else WEIGHT
+        return {name: array for (name, k), array in self.tensors.items() if k == kind}
+
+
+class Buffers(Protocol):
+    """Weights and states, such as :class:`onnxsgd.engine.step.buffers.Buffers`."""
+
+    def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
+        """Take these values."""
+
+    def snapshot(self) -> Tensors:
+        """Return a copy of the present values."""
+
+
+class Runner(Protocol):
+    """What makes updates, such as :class:`onnxsgd.engine.step.single_step.StepRunner`."""
+
+    n_done: int
+
+    def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
+        """Make one for each batch."""
+
+
+@dataclass(frozen=True)
+class Runners:
+    """What runs the updates of a fit.
+
+    Attributes
+    ----------
+    buffers : Buffers
+        Weights and states, shared by the two.
+    step : Runner
+        One batch after another.
+    epoch : Runner or None
+        Many batches in a call, where that pays.
+    """
+
+    buffers: Buffers
+    step: Runner
+    epoch: Runner | None = None
+
+    @property
+    def fastest(self) -> Runner:
+        """The one to use."""
+        return self.epoch or self.step
+
+
+def adapt_state(state: FitState, recipe: Recipe) -> None:
+    """Let `state` fit a recipe that may have changed since: what it never kept begins now."""
+    kinds = {kind for _, kind in state.tensors}
+    if L1_DEBT not in kinds:
+        state.l1_total = 0.0
+    if recipe.average_from and AVERAGE not in kinds:
+        state.tensors |= {(name, AVERAGE): a.copy() for name, a in state.weights().items()}
+
+
+class Observer(Protocol):
+    """What is told about each epoch."""
+
+    def epoch_begins(self) -> None:
+        """Take notice that an epoch begins."""
+
+    def epoch_ends(self, state: FitState) -> bool:
+        """Take notice of the state after it; return whether training should stop."""
+
+
+def train(
+    runners: Runners,
+    batches: Batches,
+    recipe: Recipe,
+    state: FitState,
+    *,
+    max_iter: int,
+    tol: float | None,
+    n_iter_no_change: int,
+    score: Callable[[dict[str, np.ndarray]], float] | None,
+    stop_on_score: bool,
+    observers: Sequence[Observer],
+) -> int:
+    """Train until the loss, or the score, stops improving, or an observer has seen enough.
+
+    Returns the number of epochs.
+
+    `state` is changed in place. It is left usable, with the last finite weights, whatever ends the loop.
+    """
+    plateau = Plateau(tol, n_iter_no_change)
+    best: tuple[Tensors, float] | None = None
+    n_epochs = 0
+    try:
+        for _ in range(max_iter):
+            n_epochs += 1
+            for observer in observers:
+                observer.epoch_begins()
+            loss = run_epoch(runners, batches, recipe, state)
+            value = loss
+            if score is not None:
+                state.validation_scores.append(score(state.weights(recipe.average_from)))
+                if stop_on_score:
+                    value = -state.validation_scores[-1]
+                    best = (state.tensors, state.l1_total) if value < plateau.best else best
+            votes = [observer.epoch_ends(state) for observer in observers]
+            if any(votes):
+                break
+            if plateau.reached(value) and not _go_on_slower(recipe.schedule, state, plateau):
+                break
+        else:
+            if tol is not None:
+                warnings.warn(
+                    "Maximum number of iteration reached before convergence. Consider increasing max_iter "
+                    "to improve the fit.",
+                    ConvergenceWarning,
+                    stacklevel=4,
+                )
+    except KeyboardInterrupt:
+        warnings.warn("Training interrupted by user.", stacklevel=4)
+    if best is not None:
+        state.tensors, state.l1_total = best
+    return n_epochs
+
+
+def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitState) -> float:
+    """Make one update for each batch; return the objective: mean loss plus penalty.
+
+    Raises
+    ------
+    ConvergenceError
+        If the loss or a weight is no longer finite. `state` then holds the last finite weights.
+    """
+    n_samples = len(batches.target)
+    numbers = _numbers(recipe, state, batches.n_batches)
+    plan = batches.plan(_shuffled(n_samples, state.random_state) if recipe.shuffle else np.arange(n_samples))
+    if recipe.optimizer.takes_scaled_gradient:
+        plan = plan.descending(numbers.rates)
+    losses = np.full(batches.n_batches, math.nan)
+    try:
+        runners.fastest.run(plan, numbers.table, losses)
+    finally:
+        n_done = runners.fastest.n_done
+        tensors = runners.buffers.snapshot()
+        is_finite = _all_finite(tensors) and bool(np.isfinite(losses[:n_done]).all())
+        if is_finite:
+            state.tensors = tensors
+            numbers.move(state, n_done)
+    if not is_finite:
+        _restore_last_finite(runners, plan, numbers, state)
+    objective = plan.mean_loss(losses) + _penalty(recipe, state)
+    state.loss_curve.append(objective)
+    return objective
+
+
+def _shuffled(n: int, random_state: np.random.RandomState) -> np.ndarray:
+    """Return the numbers below `n` in random order.
+
+    Random keys with the numbers in their lower halves are sorted, for which numpy has vector instructions;
+    its permutation goes from number to number. One pair of keys in four billion is equal and keeps its order.
+    """
+    keys = random_state.randint(0, 1 << 32, n, np.uint32).astype(np.uint64)
+    keys <<= np.uint64(32)
+    keys |= np.arange(n, dtype=np.uint64)
+    keys.sort()
+    return keys.astype(np.uint32)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The numbers of the next updates.
+
+    Attributes
+    ----------
+    table : ndarray of shape [n_updates, n_scalars]
+        What each step is given.
+    rates, l1_totals : ndarray of shape [n_updates]
+        The learning rate, and the l1 penalty received so far.
+    """
+
+    table: np.ndarray
+    rates: np.ndarray
+    l1_totals: np.ndarray
+
+    def move(self, state: FitState, n_updates: int) -> None:
+        """Let `state` be what it is after so many of the updates."""
+        if n_updates:
+            state.t += n_updates
+            state.eta = float(self.rates[n_updates - 1])
+            state.l1_total = float(self.l1_totals[n_updates - 1])
+
+
+def _numbers(recipe: Recipe, state: FitState, count: int) -> _Numbers:
+    """Return the numbers of the next `count` updates."""
+    t = np.arange(state.t + 1, state.t + 1 + count, dtype=np.float64)
+    rates = recipe.schedule.rates(state.t + 1, state.eta, count)
+    l1_totals = state.l1_total + np.cumsum(rates * (recipe.penalty.l1 or 0.0))
+    scalars = dict(recipe.optimizer.scalars(t, rates, recipe.penalty.l2 or 0.0))
+    if recipe.penalty.l1 is not None:
+        scalars[L1_TOTAL] = l1_totals
+    if recipe.average_from:
+        scalars[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - recipe.average_from + 1)
+    table = np.empty((count, len(scalars)))
+    for number, column in enumerate(scalars.values()):
+        table[:, number] = column
+    return _Numbers(table, rates, l1_totals)
+
+
+def _restore_last_finite(runners: Runners, plan: EpochPlan, numbers: _Numbers, state: FitState) -> None:
+    """Repeat the epoch from its start up to the last finite weights, then raise.
+
+    Repeating costs time only when training has failed anyway; keeping a copy of the weights at each
+    update would cost time always.
+    """
+    loss = np.full(1, math.nan)
+    n_finite = n_done = 0
+    runners.buffers.load(state.tensors)
+    for number in range(len(plan.totals)):
+        part = slice(number, number + 1)
+        runners.step.run(plan.part(part), numbers.table[part], loss)
+        n_done = number + 1
+        tensors = runners.buffers.snapshot()
+        if not math.isfinite(loss[0]) or not _all_finite(tensors):
+            break
+        state.tensors, n_finite = tensors, n_done
+    failed_at, rate = state.t + n_done, numbers.rates[n_done - 1]
+    numbers.move(state, n_finite)
+    raise ConvergenceError(
+        f"The loss or the weights are no longer finite at update {failed_at}, with learning rate {rate:.6g}. "
+        f"The estimator keeps the last finite weights, those of update {state.t}. Scale the data, or lower "
+        "the learning rate."
+    )
+
+
+def _go_on_slower(schedule: Schedule, state: FitState, plateau: Plateau) -> bool:
+    eta = schedule.after_plateau(state.eta)
+    if eta is None:
+        return False
+    state.eta, plateau.count = eta, 0
+    return True
+
+
+def _penalty(recipe: Recipe, state: FitState) -> float:
+    weights = state.weights()
+    return recipe.penalty.value(weights[name] for name in recipe.penalised)
+
+
+def _all_finite(tensors: Tensors) -> bool:
+    return all(np.isfinite(array).all() for array in tensors.values())
+
+
+def fresh_generator(seed: Any) -> np.random.RandomState:
+    """Return a generator of its own, which draws from the caller's once at most."""
+    generator = check_random_state(seed)
+    return np.random.RandomState(generator.randint(np.iinfo(np.int32).max))

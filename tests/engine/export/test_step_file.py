@@ -1,0 +1,222 @@
+"""An exported training step trains as the estimator does, in any runtime."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from sklearn.datasets import make_classification, make_regression
+from sklearn.exceptions import NotFittedError
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.optimizers import SGD, Adam, AdamW
+from onnxsgd.schedules import Adaptive, Constant, InvScaling, Optimal
+
+_EXAMPLES = Path(__file__).parents[3] / "examples"
+
+_X, _Y = make_regression(50, 6, n_targets=2, noise=1.0, random_state=0)
+_X, _Y = _X.astype(np.float32), (_Y / _Y.std()).astype(np.float32)
+_Z = make_classification(50, 6, n_informative=4, n_redundant=0, n_classes=3, random_state=0)[1]
+
+
+@pytest.fixture(scope="module")
+def example():
+    """The example that trains with numpy and a runtime alone, as a module."""
+    spec = importlib.util.spec_from_file_location("train_without", _EXAMPLES / "train_without_onnxsgd.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _mlp():
+    network = MLPRegressor(
+        hidden_layer_sizes=(5,), solver="lbfgs", tol=0.01, alpha=1.0, activation="tanh", random_state=0
+    )
+    return make_pipeline(StandardScaler(), network).fit(_X, _Y)
+
+
+_CASES = {
+    "sgd": (OnnxSGDRegressor(), _Y),
+    "one row a batch": (OnnxSGDRegressor(batch_size=1, eta0=0.001), _Y),
+    "nesterov, mlp": (lambda: OnnxSGDRegressor(_mlp(), momentum=0.9, nesterov=True), _Y),
+    "adam, elasticnet": (OnnxSGDRegressor(optimizer="adam", penalty="elasticnet", alpha=0.01), _Y),
+    "adamw, huber": (OnnxSGDRegressor(optimizer="adamw", loss="huber", alpha=0.01), _Y),
+    "l1": (OnnxSGDRegressor(penalty="l1", alpha=0.05), _Y),
+    "average": (OnnxSGDRegressor(average=6), _Y),
+    "one output": (OnnxSGDRegressor(learning_rate="adaptive"), _Y[:, 0]),
+    "optimal": (OnnxSGDClassifier(learning_rate="optimal", alpha=0.01), _Z),
+    "two classes": (OnnxSGDClassifier(), np.where(_Z > 0, "yes", "no")),
+    "signs": (OnnxSGDClassifier(loss="hinge", learning_rate="constant"), _Z),
+    "signs, one column": (OnnxSGDClassifier(loss="modified_huber"), _Z > 0),
+}
+
+
+def _target(step, estimator, y):
+    if isinstance(estimator, OnnxSGDClassifier):
+        return step.encode(y.tolist())
+    return y.reshape(len(y), -1)
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_trains_as_the_estimator_does(name, example, tmp_path):
+    """The same batches give the same losses and weights: in two more epochs with a short last batch."""
+    estimator, y = _CASES[name]
+    estimator = estimator() if callable(estimator) else estimator
+    estimator.set_params(shuffle=False, random_state=0, tol=None)
+    if estimator.batch_size > 1:
+        estimator.set_params(batch_size=16)
+    weight = np.linspace(0.5, 2.0, len(_X))
+    estimator.partial_fit(_X, y, sample_weight=weight)
+    step = example.TrainingStep(estimator.export_training_step(tmp_path / "step.onnx"))
+    (feature,) = step.manifest["features"]
+    losses = []
+    for _ in range(2):
+        estimator.partial_fit(_X, y, sample_weight=weight)
+        target, rows = _target(step, estimator, y), np.arange(len(_X))
+        losses.append(step.epoch({feature["input"]: _X}, target, rows, weight) + step.penalty())
+    # float32 sums, in the order of another engine
+    np.testing.assert_allclose(losses, estimator.loss_curve_[1:], rtol=2e-6)
+    assert step.weights().keys() == estimator._state.weights().keys()
+    for tensor in step.manifest["tensors"]:
+        key = tensor.get("name") or tensor["of"], tensor.get("kind", "weight")
+        expected = estimator._state.tensors[key]
+        np.testing.assert_allclose(step.tensors[tensor["input"]], expected, rtol=2e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """An estimator with a frozen part, and the folder with its step."""
+    folder = tmp_path_factory.mktemp("step")
+    estimator = OnnxSGDRegressor(_mlp(), optimizer="adam", batch_size=8, trainable=["coefs_1"])
+    estimator.partial_fit(_X, _Y)
+    estimator.export_training_step(folder / "step.onnx")
+    return estimator, folder
+
+
+def test_the_graph_is_standard(exported):
+    """A runtime that knows nothing of Microsoft's operators, or of this package, reads it."""
+    model = onnx.load(exported[1] / "step.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert {node.domain for node in model.graph.node} <= {""}
+
+
+def test_the_manifest_names_every_input_and_output(exported):
+    """Whoever feeds what the manifest lists has fed everything, in the right shape."""
+    _, folder = exported
+    manifest = json.loads((folder / "step.json").read_text())
+    listed = [
+        *manifest["features"], *manifest["tensors"],
+        *(manifest[name] for name in ("target", "sample_weight", "gradient_weight")),
+        *(number for number in manifest["numbers"] if "input" in number),
+    ]  # fmt: skip
+    session = onnxruntime.InferenceSession(folder / manifest["model"], providers=["CPUExecutionProvider"])
+    assert {entry["input"]: entry["shape"] for entry in listed} == {
+        value.name: value.shape for value in session.get_inputs()
+    }
+    outputs = [manifest["loss"]["output"], *(tensor["output"] for tensor in manifest["tensors"])]
+    assert sorted(outputs) == sorted(value.name for value in session.get_outputs())
+    # a Float32Array of JavaScript, or a tensor of the runtime, needs its numbers to start at such places
+    assert all(tensor["offset"] % 64 == 0 for tensor in manifest["tensors"])
+
+
+def test_takes_what_the_estimator_takes(exported):
+    """What is frozen is a part of the graph: the features are raw ones, not what a scaler made of them."""
+    estimator, folder = exported
+    (feature,) = json.loads((folder / "step.json").read_text())["features"]
+    assert feature["shape"] == [8, estimator.n_features_in_]
+
+
+def test_starts_from_the_present_weights(exported, example):
+    """Training goes on, it does not start again."""
+    estimator, folder = exported
+    weights = example.TrainingStep(folder / "step.json").weights()
+    np.testing.assert_array_equal(weights["coefs_1"], estimator.get_weights()["coefs_1"])
+
+
+def test_runs_without_this_package(example, tmp_path):
+    """The example, given its files, imports nothing of onnxsgd."""
+    example.make_files(tmp_path)
+    script = (
+        f"import runpy, sys; sys.modules['onnxsgd'] = None; sys.argv = ['train', {str(tmp_path)!r}];"
+        f"runpy.run_path({example.__file__!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the same losses" in done.stdout
+
+
+def test_refuses_what_it_cannot_export(tmp_path):
+    """An estimator that is not fitted, and a file name that says something else."""
+    with pytest.raises(NotFittedError):
+        OnnxSGDRegressor().export_training_step(tmp_path / "step.onnx")
+    fitted = OnnxSGDRegressor().partial_fit(_X, _Y)
+    with pytest.raises(ParameterError, match=r"'step.json' is not accepted: it must end in '.onnx'"):
+        fitted.export_training_step("step.json")
+
+
+def test_a_function_of_the_user_has_no_formula(tmp_path):
+    """A learning rate with a branch is left to the caller, by name, not written down wrongly."""
+    fitted = OnnxSGDRegressor(learning_rate=lambda t: 0.1 if t < 5 else 0.01).partial_fit(_X, _Y)
+    manifest = json.loads(fitted.export_training_step(tmp_path / "step.onnx").read_text())
+    numbers = {number["name"]: number for number in manifest["numbers"]}
+    assert numbers["eta"]["formula"] is None
+    assert numbers["t"]["start"] == fitted.t_
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.9), Adam(), AdamW()], ids=repr)
+def test_formulas_give_the_numbers_of_an_optimizer(optimizer):
+    """They are read off its code, and mean the same."""
+    t, eta = np.arange(1.0, 9.0), np.linspace(0.5, 0.1, 8)
+    for name, expected in optimizer.scalars(t, eta, 3.0).items():
+        text = to_text(optimizer.scalars(Formula("t"), Formula("eta"), 3.0)[name])
+        words = {"min": np.minimum, "sqrt": np.sqrt, "t": t, "eta": eta}
+        np.testing.assert_allclose(eval(text, words) + 0 * t, expected + 0 * t, rtol=1e-15)
+
+
+@pytest.mark.parametrize("schedule", [Constant(0.1), Adaptive(0.1), InvScaling(), Optimal()], ids=repr)
+def test_formulas_give_the_rates_of_a_schedule(schedule):
+    text = read_formula(schedule.rate, "t", "eta")
+    for t in (1, 2, 50):
+        assert eval(text, {"t": t, "eta": 0.3}) == pytest.approx(schedule.rate(t, 0.3), rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda t: 1 if t else 2, lambda t: float(t), lambda t: 1 if t < 3 else 2]
+)
+def test_a_branch_is_no_formula(function):
+    """A condition would be read as one of its cases."""
+    assert read_formula(function, "t") is None
+
+
+@pytest.mark.slow
+def test_node_gets_the_same_losses(tmp_path):
+    """The digits classifier of the example goes on learning from Node."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not installed")
+    # the runtime unpacks to hundreds of megabytes: once, not once a run
+    folder = Path(tempfile.gettempdir(), "onnxsgd-node")
+    folder.mkdir(exist_ok=True)
+    for name in ("package.json", ".npmrc", "train.mjs"):
+        shutil.copy(_EXAMPLES / "node" / name, folder)
+    install = ["npm", "install", "--no-package-lock", "--loglevel=error"]
+    installed = subprocess.run(install, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    if installed.returncode != 0:
+        pytest.skip(f"npm cannot install onnxruntime-node: {installed.stderr.strip()[-200:]}")
+    export = [sys.executable, str(_EXAMPLES / "node" / "export_digits.py"), str(tmp_path)]
+    subprocess.run(export, check=True, capture_output=True)
+    train = ["node", "train.mjs", str(tmp_path)]
+    done = subprocess.run(train, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the same losses" in done.stdout

@@ -1,0 +1,686 @@
+"""What users of the estimators rely on, beside the numbers of the trajectories."""
+
+import pickle
+import re
+import warnings
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers, schedules
+from onnxsgd.exceptions import ConvergenceError, NotTrainableError, OnnxSGDError, ParameterError
+from onnxsgd.gradient.native import builder as orttraining
+from onnxsgd.runtime.cache import compiled
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    X, y = load_diabetes(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), (y - y.mean()) / y.std()
+
+
+@pytest.fixture(scope="module")
+def iris():
+    X, y = load_iris(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    X, y = load_breast_cancer(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), y
+
+
+def run(model, X):
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: X})
+
+
+def small(cls, **more):
+    return cls(**{"max_iter": 5, "tol": None, "random_state": 0} | more)
+
+
+# Training.
+
+
+def test_the_default_regressor_reaches_the_least_squares_solution(diabetes):
+    X, y = diabetes
+    model = OnnxSGDRegressor(penalty=None, learning_rate="adaptive", tol=1e-6, random_state=0).fit(X, y)
+    exact = np.linalg.lstsq(np.c_[X, np.ones(len(X))], y, rcond=None)[0]
+    residual = lambda w: np.mean((np.c_[X, np.ones(len(X))] @ w - y) ** 2)  # noqa: E731
+    assert residual(np.r_[model.coef_, model.intercept_]) <= 1.01 * residual(exact)
+
+
+@pytest.mark.parametrize("loss", losses.REGRESSION_LOSSES)
+def test_every_regression_loss_falls(diabetes, loss):
+    model = small(OnnxSGDRegressor, loss=loss, max_iter=20, eta0=0.1).fit(*diabetes)
+    assert model.loss_curve_[-1] < 0.9 * model.loss_curve_[0]
+
+
+@pytest.mark.parametrize("loss", losses.CLASSIFICATION_LOSSES)
+@pytest.mark.parametrize("data", ["iris", "cancer"])
+def test_every_classification_loss_learns(request, data, loss):
+    X, y = request.getfixturevalue(data)
+    model = small(OnnxSGDClassifier, loss=loss, max_iter=60, eta0=0.1).fit(X, y)
+    assert model.score(X, y) > 0.7
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_every_optimizer_trains_an_mlp_further(diabetes, optimizer):
+    X, y = diabetes
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        mlp = MLPRegressor(hidden_layer_sizes=(20,), max_iter=3, random_state=0).fit(X, y)
+    model = small(OnnxSGDRegressor, model=mlp, optimizer=optimizer, max_iter=30, eta0=0.005).fit(X, y)
+    assert model.score(X, y) > mlp.score(X, y) + 0.1
+
+
+def test_quantile_loss_predicts_the_quantile(diabetes):
+    X, y = diabetes
+    model = OnnxSGDRegressor(
+        loss=losses.Quantile(0.9), penalty=None, learning_rate="adaptive", eta0=0.05, tol=1e-4, random_state=0
+    ).fit(X, y)
+    assert np.mean(y <= model.predict(X)) == pytest.approx(0.9, abs=0.03)
+
+
+def test_a_loss_without_gradient_is_differentiated_by_the_engine(diabetes):
+    class LogCosh(losses.Loss):
+        def value(self, op, y_true, raw_prediction):
+            residual = op.Sub(raw_prediction, y_true)
+            return op.Log(op.Mul(op.Add(op.Exp(residual), op.Exp(op.Neg(residual))), 0.5))
+
+    class LogCoshWithGradient(LogCosh):
+        def gradient(self, op, y_true, raw_prediction):
+            return op.Tanh(op.Sub(raw_prediction, y_true))
+
+    by_engine = small(OnnxSGDRegressor, loss=LogCosh()).fit(*diabetes)
+    by_hand = small(OnnxSGDRegressor, loss=LogCoshWithGradient()).fit(*diabetes)
+    np.testing.assert_allclose(by_engine.coef_, by_hand.coef_, rtol=1e-4, atol=1e-6)
+    assert by_engine.loss_curve_[-1] < by_engine.loss_curve_[0]
+
+
+def test_a_callable_is_a_schedule(diabetes):
+    X, y = diabetes
+    a = small(OnnxSGDRegressor, learning_rate=lambda t: 0.01 / t**0.25).fit(X, y)
+    b = small(OnnxSGDRegressor, learning_rate=schedules.InvScaling(0.01, 0.25)).fit(X, y)
+    np.testing.assert_array_equal(a.coef_, b.coef_)
+
+
+def test_scores_of_ten_thousand_give_no_nan():
+    X = np.array([[-1e4], [1e4]] * 8, dtype=np.float32)
+    y = np.array([1, 0] * 8)
+    for loss in losses.CLASSIFICATION_LOSSES:
+        model = small(OnnxSGDClassifier, loss=loss, learning_rate="constant", eta0=1e-9, max_iter=1)
+        model.fit(X, y).set_weights({"coef": np.array([[1.0]])})
+        raw = model.decision_function(X)
+        assert np.abs(raw).max() == pytest.approx(1e4, rel=1e-3)
+        model.partial_fit(X, y)
+        assert np.isfinite(model.loss_curve_).all()
+        if hasattr(model, "predict_proba"):
+            np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1, rtol=1e-6)
+
+
+# Starting, going on.
+
+
+def test_each_fit_starts_from_the_weights_of_the_model(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor, model=Ridge().fit(X, y))
+    first = model.fit(X, y).coef_
+    np.testing.assert_array_equal(model.fit(X, y).coef_, first)
+
+
+def test_warm_start_goes_on_from_the_present_weights(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor, warm_start=True, learning_rate="constant", shuffle=False)
+    twice = model.fit(X, y).fit(X, y).coef_
+    once = small(OnnxSGDRegressor, learning_rate="constant", shuffle=False, max_iter=10).fit(X, y).coef_
+    np.testing.assert_array_equal(twice, once)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_partial_fit_once_an_epoch_is_fit(diabetes, optimizer):
+    X, y = diabetes
+    settings = dict(optimizer=optimizer, shuffle=False, momentum=0.9 if optimizer == "sgd" else 0.0)
+    whole = small(OnnxSGDRegressor, **settings).fit(X, y)
+    parts = small(OnnxSGDRegressor, **settings)
+    for _ in range(5):
+        parts.partial_fit(X, y)
+    np.testing.assert_array_equal(parts.coef_, whole.coef_)
+    assert parts.t_ == whole.t_ == 5 * 14
+    assert parts.n_iter_ == whole.n_iter_ == 5
+
+
+def test_partial_fit_needs_all_classes_at_first(iris):
+    X, y = iris
+    model = small(OnnxSGDClassifier).partial_fit(X[:60], y[:60], classes=[0, 1, 2])
+    model.partial_fit(X[60:], y[60:])
+    assert model.predict_proba(X).shape == (150, 3)
+    with pytest.raises(ValueError, match="not the same as on the first call"):
+        model.partial_fit(X, y, classes=[0, 1])
+
+
+def test_weights_of_zero_are_no_rows_and_weights_of_two_are_two_rows(diabetes):
+    X, y = diabetes
+    weight = np.random.RandomState(0).randint(0, 3, len(X)).astype(float)
+    settings = dict(batch_size=10_000, max_iter=30, learning_rate="constant", eta0=0.1, shuffle=False)
+    weighted = small(OnnxSGDRegressor, **settings).fit(X, y, sample_weight=weight)
+    rows = np.repeat(np.arange(len(X)), weight.astype(int))
+    repeated = small(OnnxSGDRegressor, **settings).fit(X[rows], y[rows])
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, rtol=1e-5, atol=1e-6)
+
+
+def test_the_last_short_batch_counts(diabetes):
+    X, y = diabetes[0][:33], diabetes[1][:33]
+    settings = dict(max_iter=1, shuffle=False, learning_rate="constant", penalty=None, eta0=0.1)
+    model = small(OnnxSGDRegressor, batch_size=32, **settings).fit(X, y)
+    assert model.t_ == 2
+    w = np.zeros(11)
+    Z = np.c_[X, np.ones(33)].astype(np.float64)
+    for rows in (slice(0, 32), slice(32, 33)):
+        w -= 0.1 * Z[rows].T @ (Z[rows] @ w - y[rows]) / len(Z[rows])
+    np.testing.assert_allclose(np.r_[model.coef_, model.intercept_], w, rtol=1e-5, atol=1e-6)
+
+
+def test_early_stopping_ends_with_the_weights_that_scored_best(diabetes):
+    X, y = diabetes
+    model = OnnxSGDRegressor(
+        learning_rate="constant", eta0=0.15, early_stopping=True, batch_size=4, random_state=0
+    ).fit(X[:300], y[:300], X_val=X[300:], y_val=y[300:])
+    assert model.score(X[300:], y[300:]) == pytest.approx(max(model.validation_scores_), rel=1e-6)
+    assert model.n_iter_ < 1000
+    assert max(model.validation_scores_) > model.validation_scores_[-1]
+
+
+def test_early_stopping_holds_out_a_share(iris):
+    X, y = iris
+    model = small(OnnxSGDClassifier, early_stopping=True, validation_fraction=0.2, batch_size=10).fit(X, y)
+    assert model.t_ == 5 * 12
+    assert len(model.validation_scores_) == 5
+
+
+# Trouble.
+
+
+def test_divergence_says_where_and_keeps_the_last_finite_weights(diabetes):
+    X, y = diabetes
+    model = OnnxSGDRegressor(learning_rate="constant", eta0=50.0, random_state=0)
+    with pytest.raises(
+        ConvergenceError, match=r"update \d+, with learning rate 50.*last finite weights"
+    ) as caught:
+        model.fit(X, y)
+    assert np.isfinite(model.coef_).all()
+    assert np.abs(model.coef_).max() > 1e3
+    failed, kept = (int(word) for word in re.findall(r"update (\d+)", str(caught.value)))
+    assert model.t_ == kept < failed
+    assert np.isfinite(model.predict(X[:1])).all()
+
+
+def test_missing_values_are_for_models_that_fill_them(diabetes):
+    X, y = diabetes
+    gaps = X.copy()
+    gaps[::5, 3] = np.nan
+    imputing = make_pipeline(SimpleImputer(), Ridge()).fit(gaps, y)
+    model = small(OnnxSGDRegressor, model=FrozenEstimator(imputing)).fit(gaps, y)
+    assert np.isfinite(model.predict(gaps)).all()
+    for other in (None, Ridge().fit(X, y)):
+        with pytest.raises(ValueError, match="Input X contains NaN"):
+            small(OnnxSGDRegressor, model=other).fit(gaps, y)
+        with pytest.raises(ValueError, match="Input X contains NaN"):
+            small(OnnxSGDRegressor, model=other).fit(X, y).predict(gaps)
+    infinite = np.where(np.isnan(gaps), np.inf, gaps)
+    with pytest.raises(ValueError, match="Input X contains infinity"):
+        model.predict(infinite)
+
+
+def test_an_interrupt_keeps_what_was_learned(diabetes, monkeypatch):
+    X, y = diabetes
+    calls = []
+
+    def interrupted(source, rows, buffer):
+        calls.append(rows)
+        if len(calls) == 2 * 19 + 1:  # features and targets of 19 batches are through
+            raise KeyboardInterrupt
+        np.take(source, rows, axis=0, out=buffer)
+
+    monkeypatch.setattr("onnxsgd.engine.step.batches._take", interrupted)
+    with pytest.warns(UserWarning, match="interrupted"):
+        model = OnnxSGDRegressor(max_iter=10).fit(X, y)
+    assert model.t_ == 19
+    assert np.abs(model.coef_).max() > 0
+    model.partial_fit(X, y)
+    assert model.t_ == 19 + 14
+
+
+def test_stopping_early_warns_in_the_words_of_scikit_learn(diabetes):
+    with pytest.warns(ConvergenceWarning, match="Maximum number of iteration reached before convergence"):
+        OnnxSGDRegressor(max_iter=1).fit(*diabetes)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"loss": "hinge"}, "loss"),
+        ({"penalty": "l3"}, "penalty"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"eta0": 0.0}, "eta0"),
+        ({"optimizer": "lion"}, "optimizer"),
+        ({"optimizer": "adam", "momentum": 0.5}, "no effect"),
+        ({"nesterov": True}, "nesterov"),
+        ({"learning_rate": "cosine"}, "learning_rate"),
+        ({"learning_rate": "optimal", "alpha": 0.0}, "alpha must be > 0"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"engine": "tensorflow"}, "engine"),
+        ({"device": "tpu"}, "device='tpu'"),
+        ({"device": "cuda:99"}, "device='cuda"),
+        ({"head": "mlp"}, "head"),
+        ({"head": "linear"}, "head='linear' needs a model"),
+        ({"output": "x"}, "output='x' needs a model"),
+        ({"model": 3.0}, "model=3.0"),
+        ({"model": "no/such/file.onnx"}, "no/such/file.onnx"),
+        ({"trainable": ["nothing"]}, "nothing"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(diabetes, params, message):
+    with pytest.raises((OnnxSGDError, OSError), match=message):
+        OnnxSGDRegressor(**params).fit(*diabetes)
+
+
+def test_a_width_that_does_not_fit_names_both_and_the_way_out(iris, diabetes):
+    mlp = MLPClassifier((5,), solver="lbfgs", max_iter=2000, random_state=0).fit(*iris)
+    X, y = iris
+    y4 = np.where(np.arange(len(y)) % 7 == 0, 3, y)
+    with pytest.raises(ValueError, match=r"not among the classes|classes=.*output=.*head="):
+        OnnxSGDClassifier(mlp).fit(X, y4)
+    regressor = MLPRegressor(hidden_layer_sizes=(5,), solver="lbfgs", max_iter=2000, random_state=0)
+    regressor.fit(*diabetes)
+    with pytest.raises(ValueError, match=r"1 output.*y has 2.*output=.*head=.*model="):
+        OnnxSGDRegressor(regressor).fit(diabetes[0], np.c_[diabetes[1], diabetes[1]])
+
+
+def test_not_fitted():
+    for method in ("predict", "to_onnx", "get_weights"):
+        with pytest.raises(NotFittedError):
+            getattr(OnnxSGDRegressor(), method)(*([np.zeros((1, 2))] if method == "predict" else []))
+    assert not hasattr(OnnxSGDRegressor(), "onnx_model_")
+
+
+# What comes out.
+
+
+@pytest.mark.parametrize("labels", [["a", "b", "c"], [-5, 0, 7], [1.0, 2.0, 3.0], [True, False]])
+def test_labels_of_any_type_come_back(iris, labels):
+    X, y = iris
+    names = np.array(labels)[y % len(labels)]
+    model = small(OnnxSGDClassifier, max_iter=30, eta0=0.1).fit(X, names)
+    predicted = model.predict(X)
+    assert predicted.dtype == names.dtype
+    np.testing.assert_array_equal(model.classes_, np.unique(names))
+    np.testing.assert_array_equal(run(model.to_onnx(), X)[0], predicted)
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber"])
+@pytest.mark.parametrize("data", ["iris", "cancer"])
+def test_the_file_predicts_what_the_estimator_does(request, data, loss):
+    X, y = request.getfixturevalue(data)
+    model = small(OnnxSGDClassifier, loss=loss).fit(X, y)
+    label, second = run(model.to_onnx(), X)
+    np.testing.assert_array_equal(label, model.predict(X))
+    wanted = model.decision_function(X) if loss == "hinge" else model.predict_proba(X)
+    np.testing.assert_allclose(second.reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("data", ["iris", "cancer"])
+def test_probabilities_in_the_file_are_those_of_the_loss_not_of_the_model_before(request, data):
+    X, y = request.getfixturevalue(data)
+    model = small(OnnxSGDClassifier, model=LogisticRegression().fit(X, y), loss="modified_huber").fit(X, y)
+    after = model.to_onnx()
+    assert [value.name for value in after.graph.output] == ["label", "probabilities"]
+    label, probabilities = run(after, X)
+    np.testing.assert_array_equal(label, model.predict(X))
+    np.testing.assert_allclose(probabilities, model.predict_proba(X), rtol=1e-5, atol=1e-6)
+
+
+def test_float64_in_gives_float64_out(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor).fit(X, y)
+    assert model.predict(X).dtype == np.float32
+    assert model.predict(X.astype(np.float64)).dtype == np.float64
+
+
+def test_several_outputs(diabetes):
+    X, y = diabetes
+    Y = np.c_[y, -2 * y]
+    model = small(OnnxSGDRegressor, max_iter=30).fit(X, Y)
+    assert model.predict(X).shape == Y.shape
+    assert model.coef_.shape == (2, 10)
+    assert model.score(X, Y) > 0.4
+    alone = small(OnnxSGDRegressor, max_iter=30).fit(X, y)
+    np.testing.assert_allclose(model.coef_[0], alone.coef_, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_array, sparse.coo_matrix])
+def test_sparse_data_give_what_dense_data_give(iris, form):
+    X, y = iris
+    X = np.where(np.abs(X) < 0.5, 0, X)
+    dense = small(OnnxSGDClassifier).fit(X, y)
+    thin = small(OnnxSGDClassifier).fit(form(X), y)
+    np.testing.assert_allclose(thin.coef_, dense.coef_, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(thin.predict_proba(form(X)), dense.predict_proba(X), rtol=1e-6)
+
+
+def test_pickle_predicts_the_same_and_goes_on(iris):
+    X, y = iris
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
+    model = small(OnnxSGDClassifier, model=pipeline).fit(X, y)
+    other = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(other.predict_proba(X), model.predict_proba(X))
+    np.testing.assert_array_equal(
+        other.partial_fit(X, y).predict_proba(X), model.partial_fit(X, y).predict_proba(X)
+    )
+
+
+def test_weights_can_be_read_and_set(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor).fit(X, y)
+    weights = model.get_weights()
+    before = model.predict(X)
+    model.set_weights({name: 2 * array for name, array in weights.items()})
+    np.testing.assert_allclose(model.predict(X), 2 * before, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.coef_, 2 * weights["coef"].ravel(), rtol=1e-7)
+    for bad in [{"nothing": 1.0}, {"coef": np.zeros(3)}, {"coef": np.full((10, 1), np.nan)}]:
+        with pytest.raises(ValueError, match=r"nothing|shape|finite"):
+            model.set_weights(bad)
+    with pytest.raises(ValueError, match="nothing"):
+        model.set_weights({"coef": np.zeros((10, 1)), "nothing": 1.0})
+    assert np.abs(model.get_weights()["coef"]).max() > 0
+
+
+def test_clone_keeps_parameters_and_nothing_else(iris):
+    model = small(OnnxSGDClassifier, eta0=0.3).fit(*iris)
+    other = clone(model)
+    assert other.get_params() == model.get_params()
+    assert not hasattr(other, "classes_")
+
+
+# What once went wrong.
+
+
+def graph(text, **arrays):
+    model = onnx.parser.parse_model('<ir_version: 9, opset_import: ["" : 18]> ' + text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in arrays.items())
+    return model
+
+
+def normal(*shape, seed=0):
+    return np.random.RandomState(seed).normal(0, 0.5, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("engine", ["auto", "portable"])
+def test_pooling_trains_for_many_epochs(pool, engine):
+    """The training runtime's gradients of pooling end the interpreter inside a scan."""
+    model = graph(
+        "g (float[N, 1, 6, 6] X) => (float[N, 1] Y) { c = Conv(X, K) "
+        f"p = {pool} <kernel_shape = [2, 2], strides = [2, 2]> (c) f = Flatten(p) Y = Gemm(f, W, b) }}",
+        K=normal(2, 1, 3, 3), W=normal(8, 1), b=normal(1),
+    )  # fmt: skip
+    X, y = normal(40, 1, 6, 6), normal(40)
+    fitted = small(OnnxSGDRegressor, model=model, max_iter=400, engine=engine).fit(X, y)
+    assert fitted.loss_curve_[-1] < 0.9 * fitted.loss_curve_[0]
+
+
+def test_a_recurrent_graph_trains_for_many_epochs():
+    """Its gradient holds graphs that read tensors around them: no part of a scan over batches."""
+    model = graph(
+        "g (float[N, 4, 2] X) => (float[N, 1] Y) { t = Transpose <perm = [1, 0, 2]> (X) "
+        'a, h = LSTM <hidden_size = 3> (t, W, R) s = Squeeze(h, zero) Y = MatMul(s, V) }',
+        W=normal(1, 12, 2), R=normal(1, 12, 3), V=normal(3, 1), zero=np.array([0]),
+    )  # fmt: skip
+    X, y = normal(20, 4, 2), normal(20)
+    fitted = small(OnnxSGDRegressor, model=model, max_iter=600, engine="portable", eta0=0.1).fit(X, y)
+    assert fitted.loss_curve_[-1] < fitted.loss_curve_[0]
+
+
+@pytest.mark.parametrize(
+    "names", [("x", "x/all"), ("rows", "rows/all"), ("x", "y_true/all"), ("x", "x/first")]
+)
+def test_names_of_the_loop_are_free(names):
+    """Tensors of users may be called what the loop over batches calls its own."""
+    first, inner = names
+    model = graph(
+        f"g (float[N, 3] {first}) => (float[N, 1] Y) "
+        f'{{ "{inner}" = MatMul({first}, W) Y = Add("{inner}", b) }}',
+        W=normal(3, 1), b=normal(1),
+    )  # fmt: skip
+    X, y = normal(64, 3), normal(64)
+    fitted = small(OnnxSGDRegressor, model=model, max_iter=400).fit(X, y)
+    assert fitted.t_ == 800
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # the sum over the rows becomes a product of one row, which is added to a table
+        ["h = MatMul(X, W)", "s = ReduceSum(h, zero)", "t = Add(h, s)", "Y = MatMul(t, v)"],
+        # a column times one number, summed
+        ["h = MatMul(X, W)", "g = MatMul(h, v)", "q = Mul(g, one)", "z = ReduceSum(q)", "Y = Add(g, z)"],
+    ],
+    ids=["sum", "product"],
+)
+def test_broadcast_products_are_not_fused(lines):
+    """A fusion that looks at the result alone takes a row for a table, or a number for a column."""
+    model = graph(
+        "g (float[N, 3] X) => (float[N, 1] Y) { " + "\n".join(lines) + " }",
+        W=0.1 * normal(3, 10), v=0.1 * normal(10, 1), one=np.ones((1, 1), np.float32), zero=np.array([0]),
+    )  # fmt: skip
+    X, y = normal(32, 3), normal(32)
+    fitted = small(OnnxSGDRegressor, model=model, engine="portable", eta0=1e-4).fit(X, y)
+    assert np.isfinite(fitted.loss_curve_).all()
+
+
+def test_a_product_behind_a_loop_is_trained_or_refused_with_its_place():
+    loop = (
+        "Y = Loop <body = body (int64 i, bool go, float[N, 1] v) => (bool on, float[N, 1] w) "
+        "{ on = Identity(go) w = Relu(v) }> (n, c, a)"
+    )
+    W, X, y = normal(3, 1), normal(20, 3), normal(20)
+    text = "g (float[N, 3] X) => (float[N, 1] Y) {{ a = MatMul(X, W)\n {} }}"
+    model = graph(text.format(loop), W=W, n=np.array(2), c=np.array(True))
+    fitted = small(OnnxSGDRegressor, model=model).fit(X, y)
+    once = small(OnnxSGDRegressor, model=graph(text.format("Y = Relu(a)"), W=W)).fit(X, y)
+    np.testing.assert_allclose(fitted.get_weights()["W"], once.get_weights()["W"], rtol=1e-5)
+    assert np.abs(fitted.get_weights()["W"] - W).max() > 1e-3
+    if orttraining.is_available():
+        with pytest.raises(NotTrainableError, match="lies before the Loop"):
+            small(OnnxSGDRegressor, model=model, engine="onnxruntime-training").fit(X, y)
+
+
+def test_optimizers_of_users_share_no_compiled_step(diabetes):
+    class Half(optimizers.SGD):
+        def update(self, op, weight, gradient, slots, scalars, penalised):
+            return op.Add(weight, op.Mul(gradient, 0.5)), ()
+
+    plain = small(OnnxSGDRegressor, optimizer=optimizers.SGD(), penalty=None).fit(*diabetes)
+    half = small(OnnxSGDRegressor, optimizer=Half(), penalty=None).fit(*diabetes)
+    assert np.abs(plain.coef_ - half.coef_).max() > 1e-3
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber", "perceptron"])
+@pytest.mark.parametrize("data", ["iris", "cancer"])
+def test_what_was_written_is_read_back_as_what_it_is(request, data, loss):
+    X, y = request.getfixturevalue(data)
+    model = small(OnnxSGDClassifier, loss=loss, shuffle=False).fit(X, y)
+    again = small(OnnxSGDClassifier, model=model.to_onnx(), loss=loss, shuffle=False).fit(X, y)
+    model.set_params(warm_start=True).fit(X, y)
+    np.testing.assert_allclose(again.decision_function(X), model.decision_function(X), rtol=1e-5, atol=1e-6)
+    names = [value.name for value in model.to_onnx().graph.output]
+    assert [value.name for value in again.to_onnx().graph.output] == names
+    assert len(again.to_onnx().graph.node) <= len(model.to_onnx().graph.node) + 1
+
+
+def test_penalties_that_change_between_calls_start_afresh(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor, penalty="l1", alpha=0.5, learning_rate="constant")
+    for _ in range(20):
+        model.partial_fit(X, y)
+    model.set_params(penalty="l2", alpha=0.0)
+    for _ in range(20):
+        model.partial_fit(X, y)
+    before = model.coef_.copy()
+    model.set_params(penalty="l1", alpha=1e-9, eta0=1e-9).partial_fit(X, y)
+    np.testing.assert_allclose(model.coef_, before, rtol=0, atol=1e-5)
+
+
+def test_averaging_that_begins_later_begins_at_the_present_weights(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor, learning_rate="constant").fit(X, y)
+    before = model.coef_.copy()
+    model.set_params(average=True, eta0=1e-9).partial_fit(X, y)
+    np.testing.assert_allclose(model.coef_, before, rtol=0, atol=1e-5)
+
+
+def test_a_rate_that_changes_between_calls_is_honoured(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor, learning_rate="constant", penalty=None).fit(X, y)
+    before = model.coef_.copy()
+    model.set_params(eta0=1e-9).partial_fit(X, y)
+    np.testing.assert_allclose(model.coef_, before, rtol=0, atol=1e-6)
+
+
+def test_one_sample_in_a_call_is_a_batch_of_one(diabetes):
+    X, y = diabetes
+    once = small(OnnxSGDRegressor).partial_fit(X[:1], y[:1])
+    heavy = small(OnnxSGDRegressor).partial_fit(X[:1], y[:1], sample_weight=[5.0])
+    np.testing.assert_allclose(heavy.coef_, once.coef_, rtol=1e-6)
+
+
+def test_a_refused_fit_leaves_the_estimator_what_it_was(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor).fit(X, y)
+    before, count = model.predict(X), model.t_
+    two = MLPRegressor(hidden_layer_sizes=(3,), solver="lbfgs", max_iter=2000, random_state=0)
+    two.fit(X, np.c_[y, y])
+    with pytest.raises(ValueError, match="2 output"):
+        model.set_params(model=two).fit(X, y)
+    with pytest.raises(ValueError, match="y_val"):
+        model.set_params(model=None).fit(X, y, X_val=X)
+    np.testing.assert_array_equal(model.predict(X), before)
+    assert model.t_ == count
+    fresh = small(OnnxSGDRegressor)
+    with pytest.raises(ValueError, match="y_val"):
+        fresh.fit(X, y, X_val=X)
+    with pytest.raises(NotFittedError):
+        fresh.predict(X)
+
+
+def test_calls_with_few_samples_share_compiled_steps(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor, alpha=0.123).partial_fit(X[:64], y[:64])
+    before = compiled.n_built
+    for count in range(1, 33):
+        model.partial_fit(X[:count], y[:count])
+    assert compiled.n_built - before <= 6
+
+
+def test_graphs_that_are_no_linear_function_publish_no_coefficients():
+    model = graph(
+        "g (float[N, 4, 2] X) => (float[N, 4] Y) { m = MatMul(X, W) Y = Flatten(m) }", W=normal(2, 1)
+    )
+    X, y = normal(20, 4, 2), normal(20, 4)
+    assert not hasattr(small(OnnxSGDRegressor, model=model).fit(X, y), "coef_")
+
+
+def test_a_graph_that_mixes_samples_into_one_row_is_refused():
+    model = graph(
+        "g (float[N, 3] X) => (float[1, 1] Y) { m = MatMul(X, W) Y = ReduceMean(m, zero) }",
+        W=normal(3, 1), zero=np.array([0]),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"3 samples into raw predictions"):
+        small(OnnxSGDRegressor, model=model).fit(normal(20, 3), normal(20))
+
+
+def test_weights_of_classes_must_weigh_something(cancer):
+    for class_weight in ({0: 0, 1: 0}, {0: -1, 1: 1}):
+        with pytest.raises(ValueError, match="class_weight"):
+            small(OnnxSGDClassifier, class_weight=class_weight).fit(*cancer)
+
+
+# Losses of one's own.
+
+
+class Scaled(losses.Loss):
+    """A loss whose number may be changed, and that has no hash of its own."""
+
+    __hash__ = None
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __eq__(self, other):
+        return self.scale == other.scale
+
+    def value(self, op, y_true, raw_prediction):
+        residual = op.Sub(raw_prediction, y_true)
+        return op.Mul(op.Mul(residual, residual), self.scale)
+
+    def gradient(self, op, y_true, raw_prediction):
+        return None
+
+
+class ScaledByHand(Scaled):
+    def gradient(self, op, y_true, raw_prediction):
+        return op.Mul(op.Sub(raw_prediction, y_true), 2 * self.scale)
+
+
+def test_a_loss_that_was_changed_is_another():
+    X, y = load_diabetes(return_X_y=True)
+    loss = Scaled(0.5)
+    options = {"max_iter": 3, "tol": None, "random_state": 0, "eta0": 0.001}
+    for scale in (0.5, 0.25):
+        loss.scale = scale
+        found = OnnxSGDRegressor(loss=loss, **options).fit(X, y).coef_
+        np.testing.assert_allclose(
+            found, OnnxSGDRegressor(loss=ScaledByHand(scale), **options).fit(X, y).coef_, rtol=1e-4
+        )
+        plain = OnnxSGDRegressor(**options | {"eta0": 0.002 * scale}, alpha=1e-12).fit(X, y).coef_
+        np.testing.assert_allclose(found, plain, rtol=1e-2)
+
+
+class OneForAll(Scaled):
+    """The mean over the batch, where a value for each sample is asked for."""
+
+    def value(self, op, y_true, raw_prediction):
+        return op.ReduceMean(super().value(op, y_true, raw_prediction), keepdims=1)
+
+
+class Flat(Scaled):
+    """A vector, which the column of weights would make a table of."""
+
+    def value(self, op, y_true, raw_prediction):
+        return op.Reshape(super().value(op, y_true, raw_prediction), [-1])
+
+
+class FlatGradient(ScaledByHand):
+    def gradient(self, op, y_true, raw_prediction):
+        return op.Reshape(super().gradient(op, y_true, raw_prediction), [-1])
+
+
+@pytest.mark.parametrize("kind", [OneForAll, Flat, FlatGradient])
+def test_a_formula_of_another_shape_is_refused(kind):
+    X, y = load_diabetes(return_X_y=True)
+    what = "gradient" if kind is FlatGradient else "value"
+    with pytest.raises(ParameterError, match=rf"The {what} of the loss .* has shape .*must be \[32,\s*1\]"):
+        OnnxSGDRegressor(loss=kind(1.0), batch_size=32).fit(X, y)

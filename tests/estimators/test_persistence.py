@@ -1,0 +1,217 @@
+"""Estimators go to disk and come back, also to machines and versions that are not those they left."""
+
+import copy
+import hashlib
+import pickle
+import pickletools
+import subprocess
+import sys
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
+from onnxsgd.estimators.persistence import FORMAT, pack
+from onnxsgd.training import loop as _fit
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    X, y = load_diabetes(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), (y - y.mean()) / y.std()
+
+
+@pytest.fixture(scope="module")
+def iris():
+    X, y = load_iris(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), y
+
+
+def regressor(**more):
+    return OnnxSGDRegressor(**{"max_iter": 5, "tol": None, "random_state": 0} | more)
+
+
+def classifier(**more):
+    return OnnxSGDClassifier(**{"max_iter": 5, "tol": None, "eta0": 0.1, "random_state": 0} | more)
+
+
+def by_skops(model):
+    io = pytest.importorskip("skops.io")
+    content = io.dumps(model)
+    return io.loads(content, trusted=io.get_untrusted_types(data=content))
+
+
+def by_joblib(model, folder=None):
+    path = Path(folder or ".") / "model.joblib"
+    joblib.dump(model, path)
+    return joblib.load(path)
+
+
+WAYS = {
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "oldest protocol": lambda model: pickle.loads(pickle.dumps(model, protocol=2)),
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "joblib": by_joblib,
+    "skops": by_skops,
+}
+
+
+@pytest.fixture(params=WAYS)
+def round_trip(request, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return WAYS[request.param]
+
+
+QUICK = MLPClassifier((8,), tol=10.0, n_iter_no_change=2, random_state=0)
+MODELS = {
+    "linear": lambda X, y: regressor(penalty="l1", average=10).fit(X, y),
+    "adam": lambda X, y: regressor(optimizer="adam", penalty="elasticnet").fit(X, y),
+    "schedule": lambda X, y: regressor(learning_rate=schedules.InvScaling(0.1, 0.5)).fit(X, y),
+    "several outputs": lambda X, y: regressor().fit(X, np.c_[y, -y]),
+    "mlp": lambda X, y: classifier(model=QUICK).fit(X, y > 0),
+    "pipeline": lambda X, y: classifier(model=make_pipeline(StandardScaler(), LogisticRegression())).fit(
+        X, np.where(y > 0, "high", "low")
+    ),
+    "several labels": lambda X, y: classifier().fit(X, np.c_[y > 0, y > 1, X[:, 0] > 0]),
+    "graph": lambda X, y: regressor(model=regressor().fit(X, y).to_onnx()).fit(X, y),
+    "bytes": lambda X, y: regressor(model=regressor().fit(X, y).to_onnx().SerializeToString()).fit(X, y),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_same_predictions_and_the_same_training_from_there(diabetes, kind, round_trip):
+    X, y = diabetes
+    model = MODELS[kind](X, y)
+    if kind == "graph" and round_trip is by_skops:
+        pytest.skip("skops takes no protocol buffers: hand over the bytes of the graph")
+    other = round_trip(model)
+    method = "decision_function" if hasattr(model, "decision_function") else "predict"
+    np.testing.assert_array_equal(getattr(other, method)(X), getattr(model, method)(X))
+    np.testing.assert_array_equal(other.predict(X), model.predict(X))
+    for name in ("t_", "n_iter_", "loss_curve_", "validation_scores_", "engine_", "n_features_in_"):
+        assert getattr(other, name) == getattr(model, name)
+    if round_trip is copy.copy:
+        return  # it shares the generator of random numbers with the first
+    target = model.predict(X)
+    if kind == "pipeline":
+        assert other.classes_.tolist() == ["high", "low"]
+    np.testing.assert_array_equal(
+        getattr(other.partial_fit(X, target), method)(X), getattr(model.partial_fit(X, target), method)(X)
+    )
+
+
+def test_unfitted_estimators_too(round_trip):
+    assert round_trip(regressor(alpha=0.5)).get_params() == regressor(alpha=0.5).get_params()
+
+
+def test_what_is_saved_is_bytes_arrays_and_numbers(iris):
+    """A file must not depend on classes of this package or of its dependencies, other than the estimator."""
+    model = classifier(model=None, optimizer="adam").fit(*iris)
+    content = pickle.dumps(model, protocol=2)
+    loaded = {arg.split(" ")[0] for op, arg, _ in pickletools.genops(content) if op.name == "GLOBAL"}
+    assert {name for name in loaded if name.split(".")[0] not in ("numpy", "copy_reg", "_codecs")} == {
+        "onnxsgd.estimators.classifier"
+    }
+
+
+def test_a_file_holds_no_session_and_loading_starts_none(iris, tmp_path):
+    joblib.dump(classifier().fit(*iris), tmp_path / "model.joblib")
+    code = (
+        "import sys, joblib\n"
+        f"model = joblib.load({str(tmp_path / 'model.joblib')!r})\n"
+        "print('onnxruntime' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_an_estimator_trained_on_a_gpu_predicts_without_one(iris):
+    """`device` says where training runs; what it has made runs anywhere."""
+    X, y = iris
+    model = classifier().fit(X, y)
+    expected = model.predict_proba(X)
+    model.device = "cuda"
+    other = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(other.predict_proba(X), expected)
+
+
+def test_equal_estimators_have_equal_hashes(iris):
+    """joblib.Memory looks at these."""
+    model = classifier().fit(*iris)
+    assert joblib.hash(model) == joblib.hash(pickle.loads(pickle.dumps(model)))
+    assert joblib.hash(model) != joblib.hash(classifier(eta0=0.2).fit(*iris))
+
+
+def test_a_format_from_the_future_says_what_to_install(iris):
+    state = classifier().fit(*iris).__getstate__()
+    state["_saved"] = {**state["_saved"], "format": FORMAT + 1, "version": "9.9"}
+    with pytest.raises(ValueError, match=rf"format {FORMAT + 1} by onnxsgd 9\.9.*reads format"):
+        OnnxSGDClassifier().__setstate__(state)
+
+
+def test_what_was_saved_does_not_change_with_the_estimator(diabetes):
+    X, y = diabetes
+    model = regressor().fit(X, y)
+    state = copy.copy(model.__getstate__())
+    before = model.predict(X)
+    model.partial_fit(X, y)
+    restored = OnnxSGDRegressor()
+    restored.__setstate__(state)
+    np.testing.assert_array_equal(restored.predict(X), before)
+    assert restored.t_ == model.t_ - 14
+
+
+# Old files.
+
+
+@pytest.mark.parametrize("name", ["regressor", "classifier"])
+def test_old_files_stay_readable(name, monkeypatch):
+    """Never make these files again: they are what the first release wrote."""
+    path = DATA / f"{name}_format_1.pkl"
+    recorded = dict(line.split()[::-1] for line in (DATA / "SHA256SUMS").read_text().splitlines())
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == recorded[path.name]
+    model = pickle.loads(path.read_bytes())
+    expected = np.load(DATA / f"{name}_format_1.npz", allow_pickle=False)
+    X, y = load_diabetes(return_X_y=True) if name == "regressor" else load_breast_cancer(return_X_y=True)
+    X = StandardScaler().fit_transform(X).astype(np.float32)
+    method = "predict" if name == "regressor" else "predict_proba"
+    np.testing.assert_allclose(getattr(model, method)(X[:50]), expected["prediction"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.loss_curve_, expected["loss_curve"], rtol=1e-6)
+    assert model.t_ == expected["t"]
+    labels = y / 100 if name == "regressor" else np.where(y == 1, "benign", "malignant")
+    # in the order of that release: how samples are drawn from a generator is no part of the format
+    monkeypatch.setattr(_fit, "_shuffled", lambda n, random_state: random_state.permutation(n))
+    model.partial_fit(X, labels)
+    np.testing.assert_allclose(getattr(model, method)(X[:50]), expected["after"], rtol=1e-3, atol=1e-4)
+
+
+def test_every_format_has_a_file():
+    assert {path.name for path in DATA.glob("*_format_*.pkl")} == {
+        f"{name}_format_{number}.pkl"
+        for name in ("regressor", "classifier")
+        for number in range(1, FORMAT + 1)
+    }
+
+
+def test_packing_is_not_touched_by_accident(iris):
+    """New keys need a new format, and a file of it in the tests."""
+    model = classifier().fit(*iris)
+    saved = pack(model._learner, model._state)
+    assert (FORMAT, set(saved)) == (
+        1,
+        {
+            "format", "version", "model", "score_model", "link", "weights", "intercepts", "linear", "classes",
+            "exported_for", "tensors", "random_state", "eta", "t", "l1_total", "loss_curve",
+            "validation_scores",
+        },
+    )  # fmt: skip

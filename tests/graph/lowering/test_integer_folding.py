@@ -1,0 +1,133 @@
+"""Integers that follow from constants are written down, and nothing else is."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from onnxsgd import OnnxSGDRegressor, onnx_derivative
+from onnxsgd.exceptions import GraphError
+from onnxsgd.graph.lowering.lower import lower_for_training
+from onnxsgd.graph.model import to_ir, to_proto
+
+#: Pads as PyTorch's exporter writes them: put together, reversed, flattened.
+_PADS = """
+<ir_version: 9, opset_import: ["" : 18]>
+agraph (float[N, 1, 4] x) => (float[N, 1, M] y)
+<float[1, 1, 2] w = {1, 2}, int64[4] given = {1, 2, 0, 0}, int64[2] rows = {-1, 2}, int64[1] flat = {-1},
+ int64[1] zeros = {2}, int64[1] start = {-1}, int64[1] end = {-100}, int64[1] axis = {0},
+ int64[1] back = {-1}>
+{
+    more = ConstantOfShape <value: tensor = int64[1] {0}> (zeros)
+    all = Concat <axis = 0> (given, more)
+    table = Reshape (all, rows)
+    reversed = Slice (table, start, end, axis, back)
+    turned = Transpose <perm = [1, 0]> (reversed)
+    pads = Reshape (turned, flat)
+    padded = Pad <mode = "reflect"> (x, pads)
+    y = Conv (padded, w)
+}
+"""
+
+
+def _lower(text):
+    model = onnx.parser.parse_model(text)
+    return model, lower_for_training(to_ir(model))
+
+
+def _run(model, **feeds):
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+        None, feeds
+    )
+
+
+def test_pads_become_a_constant():
+    """Without it, a padded convolution of PyTorch has no gradient for its input."""
+    model, lowered = _lower(_PADS)
+    assert [node.op_type for node in lowered.graph] == ["Pad", "Conv"]
+    np.testing.assert_array_equal(lowered.graph.initializers["pads"].const_value, [0, 0, 1, 0, 0, 2])
+    x = np.random.default_rng(0).normal(size=(2, 1, 4)).astype(np.float32)
+    np.testing.assert_array_equal(_run(to_proto(lowered), x=x)[0], _run(model, x=x)[0])
+    gradient = onnx_derivative(model, weights=[], inputs=["x"])
+    (found,) = _run(gradient, x=x, y_grad=np.ones((2, 1, 6), np.float32))
+    # what is convolved is x_1, x_0, x_1, x_2, x_3, x_2, x_1, which count 1, 3, 3, 3, 3, 3, 2 in the sum of y
+    np.testing.assert_allclose(found[0, 0], [3.0, 6.0, 6.0, 3.0])
+
+
+def test_what_is_computed_of_a_weight_follows_it():
+    """A transposed weight that is written down would stay as it is while the weight learns."""
+    _, lowered = _lower(
+        """<ir_version: 9, opset_import: ["" : 18]>
+        agraph (float[N, 2] x) => (float[N, 3] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}>
+        { t = Transpose <perm = [1, 0]> (w)  y = MatMul (x, t) }"""
+    )
+    assert [node.op_type for node in lowered.graph] == ["Transpose", "MatMul"]
+
+
+def test_outputs_and_sizes_of_data_stay_computed():
+    """A graph that returns a constant still returns it, and what depends on the data is left alone."""
+    model, lowered = _lower(
+        """<ir_version: 9, opset_import: ["" : 18]>
+        agraph (float[N, 2] x) => (float[N, 2] y, int64[1] k) <int64[1] one = {1}, float half = {0.5}>
+        { k = Add (one, one)  s = Shape (x)  z = Expand (half, s)  y = Mul (x, z) }"""
+    )
+    assert [node.op_type for node in lowered.graph] == [node.op_type for node in model.graph.node]
+    x = np.ones((3, 2), np.float32)
+    for found, expected in zip(_run(to_proto(lowered), x=x), _run(model, x=x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_large_integers_stay_computed():
+    """A mask of a million truth values would only fill the file."""
+    _, lowered = _lower(
+        """<ir_version: 9, opset_import: ["" : 18]>
+        agraph (float[N, 9999] x) => (float[N, 9999] y) <int64[1] size = {9999}, float zero = {0}>
+        { m = ConstantOfShape <value: tensor = bool[1] {1}> (size)  y = Where (m, x, zero) }"""
+    )
+    assert "ConstantOfShape" in [node.op_type for node in lowered.graph]
+
+
+def test_folding_twice_changes_nothing():
+    _, lowered = _lower(_PADS)
+    again = lower_for_training(lowered)
+    assert [node.op_type for node in again.graph] == [node.op_type for node in lowered.graph]
+    assert set(again.graph.initializers) == set(lowered.graph.initializers)
+    assert isinstance(again, ir.Model)
+
+
+def test_what_is_compared_or_rounded_of_a_weight_follows_it():
+    """A mask of a weight that is written down would stay that of its first values."""
+    model, lowered = _lower(
+        """<ir_version: 9, opset_import: ["" : 18]>
+        agraph (float[N, 2] x) => (float[N, 2] y) <float[2] b = {1, 1}, float zero = {0}>
+        { positive = Greater (b, zero) kept = Where (positive, b, zero) y = Add (x, kept) }"""
+    )
+    assert "Greater" in [node.op_type for node in lowered.graph]
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32([-1, 1]), "b"))
+    x = np.zeros((1, 2), np.float32)
+    learner = OnnxSGDRegressor(model, trainable=["b"], max_iter=1, tol=None, eta0=1e-9)
+    learner.fit(x, np.zeros((1, 2)))
+    learner.set_weights({"b": np.float32([3, -2])})
+    np.testing.assert_array_equal(learner.predict(x), [[3, 0]])
+
+
+@pytest.mark.parametrize(
+    ("node", "cause"),
+    [
+        ("Gather (table, places)", "index 7 is out of bounds"),
+        ("Reshape (table, odd)", "cannot reshape array of size 2"),
+        ("ScatterElements (table, places, table)", "index 7 is out of bounds"),
+    ],
+)
+def test_constants_that_cannot_be_computed_are_named(node, cause):
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[N, 4] x) => (float[N, 4] y)
+        <float[4, 4] w = {{{", ".join("1" * 16)}}}, int64[2] table = {{-1, 4}}, int64[2] places = {{7, 0}},
+         int64[1] odd = {{3}}>
+        {{ shape = {node} flat = Reshape (x, shape) y = MatMul (flat, w) }}"""
+    )
+    for read in (onnx_derivative, lambda model: OnnxSGDRegressor(model).fit(np.eye(4), np.eye(4))):
+        with pytest.raises(GraphError, match=f"One of the constants 'shape' of the graph .*{cause}"):
+            read(model)

@@ -1,0 +1,242 @@
+"""Conversion keeps what scikit-learn predicts, for every estimator in ``tests/sklearn_cases.py``."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.special
+from sklearn.base import is_classifier
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
+from sklearn.datasets import load_iris
+from sklearn.decomposition import PCA
+from sklearn.ensemble import VotingClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    OneHotEncoder,
+    QuantileTransformer,
+    RobustScaler,
+)
+from sklearn.svm import SVC
+
+from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.cut import cut_at
+from onnxsgd.graph.loading.load import load_model
+from onnxsgd.graph.model import to_ir
+from onnxsgd.graph.reading.head import find_score
+from onnxsgd.graph.reading.trainable import intercept_names, select_trainable
+from onnxsgd.graph.sklearn.convert import convert_estimator, estimator_to_onnx
+
+
+def test_conversion_keeps_predictions(sklearn_case, run):
+    """Outputs and scores equal scikit-learn's to float32 rounding, relative to the largest of them."""
+    estimator, (X, _) = sklearn_case.fit(), sklearn_case.load()
+    scored = convert_estimator(estimator, X)
+    outputs = run(scored.model, X)
+    score = run(cut_at(scored.model, scored.score), X)[scored.score].astype(np.float64)
+    assert scored.link == sklearn_case.link
+    if not is_classifier(estimator):
+        expected = estimator.predict(X)
+        assert_close(score, expected.reshape(len(expected), -1))
+        return
+    np.testing.assert_array_equal(scored.classes, estimator.classes_)
+    np.testing.assert_array_equal(outputs[scored.label_output], estimator.predict(X))
+    if hasattr(estimator, "predict_proba"):
+        assert_close(outputs[scored.proba_output], estimator.predict_proba(X))
+        assert_close(PROBABILITIES[scored.link](score), estimator.predict_proba(X))
+    else:
+        assert scored.proba_output is None
+    if hasattr(estimator, "decision_function") and scored.link != "log":
+        expected = estimator.decision_function(X)
+        assert_close(score, expected.reshape(len(expected), -1))
+
+
+def assert_close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def _sigmoid(z):
+    return np.hstack([1 - scipy.special.expit(z), scipy.special.expit(z)])
+
+
+def _by_row(p):
+    return p / p.sum(axis=1, keepdims=True)
+
+
+def _modified_huber(z):
+    p = np.clip((z + 1) / 2, 0, 1)
+    if p.shape[1] == 1:
+        return np.hstack([1 - p, p])
+    return _by_row(np.where(p.sum(axis=1, keepdims=True) == 0, 1, p))
+
+
+PROBABILITIES = {
+    "sigmoid": _sigmoid,
+    "softmax": lambda z: scipy.special.softmax(z, axis=1),
+    "log": lambda z: scipy.special.softmax(z, axis=1),
+    "ovr": lambda z: _by_row(scipy.special.expit(z)),
+    "modified_huber": _modified_huber,
+}
+
+
+def test_what_scikit_learn_learned_is_trained(sklearn_case):
+    """All parameters that were fitted to the target are trained, and nothing else is."""
+    estimator, (X, _) = sklearn_case.fit(), sklearn_case.load()
+    scored = convert_estimator(estimator, X)
+    model = cut_at(scored.model, scored.score)
+    names = select_trainable(model, scored.score, None, lambda node: None)
+    sizes = {name: model.graph.initializers[name].const_value.size for name in names}
+    assert sum(sizes.values()) == sklearn_case.n_parameters(estimator)
+    intercepts = intercept_names(model, names)
+    assert len(intercepts) * 2 == len(names)
+    assert all("intercept" in name for name in intercepts)
+    assert not any("intercept" in name for name in set(names) - intercepts)
+
+
+def test_the_estimator_is_not_changed():
+    """Conversion works on a copy: the user's VotingClassifier keeps its parameters and its members."""
+
+    X, y = np.eye(6), np.array([0, 1, 2, 0, 1, 2])
+    member = FrozenEstimator(LogisticRegression().fit(X, y))
+    voting = VotingClassifier([("a", member)], voting="soft").fit(X, y)
+    before, members = voting.get_params(), list(voting.estimators_)
+    convert_estimator(voting, X)
+    assert voting.get_params() == before
+    assert voting.estimators_ == members
+
+
+@pytest.mark.parametrize(
+    ("names", "inputs"),
+    [
+        (None, ["X"]),
+        (["a", "b c"], ["X"]),
+        (["a", "t"], ["a", "t"]),
+    ],
+)
+def test_inputs(names, inputs):
+    """All numbers are one input; columns of strings make every column an input, under its own name."""
+
+    X, y = np.array([[0.0, 1], [2, 3], [4, 4]]), np.array([1.0, 2, 3])
+    model = Ridge()
+    if names is not None:
+        X = pd.DataFrame(X, columns=names)
+        if "t" in names:
+            X["t"] = ["u", "v", "u"]
+            encode = make_column_transformer((OneHotEncoder(), ["t"]), remainder="passthrough")
+            model = make_pipeline(encode, Ridge())
+    scored = convert_estimator(model.fit(X, y), X)
+    assert [value.name for value in scored.model.graph.inputs] == inputs
+
+
+def test_constants_of_transformers_stay_frozen_in_a_file():
+    """The matrix of a PCA looks like a layer; that it is none must survive saving and loading."""
+
+    proto = estimator_to_onnx(make_pipeline(PCA(2), LogisticRegression()).fit(*load_iris(return_X_y=True)))
+    scored = find_score(to_ir(load_model(proto.SerializeToString())), "classification")
+    names = select_trainable(cut_at(scored.model, scored.score), scored.score, None, lambda node: None)
+    assert names == ["coef", "intercept"]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (SVC(), "OneVsRestClassifier"),
+        (OneVsOneClassifier(LogisticRegression()), "OneVsRestClassifier"),
+        (VotingClassifier([("a", LogisticRegression())]), "voting='soft'"),
+        (CalibratedClassifierCV(LogisticRegression(), method="isotonic", cv=2), "method='sigmoid'"),
+        (MultiOutputClassifier(LogisticRegression()), "one model for each"),
+        (make_pipeline(Nystroem(n_components=3), LogisticRegression()), "Nystroem"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused(estimator, message):
+    """One sentence that says what to take instead, or which part has no converter."""
+    X = np.random.default_rng(0).normal(size=(30, 4))
+    y = np.arange(30) % 3
+    y = np.column_stack([y, y]) if isinstance(estimator, MultiOutputClassifier) else y
+    with pytest.raises(UnsupportedError, match=message):
+        convert_estimator(estimator.fit(X, y), X)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        MLPClassifier((5,), max_iter=1, random_state=0),
+        OneVsRestClassifier(LogisticRegression()),
+        RidgeClassifier(),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_several_labels_for_a_sample(estimator, run):
+    """One column for each label, each a score of its own."""
+    X, y = load_iris(return_X_y=True)
+    estimator.fit(X, np.column_stack([y == 1, y > 0, y == 0]).astype(int))
+    scored = convert_estimator(estimator, X)
+    outputs = run(scored.model, X)
+    score = run(cut_at(scored.model, scored.score), X)[scored.score]
+    np.testing.assert_array_equal(outputs[scored.label_output], estimator.predict(X))
+    if hasattr(estimator, "predict_proba"):
+        assert scored.link == "sigmoid"
+        assert_close(outputs[scored.proba_output], estimator.predict_proba(X))
+        assert_close(scipy.special.expit(score), estimator.predict_proba(X))
+    else:
+        assert_close(score, estimator.decision_function(X))
+
+
+def test_an_estimator_that_is_not_fitted():
+    """As everywhere in scikit-learn."""
+
+    with pytest.raises(NotFittedError):
+        convert_estimator(Ridge())
+
+
+@pytest.mark.parametrize(
+    "labels", [np.array([False, True]), np.array([-7, 3]), np.array([2**40, 2**41]), np.array(["no", "yes"])]
+)
+def test_classes_are_those_of_the_estimator(labels):
+    """Whatever type labels have, `classes` has it; a graph itself holds integers or strings only."""
+
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    scored = convert_estimator(LogisticRegression().fit(X, labels[(X[:, 0] > 0).astype(int)]))
+    np.testing.assert_array_equal(scored.classes, labels)
+    assert scored.classes.dtype == labels.dtype
+
+
+def test_inverse_functions_of_a_target(run):
+    """Each function that a TransformedTargetRegressor may use, and the refusal of another."""
+
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 3)).astype(np.float32), rng.uniform(1, 3, 40)
+    pairs = [
+        (np.log, np.exp),
+        (np.exp, np.log),
+        (np.expm1, np.log1p),
+        (np.square, np.sqrt),
+        (np.sqrt, np.square),
+    ]
+    functions = [FunctionTransformer(*pair) for pair in pairs]
+    for transformer in [
+        *functions,
+        FunctionTransformer(),
+        MaxAbsScaler(),
+        MinMaxScaler((-1, 2)),
+        RobustScaler(),
+    ]:
+        model = TransformedTargetRegressor(Ridge(), transformer=transformer).fit(X, y)
+        scored = convert_estimator(model)
+        np.testing.assert_allclose(run(scored.model, X)[scored.score][:, 0], model.predict(X), rtol=1e-5)
+    for transformer in [
+        FunctionTransformer(np.square, np.abs, check_inverse=False),
+        QuantileTransformer(n_quantiles=4),
+    ]:
+        model = TransformedTargetRegressor(Ridge(), transformer=transformer, check_inverse=False).fit(X, y)
+        with pytest.raises(UnsupportedError, match="one of"):
+            convert_estimator(model)

@@ -1,0 +1,105 @@
+"""A model is prepared once: equal graphs share what follows from them, and nothing that changes."""
+
+import copy
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.learner import learner as _learner
+from onnxsgd.learner import model_source as _sources
+from onnxsgd.learner.model_source import read_source
+
+_MODEL = onnx.parser.parse_model(
+    """<ir_version: 8, opset_import: ["" : 18]> agraph (float[N, 3] x) => (float[N, 2] y)
+    <float[3, 4] a = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}, float[4, 2] b = {1, 1, 1, 1, 1, 1, 1, 1}>
+    { m = MatMul (x, a)  h = Tanh (m)  y = MatMul (h, b) }"""
+)
+_X = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
+_Y = _X[:, :2] @ np.array([[1, 2], [3, 4]], np.float32)
+
+
+def _regressor(model=_MODEL, **options):
+    settings = {"max_iter": 3, "tol": None, "random_state": 0, "eta0": 0.01, "learning_rate": "constant"}
+    return OnnxSGDRegressor(model, **settings | options)
+
+
+def test_a_second_fit_prepares_nothing(monkeypatch):
+    first = _regressor().fit(_X, _Y)
+    monkeypatch.setattr(_sources, "_read_graph", None)
+    monkeypatch.setattr(_learner, "_graph_learner", None)
+    for model in (_MODEL, copy.deepcopy(_MODEL), _MODEL.SerializeToString(deterministic=True)):
+        second = _regressor(model, alpha=0.1).fit(_X, _Y)
+        assert second._learner is first._learner
+
+
+def test_estimators_that_share_a_graph_share_no_weights():
+    first = _regressor().fit(_X, _Y)
+    weights, prediction = first.get_weights(), first.predict(_X)
+    _regressor(eta0=0.001).fit(-_X, _Y)
+    for name, array in first.get_weights().items():
+        np.testing.assert_array_equal(array, weights[name])
+    np.testing.assert_array_equal(first.predict(_X), prediction)
+    np.testing.assert_array_equal(_regressor().fit(_X, _Y).predict(_X), prediction)
+
+
+def test_a_graph_that_was_changed_is_another():
+    model = copy.deepcopy(_MODEL)
+    before = _regressor(model, max_iter=1, eta0=1e-9).fit(_X, _Y).predict(_X)
+    doubled = onnx.numpy_helper.to_array(model.graph.initializer[1]) * 2
+    model.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(doubled, "b"))
+    after = _regressor(model, max_iter=1, eta0=1e-9).fit(_X, _Y).predict(_X)
+    np.testing.assert_allclose(after, 2 * before, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"trainable": ["b"]},
+        {"trainable": lambda name: name == "a"},
+        {"trainable": np.array(["b"])},
+        {"output": "h"},
+        {"head": "linear"},
+        {"engine": "portable"},
+    ],
+    ids=["list", "function", "array", "output", "head", "engine"],
+)
+def test_other_options_make_another_learner(options):
+    y = np.hstack([_Y, _Y]) if "output" in options else _Y
+    plain = _regressor().fit(_X, _Y)
+    other = _regressor(**options).fit(_X, y)
+    assert other._learner is not plain._learner
+    again = _regressor(**options).fit(_X, y)
+    # what a function answers may change
+    assert (again._learner is other._learner) == (not callable(options.get("trainable")))
+
+
+def test_a_new_layer_follows_the_data():
+    widths = [_regressor(head="linear").fit(_X, y).predict(_X).shape for y in (_Y, _Y[:, :1].ravel())]
+    assert widths == [(30, 2), (30,)]
+
+
+def test_labels_are_no_part_of_what_is_shared():
+    labels = np.array(["no", "yes"])[(_Y[:, 0] > 0).astype(int)]
+    first = OnnxSGDClassifier(_MODEL, max_iter=2, tol=None).fit(_X, labels)
+    second = OnnxSGDClassifier(_MODEL, max_iter=2, tol=None).fit(_X, labels == "yes")
+    assert second._learner.made is first._learner.made
+    assert list(first.classes_) == ["no", "yes"]
+    assert list(second.classes_) == [False, True]
+
+
+def test_large_graphs_are_not_remembered(monkeypatch):
+    assert read_source(_MODEL).digest is not None
+    monkeypatch.setattr(_sources, "REMEMBERED_BYTES", 10)
+    for model in (_MODEL, _MODEL.SerializeToString()):
+        assert read_source(model).digest is None
+    _regressor().fit(_X, _Y)
+
+
+def test_linear_models_of_one_size_share_their_graph():
+    first, second = (_regressor(None).fit(_X, _Y) for _ in range(2))
+    assert second._learner is first._learner
+    np.testing.assert_array_equal(second.coef_, first.coef_)
+    assert _regressor(None).fit(_X[:, :2], _Y)._learner is not first._learner
+    assert _regressor(None).fit(_X, _Y[:, 0])._learner is not first._learner

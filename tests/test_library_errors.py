@@ -1,0 +1,54 @@
+"""Errors of the libraries below: short, with their cause, and caught where one call is made."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import onnxsgd
+from onnxsgd._library_errors import reason, run_error
+from onnxsgd.exceptions import EngineError
+
+#: Handlers that go on: classes and functions of the user's raise as they like.
+GO_ON = {"_identity.py", "formulas.py"}
+
+
+def broad_handlers():
+    """Yield each ``except`` of this package that catches any error, with its ``try``."""
+    root = Path(onnxsgd.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        for attempt in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for handler in getattr(attempt, "handlers", []):
+                caught = {getattr(node, "id", "") for node in ast.walk(handler.type)}
+                if caught & {"Exception", "BaseException"}:
+                    yield pytest.param(path.name, attempt, handler, id=f"{path.name}-{handler.lineno}")
+
+
+@pytest.mark.parametrize(("name", "attempt", "handler"), list(broad_handlers()))
+def test_any_error_is_caught_around_one_call_and_kept_as_the_cause(name, attempt, handler):
+    """A wider net would catch, and rename, errors of our own code."""
+    assert len(attempt.body) == 1
+    raised = [node for node in ast.walk(handler) if isinstance(node, ast.Raise)]
+    assert raised or name in GO_ON
+    for node in raised:
+        assert node.exc is None or getattr(node.cause, "id", None) == handler.name
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[ONNXRuntimeError] : 1 : FAIL : no kernel.", "no kernel"),
+        ("/src/core/session.cc:12 onnxruntime::Run(int) const no kernel\n", "no kernel"),
+        ("[ShapeInferenceError] (op_type:Add): wrong", "(op_type:Add): wrong"),
+        ("first\n\n  second", "first second"),
+        ("", "ValueError"),
+        ("x" * 5000, "x" * 300 + " ..."),
+    ],
+)
+def test_messages_become_one_short_line(text, expected):
+    assert reason(ValueError(text)) == expected
+    assert isinstance(run_error(ValueError(text)), EngineError)
+
+
+def test_lines_that_count():
+    assert reason(ValueError("\nno converter\nsee the list:\na\nb"), n_lines=1) == "no converter"

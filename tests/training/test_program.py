@@ -1,0 +1,74 @@
+"""What is frozen is computed once for each sample, where it fits, and changes no number."""
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxsgd import OnnxSGDRegressor
+from onnxsgd.engine import predict as inference
+from onnxsgd.training import program as _program
+
+#: The trained layer reads a frozen feature, and the input itself.
+_MODEL = onnx.parser.parse_model(
+    """<ir_version: 8, opset_import: ["" : 18]> agraph (float[N, 3] x) => (float[N, 1] y)
+    <float[3, 4] frozen = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}, float[7, 1] w = {1, 1, 1, 1, 1, 1, 1}>
+    { m = MatMul (x, frozen)  f = Tanh (m)  a = Concat <axis = 1> (f, x)  y = MatMul (a, w) }"""
+)
+#: The same, where it reads the input beside the layer.
+_BESIDE = onnx.parser.parse_model(
+    """<ir_version: 8, opset_import: ["" : 18]> agraph (float[N, 3] x) => (float[N, 1] y)
+    <float[3, 3] frozen = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[3, 1] w = {1, 1, 1}, float[3, 1] v = {1, 1, 1}>
+    { m = MatMul (x, frozen)  f = Tanh (m)  a = MatMul (f, w)  b = MatMul (x, v)  y = Add (a, b) }"""
+)
+_X = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
+_Y = np.sin(_X).sum(axis=1)
+
+
+def _fit(model, names):
+    estimator = OnnxSGDRegressor(model, trainable=names, max_iter=4, tol=None, batch_size=8, random_state=0)
+    return estimator.fit(_X, _Y).get_weights()
+
+
+@pytest.mark.parametrize(
+    ("model", "names"), [(_MODEL, ["w"]), (_BESIDE, ["w", "v"])], ids=["behind", "beside"]
+)
+def test_the_frozen_part_changes_no_number(model, names, monkeypatch):
+    """It may be computed beforehand or in each step: a tail that reads an input as well gets it."""
+    kept = _fit(model, names)
+    monkeypatch.setattr(_program, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(_program, "_fits", lambda frozen, features: False)
+    in_each_step = _fit(model, names)
+    for name in names:
+        np.testing.assert_allclose(kept[name], in_each_step[name], rtol=1e-5)
+
+
+def test_what_does_not_fit_is_not_kept(monkeypatch):
+    """One-hot bytes are hundreds of times larger than bytes: for all samples they may not fit into memory."""
+    programs = []
+    make = _program.make_program
+    monkeypatch.setattr(_program, "make_program", lambda *args: programs.append(make(*args)) or programs[-1])
+    size = 30 * 7 * 4
+    for limit in (size, size - 1):
+        monkeypatch.setattr(_program, "_KEPT_BYTES", limit)
+        _fit(_MODEL, ["w"])
+    kept, computed = programs
+    assert list(kept.frozen) == ["a"]
+    assert computed.frozen == {}
+    assert computed.split.features == ("x",)
+
+
+def test_large_samples_go_through_a_few_at_a_time(monkeypatch):
+    """What a graph computes on the way is many times larger than its result."""
+    estimator = OnnxSGDRegressor(_MODEL, max_iter=1, tol=None).fit(_X, _Y)
+    expected = estimator.predict(_X)
+    sizes = []
+    original = inference.InferenceGraph._run_block
+    monkeypatch.setattr(inference, "_TENSOR_BLOCK", 100)
+    monkeypatch.setattr(
+        inference.InferenceGraph,
+        "_run_block",
+        lambda self, feeds, rows: sizes.append(len(rows["x"])) or original(self, feeds, rows),
+    )
+    np.testing.assert_array_equal(estimator.predict(_X), expected)
+    # a row of x may become 8 times as large
+    assert sizes == [4, 4, 4, 4, 4, 4, 4, 2]
