@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 import onnx
 import onnx_ir as ir
 
+from onnxsgd.graph.operators import Fact, having
+
 __all__ = ["is_recordable"]
 
 #: So many tensors a kernel takes by value.
@@ -23,14 +25,12 @@ _MOST_TENSORS = 32
 def is_recordable(model: bytes) -> bool:
     """Tell whether all operators of a graph of static shapes may be recorded."""
     inferred = onnx.shape_inference.infer_shapes(onnx.load_from_string(model), data_prop=True)
-    return all(
-        node.domain == "" and node.op_type in _RECORDABLE and _RECORDABLE[node.op_type](node)
-        for node in ir.from_proto(inferred).graph
-    )
+    return all(node.domain == "" and _can_record(node) for node in ir.from_proto(inferred).graph)
 
 
-def _always(node: ir.Node) -> bool:
-    return True
+def _can_record(node: ir.Node) -> bool:
+    condition = _CONDITIONS.get(node.op_type)
+    return node.op_type in having(Fact.RECORDABLE) if condition is None else condition(node)
 
 
 def _is_alike(values: tuple[ir.Value | None, ...] | tuple[ir.Value, ...]) -> bool:
@@ -55,30 +55,9 @@ def _is_strided(node: ir.Node) -> bool:
     return len(right) <= 2 or tuple(left[:-2]) == tuple(right[:-2])
 
 
-_RECORDABLE: Mapping[str, Callable[[ir.Node], bool]] = {
-    **dict.fromkeys(
-        (
-            # element by element
-            "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Cos", "Div", "Elu", "Equal", "Erf",
-            "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity",
-            "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Min", "Mish", "Mod", "Mul",
-            "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid",
-            "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu", "Where",
-            "Xor",
-            # along axes
-            "ArgMax", "ArgMin", "CumSum", "LayerNormalization", "LogSoftmax", "ReduceL1", "ReduceL2",
-            "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-            "ReduceSum", "ReduceSumSquare", "Softmax",
-            # movement
-            "Constant", "Expand", "Flatten", "Gather", "GatherElements", "Pad", "Reshape",
-            "ScatterElements", "Slice", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
-            # products and neighbourhoods
-            "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "GlobalAveragePool",
-            "GlobalMaxPool", "InstanceNormalization", "MaxPool",
-        ),
-        _always,
-    ),
+#: Operators that are recordable in some forms.
+_CONDITIONS: Mapping[str, Callable[[ir.Node], bool]] = {
     "Concat": _inputs_are_alike,
     "MatMul": _is_strided,
     "Split": _outputs_are_alike,
-}  # fmt: skip
+}

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
+from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["add_products", "fuse", "ones", "widen_scalars"]
 
@@ -22,11 +23,8 @@ __all__ = ["add_products", "fuse", "ones", "widen_scalars"]
 _STEEP = 3.3e38
 
 
-#: Operators that broadcast their operands.
-_BROADCASTING = frozenset({
-    "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mod", "Where",
-    "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
-})  # fmt: skip
+#: Operators that broadcast their operands: not the bounds of Clip, which are single numbers.
+_BROADCASTING = having(Fact.ELEMENTWISE) - {"Clip"}
 
 #: From so many rows on, the slow way of the runtime takes longer than a Reshape.
 _LONG = 64

@@ -8,14 +8,12 @@ import onnx_ir as ir
 
 from onnxsgd.engine.step.fuse import add_products, ones
 from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["keep_as_rows"]
 
 #: Operators that work element by element, whatever the number of dimensions.
-_ELEMENTWISE = frozenset({
-    "Abs", "Add", "Cast", "CastLike", "Div", "Greater", "Less", "Max", "Min", "Mul", "Neg", "Pow", "Sign",
-    "Sqrt", "Sub", "Where",
-})  # fmt: skip
+_ELEMENTWISE = having(Fact.ELEMENTWISE) | {"CastLike"}
 
 
 def keep_as_rows(graph: ir.Graph, groups: Iterable[Mapping[ir.Value, ir.Value]]) -> list[ir.Value]:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from onnxsgd.gradient.native.refused_forms import REFUSALS
+from onnxsgd.graph.operators import Fact, having
 
 __all__ = [
     "DIFFERENTIABLE",
     "UNUSED_INPUTS",
-    "ZERO_GRADIENT",
     "blocks_gradient",
     "has_zero_gradient",
     "passes_gradient",
@@ -85,35 +85,6 @@ DIFFERENTIABLE: Mapping[str, tuple[int, ...] | None] = {
     "Where": (1, 2),
 }
 
-#: Operators whose results do not change with a small change of their inputs: no gradient flows back.
-ZERO_GRADIENT = frozenset(
-    [
-        "And",
-        "ArgMax",
-        "ArgMin",
-        "Ceil",
-        "ConstantOfShape",
-        "Equal",
-        "Floor",
-        "Greater",
-        "GreaterOrEqual",
-        "IsInf",
-        "IsNaN",
-        "Less",
-        "LessOrEqual",
-        "NonZero",
-        "Not",
-        "Or",
-        "RandomNormalLike",
-        "RandomUniformLike",
-        "Round",
-        "Shape",
-        "Sign",
-        "Size",
-        "Xor",
-    ]
-)
-
 
 #: Inputs that do not change a result, beside shapes and indices: their numbers, by operator.
 UNUSED_INPUTS: Mapping[str, tuple[int, ...]] = {"CastLike": (1,)}
@@ -121,7 +92,7 @@ UNUSED_INPUTS: Mapping[str, tuple[int, ...]] = {"CastLike": (1,)}
 
 def has_zero_gradient(node: ir.Node) -> bool:
     """Return whether the results of `node` do not change with a small change of its inputs."""
-    return node.domain == "" and node.op_type in ZERO_GRADIENT
+    return node.domain == "" and node.op_type in having(Fact.FLAT)
 
 
 def passes_gradient(node: ir.Node, index: int | None) -> bool:

@@ -15,15 +15,17 @@ from onnxsgd.gradient.portable.rules.table import (
     NO_GRADIENT,
     RULES,
     STANDARD,
-    SYMMETRIC,
     TYPE_ONLY,
     reason_against,
 )
 from onnxsgd.gradient.portable.writing.call import Call, Rule, place
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.tensor import Tensor
+from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["dependents", "sweep"]
+
+_COMMUTATIVE = having(Fact.COMMUTATIVE)
 
 
 def sweep(
@@ -110,7 +112,7 @@ def _apply(
         )
     operands = node.inputs[: TYPE_ONLY.get(node.op_type)]
     wanted = [(index, value) for index, value in enumerate(operands) if value is not None and value in active]
-    if wanted and node.op_type in SYMMETRIC and len(set(operands)) == 1:
+    if wanted and node.op_type in _COMMUTATIVE and len(set(operands)) == 1:
         # x * x: all inputs have the same gradient, the first one's times their number.
         reached, wanted = [None if g is None else g * len(wanted) for g in reached], wanted[:1]
     call = Call(emitter, node, reached)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.nodes import attribute, constant, first, operands
+from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.rewriting import Writer
 
 __all__ = ["Lookup", "class_labels", "find_lookup", "label_tensor", "pick_binary_label"]
@@ -82,7 +83,7 @@ def _behind_copies(value: ir.Value) -> ir.Node | None:
     return node
 
 
-_COPYING = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_COPYING = having(Fact.FORM) - {"Expand", "Transpose"}
 
 
 def _encoded_labels(node: ir.Node) -> np.ndarray | None:

@@ -10,13 +10,12 @@ import onnx_ir as ir
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.model import graph_names, unique_name
 from onnxsgd.graph.nodes import attribute, constant
+from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["RANDOM", "inference_form"]
 
-#: Standard operators whose result is drawn anew at each run.
-RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
+#: Operators whose result is drawn anew at each run.
+RANDOM = having(Fact.RANDOM)
 
 
 def inference_form(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:

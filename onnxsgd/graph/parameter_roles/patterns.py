@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.graph.nodes import attribute, constant, first, operands, rank
+from onnxsgd.graph.operators import Fact, having
 
 __all__ = [
     "FORM",
@@ -23,8 +24,8 @@ __all__ = [
     "strip",
 ]
 
-#: Operators that change the form of a tensor, not what it is.
-FORM = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+#: Operators that change the form of a tensor, not its elements.
+FORM = having(Fact.FORM)
 
 
 def made_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:

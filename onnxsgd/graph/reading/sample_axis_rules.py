@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from onnxsgd.graph.nodes import attribute
+from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.reading.sample_axis import CONSTANT, Along, Many, NodeView, Rule, Sizes, State
 
 __all__ = ["RULES"]
@@ -448,24 +449,10 @@ def _normalized_strings(view: NodeView) -> State:
     return None if view.attribute("stopwords") else view.state(0)
 
 
-_ELEMENTWISE = (
-    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd",
-    "BitwiseNot", "BitwiseOr", "BitwiseXor", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu", "Equal",
-    "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity",
-    "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul",
-    "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign",
-    "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tan", "Tanh", "ThresholdedRelu",
-    "Where", "Xor",
-)  # fmt: skip
-_PARAMETRIC = ("Cast", "DequantizeLinear", "QuantizeLinear")
 _ROWS = (
     "AveragePool", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool",
     "GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN", "LpPool",
     "MaxPool", "SpaceToDepth",
-)  # fmt: skip
-_REDUCTIONS = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
-    "ReduceProd", "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
 _SOFTMAX = ["Hardmax", "LogSoftmax", "LpNormalization", "Softmax", "TopK"]
 _ML_TABLES = (
@@ -475,10 +462,10 @@ _ML_TABLES = (
 _ML_ELEMENTWISE = ["Binarizer", "Imputer", "LabelEncoder", "Scaler"]
 
 _STANDARD: dict[str, Rule] = {
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
-    **dict.fromkeys(_PARAMETRIC, _first_elementwise),
+    **dict.fromkeys(having(Fact.ELEMENTWISE), _elementwise),
+    **dict.fromkeys(("Cast", "DequantizeLinear", "QuantizeLinear"), _first_elementwise),
     **dict.fromkeys(_ROWS, _rows),
-    **dict.fromkeys(_REDUCTIONS, _reduce),
+    **dict.fromkeys(having(Fact.REDUCTION), _reduce),
     **dict.fromkeys(_SOFTMAX, _over_axis(-1)),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reinterpret),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),

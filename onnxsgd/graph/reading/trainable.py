@@ -12,6 +12,7 @@ from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeE
 from onnxsgd.graph.cut import tensor_named
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.graph.nodes import read_values
+from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.parameter_roles.roles import Role, find_roles
 
 __all__ = [
@@ -27,9 +28,6 @@ __all__ = [
 #: Returns why no gradient passes a node, as a phrase, or None if one does.
 Differentiable = Callable[[ir.Node], str | None]
 Trainable = str | Sequence[str] | Callable[[str], bool] | None
-
-#: Operators from real to real numbers whose results do not change with a small change of their inputs.
-_STEPS = frozenset({"Ceil", "Floor", "RandomNormalLike", "RandomUniformLike", "Round", "Sign"})
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def trace_gradients(model: ir.Model, score: str, differentiable: Differentiable)
     nodes = []
     for node in reversed(graph):
         reached = [value for value in node.outputs if value in obstacles]
-        if not reached or node.op_type in _STEPS:
+        if not reached or node.op_type in having(Fact.FLAT):
             continue
         nodes.append(node)
         obstacle = next((obstacles[value] for value in reached if obstacles[value] is not None), None)

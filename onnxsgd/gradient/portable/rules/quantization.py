@@ -25,27 +25,12 @@ from onnxsgd.gradient.portable.rules.indexing import gather_back, positions
 from onnxsgd.gradient.portable.writing.broadcasting import dim_of, reshape_to, sum_to
 from onnxsgd.gradient.portable.writing.call import Call, Rules
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
+from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["QUANTIZATION", "READ_QUANTIZED", "is_quantized"]
 
 #: Operators that gradients with respect to quantized tensors pass.
-READ_QUANTIZED = frozenset(
-    {
-        "Cast",
-        "Concat",
-        "DequantizeLinear",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
+READ_QUANTIZED = having(Fact.FORM) | {"Concat", "DequantizeLinear", "Gather", "Slice", "Tile"}
 
 _REAL = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 

@@ -20,6 +20,7 @@ from onnxsgd.gradient.portable.rules.resize import RESIZE
 from onnxsgd.gradient.portable.rules.sampling import GRID_SAMPLE
 from onnxsgd.gradient.portable.rules.scattering import SCATTERING
 from onnxsgd.gradient.portable.writing.call import Rules
+from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.opsets.function_bodies import is_function
 from onnxsgd.graph.opsets.transformer.refusal import refused_form
 
@@ -28,7 +29,6 @@ __all__ = [
     "NO_GRADIENT",
     "RULES",
     "STANDARD",
-    "SYMMETRIC",
     "TYPE_ONLY",
     "passes_gradient",
     "reason_against",
@@ -52,49 +52,9 @@ RULES: Rules = {
     **RECURRENT,
 }
 
-#: Operators whose result does not depend on the order of their inputs.
-SYMMETRIC = frozenset({"Add", "Max", "Mean", "Min", "Mul", "Sum"})
 
 #: Operators whose result does not change when the elements of a real input change a little.
-NO_GRADIENT = frozenset(
-    {
-        "And",
-        "ArgMax",
-        "ArgMin",
-        "Bernoulli",
-        "BitwiseAnd",
-        "BitwiseNot",
-        "BitwiseOr",
-        "BitwiseXor",
-        "Ceil",
-        "Constant",
-        "ConstantOfShape",
-        "Equal",
-        "EyeLike",
-        "Floor",
-        "Greater",
-        "GreaterOrEqual",
-        "Hardmax",
-        "IsInf",
-        "IsNaN",
-        "Less",
-        "LessOrEqual",
-        "Multinomial",
-        "NonMaxSuppression",
-        "NonZero",
-        "Not",
-        "Or",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Round",
-        "Shape",
-        "Sign",
-        "Size",
-        "Xor",
-    }
-)
+NO_GRADIENT = having(Fact.FLAT)
 
 
 #: Inputs of which only the type matters.

@@ -14,18 +14,17 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.gradient.portable.writing.known_shapes import (
-    COMPARISONS,
     Dims,
     read_shape,
     result_dims,
     to_shape,
 )
 from onnxsgd.gradient.portable.writing.tensor import Tensor
+from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["Emitter"]
 
-#: Operators that return int64 whatever they are given.
-_INT64_RESULTS = frozenset({"ArgMax", "NonZero", "Shape", "Size"})
+_BOOLEAN, _INT64 = having(Fact.BOOLEAN), having(Fact.INT64)
 
 
 class Emitter:
@@ -159,9 +158,9 @@ class Emitter:
 def _result_type(
     op_type: str, attributes: dict[str, Any], first: Tensor, dtype: ir.DataType | None
 ) -> ir.DataType | None:
-    if op_type in COMPARISONS:
+    if op_type in _BOOLEAN:
         return ir.DataType.BOOL
-    if op_type in _INT64_RESULTS:
+    if op_type in _INT64:
         return ir.DataType.INT64
     if op_type == "Cast":
         return ir.DataType(attributes["to"])

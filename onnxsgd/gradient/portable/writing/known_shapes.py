@@ -12,8 +12,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxsgd.graph.operators import Fact, having
+
 __all__ = [
-    "COMPARISONS",
     "ELEMENTWISE",
     "UNNAMED",
     "Dim",
@@ -166,54 +167,9 @@ _RULES: dict[str, Callable[[Dims, dict[str, Any], Sequence[Any]], Dims]] = {
     "Unsqueeze": _unsqueezed,
 }
 
-#: Operators that return booleans.
-COMPARISONS = frozenset(
-    {"And", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or"}
-)
 
 #: Operators whose result has the broadcast shape of all operands.
-ELEMENTWISE = COMPARISONS | frozenset(
-    [
-        "Abs",
-        "Acos",
-        "Acosh",
-        "Add",
-        "Asin",
-        "Asinh",
-        "Atan",
-        "Atanh",
-        "Cast",
-        "Ceil",
-        "Clip",
-        "Cos",
-        "Cosh",
-        "Div",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Identity",
-        "Log",
-        "Max",
-        "Min",
-        "Mod",
-        "Mul",
-        "Neg",
-        "Pow",
-        "Reciprocal",
-        "Relu",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Sinh",
-        "Softplus",
-        "Sqrt",
-        "Sub",
-        "Tan",
-        "Tanh",
-        "Trilu",
-        "Where",
-    ]
-)
+ELEMENTWISE = having(Fact.ELEMENTWISE) | {"Trilu"}
 
 
 def result_dims(op_type: str, attributes: dict[str, Any], arguments: Sequence[Any]) -> Dims:

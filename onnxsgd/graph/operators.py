@@ -1,0 +1,178 @@
+"""Facts about operators of the standard that are not rules: one row for each operator."""
+
+from __future__ import annotations
+
+from enum import Flag, auto
+from functools import cache
+
+__all__ = ["OPERATORS", "Fact", "having"]
+
+
+class Fact(Flag):
+    """Facts about an operator of the domain ``ai.onnx``, whatever its attributes are.
+
+    Attributes
+    ----------
+    ELEMENTWISE
+        An element of the result follows from the elements at its place; operands are broadcast.
+    COMMUTATIVE
+        The order of the operands makes no difference.
+    BOOLEAN, INT64
+        The type of the results, whatever the operands are.
+    FORM
+        The same elements, in another shape, order or type.
+    REDUCTION
+        One element for all those along some axes.
+    FLAT
+        A small change of a real operand changes nothing, except at steps: the gradient is zero.
+    RANDOM
+        The result is drawn at each run.
+    RECORDABLE
+        A CUDA graph replays its kernel, which neither copies from or to the host nor waits for the device.
+    """
+
+    ELEMENTWISE = auto()
+    COMMUTATIVE = auto()
+    BOOLEAN = auto()
+    INT64 = auto()
+    FORM = auto()
+    REDUCTION = auto()
+    FLAT = auto()
+    RANDOM = auto()
+    RECORDABLE = auto()
+
+
+@cache
+def having(facts: Fact) -> frozenset[str]:
+    """Return the operators that all of `facts` hold of."""
+    return frozenset(name for name, held in OPERATORS.items() if facts in held)
+
+
+ELEMENTWISE, COMMUTATIVE, BOOLEAN, INT64 = Fact.ELEMENTWISE, Fact.COMMUTATIVE, Fact.BOOLEAN, Fact.INT64
+FORM, REDUCTION, FLAT, RANDOM, RECORDABLE = (
+    Fact.FORM, Fact.REDUCTION, Fact.FLAT, Fact.RANDOM, Fact.RECORDABLE,
+)  # fmt: skip
+
+OPERATORS: dict[str, Fact] = {
+    "Abs": ELEMENTWISE | RECORDABLE,
+    "Acos": ELEMENTWISE,
+    "Acosh": ELEMENTWISE,
+    "Add": ELEMENTWISE | COMMUTATIVE | RECORDABLE,
+    "And": ELEMENTWISE | COMMUTATIVE | BOOLEAN | FLAT | RECORDABLE,
+    "ArgMax": INT64 | FLAT | RECORDABLE,
+    "ArgMin": INT64 | FLAT | RECORDABLE,
+    "Asin": ELEMENTWISE,
+    "Asinh": ELEMENTWISE,
+    "Atan": ELEMENTWISE,
+    "Atanh": ELEMENTWISE,
+    "AveragePool": RECORDABLE,
+    "BatchNormalization": RECORDABLE,
+    "Bernoulli": FLAT | RANDOM,
+    "BitShift": ELEMENTWISE,
+    "BitwiseAnd": ELEMENTWISE | COMMUTATIVE | FLAT,
+    "BitwiseNot": ELEMENTWISE | FLAT,
+    "BitwiseOr": ELEMENTWISE | COMMUTATIVE | FLAT,
+    "BitwiseXor": ELEMENTWISE | COMMUTATIVE | FLAT,
+    "Cast": ELEMENTWISE | FORM | RECORDABLE,
+    "CastLike": RECORDABLE,
+    "Ceil": ELEMENTWISE | FLAT | RECORDABLE,
+    "Celu": ELEMENTWISE,
+    "Clip": ELEMENTWISE | RECORDABLE,
+    "Constant": FLAT | RECORDABLE,
+    "ConstantOfShape": FLAT,
+    "Conv": RECORDABLE,
+    "ConvTranspose": RECORDABLE,
+    "Cos": ELEMENTWISE | RECORDABLE,
+    "Cosh": ELEMENTWISE,
+    "CumSum": RECORDABLE,
+    "Div": ELEMENTWISE | RECORDABLE,
+    "Elu": ELEMENTWISE | RECORDABLE,
+    "Equal": ELEMENTWISE | COMMUTATIVE | BOOLEAN | FLAT | RECORDABLE,
+    "Erf": ELEMENTWISE | RECORDABLE,
+    "Exp": ELEMENTWISE | RECORDABLE,
+    "Expand": FORM | RECORDABLE,
+    "EyeLike": FLAT,
+    "Flatten": FORM | RECORDABLE,
+    "Floor": ELEMENTWISE | FLAT | RECORDABLE,
+    "Gather": RECORDABLE,
+    "GatherElements": RECORDABLE,
+    "Gelu": ELEMENTWISE | RECORDABLE,
+    "Gemm": RECORDABLE,
+    "GlobalAveragePool": RECORDABLE,
+    "GlobalMaxPool": RECORDABLE,
+    "Greater": ELEMENTWISE | BOOLEAN | FLAT | RECORDABLE,
+    "GreaterOrEqual": ELEMENTWISE | BOOLEAN | FLAT | RECORDABLE,
+    "HardSigmoid": ELEMENTWISE | RECORDABLE,
+    "HardSwish": ELEMENTWISE | RECORDABLE,
+    "Hardmax": FLAT,
+    "Identity": ELEMENTWISE | FORM | RECORDABLE,
+    "InstanceNormalization": RECORDABLE,
+    "IsInf": ELEMENTWISE | BOOLEAN | FLAT | RECORDABLE,
+    "IsNaN": ELEMENTWISE | BOOLEAN | FLAT | RECORDABLE,
+    "LayerNormalization": RECORDABLE,
+    "LeakyRelu": ELEMENTWISE | RECORDABLE,
+    "Less": ELEMENTWISE | BOOLEAN | FLAT | RECORDABLE,
+    "LessOrEqual": ELEMENTWISE | BOOLEAN | FLAT | RECORDABLE,
+    "Log": ELEMENTWISE | RECORDABLE,
+    "LogSoftmax": RECORDABLE,
+    "Max": ELEMENTWISE | COMMUTATIVE | RECORDABLE,
+    "MaxPool": RECORDABLE,
+    "Mean": ELEMENTWISE | COMMUTATIVE,
+    "Min": ELEMENTWISE | COMMUTATIVE | RECORDABLE,
+    "Mish": ELEMENTWISE | RECORDABLE,
+    "Mod": ELEMENTWISE | RECORDABLE,
+    "Mul": ELEMENTWISE | COMMUTATIVE | RECORDABLE,
+    "Multinomial": FLAT | RANDOM,
+    "Neg": ELEMENTWISE | RECORDABLE,
+    "NonMaxSuppression": INT64 | FLAT,
+    "NonZero": INT64 | FLAT,
+    "Not": ELEMENTWISE | BOOLEAN | FLAT | RECORDABLE,
+    "Or": ELEMENTWISE | COMMUTATIVE | BOOLEAN | FLAT | RECORDABLE,
+    "PRelu": ELEMENTWISE | RECORDABLE,
+    "Pad": RECORDABLE,
+    "Pow": ELEMENTWISE | RECORDABLE,
+    "RandomNormal": FLAT | RANDOM,
+    "RandomNormalLike": FLAT | RANDOM,
+    "RandomUniform": FLAT | RANDOM,
+    "RandomUniformLike": FLAT | RANDOM,
+    "Reciprocal": ELEMENTWISE | RECORDABLE,
+    "ReduceL1": REDUCTION | RECORDABLE,
+    "ReduceL2": REDUCTION | RECORDABLE,
+    "ReduceLogSum": REDUCTION | RECORDABLE,
+    "ReduceLogSumExp": REDUCTION | RECORDABLE,
+    "ReduceMax": REDUCTION | RECORDABLE,
+    "ReduceMean": REDUCTION | RECORDABLE,
+    "ReduceMin": REDUCTION | RECORDABLE,
+    "ReduceProd": REDUCTION | RECORDABLE,
+    "ReduceSum": REDUCTION | RECORDABLE,
+    "ReduceSumSquare": REDUCTION | RECORDABLE,
+    "Relu": ELEMENTWISE | RECORDABLE,
+    "Reshape": FORM | RECORDABLE,
+    "Round": ELEMENTWISE | FLAT | RECORDABLE,
+    "ScatterElements": RECORDABLE,
+    "Selu": ELEMENTWISE | RECORDABLE,
+    "Shape": INT64 | FLAT,
+    "Shrink": ELEMENTWISE | RECORDABLE,
+    "Sigmoid": ELEMENTWISE | RECORDABLE,
+    "Sign": ELEMENTWISE | FLAT | RECORDABLE,
+    "Sin": ELEMENTWISE | RECORDABLE,
+    "Sinh": ELEMENTWISE,
+    "Size": INT64 | FLAT,
+    "Slice": RECORDABLE,
+    "Softmax": RECORDABLE,
+    "Softplus": ELEMENTWISE | RECORDABLE,
+    "Softsign": ELEMENTWISE | RECORDABLE,
+    "Sqrt": ELEMENTWISE | RECORDABLE,
+    "Squeeze": FORM | RECORDABLE,
+    "Sub": ELEMENTWISE | RECORDABLE,
+    "Sum": ELEMENTWISE | COMMUTATIVE | RECORDABLE,
+    "Tan": ELEMENTWISE,
+    "Tanh": ELEMENTWISE | RECORDABLE,
+    "ThresholdedRelu": ELEMENTWISE | RECORDABLE,
+    "Tile": RECORDABLE,
+    "Transpose": FORM | RECORDABLE,
+    "Trilu": RECORDABLE,
+    "Unsqueeze": FORM | RECORDABLE,
+    "Where": ELEMENTWISE | RECORDABLE,
+    "Xor": ELEMENTWISE | COMMUTATIVE | BOOLEAN | FLAT | RECORDABLE,
+}

@@ -1,0 +1,151 @@
+"""Each fact of the table holds for the operator itself: by its schema, or by onnx's own evaluator."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from onnxsgd.graph.operators import OPERATORS, Fact, having
+
+SCHEMAS = {
+    schema.name: schema
+    for schema in onnx.defs.get_all_schemas_with_history()
+    if schema.domain == "" and schema.since_version <= 21
+}
+FLOATS = np.array([[0.31, -1.27, 0.85], [-0.42, 1.93, -2.38]], np.float32)
+
+#: Attributes and further operands of those that need them.
+ATTRIBUTES = {"BitShift": {"direction": "LEFT"}, "Cast": {"to": onnx.TensorProto.FLOAT}}
+OPERANDS = {
+    "Expand": [np.array([2, 2, 3])],
+    "Reshape": [np.array([3, 2])],
+    "Unsqueeze": [np.array([0])],
+}
+N_OPERANDS = {"Where": 3, "Clip": 1, "Max": 2, "Mean": 2, "Min": 2, "Sum": 2}
+
+
+def schema_types(operand):
+    return set(operand.types)
+
+
+def operands_of(name):
+    """Return operands of shape [2, 3], of the first type among float, int64, bool that each of them takes."""
+    schema, rng = SCHEMAS[name], np.random.default_rng(0)
+    count = N_OPERANDS.get(name, schema.min_input)
+    arrays = []
+    for index in range(count):
+        types = schema_types(schema.inputs[min(index, len(schema.inputs) - 1)])
+        values = rng.permutation(FLOATS.ravel()).reshape(FLOATS.shape) + np.float32(0.137 * index)
+        if name in ("Acosh", "Log", "Pow", "Sqrt"):
+            values = np.abs(values) + 1
+        elif name in ("Acos", "Asin", "Atanh"):
+            values = values / 3
+        if "tensor(float)" in types:
+            arrays.append(values)
+        elif "tensor(bool)" in types:
+            arrays.append(values > 0)
+        else:
+            arrays.append(np.abs(values * 3).astype(np.uint8))
+    return arrays
+
+
+def run(name, arrays, **attributes):
+    inputs = [helper.make_tensor_value_info(f"x{i}", helper.np_dtype_to_tensor_dtype(array.dtype), None)
+              for i, array in enumerate(arrays)]  # fmt: skip
+    node = helper.make_node(
+        name, [value.name for value in inputs], ["y"], **ATTRIBUTES.get(name, {}), **attributes
+    )
+    graph = helper.make_graph([node], "g", inputs, [onnx.ValueInfoProto(name="y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    return ReferenceEvaluator(model).run(None, {f"x{i}": array for i, array in enumerate(arrays)})[0]
+
+
+def cases(fact):
+    return pytest.mark.parametrize("name", sorted(having(fact)))
+
+
+def test_operators_of_the_standard_in_alphabetical_order():
+    assert set(OPERATORS) <= set(SCHEMAS)
+    assert list(OPERATORS) == sorted(OPERATORS)
+
+
+@cases(Fact.ELEMENTWISE)
+def test_an_element_of_the_result_follows_from_those_at_its_place(name):
+    arrays = operands_of(name)
+    order = [4, 2, 0, 5, 1, 3]
+    moved = [array.ravel()[order].reshape(array.shape) for array in arrays]
+    np.testing.assert_array_equal(run(name, moved).ravel(), run(name, arrays).ravel()[order])
+
+
+@cases(Fact.COMMUTATIVE)
+def test_operands_may_change_places(name):
+    a, b = operands_of(name)
+    np.testing.assert_array_equal(run(name, [a, b]), run(name, [b, a]))
+
+
+@pytest.mark.parametrize(
+    ("fact", "expected"), [(Fact.BOOLEAN, "tensor(bool)"), (Fact.INT64, "tensor(int64)")]
+)
+def test_results_of_one_type_are_those_of_the_schemas(fact, expected):
+    """All operators with a single result of that type, whatever they read, are in the table."""
+    real = {
+        name
+        for name, schema in SCHEMAS.items()
+        if len(schema.outputs) == 1
+        and schema_types(schema.outputs[0]) == {expected}
+        and schema.support_level == onnx.defs.OpSchema.SupportType.COMMON
+        and not any("seq" in kind or "optional" in kind for kind in schema_types(schema.inputs[0]))
+    }
+    assert {name for name in real if name in OPERATORS} == having(fact)
+
+
+@cases(Fact.FORM)
+def test_the_elements_stay_the_same(name):
+    arrays = [FLOATS[None] if name == "Squeeze" else FLOATS, *OPERANDS.get(name, [])]
+    assert set(run(name, arrays).ravel()) == set(FLOATS.ravel())
+
+
+@cases(Fact.REDUCTION)
+def test_one_element_stands_for_those_along_an_axis(name):
+    values = np.abs(FLOATS)
+    result = run(name, [values, np.array([1])], keepdims=0)
+    assert result.shape == (2,)
+    np.testing.assert_array_equal(run(name, [values[:, [2, 0, 1]], np.array([1])], keepdims=0).shape, (2,))
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name in having(Fact.FLAT) - having(Fact.RANDOM)
+                   if SCHEMAS[name].inputs and "tensor(float)" in schema_types(SCHEMAS[name].inputs[0])
+                   and name != "NonMaxSuppression")
+)  # fmt: skip
+def test_a_small_change_of_a_real_operand_changes_nothing(name):
+    arrays = operands_of(name)
+    nearby = [arrays[0] + np.float32(1e-4), *arrays[1:]]
+    np.testing.assert_array_equal(run(name, nearby), run(name, arrays))
+
+
+@pytest.mark.parametrize("name", sorted(having(Fact.ELEMENTWISE) - having(Fact.FLAT)))
+def test_others_change_with_it(name):
+    """So no operator with a gradient is among those without one, and none of the latter is missing."""
+    arrays = operands_of(name)
+    if arrays[0].dtype != np.float32:
+        pytest.skip("reads no real numbers")
+    if name == "Where":
+        arrays = [arrays[0], *arrays[:0:-1]]
+    place = 1 if name == "Where" else 0
+    nearby = [array + np.float32(1e-2) if i == place else array for i, array in enumerate(arrays)]
+    assert (run(name, nearby) != run(name, arrays)).any()
+
+
+@pytest.mark.parametrize("name", sorted(having(Fact.RANDOM) - {"Multinomial"}))
+def test_results_are_drawn(name):
+    """The evaluator has no Multinomial."""
+    read = {
+        "Bernoulli": [np.full((4, 50), 0.5, np.float32)],
+        "RandomNormalLike": [FLOATS],
+        "RandomUniformLike": [FLOATS],
+    }
+    attributes = {"shape": [4, 50]} if name in ("RandomNormal", "RandomUniform") else {}
+    results = [run(name, read.get(name, []), **attributes) for _ in range(2)]
+    assert (results[0] != results[1]).any()
