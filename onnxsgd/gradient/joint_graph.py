@@ -10,8 +10,8 @@ from onnx_ir.passes.common import InlinePass, RemoveInitializersFromInputsPass
 
 from onnxsgd.exceptions import GraphError, NotTrainableError, ParameterError
 from onnxsgd.gradient.engines import ENGINES, check_opset, resolve_engine
-from onnxsgd.graph.gradient_path import is_real
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
+from onnxsgd.graph.nodes import carries_gradient
 
 __all__ = ["Prepared", "assemble", "forward_backward_model", "prepare"]
 
@@ -102,7 +102,7 @@ def prepare(model: ir.Model, weights: Sequence[str], inputs: Sequence[str]) -> P
     if len(set(outputs)) < len(outputs):
         raise GraphError(f"The graph lists an output twice: its outputs are {outputs}.")
     computed = [value for value in graph.outputs if value.producer() is not None]
-    targets = [str(value.name) for value in computed if is_real(value)]
+    targets = [str(value.name) for value in computed if carries_gradient(value)]
     if not targets:
         raise NotTrainableError(f"No output is computed, and of real numbers: the outputs are {outputs}.")
     _claim(graph, [f"{name}_grad" for name in (*targets, *sources)])

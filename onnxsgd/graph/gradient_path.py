@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.nodes import read_values
+from onnxsgd.graph.nodes import carries_gradient, read_values
 
-__all__ = ["Passes", "Path", "find_path", "is_real", "values_upstream"]
+__all__ = ["Passes", "Path", "find_path", "values_upstream"]
 
 #: Tells whether a gradient may flow from the outputs of a node to its input of that number. The values
 #: that the subgraphs of a node take from around it have the number None.
@@ -40,21 +39,16 @@ class Path:
     upstream: frozenset[ir.Value]
 
 
-def is_real(value: ir.Value) -> bool:
-    """Return whether `value` can carry a gradient: its elements are real numbers, or of an unknown type."""
-    return value.dtype is None or value.dtype in REAL_TYPES
-
-
 def values_upstream(graph: ir.Graph, outputs: Sequence[ir.Value], passes: Passes) -> set[ir.Value]:
     """Return the values from which a gradient path leads to one of `outputs`, these included.
 
     `graph` must be in topological order.
     """
-    upstream = {value for value in outputs if is_real(value)}
+    upstream = {value for value in outputs if carries_gradient(value)}
     for node in reversed(graph):
         if not upstream.isdisjoint(node.outputs):
             upstream.update(
-                value for index, value in read_values(node) if is_real(value) and passes(node, index)
+                value for index, value in read_values(node) if carries_gradient(value) and passes(node, index)
             )
     return upstream
 

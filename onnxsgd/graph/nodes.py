@@ -8,7 +8,19 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["attribute", "constant", "first", "operands", "rank", "read_values"]
+from onnxsgd.graph.model import REAL_TYPES
+
+__all__ = [
+    "attribute",
+    "carries_gradient",
+    "constant",
+    "first",
+    "is_real",
+    "maker",
+    "operands",
+    "rank",
+    "read_values",
+]
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
@@ -18,10 +30,9 @@ def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
 
 
 def constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return the array that an initializer holds; None for anything that is computed or fed."""
-    if value is None or value.is_graph_input() or value.const_value is None:
-        return None
-    return value.const_value.numpy()
+    """Return the array that an initializer or a Constant holds; None for anything that is computed or fed."""
+    tensor = None if value is None or value.is_graph_input() else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
 
 
 def operands(node: ir.Node) -> list[ir.Value]:
@@ -34,9 +45,27 @@ def first(node: ir.Node) -> ir.Value:
     return operands(node)[0]
 
 
-def rank(value: ir.Value) -> int | None:
-    """Return the number of dimensions of `value`, None if it is not known."""
-    return None if value.shape is None else len(value.shape)
+def rank(value: ir.Value | None) -> int | None:
+    """Return the number of dimensions of `value`, None if it is not known or not there."""
+    return None if value is None or value.shape is None else len(value.shape)
+
+
+def is_real(value: ir.Value) -> bool:
+    """Return whether `value` is known to be a tensor of real numbers."""
+    return isinstance(value.type, ir.TensorType) and value.dtype in REAL_TYPES
+
+
+def maker(value: ir.Value) -> ir.Node:
+    """Return the node that computes `value`, which is neither fed nor an initializer."""
+    node = value.producer()
+    if node is None:
+        raise LookupError(f"no node computes {value.name!r}")
+    return node
+
+
+def carries_gradient(value: ir.Value) -> bool:
+    """Return whether a gradient may flow to `value`: to real numbers, and to elements of an unknown type."""
+    return value.dtype is None or value.dtype in REAL_TYPES
 
 
 def read_values(node: ir.Node) -> Iterator[tuple[int | None, ir.Value]]:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
+from onnxsgd.graph.nodes import constant
 from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["add_products", "fuse", "ones", "widen_scalars"]
@@ -91,7 +92,7 @@ def _sum_as_product(graph: ir.Graph, node: ir.Node) -> None:
     """
     if node.op_type != "ReduceSum" or len(node.inputs) < 2:
         return
-    x, axes = node.inputs[0], _constant(node.inputs[1])
+    x, axes = node.inputs[0], constant(node.inputs[1])
     if x is None or x.shape is None or axes is None or axes.tolist() not in ([0], [-2]):
         return
     if x.dtype is None or x.dtype not in REAL_TYPES:
@@ -178,7 +179,7 @@ def widen_scalars(graph: ir.Graph, node: ir.Node) -> None:
             or value.shape != (1,) * len(value.shape)
         ):
             continue
-        if (number := _constant(value)) is not None:
+        if (number := constant(value)) is not None:
             node.replace_input_with(index, _initializer(graph, str(value.name), number.reshape(1, 1)))
         elif value.is_graph_input() and rows >= _LONG:
             node.replace_input_with(index, _reshaped(graph, value))
@@ -241,14 +242,9 @@ def _maker(node: ir.Node, index: int, op_types: tuple[str, ...]) -> ir.Node | No
     return maker if maker is not None and maker.op_type in op_types else None
 
 
-def _constant(value: ir.Value | None) -> np.ndarray | None:
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
-
-
 def _number(value: ir.Value | None) -> float | None:
     """Return the only element of a constant."""
-    array = _constant(value)
+    array = constant(value)
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 

@@ -9,9 +9,10 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import NotTrainableError
 from onnxsgd.gradient.native.builder_forms import complete
-from onnxsgd.graph.gradient_path import Path, is_real
+from onnxsgd.graph.gradient_path import Path
 from onnxsgd.graph.model import REAL_TYPES, unique_name
 from onnxsgd.graph.named_shapes import named_dims
+from onnxsgd.graph.nodes import carries_gradient
 
 __all__ = ["Isolated", "copy_node", "isolate"]
 
@@ -156,5 +157,6 @@ def _is_yielded(value: ir.Value, path: Path) -> bool:
     """
     producer = value.producer()
     return bool(value.name) and (
-        value in path.values or (producer is not None and producer.op_type == "Split" and is_real(value))
+        value in path.values
+        or (producer is not None and producer.op_type == "Split" and carries_gradient(value))
     )

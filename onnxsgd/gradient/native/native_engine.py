@@ -15,11 +15,11 @@ from onnxsgd.gradient.native.builder import NativeGradient, build_gradient_model
 from onnxsgd.gradient.native.coverage import passes_gradient
 from onnxsgd.gradient.native.isolate import Isolated, copy_node, isolate
 from onnxsgd.gradient.native.lowering import lower_path
-from onnxsgd.gradient.native.replacements import present_inputs
 from onnxsgd.gradient.native.standardize import standardize
 from onnxsgd.graph.gradient_path import find_path
 from onnxsgd.graph.model import graph_names, to_proto, unique_name
 from onnxsgd.graph.named_shapes import infer_shapes
+from onnxsgd.graph.nodes import operands
 
 __all__ = ["differentiate", "differentiate_with_native"]
 
@@ -187,7 +187,7 @@ class _Backward:
         """Make the gradient that is `returned` from outside zero: none comes from there."""
         for user in list(returned.consumers()):
             if user.op_type == "Add":
-                (other,) = (operand for operand in present_inputs(user) if operand is not returned)
+                (other,) = (operand for operand in operands(user) if operand is not returned)
                 ir.convenience.replace_all_uses_with(user.outputs[0], other, replace_graph_outputs=True)
                 self.graph.remove(user, safe=True)
         if returned.uses():

@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxsgd.gradient.native.dimensions import broadcast_axes, same_shape
-from onnxsgd.gradient.native.replacements import attribute
+from onnxsgd.graph.nodes import attribute, rank
 
 __all__ = ["REFUSALS"]
 
@@ -21,10 +21,6 @@ def _array(value: ir.Value | None) -> Any:
     """Return the elements of a constant; None for anything that is computed or fed."""
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     return None if tensor is None else tensor.numpy()
-
-
-def _rank(value: ir.Value | None) -> int | None:
-    return None if value is None or value.shape is None else len(value.shape)
 
 
 def _conv(node: ir.Node) -> str | None:
@@ -43,7 +39,7 @@ def _layer_normalization(node: ir.Node) -> str | None:
 
 
 def _matmul(node: ir.Node) -> str | None:
-    left, right = (_rank(value) for value in node.inputs)
+    left, right = (rank(value) for value in node.inputs)
     return "with a vector on the right" if right == 1 or (left == 1 and right is None) else None
 
 
@@ -68,7 +64,7 @@ def _pow(node: ir.Node) -> str | None:
     if (array := _array(exponent)) is not None and (array == 0).any():
         # 0 times infinity where the base is 0
         return "with an exponent of 0"
-    return None if _rank(exponent) == 0 or broadcast_axes(base.shape, exponent.shape) == [] else _SHAPES
+    return None if rank(exponent) == 0 or broadcast_axes(base.shape, exponent.shape) == [] else _SHAPES
 
 
 def _reduction(node: ir.Node) -> str | None:
@@ -100,7 +96,7 @@ def _slice(node: ir.Node) -> str | None:
 
 
 def _transpose(node: ir.Node) -> str | None:
-    known = "perm" in node.attributes or _rank(_input(node, 0)) is not None
+    known = "perm" in node.attributes or rank(_input(node, 0)) is not None
     return None if known else "without perm, of a tensor of unknown rank,"
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Writer", "attribute", "element_type", "first_input", "present_inputs"]
+from onnxsgd.graph.nodes import first, maker
+
+__all__ = ["Writer", "element_type"]
 
 
 class Writer:
@@ -68,27 +70,8 @@ class Writer:
         return self.op("ConstantOfShape", shape, value=ir.tensor(np.zeros(1, element_type(like).numpy())))
 
 
-def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """Return the value of an attribute of `node`, or `default`."""
-    found = node.attributes.get(name)
-    return default if found is None else found.value
-
-
-def first_input(node: ir.Node | None) -> ir.Value:
-    """Return the first input of `node`, which has one."""
-    assert node is not None
-    value = node.inputs[0]
-    assert value is not None
-    return value
-
-
-def present_inputs(node: ir.Node) -> list[ir.Value]:
-    """Return the inputs of `node` that are not left out."""
-    return [value for value in node.inputs if value is not None]
-
-
 def element_type(value: ir.Value) -> ir.DataType:
     """Return the element type of `value`; where it is not noted, that of what it is computed from."""
     while value.dtype is None:
-        value = first_input(value.producer())
+        value = first(maker(value))
     return value.dtype

@@ -8,7 +8,8 @@ from math import pi
 import onnx_ir as ir
 
 from onnxsgd.gradient.native.dimensions import broadcast_axes
-from onnxsgd.gradient.native.replacements import Writer, attribute, element_type, first_input, present_inputs
+from onnxsgd.gradient.native.replacements import Writer, element_type
+from onnxsgd.graph.nodes import attribute, first, maker, operands
 
 __all__ = [
     "replace_cos",
@@ -30,7 +31,7 @@ __all__ = [
 
 def replace_relu_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
     """``dY * (Y != 0)``: the operator branches on every element, which real data mispredicts."""
-    gradient, given = present_inputs(node)
+    gradient, given = operands(node)
     # the builder gives Y, or X where X is an input of the graph
     forward = next((user for user in given.consumers() if user.op_type == "Relu"), None)
     y = given if forward is None else forward.outputs[0]
@@ -40,7 +41,7 @@ def replace_relu_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
 
 def replace_leaky_relu_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
     """``dY * (alpha + (1 - alpha) (Y > 0))``."""
-    gradient, y = present_inputs(node)
+    gradient, y = operands(node)
     alpha = attribute(node, "alpha", 0.01)
     positive = w.op("Cast", w.op("Greater", y, w.number(0, y)), to=element_type(y), like=y)
     slope = w.op("Add", w.op("Mul", positive, w.number(1 - alpha, y), like=y), w.number(alpha, y), like=y)
@@ -49,7 +50,7 @@ def replace_leaky_relu_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
 
 def replace_softmax_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
     """``Y * (dY - sum(dY * Y))``."""
-    gradient, y = present_inputs(node)
+    gradient, y = operands(node)
     product = w.op("Mul", gradient, y, like=y)
     total = w.op("ReduceSum", product, w.ints([attribute(node, "axis", -1)]), keepdims=1)
     return [w.op("Mul", y, w.op("Sub", gradient, total, like=y), like=y)]
@@ -57,20 +58,20 @@ def replace_softmax_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
 
 def replace_log_softmax_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
     """``dY - exp(Y) * sum(dY)``."""
-    gradient, y = present_inputs(node)
+    gradient, y = operands(node)
     total = w.op("ReduceSum", gradient, w.ints([attribute(node, "axis", -1)]), keepdims=1)
     return [w.op("Sub", gradient, w.op("Mul", w.op("Exp", y, like=y), total, like=y), like=y)]
 
 
 def replace_cos(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
     """``sin(X + pi / 2)``: the runtime has a sine of float64, and no cosine."""
-    x = first_input(node)
+    x = first(node)
     return [w.op("Sin", w.op("Add", x, w.number(pi / 2, x), like=x), like=x)]
 
 
 def replace_div_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     """``dY / B`` and ``-(dY / B) (A / B)``, each summed to the shape of its operand if that is known."""
-    gradient, a, b = present_inputs(node)
+    gradient, a, b = operands(node)
     for_a, for_b = (broadcast_axes(operand.shape, gradient.shape) for operand in (a, b))
     if for_a is None or for_b is None:
         return None
@@ -104,7 +105,7 @@ def _matmul(
 ) -> Sequence[ir.Value] | None:
     if not _has_plain_matrices(node):
         return None
-    a, b = present_inputs(node)
+    a, b = operands(node)
     trans_a, trans_b = attribute(node, "transA", 0), attribute(node, "transB", 0)
     alpha = attribute(node, "alpha", 1.0)
     ranks = _ranks(node)
@@ -119,7 +120,7 @@ def _matmul(
 
 def _ranks(node: ir.Node) -> tuple[int, ...]:
     """Return the ranks of the inputs, 0 where one is not known."""
-    return tuple(len(value.shape) if value.shape is not None else 0 for value in present_inputs(node))
+    return tuple(len(value.shape) if value.shape is not None else 0 for value in operands(node))
 
 
 def _has_plain_matrices(node: ir.Node) -> bool:
@@ -148,7 +149,7 @@ def replace_gather_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     """Add each row at its index to zeros, many times faster; along the first axis, and from opset 16 on."""
     if w.opset < 16 or attribute(node, "axis", 0):
         return None
-    shape, indices, gradient = present_inputs(node)
+    shape, indices, gradient = operands(node)
     rows = w.op("Unsqueeze", indices, w.ints([-1]))
     return [w.op("ScatterND", w.zeros(shape, gradient), rows, gradient, reduction="add")]
 
@@ -157,7 +158,7 @@ def replace_gather_elements_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]
     """Add each element at its index to zeros; from opset 16 on."""
     if w.opset < 16:
         return None
-    gradient, shape, indices = present_inputs(node)
+    gradient, shape, indices = operands(node)
     axis = attribute(node, "axis", 0)
     return [w.op("ScatterElements", w.zeros(shape, gradient), indices, gradient, axis=axis, reduction="add")]
 
@@ -166,7 +167,7 @@ def replace_gather_nd_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value] | Non
     """Add each slice at its index to zeros; from opset 16 on."""
     if w.opset < 16 or attribute(node, "batch_dims", 0):
         return None
-    shape, indices, gradient = present_inputs(node)
+    shape, indices, gradient = operands(node)
     return [w.op("ScatterND", w.zeros(shape, gradient), indices, gradient, reduction="add")]
 
 
@@ -174,8 +175,8 @@ def replace_max_pool_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None
     """Add each element where its maximum was to zeros; from opset 16 on."""
     if w.opset < 16:
         return None
-    gradient, indices = present_inputs(node)
-    x = first_input(indices.producer())
+    gradient, indices = operands(node)
+    x = first(maker(indices))
     size, flat = w.op("Reshape", w.op("Size", x), w.ints([1])), w.ints([-1])
     total = w.op(
         "ScatterElements",
@@ -195,7 +196,7 @@ def replace_layer_normalization_grad(w: Writer, node: ir.Node) -> Sequence[ir.Va
 
         dX = (g - mean(g) - z mean(g z)) / deviation,   dscale = sum(dY z),   dbias = sum(dY)
     """
-    gradient, x, scale = present_inputs(node)[:3]
+    gradient, x, scale = operands(node)[:3]
     if x.shape is None:
         return None
     axis = attribute(node, "axis", -1) % len(x.shape)

@@ -19,7 +19,8 @@ from onnxsgd.gradient.native.dimensions import (
     reshape_target,
     same_shape,
 )
-from onnxsgd.gradient.native.replacements import Writer, attribute, element_type, first_input, present_inputs
+from onnxsgd.gradient.native.replacements import Writer, element_type
+from onnxsgd.graph.nodes import attribute, first, maker, operands
 
 __all__ = [
     "identity",
@@ -35,7 +36,7 @@ __all__ = [
 
 def identity(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
     """Nothing."""
-    return [first_input(node)]
+    return [first(node)]
 
 
 def replace_reduce_sum(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
@@ -43,16 +44,16 @@ def replace_reduce_sum(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     axes = node.inputs[1] if len(node.inputs) > 1 else None
     if axes is None or axes.const_value is None or axes.const_value.size:
         return None
-    return [first_input(node)] if attribute(node, "noop_with_empty_axes", 0) else None
+    return [first(node)] if attribute(node, "noop_with_empty_axes", 0) else None
 
 
 def replace_broadcast_gradient_args(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
     """Write the axes along which each of two operands was broadcast, as constants if they are known."""
-    operands = present_inputs(node)
-    a, b = (_shape_held_by(operand) for operand in operands)
+    read = operands(node)
+    a, b = (_shape_held_by(operand) for operand in read)
     known = (broadcast_axes(a, b), broadcast_axes(b, a))
     return [
-        w.ints(axes) if axes is not None else _axes_of_ones(w, operands, index)
+        w.ints(axes) if axes is not None else _axes_of_ones(w, read, index)
         for index, axes in enumerate(known[: len(node.outputs)])
     ]
 
@@ -71,7 +72,7 @@ def _axes_of_ones(w: Writer, operands: Sequence[ir.Value], index: int) -> ir.Val
 
 def replace_reshape(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     """To the shape of a tensor: to constants, or nothing."""
-    x, target = present_inputs(node)
+    x, target = operands(node)
     shape = _shape_held_by(target)
     known = reshape_target(x.shape, shape)
     return None if attribute(node, "allowzero", 0) else _in_shape(w, "Reshape", x, known, shape)
@@ -79,7 +80,7 @@ def replace_reshape(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
 
 def replace_expand(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     """To the shape of a tensor: to constants, or nothing."""
-    x, target = present_inputs(node)
+    x, target = operands(node)
     shape = _shape_held_by(target)
     return _in_shape(w, "Expand", x, expand_target(x.shape, shape), shape)
 
@@ -99,7 +100,7 @@ def _in_shape(
 
 def replace_where(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     """Write a scalar for a zero of shape [1], which would give a scalar a dimension."""
-    condition, *chosen = present_inputs(node)
+    condition, *chosen = operands(node)
     if not any(_is_single(value) for value in chosen):
         return None
     like = next(value for value in chosen if not _is_single(value))
@@ -115,7 +116,7 @@ def _is_single(value: ir.Value) -> bool:
 
 def replace_scale(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
     """``X / scale`` or ``X * scale``, the scale a constant where it is the ratio of two known sizes."""
-    x, scale = present_inputs(node)
+    x, scale = operands(node)
     op_type = "Div" if attribute(node, "scale_down", 0) else "Mul"
     known = _ratio_held_by(scale)
     factor = w.op("Cast", scale, to=element_type(x)) if known is None else w.number(known, x)
@@ -124,19 +125,17 @@ def replace_scale(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
 
 def replace_split_training(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
     """Split, into as much as each operand of the concatenation had along the axis."""
-    gradient, lengths = present_inputs(node)
-    concat = lengths.producer()
-    assert concat is not None
+    gradient, lengths = operands(node)
     axis = attribute(node, "axis", 0)
-    operands = present_inputs(concat)
-    known = [dims[axis] if (dims := dims_of(value.shape)) is not None else None for value in operands]
+    read = operands(maker(lengths))
+    known = [dims[axis] if (dims := dims_of(value.shape)) is not None else None for value in read]
     numbers = [length for length in known if isinstance(length, int)]
     if len(numbers) == len(known):
         sizes = w.ints(numbers)
     else:
-        taken = [w.op("Gather", w.op("Shape", value), w.ints([axis])) for value in operands]
+        taken = [w.op("Gather", w.op("Shape", value), w.ints([axis])) for value in read]
         sizes = w.op("Concat", *taken, axis=0)
-    return w.ops("Split", gradient, sizes, n_outputs=len(operands), axis=axis)
+    return w.ops("Split", gradient, sizes, n_outputs=len(read), axis=axis)
 
 
 def _shape_held_by(value: ir.Value) -> ir.Shape | None:
@@ -144,7 +143,7 @@ def _shape_held_by(value: ir.Value) -> ir.Shape | None:
     node = value.producer()
     if node is None or node.op_type != "Shape" or attribute(node, "start", 0) or "end" in node.attributes:
         return None
-    return first_input(node).shape
+    return first(node).shape
 
 
 def _ratio_held_by(value: ir.Value) -> int | None:
@@ -152,7 +151,7 @@ def _ratio_held_by(value: ir.Value) -> int | None:
     node = value.producer()
     if node is None or node.op_type != "Div":
         return None
-    whole, part = (operand.producer() for operand in present_inputs(node))
+    whole, part = (operand.producer() for operand in operands(node))
     if whole is None or part is None or whole.op_type != "Size" or part.op_type != "Size":
         return None
-    return ratio(first_input(whole).shape, first_input(part).shape)
+    return ratio(first(whole).shape, first(part).shape)

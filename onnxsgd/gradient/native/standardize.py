@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from onnxsgd.gradient.native import standard_operators as operators
 from onnxsgd.gradient.native import standard_shapes as shapes
-from onnxsgd.gradient.native.replacements import Writer, element_type, present_inputs
+from onnxsgd.gradient.native.replacements import Writer, element_type
+from onnxsgd.graph.nodes import operands
 
 __all__ = ["FLOAT64_RULES", "RULES", "standardize"]
 
@@ -72,7 +73,7 @@ def _rule_for(node: ir.Node) -> Rule | None:
     key = (node.domain, node.op_type)
     if key not in FLOAT64_RULES:
         return None
-    inputs = present_inputs(node)
+    inputs = operands(node)
     if any(value.dtype == ir.DataType.DOUBLE for value in inputs):
         return FLOAT64_RULES[key]
     if key in RULES or all(value.dtype is not None for value in inputs):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.nodes import attribute, constant, first, operands, rank
+from onnxsgd.graph.nodes import attribute, constant, first, is_real, operands, rank
 from onnxsgd.graph.operators import Fact, having
 
 __all__ = [
@@ -14,7 +13,6 @@ __all__ = [
     "behind_form",
     "complement",
     "divided_by_row_sums",
-    "is_real",
     "made_by",
     "mirrored",
     "modified_huber_argument",
@@ -198,11 +196,6 @@ def modified_huber_argument(value: ir.Value) -> ir.Value | None:
     added = [value for value in operands(shifted) if value.producer() is not clipped]
     numbers = [*clipped.inputs[1:], *added, half.inputs[1]]
     return first(clipped) if all(map(_holds, numbers, (-1, 1, 1, 2))) else None
-
-
-def is_real(value: ir.Value) -> bool:
-    """Return whether `value` is known to be a tensor of real numbers."""
-    return isinstance(value.type, ir.TensorType) and value.dtype in REAL_TYPES
 
 
 def _holds(value: ir.Value | None, number: float) -> bool:

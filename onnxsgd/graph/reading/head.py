@@ -12,7 +12,8 @@ from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeE
 from onnxsgd.graph.cut import cut_at, tensor_named
 from onnxsgd.graph.lowering.class_labels import Lookup, find_lookup
 from onnxsgd.graph.lowering.lower import lower_for_training
-from onnxsgd.graph.model import LINK, REAL_TYPES, SCORE, find_value
+from onnxsgd.graph.model import LINK, SCORE, find_value
+from onnxsgd.graph.nodes import is_real
 from onnxsgd.graph.reading.output_chain import Link, holds_probabilities, read_link
 from onnxsgd.graph.rewriting import Writer, extend
 
@@ -160,7 +161,7 @@ def _names(graph: ir.Graph) -> str:
 
 
 def _is_matrix(value: ir.Value) -> bool:
-    return isinstance(value.type, ir.TensorType) and value.dtype in REAL_TYPES
+    return is_real(value)
 
 
 def _make_score(graph: ir.Graph, value: ir.Value, link: Link | None) -> tuple[ir.Value, str]:

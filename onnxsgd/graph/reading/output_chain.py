@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from onnxsgd.graph.nodes import attribute, constant, first, operands
+from onnxsgd.graph.nodes import attribute, constant, first, is_real, operands
 from onnxsgd.graph.parameter_roles.patterns import (
     complement,
     divided_by_row_sums,
-    is_real,
     made_by,
     mirrored,
     modified_huber_argument,

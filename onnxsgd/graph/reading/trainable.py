@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
 from onnxsgd.graph.cut import tensor_named
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.nodes import read_values
+from onnxsgd.graph.nodes import carries_gradient, read_values
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.parameter_roles.roles import Role, find_roles
 
@@ -79,7 +79,7 @@ def trace_gradients(model: ir.Model, score: str, differentiable: Differentiable)
             reasons[node] = reason
             obstacle = obstacle or node
         for _, value in read_values(node):
-            if _is_real(value):
+            if carries_gradient(value):
                 obstacles[value] = obstacles.get(value) or obstacle
     return GradientFlow(tuple(reversed(nodes)), obstacles, reasons)
 
@@ -251,11 +251,6 @@ def _nothing_to_train(roles: Mapping[ir.Value, Role], flow: GradientFlow) -> str
 
 
 _WAY_OUT = "A new layer on top of it (head='linear') can be trained."
-
-
-def _is_real(value: ir.Value) -> bool:
-    """Return whether gradients may flow to `value`: an unknown type counts, to be on the safe side."""
-    return value.dtype is None or value.dtype in REAL_TYPES
 
 
 def _quoted(names: Iterable[str]) -> str:
