@@ -1,6 +1,8 @@
 """Sphinx configuration."""
 
 import importlib.metadata
+import runpy
+from pathlib import Path
 
 project = "onnxsgd"
 author = "The onnxsgd developers"
@@ -26,3 +28,9 @@ sphinx_gallery_conf = {
     "ignore_pattern": r"node|adapt_|train_without",
     "download_all_examples": False,
 }
+
+
+def setup(app):
+    """Draw the picture of the architecture from the imports of today."""
+    folder = Path(app.confdir)
+    runpy.run_path(str(folder / "make_architecture.py"))["draw"](folder / "architecture.svg")
