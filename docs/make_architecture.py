@@ -15,8 +15,7 @@ Architecture
 ============
 
 Data flows one way, and so do imports: each folder imports only from those below it in the picture. An arrow
-points to a folder that is imported from; it is left out where a longer path of arrows leads there. The modules
-at the top of the package, such as ``exceptions``, are left out too.
+points to a folder that is imported from; it is left out where a longer path of arrows leads there.
 
 .. image:: architecture.svg
    :alt: Folders of the package as boxes in layers, with arrows for imports

@@ -10,7 +10,7 @@ from onnxsgd._library_errors import reason, run_error
 from onnxsgd.exceptions import EngineError
 
 #: Handlers that go on: classes and functions of the user's raise as they like.
-GO_ON = {"_identity.py", "formulas.py"}
+GO_ON = {"_cache_keys.py", "formulas.py"}
 
 
 def broad_handlers():

@@ -18,6 +18,7 @@ from onnx_ir.passes.common import (
 )
 
 from onnxsgd.graph.lowering.ai_onnx_ml import ML_RULES
+from onnxsgd.graph.lowering.constant_branches import take_constant_branches
 from onnxsgd.graph.lowering.integer_folding import fold_integers
 from onnxsgd.graph.lowering.loop_sequences import stack_sequences
 from onnxsgd.graph.lowering.missing_kernels import write_out_missing_kernels
@@ -42,6 +43,7 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     - weights in Constant nodes are initializers, under the name of the node's output;
     - coefficients in attributes of ``ai.onnx.ml`` operators are initializers, called ``coef`` and
       ``intercept`` (with a number behind where the name is taken);
+    - an If with a constant condition is the nodes of its branch;
     - sequences that a loop fills are tensors that it collects (:mod:`onnxsgd.graph.lowering.loop_sequences`);
     - integers that follow from constants alone are initializers;
     - every operator with a rule in :data:`RULES` is replaced where the rule's precondition holds, and so is
@@ -64,6 +66,7 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     lowered.graph.opset_imports.setdefault("", _DEFAULT_OPSET)
     InlinePass()(lowered)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(lowered)
+    take_constant_branches(lowered)
     RemoveUnusedNodesPass()(lowered)
     _name_unknown_sizes(lowered.graph)
     ShapeInferencePass(strict_mode=False)(lowered)

@@ -30,6 +30,10 @@ Differentiable = Callable[[ir.Node], str | None]
 Trainable = str | Sequence[str] | Callable[[str], bool] | None
 
 
+#: Operators at which a path of gradients ends silently; a Hardmax is an obstacle that the user hears of.
+_STEPS = having(Fact.FLAT) - {"Hardmax"}
+
+
 @dataclass(frozen=True)
 class GradientFlow:
     """Where gradients of a score flow.
@@ -71,7 +75,7 @@ def trace_gradients(model: ir.Model, score: str, differentiable: Differentiable)
     nodes = []
     for node in reversed(graph):
         reached = [value for value in node.outputs if value in obstacles]
-        if not reached or node.op_type in having(Fact.FLAT):
+        if not reached or node.op_type in _STEPS:
             continue
         nodes.append(node)
         obstacle = next((obstacles[value] for value in reached if obstacles[value] is not None), None)

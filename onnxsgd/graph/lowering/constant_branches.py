@@ -1,0 +1,89 @@
+"""Conditions that are constant: the nodes of the branch in the place of the If."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnxsgd.graph.nodes import constant
+
+__all__ = ["take_constant_branches"]
+
+
+def take_constant_branches(model: ir.Model) -> None:
+    """Replace each If with a constant condition by the nodes of its branch, in place.
+
+    Exporters write such nodes, and both supported runtimes end the interpreter where several of them are
+    nested. The other branch goes with the node. Tensors of the branch keep their names unless others have
+    them.
+    """
+    if any(node.op_type == "If" for node in model.graph.all_nodes()):
+        _take(model.graph, Counter(_defined(model.graph)))
+
+
+def _take(graph: ir.Graph, defined: Counter[str]) -> None:
+    for node in list(graph):
+        for body in _bodies(node):
+            _take(body, defined)
+        if (condition := _condition(node)) is None:
+            continue
+        taken, left = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
+        defined.subtract(_defined(node.attributes[left].as_graph()))
+        _inline(graph, node, node.attributes[taken].as_graph(), defined)
+
+
+def _condition(node: ir.Node) -> bool | None:
+    """Return the condition of an If; None for other operators, and where the inputs decide."""
+    array = constant(node.inputs[0]) if (node.domain, node.op_type) == ("", "If") else None
+    return bool(array.item()) if array is not None and array.size == 1 else None
+
+
+def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def _defined(graph: ir.Graph) -> Iterator[str]:
+    """Yield the name of each tensor that a graph or one of its subgraphs defines."""
+    yield from (str(value.name) for value in graph.inputs)
+    yield from (name for name, value in graph.initializers.items() if not value.is_graph_input())
+    for node in graph:
+        yield from (value.name for value in node.outputs if value.name)
+        for body in _bodies(node):
+            yield from _defined(body)
+
+
+def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph, defined: Counter[str]) -> None:
+    outputs, nodes, constants = list(branch.outputs), list(branch), list(branch.initializers.values())
+    branch.outputs.clear()
+    branch.initializers.clear()
+    branch.remove(nodes)
+    for value in (*constants, *(value for inner in nodes for value in inner.outputs)):
+        if value.name and defined[value.name] > 1:
+            value.name = _free_name(value.name, defined)
+    for value in constants:
+        graph.register_initializer(value)
+    # the results keep the names that the rest of the graph reads
+    results = [ir.node("Identity", [value]) for value in outputs]
+    graph.insert_before(node, [*nodes, *results])
+    for old, result in zip(node.outputs, results, strict=True):
+        new, name = result.outputs[0], old.name
+        new.type, new.shape = old.type, old.shape
+        old.name = None
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        new.name = name
+    graph.remove(node, safe=True)
+
+
+def _free_name(name: str, defined: Counter[str]) -> str:
+    number = 1
+    while defined[f"{name}_{number}"] > 0:
+        number += 1
+    defined[name] -= 1
+    defined[f"{name}_{number}"] += 1
+    return f"{name}_{number}"
