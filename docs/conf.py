@@ -31,6 +31,8 @@ sphinx_gallery_conf = {
 
 
 def setup(app):
-    """Draw the picture of the architecture from the imports of today."""
+    """Write the page of the architecture, and draw its picture, from the imports of today."""
     folder = Path(app.confdir)
-    runpy.run_path(str(folder / "make_architecture.py"))["draw"](folder / "architecture.svg")
+    script = runpy.run_path(str(folder / "make_architecture.py"))
+    (folder / "architecture.rst").write_text(script["page"](), encoding="utf-8")
+    script["draw"](folder / "architecture.svg")

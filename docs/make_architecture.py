@@ -1,6 +1,6 @@
 """Write architecture.rst and draw architecture.svg, from the modules and their imports.
 
-Run it from this folder: ``python make_architecture.py``.
+A build of the documentation does both; so does ``python make_architecture.py`` in this folder.
 """
 
 import ast
