@@ -22,6 +22,8 @@ from onnxsgd.exceptions import ParameterError, ParameterTypeError
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from onnxsgd._builder import Builder
+
 __all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Optimizer", "make_optimizer"]
 
 
@@ -62,7 +64,7 @@ class Optimizer(ABC):
     @abstractmethod
     def update(
         self,
-        op: Any,
+        op: Builder,
         weight: ir.Value,
         gradient: ir.Value,
         slots: tuple[ir.Value, ...],
@@ -123,7 +125,7 @@ class SGD(Optimizer):
 
     def update(
         self,
-        op: Any,
+        op: Builder,
         weight: ir.Value,
         gradient: ir.Value,
         slots: tuple[ir.Value, ...],
@@ -203,7 +205,7 @@ class Adam(Optimizer):
 
     def update(
         self,
-        op: Any,
+        op: Builder,
         weight: ir.Value,
         gradient: ir.Value,
         slots: tuple[ir.Value, ...],
@@ -222,7 +224,7 @@ class Adam(Optimizer):
         return l2
 
     def _penalise(
-        self, op: Any, weight: ir.Value, gradient: ir.Value, decay: ir.Value
+        self, op: Builder, weight: ir.Value, gradient: ir.Value, decay: ir.Value
     ) -> tuple[ir.Value, ir.Value]:
         return weight, op.Add(gradient, op.Mul(weight, decay))
 
@@ -253,7 +255,7 @@ class AdamW(Adam):
         return np.minimum(1.0, eta * l2)
 
     def _penalise(
-        self, op: Any, weight: ir.Value, gradient: ir.Value, decay: ir.Value
+        self, op: Builder, weight: ir.Value, gradient: ir.Value, decay: ir.Value
     ) -> tuple[ir.Value, ir.Value]:
         return op.Sub(weight, op.Mul(weight, decay)), gradient
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import onnx_ir as ir
 from onnxscript import GraphBuilder
 
+from onnxsgd._builder import Builder
 from onnxsgd.graph.model import FROZEN, REAL_TYPES, graph_names, unique_name
 
 __all__ = ["appending", "blank", "take_constants"]
 
 
 @contextmanager
-def appending(graph: ir.Graph) -> Iterator[Any]:
+def appending(graph: ir.Graph) -> Iterator[Builder]:
     """Give a builder of operators whose nodes are at the end of `graph` when the block ends."""
     scratch, op = blank(graph)
     yield op
@@ -32,7 +32,7 @@ def appending(graph: ir.Graph) -> Iterator[Any]:
     graph.extend(nodes)
 
 
-def blank(graph: ir.Graph) -> tuple[ir.Graph, Any]:
+def blank(graph: ir.Graph) -> tuple[ir.Graph, Builder]:
     """Return a graph to write on, and its builder.
 
     On `graph` itself the builder would use names that are there already: it numbers them without a look.

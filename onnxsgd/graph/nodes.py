@@ -14,12 +14,18 @@ __all__ = [
     "attribute",
     "carries_gradient",
     "constant",
+    "content",
+    "element_type",
     "first",
+    "fixed_size",
+    "graph_of",
     "is_real",
     "maker",
     "operands",
     "rank",
     "read_values",
+    "required",
+    "shape_of",
 ]
 
 
@@ -61,6 +67,50 @@ def maker(value: ir.Value) -> ir.Node:
     if node is None:
         raise LookupError(f"no node computes {value.name!r}")
     return node
+
+
+def required(node: ir.Node, index: int) -> ir.Value:
+    """Return the input of `node` at `index`, which the operator requires."""
+    value = node.inputs[index]
+    if value is None:
+        raise LookupError(f"the {node.op_type} {node.name!r} lacks its input {index}")
+    return value
+
+
+def graph_of(node: ir.Node) -> ir.Graph:
+    """Return the graph that holds `node`."""
+    if not isinstance(node.graph, ir.Graph):
+        raise LookupError(f"the {node.op_type} {node.name!r} is in no graph")
+    return node.graph
+
+
+def element_type(value: ir.Value) -> ir.DataType:
+    """Return the element type of `value`, which is known."""
+    if value.dtype is None:
+        raise LookupError(f"the element type of {value.name!r} is not known")
+    return value.dtype
+
+
+def shape_of(value: ir.Value) -> ir.Shape:
+    """Return the shape of `value`, whose rank is known."""
+    if value.shape is None:
+        raise LookupError(f"the shape of {value.name!r} is not known")
+    return value.shape
+
+
+def fixed_size(value: ir.Value, axis: int) -> int:
+    """Return the size of an axis of `value`, which is known."""
+    size = shape_of(value)[axis]
+    if not isinstance(size, int):
+        raise LookupError(f"the size of axis {axis} of {value.name!r} is not known")
+    return size
+
+
+def content(value: ir.Value) -> ir.TensorProtocol:
+    """Return the tensor that `value`, an initializer, holds."""
+    if value.const_value is None:
+        raise LookupError(f"{value.name!r} holds no tensor")
+    return value.const_value
 
 
 def carries_gradient(value: ir.Value) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxsgd._builder import Builder
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError, OnnxSGDError
 from onnxsgd.graph.append import appending, blank, take_constants
@@ -37,7 +37,7 @@ class Writer:
         The version of the standard operators in the graph.
     """
 
-    op: Any
+    op: Builder
     opset: int
 
     def tensor(self, name: str, array: np.ndarray | ir.TensorProtocol, frozen: str | None = None) -> ir.Value:

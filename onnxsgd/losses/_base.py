@@ -6,12 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from onnxsgd._builder import Builder
 
 __all__ = ["Loss", "Targets", "clip", "indicator", "set_number"]
 
@@ -33,19 +35,19 @@ class Loss(ABC):
     probabilities: ClassVar[str | None] = None
 
     @abstractmethod
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         """Build the loss: [n_samples, n_outputs], or [n_samples, 1] where outputs are summed already."""
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value | None:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value | None:
         """Build the derivative of the loss by `raw_prediction`, of the same shape; None: by the engine."""
         return None
 
 
-def clip(op: Any, value: ir.Value, lower: float, upper: float) -> ir.Value:
+def clip(op: Builder, value: ir.Value, lower: float, upper: float) -> ir.Value:
     return op.Min(op.Max(value, lower), upper)
 
 
-def indicator(op: Any, condition: ir.Value, like: ir.Value) -> ir.Value:
+def indicator(op: Builder, condition: ir.Value, like: ir.Value) -> ir.Value:
     # Not CastLike: it needs opset 15.
     return op.Cast(condition, to=like.dtype)
 

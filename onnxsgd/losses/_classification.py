@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from onnxsgd.losses._base import Loss, Targets, clip, indicator
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from onnxsgd._builder import Builder
 
 __all__ = ["CrossEntropy", "Hinge", "LogLoss", "ModifiedHuber", "Perceptron", "SquaredHinge"]
 
@@ -28,14 +30,14 @@ class LogLoss(Loss):
     targets: ClassVar[Targets] = "indicator"
     probabilities: ClassVar[str | None] = "sigmoid"
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         # Where, not Abs: a linear model starts at 0, where the derivative must be 1/2, and that of Abs is 0.
         positive = op.Greater(raw_prediction, 0.0)
         minus_size = op.Where(positive, op.Neg(raw_prediction), raw_prediction)
         softplus = op.Add(op.Relu(raw_prediction), op.Log(op.Add(op.Exp(minus_size), 1.0)))
         return op.Sub(softplus, op.Mul(y_true, raw_prediction))
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return op.Sub(op.Sigmoid(raw_prediction), y_true)
 
 
@@ -54,11 +56,11 @@ class CrossEntropy(Loss):
     targets: ClassVar[Targets] = "indicator"
     probabilities: ClassVar[str | None] = "softmax"
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         log_probability = op.LogSoftmax(raw_prediction, axis=-1)
         return op.Neg(op.ReduceSum(op.Mul(y_true, log_probability), axes=[1], keepdims=1))
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return op.Sub(op.Softmax(raw_prediction, axis=-1), y_true)
 
 
@@ -75,11 +77,11 @@ class Hinge(Loss):
     targets: ClassVar[Targets] = "sign"
     threshold: ClassVar[float] = 1.0
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         lack = op.Sub(self.threshold, op.Mul(y_true, raw_prediction))
         return op.Where(op.Less(lack, 0.0), op.Mul(lack, 0.0), lack)
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         beyond = op.Greater(op.Mul(y_true, raw_prediction), self.threshold)
         return op.Mul(y_true, op.Sub(indicator(op, beyond, y_true), 1.0))
 
@@ -113,11 +115,11 @@ class SquaredHinge(Loss):
 
     targets: ClassVar[Targets] = "sign"
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         lack = _lack(op, y_true, raw_prediction)
         return op.Mul(lack, lack)
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return op.Mul(op.Mul(y_true, -2.0), _lack(op, y_true, raw_prediction))
 
 
@@ -140,15 +142,15 @@ class ModifiedHuber(Loss):
     targets: ClassVar[Targets] = "sign"
     probabilities: ClassVar[str | None] = "modified_huber"
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         lack = _lack(op, y_true, raw_prediction)
         linear = op.Sub(op.Mul(lack, 4.0), 4.0)
         return op.Where(op.Greater(lack, 2.0), linear, op.Mul(lack, lack))
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         lack = op.Sub(1.0, op.Mul(y_true, raw_prediction))
         return op.Mul(op.Mul(y_true, -2.0), clip(op, lack, 0.0, 2.0))
 
 
-def _lack(op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+def _lack(op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
     return op.Relu(op.Sub(1.0, op.Mul(y_true, raw_prediction)))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses._base import Loss, clip, indicator, set_number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from onnxsgd._builder import Builder
 
 __all__ = [
     "AbsoluteError",
@@ -32,11 +34,11 @@ class SquaredError(Loss):
         gradient = raw_prediction - y_true
     """
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(raw_prediction, y_true)
         return op.Mul(op.Mul(residual, residual), 0.5)
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return op.Sub(raw_prediction, y_true)
 
 
@@ -50,10 +52,10 @@ class AbsoluteError(Loss):
         gradient = sign(raw_prediction - y_true), 0 at 0
     """
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return op.Abs(op.Sub(raw_prediction, y_true))
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return op.Sign(op.Sub(raw_prediction, y_true))
 
 
@@ -81,13 +83,13 @@ class Elastic(Loss):
         if self.l1_weight == 0 and self.l2_weight == 0:
             raise ParameterError("l1_weight and l2_weight are both 0: at least one must be > 0.")
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(raw_prediction, y_true)
         return op.Add(
             op.Mul(op.Abs(residual), self.l1_weight), op.Mul(op.Mul(residual, residual), self.l2_weight)
         )
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(raw_prediction, y_true)
         return op.Add(op.Mul(op.Sign(residual), self.l1_weight), op.Mul(residual, 2.0 * self.l2_weight))
 
@@ -117,14 +119,14 @@ class Huber(Loss):
     def __post_init__(self) -> None:
         set_number(self, "epsilon", lambda epsilon: epsilon > 0, "a number > 0")
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(raw_prediction, y_true)
         size = op.Abs(residual)
         linear = op.Sub(op.Mul(size, self.epsilon), 0.5 * self.epsilon**2)
         large = op.Greater(size, self.epsilon)
         return op.Where(large, linear, op.Mul(op.Mul(residual, residual), 0.5))
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return clip(op, op.Sub(raw_prediction, y_true), -self.epsilon, self.epsilon)
 
 
@@ -148,10 +150,10 @@ class EpsilonInsensitive(Loss):
     def __post_init__(self) -> None:
         set_number(self, "epsilon", lambda epsilon: epsilon >= 0, "a number >= 0")
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return _excess(op, op.Sub(raw_prediction, y_true), self.epsilon)
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(raw_prediction, y_true)
         beyond = op.Greater(op.Abs(residual), self.epsilon)
         return op.Mul(op.Sign(residual), indicator(op, beyond, raw_prediction))
@@ -177,11 +179,11 @@ class SquaredEpsilonInsensitive(Loss):
     def __post_init__(self) -> None:
         set_number(self, "epsilon", lambda epsilon: epsilon >= 0, "a number >= 0")
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         excess = _excess(op, op.Sub(raw_prediction, y_true), self.epsilon)
         return op.Mul(excess, excess)
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(raw_prediction, y_true)
         return op.Mul(op.Mul(op.Sign(residual), 2.0), _excess(op, residual, self.epsilon))
 
@@ -211,15 +213,15 @@ class Quantile(Loss):
     def __post_init__(self) -> None:
         set_number(self, "quantile", lambda q: 0 < q < 1, "a number strictly between 0 and 1")
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(y_true, raw_prediction)
         over = op.Less(residual, 0.0)
         return op.Where(over, op.Mul(residual, self.quantile - 1.0), op.Mul(residual, self.quantile))
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         over = op.Greater(raw_prediction, y_true)
         return op.Sub(indicator(op, over, raw_prediction), self.quantile)
 
 
-def _excess(op: Any, residual: ir.Value, epsilon: float) -> ir.Value:
+def _excess(op: Builder, residual: ir.Value, epsilon: float) -> ir.Value:
     return op.Relu(op.Sub(op.Abs(residual), epsilon))

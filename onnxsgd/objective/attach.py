@@ -20,6 +20,7 @@ from onnxsgd.objective.score_table import ProbabilityLogLoss, make_score, weight
 from onnxsgd.objective.scored_output import check_scored, dtype_and_shape, find_output
 
 if TYPE_CHECKING:
+    from onnxsgd._builder import Builder
     from onnxsgd.losses import Loss
 
 __all__ = ["add_loss_output", "weighted_loss"]
@@ -176,7 +177,7 @@ def _check_probabilities(name: str | None, shape: ir.Shape) -> None:
 
 
 def _total(
-    op: Any, graph: ir.Graph, loss: Loss, data: _Data, penalties: Mapping[str, tuple[float, float]]
+    op: Builder, graph: ir.Graph, loss: Loss, data: _Data, penalties: Mapping[str, tuple[float, float]]
 ) -> ir.Value:
     """Build the loss and the penalties, of shape [1, 1]."""
     _, shape = dtype_and_shape(data.scored)
@@ -201,7 +202,7 @@ def _loss_type(scored: ir.Value) -> ir.DataType:
 
 
 def _as_tables(
-    op: Any, data: _Data, dtype: ir.DataType, rank: int
+    op: Builder, data: _Data, dtype: ir.DataType, rank: int
 ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
     """Give the scored output and the label the shape [n_samples, n_outputs], the weights [n_samples, 1]."""
     raw_prediction, label = _cast(op, data.scored, dtype), _cast(op, data.label, dtype)
@@ -213,5 +214,5 @@ def _as_tables(
     return raw_prediction, label, weight
 
 
-def _cast(op: Any, value: Any, dtype: ir.DataType) -> ir.Value:
+def _cast(op: Builder, value: Any, dtype: ir.DataType) -> ir.Value:
     return value if value.dtype == dtype else op.Cast(value, to=dtype)

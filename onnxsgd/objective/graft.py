@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
+from onnxsgd._builder import Builder
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import FROZEN, unique_name
 
 __all__ = ["check_operators", "graft"]
 
 
-def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Any], ir.Value]) -> ir.Value:
+def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Builder], ir.Value]) -> ir.Value:
     """Append to `graph` what `build` builds, and return its result.
 
     Parameters

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxsgd._builder import Builder
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.model import REAL_TYPES, unique_name
 
@@ -86,7 +87,7 @@ def penalty_loss_onnx(
     return initializers, [ir.to_proto(node) for node in graph]
 
 
-def penalty_value(op: Any, tensor: ir.Value, l1: float, l2: float) -> ir.Value:
+def penalty_value(op: Builder, tensor: ir.Value, l1: float, l2: float) -> ir.Value:
     """Build ``l1 sum |tensor| + l2 sum tensor^2``, of shape [1]; at least one coefficient is not 0."""
     terms = []
     if l1:

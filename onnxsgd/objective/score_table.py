@@ -19,6 +19,8 @@ from onnxsgd.losses import (
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from onnxsgd._builder import Builder
+
 __all__ = ["SCORES", "ProbabilityLogLoss", "ResidualSquare", "check_shape", "make_score", "weighted_loss"]
 
 
@@ -32,11 +34,11 @@ class ResidualSquare(Loss):
         gradient = 2 (raw_prediction - y_true)
     """
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(raw_prediction, y_true)
         return op.Mul(residual, residual)
 
-    def gradient(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return op.Mul(op.Sub(raw_prediction, y_true), 2.0)
 
 
@@ -67,7 +69,7 @@ class ProbabilityLogLoss(Loss):
             raise ParameterError(f"eps={self.eps!r} is not accepted: it must be >= 1e-30 and < 0.5.")
         object.__setattr__(self, "eps", float(self.eps))
 
-    def value(self, op: Any, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         clipped = op.Clip(raw_prediction, min=self.eps, max=1.0 - self.eps)
         # log(a / b) as a difference: the gradient of Div would need one more product.
         log_total = op.Log(op.ReduceSum(clipped, axes=[1], keepdims=1))
@@ -110,7 +112,7 @@ def make_score(name: str | Loss, options: Mapping[str, Any]) -> Loss:
 
 
 def weighted_loss(
-    op: Any,
+    op: Builder,
     loss: Loss,
     y_true: ir.Value,
     raw_prediction: ir.Value,

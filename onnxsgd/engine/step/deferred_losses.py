@@ -10,6 +10,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import find_value
+from onnxsgd.graph.nodes import fixed_size, shape_of
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.training_step import CompiledStep
@@ -76,8 +77,7 @@ def add_losses(
     weight : ir.Value of shape [n_batches, batch_size]
         The normalised weights of the samples.
     """
-    assert target.shape is not None
-    _, batch_size, n_outputs = target.shape
+    batch_size, n_outputs = fixed_size(target, 1), fixed_size(target, 2)
     with appending(graph) as op:
         tables = []
         for value in (target, raw_prediction):
@@ -94,5 +94,5 @@ def add_losses(
 
 def declare(name: str, like: ir.Value, *, stacked: bool = False) -> ir.Value:
     """Return a tensor of the type and shape of another, or one for each batch if `stacked`."""
-    assert like.shape is not None
-    return ir.Value(name=name, type=like.type, shape=ir.Shape([*([None] if stacked else []), *like.shape]))
+    shape = ir.Shape([*([None] if stacked else []), *shape_of(like)])
+    return ir.Value(name=name, type=like.type, shape=shape)

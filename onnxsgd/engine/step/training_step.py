@@ -23,6 +23,7 @@ from onnxsgd.losses import Loss
 from onnxsgd.objective.score_table import check_shape, weighted_loss
 
 if TYPE_CHECKING:
+    from onnxsgd._builder import Builder
     from onnxsgd.optimizers import Optimizer
 
 __all__ = ["CompiledStep", "StepSpec", "build_step"]
@@ -240,7 +241,7 @@ def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
     return _BothPasses(both, data, table, loss, dict(zip(spec.weights, gradients, strict=True)))
 
 
-def _as_table(op: Any, raw: ir.Value, spec: StepSpec) -> ir.Value:
+def _as_table(op: Builder, raw: ir.Value, spec: StepSpec) -> ir.Value:
     """Return raw predictions as a table, reshaped where they are a vector."""
     table, shape = raw, [spec.batch_size, spec.n_outputs]
     if raw.shape is None or len(raw.shape) != 2:
@@ -317,7 +318,7 @@ def _add_input(
     return value
 
 
-def _as_type_of(op: Any, scalars: Mapping[str, ir.Value], weight: ir.Value) -> Mapping[str, ir.Value]:
+def _as_type_of(op: Builder, scalars: Mapping[str, ir.Value], weight: ir.Value) -> Mapping[str, ir.Value]:
     if all(scalar.dtype == weight.dtype for scalar in scalars.values()):
         return scalars
     return {name: op.CastLike(scalar, weight) for name, scalar in scalars.items()}

@@ -18,6 +18,7 @@ from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_u
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.graph.nodes import shape_of
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.training_step import CompiledStep
@@ -127,7 +128,8 @@ class _Data:
     def of_step(self, name: str, number: int) -> ir.Value:
         """Return an input of the step for one of the steps."""
         if name not in self._cut:
-            stacked, like, parts = self.stacked(name), self._like[name], [self.stacked(name)]
+            stacked, like = self.stacked(name), self._like[name]
+            parts: Sequence[ir.Value] = [stacked]
             with appending(self._graph) as op:
                 if self._n_steps > 1:
                     parts = op.Split(stacked, [1] * self._n_steps, axis=0, _outputs=self._n_steps)
@@ -157,9 +159,7 @@ class _Data:
         return counter, updated
 
     def _shape(self, name: str) -> list[int]:
-        shape = self._like[name].shape
-        assert shape is not None
-        return list(shape.numpy())
+        return list(shape_of(self._like[name]).numpy())
 
     def _input(self, name: str, dtype: ir.DataType | None, shape: Sequence[int | None]) -> ir.Value:
         assert dtype is not None

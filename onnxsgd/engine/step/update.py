@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from onnxsgd._builder import Builder
     from onnxsgd.optimizers import Optimizer
 
 __all__ = ["AVERAGE", "AVERAGE_RATE", "L1_DEBT", "L1_TOTAL", "WEIGHT", "build_update", "state_names"]
@@ -26,7 +27,7 @@ def state_names(optimizer: Optimizer, *, l1: bool, average: bool) -> tuple[str, 
 
 
 def build_update(
-    op: Any,
+    op: Builder,
     optimizer: Optimizer,
     weight: ir.Value,
     gradient: ir.Value,
@@ -47,7 +48,7 @@ def build_update(
     return weight, new_states
 
 
-def _truncate(op: Any, weight: ir.Value, debt: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value]:
+def _truncate(op: Builder, weight: ir.Value, debt: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Apply the cumulative l1 penalty, which stops weights at exactly zero.
 
     `total` is the penalty that a weight could have received so far, `debt` what it did receive, as a

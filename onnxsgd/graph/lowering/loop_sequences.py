@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxsgd.graph.captured import copy_constants_into_bodies
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import attribute, first
+from onnxsgd.graph.nodes import attribute, first, fixed_size, graph_of, required, shape_of
 from onnxsgd.graph.rewriting import Writer, rewrite
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 
@@ -108,10 +108,8 @@ def _can_join(node: ir.Node, shape: ir.Shape) -> bool:
 
 def _collect(loop: ir.Node, filled: _Filled, names: set[str]) -> tuple[ir.Node, ir.Value]:
     """Replace a Loop by one without the state; return it, and what it collects of the inserted tensor."""
-    body, graph = loop.attributes["body"].as_graph(), loop.graph
-    inserted = filled.insert.inputs[1]
-    assert inserted is not None
-    assert isinstance(graph, ir.Graph)
+    body, graph = loop.attributes["body"].as_graph(), graph_of(loop)
+    inserted = required(filled.insert, 1)
     # a body must compute all that it returns
     copy = ir.Value(name=unique_name(f"{inserted.name}_collected", names), type=inserted.type)
     copy.shape = filled.shape.copy()
@@ -137,14 +135,14 @@ def _collect(loop: ir.Node, filled: _Filled, names: set[str]) -> tuple[ir.Node, 
 def _join(w: Writer, node: ir.Node) -> ir.Value:
     """Return the tensors that are stacked along the first axis, stacked or joined along another one."""
     stacked = first(node)
-    assert stacked.shape is not None
+    shape = shape_of(stacked)
     axis, is_new = attribute(node, "axis"), attribute(node, "new_axis", 0)
-    axis %= len(stacked.shape) - 1 + is_new
-    order = [*range(1, axis + 1), 0, *range(axis + 1, len(stacked.shape))]
+    axis %= len(shape) - 1 + is_new
+    order = [*range(1, axis + 1), 0, *range(axis + 1, len(shape))]
     moved = w.op.Transpose(stacked, perm=order) if axis else stacked
-    size = stacked.shape[axis + 1] if not is_new else None
     if is_new:
         return moved if axis else w.op.Identity(moved)
+    size = fixed_size(stacked, axis + 1)
     if size == 1:
         return w.op.Squeeze(moved, [axis + 1])
     sizes = w.op.Shape(moved)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
+from onnxsgd._builder import Builder
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import LINK, SCORE, graph_names, unique_name
 
@@ -94,7 +93,7 @@ def _note(model: ir.Model, score: ir.Value, link: str | None) -> None:
     model.metadata_props.update({SCORE: str(score.name), LINK: link or "identity"})
 
 
-def _winner(op: Any, score: ir.Value, single: bool) -> ir.Value:
+def _winner(op: Builder, score: ir.Value, single: bool) -> ir.Value:
     if single:
         return op.Cast(op.Greater(op.Squeeze(score, [1]), 0.0), to=ir.DataType.INT64)
     return op.ArgMax(score, axis=1, keepdims=0)
@@ -118,11 +117,11 @@ def _add_labels(graph: ir.Graph, classes: np.ndarray) -> ir.Value:
     return value
 
 
-def _half(op: Any, score: ir.Value) -> ir.Value:
+def _half(op: Builder, score: ir.Value) -> ir.Value:
     return op.Mul(op.Add(op.Min(op.Max(score, -1.0), 1.0), 1.0), 0.5)
 
 
-def _complete(op: Any, probability: ir.Value, single: bool, dtype: ir.DataType) -> ir.Value:
+def _complete(op: Builder, probability: ir.Value, single: bool, dtype: ir.DataType) -> ir.Value:
     """Turn one probability for each output into a distribution over the classes."""
     if single:
         return op.Concat(op.Sub(1.0, probability), probability, axis=1)
