@@ -45,21 +45,21 @@ def onnx_derivative(
     onx : onnx.ModelProto
         The graph. It is not changed.
     weights : list of str or None, default=None
-        The initializers to differentiate for. None: all of real numbers (float16, float32, float64) that a
-        gradient reaches. They become inputs of the result; the others stay.
+        The initializers to differentiate with respect to. None: all of real numbers (float16, float32,
+        float64) that a gradient reaches. They become inputs of the result; the others stay.
     inputs : list of str or None, default=None
-        The inputs to differentiate for. None: all of real numbers that a gradient reaches. With the option
-        ``Loss``, the inputs or initializers to differentiate for, beside `weights` where these are given.
+        The inputs to differentiate with respect to. None: all of real numbers that a gradient reaches. With
+        the option ``Loss``, all inputs or initializers to differentiate with respect to, beside `weights`.
     options : DerivativeOptions, default=DerivativeOptions.Zero
-        What the result takes and returns.
+        The inputs and outputs of the result.
     loss : str or None, default=None
         With the option ``Loss``, the name of the output that is the loss.
     label : str, list of str or None, default=None
-        With the option ``Loss``, the inputs that are no features: no gradient is computed for them.
+        With the option ``Loss``, the inputs that are not features: no gradient is computed for them.
     path_name : str, path or None, default=None
-        Where the result is saved as well.
+        The file in which the result is also saved.
     verbose : int, default=0
-        Above 0, a line that tells what the result is made of is printed.
+        Above 0, a summary of the result is printed in one line.
     engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
         The engine that differentiates; "auto" is the portable one, whose result holds standard operators
         only.
@@ -67,16 +67,15 @@ def onnx_derivative(
     Returns
     -------
     onnx.ModelProto
-        Its metadata, IR version and opsets are those of `onx`; where the IR version is not within 4 to 10 or
-        the opset not within 13 to 21, those that it was converted to. The gradient of ``x`` is called
-        ``x_grad``.
+        It has the metadata, IR version and opsets of `onx`; an IR version outside 4 to 10 or an opset outside
+        13 to 21 is converted. The gradient of ``x`` is called ``x_grad``.
         The gradients of the inputs come first, then those of the weights; with the option ``Loss``, the loss
         comes first, then the gradients of the weights, then those of the inputs.
 
     Raises
     ------
     ParameterError
-        If a name is unknown, repeated or not that of real numbers, or options do not go together.
+        If a name is unknown, repeated or not that of real numbers, or options cannot be combined.
     ParameterTypeError
         If an argument is of another type.
     GraphError
@@ -84,7 +83,7 @@ def onnx_derivative(
     MissingRuntimeError
         If onnxruntime-training is named and not installed.
     NotTrainableError
-        If an operator between what is differentiated for and the outputs has no gradient.
+        If an operator on a path from the weights or inputs to the outputs has no gradient.
     UnsupportedError
         If the opset of `onx` cannot be converted.
 
@@ -129,7 +128,7 @@ def onnx_derivative(
 def _check_loss(
     model: ir.Model, options: DerivativeOptions, loss: str | None, label: str | Sequence[str] | None
 ) -> list[str]:
-    """Check what only the option Loss takes; return the names of the labels."""
+    """Check the arguments of the option Loss; return the names of the labels."""
     if options != DerivativeOptions.Loss:
         if loss is not None or label is not None:
             raise ParameterError("loss and label are only for options=DerivativeOptions.Loss.")
@@ -151,10 +150,9 @@ def _check_loss(
 
 
 def _hide_outputs(graph: ir.Graph, sources: Sources) -> dict[str, str]:
-    """Rename outputs that are called like a gradient, in place: a gradient that is differentiated again.
+    """Rename outputs that occupy the name of a gradient, in place, as in a gradient differentiated again.
 
-    They are not outputs of the result. Returns, for the new name of a gradient that is fed, the one it
-    must have.
+    They are not outputs of the result. Returns the required name of each fed gradient by its new name.
     """
     names = graph_names(graph)
     wanted = {f"{name}_grad" for name in (*sources.weights, *sources.inputs)}
@@ -168,7 +166,7 @@ def _hide_outputs(graph: ir.Graph, sources: Sources) -> dict[str, str]:
 
 
 def _arrange(graph: ir.Graph, n_outputs: int, sources: Sources, options: DerivativeOptions) -> None:
-    """Give `graph`, which takes and returns everything, the inputs and outputs that `options` ask for."""
+    """Reduce the inputs and outputs of `graph`, all there can be, to those of `options`, in place."""
     outputs, gradients = list(graph.outputs[:n_outputs]), list(graph.outputs[n_outputs:])
     n_weights = len(sources.weights)
     of_weights, of_inputs = gradients[:n_weights], gradients[n_weights:]

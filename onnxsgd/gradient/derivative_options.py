@@ -1,4 +1,4 @@
-"""What the graph of a gradient takes and returns."""
+"""Inputs and outputs of a gradient graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["DerivativeOptions", "check_options"]
 
 
 class DerivativeOptions(IntFlag):
-    """What the graph that :func:`~onnxsgd.onnx_derivative` makes takes and returns.
+    """Inputs and outputs of the graph that :func:`~onnxsgd.onnx_derivative` returns.
 
     Attributes
     ----------
@@ -19,14 +19,14 @@ class DerivativeOptions(IntFlag):
         numbers. It returns the gradients of the inputs and of the weights.
     KeepYieldOp
         It takes the inputs and the trained weights. An operator ``com.microsoft.YieldOp`` in the middle takes
-        the outputs and returns their gradients: the form that ``TrainingAgent`` runs. Not with any other.
+        the outputs and returns their gradients: the form that ``TrainingAgent`` runs. Excludes every other.
     KeepOutputs
-        It returns the original outputs as well, behind the gradients.
+        It also returns the original outputs, after the gradients.
     FillGrad
         It does not take the gradients of the outputs: they are 1. Only with ``KeepOutputs``.
     Loss
         The graph holds a loss, as :func:`~onnxsgd.add_loss_output` makes it. It returns the loss, then the
-        gradients of the loss. Not with any other.
+        gradients of the loss. Excludes every other.
     """
 
     Zero = 0
@@ -36,7 +36,7 @@ class DerivativeOptions(IntFlag):
     Loss = 5
 
 
-#: The combinations that mean something.
+#: The legal combinations.
 _LEGAL = (
     DerivativeOptions.Zero,
     DerivativeOptions.KeepYieldOp,
@@ -47,7 +47,7 @@ _LEGAL = (
 
 
 def check_options(options: DerivativeOptions) -> None:
-    """Refuse a combination that means nothing.
+    """Refuse an illegal combination.
 
     Raises
     ------

@@ -25,15 +25,14 @@ class Engine:
     Attributes
     ----------
     differentiate : callable
-        Takes a model whose weights are inputs, the outputs to differentiate and the inputs to
-        differentiate for, by name. Returns a model of its own that has one input ``<output>_grad`` for each
-        of these outputs behind its inputs, and returns these outputs, then one gradient for each of the
-        inputs.
+        Takes a model whose weights are inputs, and the names of the outputs to differentiate and of the
+        inputs to differentiate with respect to. Returns a new model, which has one more input
+        ``<output>_grad`` for each of these outputs, and returns these outputs, then the gradients.
     reason_against : callable
         Takes a node; returns why no gradient passes it, or None if one does.
     passes_gradient : callable
-        Takes a node and the number of an input, None for what its subgraphs capture; returns whether a
-        gradient flows there. It does through a node that has none: on a path, that is to be refused.
+        Takes a node and the index of an input, None for the values that its subgraphs capture; returns
+        whether a gradient flows there. True for a node without a gradient: on a path, it must be refused.
     oldest_opset, newest_opset : int, int or None
         The versions of the standard operators that it takes; None: any.
     """
@@ -82,7 +81,7 @@ def check_opset(model: ir.Model, engine: str) -> None:
     Raises
     ------
     NotTrainableError
-        The message says what to convert the graph to.
+        The message names the opset to convert the graph to.
     """
     chosen, opset = ENGINES[engine], model.graph.opset_imports.get("")
     oldest, newest = chosen.oldest_opset, chosen.newest_opset
@@ -119,7 +118,7 @@ def resolve_engine(engine: str) -> str:
 
 
 def differentiable(engine: str) -> Callable[[ir.Node], str | None]:
-    """Return the function that tells why an engine cannot differentiate a node.
+    """Return the function that returns why an engine cannot differentiate a node, or None if it can.
 
     Parameters
     ----------

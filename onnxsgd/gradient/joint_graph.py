@@ -22,9 +22,9 @@ def forward_backward_model(
     inputs: Sequence[str] = (),
     engine: str = "auto",
 ) -> ir.Model:
-    """Return the graph that computes what `model` does, and the gradients of its outputs.
+    """Return the graph that computes the outputs of `model` and their gradients.
 
-    With ``y`` an output and ``y_grad`` what is fed for it, the gradient for a weight ``w`` is ::
+    With ``y`` an output and ``y_grad`` the gradient fed for it, the gradient for a weight ``w`` is ::
 
         w_grad = sum over the outputs y of  (dy / dw)^T y_grad
 
@@ -34,9 +34,9 @@ def forward_backward_model(
         A valid graph, lowered (see :func:`~onnxsgd.graph.lowering.lower.lower_for_training`); it is not
         changed.
     weights : sequence of str
-        Initializers to differentiate for.
+        Initializers to differentiate with respect to.
     inputs : sequence of str
-        Inputs to differentiate for.
+        Inputs to differentiate with respect to.
     engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
         The engine; "auto" is the portable one.
 
@@ -45,15 +45,14 @@ def forward_backward_model(
     ir.Model
         Inputs: those of `model`, `weights`, then ``<output>_grad`` for each output of real numbers that
         operators compute. Outputs: those of `model`, then ``<name>_grad`` for `weights` and `inputs`. Tensors
-        of `model` keep their names; one inside the graph that is called like a new input or output gets
-        another.
+        of `model` keep their names; an inner tensor with the name of a new input or output is renamed.
 
     Raises
     ------
     ParameterError
         If a name is unknown, repeated or not one of real numbers, or there is no such engine.
     NotTrainableError
-        If an operator on the way has no gradient, or no way leads from a weight to an output.
+        If an operator on a path has no gradient, or no path leads from a weight to an output.
     GraphError
         If an input, initializer or output has a name that the result needs, or an output is listed twice.
     MissingRuntimeError
@@ -68,7 +67,7 @@ def forward_backward_model(
 
 @dataclass(frozen=True)
 class Prepared:
-    """A graph that is ready to be differentiated.
+    """A graph ready to be differentiated.
 
     Attributes
     ----------
@@ -77,9 +76,9 @@ class Prepared:
     outputs : list of str
         All of its outputs.
     targets : list of str
-        Those to differentiate: of real numbers, and computed.
+        The outputs to differentiate: computed, and of real numbers.
     sources : list of str
-        The inputs to differentiate for: weights, then inputs.
+        The inputs to differentiate with respect to: weights, then inputs.
     """
 
     model: ir.Model
@@ -89,9 +88,9 @@ class Prepared:
 
 
 def prepare(model: ir.Model, weights: Sequence[str], inputs: Sequence[str]) -> Prepared:
-    """Return a copy of `model` with its weights as inputs, and what to differentiate.
+    """Return a copy of `model` with its weights as inputs, and the tensors to differentiate.
 
-    See :func:`forward_backward_model` for what is refused.
+    See :func:`forward_backward_model` for the errors.
     """
     copy = _copy(model)
     graph = copy.graph
@@ -110,7 +109,7 @@ def prepare(model: ir.Model, weights: Sequence[str], inputs: Sequence[str]) -> P
 
 
 def assemble(prepared: Prepared, result: ir.Model) -> ir.Model:
-    """Let `result`, which an engine returned, return all outputs in their order, then the gradients."""
+    """Make `result`, from an engine, return all outputs in their order, then the gradients."""
     returned = list(result.graph.outputs)
     known = {value.name: value for value in (*result.graph.inputs, *result.graph.initializers.values())}
     known.update((value.name, value) for node in result.graph for value in node.outputs)
@@ -170,7 +169,7 @@ def _check_real(value: ir.Value, parameter: str) -> None:
 
 
 def _claim(graph: ir.Graph, wanted: Iterable[str]) -> None:
-    """Make sure that no tensor has one of the names `wanted`: rename those inside, refuse the others."""
+    """Free the names `wanted`: rename inner tensors, refuse other ones."""
     names = graph_names(graph)
     needed = set(wanted) & names
     if not needed:
@@ -179,8 +178,8 @@ def _claim(graph: ir.Graph, wanted: Iterable[str]) -> None:
     for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
         if value.name in needed:
             raise GraphError(
-                f"The graph has an input, initializer or output called {value.name!r}, which is what a "
-                f"gradient must be called: rename it, or that which the gradient is of."
+                f"The graph has an input, initializer or output called {value.name!r}, a name that a "
+                f"gradient needs: rename it, or the tensor that the gradient belongs to."
             )
     inner = [value for node in graph.all_nodes() for value in node.outputs]
     inner += [value for subgraph in graph.subgraphs() for value in subgraph.inputs]

@@ -1,4 +1,4 @@
-"""What is fed for the gradients of the outputs: inputs, ones, or an operator that waits for them."""
+"""Gradients of the outputs: inputs of the graph, ones, or results of a ``YieldOp``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fill_seeds(graph: ir.Graph, seeds: Mapping[ir.Value, ir.Value]) -> None:
 
 
 def yield_seeds(graph: ir.Graph, outputs: Sequence[ir.Value], seeds: Mapping[ir.Value, ir.Value]) -> None:
-    """Replace the inputs `seeds` by what a ``YieldOp`` returns that takes all of `outputs`, in place."""
+    """Replace the inputs `seeds` by the results of a ``YieldOp`` on all of `outputs`, in place."""
     missing = [index for index, y in enumerate(outputs) if y not in seeds]
     attributes: dict[str, list[int]] = {"full_shape_outputs": list(range(len(outputs)))}
     if missing:

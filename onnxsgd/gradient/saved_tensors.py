@@ -1,4 +1,4 @@
-"""What a backward pass needs of the forward pass, where the two are run apart: as little as possible."""
+"""The tensors saved for a backward pass that runs apart from the forward pass: a minimum cut."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxsgd.graph.nodes import read_values
 
 __all__ = ["forward_nodes"]
 
-#: What stands for a size that is not known, for an unknown number of axes, and for the bytes of an element.
+#: The values assumed for an unknown size, an unknown rank and unknown bytes of an element.
 _UNKNOWN_SIZE, _UNKNOWN_RANK, _UNKNOWN_ITEM = 64, 2, 8.0
 
 _SIZELESS = frozenset({ir.DataType.STRING, ir.DataType.UNDEFINED})
@@ -31,16 +31,16 @@ def forward_nodes(
 
     Every node runs once. Those that `outputs` need run in the forward pass, those that depend on `seeds` or
     return `gradients` in the backward pass. The others, such as the mask of an activation or the shape of a
-    tensor, may run in either. The border is drawn where the tensors that cross it are smallest: a minimum
-    cut. Where several borders are as good, it is the earliest. Inputs, initializers and outputs cost nothing.
+    tensor, may run in either: a minimum cut makes the tensors that cross it smallest. Among equal cuts, the
+    earliest is taken. Inputs, initializers and outputs cost nothing.
 
     Parameters
     ----------
     graph : ir.Graph
-        Forward and backward pass, in topological order, constants among its initializers. Shapes are known
-        as far as they can be.
+        Forward and backward pass, in topological order, constants among its initializers. Shapes are
+        inferred as far as possible.
     outputs, seeds, gradients : sequence of ir.Value
-        What the forward pass returns, the inputs that the backward pass takes, and what that returns.
+        Results of the forward pass, inputs of the backward pass, results of the backward pass.
     """
     first = _ancestors(graph, outputs)
     live = _ancestors(graph, gradients)
@@ -79,8 +79,7 @@ def _edges(
 ) -> dict[tuple[int, int], float]:
     """Return the capacities of a network whose cuts are the possible borders.
 
-    A value is a node of its own between the node that makes it and those that read it: it is saved once,
-    however many do.
+    A value is a separate node between its producer and its readers: it is saved once for all of them.
     """
     numbers: dict[ir.Value, int] = {}
     edges: dict[tuple[int, int], float] = {}
@@ -96,7 +95,7 @@ def _edges(
             edges[origin, number] = _bytes(value)
             edges[number, side] = math.inf
             if side != _BACKWARD and origin != _FORWARD:
-                # what is read in the forward pass is made there
+                # the forward pass computes the values that it reads
                 edges[side, origin] = math.inf
     return edges
 

@@ -18,15 +18,15 @@ __all__ = ["Halves", "split"]
 
 @dataclass(frozen=True)
 class Halves:
-    """Two graphs, of which the second goes on with tensors of the first.
+    """Two graphs, the second of which reads tensors of the first.
 
     Attributes
     ----------
     forward : ir.Model
-        Takes the inputs of the whole but the seeds; returns its outputs, then what is saved.
+        Takes the inputs of the whole but the seeds; returns its outputs, then the saved tensors.
     backward : ir.Model
-        Takes inputs of `forward`, then outputs of it, both under their names and as far as they are read,
-        then all seeds; returns the gradients.
+        Takes the inputs, then the outputs of `forward` that it reads, under their names, then all seeds;
+        returns the gradients.
     """
 
     forward: ir.Model
@@ -36,7 +36,7 @@ class Halves:
 def split(model: ir.Model, outputs: Sequence[str], seeds: Sequence[str], gradients: Sequence[str]) -> Halves:
     """Split a graph at the tensors that its backward pass needs of its forward pass.
 
-    No node runs twice, and as few bytes are saved as can be: see
+    No node runs twice, and as few bytes as possible are saved: see
     :func:`~onnxsgd.gradient.saved_tensors.forward_nodes`.
 
     Parameters
@@ -45,7 +45,7 @@ def split(model: ir.Model, outputs: Sequence[str], seeds: Sequence[str], gradien
         Forward and backward pass, as :func:`~onnxsgd.gradient.joint_graph.forward_backward_model`
         returns them; it is not changed.
     outputs : sequence of str
-        Its outputs that are no gradients; a node makes each.
+        Its outputs other than gradients, each computed by a node.
     seeds : sequence of str
         Its inputs that are gradients.
     gradients : sequence of str
@@ -73,7 +73,7 @@ def split(model: ir.Model, outputs: Sequence[str], seeds: Sequence[str], gradien
 def _read_by_backward(
     graph: ir.Graph, outputs: Sequence[str], seeds: Sequence[str], gradients: Sequence[str]
 ) -> dict[str, ir.Value]:
-    """Return what the backward pass reads of the forward pass, by name."""
+    """Return the values of the forward pass that the backward pass reads, by name."""
     values = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
     ends = ([values[name] for name in names] for names in (outputs, seeds, gradients))
     first = forward_nodes(graph, *ends)

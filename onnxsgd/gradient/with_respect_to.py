@@ -1,4 +1,4 @@
-"""Which weights and inputs a gradient is taken for."""
+"""Weights and inputs to differentiate with respect to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Sources", "select_sources"]
 
 @dataclass(frozen=True)
 class Sources:
-    """What a gradient is taken for.
+    """Names of the tensors to differentiate with respect to.
 
     Attributes
     ----------
@@ -41,30 +41,31 @@ def select_sources(
     labels: Sequence[str] = (),
     mixed: bool = False,
 ) -> Sources:
-    """Return the names that are meant by what a user gave.
+    """Return the weights and inputs that the arguments of a user denote.
 
     Parameters
     ----------
     model, lowered : ir.Model
-        The graph as it was given, and lowered.
+        The original graph, and the lowered one.
     weights : sequence of str or None
         Initializers; None for those of `model` that a gradient reaches, or, if it has none, for the
         parameters among those of `lowered`.
     inputs : sequence of str or None
         Inputs; None for those of real numbers that a gradient reaches.
     passes : callable
-        Tells where a gradient flows in the engine in use, see :class:`~onnxsgd.gradient.engines.Engine`.
+        Returns whether a gradient flows in the chosen engine, see
+        :class:`~onnxsgd.gradient.engines.Engine`.
     labels : sequence of str
-        Inputs that no gradient is taken for.
+        Inputs without a gradient.
     mixed : bool
-        Whether `inputs` may name initializers too. It then says all, unless `weights` names more.
+        Whether `inputs` may name initializers too. It is then the complete list, beside `weights`.
 
     Raises
     ------
     ParameterError
         If a name is not known, or is that of a label.
     ParameterTypeError
-        If a list of names is not one.
+        If `weights` or `inputs` is not a list of names.
     NotTrainableError
         If nothing is left, or lowering turned a weight into a constant.
     """
@@ -97,7 +98,7 @@ def _names(given: Sequence[str] | None, parameter: str) -> list[str] | None:
 
 
 def _reached(lowered: ir.Model, passes: Passes) -> set[str]:
-    """Return the names of everything that a gradient path leads from to an output."""
+    """Return the names of all values with a gradient path to an output."""
     typed = lowered.clone()
     infer_shapes(typed)
     return {str(value.name) for value in values_upstream(typed.graph, typed.graph.outputs, passes)}

@@ -1,7 +1,7 @@
-"""The gradient builder of onnxruntime-training 1.19.2, and everything else that only it has.
+"""The gradient builder of onnxruntime-training 1.19.2.
 
 This is the only module that touches the private bindings of the training build. It does not need torch,
-which ``import onnxruntime.training`` would.
+unlike ``import onnxruntime.training``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def check_path(graph: ir.Graph, path: Path, wrt: Sequence[ir.Value], outputs: Se
     Raises
     ------
     NotTrainableError
-        If something on the path has no gradient. The message names the operator, the node and its output, and
+        If a node on the path has no gradient. The message names the operator, the node and its output, and
         the remedies.
     """
     for node in path.nodes:
@@ -107,8 +107,8 @@ def check_path(graph: ir.Graph, path: Path, wrt: Sequence[ir.Value], outputs: Se
             if value is not None and value in differentiated and blocks_gradient(node, index):
                 raise NotTrainableError(
                     f"{node.op_type} has no gradient for its input {index}, {value.name!r}, in "
-                    f"onnxruntime-training ({_place(node)}). Freeze what {value.name!r} depends on, or use "
-                    f"engine='portable'."
+                    f"onnxruntime-training ({_place(node)}). Freeze the weights that {value.name!r} depends "
+                    f"on, or use engine='portable'."
                 )
     for value in wrt:
         if value not in path.values:
@@ -126,17 +126,17 @@ def _place(node: ir.Node) -> str:
 
 @dataclass(frozen=True)
 class NativeGradient:
-    """What the gradient builder returns.
+    """Result of the gradient builder.
 
     Attributes
     ----------
     model : onnx.ModelProto
-        Forward and backward pass. An operator ``YieldOp`` stands between them: it takes the outputs and
-        returns their gradients.
+        Forward and backward pass. An operator ``YieldOp`` separates them: it takes the outputs and returns
+        their gradients.
     forward : onnx.ModelProto
         The forward pass the gradient was built from.
     info : object
-        The builder's own account: names of inputs, outputs, gradients.
+        The names of inputs, outputs and gradients, as the builder reports them.
     builder : object
         The builder.
     """
@@ -158,13 +158,13 @@ def build_gradient_model(
     Parameters
     ----------
     model : onnx.ModelProto
-        A graph of operators that :func:`check_path` accepts and nothing else: the builder ends
-        the interpreter on some others. All of its real initializers are in `weights`, as a frozen scale of
-        a normalisation that is not fails to build.
+        A graph of operators that :func:`check_path` accepts and no others: the builder ends the interpreter
+        on some of them. All real initializers are in `weights`: a frozen scale of a normalisation outside of
+        it fails to build.
     weights : sequence of str
         Names of the trained weights: initializers or inputs.
     inputs : sequence of str
-        Names of the inputs to differentiate for.
+        Names of the inputs to differentiate with respect to.
     memory_efficient : bool
         Whether gradients are computed from the results of operators rather than from their inputs, where
         the builder can.
@@ -180,8 +180,8 @@ def build_gradient_model(
     """
     native = bindings()
     config = native.OrtModuleGraphBuilderConfiguration()
-    # These leave the list of initializers and become inputs; the others keep their values, so that shapes
-    # are known while the gradient is built.
+    # These initializers become inputs; the others keep their values, so that shapes are known while the
+    # gradient is built.
     config.initializer_names = list(weights)
     config.initializer_names_to_train = list(weights)
     config.input_names_require_grad = list(inputs)
@@ -193,7 +193,7 @@ def build_gradient_model(
     except Exception as error:
         raise GraphError(f"onnxruntime refuses the graph: {reason(error)}.") from error
     try:
-        # No result may be asked for after a failure of build: that ends the interpreter.
+        # Reading a result after a failed build would end the interpreter.
         builder.build(native.TrainingGraphTransformerConfiguration())
     except Exception as error:
         raise EngineError(f"The gradient builder of onnxruntime-training failed: {reason(error)}.") from error

@@ -1,4 +1,4 @@
-"""Write operators in the only form in which the gradient builder of onnxruntime-training takes them."""
+"""Operators in the only form that the gradient builder of onnxruntime-training accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxsgd.graph.model import unique_name
 
 __all__ = ["complete"]
 
-#: Optional outputs that a gradient is computed from: how many outputs there must be.
+#: Number of outputs of the operators whose gradient reads optional outputs.
 _OUTPUTS = {"Dropout": 2, "LayerNormalization": 3, "SoftmaxCrossEntropyLoss": 2}
 
 
@@ -21,10 +21,10 @@ def complete(graph: ir.Graph, sources: Collection[ir.Value], names: set[str]) ->
     Precondition: :func:`~onnxsgd.gradient.native.coverage.why_not` refuses no node. Result: the same values,
     and
 
-    - nodes have names of their own;
-    - optional outputs that gradients are computed from are there;
-    - LayerNormalization has a bias, Transpose a permutation, CastLike is a Cast, and a Cast to the type that
-      its input has is an Identity: the builder would drop it;
+    - nodes have unique names;
+    - optional outputs that gradients read exist;
+    - LayerNormalization has a bias, Transpose a permutation, CastLike is a Cast, and a Cast to the type of
+      its input is an Identity: the builder would drop it;
     - no node reads one of `sources` twice: the builder would define its gradient twice.
 
     Parameters
@@ -32,9 +32,9 @@ def complete(graph: ir.Graph, sources: Collection[ir.Value], names: set[str]) ->
     graph : ir.Graph
         An isolated path.
     sources : collection of ir.Value
-        The inputs that are differentiated for.
+        The inputs to differentiate with respect to.
     names : set of str
-        The names of its tensors, which is updated.
+        The names of its tensors, updated in place.
     """
     for index, node in enumerate(list(graph)):
         node.name = f"{node.op_type}_{index}"

@@ -1,7 +1,7 @@
-"""What the gradient builder of onnxruntime-training 1.19.2 can differentiate, as tables.
+"""Operators that the gradient builder of onnxruntime-training 1.19.2 differentiates, as tables.
 
-The builder raises for an operator without gradient, returns wrong gradients in a few corners, and ends
-the interpreter on some graphs. These tables are asked before it is called, then the one of forms that a sweep
+The builder raises for an operator without gradient, returns wrong gradients in a few corner cases, and ends
+the interpreter on some graphs. These tables are read before it is called, then the one of forms that a sweep
 found right (:mod:`onnxsgd.gradient.native.proof`). The tests check each line against central differences.
 """
 
@@ -23,7 +23,7 @@ __all__ = [
     "why_not",
 ]
 
-#: The operators with a gradient, and the inputs that it flows to: their numbers, or None for all of them.
+#: The operators with a gradient, and the indices of the inputs that it flows to, or None for all of them.
 DIFFERENTIABLE: Mapping[str, tuple[int, ...] | None] = {
     "Abs": None,
     "Add": None,
@@ -86,7 +86,7 @@ DIFFERENTIABLE: Mapping[str, tuple[int, ...] | None] = {
 }
 
 
-#: Inputs that do not change a result, beside shapes and indices: their numbers, by operator.
+#: The positions, by operator, of inputs that do not change a result, beside shapes and indices.
 UNUSED_INPUTS: Mapping[str, tuple[int, ...]] = {"CastLike": (1,)}
 
 
@@ -96,9 +96,9 @@ def has_zero_gradient(node: ir.Node) -> bool:
 
 
 def passes_gradient(node: ir.Node, index: int | None) -> bool:
-    """Return whether a gradient flows from the outputs of `node` to its input number `index`.
+    """Return whether a gradient flows from the outputs of `node` to its input at `index`.
 
-    True for operators that cannot be differentiated as well: on a path, they are to be found and refused.
+    Also true for operators without a gradient: on a path, they must be found and refused.
     """
     if has_zero_gradient(node):
         return False
@@ -107,7 +107,7 @@ def passes_gradient(node: ir.Node, index: int | None) -> bool:
 
 
 def blocks_gradient(node: ir.Node, index: int) -> bool:
-    """Return whether results of `node` depend on its input number `index`, but no gradient flows there."""
+    """Return whether results of `node` depend on its input at `index`, but no gradient flows there."""
     if passes_gradient(node, index) or has_zero_gradient(node):
         return False
     return index not in UNUSED_INPUTS.get(node.op_type, ())

@@ -1,6 +1,6 @@
-"""What two shapes say about each other when some sizes are known by name only.
+"""Comparison of shapes in which some sizes are known by name only.
 
-A name stands for one size wherever it occurs; a dimension without a name may be anything.
+A name denotes one size wherever it occurs; a dimension without a name may have any size.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 __all__ = ["broadcast_axes", "dims_of", "expand_target", "ratio", "reshape_target", "same_shape"]
 
-#: A number, a name, or None for a size about which nothing is known.
+#: A number, a name, or None for an unknown size.
 Dim = int | str | None
 
 
@@ -28,7 +28,7 @@ def same_shape(a: ir.Shape | None, b: ir.Shape | None) -> bool:
 
 
 def broadcast_axes(part: ir.Shape | None, other: ir.Shape | None) -> list[int] | None:
-    """Return the axes along which `part` is repeated where it meets `other`; None if that is not known.
+    """Return the axes along which `part` is broadcast against `other`; None if they are not known.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def broadcast_axes(part: ir.Shape | None, other: ir.Shape | None) -> list[int] |
 
 
 def ratio(whole: ir.Shape | None, part: ir.Shape | None) -> int | None:
-    """Return how many times more elements `whole` has than `part`; None if that is not known.
+    """Return the number of elements of `whole` divided by that of `part`; None if it is not known.
 
     >>> ratio(ir.Shape(["N", 4]), ir.Shape(["N", 1]))
     4

@@ -1,4 +1,4 @@
-"""Cut the part of a graph that gradients flow through out of it, and put another part in its place."""
+"""Isolation of the nodes that gradients flow through, as a model for the gradient builder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxsgd.graph.nodes import carries_gradient
 
 __all__ = ["Isolated", "copy_node", "isolate"]
 
-#: Constants of other types than this go into the isolated graph with their value: shapes, axes, indices.
+#: Largest size of a constant of no real type (shapes, axes, indices) whose value the isolated graph holds.
 _MAX_CONSTANT_SIZE = 4096
 
 #: A version that the builder reads; nothing in the isolated graph depends on it.
@@ -25,17 +25,17 @@ _IR_VERSION = 9
 
 @dataclass(frozen=True)
 class Isolated:
-    """The nodes of a path as a graph of their own.
+    """The nodes of a path as a separate graph.
 
     Attributes
     ----------
     model : ir.Model
-        Inputs: what the path reads from outside. Outputs: every value of the path that a node of it
-        makes, and the other outputs of nodes that return several real tensors.
+        Inputs: the values that the path reads from outside. Outputs: every value of the path that its nodes
+        compute, and the other outputs of nodes that return several real tensors.
     names : dict
-        For each value that a node of the path makes, or that is differentiated for, its name in `model`.
+        The name in `model` of each value that the path computes or is differentiated with respect to.
     origins : dict
-        For each name in `model`, the value of the original graph that it stands for.
+        The value of the original graph for each name in `model`.
     """
 
     model: ir.Model
@@ -53,9 +53,9 @@ def isolate(source: ir.Model, path: Path, marker: str) -> Isolated:
     source : ir.Model
         The model that `path` belongs to, with the types of its values inferred.
     path : Path
-        What to cut out.
+        The nodes to isolate.
     marker : str
-        A piece of text that no name may contain: names that do are replaced.
+        A text that no name may contain: names with it are replaced.
 
     Raises
     ------
@@ -70,7 +70,7 @@ class _Isolation:
         self.path = path
         self.marker = marker
         self.names: set[str] = set()
-        #: The copies of what the path makes or is differentiated for.
+        #: The copies of the values that the path computes or is differentiated with respect to.
         self.values: dict[ir.Value, ir.Value] = {}
         self.origins: dict[str, ir.Value] = {}
         self.inputs: list[ir.Value] = []
@@ -116,9 +116,9 @@ class _Isolation:
         )
 
     def _copy_frozen(self, value: ir.Value, node: ir.Node) -> ir.Value:
-        """Return an input or a constant that stands for `value` where this node reads it, and nowhere else.
+        """Return an input or a constant in place of `value`, for this node only.
 
-        Some gradients come with those of frozen inputs: a second reading would define these a second time.
+        Some gradients come with those of frozen inputs: a second reader would define these a second time.
         """
         copy = self._copy(value, node)
         constant = ir.convenience.get_const_tensor(value)
@@ -152,8 +152,8 @@ def copy_node(node: ir.Node, inputs: Sequence[ir.Value | None], outputs: Sequenc
 def _is_yielded(value: ir.Value, path: Path) -> bool:
     """Return whether `value` is an output of the isolated graph.
 
-    An output cannot be fused away, so the forward nodes come back as they are. Operators such as Split
-    need a gradient for each of their results, also for those that nothing is made of.
+    An output cannot be fused away, so the forward nodes come back unchanged. Operators such as Split need a
+    gradient for each of their results, even for unused ones.
     """
     producer = value.producer()
     return bool(value.name) and (

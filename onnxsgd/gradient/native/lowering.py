@@ -1,4 +1,4 @@
-"""Lowering for onnxruntime-training: operators that its gradient builder has, in forms that it takes."""
+"""Lowering for onnxruntime-training: operators and forms that its gradient builder accepts."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def lower_path(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -> N
 
 
 def is_lowered(node: ir.Node) -> bool:
-    """Return whether there is a form for `node`."""
+    """Return whether `node` has a form that is accepted."""
     return is_rewritten(NATIVE_FORMS, node)
 
 
 def _cast(w: Writer, node: ir.Node) -> ir.Value | None:
-    """``x``, where it has that type already: the gradient builder fails on what optimizers remove."""
+    """Drop a Cast to the type of its input: the gradient builder fails on nodes that optimizers remove."""
     return first(node) if first(node).dtype == attribute(node, "to") else None
 
 
 def _transpose(w: Writer, node: ir.Node) -> ir.Value | None:
-    """Give the permutation explicitly, where it is not given and the rank is known."""
+    """Write the default permutation explicitly, where the rank is known."""
     dimensions = rank(first(node))
     if attribute(node, "perm") is not None or dimensions is None:
         return None
@@ -63,7 +63,7 @@ def _matmul(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _pow(w: Writer, node: ir.Node) -> ir.Value | None:
-    """``x x`` for a square; an integer exponent gets the type of the base."""
+    """Write a square as ``x x``; cast an integer exponent to the type of the base."""
     base, exponent = operands(node)
     if (array := constant(exponent)) is not None and array.ndim == 0 and array == 2:
         return w.op.Mul(base, base)
@@ -74,7 +74,7 @@ def _pow(w: Writer, node: ir.Node) -> ir.Value | None:
     return w.op.Pow(base, w.tensor("exponent", array.astype(base.dtype.numpy())))
 
 
-#: What replaces operators that the builder has no gradient of, or fails on in this form.
+#: Replacements of operators that the builder has no gradient of, or fails on in this form.
 NATIVE_FORMS: Table = {
     **FORMS,
     ("", "Cast"): _cast,

@@ -1,7 +1,6 @@
-"""The engine "onnxruntime-training": gradients by its builder, put into the graph they belong to.
+"""The engine "onnxruntime-training": gradients by its builder, merged into the forward graph.
 
-Only the nodes that gradients flow through are shown to the builder; all others stay where they are,
-whatever they are.
+The builder receives only the nodes that gradients flow through; all others stay in place, of any operator.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from onnxsgd.graph.nodes import operands
 
 __all__ = ["differentiate", "differentiate_with_native"]
 
-#: What the builder puts behind a name for its gradient.
+#: The suffix that the builder adds to a name for its gradient.
 _SUFFIX = "_grad"
 
 _MICROSOFT = "com.microsoft"
@@ -35,7 +34,7 @@ def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -
     Raises
     ------
     NotTrainableError
-        If something on the path has no gradient, or no path leads from one of `wrt` to `outputs`.
+        If a node on the path has no gradient, or no path leads from one of `wrt` to `outputs`.
     MissingRuntimeError
         If the runtime cannot train.
     """
@@ -45,21 +44,21 @@ def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -
 def differentiate_with_native(
     model: ir.Model, outputs: Sequence[str], wrt: Sequence[str], memory_efficient: bool = False
 ) -> tuple[ir.Model, NativeGradient | None]:
-    """Do what :func:`differentiate` does, and return what the builder returned as well.
+    """Return `model` with a backward pass, and the builder's result.
 
     Parameters
     ----------
     model, outputs, wrt
-        As there.
+        As for :func:`differentiate`.
     memory_efficient : bool
         Passed on to the builder.
 
     Returns
     -------
     model : ir.Model
-        As there.
+        As from :func:`differentiate`.
     native : NativeGradient or None
-        What the builder returned for the nodes on the path; None if there are none.
+        The builder's result for the nodes on the path; None if there are none.
     """
     result = model.clone()
     graph = result.graph
@@ -87,7 +86,7 @@ def differentiate_with_native(
 def _name_results(
     graph: ir.Graph, sources: Sequence[ir.Value], gradients: Mapping[ir.Value, ir.Value]
 ) -> list[ir.Value]:
-    """Return the gradient of each source under its name, each a value that a node of its own makes."""
+    """Return the gradient of each source under its name, each computed by a separate node."""
     results: list[ir.Value] = []
     for source in sources:
         result = gradients[source]
@@ -103,7 +102,7 @@ def _name_results(
 def _add_backward(
     model: ir.Model, wrt: Sequence[ir.Value], seeds: Mapping[ir.Value, ir.Value], memory_efficient: bool
 ) -> tuple[dict[ir.Value, ir.Value], NativeGradient | None]:
-    """Add the backward pass to `model`, in place; return the gradients that nodes of it make."""
+    """Add the backward pass to `model`, in place; return the gradients that its nodes compute."""
     path = find_path(model.graph, wrt, list(seeds), passes_gradient)
     check_path(model.graph, path, wrt, list(seeds))
     if not path.nodes:
@@ -118,7 +117,7 @@ def _add_backward(
 
 
 class _Backward:
-    """The graph that the builder returned, on its way into the graph it was built for."""
+    """The graph that the builder returned, to be merged into the graph it was built for."""
 
     def __init__(
         self,
@@ -129,10 +128,10 @@ class _Backward:
     ) -> None:
         self.graph = ir.from_proto(native.model).graph
         built = {str(value.name): value for value in _values(self.graph)}
-        #: The values here that stand for values of the other graph.
+        #: The values of the other graph, by their counterparts here.
         self.images = {built[name]: value for name, value in isolated.origins.items() if name in built}
         for original in _values(isolated.model.graph):
-            # what is known here, the builder has not written down again
+            # the builder does not repeat types and shapes that are known here
             for name in (original.name, f"{original.name}{_SUFFIX}"):
                 if name in built:
                     built[name].type, built[name].shape = original.type, original.shape
@@ -141,7 +140,7 @@ class _Backward:
         self._remove_yield({isolated.names[y]: seed for y, seed in seeds.items() if y in isolated.names})
 
     def nodes(self) -> list[ir.Node]:
-        """Return the nodes of the backward pass: those that make nothing that the other graph makes."""
+        """Return the nodes of the backward pass: those that compute no value of the other graph."""
         return [node for node in self.graph if self.images.keys().isdisjoint(node.outputs)]
 
     def move_into(self, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
@@ -171,7 +170,7 @@ class _Backward:
         return {source: images[value] for source, value in zip(self.sources, self.graph.outputs, strict=True)}
 
     def _remove_yield(self, seeds: Mapping[str, ir.Value]) -> None:
-        """Put the seeds in the place of what ``YieldOp`` returns for outputs; drop what it returns else."""
+        """Replace the results of ``YieldOp`` for outputs by the seeds; drop its other results."""
         node = next(node for node in self.graph if node.op_type == "YieldOp")
         for value, returned in zip(node.inputs, node.outputs, strict=True):
             assert value is not None
@@ -184,7 +183,7 @@ class _Backward:
         self.graph.remove(node, safe=True)
 
     def _neutralise(self, returned: ir.Value, value: ir.Value, node: ir.Node) -> None:
-        """Make the gradient that is `returned` from outside zero: none comes from there."""
+        """Replace the gradient `returned` from outside by zero, as none comes from there."""
         for user in list(returned.consumers()):
             if user.op_type == "Add":
                 (other,) = (operand for operand in operands(user) if operand is not returned)
@@ -206,11 +205,11 @@ class _Backward:
     def _add_forward_outputs(self) -> None:
         """Give nodes of the other graph the outputs that the builder added and the backward pass reads."""
         for node in self.graph:
-            stands_for = [self.images[value] for value in node.outputs if value in self.images]
+            images = [self.images[value] for value in node.outputs if value in self.images]
             missing = [value for value in node.outputs if value.uses() and value not in self.images]
-            if not stands_for or not missing:
+            if not images or not missing:
                 continue
-            original = stands_for[0].producer()
+            original = images[0].producer()
             if original is None or original.op_type != node.op_type:
                 raise EngineError(
                     f"onnxruntime-training replaced the operator {original and original.op_type!r} by "

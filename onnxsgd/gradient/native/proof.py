@@ -18,7 +18,7 @@ from onnxsgd.graph.nodes import attribute
 
 __all__ = ["form_of", "rank_of", "unproven"]
 
-#: Attributes that make another form, with the values that do not.
+#: Attributes that define another form, with the values that do not.
 _DEFAULTS: dict[str, tuple[object, ...]] = {
     "auto_pad": ("NOTSET", "VALID"),
     "batch_dims": (0,),
@@ -30,10 +30,10 @@ _DEFAULTS: dict[str, tuple[object, ...]] = {
     "storage_order": (0,),
 }
 
-#: The operators whose other outputs make another form where something reads them.
+#: The operators whose form depends on the use of their other outputs.
 _WITH_MORE_OUTPUTS = frozenset({"Dropout", "LayerNormalization", "SoftmaxCrossEntropyLoss"})
 
-#: The operators that read sizes, axes or places which may be computed.
+#: The operators that read sizes, axes or places as tensors, which may be computed.
 _SIZED = frozenset(
     [
         *("Expand", "Pad", "ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum", "Reshape", "Slice"),
@@ -41,7 +41,7 @@ _SIZED = frozenset(
     ]
 )
 
-#: The operators that repeat operands along axes, and how many of the last axes they do not repeat.
+#: The operators that broadcast their operands, and the number of last axes that they do not broadcast.
 _BROADCASTING = {
     **dict.fromkeys(("Add", "Div", "Expand", "Gemm", "Max", "Min", "Mul", "Sub"), 0),
     "MatMul": 2,
@@ -69,7 +69,7 @@ def form_of(node: ir.Node) -> str:
 
 
 def rank_of(node: ir.Node) -> int | None:
-    """Return the number of axes of the operand of a node that has most; None if one of them is unknown."""
+    """Return the largest rank among the operands of a node; None if one of them is unknown."""
     shapes = [value.shape for value in _real_inputs(node)]
     ranks = [len(shape) for shape in shapes if shape is not None]
     return max(ranks, default=0) if len(ranks) == len(shapes) else None
@@ -85,7 +85,7 @@ def unproven(node: ir.Node) -> str | None:
 
 
 def _attributes(node: ir.Node) -> list[str]:
-    """Return a word for each attribute that makes another form."""
+    """Return a word for each attribute that defines another form."""
     words = ["dilations"] if any(size != 1 for size in attribute(node, "dilations", ())) else []
     words += [name for name, usual in _DEFAULTS.items() if attribute(node, name, usual[0]) not in usual]
     if node.op_type.startswith("Reduce") and "axes" not in node.attributes and not any(node.inputs[1:]):
@@ -105,14 +105,14 @@ def _sizes(values: Sequence[ir.Value]) -> str:
 
 
 def _is_matched(node: ir.Node, real: Sequence[ir.Value]) -> bool:
-    """Return whether it is known which axes each operand is repeated along.
+    """Return whether the broadcast axes of each operand are known.
 
-    The builder takes sizes of two names for equal, and adds nothing up if one of them is 1 in the end.
+    The builder takes sizes of two names for equal, and does not sum if one of them is 1 at run time.
     """
     kept = _BROADCASTING.get(node.op_type)
     if kept is None:
         return True
-    # the sizes that an Expand repeats its operand to are those of its result, as are those of a Gemm's bias
+    # an Expand broadcasts its operand to the sizes of its result, and a Gemm its bias
     operands = [*real[2:], node.outputs[0]] if node.op_type == "Gemm" else list(real)
     operands += node.outputs if node.op_type == "Expand" else ()
     shapes = [_stack(value.shape, kept) for value in operands]

@@ -18,7 +18,7 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def _array(value: ir.Value | None) -> Any:
-    """Return the elements of a constant; None for anything that is computed or fed."""
+    """Return the elements of a constant; None for a computed or fed value."""
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     return None if tensor is None else tensor.numpy()
 
@@ -68,7 +68,7 @@ def _pow(node: ir.Node) -> str | None:
 
 
 def _reduction(node: ir.Node) -> str | None:
-    """Before opset 18, the builder writes Unsqueeze in a form that opset 13 ended."""
+    """Refuse keepdims=0 before opset 18: the builder writes Unsqueeze in a form that opset 13 removed."""
     return (
         None
         if attribute(node, "keepdims", 1) or "axes" not in node.attributes
@@ -109,7 +109,7 @@ def _where(node: ir.Node) -> str | None:
 
 _SHAPES = "of operands whose shapes differ or are unknown"
 
-#: Why an operator that has a gradient has none in this form, or a wrong one; None if it has one.
+#: The reason why an operator with a gradient has none in this form, or a wrong one; None if it has one.
 REFUSALS: Mapping[str, Callable[[ir.Node], str | None]] = {
     "AveragePool": _conv,
     "Conv": _conv,

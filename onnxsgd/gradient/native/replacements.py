@@ -1,4 +1,4 @@
-"""What the rules that rewrite a gradient graph read nodes and write replacements with."""
+"""The writer of replacements, for the rules that rewrite a gradient graph."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Writer", "element_type"]
 
 
 class Writer:
-    """Writes the nodes that replace one node.
+    """Writer of the nodes that replace one node.
 
     Attributes
     ----------
     opset : int
         The version of the standard operators in the graph.
     nodes : list of ir.Node
-        What was written.
+        The nodes written so far.
     constants : list of ir.Value
-        The initializers these nodes read, without names yet.
+        The initializers that these nodes read, not yet named.
     """
 
     def __init__(self, opset: int) -> None:
@@ -71,7 +71,7 @@ class Writer:
 
 
 def element_type(value: ir.Value) -> ir.DataType:
-    """Return the element type of `value`; where it is not noted, that of what it is computed from."""
+    """Return the element type of `value`; where it is missing, that of its producer's first input."""
     while value.dtype is None:
         value = first(maker(value))
     return value.dtype

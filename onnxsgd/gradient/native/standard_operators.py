@@ -1,4 +1,4 @@
-"""Rules that put standard operators in the place of those that only onnxruntime-training has."""
+"""Rules that replace operators of onnxruntime-training by standard ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def replace_relu_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
-    """``dY * (Y != 0)``: the operator branches on every element, which real data mispredicts."""
+    """Write ``dY * (Y != 0)``: the operator branches on every element, often mispredicted on real data."""
     gradient, given = operands(node)
     # the builder gives Y, or X where X is an input of the graph
     forward = next((user for user in given.consumers() if user.op_type == "Relu"), None)
@@ -40,7 +40,7 @@ def replace_relu_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
 
 
 def replace_leaky_relu_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
-    """``dY * (alpha + (1 - alpha) (Y > 0))``."""
+    """Write ``dY * (alpha + (1 - alpha) (Y > 0))``."""
     gradient, y = operands(node)
     alpha = attribute(node, "alpha", 0.01)
     positive = w.op("Cast", w.op("Greater", y, w.number(0, y)), to=element_type(y), like=y)
@@ -49,7 +49,7 @@ def replace_leaky_relu_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
 
 
 def replace_softmax_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
-    """``Y * (dY - sum(dY * Y))``."""
+    """Write ``Y * (dY - sum(dY * Y))``."""
     gradient, y = operands(node)
     product = w.op("Mul", gradient, y, like=y)
     total = w.op("ReduceSum", product, w.ints([attribute(node, "axis", -1)]), keepdims=1)
@@ -57,20 +57,20 @@ def replace_softmax_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
 
 
 def replace_log_softmax_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
-    """``dY - exp(Y) * sum(dY)``."""
+    """Write ``dY - exp(Y) * sum(dY)``."""
     gradient, y = operands(node)
     total = w.op("ReduceSum", gradient, w.ints([attribute(node, "axis", -1)]), keepdims=1)
     return [w.op("Sub", gradient, w.op("Mul", w.op("Exp", y, like=y), total, like=y), like=y)]
 
 
 def replace_cos(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
-    """``sin(X + pi / 2)``: the runtime has a sine of float64, and no cosine."""
+    """Write ``sin(X + pi / 2)``: the runtime has a sine of float64, and no cosine."""
     x = first(node)
     return [w.op("Sin", w.op("Add", x, w.number(pi / 2, x), like=x), like=x)]
 
 
 def replace_div_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """``dY / B`` and ``-(dY / B) (A / B)``, each summed to the shape of its operand if that is known."""
+    """Write ``dY / B`` and ``-(dY / B) (A / B)``, summed to the operands' shapes if these are known."""
     gradient, a, b = operands(node)
     for_a, for_b = (broadcast_axes(operand.shape, gradient.shape) for operand in (a, b))
     if for_a is None or for_b is None:
@@ -91,12 +91,12 @@ def _summed(w: Writer, x: ir.Value, like: ir.Value, axes: Sequence[int]) -> ir.V
 
 
 def replace_fused_matmul(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """Gemm for two matrices; MatMul of the transposed otherwise, which the runtime fuses again."""
+    """Write Gemm for two matrices, else MatMul of the transposed, which the runtime fuses again."""
     return _matmul(w, node, _transposed)
 
 
 def replace_fused_matmul_of_float64(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """As above, but transposed by Einsum: the runtime fuses Transpose to an operator without float64."""
+    """Transpose by Einsum instead: the runtime fuses Transpose to an operator without float64."""
     return _matmul(w, node, lambda w, matrices: w.op("Einsum", matrices, equation="...ij->...ji"))
 
 
@@ -139,7 +139,7 @@ def _transposed(w: Writer, matrices: ir.Value) -> ir.Value:
 
 
 def replace_trilu(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """Write the standard operator, which opset 14 brought."""
+    """Write the standard operator, which exists from opset 14 on."""
     if w.opset < 14:
         return None
     return [w.op("Trilu", *node.inputs, upper=attribute(node, "upper", 1))]
@@ -172,7 +172,7 @@ def replace_gather_nd_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value] | Non
 
 
 def replace_max_pool_grad(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """Add each element where its maximum was to zeros; from opset 16 on."""
+    """Add each element to zeros at the place of its maximum; from opset 16 on."""
     if w.opset < 16:
         return None
     gradient, indices = operands(node)

@@ -1,7 +1,7 @@
-"""Rules that put constants in the place of shapes computed at run time.
+"""Rules that replace shapes computed at run time by constants.
 
-The gradient builder computes along which axes an operand was broadcast, what a result is reshaped to and
-how many elements a mean was over. Where shapes are known, by number or by name, these are constants.
+The gradient builder computes the broadcast axes of an operand, the target of a reshape and the number of
+elements of a mean. Where shapes are known, by number or by name, these are constants.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = [
 
 
 def identity(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
-    """Nothing."""
+    """Drop the node."""
     return [first(node)]
 
 
 def replace_reduce_sum(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """Nothing, where the axes are known to be none."""
+    """Drop the node where it is known to sum over no axes."""
     axes = node.inputs[1] if len(node.inputs) > 1 else None
     if axes is None or axes.const_value is None or axes.const_value.size:
         return None
@@ -71,7 +71,7 @@ def _axes_of_ones(w: Writer, operands: Sequence[ir.Value], index: int) -> ir.Val
 
 
 def replace_reshape(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """To the shape of a tensor: to constants, or nothing."""
+    """Write constants for the shape of a tensor as target, or drop the node."""
     x, target = operands(node)
     shape = _shape_held_by(target)
     known = reshape_target(x.shape, shape)
@@ -79,7 +79,7 @@ def replace_reshape(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
 
 
 def replace_expand(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """To the shape of a tensor: to constants, or nothing."""
+    """Write constants for the shape of a tensor as target, or drop the node."""
     x, target = operands(node)
     shape = _shape_held_by(target)
     return _in_shape(w, "Expand", x, expand_target(x.shape, shape), shape)
@@ -88,7 +88,7 @@ def replace_expand(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
 def _in_shape(
     w: Writer, operator: str, x: ir.Value, target: Sequence[int] | None, shape: ir.Shape | None
 ) -> Sequence[ir.Value] | None:
-    """Return `x` in a shape, where `operator` takes `target` for it; `x` itself where it has it."""
+    """Return `x` brought to `shape` by `operator` with `target`; `x` itself if it has that shape."""
     if target is None:
         return None
     if same_shape(x.shape, shape):
@@ -115,7 +115,7 @@ def _is_single(value: ir.Value) -> bool:
 
 
 def replace_scale(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
-    """``X / scale`` or ``X * scale``, the scale a constant where it is the ratio of two known sizes."""
+    """Write ``X / scale`` or ``X * scale``, the scale a constant if it is a ratio of known sizes."""
     x, scale = operands(node)
     op_type = "Div" if attribute(node, "scale_down", 0) else "Mul"
     known = _ratio_held_by(scale)
@@ -124,7 +124,7 @@ def replace_scale(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
 
 
 def replace_split_training(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
-    """Split, into as much as each operand of the concatenation had along the axis."""
+    """Write Split, into the sizes of the concatenated operands along the axis."""
     gradient, lengths = operands(node)
     axis = attribute(node, "axis", 0)
     read = operands(maker(lengths))
@@ -139,7 +139,7 @@ def replace_split_training(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
 
 
 def _shape_held_by(value: ir.Value) -> ir.Shape | None:
-    """Return the shape of the tensor whose shape `value` holds, if that is what it holds."""
+    """Return the shape that `value`, a result of Shape, holds; None if it is another or not known."""
     node = value.producer()
     if node is None or node.op_type != "Shape" or attribute(node, "start", 0) or "end" in node.attributes:
         return None
@@ -147,7 +147,7 @@ def _shape_held_by(value: ir.Value) -> ir.Shape | None:
 
 
 def _ratio_held_by(value: ir.Value) -> int | None:
-    """Return what `value`, the sizes of two tensors divided, must be; None if that is not known."""
+    """Return the number in `value`, the quotient of two tensors' sizes; None if it is not known."""
     node = value.producer()
     if node is None or node.op_type != "Div":
         return None

@@ -1,6 +1,6 @@
-"""Standard operators in the place of those that only onnxruntime-training has.
+"""Replacement of operators of onnxruntime-training by standard ones.
 
-And constants in the place of shapes that its gradient graphs compute at run time.
+Shapes that its gradient graphs compute at run time become constants.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from onnxsgd.graph.nodes import operands
 
 __all__ = ["FLOAT64_RULES", "RULES", "standardize"]
 
-#: What replaces the outputs of a node, one value for each; None: the node stays.
+#: Returns the replacements of the outputs of a node, one value for each; None: the node stays.
 Rule = Callable[[Writer, ir.Node], Sequence[ir.Value] | None]
 
 _MICROSOFT = "com.microsoft"
 
-#: What is replaced wherever it stands: the replacement takes no longer to run.
+#: Rules for every graph: the replacement takes no longer to run.
 RULES: Mapping[tuple[str, str], Rule] = {
     ("", "Expand"): shapes.replace_expand,
     ("", "Identity"): shapes.identity,
@@ -41,7 +41,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     (_MICROSOFT, "Trilu"): operators.replace_trilu,
 }
 
-#: What is replaced as well in float64, for which the runtime has no kernel of the operator.
+#: Rules for float64, with those for operators of which the runtime has no kernel in float64.
 FLOAT64_RULES: Mapping[tuple[str, str], Rule] = {
     **RULES,
     ("", "Cos"): operators.replace_cos,
@@ -54,12 +54,12 @@ FLOAT64_RULES: Mapping[tuple[str, str], Rule] = {
 
 
 def standardize(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
-    """Replace in place those of `nodes` that there is a rule for.
+    """Replace those of `nodes` that have a rule, in place.
 
     Precondition: `graph` is a gradient graph as the builder returns it, without subgraphs, `nodes` some
-    of its nodes in topological order; a name of a dimension stands for one size. Result: the same numbers,
-    to rounding. What has no rule stays: ``ConvGrad``, ``AveragePoolGrad``, ``SliceGrad``, ``TanhGrad`` and
-    the like need onnxruntime-training.
+    of its nodes in topological order; a name of a dimension denotes one size. Result: the same numbers,
+    to rounding. Operators without a rule stay: ``ConvGrad``, ``AveragePoolGrad``, ``SliceGrad``, ``TanhGrad``
+    and the like need onnxruntime-training.
     """
     for node in nodes:
         rule = _rule_for(node)
@@ -82,7 +82,7 @@ def _rule_for(node: ir.Node) -> Rule | None:
 
 
 def _replace(graph: ir.Graph, node: ir.Node, writer: Writer, results: Sequence[ir.Value]) -> None:
-    """Put what was written in the place of `node`, under the same names and names made from these."""
+    """Replace `node` by the nodes of `writer`, under its names and names derived from them."""
     base = node.outputs[0].name
     for count, value in enumerate(writer.constants):
         value.name = f"{base}_constant_{count}"
