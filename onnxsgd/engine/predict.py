@@ -1,4 +1,4 @@
-"""Predictions of a graph whose trained weights change: sessions that take the weights as inputs."""
+"""Predictions of a graph with changing weights: sessions that take the weights as inputs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from onnxsgd.runtime.sessions import HOST, Device, hold, make_session, resolve_t
 
 __all__ = ["InferenceGraph", "weights_as_inputs"]
 
-#: Samples that go through a graph at once.
+#: Samples of one call.
 _BLOCK = 16_384
-#: Numbers of a sparse matrix that become dense at once, and numbers of the largest tensor on the way.
+#: Elements of a sparse matrix that become dense at once, and elements of the largest intermediate tensor.
 _DENSE_BLOCK, _TENSOR_BLOCK = 4_000_000, 32_000_000
-#: How many times larger than a sample what is computed of it may be, where its size is not known.
+#: Assumed size of intermediate tensors of unknown shape, in multiples of a sample.
 _GROWTH = 8
 
 
@@ -49,11 +49,11 @@ class InferenceGraph:
     output : str
         The tensor to compute.
     weights : sequence of str
-        The initializers that are given at each call; those which `output` does not need are left out.
+        The initializers given at each call; those that `output` does not need are left out.
     n_threads : int or None
         Threads of the session; None: chosen by the size of the graph.
     device : Device
-        Where it computes; what is given and what is returned is on the CPU.
+        The device of the computation; arguments and results are on the CPU.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class InferenceGraph:
     def run(self, features: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the tensor for `features`, one array or sparse matrix for each data input of the graph.
 
-        Many samples go through in blocks, so that what the graph computes on the way stays small.
+        Samples are computed in blocks, so that intermediate tensors stay small.
         """
         feeds = {name: weights[name] for name in self.weights}
         size = self._block_size(features)
@@ -91,7 +91,7 @@ class InferenceGraph:
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _block_size(self, features: Mapping[str, Any]) -> int:
-        """Return how many samples go through at once: fewer where they are large, or become dense."""
+        """Return the samples of one call: fewer where they are large, or become dense."""
         sparse_sizes = [array.shape[1] for array in features.values() if sparse.issparse(array)]
         sizes = [math.prod(array.shape[1:]) for array in features.values()]
         largest = max(self._largest, _GROWTH * max(sizes, default=1))
@@ -100,8 +100,8 @@ class InferenceGraph:
     def _run_block(self, feeds: Mapping[str, np.ndarray], rows: Mapping[str, Any]) -> np.ndarray:
         """Return the tensor for some samples.
 
-        A sample that is alone goes in twice. The runtime rounds products of one row in another way than those
-        of more rows, and the prediction for a sample should not depend on which others are asked for with it.
+        A single sample is computed twice. The runtime rounds products of one row differently from those of
+        more rows, and the prediction for a sample should not depend on the others in the call.
         """
         dense = {name: a.toarray() if sparse.issparse(a) else a for name, a in rows.items()}
         is_alone = self._takes_any_number and all(len(array) == 1 for array in dense.values())
@@ -116,7 +116,7 @@ class InferenceGraph:
         return result[:1] if is_alone else result
 
     def _session(self) -> Any:
-        # at each call: in a worker process fewer threads are right
+        # resolved at each call: a worker process uses fewer threads
         n_threads = resolve_threads(self._n_threads, self._work)
         return shared(
             (self.key, n_threads, self._device),
@@ -127,6 +127,6 @@ class InferenceGraph:
 
 
 def _row_size(value: ir.Value) -> int:
-    """Return how many numbers a tensor has for each sample, as far as its shape tells."""
+    """Return the number of elements of a tensor for each sample, as far as its shape is known."""
     sizes = [] if value.shape is None else [size for size in value.shape[1:] if isinstance(size, int)]
     return math.prod(sizes)

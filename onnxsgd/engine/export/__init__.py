@@ -1,1 +1,1 @@
-"""The training step as files: a graph, a manifest and first values."""
+"""The training step as files: a graph, a manifest and initial values."""

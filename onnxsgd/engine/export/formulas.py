@@ -1,4 +1,4 @@
-"""Formulas read off Python functions of numbers: what they compute, as text that other languages read too."""
+"""Formulas of Python functions of numbers, as text that other languages read too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 __all__ = ["Formula", "read_formula", "to_text"]
 
-#: How functions of numpy are written; the operators are those that Python and JavaScript share.
+#: The text of numpy functions; the operators are those that Python and JavaScript share.
 _OPERATORS = {np.add: "+", np.subtract: "-", np.multiply: "*", np.divide: "/", np.power: "**"}
 _FUNCTIONS = {
     np.minimum: "min",
@@ -24,10 +24,11 @@ _FUNCTIONS = {
 
 
 class Formula(NDArrayOperatorsMixin):
-    """A number that is not known yet: computing with it writes down what is computed.
+    """A symbolic number: arithmetic on it records the expression.
 
-    It is made of names, numbers, ``+ - * / **``, parentheses, and the functions ``min``, ``max``, ``sqrt``,
-    ``exp``, ``log`` and ``cos``. A comparison, and with it a branch, raises TypeError: it has no formula.
+    The text is made of names, numbers, ``+ - * / **``, parentheses, and the functions ``min``, ``max``,
+    ``sqrt``, ``exp``, ``log`` and ``cos``. A comparison, and with it a branch, raises TypeError: it has no
+    formula.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ class Formula(NDArrayOperatorsMixin):
 
 
 def read_formula(function: Callable[..., Any], *names: str) -> str | None:
-    """Return what `function` computes of the numbers called `names`; None if that is no formula.
+    """Return the formula of `function` in the variables `names`; None if it has none.
 
     Examples
     --------
@@ -62,7 +63,7 @@ def read_formula(function: Callable[..., Any], *names: str) -> str | None:
     try:
         value = function(*map(Formula, names))
     except Exception:
-        # Whatever a function of the user's does with something that is no number yet.
+        # A user's function may raise anything when its argument is symbolic.
         return None
     return to_text(value) if isinstance(value, Formula | Real) else None
 
@@ -78,7 +79,7 @@ def _as_operand(value: Any) -> str:
 
 
 def _closes_at(text: str) -> int:
-    """Return where the parenthesis that `text` starts with is closed."""
+    """Return the position of the parenthesis that closes the first one of `text`."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character == "(") - (character == ")")

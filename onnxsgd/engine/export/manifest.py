@@ -1,4 +1,4 @@
-"""The manifest of an exported training step: what each input takes, and what each output gives."""
+"""The manifest of an exported training step: the meaning of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Training", "describe_data", "describe_numbers", "describe_penalty", 
 
 @dataclass(frozen=True)
 class Training:
-    """What a training step goes on from, beside its graph.
+    """The state that an exported training step continues from, beside its graph.
 
     Attributes
     ----------
@@ -34,11 +34,11 @@ class Training:
     classes : list or None
         The labels of a classifier.
     tensors : dict of ndarray
-        Weights and their states, under (weight, kind of tensor); what is missing is zero.
+        Weights and their states, under (weight, kind of tensor); missing ones are zero.
     t : int
         Updates made.
     eta, l1_total : float
-        The learning rate in force, and the l1 penalty that each weight could have received so far.
+        The present learning rate, and the l1 penalty that each weight could have received so far.
     """
 
     schedule: Schedule
@@ -52,7 +52,7 @@ class Training:
 
 
 def describe_tensors(model: onnx.ModelProto) -> dict[str, dict[str, Any]]:
-    """Return type and shape of each input and output; a size that is open is null."""
+    """Return type and shape of each input and output; a dynamic size is null."""
     described = {}
     for value in (*model.graph.input, *model.graph.output):
         tensor = value.type.tensor_type
@@ -65,7 +65,7 @@ def describe_tensors(model: onnx.ModelProto) -> dict[str, dict[str, Any]]:
 def describe_data(
     step: CompiledStep, spec: StepSpec, training: Training, described: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Describe what comes from the data of a batch, and the loss."""
+    """Describe the inputs that hold a batch, and the loss."""
     normalised = "w" if spec.batch_size == 1 else "w / total"
     scaled = " * -eta" if spec.optimizer.takes_scaled_gradient else ""
     return {
@@ -81,7 +81,7 @@ def describe_data(
             "input": step.sample_weight,
             **described[step.sample_weight],
             "formula": normalised,
-            "w": "what each sample counts: 1 unless samples have weights",
+            "w": "the weight of each sample: 1 unless samples have weights",
             "total": "the sum of w over the batch",
         },
         "gradient_weight": {
@@ -110,7 +110,7 @@ def _describe_target(loss: Loss, n_outputs: int, classes: list[Any] | None) -> d
 def describe_numbers(
     step: CompiledStep, spec: StepSpec, training: Training, described: Mapping[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Describe the numbers of an update, each by what comes before it in the list, and by what it was."""
+    """Describe the numbers of an update, each by earlier entries of the list and by its previous value."""
     t, eta = Formula("t"), Formula("eta")
     l1, l2 = training.penalty.l1 or 0.0, training.penalty.l2 or 0.0
     formulas = {
@@ -147,7 +147,7 @@ def _read_scalars(spec: StepSpec, l2: float) -> dict[str, str | None]:
 
 
 def describe_penalty(spec: StepSpec, penalty: Penalty) -> dict[str, Any]:
-    """Describe what is added to the mean loss."""
+    """Describe the penalty added to the mean loss."""
     return {
         "l1": penalty.l1 or 0.0,
         "l2": penalty.l2 or 0.0,

@@ -1,6 +1,6 @@
-"""The training step as files: a standard graph, a manifest that says what to feed it, and first values.
+"""The training step as files: a standard graph, a manifest that describes its inputs, and initial values.
 
-Whoever reads them needs a runtime for ONNX and nothing else. A run of the graph is one update.
+A reader needs an ONNX runtime and nothing else. A run of the graph is one update.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from onnxsgd.exceptions import ParameterError, UnsupportedError
 
 __all__ = ["FORMAT_VERSION", "write_training_step"]
 
-#: The version of the manifest; a reader refuses the ones it does not know.
+#: The version of the manifest; a reader refuses unknown versions.
 FORMAT_VERSION = 1
 
 #: Domains of operators that every runtime has.
 _STANDARD = frozenset({"", "ai.onnx.ml"})
 
-#: What values in the file of values start at a multiple of, so that they can be used where they are.
+#: Alignment in bytes of each value in the file of values, so that a reader can use them in place.
 _ALIGNMENT = 64
 
 
@@ -54,7 +54,7 @@ def write_training_step(
     spec : StepSpec
         The step.
     training : Training
-        What it goes on from.
+        The state that training continues from.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def _lay_out(
     values: Mapping[tuple[str, str], np.ndarray],
     described: Mapping[str, dict[str, Any]],
 ) -> tuple[bytes, list[dict[str, Any]]]:
-    """Return the first values of all weights and states behind each other, and where each of them is."""
+    """Return the initial values of all weights and states, concatenated, and the place of each."""
     content, tensors = bytearray(), []
     for (weight, kind), (old, new) in step.tensors.items():
         value = values.get((weight, kind))

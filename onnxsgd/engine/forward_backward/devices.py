@@ -1,4 +1,4 @@
-"""Devices of the runtime: their names, and whether tensors are where they should be."""
+"""Devices of the runtime: their names, and a check that tensors are on the right one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make_device(device: str, index: int) -> Any:
     device : {"cpu", "cuda"}
         Its kind.
     index : int
-        Which one.
+        Its number among the devices of that kind.
     """
     kind = runtime_bindings().OrtDevice
     return kind(getattr(kind, device)(), kind.default_memory(), index)
@@ -41,7 +41,7 @@ def device_name(device: Any) -> str:
 
 
 def check_devices(vector: Any, devices: Sequence[Any]) -> None:
-    """Refuse tensors that are not where they should be.
+    """Refuse tensors on the wrong device.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Training forwards and their backwards: by the runtime's own agent, or in two sessions that share tensors.
+"""Executors of forward and backward passes: the runtime's training agent, or two sessions that share tensors.
 
-Both executors have the same methods, and keep nothing between calls: threads may share them.
+Both executors have the same methods and keep no state between calls: threads may share them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["AgentExecutor", "Executor", "Pending", "SessionsExecutor", "VectorSe
 
 @dataclass(frozen=True)
 class Pending:
-    """A training forward that waits for its backward: what the runtime may still read.
+    """A training forward that waits for its backward: the tensors that the runtime may still read.
 
     Attributes
     ----------
     inputs, outputs : OrtValueVector
-        What it was given, and what it returned.
+        Its inputs and outputs.
     state : object
-        What the executor keeps beside these.
+        Other data that the executor keeps, such as saved tensors.
     """
 
     inputs: Any
@@ -35,14 +35,14 @@ class Pending:
 
 
 class Executor(Protocol):
-    """What runs a graph forward and backward.
+    """An object that runs the forward and the backward pass of a graph.
 
     A vector for results is empty, or holds tensors that results are written to.
 
     Attributes
     ----------
     session : onnxruntime.InferenceSession
-        What a training forward runs in.
+        The session of a training forward.
     agent, cache : TrainingAgent and OrtValueCache, or None
         The runtime's own objects.
     """
@@ -66,7 +66,7 @@ class VectorSession:
     session : onnxruntime.InferenceSession
         The session.
     device : OrtDevice
-        Where its outputs are to be.
+        The device of its outputs.
     options : RunOptions
         Options of each run.
     """
@@ -101,7 +101,7 @@ class VectorSession:
 
 
 class AgentExecutor:
-    """The agent of onnxruntime-training: one graph, which waits in the middle for the gradients.
+    """The agent of onnxruntime-training: one graph, which waits in the middle for the output gradients.
 
     Parameters
     ----------
@@ -110,9 +110,9 @@ class AgentExecutor:
     fetches : sequence of str
         The gradients, among the outputs of the graph.
     n_outputs : int
-        How many tensors the ``YieldOp`` takes.
+        The number of tensors that the ``YieldOp`` takes.
     device, device_index : OrtDevice, int
-        Where all of them are to be.
+        The device of all of them.
     """
 
     def __init__(
@@ -142,12 +142,12 @@ class SessionsExecutor:
     Parameters
     ----------
     first : VectorSession
-        Returns the outputs, then what is saved for the second session.
+        Returns the outputs, then the tensors saved for the second session.
     second : VectorSession
         Takes inputs of `first`, then outputs of `first`, each under the name it has there, then the gradients
         of the outputs.
     n_outputs : int
-        How many outputs there are.
+        The number of outputs.
     """
 
     def __init__(self, first: VectorSession, second: VectorSession, n_outputs: int) -> None:
@@ -179,7 +179,7 @@ class SessionsExecutor:
 
 
 def _append(vector: Any, source: Any, positions: Iterable[int]) -> None:
-    """Append tensors of another vector. By number: its iterator ends in an exception, which takes 15 us."""
+    """Append tensors of another vector, by index: its iterator ends in an exception, which takes 15 us."""
     for position in positions:
         vector.push_back(source[position])
 

@@ -1,4 +1,4 @@
-"""Running with one engine for as long as its first run does not fail, and with another one from then on."""
+"""Fallback to another engine if the first run of the preferred one fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TrialExecutor"]
 
 
 class TrialExecutor:
-    """An executor that is given up if its first forward or its first backward fails.
+    """An executor that is replaced if its first forward or its first backward fails.
 
     Some graphs build in onnxruntime-training, and fail when they run. Once a backward succeeded, errors are
     those of the caller's tensors.
@@ -21,7 +21,7 @@ class TrialExecutor:
     Parameters
     ----------
     first : Executor
-        What is tried.
+        The preferred executor.
     replace : callable
         Takes the error, returns the executor to use instead.
     """
@@ -53,7 +53,7 @@ class TrialExecutor:
         self._is_proven = self._is_proven or executor is self._first
 
     def _give_up(self, executor: Executor, error: EngineError) -> Executor:
-        """Return what runs in the place of `executor`; raise its `error` if nothing does."""
+        """Return the replacement of `executor`; raise its `error` if there is none."""
         if executor is not self._first or self._is_proven:
             raise error
         if self._current is self._first:

@@ -29,16 +29,16 @@ __all__ = ["OrtGradientForwardBackward", "OrtGradientForwardBackwardFunction"]
 class OrtGradientForwardBackward:
     """Build forward and backward pass from one graph.
 
-    Use it to write a training loop of your own, with the runtime's tensors. The gradients that
-    :meth:`OrtGradientForwardBackwardFunction.backward` returns are, for outputs ``y`` and gradients
-    ``y_grad`` that it is given ::
+    Use it to write a custom training loop with the runtime's tensors. The gradients that
+    :meth:`OrtGradientForwardBackwardFunction.backward` returns are, for outputs ``y`` and their gradients
+    ``y_grad`` ::
 
         x_grad = sum over the outputs y of  (dy / dx)^T y_grad
 
     With the training edition of onnxruntime, its agent runs one graph, which waits in the middle for
-    ``y_grad``. With any edition, two sessions can run the two halves of a graph of standard operators: the
-    first returns the outputs and, as little as can be, what the second needs beside its inputs and outputs.
-    Both engines give the same numbers.
+    ``y_grad``. With any edition, two sessions can run a graph of standard operators: the first runs the
+    forward pass and returns the outputs and the fewest possible saved tensors, the second runs the backward
+    pass. Both engines give the same numbers.
 
     Parameters
     ----------
@@ -46,13 +46,13 @@ class OrtGradientForwardBackward:
         The graph, of opset 13 to 21. It is not changed. Operators without a gradient that have an exact
         equivalent are rewritten.
     weights_to_train : list of str or None, default=None
-        The initializers to train, in any order. None: all of real numbers that a gradient reaches.
+        The initializers to train, in any order. None: all floating-point ones that a gradient reaches.
     input_names : list of str or None, default=None
-        The inputs to differentiate for. None: all of real numbers that a gradient reaches.
+        The inputs to differentiate for. None: all floating-point ones that a gradient reaches.
     output_names : list of str or None, default=None
         The outputs to compute. None: all.
     class_name : str or None, default=None
-        The name of the class that is made; None for one of its own.
+        The name of the generated class; None for a unique one.
     sess_options : onnxruntime.SessionOptions or None, default=None
         Options of all sessions.
     providers : str, list of str or of (str, dict), or None, default=None
@@ -60,29 +60,29 @@ class OrtGradientForwardBackward:
     provider_options : list of dict or None, default=None
         Options of each of `providers`.
     run_options : onnxruntime.RunOptions or None, default=None
-        Options of each run of a session; the agent of onnxruntime-training takes none, which leaves forward
-        passes without training.
+        Options of each run of a session. The agent of onnxruntime-training takes none: with it they apply
+        only to forward passes without training.
     graph_builder_config : OrtModuleGraphBuilderConfiguration or None, default=None
-        A configuration of the gradient builder of onnxruntime-training, which is the engine then.
-        ``initializer_names_to_train`` and ``input_names_require_grad`` count where `weights_to_train` and
+        A configuration of the gradient builder of onnxruntime-training, which is then the engine.
+        ``initializer_names_to_train`` and ``input_names_require_grad`` apply where `weights_to_train` and
         `input_names` are None, and ``use_memory_efficient_gradient`` is passed on.
     device_index : int, default=0
-        Which GPU, >= 0.
+        The number of the GPU, >= 0.
     enable_logging : bool, default=False
-        Whether the logger "onnxsgd" reports what is built and run.
+        Whether the logger "onnxsgd" reports builds and runs.
     debug : bool, default=False
-        Whether each call checks that tensors are on the device where they should be.
+        Whether each call checks that tensors are on the right device.
     engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
-        What makes the gradients. "auto": onnxruntime-training where it is installed and proven right for each
-        form of operator on the way, the portable engine otherwise, and as soon as the first run of the other
-        one fails; the logger "onnxsgd" says why.
+        The gradient engine. "auto": onnxruntime-training where it is installed and proven right for each
+        form of operator on the gradient's path; otherwise, or if the first run of that engine fails, the
+        portable engine. The logger "onnxsgd" gives the reason.
 
     Attributes
     ----------
     cls_type_ : type
-        The class that was made, a subclass of :class:`OrtGradientForwardBackwardFunction`.
+        The generated class, a subclass of :class:`OrtGradientForwardBackwardFunction`.
     engine_ : str
-        The engine that made the gradients.
+        The engine in use.
 
     Raises
     ------
@@ -91,9 +91,9 @@ class OrtGradientForwardBackward:
     GraphError
         If the model is not valid.
     NotTrainableError
-        If nothing can be trained, or an operator on the way has no gradient.
+        If nothing can be trained, or an operator on the gradient's path has no gradient.
     MissingRuntimeError
-        If no onnxruntime is installed, or an argument asks for its training edition, and that is not.
+        If no onnxruntime is installed, or an argument requires its training edition and another is installed.
 
     Examples
     --------
@@ -167,7 +167,7 @@ class OrtGradientForwardBackward:
         return _rebuild, (type(self), self._arguments())
 
     def new_instance(self) -> OrtGradientForwardBackwardFunction:
-        """Return an object that runs forward and backward; take one for each thread."""
+        """Return an object that runs forward and backward; use one for each thread."""
         return self.cls_type_()
 
     def get_initializer(self, name: str, exc: bool = True) -> np.ndarray | None:
@@ -178,17 +178,17 @@ class OrtGradientForwardBackward:
         name : str
             Its name.
         exc : bool, default=True
-            Whether to raise if there is none of that name.
+            Whether to raise if no initializer has that name.
 
         Returns
         -------
         np.ndarray or None
-            A copy of it; None if there is none and `exc` is false.
+            A copy of it; None if none has that name and `exc` is false.
 
         Raises
         ------
         EngineError
-            If there is none and `exc` is true.
+            If none has that name and `exc` is true.
         """
         if name in self._initial_values:
             return self._initial_values[name].numpy().copy()
@@ -224,7 +224,7 @@ class OrtGradientForwardBackward:
         return self._make_class(PORTABLE, placement)
 
     def _replace(self, error: EngineError, placement: Placement) -> Executor:
-        """Let the class run the portable engine's graphs; return what runs them."""
+        """Switch the class to the graphs of the portable engine; return their executor."""
         other, kind = self._make_portable_class(error, placement), self.cls_type_
         for name, value in vars(other).items():
             if not name.startswith("__") and name != "_executor":
@@ -282,7 +282,7 @@ def _say_why(reason: str) -> None:
 
 
 def _check_config(config: Any, engine: str) -> str:
-    """Refuse what is no configuration of the gradient builder; return the name of the builder's engine."""
+    """Check a configuration of the gradient builder; return the name of the builder's engine."""
     if engine == "portable":
         raise ParameterError(
             "graph_builder_config configures the gradient builder of onnxruntime-training, which "
@@ -299,7 +299,7 @@ def _check_config(config: Any, engine: str) -> str:
 
 
 def _rebuild(kind: type[OrtGradientForwardBackward], arguments: dict[str, Any]) -> OrtGradientForwardBackward:
-    """Make an object from what :meth:`OrtGradientForwardBackward.__reduce__` kept."""
+    """Make an object from the arguments that :meth:`OrtGradientForwardBackward.__reduce__` returned."""
     onnxruntime = load_runtime()
     arguments = dict(arguments)
     arguments["onnx_model"] = onnx.load_from_string(arguments["onnx_model"])

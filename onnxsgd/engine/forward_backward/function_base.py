@@ -1,4 +1,4 @@
-"""The object that runs forward and backward pass, one tensor vector in and one out."""
+"""The base class of functions that run a forward and a backward pass, one tensor vector in and one out."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class OrtGradientForwardBackwardFunction:
     Attributes
     ----------
     states_ : list
-        The training forwards that wait for their backward. Clear it to give them up.
+        The training forwards that wait for their backward. Clear it to discard them.
     saved_tensors_ : OrtValueVector, list or None
-        What :meth:`save_for_backward` was given last.
+        The last argument of :meth:`save_for_backward`.
     """
 
     _run_options: ClassVar[Any]
@@ -58,10 +58,10 @@ class OrtGradientForwardBackwardFunction:
     _devices: ClassVar[list[Any]]
     _onx_inp: ClassVar[list[str]]
     _onx_out: ClassVar[list[str]]
-    #: What training forwards and their backwards run in, and other forwards.
+    #: The executor of training forwards and their backwards, and the session of other forwards.
     _executor: ClassVar[Executor]
     _evaluation: ClassVar[VectorSession]
-    #: What is expected of the inputs; which outputs take a gradient, and where these are.
+    #: Expected inputs; indices of the outputs that take a gradient, expected gradients, their devices.
     _input_specs: ClassVar[tuple[TensorSpec, ...]]
     _grad_positions: ClassVar[list[int]]
     _grad_specs: ClassVar[tuple[TensorSpec, ...]]
@@ -77,13 +77,12 @@ class OrtGradientForwardBackwardFunction:
         Parameters
         ----------
         inputs : list of np.ndarray, list of OrtValue, or OrtValueVector
-            All inputs of the graph, then all trained weights. Arrays are read where they are, and kept for
-            as long as the runtime may read them: do not change them before the backward of a training
-            forward.
+            All inputs of the graph, then all trained weights. Arrays are read in place, and kept for as long
+            as the runtime may read them: do not change them before the backward of a training forward.
         training : bool, default=False
             Whether a backward follows.
         forward_outputs_cache : OrtValueVector or None, default=None
-            Where the outputs are put. If it is not empty, it must hold tensors of the right shapes, and the
+            The vector to return. If it is not empty, it must hold tensors of the right shapes, and the
             outputs are written into these.
 
         Returns
@@ -94,9 +93,9 @@ class OrtGradientForwardBackwardFunction:
         Raises
         ------
         EngineError
-            If there is another number of inputs than expected, or the runtime fails.
+            If the number of inputs is wrong, or the runtime fails.
         ParameterError
-            If an input has another type or shape than expected.
+            If an input has a wrong type or shape.
         ParameterTypeError
             If an input is neither an array nor a tensor, or the cache no vector.
         UnsupportedError
@@ -122,21 +121,20 @@ class OrtGradientForwardBackwardFunction:
         Parameters
         ----------
         grad_outputs : list of np.ndarray, list of OrtValue, or OrtValueVector
-            One gradient for each output of real numbers, of its shape; an array with as many elements is
-            read in that shape.
+            One gradient for each floating-point output, of its shape; an array with as many elements is
+            reshaped to it.
         backward_outputs_cache : OrtValueVector or None, default=None
-            Where the gradients are put, as `forward_outputs_cache`.
+            The vector to return, as `forward_outputs_cache`.
 
         Returns
         -------
         OrtValueVector
-            The gradients for the inputs of real numbers, then those for the weights.
+            The gradients for the floating-point inputs, then those for the weights.
 
         Raises
         ------
         EngineError
-            If no training forward waits, there is another number of gradients than expected, or the runtime
-            fails.
+            If no training forward waits, the number of gradients is wrong, or the runtime fails.
         ParameterError
             If a gradient has another type or shape than its output.
         ParameterTypeError
@@ -163,7 +161,7 @@ class OrtGradientForwardBackwardFunction:
 
     @property
     def saved_tensors(self) -> list[Any]:
-        """What was kept last."""
+        """The tensors saved last."""
         if self.saved_tensors_ is None:
             raise EngineError("No tensors are saved: call forward with training=True, or save_for_backward.")
         return list(self.saved_tensors_)
@@ -182,9 +180,9 @@ class OrtGradientForwardBackwardFunction:
         tensors : list of np.ndarray, list of OrtValue, or OrtValueVector
             One for each of `devices`.
         devices : list of OrtDevice
-            Where arrays are put.
+            The devices to copy arrays to.
         debug : bool, default=False
-            Whether to check that each is where it should be.
+            Whether to check that each tensor is on its device.
         """
         vector = fill_vector(tensors, devices)
         if debug:
@@ -198,15 +196,15 @@ class OrtGradientForwardBackwardFunction:
         """Save the graphs behind this class; called on it, or on an instance.
 
         ``_optimized_pre_grad_model`` is the forward pass, ``_trained_onnx`` both passes with a ``YieldOp`` in
-        between, which only the agent of onnxruntime-training runs. With the portable engine there are
-        ``_forward_onnx`` and ``_backward_onnx`` too, which together are the same in standard operators.
+        between, which only the agent of onnxruntime-training runs. The portable engine also has
+        ``_forward_onnx`` and ``_backward_onnx``, which together are the same in standard operators.
 
         Parameters
         ----------
         folder : str, path, or the type ``bytes``
-            Where to save them; it is made if it is not there. Given ``bytes``, nothing is saved.
+            The folder to save to; it is created if missing. Given ``bytes``, nothing is saved.
         prefix, suffix : str or None, default=None
-            What file names start and end with.
+            The beginning and the end of file names.
 
         Returns
         -------
@@ -234,7 +232,7 @@ class OrtGradientForwardBackwardFunction:
         """Return the gradients as a vector, in the shapes of the outputs they belong to."""
         cls = type(self)
         if grad_outputs is None or len(grad_outputs) != len(cls._grad_specs):
-            # says what is expected
+            # raises the error that names the expected gradients
             fill_vector(grad_outputs, cls._grad_devices, cls._grad_specs)
         read, changed = [], False
         for given, index, spec in zip(grad_outputs, cls._grad_positions, cls._grad_specs, strict=True):

@@ -37,20 +37,20 @@ def make_function_class(
     name : str
         The name of the class.
     graphs : TrainingGraphs
-        What it runs.
+        The graphs.
     placement : Placement
-        Where.
+        The execution providers.
     sess_options, run_options : SessionOptions or None, RunOptions or None
         Options of all sessions, and of their runs.
     logger : Logger or None
-        What its instances report to.
+        The logger of its instances.
     debug : bool
-        Whether its instances check where tensors are.
+        Whether its instances check the devices of tensors.
 
     Raises
     ------
     EngineError
-        If the runtime cannot run the graphs, or not there.
+        If the runtime cannot run the graphs, or not with these providers.
     """
     device = make_device(placement.device, placement.index)
     options = run_options if run_options is not None else _default_options()

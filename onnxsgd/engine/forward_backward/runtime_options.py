@@ -8,7 +8,7 @@ __all__ = ["copy_options", "read_options"]
 
 
 def read_options(options: Any) -> dict[str, Any] | None:
-    """Return what is set in an object of the runtime, such as a ``SessionOptions``; None for None.
+    """Return the properties of an object of the runtime, such as a ``SessionOptions``; None for None.
 
     Entries that are set by a method, such as ``add_session_config_entry``, cannot be read back.
     """
@@ -21,7 +21,7 @@ def read_options(options: Any) -> dict[str, Any] | None:
 def copy_options(kind: type, values: dict[str, Any] | None) -> Any:
     """Return an object of `kind` in which `values` are set, None for None.
 
-    What the installed runtime does not have, as they come from another edition or version, is left out.
+    Options that the installed runtime lacks, because they come from another edition or version, are left out.
     """
     if values is None:
         return None

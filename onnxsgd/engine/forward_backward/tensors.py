@@ -1,4 +1,4 @@
-"""Arrays and tensors of the runtime: what a graph expects, and vectors of what it is given."""
+"""Arrays and tensors of the runtime: expected types and shapes, and vectors of tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["TensorSpec", "fill_vector", "new_vector", "readable_tensor", "result
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a graph expects of one tensor.
+    """The type and shape that a graph expects of one tensor.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class TensorSpec:
     dtype : np.dtype
         The type of its elements.
     element_type : int
-        The same, as ONNX numbers types.
+        The same, as the number of the ONNX type.
     dims : tuple or None
         Its size along each axis, None where any is accepted; None if any rank is.
     """
@@ -38,12 +38,12 @@ class TensorSpec:
     dims: tuple[int | None, ...] | None
 
     def fit(self, tensor: Any) -> Any:
-        """Return an array or a tensor in the shape that is expected, if it has axes of size 1 more or fewer.
+        """Return an array or a tensor in the expected shape, with axes of size 1 added or removed.
 
         Raises
         ------
         ParameterError
-            If its type is another one, or its shape differs in other ways.
+            If its type is wrong, or its shape differs in other ways.
         """
         shape = tensor.shape if isinstance(tensor, np.ndarray) else tensor.shape()
         if self.dims is not None and not _fits(shape, self.dims) and _fits_but_for_ones(shape, self.dims):
@@ -69,7 +69,7 @@ class TensorSpec:
 
 
 def specs_of(values: Sequence[ir.Value]) -> tuple[TensorSpec, ...]:
-    """Return what is expected of inputs of a graph."""
+    """Return the expected types and shapes of inputs of a graph."""
     return tuple(
         TensorSpec(
             str(value.name),
@@ -86,7 +86,7 @@ def specs_of(values: Sequence[ir.Value]) -> tuple[TensorSpec, ...]:
 
 @cache
 def _vector_type() -> Any:
-    """Return the class of the vectors made here: an ``OrtValueVector`` that holds what its tensors read.
+    """Return the class of the vectors made here: an ``OrtValueVector`` that keeps its arrays alive.
 
     A tensor made from an array reads the memory of that array and keeps no reference to it.
     """
@@ -108,7 +108,7 @@ def result_vector(cache: Any, count: int, parameter: str) -> Any:
     Raises
     ------
     ParameterTypeError
-        If `cache`, which a user gave as `parameter`, is something else than an ``OrtValueVector``.
+        If `cache`, the user's argument `parameter`, is not an ``OrtValueVector``.
     EngineError
         If it is not empty and has another number of tensors.
     """
@@ -122,27 +122,27 @@ def result_vector(cache: Any, count: int, parameter: str) -> Any:
 
 
 def fill_vector(tensors: Any, devices: Sequence[Any], specs: Sequence[TensorSpec] | None = None) -> Any:
-    """Return tensors as an ``OrtValueVector``; a vector is returned as it is.
+    """Return tensors as an ``OrtValueVector``; a vector that fits is returned unchanged.
 
     Parameters
     ----------
     tensors : OrtValueVector, or sequence of np.ndarray or OrtValue
         Arrays are not copied where they are contiguous and the device is the CPU.
     devices : sequence of OrtDevice
-        Where each is to be.
+        The device of each.
     specs : sequence of TensorSpec or None
-        What is expected of each.
+        The expected type and shape of each.
 
     Raises
     ------
     EngineError
-        If there are more or fewer of them than `specs` or `devices` say.
+        If their number is not that of `devices`.
     ParameterError
-        If the type or the shape of one is not as expected.
+        If the type or the shape of one is wrong.
     UnsupportedError
         If one of them is None.
     ParameterTypeError
-        If one of them is something else.
+        If one of them is neither an array nor a tensor.
     """
     if tensors is None:
         raise UnsupportedError(
@@ -175,7 +175,7 @@ def _check_count(found: int, devices: Sequence[Any], specs: Sequence[TensorSpec]
 
 
 def readable_tensor(tensor: Any) -> Any:
-    """Return what the runtime reads: an array whose memory is contiguous, or its own kind of tensor.
+    """Return a tensor that the runtime can read: a contiguous array, or its own kind of tensor.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def _fits(shape: Sequence[int], dims: Sequence[int | None]) -> bool:
 
 
 def _fits_but_for_ones(shape: Sequence[int], dims: Sequence[int | None]) -> bool:
-    """Tell whether axes of size 1 alone are missing, or too many; with as many axes, it is another shape."""
+    """Tell whether shapes with different numbers of axes differ in axes of size 1 alone."""
     if None in dims or len(shape) == len(dims):
         return False
     return [n for n in shape if n != 1] == [n for n in dims if n != 1]

@@ -1,4 +1,4 @@
-"""The graphs that run forward and backward."""
+"""The graphs of the forward and the backward pass."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = ["TrainingGraphs", "build_training_graphs"]
 
 @dataclass(frozen=True)
 class TrainingGraphs:
-    """What is run forward and backward.
+    """The graphs of the forward and the backward pass, and their signatures.
 
     Attributes
     ----------
     engine : {"onnxruntime-training", "portable"}
-        What made the gradients.
+        The gradient engine.
     training : onnx.ModelProto
         Forward and backward pass, a ``YieldOp`` in between. Takes the inputs, then the weights; returns the
         gradients of the inputs, then those of the weights, then the outputs.
@@ -47,21 +47,21 @@ class TrainingGraphs:
         The same as two graphs, see :class:`~onnxsgd.gradient.separate_graphs.Halves`; None with
         onnxruntime-training.
     evaluation : onnx.ModelProto
-        The forward pass alone. Takes what `training` does, returns the outputs.
+        The forward pass alone. Takes the inputs of `training`, returns the outputs.
     sources : Sources
         The weights and inputs that are differentiated for.
     inputs, outputs, fetches : list of str
         The inputs of the graph without the weights, its outputs, and the gradients.
     input_specs, gradient_specs : tuple of TensorSpec
-        What is expected of the inputs and weights, and of the gradients that are given.
+        Expected types and shapes of the inputs and weights, and of the output gradients.
     gradient_positions : list of int
-        Which outputs take a gradient.
+        Indices of the outputs that take a gradient.
     initial_values : dict
         The initializers.
     native : NativeGradient or None
-        What the gradient builder of onnxruntime-training returned.
+        The result of the gradient builder of onnxruntime-training.
     reason : str or None
-        With engine="auto", why it is not onnxruntime-training, if it is not.
+        With engine="auto", the reason for the fallback to the portable engine, if any.
     """
 
     engine: str
@@ -89,7 +89,7 @@ def build_training_graphs(
     engine: str,
     memory_efficient: bool,
 ) -> TrainingGraphs:
-    """Build the graphs that run forward and backward.
+    """Build the graphs of the forward and the backward pass.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def build_training_graphs(
     weights, inputs, outputs : sequence of str or None
         The initializers and inputs to differentiate for, the outputs to compute; None for all.
     engine : {"auto", "onnxruntime-training", "portable"}
-        What differentiates.
+        The gradient engine.
     memory_efficient : bool
         Passed on to the gradient builder of onnxruntime-training.
     """
@@ -154,9 +154,9 @@ def _select(
 def _differentiate(
     prepared: Prepared, engine: str, memory_efficient: bool
 ) -> tuple[str, ir.Model, NativeGradient | None, str | None]:
-    """Return the engine, forward and backward pass, what the native builder returned, and why not it.
+    """Return the engine, both passes, the native builder's result, and the reason for a fallback.
 
-    "auto" is onnxruntime-training where that is installed and can do it.
+    "auto" is onnxruntime-training where that is installed and supports the graph.
     """
     reason = None
     if engine == "auto" and not orttraining.is_available():
@@ -185,7 +185,7 @@ class _Ends:
 
 
 def _arrange(graph: ir.Graph, n_outputs: int, n_weights: int) -> _Ends:
-    """Let `graph` return the gradients of inputs, those of weights, then its outputs, in place."""
+    """Reorder the outputs in place: the gradients of inputs, those of weights, then the outputs proper."""
     returned, gradients = list(graph.outputs[:n_outputs]), list(graph.outputs[n_outputs:])
     gradients = [*gradients[n_weights:], *gradients[:n_weights]]
     seeds = find_seeds(graph, returned)
@@ -196,9 +196,9 @@ def _arrange(graph: ir.Graph, n_outputs: int, n_weights: int) -> _Ends:
 
 
 def _compute_outputs(graph: ir.Graph, outputs: MutableSequence[ir.Value]) -> None:
-    """Let a node of `graph` make each of `outputs`, in place.
+    """Copy each of `outputs` that is an input of `graph`, in place.
 
-    An input that is an output as well would be returned in the memory of the caller, which may go.
+    An input returned as an output would lie in the caller's memory, which may be freed.
     """
     names = graph_names(graph)
     for index, value in enumerate(outputs):
@@ -221,7 +221,7 @@ def _names(values: Iterable[ir.Value]) -> list[str]:
 
 
 def _keep_outputs(graph: ir.Graph, names: Sequence[str] | None) -> None:
-    """Let `graph` return the outputs `names` only, in that order, in place."""
+    """Reduce the outputs of `graph` to `names`, in that order, in place."""
     if names is None:
         return
     if isinstance(names, str):

@@ -1,4 +1,4 @@
-"""Batches: in which order, with which weights, and into which buffers."""
+"""Batches: their order, their sample weights, and copies into buffers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class EpochPlan:
     rows : ndarray of shape [n_batches, batch_size]
         Indices of samples. The last batch is filled up with repeated rows, whose weight is zero.
     sample_weight : ndarray of shape [n_batches, batch_size, 1]
-        Normalised weights, of the type of the target: of sum 1 in each batch; with ``batch_size=1`` the
-        weights as they are, there being nothing to take the mean of.
+        Weights of the type of the target, normalised to sum 1 in each batch; with ``batch_size=1`` not
+        normalised, as there is no mean to take.
     factors : ndarray of shape [n_batches]
-        What these weights are multiplied by to be those of the gradient: 1, or minus the learning rate.
+        The ratio of gradient weights to these weights: 1, or minus the learning rate.
     totals : ndarray of shape [n_batches]
-        What the loss of a batch counts for in the mean over the epoch.
+        The weight of each batch's loss in the mean over the epoch.
     """
 
     rows: np.ndarray
@@ -45,7 +45,7 @@ class EpochPlan:
         )
 
     def descending(self, rates: np.ndarray) -> EpochPlan:
-        """Return the same plan with gradients multiplied by minus one rate for each batch."""
+        """Return the same plan with each batch's gradients multiplied by minus its rate."""
         return replace(self, factors=-rates)
 
     def weigh(self, batches: int | slice, sample_weight: np.ndarray, gradient_weight: np.ndarray) -> None:
@@ -75,8 +75,8 @@ class Batches:
     batch_size : int
         Rows of a batch.
     is_mean : bool
-        Whether the loss of a batch is the mean over its samples; otherwise batches are single samples, which
-        count as their weights say.
+        Whether the loss of a batch is the mean over its samples; otherwise batches are single samples, whose
+        loss is multiplied by their weight.
     """
 
     features: Mapping[str, Any]
@@ -87,7 +87,7 @@ class Batches:
 
     @property
     def n_batches(self) -> int:
-        """How many batches, the last short one included, an epoch has."""
+        """The number of batches of an epoch, the last short one included."""
         return -(-len(self.target) // self.batch_size)
 
     @property
@@ -118,7 +118,7 @@ class Batches:
         return self._weights(np.full(self.n_batches * self.batch_size, self.sample_weight[0]))
 
     def _weights(self, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weights of samples, normalised, and of batches; what fills up the last one has none."""
+        """Return the normalised weights of samples, and those of batches; padding has weight zero."""
         weight[len(self.target) :] = 0
         weight = weight.reshape(self.n_batches, self.batch_size, 1)
         totals = weight.sum(axis=(1, 2))
@@ -129,7 +129,7 @@ class Batches:
 
     def fill(self, rows: np.ndarray, features: Mapping[str, np.ndarray], target: np.ndarray) -> None:
         """Copy the given samples into buffers, for a batch or for several: `rows` has their shape."""
-        # once, not for each array
+        # converted once, not for each array
         rows = np.asarray(rows, np.intp)
         for name, buffer in features.items():
             _take(self.features[name], rows, buffer)

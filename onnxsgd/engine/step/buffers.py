@@ -1,4 +1,4 @@
-"""Weights and their states, in buffers that stay where they are."""
+"""Weights and their states, in buffers of fixed address (double buffering)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _NUMPY_TYPES = {
 
 
 class Buffers:
-    """Two sets of buffers, of which one holds the present weights and the other takes the next ones.
+    """Double buffers: one set holds the present weights, the other takes the next ones.
 
-    Writing to the buffers that are read would be wrong without a sound: the gradient of an early layer
-    would see the new weights of a late one.
+    An update in place would be silently wrong: the gradient of an early layer would read the new weights of
+    a late one.
 
     Parameters
     ----------
     tensors : dict of ndarray
-        One empty array for each buffer: shapes and types.
+        One array for each buffer: its shape and type.
     """
 
     def __init__(self, tensors: Tensors) -> None:
@@ -39,16 +39,16 @@ class Buffers:
         self.current = 0
 
     def flip(self) -> None:
-        """Let the other set hold the present weights."""
+        """Swap the two sets."""
         self.current = 1 - self.current
 
     def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
-        """Copy `tensors` into the present set; what is missing becomes zero."""
+        """Copy `tensors` into the present set; missing ones become zero."""
         for key, buffer in self.sets[self.current].items():
             buffer[...] = tensors.get(key, 0)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return the weights as they are now; the arrays change with the next steps."""
+        """Return the present weights, without a copy: later steps change the arrays."""
         return {name: array for (name, kind), array in self.sets[self.current].items() if kind == WEIGHT}
 
     def snapshot(self) -> Tensors:

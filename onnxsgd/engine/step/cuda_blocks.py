@@ -1,4 +1,4 @@
-"""Blocks of training steps: how many steps, compiled for a device, recorded there, bound to their buffers."""
+"""Blocks of training steps: their size, compilation, CUDA graph recording and buffer binding."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Block", "BlockSession", "BoundBlock", "block_sizes"]
 
-#: The most steps of a block, of its operators, and the most bytes that it may gather.
+#: The largest numbers of steps and operators of a block, and of bytes that it may gather.
 _MOST_STEPS, _MOST_OPERATORS, _MOST_BYTES = 16, 512, 64_000_000
-#: To record a block takes about three runs of it: fewer calls are made without.
+#: Recording a block takes about three runs of it: with fewer calls than this it is not recorded.
 _WORTH_RECORDING = 16
-#: What was recorded is kept until its session goes, so sessions are renewed.
+#: A session keeps its recordings until it is destroyed, so sessions are renewed after this many.
 _MOST_RECORDINGS = 64
-#: A number for each thing that is recorded.
+#: Identifiers of recordings.
 _recordings = count(1)
 
 
 def block_sizes(step: CompiledStep, batches: Batches) -> tuple[int, ...]:
-    """Return how many steps blocks have, the larger ones first; the last is 1."""
+    """Return the numbers of steps of the blocks, in descending order; the last is 1."""
     if not can_repeat(step):
         return (1,)
     n_operators = len(onnx.load_from_string(step.model).graph.node)
     most = min(_MOST_STEPS, _MOST_OPERATORS // n_operators, _MOST_BYTES // batches.nbytes, batches.n_batches)
-    # a power of two, so that data of other lengths find the same blocks
+    # a power of two, so that data of other lengths share the blocks
     size = 1 << max(0, most.bit_length() - 1)
     return (size, 1) if size > 1 else (1,)
 
@@ -54,9 +54,9 @@ class Block:
     loss : Loss
         Its loss.
     n_steps : int
-        How many.
+        Their number.
     device : Device
-        Where they run.
+        Their device.
     """
 
     def __init__(self, step: CompiledStep, loss: Loss, n_steps: int, device: Device) -> None:
@@ -68,7 +68,7 @@ class Block:
         self._compiled = self._compile()
 
     def session(self, n_recordings: int) -> tuple[Any, Mode]:
-        """Return a session in which that much may be recorded, and how it runs."""
+        """Return a session with room for `n_recordings` more recordings, and its mode."""
         with self._lock:
             if self._n_recordings + n_recordings > _MOST_RECORDINGS:
                 self._compiled, self._n_recordings = self._compile(), 0
@@ -89,9 +89,9 @@ class BlockSession:
     block : Block
         The block.
     device : Device
-        Where it runs.
+        Its device.
     n_calls : int
-        How often the fit calls it, at most.
+        The largest number of calls in the fit.
     """
 
     def __init__(self, block: Block, device: Device, n_calls: int) -> None:
@@ -103,7 +103,7 @@ class BlockSession:
     def options(self) -> tuple[Any, Any]:
         """Return options of runs that wait for the device, and of runs that do not.
 
-        They are for one set of buffers and no other: what is recorded holds addresses.
+        They are for one set of buffers only: a recording holds addresses.
         """
         recording = str(next(_recordings) if self._records else -1)
         waiting, going_on = (load_runtime().RunOptions() for _ in range(2))
@@ -126,19 +126,19 @@ class BoundBlock:
         self._binding = self._bind()
 
     def run(self, *, wait: bool) -> None:
-        """Make the steps.
+        """Run the steps.
 
-        The host may go on at once if the next call is one of this session, whose work is done in order;
-        other sessions do not wait for it.
+        Without `wait` the host continues at once, which is safe if the next call is one of this session: its
+        work is done in order, but other sessions do not wait for it.
         """
         if self._session.is_mixed:
-            # what is read on the host is copied there when it is bound
+            # inputs read on the host are copied there when they are bound
             self._binding = self._bind()
         options = self._waiting if wait else self._going_on
         self._session.session.run_with_iobinding(self._binding, options)
 
     def wait(self) -> None:
-        """Wait for all that the device was told to do."""
+        """Wait for all work queued on the device."""
         self._binding.synchronize_outputs()
 
     def _bind(self) -> Any:

@@ -1,10 +1,9 @@
-"""Which operators may be recorded on a GPU once, and replayed.
+"""Operators that a CUDA graph may record and replay.
 
-A replay repeats what the device did, with the same addresses and numbers. What a kernel did on the host it
-does not repeat: a table that the kernel sent to the device from memory that it freed afterwards would be sent
-again, whatever is there by then, and random numbers would be the same each time. The runtime does not check
-for that. So only operators are recorded whose kernels are known to take all they need by value or from the
-device, in onnxruntime 1.19 to 1.31.
+A replay repeats the work of the device, with the same addresses and numbers, but not the work of the host:
+a table that a kernel copied from host memory freed since would be copied again, with its new content, and
+random numbers would be the same each time. The runtime does not check for that. So only operators are
+recorded whose kernels take all arguments by value or from the device, in onnxruntime 1.19 to 1.31.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["is_recordable"]
 
-#: So many tensors a kernel takes by value.
+#: The largest number of tensors that a kernel takes by value.
 _MOST_TENSORS = 32
 
 
@@ -34,7 +33,7 @@ def _can_record(node: ir.Node) -> bool:
 
 
 def _is_alike(values: tuple[ir.Value | None, ...] | tuple[ir.Value, ...]) -> bool:
-    """Tell whether tensors are few, and of one known shape: otherwise a kernel sends a table of sizes."""
+    """Tell whether tensors are few and of one known shape; otherwise the kernel copies a table of sizes."""
     shapes = {None if value is None or value.shape is None else tuple(value.shape) for value in values}
     return len(values) <= _MOST_TENSORS and len(shapes) == 1 and None not in shapes
 
@@ -48,7 +47,10 @@ def _outputs_are_alike(node: ir.Node) -> bool:
 
 
 def _is_strided(node: ir.Node) -> bool:
-    """Tell whether a product is one of tables, or of as many: otherwise its kernel sends their addresses."""
+    """Tell whether a product has a matrix on the right, or equal batch axes.
+
+    Otherwise its kernel copies a table of addresses.
+    """
     left, right = (None if value is None else value.shape for value in node.inputs)
     if left is None or right is None:
         return False

@@ -1,4 +1,4 @@
-"""What graphs of many steps share: a step without its loss, and the losses of all steps computed at once."""
+"""Deferred losses: a step without its loss, and the losses of many steps computed at once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["add_losses", "can_repeat", "declare", "is_standard", "reduce_to_upda
 def can_repeat(step: CompiledStep) -> bool:
     """Tell whether a step can be repeated in a larger graph.
 
-    Only one of standard operators without graphs inside: some operators of the training runtime end the
-    interpreter there, and what graphs inside read from around them would have to be renamed.
+    It must have standard operators only, without subgraphs: some operators of the training runtime crash the
+    interpreter there, and the outer values that subgraphs read would need renaming.
     """
     return is_standard(step) and not _holds_graphs(step)
 
@@ -41,10 +41,10 @@ def _holds_graphs(step: CompiledStep) -> bool:
 
 
 def reduce_to_updates(model: ir.Model, step: CompiledStep) -> list[tuple[ir.Value, ir.Value]]:
-    """Let a step compute its raw prediction, not its loss; return its old and new weights and states.
+    """Replace the loss of a step by its raw prediction; return its old and new weights and states.
 
-    The inputs are then the old ones of these, and what else the updates read; the outputs are the new ones
-    and the raw prediction.
+    The inputs are then the old weights and states, and the other inputs of the updates; the outputs are the
+    new weights and states, and the raw prediction.
     """
     graph = model.graph
     raw_prediction = find_value(graph, step.raw_prediction)
@@ -62,7 +62,7 @@ def reduce_to_updates(model: ir.Model, step: CompiledStep) -> list[tuple[ir.Valu
 def add_losses(
     graph: ir.Graph, loss: Loss, target: ir.Value, raw_prediction: ir.Value, weight: ir.Value
 ) -> ir.Value:
-    """Compute the loss of each batch from what is stacked; return the losses, [n_batches].
+    """Compute the losses of stacked batches; return them, [n_batches].
 
     Parameters
     ----------

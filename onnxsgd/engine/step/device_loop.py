@@ -1,7 +1,7 @@
-"""Training where data, weights and losses stay on a device, and the host only says when to go on.
+"""Training with data, weights and losses resident on a device; the host only launches blocks.
 
-Before an epoch its order, weights of samples and numbers are sent; after it the losses are read, and the
-weights by whoever wants them. In between, every call is a block of steps that needs nothing from the host.
+Before an epoch the host sends its order, sample weights and scalars; after it the host reads the losses, and
+the weights on request. In between, every call is a block of steps that needs nothing from the host.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ResidentBuffers", "ResidentRunner", "check_data"]
 
-#: Elements of an array, less one, that an operator of the runtime can number on a GPU.
+#: The largest index of an element that operators of the runtime can address on a GPU.
 _LAST_ELEMENT = np.iinfo(np.int32).max
 
 
 def check_data(batches: Batches, device: Device) -> None:
-    """Refuse data that cannot stay on a device.
+    """Refuse data that cannot be resident on a device.
 
     Raises
     ------
@@ -62,11 +62,11 @@ class ResidentBuffers:
     Parameters
     ----------
     step : CompiledStep
-        Whose they are.
+        The step.
     session : onnxruntime.InferenceSession
-        A block of it, which tells shapes and types.
+        A block of it, which gives shapes and types.
     device : Device
-        Where they are.
+        The device.
     """
 
     def __init__(self, step: CompiledStep, session: Any, device: Device) -> None:
@@ -81,11 +81,11 @@ class ResidentBuffers:
         self.current = 0
 
     def flip(self) -> None:
-        """Let the other set hold the present weights."""
+        """Swap the two sets."""
         self.current = 1 - self.current
 
     def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
-        """Copy `tensors` into the present set; what is missing becomes zero."""
+        """Copy `tensors` into the present set; missing ones become zero."""
         with hold(self._device):
             for key, value in self.sets[self.current].items():
                 zeros = self._zeros[key]
@@ -98,26 +98,26 @@ class ResidentBuffers:
             return {key: self._read(key, value) for key, value in self.sets[self.current].items()}
 
     def _read(self, key: tuple[str, str], value: Any) -> np.ndarray:
-        # from a GPU it is a copy already
+        # a read from a GPU is a copy already
         array = value.numpy() if self._device.is_cuda else value.numpy().copy()
         return array[0] if key in self._rows else array
 
 
 class ResidentRunner:
-    """Training steps on data that stay on a device.
+    """Training steps on data resident on a device.
 
     Parameters
     ----------
     blocks : dict of Block
-        The blocks by their numbers of steps, one of which is 1.
+        The blocks by their number of steps, 1 among them.
     step : CompiledStep
         The step inside.
     batches : Batches
         The data, dense; they are copied to the device once.
     device : Device
-        Where they go.
+        The device.
     n_epochs : int
-        Epochs to come, at most.
+        The largest number of epochs.
 
     Attributes
     ----------
@@ -128,8 +128,8 @@ class ResidentRunner:
 
     Notes
     -----
-    A device works while the host goes on, and what runs is not interrupted: an interrupt counts between two
-    blocks, and all that was begun is done when :meth:`run` ends.
+    The device works asynchronously, and a running block is not interrupted: an interrupt takes effect between
+    two blocks, and all launched blocks are done when :meth:`run` ends.
     """
 
     def __init__(
@@ -146,10 +146,10 @@ class ResidentRunner:
         data = {name: np.ascontiguousarray(array) for name, array in batches.features.items()}
         data[step.target] = np.ascontiguousarray(batches.target)
         n_bytes = sum(array.nbytes for array in data.values())
-        self._what = (
-            f"the data of this fit ({n_bytes:,} bytes) and what a batch of {batches.batch_size} takes"
+        self._contents = (
+            f"the data of this fit ({n_bytes:,} bytes) and the tensors of a batch of {batches.batch_size}"
         )
-        with hold(device), explained(str(device), self._what):
+        with hold(device), explained(str(device), self._contents):
             n_calls = dict(self._calls(batches.n_batches))
             sessions = {
                 size: BlockSession(blocks[size], device, n_epochs * n_calls.get(size, 0))
@@ -173,10 +173,10 @@ class ResidentRunner:
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`.
 
-        Losses that are not finite end nothing: they are seen after the last update.
+        A loss that is not finite does not stop the updates: the host reads it after the last one.
         """
         self.n_done = 0
-        with hold(self._device), explained(str(self._device), self._what):
+        with hold(self._device), explained(str(self._device), self._contents):
             self._plan.send(plan, scalars, self.buffers.current)
             try:
                 for size, n_calls in self._calls(len(losses)):
@@ -191,7 +191,7 @@ class ResidentRunner:
                 losses[: self.n_done] = found[: self.n_done]
 
     def _calls(self, n_batches: int) -> Iterator[tuple[int, int]]:
-        """Yield how often to call which block."""
+        """Yield the size of each block, and the number of calls to it."""
         for size in self._sizes:
             n_calls, n_batches = divmod(n_batches, size)
             yield size, n_calls
@@ -213,7 +213,7 @@ class ResidentRunner:
 
 
 class _Plan:
-    """What the device is told about an epoch, and the losses that it answers with.
+    """The inputs of an epoch on the device, and its losses.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class _Plan:
     batches : Batches
         The data.
     device : Device
-        Where it is kept.
+        The device.
     """
 
     def __init__(self, step: CompiledStep, session: Any, batches: Batches, device: Device) -> None:
@@ -249,16 +249,16 @@ class _Plan:
         self.losses = [_place(np.zeros(n_batches, dtype), device) for _ in range(2)]
 
     def send(self, plan: EpochPlan, scalars: np.ndarray, current: int) -> None:
-        """Copy a plan, of as many batches as there are or of fewer, and set the counter to zero."""
-        there = slice(len(plan.totals))
-        self._rows[there] = plan.rows
-        plan.weigh(slice(None), self._sample_weight[there], self._gradient_weight[there])
+        """Copy a plan of at most all batches, and set the counter to zero."""
+        present = slice(len(plan.totals))
+        self._rows[present] = plan.rows
+        plan.weigh(slice(None), self._sample_weight[present], self._gradient_weight[present])
         for array, column in zip(self._scalars, scalars.T, strict=True):
-            array[there] = column
-        is_there = plan.sample_weight is self._even_weight
+            array[present] = column
+        weight_is_sent = plan.sample_weight is self._even_weight
         self._even_weight = plan.sample_weight
         for name, array in self._arrays.items():
-            if not (is_there and name == self._name_of_weight):
+            if not (weight_is_sent and name == self._name_of_weight):
                 self.sent[name].update_inplace(array)
         self.counters[current].update_inplace(np.zeros(1, np.int64))
 

@@ -1,8 +1,7 @@
-"""Make the graph of a training step faster: fewer nodes, no branches, every product fused with its sum.
+"""Fusion passes for the graph of a training step: fewer nodes, no branches, products fused with their sums.
 
 Each pass changes the graph in place. It requires static shapes and topological order, and keeps both; the
-numbers change by rounding only. The times that led to these rules are those of one CPU thread; see
-``benchmarks/``.
+numbers change by rounding only. The rules were chosen by times on one CPU thread; see ``benchmarks/``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _STEEP = 3.3e38
 #: Operators that broadcast their operands: not the bounds of Clip, which are single numbers.
 _BROADCASTING = having(Fact.ELEMENTWISE) - {"Clip"}
 
-#: From so many rows on, the slow way of the runtime takes longer than a Reshape.
+#: From this many rows on, the runtime's slow broadcast takes longer than a Reshape.
 _LONG = 64
 
 
@@ -42,13 +41,13 @@ def fuse(model: ir.Model) -> None:
 
 
 def add_products(graph: ir.Graph) -> None:
-    """Add products in the operators that compute them, wherever they are added to something."""
+    """Fuse every product that is added to a tensor with that sum."""
     for node in list(graph):
         _added_product(graph, node)
 
 
 def _idle_reshape(graph: ir.Graph, node: ir.Node) -> None:
-    """Leave out a Reshape to the shape that its operand has."""
+    """Remove a Reshape to the shape of its operand."""
     if node.op_type != "Reshape":
         return
     x, y = node.inputs[0], node.outputs[0]
@@ -85,7 +84,7 @@ def _steep_mask(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _sum_as_product(graph: ir.Graph, node: ir.Node) -> None:
-    """Sum a table over its rows by a product with a row of ones, which the next rule can add to something.
+    """Sum a matrix over its rows by a product with a row of ones, which the next rule can fuse with a sum.
 
     Case: ``ReduceSum(x, axes=[0])`` of x [n, k] becomes ``MatMul(ones, x)``, ones of shape [n] or, with
     keepdims, [1, n].
@@ -106,9 +105,9 @@ def _sum_as_product(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _added_product(graph: ir.Graph, node: ir.Node) -> None:
-    """Add a product in the operator that computes it.
+    """Fuse a product with the sum that reads it.
 
-    Cases: ``Add(c, Gemm(a, b))`` becomes ``Gemm(a, b, c)``, and so does a ``MatMul`` of two tables; the
+    Cases: ``Add(c, Gemm(a, b))`` becomes ``Gemm(a, b, c)``, and so does a ``MatMul`` of two matrices; the
     product must have no other reader, and the shape of c.
     """
     if node.op_type != "Add":
@@ -157,12 +156,11 @@ def _weighted_sum(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def widen_scalars(graph: ir.Graph, node: ir.Node) -> None:
-    """Give the numbers that an operator combines with a column the shape [1, 1].
+    """Give scalars that broadcast against a column the shape [1, 1].
 
-    With numbers of fewer dimensions the runtime goes from element to element: a product of a column of
-    20,000 with one number then takes 126 instead of 4 us. Constants are declared anew, inputs reshaped once,
-    where the column is long. What is added to a product stays as it is: the runtime makes one operator of
-    the two.
+    With scalars of fewer dimensions the runtime loops over single elements: a product of a column of 20,000
+    with one number then takes 126 instead of 4 us. Constants are replaced, inputs reshaped once, where the
+    column is long. A scalar added to a product is left alone: the runtime fuses the two.
     """
     if node.op_type not in _BROADCASTING:
         return
@@ -186,7 +184,7 @@ def widen_scalars(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _n_rows(value: ir.Value | None) -> float:
-    """Return the length of a column, infinity if that is open, 0 for anything else."""
+    """Return the length of a column, infinity if that is dynamic, 0 for other tensors."""
     if value is None or value.shape is None or not _is_column(value):
         return 0
     length = value.shape[0]
@@ -221,7 +219,7 @@ def _is_table(value: ir.Value | None) -> bool:
 
 
 def _is_plain_product(node: ir.Node) -> bool:
-    """Tell whether a node multiplies two tables and adds nothing."""
+    """Tell whether a node multiplies two matrices and adds nothing."""
     if not all(_is_table(value) for value in node.inputs[:2]) or _has_integers(node):
         return False
     if node.op_type == "MatMul":
@@ -231,12 +229,12 @@ def _is_plain_product(node: ir.Node) -> bool:
 
 
 def _has_integers(node: ir.Node) -> bool:
-    """Tell whether a tensor that a node reads or makes is known to be of integers."""
+    """Tell whether an input or output of a node is known to hold integers."""
     return any(value and value.dtype not in (None, *REAL_TYPES) for value in (*node.inputs, *node.outputs))
 
 
 def _maker(node: ir.Node, index: int, op_types: tuple[str, ...]) -> ir.Node | None:
-    """Return the node that makes an input, if it is of one of these types."""
+    """Return the producer of an input, if it is of one of these types."""
     value = node.inputs[index]
     maker = None if value is None else value.producer()
     return maker if maker is not None and maker.op_type in op_types else None
@@ -253,12 +251,12 @@ def _is_column(value: ir.Value | None) -> bool:
 
 
 def ones(graph: ir.Graph, shape: tuple[int, ...], dtype: ir.DataType) -> ir.Value:
-    """Return an initializer of `graph` that is 1 everywhere."""
+    """Return an initializer of `graph` filled with 1."""
     return _initializer(graph, "ones", np.ones(shape, dtype.numpy()))
 
 
 def _initializer(graph: ir.Graph, base: str, array: np.ndarray) -> ir.Value:
-    """Return a constant of `graph`, the one that is there already if there is."""
+    """Return an initializer of `graph` with these values: an existing one if possible, or a new one."""
     for value in graph.initializers.values():
         known = value.const_value
         if known is None or known.shape != array.shape or known.dtype.numpy() != array.dtype:
@@ -275,7 +273,7 @@ def _initializer(graph: ir.Graph, base: str, array: np.ndarray) -> ir.Value:
 
 
 def _replace(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
-    """Put `new` in the place of `old`; both have one output."""
+    """Replace `old` by `new`; both have one output."""
     new.outputs[0].name = old.outputs[0].name
     new.outputs[0].type, new.outputs[0].shape = old.outputs[0].type, old.outputs[0].shape
     ir.convenience.replace_nodes_and_values(graph, old, [old], [new], old.outputs, new.outputs)

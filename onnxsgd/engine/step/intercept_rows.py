@@ -1,4 +1,4 @@
-"""Keep intercepts as rows, where a product can add to them."""
+"""Intercepts declared as rows, so that a product can add to them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _ELEMENTWISE = having(Fact.ELEMENTWISE) | {"CastLike"}
 
 
 def keep_as_rows(graph: ir.Graph, groups: Iterable[Mapping[ir.Value, ir.Value]]) -> list[ir.Value]:
-    """Declare vectors as tables of one row, so that one product can compute a sum over rows and add it.
+    """Declare vectors as matrices of one row, so that one product can compute a sum over rows and add it.
 
-    Case: a vector and its states, if all that is computed from them, up to their next values and no other's,
-    is computed element by element, or by adding to a table. They get the shape [1, n], and so do the
-    gradients that are added to them: ``Add(v, MatMul(ones, x))`` becomes ``Gemm(ones, x, v)``.
+    Case: a vector and its states, if elementwise operators and additions to a matrix alone read them and
+    lead to their next values, and to no others. They get the shape [1, n], and so do the gradients that are
+    added to them: ``Add(v, MatMul(ones, x))`` becomes ``Gemm(ones, x, v)``.
 
     Parameters
     ----------
     graph : ir.Graph
         The step, changed in place.
     groups : iterable of mapping
-        Each weight with its states: inputs of the graph, and the outputs that are their next values.
+        Each weight with its states: inputs of the graph, and the outputs with their next values.
 
     Returns
     -------
     list of ir.Value
-        The inputs that are rows now.
+        The inputs that became rows.
     """
     rows: list[ir.Value] = []
     for group in groups:
@@ -45,12 +45,12 @@ def keep_as_rows(graph: ir.Graph, groups: Iterable[Mapping[ir.Value, ir.Value]])
 
 
 def _computed_from(group: Mapping[ir.Value, ir.Value]) -> list[ir.Value] | None:
-    """Return a group and the vectors that are computed from it; None if it cannot be rows."""
+    """Return a group and the vectors computed from it; None if it cannot be rows."""
     vectors = list(group)
     shape = vectors[0].shape
     if shape is None or len(shape) != 1:
         return None
-    # grows meanwhile
+    # the list grows during the loop
     for vector in vectors:
         if vector.shape != shape:
             return None
@@ -68,7 +68,7 @@ def _computed_from(group: Mapping[ir.Value, ir.Value]) -> list[ir.Value] | None:
 
 
 def _make_rows(graph: ir.Graph, vectors: Sequence[ir.Value]) -> None:
-    """Declare `vectors` as rows, and make rows of the sums over rows that are combined with them."""
+    """Declare `vectors` as rows, and reshape the sums over rows that are combined with them."""
     assert vectors[0].shape is not None
     row = [1, *vectors[0].shape]
     sums: dict[ir.Value, ir.Value] = {}

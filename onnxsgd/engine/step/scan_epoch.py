@@ -1,8 +1,8 @@
-"""Many training steps in one call of the runtime: a scan over batches as a graph.
+"""Many training steps in one call of the runtime: a graph that scans over batches.
 
-For small models, most of the time of a step is spent on the way into the runtime and back, and in operators
-on a few numbers. The rows of a block of batches are gathered into one array; the graph makes the step for
-one slice of it after another, and computes the losses of all of them together afterwards.
+For small models, call overhead of the runtime and of operators on a few numbers dominates a step. The rows
+of a block of batches are gathered into one array; the graph runs the step for one slice of it after another,
+and then computes the losses of all of them together.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 __all__ = ["EpochRunner", "build_epoch"]
 
-#: What all names of the step begin with. The graph around it has names that begin otherwise.
+#: The prefix of all names of the step. Names of the outer graph have others.
 _PREFIX = "step/"
-#: What the data of a block take: more batches at once would leave the processor's cache.
+#: The most bytes of data of a block: more batches at once would not fit the processor's cache.
 _BLOCK_BYTES = 4_000_000
 _MOST_BATCHES = 10_000
 
 
 def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
-    """Return a graph that makes the step for one batch after another.
+    """Return a graph that runs the step for one batch after another.
 
-    Inputs: weights and states; what else the step reads, and the weights of the samples, stacked: one of
-    each for each batch.
+    Inputs: weights and states; the other inputs of the step, and the weights of the samples, each stacked
+    over batches.
     Outputs: new weights and states; `losses` [n_batches].
 
     Parameters
@@ -77,7 +77,7 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
 
 
 def _add_prefix(graph: ir.Graph) -> None:
-    """Give every tensor of the step a name that the loop does not use."""
+    """Prefix the name of every tensor of the step, so that it differs from names of the loop."""
     for node in graph:
         for value in node.outputs:
             value.name = f"{_PREFIX}{value.name}"
@@ -99,7 +99,7 @@ class EpochRunner:
     batches : Batches
         The data.
     block : int or None
-        Batches of one call, between which an interrupt is noticed; None: as many as pay.
+        Batches of one call; an interrupt takes effect between calls. None: chosen by the size of a batch.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class EpochRunner:
 
 
 class _Block:
-    """What a call for so many batches is given, in arrays that are bound once."""
+    """The inputs of a call for `n_batches` batches, in arrays that are bound once."""
 
     def __init__(
         self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, n_batches: int

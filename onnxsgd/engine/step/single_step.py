@@ -1,4 +1,4 @@
-"""Run a compiled step for one batch after another."""
+"""The runner of a compiled step, one batch per call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StepRunner:
     session : onnxruntime.InferenceSession
         The session of ``step.model``.
     step : CompiledStep
-        What its inputs and outputs are called.
+        The names of its inputs and outputs.
     buffers : Buffers
         Weights and states, updated in place.
     batches : Batches

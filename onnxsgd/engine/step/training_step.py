@@ -31,7 +31,7 @@ __all__ = ["CompiledStep", "StepSpec", "build_step"]
 
 @dataclass(frozen=True)
 class StepSpec:
-    """What a step depends on, beside the graph. Equal specifications compile to the same step.
+    """The parameters of a step, beside the graph. Equal specifications compile to the same step.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class StepSpec:
     n_outputs : int
         Columns of the raw prediction and of the target.
     engine : str
-        Which engine differentiates.
+        The gradient engine.
     row_shapes : tuple of (str, tuple of int)
         The shape of a row of each feature; needed only for those whose shape the graph leaves open.
     """
@@ -71,7 +71,7 @@ class StepSpec:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What identifies the compiled step: the specification as it is now, less the optimizer's numbers."""
+        """The cache key of the compiled step: the present specification, less the optimizer's numbers."""
         return (
             self.weights, self.penalised, known_by(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes,
@@ -83,14 +83,14 @@ class StepSpec:
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """The names of the numbers that a step is given."""
+        """The names of the scalar inputs of a step."""
         names = tuple(self.optimizer.scalars(np.ones(1), np.ones(1), 0.0))
         return (*names, *((L1_TOTAL,) if self.l1 else ()), *((AVERAGE_RATE,) if self.average else ()))
 
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """The graph of a step, and what its inputs and outputs are called.
+    """The graph of a step, and the names of its inputs and outputs.
 
     Attributes
     ----------
@@ -101,13 +101,13 @@ class CompiledStep:
     loss : str
         Name of the loss output.
     raw_prediction : str
-        Name of the table inside the graph that the loss is computed from.
+        Name of the tensor inside the graph that the loss is computed from.
     scalars : dict
         Input name of each number.
     tensors : dict
         (input name, output name) of each weight, under (weight, "weight"), and of its states.
     rows : frozenset of (str, str)
-        Which of them have the shape [1, n] here, and [n] outside.
+        Those of them that have the shape [1, n] here, and [n] outside.
     """
 
     model: bytes
@@ -136,9 +136,9 @@ def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> Co
 
     Notes
     -----
-    The weights of the samples arrive normalised: the loss is ``sum_i sample_weight_i loss_i``. Its gradient
-    is that of ``sum_i gradient_weight_i loss_i``, whose weights bring minus the learning rate where the
-    optimizer wants it.
+    The weights of the samples are normalised by the caller: the loss is ``sum_i sample_weight_i loss_i``. The
+    gradient is that of ``sum_i gradient_weight_i loss_i``, whose weights include minus the learning rate
+    where the optimizer requires it.
     """
     fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
     features = tuple(str(value.name) for value in fixed.graph.inputs)
@@ -146,7 +146,7 @@ def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> Co
     tensors = _add_updates(both, spec)
     graph = both.model.graph
     graph.sort()
-    # an output until all is fused, so that it is there afterwards
+    # an output during fusion, so that no pass removes it
     graph.outputs.append(both.raw_prediction)
     write_out(both.model, MATRIX_FORMS)
     fuse(both.model)
@@ -168,7 +168,7 @@ def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> Co
 
 @dataclass(frozen=True)
 class _Data:
-    """What a step is given beside the features: targets, weights of the samples, numbers."""
+    """The inputs of a step beside the features: targets, weights of the samples, scalars."""
 
     target: ir.Value
     sample_weight: ir.Value
@@ -188,7 +188,10 @@ class _BothPasses:
 
 
 def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses | None:
-    """Differentiate `model`, and put the loss and its own gradient between the two passes, if it has one."""
+    """Differentiate `model` and insert the loss and its closed-form gradient between the passes.
+
+    None if the loss has no such gradient.
+    """
     if type(spec.loss).gradient is Loss.gradient:
         return None
     both = forward_backward_model(model, spec.weights, engine=spec.engine)
@@ -212,7 +215,7 @@ def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses | None:
 
 
 def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
-    """Put the loss on top of `model` and differentiate the whole."""
+    """Append the loss to `model` and differentiate the whole."""
     raw = model.graph.outputs[0]
     before = _add_data(model.graph, raw, spec)
     with appending(model.graph) as op:
@@ -264,7 +267,7 @@ def _add_data(graph: ir.Graph, raw: ir.Value, spec: StepSpec) -> _Data:
 
 
 def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tuple[str, str]]:
-    """Add the update of each weight; the outputs are then the loss and all that was updated."""
+    """Add the update of each weight; the outputs are then the loss and the new weights and states."""
     graph = both.model.graph
     names = graph_names(graph)
     inputs = {value.name: value for value in graph.inputs}
@@ -293,7 +296,7 @@ def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tup
 def _keep_as_rows(
     model: ir.Model, spec: StepSpec, tensors: Mapping[tuple[str, str], tuple[str, str]]
 ) -> frozenset[tuple[str, str]]:
-    """Let intercepts and their states be rows where they can; return which are."""
+    """Declare intercepts and their states as rows where possible; return their keys."""
     values = {value.name: value for value in (*model.graph.inputs, *model.graph.outputs)}
     groups = [
         {values[old]: values[new] for (name, _), (old, new) in tensors.items() if name == weight}
@@ -305,7 +308,7 @@ def _keep_as_rows(
 
 
 def _take_place_of(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    """Let `new` be read wherever the input `old` is, which goes."""
+    """Replace the input `old` by `new` and remove it."""
     ir.convenience.replace_all_uses_with(old, new)
     graph.inputs.remove(old)
 

@@ -1,9 +1,8 @@
-"""Several training steps as one graph without a loop, on data that are where it computes.
+"""Unrolled training steps: one graph without a loop, on data resident on its device.
 
-A GPU is told about each operator; what is told to it takes longer than what it does, unless all of it is
-recorded and replayed, for which loops are not allowed. So the step is repeated in the graph. It takes the
-rows of its batches from all of the data, by the order of the epoch and a counter that it moves on itself: the
-next call needs no other inputs than the outputs of this one.
+Launching a kernel costs more than running it; CUDA graphs avoid that, but cannot contain loops. So the step
+is repeated in the graph. It gathers the rows of its batches from all of the data, by the order of the epoch
+and a counter that it increments: the outputs of one call are the only new inputs of the next.
 """
 
 from __future__ import annotations
@@ -26,37 +25,37 @@ if TYPE_CHECKING:
 
 __all__ = ["COUNTER", "LOSSES", "ROWS", "build_block", "input_name", "output_name"]
 
-#: What a block has beside the inputs of a step: the order of the data, the number of batches done, and the
-#: losses of an epoch. Names of a step all begin otherwise.
+#: Inputs of a block beside those of a step: the order of the data, the number of batches done, and the losses
+#: of an epoch. Names of a step have other prefixes.
 ROWS, COUNTER, LOSSES = "epoch/rows", "epoch/counter", "epoch/losses"
 
 
 def input_name(name: str) -> str:
-    """Return what a block calls an input of the step."""
+    """Return the name in a block of an input of the step."""
     return f"step/{name}"
 
 
 def output_name(name: str) -> str:
-    """Return what a block calls the output that takes the place of an input in the next block."""
+    """Return the name in a block of the output that becomes an input of the next block."""
     return f"new/{name}"
 
 
 def build_block(step: CompiledStep, loss: Loss, n_steps: int) -> bytes:
-    """Return a graph that makes a step `n_steps` times.
+    """Return a graph that runs a step `n_steps` times.
 
     Inputs: weights and states; features [n_samples, ...] and target [n_samples, n_outputs]; both weights of
-    the samples [n_batches, batch_size, 1] and each scalar [n_batches], of these what the step reads; rows
+    the samples [n_batches, batch_size, 1] and each scalar [n_batches], as far as the step reads them; rows
     [n_batches, batch_size]; counter [1] and losses [n_batches]. Outputs: new weights and states, counter and
     losses.
 
     Parameters
     ----------
     step : CompiledStep
-        The step, of standard operators; with graphs inside them it cannot be repeated.
+        The step, of standard operators without subgraphs.
     loss : Loss
         Its loss.
     n_steps : int
-        How many.
+        The number of steps.
     """
     models = [to_ir(onnx.load_from_string(step.model)) for _ in range(n_steps)]
     first = models[0].graph
@@ -85,18 +84,18 @@ def build_block(step: CompiledStep, loss: Loss, n_steps: int) -> bytes:
 
 
 class _Data:
-    """What the steps of a block read beside weights and states.
+    """The inputs of the steps of a block beside weights and states.
 
     Parameters
     ----------
     graph : ir.Graph
-        The block, which gets the inputs that are asked for.
+        The block, which gets each input at its first use.
     step : CompiledStep
         The step.
     body : ir.Graph
         Its graph.
     n_steps : int
-        How many steps there are.
+        The number of steps.
     """
 
     def __init__(self, graph: ir.Graph, step: CompiledStep, body: ir.Graph, n_steps: int) -> None:
@@ -141,7 +140,7 @@ class _Data:
         return self._cut[name][number]
 
     def table(self, name: str) -> ir.Value:
-        """Return an input of the step that is a column, as the rows of a table, [n_steps, batch_size]."""
+        """Return a column input of the step as rows, [n_steps, batch_size]."""
         stacked, batch_size = self.stacked(name), self._shape(name)[0]
         with appending(self._graph) as op:
             value = op.Reshape(stacked, [self._n_steps, batch_size])
@@ -149,7 +148,7 @@ class _Data:
         return value
 
     def move_on(self, losses: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Return the counter after the block, and the losses of the epoch with those of the block in them."""
+        """Return the counter after the block, and the losses of the epoch updated by those of the block."""
         known = self._input(LOSSES, losses.dtype, [None])
         with appending(self._graph) as op:
             counter = op.Add(self._counter, [self._n_steps])
@@ -169,9 +168,9 @@ class _Data:
 
 
 def _move(body: ir.Graph, graph: ir.Graph, prefix: str, given: dict[ir.Value, ir.Value]) -> list[ir.Value]:
-    """Move the nodes of a step to the end of `graph`, where its inputs are `given`; return its outputs.
+    """Move the nodes of a step to the end of `graph`, with its inputs replaced; return its outputs.
 
-    Constants are shared by all steps.
+    All steps share constants.
     """
     for value, present in given.items():
         ir.convenience.replace_all_uses_with(value, present)
@@ -195,7 +194,7 @@ def _move(body: ir.Graph, graph: ir.Graph, prefix: str, given: dict[ir.Value, ir
 
 
 def _joined(graph: ir.Graph, tables: Sequence[ir.Value]) -> ir.Value:
-    """Return tables of one shape below each other."""
+    """Return the concatenation of tables along the first axis."""
     if len(tables) == 1:
         return tables[0]
     with appending(graph) as op:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AVERAGE", "AVERAGE_RATE", "L1_DEBT", "L1_TOTAL", "WEIGHT", "build_update", "state_names"]
 
-#: The kind of tensor that a weight itself is, beside the kinds of its states.
+#: The kind of a weight itself, beside the kinds of its states.
 WEIGHT = "weight"
 #: Tensors kept for a weight beside the optimizer's.
 L1_DEBT, AVERAGE = "l1_debt", "average"
@@ -36,7 +36,7 @@ def build_update(
     *,
     l2: bool,
 ) -> tuple[ir.Value, dict[str, ir.Value]]:
-    """Build the new weight and its new states; which parts there are follows from the names in `states`."""
+    """Build the new weight and its new states; the names in `states` select the parts of the update."""
     slots = tuple(states[name] for name in optimizer.slots)
     weight, new_slots = optimizer.update(op, weight, gradient, slots, scalars, l2)
     new_states = dict(zip(optimizer.slots, new_slots, strict=True))
@@ -51,8 +51,8 @@ def build_update(
 def _truncate(op: Builder, weight: ir.Value, debt: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Apply the cumulative l1 penalty, which stops weights at exactly zero.
 
-    `total` is the penalty that a weight could have received so far, `debt` what it did receive, as a
-    negative number for positive weights; each step makes good the difference (Tsuruoka, Tsujii,
+    `total` is the penalty that a weight could have received so far, `debt` the penalty that it received, as a
+    negative number for positive weights; each step applies the difference (Tsuruoka, Tsujii,
     Ananiadou, "Stochastic Gradient Descent Training for L1-regularized Log-linear Models with Cumulative
     Penalty", ACL 2009).
     """
