@@ -160,13 +160,13 @@ def draw(seed):
 
 
 def reached(model, names, engine):
-    """Return those of `names` that a gradient reaches."""
-    found = []
+    """Return those of `names` that a gradient reaches; onnxruntime-training refuses unproven forms."""
+    found, refusals = [], ("No gradient can reach", "proven right")
     for name in names:
         try:
             forward_backward_model(ir.from_proto(model), (), [name], engine=engine)
         except NotTrainableError as error:
-            assert "No gradient can reach" in str(error)  # noqa: PT017 (nothing is expected to be raised)
+            assert any(text in str(error) for text in refusals)  # noqa: PT017 (nothing is expected to be raised)
         else:
             found.append(name)
     return found
