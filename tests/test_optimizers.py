@@ -1,4 +1,4 @@
-"""Update rules against torch's, on the same gradients."""
+"""Update rules against numpy in float64 and against torch, on the same gradients."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from numpy_training import OPTIMIZERS as PLAIN
 from onnxscript import GraphBuilder
 
 from onnxsgd import optimizers
@@ -24,7 +25,7 @@ CASES = {
 }
 
 
-def update_session(optimizer, shape, dtype):
+def update_session(optimizer, shape, dtype, penalised=True):
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 18}, name="update")
     type_ = ir.TensorType(dtype)
 
@@ -38,7 +39,7 @@ def update_session(optimizer, shape, dtype):
     names = optimizer.scalars(np.ones(1), np.ones(1), 0.0)
     scalars = {name: add_input(f"scalar_{name}", ()) for name in names}
     new, new_states = build_update(
-        GraphBuilder(graph).op, optimizer, weight, gradient, states, scalars, l2=True
+        GraphBuilder(graph).op, optimizer, weight, gradient, states, scalars, l2=penalised
     )
     graph.outputs.extend([new, *(new_states[name] for name in states)])
     model = to_proto(ir.Model(graph, ir_version=9))
@@ -49,22 +50,73 @@ def update_session(optimizer, shape, dtype):
     ), list(states)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
-def test_fifty_steps_equal_those_of_torch(case, dtype, tolerance):
-    optimizer, l2 = CASES[case]
-    weight = REFERENCE["start"].astype(dtype)
-    session, names = update_session(optimizer, weight.shape, ir.DataType.from_numpy(np.dtype(dtype)))
+def run_updates(optimizer, start, gradients, rates, l2, dtype, penalised=True):
+    """Return the weights after each update."""
+    weight = start.astype(dtype)
+    element = ir.DataType.from_numpy(np.dtype(dtype))
+    session, names = update_session(optimizer, weight.shape, element, penalised)
     states = {name: np.zeros_like(weight) for name in names}
-    for t, gradient in enumerate(REFERENCE["gradients"].astype(dtype), start=1):
-        scalars = optimizer.scalars(np.array(t), np.array(0.02), l2)
-        scale = dtype(-0.02 if optimizer.takes_scaled_gradient else 1.0)
+    weights = []
+    for t, (gradient, eta) in enumerate(zip(gradients.astype(dtype), rates, strict=True), start=1):
+        scalars = optimizer.scalars(np.array(t), np.array(eta), l2)
+        scale = dtype(-eta if optimizer.takes_scaled_gradient else 1.0)
         feeds = {"weight": weight, "gradient": gradient * scale, **states}
         feeds.update({f"scalar_{name}": np.array(value, dtype) for name, value in scalars.items()})
         weight, *new = session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
         states = dict(zip(names, new, strict=True))
+        weights.append(weight)
+    return weights
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
+def test_fifty_steps_equal_those_of_torch(case, dtype, tolerance):
+    optimizer, l2 = CASES[case]
+    gradients = REFERENCE["gradients"]
+    weight = run_updates(optimizer, REFERENCE["start"], gradients, [0.02] * len(gradients), l2, dtype)[-1]
     assert np.abs(REFERENCE[case] - REFERENCE["start"]).max() > 0.1
     np.testing.assert_allclose(weight, REFERENCE[case], rtol=tolerance, atol=tolerance)
+
+
+#: Of each row of OPTIMIZERS: further settings of its class, beside the defaults.
+NAMED = {
+    "sgd": [{}, {"momentum": 0.7}, {"momentum": 0.7, "nesterov": True}],
+    "adam": [{}, {"beta_1": 0.6, "beta_2": 0.8, "epsilon": 0.05}],
+    "adamw": [{}, {"beta_1": 0.6, "beta_2": 0.8, "epsilon": 0.05}],
+}
+NAMED_CASES = [
+    pytest.param(name, options, id="-".join([name, *options])) for name in NAMED for options in NAMED[name]
+]
+
+
+def test_every_optimizer_has_a_case():
+    assert set(optimizers.OPTIMIZERS) == set(NAMED) == set(PLAIN)
+
+
+@pytest.mark.parametrize(("name", "options"), NAMED_CASES)
+@pytest.mark.parametrize("l2", [0.0, 0.3, 40.0])
+def test_updates_agree_with_numpy(name, options, l2):
+    """Six updates at falling rates; the strongest decay would take more than the weight."""
+    rng = np.random.default_rng(1)
+    start, gradients = rng.normal(size=(3, 2)), rng.normal(size=(6, 3, 2))
+    rates = 0.1 / np.arange(1.0, 7)
+    optimizer = type(optimizers.OPTIMIZERS[name](0.0, False))(**options)
+    plain, expected = PLAIN[name](**options), start
+    weights = run_updates(optimizer, start, gradients, rates, l2, np.float64)
+    for t, (weight, gradient, eta) in enumerate(zip(weights, gradients, rates, strict=True), start=1):
+        expected = plain(expected, gradient, t, eta, l2)
+        np.testing.assert_allclose(weight, expected, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize(("name", "options"), NAMED_CASES)
+def test_an_intercept_does_not_decay(name, options):
+    start, gradients = np.ones((1, 2)), np.random.default_rng(2).normal(size=(3, 1, 2))
+    optimizer = type(optimizers.OPTIMIZERS[name](0.0, False))(**options)
+    free, bound = (
+        run_updates(optimizer, start, gradients, [0.1] * 3, l2, np.float64, penalised=False)
+        for l2 in (0.0, 5.0)
+    )
+    np.testing.assert_array_equal(bound, free)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,43 @@
 
 import math
 
+import numpy as np
 import pytest
+from numpy_training import SCHEDULES as PLAIN
 
 from onnxsgd import schedules
+
+#: Of each row of SCHEDULES: the rates from one plateau to the next one, divided by the first, or None: it stops.
+PLATEAUS = {"constant": None, "optimal": None, "invscaling": None, "adaptive": [1, 1 / 5, 1 / 25]}
+
+
+def test_every_schedule_has_a_case():
+    assert set(schedules.SCHEDULES) == set(PLATEAUS) == set(PLAIN)
+
+
+@pytest.mark.parametrize("name", PLATEAUS)
+@pytest.mark.parametrize("start", [1, 90])
+def test_rates_agree_with_numpy(name, start):
+    """One at a time, and many in a vector; the first is the one that a fit starts with."""
+    numbers = {"eta0": 0.3, "power_t": 0.7, "alpha": 0.02}
+    schedule = schedules.make_schedule(name, **numbers)
+    expected = [PLAIN[name](t, **numbers) for t in range(start, start + 40)]
+    assert schedule.initial == pytest.approx(PLAIN[name](1, **numbers), rel=1e-12)
+    single = [schedule.rate(t, schedule.initial) for t in range(start, start + 40)]
+    np.testing.assert_allclose(single, expected, rtol=1e-12)
+    np.testing.assert_allclose(schedule.rates(start, schedule.initial, 40), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", PLATEAUS)
+def test_rates_after_plateaus(name):
+    schedule = schedules.make_schedule(name, 0.3, 0.7, 0.02)
+    eta = schedule.initial
+    if PLATEAUS[name] is None:
+        assert schedule.after_plateau(eta) is None
+        return
+    for expected in PLATEAUS[name]:
+        np.testing.assert_allclose(schedule.rates(7, eta, 4), [0.3 * expected] * 4, rtol=1e-12)
+        eta = schedule.after_plateau(eta)
 
 
 def test_constant_and_adaptive():

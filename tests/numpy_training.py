@@ -1,0 +1,98 @@
+"""Optimizers, schedules and penalties in plain numpy: the independent source that each named row is held to.
+
+A row of a table of the package without a row here fails ``test_tables.py``. Formulas are those of the papers,
+one update at a time, in float64; nothing is imported from the package.
+"""
+
+import numpy as np
+
+
+class PlainSGD:
+    """Sutskever et al. 2013, with the velocity in units of the weight; the decay never exceeds the weight."""
+
+    def __init__(self, momentum=0.0, nesterov=False):
+        self.momentum, self.nesterov, self.velocity = momentum, nesterov, 0.0
+
+    def __call__(self, w, gradient, t, eta, l2):
+        step = -eta * gradient - min(1.0, eta * l2) * w
+        self.velocity = self.momentum * self.velocity + step
+        return w + (self.momentum * self.velocity + step if self.nesterov else self.velocity)
+
+
+class PlainAdam:
+    """Kingma and Ba 2015, algorithm 1, of the gradient of the penalised loss."""
+
+    def __init__(self, momentum=0.0, nesterov=False, beta_1=0.9, beta_2=0.999, epsilon=1e-8):
+        assert not momentum
+        assert not nesterov
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.m = self.v = 0.0
+
+    def __call__(self, w, gradient, t, eta, l2):
+        return self.moved(w, gradient + l2 * w, t, eta)
+
+    def moved(self, w, g, t, eta):
+        self.m = self.beta_1 * self.m + (1 - self.beta_1) * g
+        self.v = self.beta_2 * self.v + (1 - self.beta_2) * g**2
+        unbiased_m, unbiased_v = self.m / (1 - self.beta_1**t), self.v / (1 - self.beta_2**t)
+        return w - eta * unbiased_m / (np.sqrt(unbiased_v) + self.epsilon)
+
+
+class PlainAdamW(PlainAdam):
+    """Loshchilov and Hutter 2019, algorithm 2: the decay is no part of the moments."""
+
+    def __call__(self, w, gradient, t, eta, l2):
+        return self.moved(w - min(1.0, eta * l2) * w, gradient, t, eta)
+
+
+OPTIMIZERS = {"sgd": PlainSGD, "adam": PlainAdam, "adamw": PlainAdamW}
+
+
+def bottou(t, eta0, power_t, alpha):
+    """Return Bottou's rate as in scikit-learn: ``1 / (alpha (t0 + t - 1))``, the first one ``alpha^-1/4``."""
+    return 1 / (alpha * (1 / (alpha ** (-1 / 4) * alpha) + t - 1))
+
+
+#: The rate of update t while the loss improves.
+SCHEDULES = {
+    "constant": lambda t, eta0, power_t, alpha: eta0,
+    "optimal": bottou,
+    "invscaling": lambda t, eta0, power_t, alpha: eta0 * np.exp(-power_t * np.log(t)),
+    "adaptive": lambda t, eta0, power_t, alpha: eta0,
+}
+
+#: The coefficients of the absolute norm and of half the squared norm.
+PENALTIES = {
+    "l2": lambda alpha, ratio: (0, alpha),
+    "l1": lambda alpha, ratio: (alpha, 0),
+    "elasticnet": lambda alpha, ratio: (alpha * ratio, alpha * (1 - ratio)),
+    None: lambda alpha, ratio: (0, 0),
+}
+
+
+def truncated(w, debt, total):
+    """Apply the cumulative penalty of Tsuruoka et al. 2009, figure 2, to each weight, in place."""
+    for place in np.ndindex(w.shape):
+        before = w[place]
+        if before > 0:
+            w[place] = max(0.0, before - (total + debt[place]))
+        elif before < 0:
+            w[place] = min(0.0, before + (total - debt[place]))
+        debt[place] += w[place] - before
+
+
+def fit_line(X, y, n_epochs, batch_size, optimizer, schedule, penalty, eta0, power_t, alpha, l1_ratio, **sgd):
+    """Fit a line to half the squared error, in the order of the rows; return coefficients and intercept."""
+    w, b, debt, total, t = np.zeros(X.shape[1]), 0.0, np.zeros(X.shape[1]), 0.0, 0
+    move_w, move_b = OPTIMIZERS[optimizer](**sgd), OPTIMIZERS[optimizer](**sgd)
+    l1, l2 = PENALTIES[penalty](alpha, l1_ratio)
+    for _ in range(n_epochs):
+        for start in range(0, len(X), batch_size):
+            rows, t = slice(start, start + batch_size), t + 1
+            residual = X[rows] @ w + b - y[rows]
+            eta = SCHEDULES[schedule](t, eta0, power_t, alpha)
+            w = move_w(w, (residual[:, None] * X[rows]).mean(axis=0), t, eta, l2)
+            b = move_b(b, residual.mean(), t, eta, 0.0)
+            total += eta * l1
+            truncated(w, debt, total)
+    return w, b

@@ -1,0 +1,45 @@
+"""Each named optimizer, schedule and penalty trains a line as plain numpy does, update by update."""
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy_training import OPTIMIZERS, PENALTIES, SCHEDULES, fit_line
+
+from onnxsgd import OnnxSGDRegressor
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(22, 5))
+Y = X @ [1.0, -2.0, 0.0, 0.5, 0.02] + 0.3 + 0.1 * RNG.normal(size=22)
+NUMBERS = {"eta0": 0.05, "power_t": 0.4, "alpha": 0.07, "l1_ratio": 0.35}
+
+
+def compare(optimizer, schedule, penalty, **sgd):
+    """Compare weights in float64 after three epochs, whose last batch is short."""
+    estimator = OnnxSGDRegressor(
+        optimizer=optimizer, learning_rate=schedule, penalty=penalty, batch_size=4, max_iter=3, tol=None,
+        shuffle=False, dtype="float64", **NUMBERS, **sgd,
+    ).fit(X, Y)  # fmt: skip
+    coef, intercept = fit_line(X, Y, 3, 4, optimizer, schedule, penalty, **NUMBERS, **sgd)
+    assert estimator.t_ == 18
+    assert np.abs(coef).max() > 0.1
+    # sums in another order
+    np.testing.assert_allclose(estimator.coef_, coef, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(estimator.intercept_, [intercept], rtol=1e-10)
+
+
+@pytest.mark.parametrize(("optimizer", "penalty"), [*itertools.product(OPTIMIZERS, PENALTIES)])
+def test_optimizer_under_penalty(optimizer, penalty):
+    compare(optimizer, "invscaling", penalty)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_momentum_under_penalty(penalty, nesterov):
+    compare("sgd", "constant", penalty, momentum=0.8, nesterov=nesterov)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedule(schedule):
+    # Bottou's first rates are large, for which Adam's bounded steps are better suited than those of SGD
+    compare("adam", schedule, "l2")
