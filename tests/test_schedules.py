@@ -8,7 +8,7 @@ from numpy_training import SCHEDULES as PLAIN
 
 from onnxsgd import schedules
 
-#: Of each row of SCHEDULES: the rates from one plateau to the next one, divided by the first, or None: it stops.
+#: Of each row of SCHEDULES: its rates between plateaus, in shares of the first; None: it stops at a plateau.
 PLATEAUS = {"constant": None, "optimal": None, "invscaling": None, "adaptive": [1, 1 / 5, 1 / 25]}
 
 
