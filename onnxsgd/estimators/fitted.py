@@ -21,6 +21,7 @@ from onnxsgd.estimators.persistence import pack, unpack
 from onnxsgd.estimators.summary import show_in_full, summarize
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.model import to_proto
+from onnxsgd.graph.nodes import content
 from onnxsgd.learner.learner import Learner
 from onnxsgd.training.loop import FitState
 
@@ -188,18 +189,14 @@ class TrainedModel(BaseEstimator):
             "validation_scores_": list(state.validation_scores) or None,
         }
         if self._learner.linear is not None:
-            learned["coef_"], learned["intercept_"] = self._linear_attributes()
+            learned["coef_"], learned["intercept_"] = self._linear_attributes(*self._learner.linear)
         return learned
 
-    def _linear_attributes(self) -> tuple[np.ndarray, np.ndarray]:
-        assert self._learner.linear is not None
-        coef, intercept = self._learner.linear
+    def _linear_attributes(self, coef: str, intercept: str | None) -> tuple[np.ndarray, np.ndarray]:
         graph = self._learner.with_weights(self._weights(), score_only=True).graph
 
         def value(name: str) -> np.ndarray:
-            tensor = graph.initializers[name].const_value
-            assert tensor is not None
-            return np.array(tensor.numpy())
+            return np.array(content(graph.initializers[name]).numpy())
 
         table = value(coef).reshape(-1, self._n_outputs).T
         zeros = np.zeros(self._n_outputs, table.dtype)

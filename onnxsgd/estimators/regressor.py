@@ -324,9 +324,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         graph = self._learner.with_weights(self._weights())
         return name_output(graph, "variable") if self._learner.link == "own" else graph
 
-    def _linear_attributes(self) -> tuple[np.ndarray, np.ndarray]:
-        coef, intercept = super()._linear_attributes()
-        return (coef.ravel(), intercept) if self._y_is_vector else (coef, intercept)
+    def _linear_attributes(self, coef: str, intercept: str | None) -> tuple[np.ndarray, np.ndarray]:
+        slopes, offsets = super()._linear_attributes(coef, intercept)
+        return (slopes.ravel(), offsets) if self._y_is_vector else (slopes, offsets)
 
 
 when_imported("skl2onnx", partial(register_regressor, OnnxSGDRegressor))

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.nodes import element_type
 
 __all__ = ["fill_seeds", "find_seeds", "yield_seeds"]
 
@@ -22,8 +23,7 @@ def fill_seeds(graph: ir.Graph, seeds: Mapping[ir.Value, ir.Value]) -> None:
     """Replace the inputs `seeds` by ones of the shape of their outputs, in place."""
     names = graph_names(graph)
     for y, seed in seeds.items():
-        assert y.dtype is not None
-        one = ir.tensor(np.ones(1, y.dtype.numpy()))
+        one = ir.tensor(np.ones(1, element_type(y).numpy()))
         shape = ir.node("Shape", [y])
         ones = ir.node("ConstantOfShape", shape.outputs, {"value": one})
         shape.outputs[0].name = unique_name(f"{y.name}_shape", names)

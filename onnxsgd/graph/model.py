@@ -25,6 +25,7 @@ __all__ = [
     "to_ir",
     "to_proto",
     "unique_name",
+    "value_named",
 ]
 
 #: The element types that gradients are defined on.
@@ -111,6 +112,14 @@ def find_value(graph: ir.Graph, name: str) -> ir.Value | None:
         if value.name == name:
             return value
     return None
+
+
+def value_named(graph: ir.Graph, name: str) -> ir.Value:
+    """Return the value called `name`, which `graph` holds."""
+    value = find_value(graph, name)
+    if value is None:
+        raise LookupError(f"the graph holds no {name!r}")
+    return value
 
 
 def real_initializers(graph: ir.Graph) -> list[ir.Value]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
+from onnxsgd.graph.nodes import required
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["infer_shapes", "named_dims"]
@@ -56,8 +57,7 @@ def _complete_types(graph: ir.Graph) -> bool:
 def _take_type(node: ir.Node, kinds: list[str], index: int) -> bool:
     # the last parameter may stand for any number of inputs
     kind = kinds[min(index, len(kinds) - 1)]
-    value = node.inputs[index]
-    assert value is not None
+    value = required(node, index)
     for other, also in zip(node.inputs, kinds, strict=False):
         if also == kind and other is not None and other.dtype is not None:
             value.dtype = other.dtype

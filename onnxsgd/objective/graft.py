@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxsgd._builder import Builder
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import FROZEN, unique_name
+from onnxsgd.graph.nodes import content
 
 __all__ = ["check_operators", "graft"]
 
@@ -59,11 +60,10 @@ def _constants(graph: ir.Graph, frozen: str) -> list[ir.Node]:
     """Take the initializers out of `graph`, and return nodes that give the same values."""
     nodes = []
     for value in list(graph.initializers.values()):
-        assert value.const_value is not None
-        content = ir.AttrTensor("value", value.const_value)
+        array = ir.AttrTensor("value", content(value))
         del graph.initializers[str(value.name)]
         value.metadata_props[FROZEN] = frozen
-        nodes.append(ir.Node("", "Constant", [], [content], outputs=[value]))
+        nodes.append(ir.Node("", "Constant", [], [array], outputs=[value]))
     return nodes
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxsgd._builder import Builder
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.model import REAL_TYPES, unique_name
+from onnxsgd.graph.nodes import content
 
 __all__ = ["penalty_loss_onnx", "penalty_value", "read_penalties"]
 
@@ -79,8 +80,7 @@ def penalty_loss_onnx(
     initializers = []
     for value in list(graph.initializers.values()):
         value.name = unique_name(f"{name}_penalty_coefficient", names)
-        assert value.const_value is not None
-        initializers.append(ir.to_proto(value.const_value))
+        initializers.append(ir.to_proto(content(value)))
     for node in graph:
         node.metadata_props.clear()
         node.outputs[0].name = node.name = unique_name(f"{name}_penalty_{node.op_type}", names)

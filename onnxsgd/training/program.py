@@ -72,9 +72,7 @@ class Program:
         """Return the training data, cut into batches."""
         # the next power of two, so that calls with few samples, of any number, share some compiled steps
         size = min(self.spec.batch_size, 1 << (len(target) - 1).bit_length())
-        dtype = self.split.tail.graph.outputs[0].dtype
-        assert dtype is not None
-        target = np.ascontiguousarray(target, dtype.numpy())
+        target = np.ascontiguousarray(target, self.split.dtype)
         is_mean = self.spec.batch_size > 1
         return Batches(self.tail_features(features), target, sample_weight, size, is_mean)
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.graph.append import appending
-from onnxsgd.graph.model import find_value
+from onnxsgd.graph.model import value_named
 from onnxsgd.graph.nodes import fixed_size, shape_of
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ def reduce_to_updates(model: ir.Model, step: CompiledStep) -> list[tuple[ir.Valu
     new weights and states, and the raw prediction.
     """
     graph = model.graph
-    raw_prediction = find_value(graph, step.raw_prediction)
-    assert raw_prediction is not None
+    raw_prediction = value_named(graph, step.raw_prediction)
     inputs = {value.name: value for value in graph.inputs}
     outputs = {value.name: value for value in graph.outputs}
     carried = [(inputs[old], outputs[new]) for old, new in step.tensors.values()]

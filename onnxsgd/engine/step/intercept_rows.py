@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onnxsgd.engine.step.fuse import add_products, ones
 from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.nodes import element_type, operands, shape_of
 from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["keep_as_rows"]
@@ -69,8 +70,7 @@ def _computed_from(group: Mapping[ir.Value, ir.Value]) -> list[ir.Value] | None:
 
 def _make_rows(graph: ir.Graph, vectors: Sequence[ir.Value]) -> None:
     """Declare `vectors` as rows, and reshape the sums over rows that are combined with them."""
-    assert vectors[0].shape is not None
-    row = [1, *vectors[0].shape]
+    row = [1, *shape_of(vectors[0])]
     sums: dict[ir.Value, ir.Value] = {}
     for vector in vectors:
         vector.shape = ir.Shape(row)
@@ -96,11 +96,9 @@ def _sums_rows(node: ir.Node) -> bool:
 
 def _as_row(graph: ir.Graph, product: ir.Node, row: Sequence[int]) -> ir.Value:
     """Return the sum over rows that `product` computes, as a row."""
-    weights, table = product.inputs
-    assert weights is not None
-    assert weights.shape is not None
-    assert weights.dtype is not None
-    node = ir.node("MatMul", [ones(graph, (1, *weights.shape.numpy()), weights.dtype), table])
+    weights, table = operands(product)
+    rows = ones(graph, (1, *shape_of(weights).numpy()), element_type(weights))
+    node = ir.node("MatMul", [rows, table])
     (total,), (vector,) = node.outputs, product.outputs
     total.name = unique_name(f"{vector.name}_row", graph_names(graph))
     total.type, total.shape = vector.type, ir.Shape(row)

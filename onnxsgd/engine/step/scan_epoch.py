@@ -19,6 +19,7 @@ from onnxsgd.engine.step.buffers import Buffers, Tensors, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.graph.nodes import shape_of
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches, EpochPlan
@@ -64,9 +65,8 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     graph.append(scan)
     # the gradient of a loss need not depend on the target
     target = stacked.setdefault(targets, declare(f"all/{_PREFIX}{step.target}", targets, stacked=True))
-    assert target.shape is not None
     weight = ir.Value(
-        name=f"all/{_PREFIX}{step.sample_weight}", type=target.type, shape=ir.Shape(target.shape[:2])
+        name=f"all/{_PREFIX}{step.sample_weight}", type=target.type, shape=ir.Shape(shape_of(target)[:2])
     )
     losses = add_losses(graph, loss, target, raw_prediction, weight)
     for node in list(graph):

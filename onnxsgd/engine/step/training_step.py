@@ -17,7 +17,8 @@ from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, WEIGHT, build_upd
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.lowering.forms import MATRIX_FORMS, write_out
-from onnxsgd.graph.model import find_value, graph_names, to_proto, unique_name
+from onnxsgd.graph.model import graph_names, to_proto, unique_name, value_named
+from onnxsgd.graph.nodes import element_type
 from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.losses import Loss
 from onnxsgd.objective.score_table import check_shape, weighted_loss
@@ -233,8 +234,7 @@ def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
         {name: inputs[value.name] for name, value in before.scalars.items()},
     )
     objective, *gradients = graph.outputs
-    raw_again = find_value(graph, str(raw.name))
-    assert raw_again is not None
+    raw_again = value_named(graph, str(raw.name))
     with appending(graph) as op:
         seed = op.Reshape(op.CastLike(1.0, objective), [1, 1])
         table = _as_table(op, raw_again, spec)
@@ -256,8 +256,7 @@ def _as_table(op: Builder, raw: ir.Value, spec: StepSpec) -> ir.Value:
 
 def _add_data(graph: ir.Graph, raw: ir.Value, spec: StepSpec) -> _Data:
     """Add targets, both weights of the samples and scalars as inputs, all of the type of `raw`."""
-    assert raw.dtype is not None
-    names, type_ = graph_names(graph), ir.TensorType(raw.dtype)
+    names, type_ = graph_names(graph), ir.TensorType(element_type(raw))
     return _Data(
         _add_input(graph, names, "y_true", type_, ir.Shape([spec.batch_size, spec.n_outputs])),
         _add_input(graph, names, "sample_weight", type_, ir.Shape([spec.batch_size, 1])),

@@ -8,7 +8,7 @@ and a counter that it increments: the outputs of one call are the only new input
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
@@ -17,7 +17,7 @@ from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_u
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
-from onnxsgd.graph.nodes import shape_of
+from onnxsgd.graph.nodes import element_type, shape_of
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.training_step import CompiledStep
@@ -117,7 +117,7 @@ class _Data:
             like, shape = self._like[name], self._shape(name)
             by_row = name in self._rows_of
             sizes = [None, *shape[1:]] if by_row else [None, *shape]
-            whole = self._input(input_name(name), like.dtype, sizes)
+            whole = self._input(input_name(name), element_type(like), sizes)
             with appending(self._graph) as op:
                 value = op.Gather(whole, self._rows if by_row else self._numbers, axis=0)
             value.type, value.shape = like.type, ir.Shape([self._n_steps, *shape])
@@ -149,7 +149,7 @@ class _Data:
 
     def move_on(self, losses: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Return the counter after the block, and the losses of the epoch updated by those of the block."""
-        known = self._input(LOSSES, losses.dtype, [None])
+        known = self._input(LOSSES, element_type(losses), [None])
         with appending(self._graph) as op:
             counter = op.Add(self._counter, [self._n_steps])
             updated = op.ScatterElements(known, self._numbers, losses, axis=0)
@@ -160,8 +160,7 @@ class _Data:
     def _shape(self, name: str) -> list[int]:
         return list(shape_of(self._like[name]).numpy())
 
-    def _input(self, name: str, dtype: ir.DataType | None, shape: Sequence[int | None]) -> ir.Value:
-        assert dtype is not None
+    def _input(self, name: str, dtype: ir.DataType, shape: Sequence[int | None]) -> ir.Value:
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
         self._graph.inputs.append(value)
         return value
@@ -198,5 +197,5 @@ def _joined(graph: ir.Graph, tables: Sequence[ir.Value]) -> ir.Value:
     if len(tables) == 1:
         return tables[0]
     with appending(graph) as op:
-        value: Any = op.Concat(*tables, axis=0)
+        value: ir.Value = op.Concat(*tables, axis=0)
     return value

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import unique_name
+from onnxsgd.graph.nodes import element_type, required, shape_of
 
 __all__ = ["complete"]
 
@@ -60,12 +61,9 @@ def _add_outputs(node: ir.Node, names: set[str]) -> None:
 def _add_bias(graph: ir.Graph, node: ir.Node, names: set[str]) -> None:
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         return
-    scale = node.inputs[1]
-    assert scale is not None
-    assert scale.dtype is not None
-    assert scale.shape is not None
+    scale = required(node, 1)
     name = unique_name(f"{node.name}_bias", names)
-    tensor = ir.tensor(np.zeros(scale.shape.numpy(), scale.dtype.numpy()), name=name)
+    tensor = ir.tensor(np.zeros(shape_of(scale).numpy(), element_type(scale).numpy()), name=name)
     bias = ir.Value(name=name, type=scale.type, shape=scale.shape, const_value=tensor)
     graph.register_initializer(bias)
     node.resize_inputs(3)
@@ -73,16 +71,14 @@ def _add_bias(graph: ir.Graph, node: ir.Node, names: set[str]) -> None:
 
 
 def _fix_cast(node: ir.Node) -> None:
-    source, target = node.inputs[0], node.outputs[0]
-    assert source is not None
-    assert target.dtype is not None
+    source, dtype = required(node, 0), element_type(node.outputs[0])
     node.resize_inputs(1)
     node.attributes.clear()
-    if source.dtype == target.dtype:
+    if source.dtype == dtype:
         node.op_type = "Identity"
     else:
         node.op_type = "Cast"
-        node.attributes["to"] = ir.AttrInt64("to", target.dtype.value)
+        node.attributes["to"] = ir.AttrInt64("to", dtype.value)
 
 
 def _read_once(graph: ir.Graph, node: ir.Node, sources: Collection[ir.Value], names: set[str]) -> None:

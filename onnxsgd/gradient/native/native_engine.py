@@ -172,8 +172,7 @@ class _Backward:
     def _remove_yield(self, seeds: Mapping[str, ir.Value]) -> None:
         """Replace the results of ``YieldOp`` for outputs by the seeds; drop its other results."""
         node = next(node for node in self.graph if node.op_type == "YieldOp")
-        for value, returned in zip(node.inputs, node.outputs, strict=True):
-            assert value is not None
+        for value, returned in zip(operands(node), node.outputs, strict=True):
             if str(value.name) in seeds:
                 seed = ir.Value(name=returned.name, type=returned.type, shape=value.shape)
                 self.images[seed] = seeds[str(value.name)]

@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxsgd.gradient.native.dimensions import broadcast_axes, same_shape
-from onnxsgd.graph.nodes import attribute, rank
+from onnxsgd.graph.nodes import attribute, operands, rank
 
 __all__ = ["REFUSALS"]
 
@@ -56,9 +56,7 @@ def _pad(node: ir.Node) -> str | None:
 
 
 def _pow(node: ir.Node) -> str | None:
-    base, exponent = node.inputs
-    assert base is not None
-    assert exponent is not None
+    base, exponent = operands(node)
     if base.dtype != exponent.dtype:
         return f"with an exponent of type {exponent.dtype}"
     if (array := _array(exponent)) is not None and (array == 0).any():

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import attribute, constant
+from onnxsgd.graph.nodes import attribute, constant, graph_of
 from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["RANDOM", "inference_form"]
@@ -98,8 +98,7 @@ def _take_mean(node: ir.Node, names: set[str]) -> None:
     number = _constant(np.array(mean, dtype.numpy()))
     written = [number, shape, ir.node("Expand", [number.outputs[0], shape.outputs[0]])]
     _put_in_place_of(node.outputs[0], written, node, names)
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
+    graph_of(node).remove(node, safe=True)
 
 
 def _refuse(node: ir.Node, names: set[str]) -> None:
@@ -133,5 +132,4 @@ def _put_in_place_of(old: ir.Value, written: list[ir.Node], node: ir.Node, names
     new.name, new.type, new.shape = old.name, old.type, old.shape
     old.name = None
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    assert node.graph is not None
-    node.graph.insert_before(node, written)
+    graph_of(node).insert_before(node, written)

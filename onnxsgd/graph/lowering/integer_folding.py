@@ -12,6 +12,7 @@ from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.lowering.inference_mode import RANDOM
 from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.nodes import content
 
 __all__ = ["fold_integers"]
 
@@ -92,8 +93,7 @@ def _evaluate(nodes: list[ir.Node], values: list[ir.Value], opsets: dict[str, in
 
 
 def _serialize(value: ir.Value) -> onnx.TensorProto:
-    assert value.const_value is not None
-    tensor = ir.serde.serialize_tensor(value.const_value)
+    tensor = ir.serde.serialize_tensor(content(value))
     tensor.name = str(value.name)
     return tensor
 

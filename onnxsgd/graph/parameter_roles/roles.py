@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import FROZEN, PARAMETER, REAL_TYPES
-from onnxsgd.graph.nodes import first, operands
+from onnxsgd.graph.nodes import content, first, operands
 from onnxsgd.graph.parameter_roles.constant_arrays import find_waves, is_geometric, is_grid
 from onnxsgd.graph.parameter_roles.origins import Origins, Use, trace_origins, uses_of
 from onnxsgd.graph.parameter_roles.patterns import FORM, behind_form, made_by
@@ -190,8 +190,7 @@ def _is_regrouped(node: ir.Node) -> bool:
 
 
 def _numbers(value: ir.Value) -> np.ndarray:
-    assert value.const_value is not None
-    return value.const_value.numpy()
+    return content(value).numpy()
 
 
 def _constant(use: Use) -> Role:

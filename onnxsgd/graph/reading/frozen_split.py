@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from onnxsgd.graph.nodes import read_values
+from onnxsgd.graph.nodes import element_type, read_values
 from onnxsgd.graph.reading.sample_axis import sample_rows
 from onnxsgd.graph.sizes import infer_sizes
 
@@ -32,6 +33,11 @@ class SplitGraph:
 
     features: tuple[str, ...]
     tail: ir.Model
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The element type of the output."""
+        return element_type(self.tail.graph.outputs[0]).numpy()
 
 
 def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnxsgd._builder import Builder
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import LINK, SCORE, graph_names, unique_name
+from onnxsgd.graph.nodes import element_type
 
 __all__ = ["add_classifier_tail", "add_multilabel_tail", "name_output"]
 
@@ -45,16 +46,14 @@ def add_classifier_tail(
     copy = model.clone()
     graph = copy.graph
     score = graph.outputs[0]
-    assert score.dtype is not None
     single = len(classes) == 2 and score.shape is not None and score.shape[-1] == 1
     labels = _add_labels(graph, classes)
-    assert labels.dtype is not None
     with appending(graph) as op:
         second = _PROBABILITIES[probabilities](op, score, single)
         label = op.Gather(labels, _winner(op, score, single))
         rows = score.shape[0] if score.shape else None
-        label.name, label.type, label.shape = names[0], ir.TensorType(labels.dtype), ir.Shape([rows])
-        second.name, second.type = names[1], ir.TensorType(score.dtype)
+        label.name, label.type, label.shape = names[0], ir.TensorType(element_type(labels)), ir.Shape([rows])
+        second.name, second.type = names[1], ir.TensorType(element_type(score))
         second.shape = ir.Shape([rows, 1 if single and probabilities is None else len(classes)])
     graph.outputs[:] = [label, second]
     many = probabilities == "sigmoid" and not single
@@ -77,12 +76,11 @@ def add_multilabel_tail(model: ir.Model, probabilities: str | None, names: tuple
     copy = model.clone()
     graph = copy.graph
     score = graph.outputs[0]
-    assert score.dtype is not None
     with appending(graph) as op:
         second = _ONE_BY_ONE[probabilities](op, score)
         label = op.Cast(op.Greater(score, 0.0), to=ir.DataType.INT64)
         label.name, label.type, label.shape = names[0], ir.TensorType(ir.DataType.INT64), score.shape
-        second.name, second.type, second.shape = names[1], ir.TensorType(score.dtype), score.shape
+        second.name, second.type, second.shape = names[1], ir.TensorType(element_type(score)), score.shape
     graph.outputs[:] = [label, second]
     _note(copy, score, probabilities)
     return copy

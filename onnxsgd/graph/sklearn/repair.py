@@ -12,6 +12,7 @@ from onnx_ir.passes.common import IdentityEliminationPass
 from sklearn.base import is_classifier, is_regressor
 
 from onnxsgd.graph.model import FROZEN, graph_names, unique_name
+from onnxsgd.graph.nodes import required
 
 __all__ = ["freeze_transformers", "repair"]
 
@@ -83,8 +84,7 @@ def _drop_complements(model: ir.Model, estimator: Any) -> None:
     for index, output in enumerate(model.graph.outputs):
         concat = output.producer()
         if concat is not None and concat.op_type == "Concat" and len(concat.inputs) == 2:
-            present = concat.inputs[1]
-            assert present is not None
+            present = required(concat, 1)
             name, output.name = output.name, None
             model.graph.outputs[index], present.name = present, name
 

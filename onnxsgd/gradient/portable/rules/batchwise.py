@@ -8,6 +8,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.nodes import graph_of
 
 __all__ = ["put_time_first"]
 
@@ -30,8 +31,7 @@ def put_time_first(graph: ir.Graph) -> None:
 
 
 def _transpose_around(node: ir.Node, names: set[str]) -> None:
-    graph = node.graph
-    assert graph is not None
+    graph = graph_of(node)
     for index in (*_SEQUENCE, *_STATE):
         value = node.inputs[index] if index < len(node.inputs) else None
         if value is not None:
@@ -49,8 +49,7 @@ def _transpose_output(node: ir.Node, index: int, perm: tuple[int, ...], name: st
     result = ir.Value(name=old.name, type=old.type, shape=old.shape)
     ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
     old.name, old.shape = name, None
-    assert node.graph is not None
-    node.graph.insert_after(node, _transposition(old, result, perm))
+    graph_of(node).insert_after(node, _transposition(old, result, perm))
 
 
 def _transposition(value: ir.Value, result: ir.Value, perm: tuple[int, ...]) -> ir.Node:

@@ -109,10 +109,9 @@ def _parts(t: Tensor, count: int) -> list[Tensor]:
     """Return `t` cut into equal parts along its last axis."""
     if count == 1:
         return [t]
-    assert t.dims is not None
-    size = int(t.dims[-1]) // count
+    size = int(t.known_dims[-1]) // count
     parts: list[Tensor] = op.Split(t, [size] * count, axis=-1, outputs=count)
-    return [part.known_as((*t.dims[:-1], size)) for part in parts]
+    return [part.known_as((*t.known_dims[:-1], size)) for part in parts]
 
 
 def _gates(p: Pass, count: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -245,8 +244,7 @@ def _gru(n: Call, p: Pass, d: int) -> Gradients:
 def _gru_reset_first(n: Call, p: Pass, candidate: str, gates: tuple[Tensor, ...]) -> Gradients:
     """Return the gradients of a GRU that resets the state before it is multiplied by its weights."""
     x_h, z, z_slope, r, r_slope = gates
-    assert p.r.dims is not None
-    hidden = int(p.r.dims[-1])
+    hidden = int(p.r.known_dims[-1])
     r_gates = op.Slice(p.r, [0], [2 * hidden], [0]).known_as((2 * hidden, hidden))
     r_y = op.Slice(p.r, [2 * hidden], [_END], [0]).known_as((hidden, hidden))
     kept = r * p.before

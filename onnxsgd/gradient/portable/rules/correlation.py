@@ -74,21 +74,19 @@ def _grouped(image: Tensor, group: int) -> Tensor:
     """Return `image` with the groups of its channels moved into the batch: (group * N, C / group, ...)."""
     if group == 1:
         return image
-    assert image.dims is not None
-    channels = int(image.dims[1]) // group
+    channels = int(image.known_dims[1]) // group
     split = op.Reshape(image, _with_sizes(image, [0, group, channels]))
-    turned = op.Transpose(split, perm=[1, 0, *range(2, len(image.dims) + 1)])
+    turned = op.Transpose(split, perm=[1, 0, *range(2, len(image.known_dims) + 1)])
     return op.Reshape(turned, _with_sizes(image, [-1, channels]))
 
 
 def _with_sizes(image: Tensor, lead: list[int]) -> Tensor | list[int]:
     """Return `lead` followed by the spatial sizes of `image`."""
-    assert image.dims is not None
-    sizes = image.dims[2:]
+    sizes = image.known_dims[2:]
     if all(isinstance(size, int) for size in sizes):
         return lead + [int(size) for size in sizes]
     start = image.emitter.constant(np.array(lead, dtype=np.int64))
-    shape: Tensor = op.Concat(start, op.Slice(op.Shape(image), [2], [len(image.dims)]), axis=0)
+    shape: Tensor = op.Concat(start, op.Slice(op.Shape(image), [2], [len(image.known_dims)]), axis=0)
     return shape
 
 

@@ -165,9 +165,8 @@ def _along_diagonals(products: Tensor, window: Window, blocks: _Blocks) -> Tenso
 
 def _meetings(like: Tensor, window: Window, axis: int, first: int, n_out: int, n_in: int) -> np.ndarray:
     """Return a table of ones and zeros: whether places of the result and of the image meet in a tap."""
-    assert like.dtype is not None
     stride, dilation, before = window.strides[axis], window.dilations[axis], window.before[axis]
     places = np.arange(first, first + n_out)[:, None, None] * stride - before
     met = places + np.arange(window.kernel[axis]) * dilation == np.arange(n_in)[:, None]
-    table: np.ndarray = met.reshape(n_out * n_in, -1).astype(like.dtype.numpy())
+    table: np.ndarray = met.reshape(n_out * n_in, -1).astype(like.known_dtype.numpy())
     return table

@@ -32,16 +32,15 @@ def gather_back(g: Tensor, indices: Tensor, axis: int, size: Tensor | int) -> Te
     size : int or Tensor
         Size of `axis` in `x`.
     """
-    assert g.rank is not None
-    assert indices.rank is not None
-    picked = list(range(axis, axis + indices.rank))
-    rest = [a for a in range(g.rank) if a not in picked]
+    end = axis + len(indices.known_dims)
+    picked = list(range(axis, end))
+    rest = [a for a in range(len(g.known_dims)) if a not in picked]
     rows = op.Transpose(g, perm=picked + rest) if axis and picked else g
     summed = _add_rows(rows, indices, size, len(rest))
     order = [*range(1, axis + 1), 0, *range(axis + 1, len(rest) + 1)]
     back: Tensor = op.Transpose(summed, perm=order) if axis else summed
     if isinstance(size, int) and g.dims is not None:
-        back = back.known_as((*g.dims[:axis], size, *g.dims[axis + indices.rank :]))
+        back = back.known_as((*g.dims[:axis], size, *g.dims[end:]))
     return back
 
 

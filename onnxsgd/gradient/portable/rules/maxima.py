@@ -7,7 +7,9 @@ operator's own index output tells.
 from __future__ import annotations
 
 import math
+from functools import reduce
 from itertools import product
+from operator import add
 
 import numpy as np
 import onnx_ir as ir
@@ -116,10 +118,9 @@ def _row_major(n: Call, indices: Tensor) -> Tensor:
 def _sum_of_separate_windows(flat: Tensor, both: list[Tensor], apart: list[int]) -> Tensor:
     """Scatter indices and gradients without adding: windows that are `apart` share no element."""
     axes, ends = list(range(2, 2 + len(apart))), [_END] * len(apart)
-    total = None
-    for starts in product(*(range(step) for step in apart)):
+
+    def scattered(starts: tuple[int, ...]) -> Tensor:
         chosen = [op.Reshape(op.Slice(t, list(starts), ends, axes, apart), [-1]) for t in both]
-        part = op.ScatterElements(flat, *chosen)
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+        return op.ScatterElements(flat, *chosen)
+
+    return reduce(add, map(scattered, product(*(range(step) for step in apart))))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
+from operator import add
 
 import onnx_ir as ir
 
@@ -132,16 +134,14 @@ def _cross_entropy_weights(n: Call) -> Tensor:
 
 def _cross_entropy(n: Call) -> Tensor:
     p = op.Softmax(n.x, axis=1)
-    total = None
+    parts = []
     if n.gradient(0) is not None:
         mask = _class_mask(n)
-        total = (p - mask) * _weighted_dy(n, _sample_weights(n, mask))
+        parts.append((p - mask) * _weighted_dy(n, _sample_weights(n, mask)))
     g = n.gradient(1)
     if g is not None:
-        through = g - p * op.ReduceSum(g, [1], keepdims=1)
-        total = through if total is None else total + through
-    assert total is not None
-    return total
+        parts.append(g - p * op.ReduceSum(g, [1], keepdims=1))
+    return reduce(add, parts)
 
 
 def _negative_log_likelihood(n: Call) -> Tensor:

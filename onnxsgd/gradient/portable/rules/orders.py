@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxsgd.exceptions import NotTrainableError
 from onnxsgd.gradient.portable.writing.call import place
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import attribute
+from onnxsgd.graph.nodes import attribute, graph_of, required
 from onnxsgd.graph.sizes import infer_sizes
 
 __all__ = ["put_turns_first"]
@@ -76,8 +76,7 @@ def _orders(node: ir.Node, kind: str, count: int) -> Iterator[tuple[int, _Order]
 
 def _turn_inputs(node: ir.Node, names: set[str]) -> None:
     for index, order in _orders(node, _INPUTS, len(node.inputs)):
-        value = node.inputs[index]
-        assert value is not None
+        value = required(node, index)
         makers: list[_Maker] = []
         if order.axis:
             perm = list(range(_rank(node, _INPUTS, index)))
@@ -87,7 +86,7 @@ def _turn_inputs(node: ir.Node, names: set[str]) -> None:
             makers.append(partial(_reversal, names))
         if makers:
             ends = [_named_like(value, names) for _ in makers]
-            _graph_of(node).insert_before(node, _chain(value, makers, ends))
+            graph_of(node).insert_before(node, _chain(value, makers, ends))
             node.replace_input_with(index, ends[-1])
 
 
@@ -104,12 +103,7 @@ def _turn_outputs(node: ir.Node, names: set[str]) -> None:
             ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
             old.name, old.shape = unique_name(f"{old.name}_turned", names), None
             ends = [*(_named_like(old, names) for _ in makers[1:]), result]
-            _graph_of(node).insert_after(node, _chain(old, makers, ends))
-
-
-def _graph_of(node: ir.Node) -> ir.Graph:
-    assert isinstance(node.graph, ir.Graph)
-    return node.graph
+            graph_of(node).insert_after(node, _chain(old, makers, ends))
 
 
 def _rank(node: ir.Node, kind: str, index: int) -> int:

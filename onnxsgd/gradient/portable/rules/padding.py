@@ -77,8 +77,7 @@ def _folded(n: Call, mode: str, axes: list[int], before: list[int], after: list[
     g = n.dy
     for axis, low, high in zip(axes, before, after, strict=True):
         if low or high:
-            assert n.x.dims is not None
-            size = int(n.x.dims[axis])
+            size = int(n.x.known_dims[axis])
             copied = np.pad(np.arange(size), (low, high), mode=mode)  # type: ignore[call-overload]
             g = gather_back(g, n.emitter.constant(copied), axis, size)
     return g

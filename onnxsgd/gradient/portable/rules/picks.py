@@ -19,6 +19,7 @@ from onnxsgd.gradient.portable.writing.call import Call, constant_value
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.known_shapes import UNNAMED
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
+from onnxsgd.graph.nodes import required
 
 __all__ = ["Picks", "picked_tables"]
 
@@ -97,10 +98,8 @@ class Picks:
         found = []
         for node, gradient, most in zip(nodes, gradients, self.most, strict=True):
             body = gradient.emitter
-            assert node.inputs[1] is not None
-            assert node.inputs[0] is not None
-            places = op.Reshape(body.tensor(node.inputs[1]).cast(ir.DataType.INT64), [-1])
-            row = [int(dim) for dim in body.tensor(node.inputs[0]).dims or ()][1:]
+            places = op.Reshape(body.tensor(required(node, 1)).cast(ir.DataType.INT64), [-1])
+            row = [int(dim) for dim in body.tensor(required(node, 0)).dims or ()][1:]
             rows = op.Reshape(gradient, [-1, *row])
             missing = op.Sub(body.borrow(most), op.Shape(places))
             found += [_filled(places, missing, []), _filled(rows, missing, row)]
@@ -110,8 +109,7 @@ class Picks:
         """Return the gradients of the tables, from what all turns stacked."""
         found = []
         for node, places, rows in zip(nodes, stacked[::2], stacked[1::2], strict=True):
-            assert node.inputs[0] is not None
-            table = places.emitter.tensor(node.inputs[0])
+            table = places.emitter.tensor(required(node, 0))
             row = (table.dims or ())[1:]
             turns = (f"{UNNAMED}turns", f"{UNNAMED}rows")
             places, rows = places.known_as(turns), rows.known_as((*turns, *row))

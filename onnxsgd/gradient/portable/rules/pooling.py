@@ -46,9 +46,8 @@ def _channels(n: Call) -> int:
 
 def _spread_evenly(n: Call, g: Tensor, window: Window) -> Tensor:
     """Return, for each element of the input, the sum of `g` over the windows that it is in."""
-    assert n.x.dtype is not None
     channels = _channels(n)
-    ones = n.emitter.constant(np.ones((channels, 1, *window.kernel), dtype=n.x.dtype.numpy()))
+    ones = n.emitter.constant(np.ones((channels, 1, *window.kernel), dtype=n.x.known_dtype.numpy()))
     return spread(g, ones, window, channels, n.x)
 
 

@@ -79,9 +79,7 @@ def _matmul_b(n: Call) -> Tensor:
 
 def _batched(product: Tensor, dy: Tensor, operand: Tensor) -> Tensor:
     """Note the shape of `product`: the batch axes of `dy`, then the matrices of `operand`."""
-    assert dy.dims is not None
-    assert operand.dims is not None
-    return product.known_as((*dy.dims[:-2], *operand.dims[-2:]))
+    return product.known_as((*dy.known_dims[:-2], *operand.known_dims[-2:]))
 
 
 def transposed_product(product: Tensor) -> Tensor | None:

@@ -5,6 +5,10 @@ The gradients of the weights are single products over all steps.
 
 from __future__ import annotations
 
+from functools import reduce
+from itertools import starmap
+from operator import add
+
 from onnxsgd.gradient.portable.rules.cells import CELLS, Gradients, Pass
 from onnxsgd.gradient.portable.rules.lengths import Lengths
 from onnxsgd.gradient.portable.rules.memory import Peepholes
@@ -112,13 +116,11 @@ def _stack(parts: list[Tensor]) -> Tensor:
 
 
 def _d_x(n: Call) -> Tensor:
-    total = None
-    for p, g, flip in _each(n):
+    def of_direction(p: Pass, g: Gradients, flip: bool) -> Tensor:
         dx = op.MatMul(g.from_x, p.w)
-        dx = _flipped(n, dx) if flip else dx
-        total = dx if total is None else total + dx
-    assert total is not None
-    return total
+        return _flipped(n, dx) if flip else dx
+
+    return reduce(add, starmap(of_direction, _each(n)))
 
 
 def _d_w(n: Call) -> Tensor:

@@ -73,8 +73,7 @@ def _summed(n: Call, factors: list[int]) -> Tensor:
 
 
 def _constant(like: Tensor, matrix: np.ndarray) -> Tensor:
-    assert like.dtype is not None
-    return like.emitter.constant(matrix.astype(like.dtype.numpy()))
+    return like.emitter.constant(matrix.astype(like.known_dtype.numpy()))
 
 
 def _along(g: Tensor, matrix: Tensor, axis: int, rank: int) -> Tensor:

@@ -108,8 +108,7 @@ def _polynomials(f: Tensor, weights: list[Polynomial], shape: tuple[int, ...]) -
     rows = np.zeros((len(weights), max(len(w.coef) for w in weights)))
     for row, weight in zip(rows, weights, strict=True):
         row[: len(weight.coef)] = weight.coef
-    assert f.dtype is not None
-    powers = [f.emitter.constant(c.reshape(shape).astype(f.dtype.numpy())) for c in rows.T]
+    powers = [f.emitter.constant(c.reshape(shape).astype(f.known_dtype.numpy())) for c in rows.T]
     return reduce(lambda value, coefficient: value * f + coefficient, powers[-2::-1], powers[-1] + 0 * f)
 
 

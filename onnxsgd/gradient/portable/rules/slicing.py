@@ -37,10 +37,10 @@ def _apart(g: Tensor, axis: int, kept: range) -> Tensor:
     """
     if kept.step == 1:
         return g
-    assert g.dims is not None
-    before, after = list(g.dims[: axis + 1]), list(g.dims[axis + 1 :])
-    pads, phase = [0] * (2 * len(g.dims) + 2), kept.start % kept.step
-    pads[axis + 1], pads[axis + 1 + len(g.dims) + 1] = phase, kept.step - 1 - phase
+    dims = g.known_dims
+    before, after = list(dims[: axis + 1]), list(dims[axis + 1 :])
+    pads, phase = [0] * (2 * len(dims) + 2), kept.start % kept.step
+    pads[axis + 1], pads[axis + 1 + len(dims) + 1] = phase, kept.step - 1 - phase
     wide = op.Pad(op.Reshape(g, [*before, 1, *after]), pads, 0.0)
     return op.Reshape(wide, [*before[:-1], len(kept) * kept.step, *after])
 

@@ -104,8 +104,7 @@ def _turned(c: _Spread) -> Tensor:
     places = math.prod(c.window.kernel)
     turned: Tensor = op.Reshape(c.weight, [c.group, n_out, n_in, *([places] if places > 1 else [])])
     if places > 1:
-        assert c.weight.dtype is not None
-        backwards = np.ascontiguousarray(np.eye(places, dtype=c.weight.dtype.numpy())[::-1])
+        backwards = np.ascontiguousarray(np.eye(places, dtype=c.weight.known_dtype.numpy())[::-1])
         turned = op.MatMul(turned, backwards)
     if min(n_out, n_in) > 1:
         turned = op.Transpose(turned, perm=[0, 2, 1, *range(3, 3 + (places > 1))])

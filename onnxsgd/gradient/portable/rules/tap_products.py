@@ -95,8 +95,7 @@ def _joined(group: int, n_in: int, n_out: int) -> int:
 
 
 def _same_group(like: Tensor, joined: int) -> Tensor:
-    assert like.dtype is not None
-    mask = np.eye(joined, dtype=like.dtype.numpy()).reshape(1, 1, joined, 1, joined, 1)
+    mask = np.eye(joined, dtype=like.known_dtype.numpy()).reshape(1, 1, joined, 1, joined, 1)
     return like.emitter.constant(mask)
 
 

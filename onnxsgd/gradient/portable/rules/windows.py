@@ -96,5 +96,4 @@ def kernel_of(n: Call, weight: Tensor) -> tuple[int, ...]:
 
 def sizes_of(x: Tensor) -> list[int]:
     """Return the shape of a tensor whose sizes are all known."""
-    assert x.dims is not None
-    return [int(size) for size in x.dims]
+    return [int(size) for size in x.known_dims]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxsgd.gradient.portable.writing.known_shapes import Dims, is_static, to_shape
+from onnxsgd.gradient.portable.writing.known_shapes import Dim, Dims, is_static, to_shape
 
 if TYPE_CHECKING:
     from onnxsgd.gradient.portable.writing.emitter import Emitter
@@ -48,6 +48,20 @@ class Tensor:
     def is_real(self) -> bool:
         """Whether the elements are floating-point numbers."""
         return self.dtype is not None and self.dtype.is_floating_point()
+
+    @property
+    def known_dims(self) -> tuple[Dim, ...]:
+        """The dimensions, of which the rank is known."""
+        if self.dims is None:
+            raise LookupError(f"the shape of {self.value.name!r} is not known")
+        return self.dims
+
+    @property
+    def known_dtype(self) -> ir.DataType:
+        """The element type, which is known."""
+        if self.dtype is None:
+            raise LookupError(f"the element type of {self.value.name!r} is not known")
+        return self.dtype
 
     def known_as(self, dims: Dims) -> Tensor:
         """Return this tensor, which the caller knows to have shape `dims`."""

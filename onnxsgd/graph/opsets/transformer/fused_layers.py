@@ -184,12 +184,11 @@ def _transposed(w: Writer, node: ir.Node, x: ir.Value | None, name: str) -> ir.V
     return w.op.Transpose(x, perm=order)
 
 
-def _sum(w: Writer, x: ir.Value | None, *others: ir.Value | None) -> ir.Value:
+def _sum(w: Writer, x: ir.Value, *others: ir.Value | None) -> ir.Value:
     for other in others:
         if other is not None:
             mark(other, "intercept")
             x = w.op.Add(x, other)
-    assert x is not None
     return x
 
 
