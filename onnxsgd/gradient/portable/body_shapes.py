@@ -1,7 +1,7 @@
 """Shapes inside of loops and branches, as far as they follow from outside.
 
-onnx infers the shapes of a body without those of the states of a Loop, for these may change from turn to
-turn. States whose gradient is taken may not: every turn is stacked.
+onnx infers the shapes of a body without those of the states of a Loop, which may change between iterations.
+States whose gradient is taken may not: they are stacked over the iterations.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["shape_loops"]
 
 
 def shape_loops(graph: ir.Graph) -> bool:
-    """Tell the bodies of Loops the shapes of their states, and the Loops those of their results, in place.
+    """Set the shapes of states in the bodies of Loops, and of the results of Loops, in place.
 
     Returns
     -------
@@ -46,7 +46,7 @@ def _shape_states(node: ir.Node, body: ir.Graph) -> bool:
 
 
 def _common(first: ir.Shape | None, after: ir.Shape) -> ir.Shape:
-    """Return the shape of a state before and after a turn; sizes that differ are not known."""
+    """Return the shape of a state before and after an iteration; sizes that differ are not known."""
     if first is None or len(first) != len(after):
         return after.copy()
     return ir.Shape([a if a == b else None for a, b in zip(first, after, strict=True)])

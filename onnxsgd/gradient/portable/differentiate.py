@@ -11,7 +11,7 @@ from onnx_ir.passes.common import InlinePass
 from onnxsgd.exceptions import NotTrainableError, ParameterError
 from onnxsgd.gradient.portable.forward_shapes import infer_shapes
 from onnxsgd.gradient.portable.rules.batchwise import put_time_first
-from onnxsgd.gradient.portable.rules.orders import put_turns_first
+from onnxsgd.gradient.portable.rules.orders import put_scan_axis_first
 from onnxsgd.gradient.portable.rules.quantization import is_quantized
 from onnxsgd.gradient.portable.rules.table import KNOWN, STANDARD, reason_against
 from onnxsgd.gradient.portable.sweep import dependents, sweep
@@ -50,8 +50,8 @@ def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -
     ir.Model
         Inputs: the original inputs, the initializers of `wrt`, then ``<output>_grad`` for each output, of
         its type and shape. Outputs: `outputs`, then ``<name>_grad`` for each name of `wrt`; zeros where no
-        path leads from it to the outputs. Where the graph already uses such a name, a number is added: the
-        order is the contract.
+        path leads from it to the outputs. A number is added to a name that the graph already uses: the order
+        is the contract.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -
     result = _expand(_copy(model), wrt)
     graph = result.graph
     put_time_first(graph)
-    put_turns_first(result)
+    put_scan_axis_first(result)
     values = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
     targets = [_real_value(graph, values, name, "outputs") for name in _distinct(outputs, "outputs")]
     sources = [_real_value(graph, values, name, "wrt") for name in _distinct(wrt, "wrt")]
@@ -104,8 +104,8 @@ def differentiable(node: ir.Node) -> str | None:
     Returns
     -------
     str or None
-        None if there is a rule for the node, or if its gradient is zero by convention; otherwise one
-        sentence that names the operator.
+        None if the node has a rule, or a gradient that is zero by convention; otherwise one sentence that
+        names the operator.
     """
     return reason_against(node)
 
@@ -191,10 +191,10 @@ def _seed(y: Tensor, names: set[str]) -> Tensor:
 
 
 def _name(emitter: Emitter, x: Tensor, gradient: Tensor | None, names: set[str]) -> ir.Value:
-    """Return the value that is the gradient with respect to `x`, under the name that it must have."""
+    """Return the gradient with respect to `x`, under its final name."""
     full = zeros_like(x) if gradient is None else expand_to(gradient, x)
     if not (full.value.name or "").startswith(emitter.prefix):
-        # A value that already has its name: of the graph, or as the gradient of another tensor.
+        # A value with a name already: of the graph, or the gradient of another tensor.
         full = emitter.copy(full)
     full.value.name = unique_name(f"{x.value.name}_grad", names)
     full.value.shape, full.value.type = x.value.shape, x.value.type

@@ -1,8 +1,8 @@
 """The shapes of a forward graph, inferred once, with equal sizes recognized as equal.
 
-onnx infers shapes, but it gives a new name to what a Reshape leaves open and forgets the names that a model
-declares for its outputs. Whether two sizes are equal decides whether a gradient has to be summed, so these
-names are traced back to those of the inputs here.
+onnx infers shapes, but it gives a new name to a size that a Reshape leaves open and forgets the names that a
+model declares for its outputs. A gradient is summed unless two sizes are known to be equal, so these names
+are traced back to those of the inputs here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["infer_shapes"]
 
-#: Operators whose result has the shape that they are given, and the input that gives it.
+#: Operators that read the shape of their result, and the index of that input.
 _SHAPED_BY = {"ConstantOfShape": 0, "Reshape": 1}
 
 #: Operators whose result has the type and shape of their first input, although their definition hides it.
@@ -36,10 +36,9 @@ _LIKE_FIRST = frozenset({"GroupNormalization"})
 
 
 def infer_shapes(model: ir.Model, emitter: Emitter) -> None:
-    """Infer the shapes of a graph in place, and tell `emitter` the dimensions of each value.
+    """Infer the shapes of a graph in place, and pass the dimensions of each value to `emitter`.
 
-    Declared shapes of inputs and outputs stay as they are; their unnamed dimensions have names for
-    `emitter` only.
+    Declared shapes of inputs and outputs stay; their unnamed dimensions have names for `emitter` only.
     """
     graph = model.graph
     declared = {value: value.shape for value in (*graph.inputs, *graph.outputs)}
@@ -58,30 +57,30 @@ def infer_shapes(model: ir.Model, emitter: Emitter) -> None:
 
 
 def _complete_shapes(graph: ir.Graph) -> bool:
-    """Give what a computed shape tells its shape, of unknown sizes if need be; return whether one was found.
+    """Set shapes that depend on a computed one, of unknown sizes if need be; return whether one was found.
 
-    onnx gives up on a shape that is computed, even where the number of its elements says the rank.
+    onnx infers nothing from a computed shape, even where its number of elements fixes the rank.
     """
     found = shape_loops(graph)
     for node in graph.all_nodes():
         output, shape = node.outputs[0], None
         if output.shape is None and node.domain == "":
-            shape = _told_by_operator(node)
+            shape = _shape_by_operator(node)
         if shape is not None and output.type is not None:
             output.shape, found = shape, True
     return found
 
 
-def _told_by_operator(node: ir.Node) -> ir.Shape | None:
-    """Return the shape of the first output of a node, as far as the operator alone tells it."""
+def _shape_by_operator(node: ir.Node) -> ir.Shape | None:
+    """Return the shape of the first output of a node, as far as the operator alone determines it."""
     if node.op_type in _LIKE_FIRST and node.inputs[0] is not None:
         node.outputs[0].type = node.inputs[0].type
         return node.inputs[0].shape
-    return _told_shape(node.inputs[_SHAPED_BY[node.op_type]]) if node.op_type in _SHAPED_BY else None
+    return _held_shape(node.inputs[_SHAPED_BY[node.op_type]]) if node.op_type in _SHAPED_BY else None
 
 
-def _told_shape(computed: ir.Value | None) -> ir.Shape | None:
-    """Return the shape that a computed vector of sizes stands for, as far as it is known."""
+def _held_shape(computed: ir.Value | None) -> ir.Shape | None:
+    """Return the shape that a computed vector of sizes denotes, as far as it is known."""
     node = None if computed is None else computed.producer()
     if node is not None and node.op_type == "Shape" and not node.attributes and node.inputs[0] is not None:
         return node.inputs[0].shape
@@ -123,7 +122,7 @@ def _root(names: dict[Dim, Dim], dim: Dim) -> Dim:
 
 
 def _equate(names: dict[Dim, Dim], a: Dim, b: Dim) -> None:
-    """Note that two sizes are equal; a name made here gives way to one of the graph, any name to a number."""
+    """Record equal sizes: a name made here is replaced by one of the graph, any name by a number."""
     a, b = _root(names, a), _root(names, b)
     if a == b:
         return
@@ -134,14 +133,14 @@ def _equate(names: dict[Dim, Dim], a: Dim, b: Dim) -> None:
 
 
 def _match(names: dict[Dim, Dim], inferred: Dims, other: Dims) -> None:
-    """Note that two shapes of the same value are equal."""
+    """Record that two shapes of the same value are equal."""
     if inferred is not None and other is not None and len(inferred) == len(other):
         for a, b in zip(inferred, other, strict=True):
             _equate(names, a, b)
 
 
 def _match_reshape(names: dict[Dim, Dim], node: ir.Node, before: Dims, after: Dims) -> None:
-    """Find the size that a Reshape leaves open, if the sizes that it names fill the tensor but for one."""
+    """Find the size that a Reshape leaves open, if its other sizes are all those of the tensor but one."""
     shape = None if node.inputs[1] is None else constant_value(node.inputs[1])
     if before is None or after is None or shape is None or "allowzero" in node.attributes:
         return

@@ -34,18 +34,18 @@ def sweep(
     sources: Iterable[ir.Value],
     seeds: Iterable[tuple[ir.Value, Tensor]],
 ) -> dict[ir.Value, Tensor]:
-    """Go through a graph backwards.
+    """Differentiate the nodes of a graph, from the last to the first.
 
     Parameters
     ----------
     emitter : Emitter
-        Where the nodes that compute gradients go.
+        Receives the nodes that compute gradients.
     nodes : sequence of ir.Node
         The forward graph, sorted.
     sources : iterable of ir.Value
-        What gradients are wanted of; nothing is computed that they do not need.
+        Values to differentiate with respect to; only the gradients that they need are computed.
     seeds : iterable of (ir.Value, Tensor)
-        Values and the gradients with respect to them that come from outside.
+        Values, and the gradients with respect to them from outside.
 
     Returns
     -------
@@ -78,14 +78,14 @@ def dependents(nodes: Iterable[ir.Node], sources: Iterable[ir.Value]) -> set[ir.
             continue
         read = [value for value in _operands(node) if value in found]
         if read:
-            # Quantized numbers stand for real ones: their path is followed until it ends, or is refused.
+            # Quantized numbers represent real ones: their path is followed until it ends, or is refused.
             follows = node.op_type == "QuantizeLinear" or any(is_quantized(value) for value in read)
             found.update(v for v in node.outputs if follows or v.dtype is None or v.dtype.is_floating_point())
     return found
 
 
 def _operands(node: ir.Node) -> Iterable[ir.Value | None]:
-    """Yield what a node reads, in its subgraphs too."""
+    """Yield the values that a node reads, also in its subgraphs."""
     yield from node.inputs[: TYPE_ONLY.get(node.op_type)]
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
@@ -97,7 +97,7 @@ def _operands(node: ir.Node) -> Iterable[ir.Value | None]:
 def _apply(
     emitter: Emitter, node: ir.Node, reached: list[Tensor | None], active: set[ir.Value]
 ) -> list[tuple[ir.Value, Tensor]]:
-    """Return the gradients of one node with respect to what is active of what it reads."""
+    """Return the gradients of one node with respect to the active values that it reads."""
     against = reason_against(node)
     if against is not None:
         raise NotTrainableError(f"{place(node)}: {against}")

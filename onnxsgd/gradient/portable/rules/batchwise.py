@@ -1,6 +1,6 @@
-"""Recurrent operators whose first axis is the batch, written as those whose first axis is time.
+"""Recurrent operators whose first axis is the batch, rewritten with time as the first axis.
 
-No runtime computes the first form, so that the forward nodes of a gradient graph must not hold it either.
+No runtime computes the first form, so the forward nodes of a gradient graph must not hold it either.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from onnxsgd.graph.nodes import graph_of
 
 __all__ = ["put_time_first"]
 
-#: The inputs with a batch axis, and how the outputs' axes lie afterwards: (batch, time, direction, hidden) of
+#: The inputs with a batch axis, and the permutations of the outputs: to (batch, time, direction, hidden) of
 #: Y, (batch, direction, hidden) of the last states.
 _SEQUENCE, _STATE, _RESULT = (0,), (5, 6), ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
 
@@ -44,7 +44,7 @@ def _transpose_around(node: ir.Node, names: set[str]) -> None:
 
 
 def _transpose_output(node: ir.Node, index: int, perm: tuple[int, ...], name: str) -> None:
-    """Let the output at `index` be another value, which is transposed to the value that it was."""
+    """Give the output at `index` a new name, and transpose it to a value that replaces the old one."""
     old = node.outputs[index]
     result = ir.Value(name=old.name, type=old.type, shape=old.shape)
     ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)

@@ -55,20 +55,20 @@ class Pass:
         return _shifted(self.h0, self.h)
 
     def kept(self, sequence: Tensor) -> Tensor:
-        """Return `sequence` with zeros behind the ends of its samples."""
+        """Return `sequence` with zeros after the ends of its samples."""
         return sequence if self.lengths is None else self.lengths.kept(sequence)
 
     @property
     def masks(self) -> list[Tensor]:
-        """Factors of every step, if samples have ends: 0 behind them, else 1."""
+        """Factors of every step, if samples have lengths: 0 after their ends, else 1."""
         return [] if self.lengths is None else [self.lengths.within.cast(self.x.dtype)]
 
     def cut(self, lengths: Lengths, through_cell: bool) -> Pass:
         """Return this pass over samples of these lengths.
 
-        Gradients of last states enter at the last step of each sample. Behind it they are zero, so that the
-        steps there add nothing to any other gradient. `through_cell` tells whether that of the last cell
-        state is not zero.
+        Gradients of last states enter at the last step of each sample. After it they are zero, so that the
+        steps there add nothing to any other gradient. `through_cell`: whether that of the last cell state
+        may differ from zero.
         """
         dy = lengths.kept(self.dy) + lengths.at_ends(self.dh, self.dy)
         ends = (lengths.at_ends(self.dc, self.dy),) if through_cell else ()
@@ -79,10 +79,10 @@ class Pass:
 
 @dataclass
 class Gradients:
-    """What one direction gives: gradients before the activations, and of the first states."""
+    """Gradients of one direction: before the activations, and of the initial states."""
 
-    from_x: Tensor  # (time, batch, gates * hidden): of what the input adds to the gates
-    from_h: Tensor  # (time, batch, gates * hidden): of what the hidden state adds
+    from_x: Tensor  # (time, batch, gates * hidden): of the input's part of the gates
+    from_h: Tensor  # (time, batch, gates * hidden): of the hidden state's part
     products: list[tuple[Tensor, Tensor]]  # parts of from_h, and the states that the weights multiply there
     dh0: Tensor
     dc0: Tensor | None = None
@@ -115,7 +115,7 @@ def _parts(t: Tensor, count: int) -> list[Tensor]:
 
 
 def _gates(p: Pass, count: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Return what the input and what the hidden state add to each gate, biases included."""
+    """Return the parts of the input and of the hidden state in each gate, biases included."""
     from_x = op.MatMul(p.x, op.Transpose(p.w, perm=[1, 0]))
     from_h = op.MatMul(p.before, op.Transpose(p.r, perm=[1, 0]))
     if p.b is not None:

@@ -2,7 +2,7 @@
 
 The gradient of a branch is a branch: the forward nodes are written once more in the gradient's own subgraph,
 followed by the sweep back through them. The gradient of a loop is a Scan that runs backwards over the states
-before each turn, which the forward loop is made to return.
+before each iteration, which the forward loop then returns too.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Sweep = Callable[
     dict[ir.Value, Tensor],
 ]
 
-#: From a node with subgraphs, the values that it reads and that gradients are wanted of, and the sweep to use
-#: inside, to the gradients.
+#: Maps a node with subgraphs, the values that it reads and that need gradients, and the sweep to use inside
+#: to the gradients.
 ControlRule = Callable[[Call, list[ir.Value], Sweep], list[tuple[ir.Value, Tensor]]]
 
 
@@ -58,7 +58,7 @@ def _swept(
     """Return the gradients of the forward nodes in `body` with respect to `sources`, or zeros."""
     given = [(y, body.borrow(seed)) for y, seed in zip(outputs, seeds, strict=True) if seed is not None]
     wanted = set(sources)
-    # The way back ends at a source.
+    # The backward path ends at a source.
     nodes = [node for node in body.nodes if wanted.isdisjoint(node.outputs)]
     found = sweep(body, nodes, sources, given)
     tensors = [body.tensor(value) for value in sources]
@@ -66,14 +66,14 @@ def _swept(
 
 
 @dataclass
-class _Turns:
-    """What a loop hands to each turn of its body, and where its states are."""
+class _LoopParts:
+    """The iterations of a loop: the inputs of its body, and the places of its states."""
 
     graph: ir.Graph  # the body
-    elements: list[Tensor]  # for each input of the body, what it was in each turn, stacked
-    states: int  # how many states there are
+    elements: list[Tensor]  # each input of the body, stacked over the iterations
+    states: int  # the number of states
     first: int  # the place of the first state among the inputs of the node and of the body
-    skipped: int  # how many outputs of the body come before the states
+    skipped: int  # the number of outputs of the body before the states
 
 
 def _scan(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value, Tensor]]:
@@ -81,23 +81,23 @@ def _scan(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value,
     graph, inputs = n.node.attributes["body"].as_graph(), [t for t in n.inputs if t is not None]
     states = len(inputs) - n.attribute("num_scan_inputs")
     elements = [*_saved(n, graph, graph.inputs[:states]), *inputs[states:]]
-    return _backwards(n, wanted, sweep, _Turns(graph, elements, states, 0, 0))
+    return _backwards(n, wanted, sweep, _LoopParts(graph, elements, states, 0, 0))
 
 
 def _loop(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value, Tensor]]:
-    """Return the gradients of a Loop: those of a Scan over its turns, however many there were.
+    """Return the gradients of a Loop: those of a Scan over its iterations.
 
-    No runtime scans a sequence without elements: a branch passes by where there may have been no turn.
+    No runtime scans an empty sequence: a branch skips the Scan where the trip count may be 0.
     """
     graph = n.node.attributes["body"].as_graph()
     elements = _saved(n, graph, graph.inputs)
-    turns = _Turns(graph, elements, len(graph.inputs) - 2, 2, 1)
-    if _makes_turns(n):
-        return _backwards(n, wanted, sweep, turns)
+    loop = _LoopParts(graph, elements, len(graph.inputs) - 2, 2, 1)
+    if _iterates(n):
+        return _backwards(n, wanted, sweep, loop)
 
     def made(inner: Call) -> list[tuple[ir.Value, Tensor]]:
         there = [inner.emitter.borrow(tensor) for tensor in elements]
-        return _backwards(inner, wanted, sweep, replace(turns, elements=there))
+        return _backwards(inner, wanted, sweep, replace(loop, elements=there))
 
     branches = [_branch(n, name, wanted, find) for name, find in (("then", made), ("else", _passed))]
     kinds = [(tensor.dtype, tensor.dims) for tensor in map(n.emitter.tensor, wanted)]
@@ -105,8 +105,8 @@ def _loop(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value,
     return list(zip(wanted, n.emitter.append("If", [taken.value], branches, kinds), strict=True))
 
 
-def _makes_turns(n: Call) -> bool:
-    """Return whether a Loop makes a turn whatever it is given."""
+def _iterates(n: Call) -> bool:
+    """Return whether a Loop runs at least one iteration, by its constant inputs."""
     limits, conditions = n.constant(0), n.constant(1)
     has_room = n.optional(0) is None or (limits is not None and bool((limits >= 1).all()))
     return has_room and (n.optional(1) is None or (conditions is not None and bool(conditions.all())))
@@ -115,7 +115,7 @@ def _makes_turns(n: Call) -> bool:
 def _branch(
     n: Call, name: str, wanted: list[ir.Value], find: Callable[[Call], list[tuple[ir.Value, Tensor]]]
 ) -> ir.Attr:
-    """Return a branch of an If that holds the gradients that `find` gives, or zeros."""
+    """Return a branch of an If with the gradients that `find` returns, or zeros."""
     body = n.emitter.child()
     reached = [n.gradient(index) for index in range(len(n.node.outputs))]
     found = find(Call(body, n.node, [None if g is None else body.borrow(g) for g in reached]))
@@ -127,13 +127,13 @@ def _branch(
 
 
 def _passed(n: Call) -> list[tuple[ir.Value, Tensor]]:
-    """Return the gradients of a Loop that made no turn: its states are as they were."""
+    """Return the gradients of a Loop without iterations: those of its initial states."""
     reached = [(value, n.gradient(k)) for k, value in enumerate(n.node.inputs[2:])]
     return [(value, gradient) for value, gradient in reached if value is not None and gradient is not None]
 
 
 def _saved(n: Call, graph: ir.Graph, inputs: Sequence[ir.Value]) -> list[Tensor]:
-    """Make a loop return what `inputs` of its body were in each turn."""
+    """Make a loop also return the `inputs` of its body, stacked over the iterations."""
     start = len(n.node.outputs)
     n.node.resize_outputs(start + len(inputs))
     found = []
@@ -147,29 +147,31 @@ def _saved(n: Call, graph: ir.Graph, inputs: Sequence[ir.Value]) -> list[Tensor]
     return found
 
 
-def _backwards(n: Call, wanted: list[ir.Value], sweep: Sweep, turns: _Turns) -> list[tuple[ir.Value, Tensor]]:
-    """Run a Scan over the turns, from the last to the first, that sweeps back through each.
+def _backwards(
+    n: Call, wanted: list[ir.Value], sweep: Sweep, loop: _LoopParts
+) -> list[tuple[ir.Value, Tensor]]:
+    """Run a Scan over the iterations, from the last to the first, that sweeps back through each.
 
-    It carries the gradients of the states from turn to turn, and sums those of what the body reads from
-    outside; the gradients of the elements of sequences are stacked, and those of the rows picked from tables.
+    It carries the gradients of the states, and sums those of captured values; the gradients of the elements
+    of sequences and of the rows picked from tables are stacked.
     """
-    captured = [value for value in wanted if value not in n.node.inputs or _is_read(turns.graph, value)]
-    picks = _picks(n, turns.graph, captured)
+    captured = [value for value in wanted if value not in n.node.inputs or _is_read(loop.graph, value)]
+    picks = _picks(n, loop.graph, captured)
     captured = [value for value in captured if value not in picks.tables]
-    real = [k for k in range(turns.states) if _is_real(turns.graph.inputs[turns.first + k])]
+    real = [k for k in range(loop.states) if _is_real(loop.graph.inputs[loop.first + k])]
     stacked = [
-        k for k in range(turns.first + turns.states, len(turns.graph.inputs)) if n.node.inputs[k] in wanted
+        k for k in range(loop.first + loop.states, len(loop.graph.inputs)) if n.node.inputs[k] in wanted
     ]
-    count = len(turns.elements)
-    reached = [n.gradient(k) for k in range(len(turns.graph.outputs) - turns.skipped)]
-    collected = [k for k in range(turns.states, len(reached)) if reached[k] is not None]
+    count = len(loop.elements)
+    reached = [n.gradient(k) for k in range(len(loop.graph.outputs) - loop.skipped)]
+    collected = [k for k in range(loop.states, len(reached)) if reached[k] is not None]
 
     def step(body: Emitter, sums: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        outputs = body.inline(turns.graph, [tensor.value for tensor in now[:count]])[turns.skipped :]
+        outputs = body.inline(loop.graph, [tensor.value for tensor in now[:count]])[loop.skipped :]
         seeds: list[Tensor | None] = [None] * len(outputs)
         for k, seed in (*zip(real, sums, strict=False), *zip(collected, now[count:], strict=True)):
             seeds[k] = seed
-        places = [now[turns.first + k].value for k in real] + [now[k].value for k in stacked]
+        places = [now[loop.first + k].value for k in real] + [now[k].value for k in stacked]
         picking = picks.nodes(body.nodes)
         rows = [node.outputs[0] for node in picking]
         found = _swept(body, sweep, [*places, *captured, *rows], outputs, seeds)
@@ -179,17 +181,17 @@ def _backwards(n: Call, wanted: list[ir.Value], sweep: Sweep, turns: _Turns) -> 
 
     last = [reached[k] or zeros_like(n.emitter.tensor(n.node.outputs[k])) for k in real]
     sums = [*last, *(zeros_like(n.emitter.tensor(value)) for value in captured)]
-    sequences = [*turns.elements, *(g for g in (reached[k] for k in collected) if g is not None)]
+    sequences = [*loop.elements, *(g for g in (reached[k] for k in collected) if g is not None)]
     totals, parts = scan(step, sums, [flipped(t) for t in sequences])
-    places = [n.node.inputs[turns.first + k] for k in real] + captured
+    places = [n.node.inputs[loop.first + k] for k in real] + captured
     found = [*zip(places, totals, strict=True)]
     found += [(n.node.inputs[k], flipped(t)) for k, t in zip(stacked, parts, strict=False)]
-    found += picks.gradients(picks.nodes(turns.graph), parts[len(stacked) :])
+    found += picks.gradients(picks.nodes(loop.graph), parts[len(stacked) :])
     return [(value, gradient) for value, gradient in found if value in wanted]
 
 
 def _picks(n: Call, graph: ir.Graph, captured: list[ir.Value]) -> Picks:
-    """Return the picks from tables in the body of a loop, which is made to return their numbers."""
+    """Return the picks from tables in the body of a loop, which then also returns their numbers."""
     tables = picked_tables(n, graph, captured)
     return Picks.of(tables, _saved(n, graph, Picks.counted(graph, tables, n.emitter)))
 

@@ -1,8 +1,8 @@
 """Gradients of convolutions.
 
 A convolution's gradients are convolutions: with respect to its input a transposed one, with respect to its
-weight one of the input by the output's gradient. There are several ways to write either in standard
-operators; which one is taken depends on the sizes.
+weight one of the input by the output's gradient. Both have several forms in standard operators, chosen by the
+sizes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["CONVOLUTION"]
 
 
 def _gradient(n: Call) -> Tensor:
-    """Return the gradient of the result, with what is known of its sizes."""
+    """Return the gradient of the result, with its known sizes."""
     return n.dy.known_as(n.y.dims)
 
 
 def _image(n: Call, image: Tensor) -> Tensor:
-    """Return the image of a convolution by the second input, with the number of channels that this tells."""
+    """Return the image of a convolution by the second input, with the number of channels from there."""
     group, weight = n.attribute("group", 1), n.b.dims
     dims = image.dims
     if dims is not None and weight is not None and isinstance(weight[1], int):
@@ -60,7 +60,7 @@ def _transpose_window(n: Call) -> Window:
     before, after = transposed_pads(n, kernel_of(n, n.b))
     window = replace(bare_window(n, kernel_of(n, n.b)), before=before)
     if any(-pad >= stride for pad, stride in zip(after, window.strides, strict=True)):
-        # onnxruntime computes rubbish: it takes the result for that of an image with more places.
+        # onnxruntime is wrong here: it takes the result for that of an image with more places.
         raise n.refuse("has a result that reaches past its windows by a stride: no runtime computes it")
     return replace(window, after=tuple(max(pad, 0) for pad in after))
 

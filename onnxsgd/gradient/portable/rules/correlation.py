@@ -5,7 +5,7 @@ As a formula, for a group of channels c of the image and m of the result ::
     dW[m, c, tap] = sum over images n and places p of  g[n, m, p] image[n, c, p stride + tap dilation - pad]
 
 No standard operator computes that. Runtimes are fastest at products of matrices, so each formula here
-brings the sum into such products; they differ in what is copied to get there.
+writes the sum as such products; they differ in the copies that these need.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def correlate(image: Tensor, g: Tensor, window: Window, group: int) -> Tensor:
     Parameters
     ----------
     image : Tensor of shape [N, C, ...]
-        What is convolved.
+        The convolved image.
     g : Tensor of shape [N, M, ...]
         The gradient of the result.
     window : Window
-        How the weight moves.
+        The moves of the weight.
     group : int
         The number of groups.
 
@@ -94,7 +94,7 @@ def _always(*_: object) -> bool:
     return True
 
 
-#: What a formula requires, and the formula; the first that fits is taken.
+#: The requirement of each formula, and the formula; the first that fits is taken.
 _FORMULAS: tuple[tuple[Callable[..., bool], Callable[[Tensor, Tensor, Window, int], Tensor]], ...] = (
     (has_single_channels, correlate_channels),
     (has_tiles, correlate_tiles),

@@ -1,9 +1,9 @@
-"""Gradients of weights that see a single channel of a plane: of depthwise convolutions.
+"""Gradients of the weights of depthwise convolutions of planes.
 
-There is no matrix of channels to multiply. Instead each product is one of columns by columns: ``P[u, v]``
-sums ``g[u] image[v]`` over images and rows, and the gradient of a tap is the sum of P along a diagonal. So
-most of P is computed in vain, and still it is faster than to copy what each tap meets: products are cheap,
-copies are not. Wide images are cut into blocks of columns, for P to stay small.
+Single channels make no matrix to multiply. Instead columns are multiplied by columns: ``P[u, v]`` sums
+``g[u] image[v]`` over images and rows, and the gradient of a tap is the sum of P along a diagonal. Most of P
+is unused, and still this is faster than copies of the input of each tap: products are cheap, copies are not.
+Wide images are cut into blocks of columns, to keep P small.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _BLOCK = 16
 #: Images up to this width are one block.
 _NARROW = 32
 
-#: How many products of an element take the time of a copy of it.
+#: Number of products of an element in the time of a copy of it.
 _COPY = 14
 
 
 def has_single_channels(image: Tensor, g: Tensor, window: Window, group: int) -> bool:
-    """Tell whether each group is one channel of a plane, of known size."""
+    """Return whether each group is one channel of a plane, of known size."""
     is_plane = image.is_static and g.is_static and len(window.kernel) == 2
     return is_plane and sizes_of(image)[1] == sizes_of(g)[1] == group
 
@@ -52,7 +52,7 @@ class _Blocks:
 def _cut(size: int, out: int, window: Window) -> _Blocks:
     """Return the blocks of an image `size` wide, whose result is `out` wide.
 
-    A window of the gradient reaches into the next one only: blocks are at least as wide as what overlaps.
+    A window of the gradient reaches into the next one only: blocks are at least as wide as the overlap.
     """
     stride, extent, before = window.strides[1], window.extent[1], window.before[1]
     count = max(1, min(-(-size // _BLOCK), size // max(extent - 1, 1)))
@@ -64,11 +64,11 @@ def _cut(size: int, out: int, window: Window) -> _Blocks:
 
 
 def correlate_channels(image: Tensor, g: Tensor, window: Window, _: int) -> Tensor:
-    """Return the gradient of a weight that sees one channel, from products of columns by columns."""
+    """Return the gradient of a weight of one channel, from products of columns by columns."""
     (n, c, height, size), (rows, out) = sizes_of(image), sizes_of(g)[2:]
     blocks = _cut(size, out, window)
     if n > 1 and rows * blocks.count >= ENOUGH:
-        # Images as if they were channels: nothing is moved.
+        # Images are reshaped to channels: nothing is moved.
         x, dy = op.Reshape(image, [1, n * c, height, size]), op.Reshape(g, [1, n * c, rows, out])
         each = op.Reshape(correlate_channels(x, dy, window, n * c), [n, c, 1, *window.kernel])
         return op.ReduceSum(each, [0], keepdims=0)
@@ -81,7 +81,7 @@ def correlate_channels(image: Tensor, g: Tensor, window: Window, _: int) -> Tens
 
 
 def _of_all_rows(image: Tensor, g: Tensor, window: Window, blocks: _Blocks) -> Tensor:
-    """Multiply all rows by all rows, and keep what belongs to each tap: good for few rows."""
+    """Multiply all rows by all rows, and keep the pairs of each tap: fast for few rows."""
     (n, c, height, _), rows = sizes_of(image), sizes_of(g)[2]
     order = [1, 0, 3, 2, 4]
     left = _moved(_windows(g, blocks, 0, 0), [n, c, rows, blocks.count, blocks.reach], order)
@@ -135,7 +135,7 @@ def _windows(g: Tensor, blocks: _Blocks, above: int, below: int) -> Tensor:
     count = blocks.count + (beyond > 0)
     before, after = -blocks.first, count * blocks.step + blocks.first - out if blocks.count > 1 else 0
     if above or below or before or after:
-        # What is before the first window or after the last one is cut: it meets no column of the image.
+        # Columns before the first window or after the last one are cut: they meet no column of the image.
         g = op.Pad(g, [0, 0, above, before, 0, 0, below, after], 0.0)
     if not beyond:
         return g
@@ -164,7 +164,7 @@ def _along_diagonals(products: Tensor, window: Window, blocks: _Blocks) -> Tenso
 
 
 def _meetings(like: Tensor, window: Window, axis: int, first: int, n_out: int, n_in: int) -> np.ndarray:
-    """Return a table of ones and zeros: whether places of the result and of the image meet in a tap."""
+    """Return a table with ones where places of the result and of the image meet in a tap, else zeros."""
     stride, dilation, before = window.strides[axis], window.dilations[axis], window.before[axis]
     places = np.arange(first, first + n_out)[:, None, None] * stride - before
     met = places + np.arange(window.kernel[axis]) * dilation == np.arange(n_in)[:, None]

@@ -17,9 +17,9 @@ def einsum_gradient(n: Call, index: int) -> Tensor:
     """Return the gradient of an Einsum with respect to the operand at `index`.
 
     For ``Y = Einsum("ij,jk->ik", A, B)``, dA is ``Einsum("ik,jk->ij", dY, B)``: the operand and the result
-    exchange their places. A letter that only this operand has was summed away: the gradient is repeated
-    along it. A letter that it has several times takes a diagonal: the gradient is 0 beside that. The axes of
-    an ellipsis may have been broadcast: the gradient is summed back over them.
+    exchange their places. A letter that only this operand has was summed: the gradient is repeated along it.
+    A letter that it repeats takes a diagonal: the gradient is 0 beside that. The axes of an ellipsis may have
+    been broadcast: the gradient is summed over them.
     """
     operands, result = _terms(n)
     letters = _letters(n, operands[index])
@@ -42,7 +42,7 @@ def einsum_gradient(n: Call, index: int) -> Tensor:
 
 
 def _terms(n: Call) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the result; without an arrow, of the result that is meant."""
+    """Return the letters of each operand and of the result; without an arrow, of the implied result."""
     left, arrow, right = n.attribute("equation").replace(" ", "").partition("->")
     letters = left.replace(",", "").replace(".", "")
     once = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
@@ -50,7 +50,7 @@ def _terms(n: Call) -> tuple[list[str], str]:
 
 
 def _letters(n: Call, term: str) -> str:
-    """Return the letters of an operand behind its ellipsis."""
+    """Return the letters of an operand after its ellipsis."""
     letters = term.removeprefix(_ELLIPSIS)
     if _ELLIPSIS in letters:
         raise n.refuse(f"has an ellipsis that does not come first in {term!r}, which has no gradient rule")
@@ -58,7 +58,7 @@ def _letters(n: Call, term: str) -> str:
 
 
 def _diagonal(x: Tensor, letters: str, place: int) -> Tensor:
-    """Return where the position along an axis is that along the first axis with its letter."""
+    """Return a mask of equal positions along an axis and the first axis with its letter."""
     size = dim_of(x, place - len(letters))
     first, other = (positions(x, size, len(letters) - 1 - p) for p in (letters.index(letters[place]), place))
     hits: Tensor = op.Equal(first, other)
@@ -78,7 +78,7 @@ def _sum_batch(n: Call, product: Tensor, index: int) -> Tensor:
 
 
 def _batch(n: Call, term: str, x: Tensor) -> Dims:
-    """Return the dimensions that the ellipsis of a term stands for."""
+    """Return the dimensions that the ellipsis of a term denotes."""
     if _ELLIPSIS not in term:
         return ()
     return None if x.dims is None else x.dims[: len(x.dims) - len(term) + len(_ELLIPSIS)]

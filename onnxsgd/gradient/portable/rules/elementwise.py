@@ -4,7 +4,7 @@ Each line gives, for each input, the gradient as a formula in the inputs ``n.a``
 output ``n.y`` and its gradient ``n.g``, which may still have to be broadcast: a product does that by itself.
 Where inputs are broadcast, ``_fit`` sums the formula back to the shape of its input.
 
-At the points where there is no derivative, these are the values taken: ::
+At points without a derivative, these values are taken: ::
 
     Relu, LeakyRelu, PRelu, ThresholdedRelu ...   the slope of the left side at the kink
     HardSigmoid, HardSwish                         the slope of the outer side at both kinks
@@ -33,7 +33,7 @@ def _fit(index: int, formula: Rule) -> Rule:
 
 
 def _neg_g(n: Call) -> Tensor:
-    """Return the negated gradient of the second operand, summed first, for that is less work."""
+    """Return the negated gradient of the second operand, summed first, which is less work."""
     return -sum_to(n.g, n.y, n.b)
 
 
@@ -120,7 +120,7 @@ def _shrink(n: Call) -> Tensor:
 
 
 def _clip_low(n: Call) -> Tensor:
-    """Return the gradient of a lower bound: where it is the result, which a smaller upper one prevents."""
+    """Return the gradient of a lower bound: where it is the result, and no smaller upper bound is."""
     below = op.And(n.x < n.b, op.Equal(n.y, n.b))
     return sum_to(n.g * below, n.y, n.b)
 
@@ -145,7 +145,7 @@ _UNARY: Rules = {
     "Cos": (lambda n: -n.g * op.Sin(n.x),),
     "Cosh": (lambda n: n.g * op.Sinh(n.x),),
     "Elu": (_elu,),
-    # The factor 2 / sqrt(pi) is in the exponent, where it takes no operator of its own.
+    # The factor 2 / sqrt(pi) is in the exponent, where it takes no further operator.
     "Erf": (lambda n: n.g * op.Exp(math.log(2 / math.sqrt(math.pi)) - n.x * n.x),),
     "Exp": (lambda n: n.g * n.y,),
     "Gelu": (_gelu,),

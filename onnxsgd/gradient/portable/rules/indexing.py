@@ -69,7 +69,7 @@ def _rows_shape(rows: Tensor, size: Tensor | int, rank: int) -> Tensor | list[in
 
 
 def positions(like: Tensor, size: Tensor | int, after: int) -> Tensor:
-    """Return 0, 1, ... `size` - 1 as int64 with `after` axes of size 1 behind."""
+    """Return 0, 1, ... `size` - 1 as int64, followed by `after` axes of size 1."""
     if isinstance(size, int):
         return like.emitter.constant(np.arange(size).reshape((size,) + (1,) * after))
     zero = like.emitter.constant(np.array(0, dtype=np.int64))
@@ -113,7 +113,7 @@ def _gathered_nd(n: Call) -> Tensor:
     indices = _with_batch(n)
     if n.opset >= ADDING_SCATTER:
         return op.ScatterND(zeros_like(n.x), indices, n.dy, reduction="add")
-    # Rows are picked, once the axes that the indices name are one.
+    # With the indexed axes joined into one, rows are picked.
     depth = None if n.b.dims is None else n.b.dims[-1]
     if not isinstance(depth, int):
         raise n.refuse("needs indices whose last size is known")

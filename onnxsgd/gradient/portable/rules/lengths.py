@@ -1,4 +1,4 @@
-"""Lengths of the samples of a sequence: steps behind the end of a sample have no part in gradients."""
+"""Lengths of the samples of a sequence: steps after the end of a sample have no part in gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Lengths:
     Parameters
     ----------
     counts : Tensor
-        Integers of shape (batch,). A sample may have no step at all.
+        Integers of shape (batch,). A sample may have no steps.
     sequence : Tensor
         One of the sequences.
 
@@ -35,7 +35,7 @@ class Lengths:
         self._last: Tensor = op.Equal(steps, ends - 1)
 
     def kept(self, sequence: Tensor) -> Tensor:
-        """Return `sequence` with zeros behind the ends, whatever stands there."""
+        """Return `sequence` with zeros after the ends, even in place of NaN."""
         zeroed: Tensor = op.Where(self.within, sequence, number(sequence, 0))
         return zeroed.known_as(sequence.dims)
 
@@ -45,6 +45,6 @@ class Lengths:
         return placed.known_as(sequence.dims)
 
     def flipped(self, sequence: Tensor) -> Tensor:
-        """Return `sequence` with the steps of each sample reversed; those behind its end stay."""
+        """Return `sequence` with the steps of each sample reversed; those after its end stay."""
         back: Tensor = op.ReverseSequence(sequence, self._counts, batch_axis=1, time_axis=0)
         return back.known_as(sequence.dims)

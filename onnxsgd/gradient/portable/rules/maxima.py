@@ -1,7 +1,7 @@
 """The gradient of MaxPool.
 
-Where the maximum of a window is reached several times, the first place takes the whole gradient, as the
-operator's own index output tells.
+Where the maximum of a window is reached several times, the first place takes the whole gradient, as in the
+operator's index output.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def maximum(n: Call) -> Tensor:
 
 
 def _is_small_and_tiled(n: Call) -> bool:
-    """Tell whether small windows lie side by side on a small image of known size, and cover it."""
+    """Return whether small windows lie side by side on a small image of known size, and cover it."""
     window = bare_window(n, n.attribute("kernel_shape"))
     if not (n.x.is_static and n.y.is_static) or window.kernel != window.strides or n.x.dtype not in _COMPARED:
         return False
@@ -52,8 +52,8 @@ _COMPARED = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 def _by_comparison(n: Call) -> Tensor:
     """Give the gradient to the first element of each window that equals its maximum.
 
-    The elements that a tap meets are brought together, so that a comparison runs over all windows at once:
-    columns are moved, rows of a plane lie side by side then.
+    The elements of each tap are collected, so that a comparison runs over all windows at once: columns are
+    moved, rows of a plane then lie side by side.
     """
     *above, k = n.attribute("kernel_shape")
     n_rows, width = (above or [1])[0], sizes_of(n.y)[-1]
@@ -86,7 +86,7 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
 
 
 def _by_index(n: Call) -> Tensor:
-    """Put the gradient where the index output says that the maximum was: a place in the flattened input."""
+    """Scatter the gradient to the places of the maxima in the flattened input, by the index output."""
     indices = n.extra_output(1, n.y.dims, ir.DataType.INT64)
     if n.attribute("storage_order", 0):
         indices = _row_major(n, indices)
@@ -103,7 +103,7 @@ def _by_index(n: Call) -> Tensor:
 
 
 def _row_major(n: Call, indices: Tensor) -> Tensor:
-    """Return the places that `indices` give in column-major order as those in row-major order."""
+    """Return the row-major places for the column-major ones in `indices`."""
     sizes = [vector(n.x, dim_of(n.x, axis)) for axis in range(2, n.rank)]
     whole = sizes[0]
     for size in sizes[1:]:

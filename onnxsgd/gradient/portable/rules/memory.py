@@ -1,4 +1,4 @@
-"""The memory of an LSTM at every step, and the peepholes through which its gates see it."""
+"""The memory of an LSTM at every step, and the peepholes through which its gates read it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Peepholes:
     f: Tensor
 
     def gradient(self, pre: Sequence[Tensor], before: Tensor, after: Tensor) -> Tensor:
-        """Return the gradient of the weights as they are given, (3 * hidden,).
+        """Return the gradient of the weights in their given form, (3 * hidden,).
 
         Parameters
         ----------
@@ -49,19 +49,19 @@ def memory(first: Tensor, kept: Tensor, added: Tensor) -> Tensor:
 
 
 def memory_behind(p: Peepholes, gates: Gates, first: Tensor, sequences: Sequence[Tensor]) -> Tensor:
-    """Return the memory after each step, of gates that see it.
+    """Return the memory after each step, of gates that read it.
 
     Parameters
     ----------
     p : Peepholes
         The weights of the memory in the gates.
     gates : callable
-        From what the gates i and f are before their activations to the gates.
+        Maps the gates i and f before their activations to the gates.
     first : Tensor
         The memory before the first step.
     sequences : sequence of Tensor
-        The gates i and f before their activations, without the part that the memory adds, and the candidates;
-        then factors of the memory, if it is to end.
+        The gates i and f before their activations, without the part of the memory, and the candidates; then
+        factors of the memory, where samples end.
     """
 
     def step(body: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

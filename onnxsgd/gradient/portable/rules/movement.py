@@ -1,4 +1,4 @@
-"""Gradients of operators that move elements without changing them: the same moves backwards."""
+"""Gradients of operators that move elements without changing them: the inverse moves."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def _without_masked_rows(n: Call) -> Tensor:
 
 
 def _readers(value: ir.Value) -> Iterator[ir.Node]:
-    """Yield the nodes that read a value, seen through casts."""
+    """Yield the nodes that read a value, directly or through casts."""
     for node in value.consumers():
         if node.op_type in ("Cast", "CastLike", "Identity"):
             yield from _readers(node.outputs[0])
@@ -54,7 +54,7 @@ def _log_softmax(n: Call) -> Tensor:
 
 
 def _dropout(n: Call) -> Tensor:
-    """Return the gradient through what was kept, scaled as it was; unchanged outside of training."""
+    """Return the gradient of the kept elements, scaled as they were; unchanged outside of training."""
     training = n.constant(2) if n.optional(2) is not None else False
     if training is not None and not training:
         return n.g
@@ -78,7 +78,7 @@ def _labels(n: Call) -> Tensor:
 
 
 def _class_hits(n: Call) -> Tensor:
-    """Return where a class, along axis 1 of the scores, is that of the label."""
+    """Return a mask of the class of the label, along axis 1 of the scores."""
     hits: Tensor = op.Equal(_labels(n), positions(n.x, dim_of(n.x, 1), _rank(n) - 2))
     return hits
 
@@ -89,7 +89,7 @@ def _class_mask(n: Call) -> Tensor:
 
 
 def _sample_weights(n: Call, mask: Tensor) -> Tensor:
-    """Return what each sample counts, with an axis of size 1 for the classes; 0 for ignored labels."""
+    """Return the weight of each sample, with an axis of size 1 for the classes; 0 for ignored labels."""
     weights = n.optional(2)
     if weights is not None:
         mask = mask * (op.Unsqueeze(weights, list(range(1, _rank(n) - 1))) if _rank(n) > 2 else weights)
@@ -98,7 +98,7 @@ def _sample_weights(n: Call, mask: Tensor) -> Tensor:
 
 
 def _without_ignored(n: Call, samples: Tensor) -> Tensor:
-    """Return `samples` with zeros where the label is the one that does not count."""
+    """Return `samples` with zeros for the ignored label."""
     ignored = n.attribute("ignore_index")
     return samples if ignored is None else samples * op.Not(op.Equal(_labels(n), int(ignored)))
 
@@ -114,7 +114,7 @@ def _weighted_dy(n: Call, weights: Tensor) -> Tensor:
 def _class_weights(n: Call, log_probabilities: Tensor) -> Tensor:
     """Return, for each class c, the sum of the derivatives of the weighted losses l of its samples.
 
-    For ``sum`` and ``none`` that is l; for ``mean``, L = sum w l / sum w, it is (l - L) / sum w.
+    For ``sum`` and ``none`` the derivative is l; for ``mean``, L = sum w l / sum w, it is (l - L) / sum w.
     """
     hits = _class_hits(n)
     loss = -op.ReduceSum(op.Where(hits, log_probabilities, 0.0), [1], keepdims=1)

@@ -1,7 +1,7 @@
 """Gradients of normalizations: scale * (x - mean) / sqrt(var + epsilon) + bias, over some axes.
 
 The statistics are computed again from ``x``; only those of a LayerNormalization are read from its optional
-outputs, which have a gradient of their own, so that the gradient can be differentiated once more.
+outputs, which have a gradient too, so that the gradient can be differentiated once more.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _layer_axes(n: Call) -> list[int]:
 def _layer_hat(n: Call) -> tuple[Tensor, Tensor]:
     """Return the standardized input, and one over its standard deviation.
 
-    In single precision they are made of the statistics that the operator returns, which saves six nodes for
-    each LayerNormalization (``benchmarks/networks.py``, vit); in another, these are not of the type of the
+    In single precision they are computed from the statistics that the operator returns, which saves six nodes
+    for each LayerNormalization (``benchmarks/networks.py``, vit); in another, these differ in type from the
     input.
     """
     axes = _layer_axes(n)
@@ -86,7 +86,7 @@ def _layer_x(n: Call) -> Tensor:
 
 
 def _through_returned_statistics(n: Call, total: Tensor) -> Tensor:
-    """Add what comes through the mean, and through one over the standard deviation, as outputs."""
+    """Add the gradients through the mean, and through one over the standard deviation, as outputs."""
     hat, inverse = n.once("hat", _layer_hat)
     count, (mean, deviation) = size_of(n.x, _layer_axes(n)), (n.gradient(1), n.gradient(2))
     if mean is not None:

@@ -1,6 +1,6 @@
-"""Scans along any axis, in both directions, written as those along the first one, forwards.
+"""Scans along any axis, in both directions, rewritten along the first axis, forwards.
 
-The rules of loops, and the reference evaluator of onnx, know the second form only.
+The rules of loops, and the reference evaluator of onnx, support this form only.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from onnxsgd.graph.model import graph_names, unique_name
 from onnxsgd.graph.nodes import attribute, graph_of, required
 from onnxsgd.graph.sizes import infer_sizes
 
-__all__ = ["put_turns_first"]
+__all__ = ["put_scan_axis_first"]
 
 _INPUTS, _OUTPUTS = "scan_input", "scan_output"
 
-#: From a value and its result to the nodes between.
+#: Maps a value and its result to the nodes between.
 _Maker = Callable[[ir.Value, ir.Value], list[ir.Node]]
 
 
@@ -38,7 +38,7 @@ class _Order:
         return not self.axis and not self.is_reversed
 
 
-def put_turns_first(model: ir.Model) -> None:
+def put_scan_axis_first(model: ir.Model) -> None:
     """Write each Scan in another order as a plain one between transpositions and reversals, in place.
 
     Raises
@@ -123,7 +123,7 @@ def _named_like(value: ir.Value, names: set[str]) -> ir.Value:
 
 
 def _chain(value: ir.Value, makers: Sequence[_Maker], ends: Sequence[ir.Value]) -> list[ir.Node]:
-    """Return the nodes that make each of `ends` of the one before, the first of `value`."""
+    """Return the nodes that compute each of `ends` from the one before, the first from `value`."""
     starts = [value, *ends]
     return [node for make, *pair in zip(makers, starts, ends, strict=False) for node in make(*pair)]
 

@@ -1,4 +1,4 @@
-"""The gradient of Pad: what was added is cut off, or its gradient given to the elements that it copies."""
+"""The gradient of Pad: added elements are cut off, or their gradient is added to the copied elements."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pad_value(n: Call) -> Tensor:
 
 
 def _constant_amounts(n: Call) -> tuple[list[int], list[int], list[int]] | None:
-    """Return the axes, and how much is added before and after each; None if the graph computes any."""
+    """Return the axes, and the amounts added before and after each; None if the graph computes any."""
     pads = n.constant(1)
     axes = n.constant(3) if n.optional(3) is not None else np.arange(n.rank)
     if pads is None or axes is None:
@@ -57,7 +57,7 @@ def _cropped_at_run_time(n: Call) -> Tensor:
 
 
 def _cropped(g: Tensor, axes: list[int], before: list[int], after: list[int]) -> Tensor:
-    """Undo a padding with constants: cut what was added, and give zeros to what a negative padding cut."""
+    """Undo a padding with constants: cut added elements, and put zeros in place of removed ones."""
     added = [index for index in range(len(axes)) if before[index] > 0 or after[index] > 0]
     if added:
         starts = [max(before[index], 0) for index in added]
@@ -84,7 +84,7 @@ def _folded(n: Call, mode: str, axes: list[int], before: list[int], after: list[
 
 
 def _folded_at_run_time(n: Call, mode: str) -> Tensor:
-    """Pad the positions of all elements as the elements were, and add the gradient there."""
+    """Pad the positions of all elements as the elements, and add the gradient there."""
     count = op.Reshape(op.Size(n.x), [1])
     places = op.Pad(op.Reshape(positions(n.x, count, 0), shape_of(n.x)), n.b, None, *n.inputs[3:], mode=mode)
     flat = op.Reshape(places, [-1]).known_as(("padded",))

@@ -1,8 +1,8 @@
-"""Reads that together take a tensor apart: their gradients, joined, are its gradient.
+"""Partitions of a tensor by the nodes that read it: their gradients, joined, are its gradient.
 
 Queries, keys and values are picked from one product by three Gathers, a rolled image from the image by two
-Slices. Each of them would have a gradient as large as the whole, zero but for its own part, and these would
-be added: 12 ScatterND, of 13 us each, and 8 Add in an update of vit of ``benchmarks/networks.py``.
+Slices. Each of them would have a gradient as large as the whole, zero outside of its part, and these would be
+added: 12 ScatterND, of 13 us each, and 8 Add in an update of vit of ``benchmarks/networks.py``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Partition:
     whole : ir.Value
         The tensor.
     axis : int
-        The axis that the parts lie along.
+        The axis of the parts.
     nodes : tuple of ir.Node
         The nodes, in the order of their parts.
     first : ir.Node
@@ -69,7 +69,7 @@ class _Part:
 
 
 def find_partitions(nodes: Sequence[ir.Node], emitter: Emitter) -> dict[ir.Node, Partition]:
-    """Return, for each node that belongs to one, its partition.
+    """Return the partition of each node that belongs to one.
 
     Cases: ``Gather(x, k, axis)`` for each index k of the axis, a number or a vector of one; ``Slice(x)``
     along one axis, without steps. The parts must be constants, and the size of the axis known.
@@ -94,7 +94,7 @@ def find_partitions(nodes: Sequence[ir.Node], emitter: Emitter) -> dict[ir.Node,
 
 
 def _read(n: Call) -> tuple[int, range, int] | None:
-    """Return an axis, the elements of it that a node reads, and its size; None if that is not known."""
+    """Return an axis, its elements that a node reads, and its size; None if these are not known."""
     if n.x.dims is None or n.y.rank is None:
         return None
     if n.node.op_type == "Slice":

@@ -1,8 +1,8 @@
-"""Large tables that a loop picks a few rows from: their gradient is added up once, after the loop.
+"""Large tables from which a loop picks a few rows: their gradient is summed once, after the loop.
 
-Summed from turn to turn, the gradient costs passes over the whole table in each turn. The rows of all turns
-are stacked in its place, each turn's filled up with zeros to the largest number of rows. An update of an
-embedding bag of 20,000 x 16 that torch exports as a Loop, 8 bags of 10: 0.64 ms, with sums 1.83.
+Summed in the loop, the gradient costs passes over the whole table in each iteration. Instead the rows of all
+iterations are stacked, padded with zeros to the largest number of rows. An update of an embedding bag of
+20,000 x 16 that torch exports as a Loop, 8 bags of 10: 0.64 ms, with sums 1.83.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["Picks", "picked_tables"]
 #: Elements of a table from which on sums cost more than the nodes that stack rows.
 _LARGE = 2**15
 
-#: Least number of rows of a table for each that a turn picks, where that is known: all rows are stacked.
+#: Least number of rows of a table per row picked in an iteration, if known: all picked rows are stacked.
 _FEW = 64
 
 
 def picked_tables(n: Call, graph: ir.Graph, captured: Iterable[ir.Value]) -> list[ir.Value]:
-    """Return the large tables of which the body of a loop only picks rows, others in each turn."""
+    """Return the large tables of which the body of a loop only picks rows, others in each iteration."""
     if n.opset < ADDING_SCATTER:
         return []
     return [value for value in captured if _is_picked(n.emitter.tensor(value), graph)]
@@ -48,7 +48,7 @@ def _is_picked(table: Tensor, graph: ir.Graph) -> bool:
 
 
 def _picks_few(node: ir.Node, table: Tensor, graph: ir.Graph) -> bool:
-    """Return whether a node is a Gather of few rows, with indices that the body computes or is handed."""
+    """Return whether a node is a Gather of few rows, with indices that the body computes or receives."""
     indices, assumed = node.inputs[1], ir.AttrInt64("axis", 0)
     if node.op_type != "Gather" or node.attributes.get("axis", assumed).as_int() != 0:
         return False
@@ -67,7 +67,7 @@ class Picks:
     tables : list of ir.Value
         From :func:`picked_tables`.
     most : list of Tensor
-        For each Gather from one of the tables, the largest number of rows in a turn, as a vector.
+        For each Gather from one of the tables, the largest number of rows in an iteration, as a vector.
     """
 
     tables: list[ir.Value]
@@ -85,7 +85,7 @@ class Picks:
 
     @classmethod
     def of(cls, tables: list[ir.Value], counts: Sequence[Tensor]) -> Picks:
-        """Return the picks from `tables`, whose `counts` are stacked: one for each turn."""
+        """Return the picks from `tables`, whose `counts` are stacked: one for each iteration."""
         # onnx's evaluator stacks numbers to a column.
         return cls(tables, [op.ReduceMax(op.Reshape(count, [-1]), keepdims=1) for count in counts])
 
@@ -94,7 +94,7 @@ class Picks:
         return _gathers(body, self.tables)
 
     def stackable(self, nodes: Sequence[ir.Node], gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Return the indices and the gradients of the rows of a turn, in as many rows in each turn."""
+        """Return the indices and gradients of the rows of an iteration, padded to the same number of rows."""
         found = []
         for node, gradient, most in zip(nodes, gradients, self.most, strict=True):
             body = gradient.emitter
@@ -106,13 +106,13 @@ class Picks:
         return found
 
     def gradients(self, nodes: Sequence[ir.Node], stacked: Sequence[Tensor]) -> list[tuple[ir.Value, Tensor]]:
-        """Return the gradients of the tables, from what all turns stacked."""
+        """Return the gradients of the tables, from the stacks of all iterations."""
         found = []
         for node, places, rows in zip(nodes, stacked[::2], stacked[1::2], strict=True):
             table = places.emitter.tensor(required(node, 0))
             row = (table.dims or ())[1:]
-            turns = (f"{UNNAMED}turns", f"{UNNAMED}rows")
-            places, rows = places.known_as(turns), rows.known_as((*turns, *row))
+            lead = (f"{UNNAMED}iterations", f"{UNNAMED}rows")
+            places, rows = places.known_as(lead), rows.known_as((*lead, *row))
             found.append((table.value, gather_back(rows, places, 0, dim_of(table, 0))))
         return found
 
@@ -122,7 +122,7 @@ def _gathers(nodes: Iterable[ir.Node], tables: list[ir.Value]) -> list[ir.Node]:
 
 
 def _filled(rows: Tensor, missing: Tensor, row: list[int]) -> Tensor:
-    """Return `rows`, each of shape `row`, with zeros behind: the first row of a table gets nothing added."""
+    """Return `rows`, each of shape `row`, padded with zeros: they add nothing to the first row of a table."""
     shape = op.Concat(missing, row, axis=0) if row else missing
     filled: Tensor = op.Concat(rows, op.Expand(number(rows, 0), shape), axis=0)
     return filled.known_as((f"{UNNAMED}{filled.value.name}", *row))

@@ -85,7 +85,7 @@ def _batched(product: Tensor, dy: Tensor, operand: Tensor) -> Tensor:
 def transposed_product(product: Tensor) -> Tensor | None:
     """Return the transpose of a product of matrices as the product of the transposes, in the other order.
 
-    None if `product` is not made so. The transpose of an operand is a matter of reading it, that of the
+    None if `product` is no such product. A product reads a transposed operand directly; the transpose of the
     result would be a copy.
     """
     node = product.value.producer()
@@ -106,7 +106,7 @@ def transposed_product(product: Tensor) -> Tensor | None:
 
 
 def _unswapped(x: Tensor) -> Tensor:
-    """Return `x` with its last two axes exchanged, the tensor that it was made of so if it was."""
+    """Return `x` with its last two axes exchanged: the input of its Transpose, if that exchanged them."""
     node, axes = x.value.producer(), list(range(x.rank or 0))
     source = node.inputs[0] if node is not None and node.op_type == "Transpose" else None
     if node is None or source is None:

@@ -1,4 +1,4 @@
-"""Gradients of QuantizeLinear and DequantizeLinear, which pass rounding as if it were not there.
+"""Gradients of QuantizeLinear and DequantizeLinear, which treat rounding as the identity.
 
 Rounding has no slope, so QuantizeLinear, q = clip(round(x / s) + z), takes that of x / s where the result is
 not clipped, and none where it is ::
@@ -7,9 +7,8 @@ not clipped, and none where it is ::
     dx = 0                   ds = 0                       where q is clipped to its range
 
 DequantizeLinear, y = (q - z) s, has the gradients dq = dy s and ds = dy (q - z). One after the other they
-give the straight-through estimator for x, and for s the gradient that is known as learned step size:
-round(x / s) - x / s inside of the range. Between the two, gradients pass what moves elements. A zero point
-has none.
+give the straight-through estimator for x, and for s the gradient of learned step size: round(x / s) - x / s
+inside of the range. Between the two, gradients pass operators that move elements. A zero point has none.
 
 References
 ----------
@@ -53,7 +52,7 @@ _RANGES = {
 
 
 def is_quantized(value: ir.Value | None) -> bool:
-    """Return whether the elements of a value have a type that only stands for real numbers."""
+    """Return whether the elements of a value have a type that only represents real numbers."""
     return value is not None and value.dtype is not None and value.dtype not in _REAL
 
 

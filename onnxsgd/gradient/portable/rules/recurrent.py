@@ -80,7 +80,7 @@ def _flipped(n: Call, sequence: Tensor) -> Tensor:
 
 
 def _sizes(n: Call) -> tuple[Dim, Dim, int, int, int]:
-    """Return how many steps, samples, rows of weights, inputs and hidden units there are."""
+    """Return the numbers of steps, samples, rows of weights, inputs and hidden units."""
     w, r = n.b.dims, n.c.dims
     if w is None or r is None or not (n.b.is_static and n.c.is_static):
         raise n.refuse(f"needs weights of known shapes, not {to_shape(w)} and {to_shape(r)}")
@@ -89,7 +89,7 @@ def _sizes(n: Call) -> tuple[Dim, Dim, int, int, int]:
 
 
 def _gradients(n: Call) -> list[tuple[Pass, Gradients, bool]]:
-    """Return what each direction gives, and whether its time runs backwards."""
+    """Return each direction with its gradients, and whether its time runs backwards."""
     found = []
     for d, direction in enumerate(_directions(n)):
         p = _read_pass(n, d, direction == "reverse")

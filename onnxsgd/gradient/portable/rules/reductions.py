@@ -1,7 +1,7 @@
-"""Gradients of reductions, of cumulative sums and of what divides by a norm.
+"""Gradients of reductions, of cumulative sums and of divisions by a norm.
 
 Where an extreme is reached several times, all places that reach it share the gradient evenly. The derivative
-of a norm of zeros is 0; what divides by a norm divides by 1 where it is 0, also in the derivative.
+of a norm of zeros is 0; a division by a norm of 0 is one by 1, also in the derivative.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def reduced_axes(n: Call) -> list[int] | None:
 
 
 def _kept(n: Call, reduced: Tensor) -> Tensor:
-    """Return `reduced`, of the shape of ``n.y``, with the axes that were dropped put back with size 1."""
+    """Return `reduced`, of the shape of ``n.y``, with its dropped axes restored as size 1."""
     axes = reduced_axes(n)
     if axes != [] and not n.attribute("keepdims", 1):
         reduced = op.Unsqueeze(reduced, n.b if axes is None else axes)
@@ -53,7 +53,7 @@ def _y(n: Call) -> Tensor:
 
 
 def _count(n: Call) -> Tensor | int:
-    """Return how many elements of the input make one element of the output."""
+    """Return the number of elements of the input for one of the output."""
     axes = reduced_axes(n)
     if axes is None:
         ratio: Tensor = op.Div(op.Size(n.x), op.Size(n.y))

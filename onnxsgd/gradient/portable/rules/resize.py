@@ -55,7 +55,7 @@ def _resized_at_run_time(n: Call) -> Tensor:
 
 
 def _repeats(n: Call) -> list[int] | None:
-    """Return how often each pixel of an image is repeated along each axis, if that is all that is done."""
+    """Return the repeats of each pixel along each axis; None if the operator does not just repeat."""
     scales = _given(n, 2)
     factors = [int(scales.get(axis, 1.0)) for axis in range(n.rank)]
     if _crops(n) or len(scales) < n.rank or factors != [scales[axis] for axis in range(n.rank)]:
@@ -101,7 +101,7 @@ class _Axis:
 
 
 def _axes(n: Call) -> list[_Axis] | None:
-    """Return all axes of the image, one of any size, which keeps it, as if it had size 1; None if unknown."""
+    """Return all axes of the image, unknown ones that keep their size as of size 1; None if unknown."""
     before, after = n.x.dims, n.y.dims
     if before is None or after is None:
         raise n.refuse(f"needs an input {n.x.value.name!r} of known rank")
@@ -123,7 +123,7 @@ def _axes(n: Call) -> list[_Axis] | None:
 
 
 def _scales(n: Call, sizes: Sequence[int | str]) -> dict[int, float] | None:
-    """Return the scales that are given, or that keep the aspect ratio, by axis; None if not known."""
+    """Return the given scales, or those that keep the aspect ratio, by axis; None if not known."""
     policy = n.attribute("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch" or n.optional(3) is None:
         return None if n.optional(2) is not None and n.constant(2) is None else _given(n, 2)
@@ -186,9 +186,9 @@ def _matrix(n: Call, axis: _Axis) -> np.ndarray:
 
 
 def _coordinates(n: Call, axis: _Axis) -> np.ndarray:
-    """Return where the centre of each element of the result lies in the input.
+    """Return the place in the input of the centre of each element of the result.
 
-    Single precision, as in runtimes, decides in their way which places are inside and how they round.
+    Single precision, as in runtimes, gives their rounding and their choice of places inside.
     """
     size, out, scale = axis.size, axis.out, np.float32(axis.scale)
     i, last = np.arange(out, dtype=np.float32), np.float32(size - 1)

@@ -1,6 +1,6 @@
 """The matrix of a Resize along one axis, computed in the graph: the operator resizes an identity matrix.
 
-That serves where scales, sizes or the part that is cut out are known at run time only.
+It is used where scales, sizes or the cropped part are known at run time only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def resized_identity(n: Call, axis: int, places: list[int]) -> Tensor:
     axis : int
         The axis.
     places : list of int
-        The axes that its scales, sizes and parts are given for.
+        The axes of its scales, sizes and parts.
     """
     size, carrier = dim_of(n.x, axis), 0 if axis else 1
     rows, columns = positions(n.x, size, 1), op.Unsqueeze(positions(n.x, size, 0), [0])
@@ -64,7 +64,7 @@ def _parts(n: Call, chosen: Tensor, count: int) -> Tensor | None:
 
 
 def _sizes(n: Call, axis: int, carrier: int, places: list[int]) -> Tensor:
-    """Return the sizes after: one for each place, that of the result along the axis."""
+    """Return the sizes of the resized matrix for each place: along the axis, that of the result."""
     known = {axis: dim_of(n.y, axis), carrier: dim_of(n.x, axis)}
     sizes: Tensor = op.Concat(*(vector(n.x, known.get(place, 1)) for place in places), axis=0)
     return sizes

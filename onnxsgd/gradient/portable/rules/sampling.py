@@ -8,7 +8,7 @@ Along each axis a place x reads the pixels floor(x) + t, each weighted by a poly
 
 The image takes the gradient of each pixel that was read times its weights; the grid takes the derivatives of
 the weights times the pixels. Beyond the image each pixel is 0, that of the border, or that in the mirror, as
-onnxruntime and torch have it. At the kinks, where x is a pixel, the slope towards the next pixel counts; with
+in onnxruntime and torch. At the kinks, where x is a pixel, the slope towards the next pixel counts; with
 "nearest" the slope is 0.
 """
 
@@ -36,7 +36,7 @@ def _keys(a: float = -0.75) -> list[Polynomial]:
     return [far(1 + d), near, near(1 - d), far(2 - d)]
 
 
-#: For each mode the first pixel that is read, and the weights of all.
+#: For each mode the first pixel read, and the weights of all.
 _WEIGHTS: dict[str, tuple[int, list[Polynomial]]] = {
     "nearest": (0, [Polynomial([1.0])]),
     "linear": (0, [Polynomial([1.0, -1.0]), Polynomial([0.0, 1.0])]),
@@ -91,7 +91,7 @@ def _place(n: Call, grid: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _within(n: Call, read: Tensor, size: Tensor) -> tuple[Tensor, Tensor | int]:
-    """Return the pixels of the image that stand for those at `read`, and where they count."""
+    """Return the pixels of the image for the positions `read`, and a mask of those that count."""
     last, padding = op.Sub(size, 1), n.attribute("padding_mode", "zeros")
     pixel: Tensor = op.Min(op.Max(read, 0), last)
     if padding == "reflection":
@@ -104,7 +104,7 @@ def _within(n: Call, read: Tensor, size: Tensor) -> tuple[Tensor, Tensor | int]:
 
 
 def _polynomials(f: Tensor, weights: list[Polynomial], shape: tuple[int, ...]) -> Tensor:
-    """Return the values at `f` of some polynomials, along an axis of their own."""
+    """Return the values at `f` of some polynomials, along a new axis."""
     rows = np.zeros((len(weights), max(len(w.coef) for w in weights)))
     for row, weight in zip(rows, weights, strict=True):
         row[: len(weight.coef)] = weight.coef

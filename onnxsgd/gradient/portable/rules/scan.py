@@ -15,20 +15,20 @@ __all__ = ["Step", "flipped", "scan"]
 
 _END = np.iinfo(np.int64).max
 
-#: From the states and one element of each sequence to the next states, and what is collected.
+#: Maps the states and one element of each sequence to the next states and the collected tensors.
 Step = Callable[[Emitter, list[Tensor], list[Tensor]], tuple[list[Tensor], list[Tensor]]]
 
 
 def scan(
     step: Step, states: Sequence[Tensor], sequences: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the last states, and what `step` collects, stacked along a new first axis.
+    """Return the last states, and the tensors that `step` collects, stacked along a new first axis.
 
     Parameters
     ----------
     step : callable
         Called once, with the emitter of the loop's body, tensors for the states and for one element of each
-        sequence. What it uses from outside it must ask of the emitter (``body.tensor``).
+        sequence. It reads tensors from outside through the emitter (``body.tensor``).
     states : sequence of Tensor
         The first states. The next ones have the same shapes.
     sequences : sequence of Tensor

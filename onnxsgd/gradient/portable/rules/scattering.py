@@ -3,7 +3,7 @@
 As formulas, for an element ``y`` of the result, computed from an element ``x`` of the data and the updates
 ``u`` that share its index ::
 
-    none       dx = dy where nothing is written, else 0       du = dy
+    none       dx = 0 where u is written, else dy             du = dy
     add        dx = dy                                        du = dy
     mul        dx = dy times the product of all u             du = dy times x and the product of the other u
     max, min   dx, du = dy / (number of x and u that equal y) where they equal y, else 0
@@ -28,9 +28,9 @@ _OPERATORS = {"ScatterElements": "GatherElements", "ScatterND": "GatherND"}
 
 def _scatter(n: Call, into: Tensor, updates: Tensor, reduction: str = "none") -> Tensor:
     """Scatter as the node does; there is no attribute `reduction` before version 16 of the operators."""
-    how = {} if reduction == "none" else {"reduction": reduction}
+    options = {} if reduction == "none" else {"reduction": reduction}
     apply: Callable[..., Tensor] = getattr(op, n.node.op_type)
-    return apply(into, n.b, updates, **n.attributes("axis"), **how)
+    return apply(into, n.b, updates, **n.attributes("axis"), **options)
 
 
 def _gather(n: Call, x: Tensor) -> Tensor:
@@ -83,8 +83,8 @@ _REDUCTIONS: dict[str, tuple[Rule, Rule]] = {
 }
 
 
-def _rule(which: int) -> Any:
-    return lambda n: _REDUCTIONS[n.attribute("reduction", "none")][which](n)
+def _rule(index: int) -> Any:
+    return lambda n: _REDUCTIONS[n.attribute("reduction", "none")][index](n)
 
 
 SCATTERING: Rules = {name: (_rule(0), None, _rule(1)) for name in _OPERATORS}

@@ -1,4 +1,4 @@
-"""The gradient of Slice: zeros, with the gradient where the slice was."""
+"""The gradient of Slice: zeros, with the gradient in place of the slice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["constant_ranges", "unslice"]
 
 
 def unslice(n: Call) -> Tensor:
-    """Return the gradient of a Slice: zeros, with the gradient where the slice was."""
+    """Return the gradient of a Slice: zeros, with the gradient in place of the slice."""
     axes = _sliced_axes(n)
     if axes is None:
         return _unslice_elements(n)
@@ -87,7 +87,7 @@ def _sliced_axes(n: Call) -> list[int] | None:
 
 
 def _unslice_elements(n: Call) -> Tensor:
-    """Slice the positions of all elements as they were sliced, and put the gradient there."""
+    """Slice the positions of all elements as the elements, and scatter the gradient there."""
     zero = n.emitter.constant(np.array(0, dtype=np.int64))
     count = op.Size(n.x)
     places = op.Reshape(op.Range(zero, count, 1), op.Shape(n.x))
@@ -98,7 +98,7 @@ def _unslice_elements(n: Call) -> Tensor:
 
 
 def _unslice_axes(n: Call, axes: list[int]) -> Tensor:
-    """Slice the positions along each axis as the axis was sliced, and put the gradient there."""
+    """Slice the positions along each axis as the axis, and scatter the gradient there."""
     g = n.dy
     for k, axis in reversed(list(enumerate(axes))):
         start, end, *rest = (

@@ -1,7 +1,7 @@
-"""The gradient of a convolution with respect to its image: every window spreads what reached its result.
+"""The gradient of a convolution with respect to its image: every window spreads the gradient of its result.
 
-That is a transposed convolution. Where it can be written as a plain convolution, that is what runtimes are
-fast at: less than half of the time with one channel in each group, four fifths of it with many.
+That is a transposed convolution. Written as a plain convolution, where possible, it is faster: less than half
+of the time with one channel in each group, four fifths of it with many.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 
 __all__ = ["spread"]
 
-#: The largest number of weights, for each element of the image, that it pays to turn around.
+#: The largest number of weights, for each element of the image, that it pays to reverse.
 _WEIGHTS_PER_ELEMENT = 8
 
-#: The largest window that is turned around by a product with a matrix of that width.
+#: The largest window that is reversed by a product with a matrix of that width.
 _MATRIX = 64
 
 
@@ -46,7 +46,7 @@ class _Spread:
 
     @property
     def pads(self) -> list[int]:
-        """How the stretched gradient is padded for a convolution that gives the sizes of the image."""
+        """The padding of the stretched gradient for a convolution that returns the sizes of the image."""
         before = [e - 1 - low for e, low in zip(self.window.extent, self.window.before, strict=True)]
         sizes = zip(sizes_of(self.image)[2:], self.window.extent, before, self.stretched, strict=True)
         return [*before, *(size + e - 1 - low - length for size, e, low, length in sizes)]
@@ -62,11 +62,11 @@ def spread(g: Tensor, weight: Tensor, window: Window, group: int, image: Tensor)
     weight : Tensor of shape [M, C / group, ...]
         The weight of the convolution.
     window : Window
-        How it moves.
+        Its moves.
     group : int
         The number of groups.
     image : Tensor of shape [N, C, ...]
-        What was convolved; only its shape counts.
+        The convolved image; only its shape counts.
     """
     call = _Spread(g, weight, window, group, image)
     return next(formula for requires, formula in _FORMULAS if requires(call))(call)
@@ -77,11 +77,12 @@ def _moves_by_one(c: _Spread) -> bool:
 
 
 def _is_convolution(c: _Spread) -> bool:
-    """Tell whether a convolution by the turned weight is possible, and faster.
+    """Return whether a convolution by the reversed weight is possible, and faster.
 
-    It copies what it meets of the gradient, the transposed one what it makes of the image; so the channels
-    of the result should not outnumber those of the image, unless nothing is copied. Sequences are copied
-    slowly by the transposed one: 133 against 18 us at 8 x 16 x 32 (``benchmarks/networks.py``, conv1d).
+    It copies the part of the gradient that it reads, the transposed one the part of the image that it writes;
+    so the channels of the result should not outnumber those of the image, unless nothing is copied. Sequences
+    are copied slowly by the transposed one: 133 against 18 us at 8 x 16 x 32 (``benchmarks/networks.py``,
+    conv1d).
     """
     if not c.is_static or min(c.pads) < 0:
         return False
@@ -92,7 +93,7 @@ def _is_convolution(c: _Spread) -> bool:
 
 
 def _convolved(c: _Spread) -> Tensor:
-    """Return the convolution by the weight with its window turned around and its channels exchanged."""
+    """Return the convolution by the weight with its window reversed and its channels exchanged."""
     convolved: Tensor = op.Conv(
         c.g, _turned(c), group=c.group, dilations=list(c.window.dilations), pads=c.pads
     )
@@ -129,8 +130,8 @@ def _stretched(c: _Spread) -> Tensor:
 def _transposed(c: _Spread) -> Tensor:
     """Return the transposed convolution as the operator computes it.
 
-    The output padding makes up for what the strides left over; where the image's sizes are not known, the
-    largest one is taken and the rest cut off at run time.
+    The output padding is the remainder of the strides; where the image's sizes are not known, the largest one
+    is taken and the rest cut off at run time.
     """
     window, rank = c.window, len(c.window.kernel)
     attributes = {"strides": list(window.strides), "dilations": list(window.dilations), "group": c.group}
@@ -157,7 +158,7 @@ def _always(_: _Spread) -> bool:
     return True
 
 
-#: What a formula requires, and the formula; the first that fits is taken.
+#: The requirement of each formula, and the formula; the first that fits is taken.
 _FORMULAS: tuple[tuple[Callable[[_Spread], bool], Callable[[_Spread], Tensor]], ...] = (
     (_moves_by_one, _convolved),
     (_skips_rows_of_single_channels, _stretched),

@@ -60,7 +60,7 @@ NO_GRADIENT = having(Fact.FLAT)
 #: Inputs of which only the type matters.
 TYPE_ONLY = {"CastLike": 1}
 
-#: Operators that need no further look.
+#: Operators with a rule, or without a gradient by definition.
 KNOWN = frozenset(RULES) | frozenset(CONTROL) | NO_GRADIENT
 
 #: The names of the domain of standard operators.
@@ -79,10 +79,10 @@ def reason_against(node: ir.Node) -> str | None:
 
 
 def passes_gradient(node: ir.Node, index: int | None) -> bool:
-    """Return whether a gradient flows from the outputs of a node to its input number `index`.
+    """Return whether a gradient flows from the outputs of a node to its input at `index`.
 
-    None stands for the values that the subgraphs of the node capture. True for an operator without a rule:
-    on a path, it is to be found and refused.
+    None denotes the values that the subgraphs of the node capture. True for an operator without a rule: on a
+    path, it must be found and refused.
     """
     if node.domain not in STANDARD:
         return True

@@ -1,7 +1,7 @@
-"""Gradients of weights as products of matrices, with what each tap of the window meets as one of them.
+"""Gradients of weights as products of matrices, with the image part of each tap of the window as one of them.
 
-For each tap, the part of the image that it meets is cut out; the sum over all images and places is then
-the product of that part with the gradient, each with its channels as rows.
+For each tap, its part of the image is cut out; the sum over all images and places is then the product of
+that part with the gradient, each with its channels as rows.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _TAPS = 64
 
 
 def has_few_taps(image: Tensor, g: Tensor, window: Window, _: int) -> bool:
-    """Tell whether the sizes are known and the taps can be cut out one by one."""
+    """Return whether the sizes are known and the taps can be cut out one by one."""
     return image.is_static and g.is_static and math.prod(window.kernel) <= _TAPS
 
 
 def has_few_channels(image: Tensor, g: Tensor, window: Window, group: int) -> bool:
-    """Tell whether, moreover, the channels of the image make too narrow a matrix for a good product."""
+    """Return whether, moreover, the channels of the image make too narrow a matrix for a fast product."""
     return has_few_taps(image, g, window, group) and group == 1 and sizes_of(image)[1] < _LANES
 
 
@@ -82,13 +82,13 @@ def all_taps_at_once(image: Tensor, g: Tensor, window: Window, _: int) -> Tensor
 
 
 def _batch(g: Tensor) -> int:
-    """Return how many sums there are: one for each image, or one over all where an image has few places."""
+    """Return the number of sums: one for each image, or one over all where an image has few places."""
     n, _, *out = sizes_of(g)
     return n if math.prod(out) >= ENOUGH else 1
 
 
 def _joined(group: int, n_in: int, n_out: int) -> int:
-    """Return how many groups are multiplied as one; single rows are multiplied fast as they are."""
+    """Return the number of groups to multiply as one; single rows are fast by themselves."""
     if min(n_in, n_out) == 1:
         return 1
     return max(k for k in range(1, group + 1) if group % k == 0 and (k == 1 or k * n_in <= _LANES))
@@ -100,7 +100,7 @@ def _same_group(like: Tensor, joined: int) -> Tensor:
 
 
 def _by_channel(x: Tensor, batch: int) -> Tensor:
-    """Return `x` for `batch` sums: as it is, [N, C, ...], or [C, N, ...] for one sum over all images."""
+    """Return `x` for `batch` sums: unchanged, [N, C, ...], or [C, N, ...] for one sum over all images."""
     if batch > 1 or sizes_of(x)[0] == 1:
         return x
     turned: Tensor = op.Transpose(x, perm=[1, 0, *range(2, len(sizes_of(x)))])
@@ -108,7 +108,7 @@ def _by_channel(x: Tensor, batch: int) -> Tensor:
 
 
 def _parts(image: Tensor, g: Tensor, window: Window, batch: int) -> list[Tensor]:
-    """Return what each tap meets of the image, its axes as those of `_by_channel`, of the sizes of `g`."""
+    """Return the image part of each tap, its axes as those of `_by_channel`, of the sizes of `g`."""
     x, out, (n, c, *sizes) = _by_channel(image, batch), sizes_of(g)[2:], sizes_of(image)
     if set(window.kernel) == set(window.strides) == {1} and out == sizes:
         return [x]
@@ -129,7 +129,7 @@ def _parts(image: Tensor, g: Tensor, window: Window, batch: int) -> list[Tensor]
 
 
 def _lengths(sizes: list[int], out: list[int], window: Window) -> list[int]:
-    """Return the sizes of the padded image: all that the taps meet, in whole steps along the last axis."""
+    """Return the sizes of the padded image: the reach of the taps, in whole steps along the last axis."""
     moves = zip(sizes, out, window.before, window.extent, window.strides, strict=True)
     lengths = [max(low + size, (o - 1) * step + e) for size, o, low, e, step in moves]
     last = window.strides[-1]
@@ -137,7 +137,7 @@ def _lengths(sizes: list[int], out: list[int], window: Window) -> list[int]:
 
 
 def _sorted_by_phase(x: Tensor, shape: list[int], step: int) -> Tensor:
-    """Return `x` with every step-th column side by side: what a tap meets is then quickly copied."""
+    """Return `x` with every step-th column side by side: the part of a tap is then copied quickly."""
     if step == 1:
         return x
     *lead, width = shape

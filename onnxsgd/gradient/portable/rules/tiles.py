@@ -12,14 +12,14 @@ from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 
 __all__ = ["correlate_tiles", "has_tiles"]
 
-#: From so many taps on, moving the image once is faster than to cut out what each tap meets: 8 x 8 patches
+#: From so many taps on, moving the image once is faster than cutting out the part of each tap: 8 x 8 patches
 #: of ``benchmarks/networks.py``, vit: one Transpose of 34 us for 64 Slice and their Concat of 323. Not
 #: measured below 4 x 4.
 _TAPS = 16
 
 
 def has_tiles(image: Tensor, g: Tensor, window: Window, group: int) -> bool:
-    """Tell whether the sizes are known, and many taps meet every element of the image once."""
+    """Return whether the sizes are known, and many taps meet every element of the image once."""
     if group > 1 or not (image.is_static and g.is_static) or window.kernel != window.strides:
         return False
     is_plain = max(window.dilations) == 1 and not any((*window.before, *window.after))

@@ -1,4 +1,4 @@
-"""How the window of a convolution or pooling moves over an image."""
+"""Windows of convolutions and poolings: kernel, strides, dilations, padding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Window", "bare_window", "kernel_of", "read_window", "sizes_of", "spa
 
 @dataclass(frozen=True)
 class Window:
-    """How a window of weights moves over an image: one number for each spatial axis."""
+    """Size and moves of a window of weights over an image: one number for each spatial axis."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -24,7 +24,7 @@ class Window:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """How far the window reaches."""
+        """The reach of the window, dilations included."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
     @property
@@ -60,8 +60,8 @@ def read_window(n: Call, image: Tensor, result: Tensor, kernel: Sequence[int]) -
 def transposed_pads(n: Call, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the padding of the convolution that a ConvTranspose transposes: before and after its image.
 
-    The image is the result of the ConvTranspose. The padding after it is negative if it is larger than the
-    windows reach, for `output_padding` or `output_shape` asks for more.
+    The image is the result of the ConvTranspose. The padding after it is negative if the image is larger than
+    the windows reach, due to `output_padding` or `output_shape`.
     """
     window, rank = bare_window(n, kernel), len(kernel)
     over = n.attribute("output_padding", (0,) * rank)

@@ -1,4 +1,4 @@
-"""From the shape of a result back to the shape of an operand, at build time where possible."""
+"""Reduction from the shape of a result to the shape of an operand, at build time where possible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AXES_AS_INPUT = 18
 
 
 def shape_of(x: Tensor) -> Tensor | list[int]:
-    """Return the shape of `x`: a list if it is known, else what computes it."""
+    """Return the shape of `x`: a list if it is known, else a computed tensor."""
     if x.dims is not None and x.is_static:
         return [int(dim) for dim in x.dims]
     shape: Tensor = op.Shape(x)
@@ -37,7 +37,7 @@ def shape_of(x: Tensor) -> Tensor | list[int]:
 
 
 def size_of(x: Tensor, axes: Sequence[int]) -> Tensor | int:
-    """Return the product of some dimensions of `x`: a number if they are known, else what computes it."""
+    """Return the product of some dimensions of `x`: a number if they are known, else a computed tensor."""
     sizes = [dim for dim in (x.dims[axis] for axis in axes if x.dims is not None) if isinstance(dim, int)]
     if len(sizes) == len(axes):
         return math.prod(sizes)
@@ -60,7 +60,7 @@ def reshape_to(g: Tensor, like: Tensor) -> Tensor:
     if g.dims == like.dims:
         return g
     if like.is_static and 0 in like.dims:
-        # A 0 in the shape of a Reshape means something else.
+        # A 0 in the target of a Reshape copies a size of its input.
         return zeros_like(like)
     unknown = [dim for dim in like.dims if isinstance(dim, str)]
     if len(unknown) > 1 or (unknown and 0 in like.dims):
@@ -83,8 +83,8 @@ def swap_last(x: Tensor) -> Tensor:
 def sum_to(g: Tensor, y: Tensor, x: Tensor) -> Tensor:
     """Return `g`, a gradient with respect to `y`, summed over the axes along which `x` was broadcast to `y`.
 
-    Axes of equal size, numbers or names, are left alone, an axis of size 1 in `x` is summed; only where
-    neither is known for certain does the graph compare the shapes at run time.
+    Axes of equal size, numbers or names, are kept, an axis of size 1 in `x` is summed; only where neither is
+    certain does the graph compare the shapes at run time.
     """
     if x.value is y.value or (x.dims is not None and x.dims == y.dims):
         return g
@@ -103,7 +103,7 @@ def _sum_axes(g: Tensor, y: Tensor, x: Tensor, axes: list[int]) -> Tensor:
     lead = list(range(len(y.dims or ()) - len(x.dims or ())))
     g = expand_to(g, y)
     if len(lead) > 1 and axes == lead and len(x.dims or ()) == 1 and g.is_static and x.is_static:
-        # A table, as the gradient of a weight beside reads it: its rows are summed by a product.
+        # As a matrix, which the gradient of a weight beside reads too: its rows are summed by a product.
         g, axes = op.Reshape(g, [-1, *(x.dims or ())]), [0]
         return op.ReduceSum(g, axes, keepdims=0).known_as(x.dims)
     if axes == lead:

@@ -1,4 +1,4 @@
-"""What a gradient rule sees: one call of an operator, and the gradient that reached its outputs."""
+"""The input of a gradient rule: one call of an operator, and the gradients of its outputs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["Call", "Rule", "Rules", "constant_value", "place"]
 
 
 class Call:
-    """One node of the forward graph, as its gradient rule sees it.
+    """One node of the forward graph, and the gradients of its outputs.
 
     ``n.a``, ``n.b``, ``n.c`` are the first inputs and ``n.x`` is another name of the first one, ``n.y`` is
-    the first output. ``n.g`` is the gradient with respect to ``n.y`` in a form that may still have to be
-    broadcast to its shape: what an elementwise rule wants. ``n.dy`` has the shape of ``n.y``.
+    the first output. ``n.g`` is the gradient with respect to ``n.y``, possibly still to be broadcast to its
+    shape: the form for elementwise rules. ``n.dy`` has the shape of ``n.y``.
 
     Parameters
     ----------
     emitter : Emitter
-        Where new nodes go.
+        Receives new nodes.
     node : ir.Node
         The node of the forward graph.
     gradients : sequence of (Tensor or None)
@@ -43,18 +43,18 @@ class Call:
 
     @property
     def inputs(self) -> list[Tensor | None]:
-        """Every input; None for one that is left out."""
+        """Every input; None for an omitted one."""
         return [None if value is None else self.emitter.tensor(value) for value in self.node.inputs]
 
     def input(self, index: int) -> Tensor:
-        """Return the input at `index`, which must be there."""
+        """Return the input at `index`, which must exist."""
         tensor = self.optional(index)
         if tensor is None:
             raise self.refuse(f"lacks its input {index}")
         return tensor
 
     def optional(self, index: int) -> Tensor | None:
-        """Return the input at `index`, or None if the node leaves it out."""
+        """Return the input at `index`, or None if the node omits it."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         return None if value is None else self.emitter.tensor(value)
 
@@ -101,13 +101,13 @@ class Call:
         return None if found is None else expand_to(found, self.emitter.tensor(self.node.outputs[index]))
 
     def once(self, name: str, compute: Callable[[Call], Any]) -> Any:
-        """Return what `compute` gives for this call, computed once for all inputs that share it."""
+        """Return the result of `compute` for this call, computed once for all inputs that share it."""
         if name not in self._results:
             self._results[name] = compute(self)
         return self._results[name]
 
     def check_all_read(self) -> None:
-        """Refuse a gradient that reached an output which the rule did not ask for."""
+        """Refuse a gradient of an output that the rule did not read."""
         for index, gradient in enumerate(self._gradients):
             if gradient is not None and index not in self._read:
                 raise self.refuse(f"has no gradient rule for its output {self.node.outputs[index].name!r}")
@@ -132,7 +132,7 @@ class Call:
         return found.value.decode() if isinstance(found.value, bytes) else found.value
 
     def attributes(self, *names: str) -> dict[str, Any]:
-        """Return the attributes among `names` that the node has, to hand them on."""
+        """Return the attributes among `names` that the node has, for a new node."""
         return {name: self.attribute(name) for name in names if name in self.node.attributes}
 
     def constant(self, index: int) -> np.ndarray | None:
@@ -152,19 +152,19 @@ class Call:
             tensor.dtype, value.type = dtype, ir.TensorType(dtype)
         return tensor.known_as(dims)
 
-    def refuse(self, why: str) -> NotTrainableError:
-        """Return the error that says why this node has no gradient."""
-        return NotTrainableError(f"{place(self.node)} {why}")
+    def refuse(self, reason: str) -> NotTrainableError:
+        """Return the error with the reason why this node has no gradient."""
+        return NotTrainableError(f"{place(self.node)} {reason}")
 
 
-#: The gradient with respect to one input; with any number of inputs, to that of an index.
+#: The gradient with respect to one input; for a variadic operator, with respect to the input at an index.
 Rule = Callable[[Call], Tensor]
 VariadicRule = Callable[[Call, int], Tensor]
 Rules = dict[str, tuple[Rule | None, ...] | VariadicRule]
 
 
 def place(node: ir.Node) -> str:
-    """Return the words that name a node in an error."""
+    """Return the name of a node in an error."""
     name = f" {node.name!r}" if node.name else ""
     outputs = ", ".join(repr(value.name) for value in node.outputs if value.name)
     domain = f"{node.domain}." if node.domain else ""
@@ -172,7 +172,7 @@ def place(node: ir.Node) -> str:
 
 
 def constant_value(value: ir.Value) -> np.ndarray | None:
-    """Return the array that a value always holds, or None if that depends on the inputs."""
+    """Return the array of a constant value, or None if it depends on the inputs."""
     if value.is_graph_input():
         return None
     tensor = ir.convenience.get_const_tensor(value)

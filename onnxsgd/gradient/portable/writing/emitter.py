@@ -1,7 +1,7 @@
-"""What writes the nodes of a gradient graph.
+"""The writer of nodes of a gradient graph.
 
-Python numbers become constants of the element type that they meet, lists of ints become int64 vectors. The
-same operator on the same operands is written once: rules may repeat themselves, the graph does not.
+Python numbers become constants of the element type of the other operands, lists of ints become int64
+vectors. The same operator on the same operands is written once: rules may repeat themselves.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _BOOLEAN, _INT64 = having(Fact.BOOLEAN), having(Fact.INT64)
 
 
 class Emitter:
-    """Appends nodes to a graph under construction.
+    """Writer of nodes of a graph under construction.
 
     Parameters
     ----------
     opset : int
         The version of the standard operators that the graph imports.
     prefix : str
-        New names are this and a number; no name of the graph may start like it.
+        The start of new names, before a number; no other name of the graph may start with it.
     """
 
     def __init__(self, opset: int, prefix: str) -> None:
@@ -48,7 +48,7 @@ class Emitter:
         self._parent: Emitter | None = None
 
     def tensor(self, value: ir.Value, dims: Dims = None) -> Tensor:
-        """Return the tensor that stands for a value of the graph; `dims` is its shape where that is known."""
+        """Return the tensor of a value of the graph; `dims` is its shape where that is known."""
         if value not in self._tensors:
             if dims is None and self._parent is not None and value in self._parent._tensors:
                 dims = self._parent._tensors[value].dims
@@ -95,12 +95,12 @@ class Emitter:
         return outputs
 
     def graph(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> ir.Graph:
-        """Return what was appended as a subgraph, with a value of its own for each result."""
+        """Return the appended nodes as a subgraph, with a separate value for each result."""
         outputs = [self.copy(tensor).value for tensor in results]
         return ir.Graph([tensor.value for tensor in inputs], outputs, nodes=self.nodes, name=self.new_name())
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return a value of its own that equals `tensor`."""
+        """Return a separate value that equals `tensor`."""
         return self.append("Identity", [tensor.value], [], [(tensor.dtype, tensor.dims)])[0]
 
     def new_name(self) -> str:
@@ -110,7 +110,7 @@ class Emitter:
     def emit(
         self, op_type: str, arguments: Sequence[Any], attributes: dict[str, Any], outputs: int
     ) -> list[Tensor]:
-        """Append one node, or find the one that computes the same, and return its outputs."""
+        """Append one node, or find an equal one, and return its outputs."""
         first = next(argument for argument in arguments if isinstance(argument, Tensor))
         dtype = _element_type(arguments)
         operands = [self._operand(argument, dtype) for argument in arguments]

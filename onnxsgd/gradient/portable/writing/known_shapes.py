@@ -1,4 +1,4 @@
-"""What is known of shapes while a graph is built.
+"""Shapes known while a graph is built.
 
 A dimension is an ``int``, or a ``str`` that names an unknown size: equal names mean equal sizes. A shape
 is a tuple of dimensions, or None where even the rank is unknown.
@@ -34,7 +34,7 @@ UNNAMED = "?"
 
 
 def read_shape(shape: ir.Shape | None, owner: str) -> Dims:
-    """Return `shape` as a tuple in which each unnamed dimension got a name of its own, made from `owner`."""
+    """Return `shape` as a tuple in which each unnamed dimension has a unique name, made from `owner`."""
     if shape is None:
         return None
     return tuple(
@@ -147,7 +147,7 @@ def _same(shape: Dims, _: dict[str, Any], __: Sequence[Any]) -> Dims:
     return shape
 
 
-#: How the shape of a result follows from the shape of the first operand, the attributes and the operands.
+#: Functions from the shape of the first operand, the attributes and the operands to the shape of a result.
 _RULES: dict[str, Callable[[Dims, dict[str, Any], Sequence[Any]], Dims]] = {
     "CumSum": _same,
     "Expand": _reshaped,
@@ -173,7 +173,7 @@ ELEMENTWISE = having(Fact.ELEMENTWISE) | {"Trilu"}
 
 
 def result_dims(op_type: str, attributes: dict[str, Any], arguments: Sequence[Any]) -> Dims:
-    """Return the shape of what an operator returns, where the little that is needed here can tell it.
+    """Return the shape of an operator's result; None for an operator without a rule here.
 
     Parameters
     ----------
