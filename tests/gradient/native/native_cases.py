@@ -1,4 +1,4 @@
-"""Cases of the sweep of onnxruntime-training's gradient builder, beside those of ``test_orttraining.py``.
+"""Cases of the sweep of onnxruntime-training's gradient builder, beside those of ``test_builder.py``.
 
 Every operator at each rank that networks use, and the forms that failed somewhere.
 """
@@ -9,7 +9,7 @@ import itertools
 
 import numpy as np
 from native_windows import windows
-from test_orttraining import CASES, Case, ints
+from test_builder import CASES, Case, ints
 
 __all__ = ["swept_cases"]
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import test_orttraining
-from conftest import Gelu
+import test_builder
 from native_cases import swept_cases
 from onnx.reference import ReferenceEvaluator
 
@@ -57,7 +56,7 @@ def variants():
 def build(name, dtype, sizes, place):
     """Return model, feeds and what to differentiate for."""
     case = CASES[name]
-    model, feeds = test_orttraining.build(case, case.opsets[-1], np.dtype(dtype).type)
+    model, feeds = test_builder.build(case, case.opsets[-1], np.dtype(dtype).type)
     names = list(case.inputs)
     if place != "outputs":
         feed_data(model, feeds)
@@ -112,16 +111,21 @@ def scale(model, feeds, names, dtype):
     return [f"scale_{name}" for name in names]
 
 
-def load_kernels():
-    """Return kernels in float64 for all that the reference evaluator has none for, or a wrong one."""
-    path = Path(__file__).parents[1] / "portable" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("portable_conftest", path)
+def load(name, path):
+    """Return the module of a file."""
+    spec = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return [*module.KERNELS, Gelu]
+    return module
 
 
-KERNELS = load_kernels()
+FOLDER = Path(__file__).parents[1]
+
+#: Kernels in float64 where the reference evaluator has none, or a wrong one.
+KERNELS = [
+    *load("portable_conftest", FOLDER / "portable" / "conftest.py").KERNELS,
+    load("gradient_conftest", FOLDER / "conftest.py").Gelu,
+]
 
 
 def reference(name, place):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from test_orttraining import Case
+from test_builder import Case
 
 __all__ = ["windows"]
 
