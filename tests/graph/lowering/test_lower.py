@@ -5,6 +5,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from onnxsgd.graph.lowering.ai_onnx_ml import ML_RULES
 from onnxsgd.graph.lowering.lower import RULES, lower_for_training
 from onnxsgd.graph.model import to_ir, to_proto
 
@@ -144,6 +145,21 @@ ML_NODES = [
         for machine in MACHINES
     ),
 ]
+
+
+def test_every_rule_for_ml_has_a_case():
+    """An ArrayFeatureExtractor reads a second operand: see test_columns_of_numbers."""
+    assert {name for _, name in ML_RULES} - {node[0] for node in ML_NODES} == {"ArrayFeatureExtractor"}
+
+
+def test_columns_of_numbers(run):
+    text = """<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 3]>
+        g (float[N, 4] x) => (float[N, 3] y) <int64[3] columns = {2, 0, 3}>
+        { y = ai.onnx.ml.ArrayFeatureExtractor(x, columns) }"""
+    lowered = lower_for_training(to_ir(onnx.parser.parse_model(text)))
+    assert not any(domain == "ai.onnx.ml" for domain, _ in operators(lowered))
+    x = np.arange(20, dtype=np.float32).reshape(5, 4)
+    np.testing.assert_array_equal(run(lowered, {"x": x})["y"], x[:, [2, 0, 3]])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxsgd.graph.lowering.lower import lower_for_training
+from onnxsgd.graph.lowering.missing_kernels import _FORMS as FORMS
 from onnxsgd.graph.lowering.precision import with_precision
 from onnxsgd.graph.model import to_ir
 from onnxsgd.graph.parameter_roles.roles import find_roles
@@ -29,6 +30,10 @@ NODES = {
     "Softsign": "y = Softsign(x)",
     "ThresholdedRelu": "y = ThresholdedRelu(x)",
 }
+
+
+def test_every_form_has_a_case():
+    assert {name for _, name in FORMS} - set(NODES) == {"Gelu", "Tan"}
 
 
 def parse(body, real="double"):

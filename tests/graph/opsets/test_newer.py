@@ -7,6 +7,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from onnxsgd import OnnxSGDRegressor, onnx_derivative
+from onnxsgd.graph.opsets.newer import _RULES as RULES
 from onnxsgd.graph.opsets.versions import bring_into_range
 
 #: Shapes of inputs by their names.
@@ -113,6 +114,12 @@ def test_values_are_kept(opset, body, outputs, inputs, run):
     got = run(converted, feeds)
     for name, expected in evaluate(model, feeds).items():
         np.testing.assert_allclose(got[name], expected, rtol=2e-5, atol=2e-6)
+
+
+def test_every_rule_has_a_case():
+    assert {name for _, name in RULES} <= {
+        body.partition(" = ")[2].split("(")[0].split()[0] for _, body, _, _ in CASES
+    }
 
 
 def test_subgraphs(run):

@@ -25,8 +25,10 @@ from sklearn.preprocessing import (
     OneHotEncoder,
     QuantileTransformer,
     RobustScaler,
+    StandardScaler,
 )
 from sklearn.svm import SVC
+from sklearn_cases import CASES as SKLEARN_CASES
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.cut import cut_at
@@ -35,6 +37,9 @@ from onnxsgd.graph.model import to_ir
 from onnxsgd.graph.reading.head import find_score
 from onnxsgd.graph.reading.trainable import intercept_names, select_trainable
 from onnxsgd.graph.sklearn.convert import convert_estimator, estimator_to_onnx
+from onnxsgd.graph.sklearn.prepare import _ADAPTATIONS as ADAPTATIONS
+from onnxsgd.graph.sklearn.target_transform import _FUNCTIONS as FUNCTIONS
+from onnxsgd.graph.sklearn.target_transform import _INVERSES as INVERSES
 
 
 def test_conversion_keeps_predictions(sklearn_case, run):
@@ -210,29 +215,58 @@ def test_classes_are_those_of_the_estimator(labels):
     assert scored.classes.dtype == labels.dtype
 
 
-def test_inverse_functions_of_a_target(run):
-    """Each function that a TransformedTargetRegressor may use, and the refusal of another."""
+#: Transformers of a target; each inverse of the package's tables is among them.
+TRANSFORMERS = [
+    FunctionTransformer(),
+    FunctionTransformer(np.log, np.exp),
+    FunctionTransformer(np.exp, np.log),
+    FunctionTransformer(np.log1p, np.expm1),
+    FunctionTransformer(np.expm1, np.log1p),
+    FunctionTransformer(np.square, np.sqrt),
+    FunctionTransformer(np.sqrt, np.square),
+    MaxAbsScaler(),
+    MinMaxScaler((-1, 2)),
+    RobustScaler(),
+    StandardScaler(),
+]
 
+
+def test_every_inverse_has_a_case():
+    assert {type(transformer) for transformer in TRANSFORMERS} == set(INVERSES)
+    assert {getattr(transformer, "inverse_func", None) for transformer in TRANSFORMERS} == set(FUNCTIONS)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of estimators that scikit-learn will drop
+def test_every_adaptation_has_a_case():
+    """Estimators that are changed before their conversion are among those converted, alone or in others."""
+    parts = {type(part) for case in SKLEARN_CASES for part in parts_of(case.make())}
+    assert set(ADAPTATIONS) <= parts
+
+
+def parts_of(estimator):
+    """Yield an estimator and those among its parameters."""
+    yield estimator
+    for value in estimator.get_params().values():
+        if hasattr(value, "get_params") and not isinstance(value, type):
+            yield value
+
+
+@pytest.fixture
+def target_data():
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(40, 3)).astype(np.float32), rng.uniform(1, 3, 40)
-    pairs = [
-        (np.log, np.exp),
-        (np.exp, np.log),
-        (np.expm1, np.log1p),
-        (np.square, np.sqrt),
-        (np.sqrt, np.square),
-    ]
-    functions = [FunctionTransformer(*pair) for pair in pairs]
-    for transformer in [
-        *functions,
-        FunctionTransformer(),
-        MaxAbsScaler(),
-        MinMaxScaler((-1, 2)),
-        RobustScaler(),
-    ]:
-        model = TransformedTargetRegressor(Ridge(), transformer=transformer).fit(X, y)
-        scored = convert_estimator(model)
-        np.testing.assert_allclose(run(scored.model, X)[scored.score][:, 0], model.predict(X), rtol=1e-5)
+    return rng.normal(size=(40, 3)).astype(np.float32), rng.uniform(1, 3, 40)
+
+
+@pytest.mark.parametrize("transformer", TRANSFORMERS, ids=repr)
+def test_inverse_of_a_target(transformer, target_data, run):
+    X, y = target_data
+    model = TransformedTargetRegressor(Ridge(), transformer=transformer).fit(X, y)
+    scored = convert_estimator(model)
+    np.testing.assert_allclose(run(scored.model, X)[scored.score][:, 0], model.predict(X), rtol=1e-5)
+
+
+def test_other_inverses_of_a_target_are_refused(target_data):
+    X, y = target_data
     for transformer in [
         FunctionTransformer(np.square, np.abs, check_inverse=False),
         QuantileTransformer(n_quantiles=4),

@@ -1,5 +1,7 @@
 """Operators of the runtime's own domain, in standard ones, mean what its kernels compute."""
 
+import re
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -8,6 +10,7 @@ import pytest
 
 from onnxsgd import DerivativeOptions, onnx_derivative
 from onnxsgd.exceptions import NotTrainableError
+from onnxsgd.graph.opsets.transformer.contrib import CONTRIB_RULES
 from onnxsgd.graph.opsets.versions import bring_into_range
 
 #: Shapes of inputs by name: batch 2, length 4, 3 heads of size 4, 6 keys, a memory of length 2.
@@ -94,6 +97,7 @@ CASES = [
     ("y = ms.FusedMatMul(x, square)", "y", "x square"),
     ("y = ms.FusedMatMul <alpha = 0.3, transB = 1> (x, square)", "y", "x square"),
     ("y = ms.FusedMatMul <transA = 1, transB = 1> (A, B)", "y", "A B"),
+    ("y = ms.TransposeMatMul <alpha = 0.3, transB = 1> (x, square)", "y", "x square"),
     ("y = ms.FusedMatMul <transA = 1> (A, C)", "y", "A C"),
     ("y = ms.FusedMatMul <transBatchA = 1> (A1, B2)", "y", "A1 B2"),
     ("y = ms.FusedMatMul <transBatchA = 1, transA = 1> (A1, B3)", "y", "A1 B3"),
@@ -286,6 +290,12 @@ def check_values(run, model, feeds, expected, outputs):
     got = run(expanded(model), feeds)
     for name in outputs.split():
         np.testing.assert_allclose(got[name], expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_every_rule_has_a_case():
+    """LayerNormalization is an operator of the runtime in old opsets alone: see test_old_opsets."""
+    tried = {re.match(r".*? = (?:ms\.)?(\w+)", body)[1] for body, _, _ in CASES}
+    assert {name for _, name in CONTRIB_RULES} - tried == {"LayerNormalization"}
 
 
 @pytest.mark.parametrize(("body", "outputs", "inputs"), CASES)
