@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,7 +21,17 @@ __all__ = ["SCHEDULES", "Adaptive", "Constant", "InvScaling", "Optimal", "Schedu
 
 
 class Schedule(ABC):
-    """Base class of the schedules."""
+    """Base class of the schedules.
+
+    Attributes
+    ----------
+    has_formula : bool
+        Whether `rate` is arithmetic that ``export_training_step`` writes down: ``+ - * / **``, and minimum,
+        maximum, sqrt, exp, log, cos of numpy, without branches. False leaves rates without a formula to the
+        reader of the manifest; True, the default, refuses to export them.
+    """
+
+    has_formula: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -30,6 +41,20 @@ class Schedule(ABC):
     @abstractmethod
     def rate(self, t: int, eta: float) -> float:
         """Return the rate of update `t`, counted from 1, where `eta` is the rate in force."""
+
+    def for_updates(self, n_updates: int | None) -> Schedule:
+        """Return the schedule of `n_updates` updates; by default the same for any number.
+
+        A schedule that ends at the last update overrides it.
+
+        Parameters
+        ----------
+        n_updates : int or None
+            The largest number of updates of the last call to ``fit``, `max_iter` epochs of batches, which
+            later calls of ``partial_fit`` may exceed. None: ``fit`` was not called. A schedule that needs
+            the number refuses None with a ParameterError.
+        """
+        return self
 
     def rates(self, t: int, eta: float, count: int) -> np.ndarray:
         """Return the rates of `count` updates from `t` on, as a float64 vector."""
@@ -170,6 +195,8 @@ class Optimal(Schedule):
 @dataclass(frozen=True)
 class _Function(Schedule):
     """A schedule made of a plain callable ``t -> rate``."""
+
+    has_formula: ClassVar[bool] = False
 
     function: Callable[[int], float]
 

@@ -112,7 +112,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         self.n_iter_ = 0
         callbacks = FitCallbacks(self, self.max_iter, X, y, sample_weight)
         callbacks.fit_begins()
-        self._train(samples, validation, self.max_iter, self.tol, callbacks)
+        self._train(samples, validation, self.max_iter, self.tol, callbacks, is_fit=True)
         callbacks.fit_ends()
         return self
 
@@ -121,9 +121,11 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         going_on = hasattr(self, "_state")
         with self._unchanged_by_errors():
             samples = self._read_samples(X, y, sample_weight, going_on=going_on, classes=classes)
-        if not going_on:
-            self._state = self._fresh_state(self._learner.initial_weights())
-            self.n_iter_ = 0
+            if not going_on:
+                self._state = self._fresh_state(self._learner.initial_weights())
+                self.n_iter_ = 0
+            # a schedule that needs the number of updates is refused before anything changes
+            self._make_recipe(frozenset()).for_updates(self._state.n_updates)
         self._train(samples, None, 1, None)
         return self
 
@@ -152,7 +154,8 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         NotTrainableError
             If the portable engine, which alone writes standard operators, cannot differentiate the graph.
         UnsupportedError
-            If the graph holds operators that are not standard ones.
+            If the graph holds operators that are not standard ones, or if the rate of the schedule has no
+            formula.
 
         Notes
         -----
@@ -164,6 +167,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         from onnxsgd.training.step_export import export_step
 
         recipe = self._make_recipe(frozenset(self._learner.weights) - self._learner.intercepts)
+        recipe = recipe.for_updates(self._state.n_updates)
         return export_step(
             path, self._learner, recipe, self._make_loss(), self._n_outputs, self.batch_size, self._state
         )
@@ -352,6 +356,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         max_iter: int,
         tol: float | None,
         *observers: Observer,
+        is_fit: bool = False,
     ) -> None:
         from onnxsgd.training.program import make_program
 
@@ -366,6 +371,9 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         )  # fmt: skip
         adapt_state(self._state, recipe)
         batches = program.batches(samples.features, self._encode(samples.target), samples.weight)
+        if is_fit:
+            self._state.n_updates = max_iter * batches.n_batches
+        recipe = recipe.for_updates(self._state.n_updates)
         runners = program.runners(self._state.tensors, batches, max_iter)
         progress = Progress(int(self.verbose), max_iter)
         try:

@@ -39,12 +39,15 @@ def pack(learner: Learner, state: FitState) -> dict[str, Any]:
         random_state     as ``numpy.random.RandomState.get_state`` gives it, as a list
         eta, t, l1_total, loss_curve, validation_scores
                          the other attributes of the state
+        n_updates        only after ``fit``: the largest number of its updates
         text             only where vectorizers of text come first: [transformer of scikit-learn, sample]
     """
     is_whole = learner.model is learner.score_model
     text = {} if learner.text is None else {"text": [learner.text.transformer, learner.text.sample]}
+    n_updates = {} if state.n_updates is None else {"n_updates": state.n_updates}
     return {
         **text,
+        **n_updates,
         "format": FORMAT,
         "version": __version__,
         "model": to_proto(learner.model).SerializeToString(),
@@ -100,6 +103,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState]:
         l1_total=saved["l1_total"],
         loss_curve=list(saved["loss_curve"]),
         validation_scores=list(saved["validation_scores"]),
+        n_updates=saved.get("n_updates"),
     )
     return learner, state
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,6 +56,10 @@ class Recipe:
     shuffle: bool
     penalised: frozenset[str]
 
+    def for_updates(self, n_updates: int | None) -> Recipe:
+        """Return the recipe of `n_updates` updates; None: the number is unknown."""
+        return replace(self, schedule=self.schedule.for_updates(n_updates))
+
 
 @dataclass
 class FitState:
@@ -77,6 +81,8 @@ class FitState:
         The objective of each epoch.
     validation_scores : list of float
         The score of each epoch on the validation data, if there are any.
+    n_updates : int or None
+        The largest number of updates of the last call to ``fit``; None: there was none.
     """
 
     tensors: Tensors
@@ -86,6 +92,7 @@ class FitState:
     l1_total: float = 0.0
     loss_curve: list[float] = field(default_factory=list)
     validation_scores: list[float] = field(default_factory=list)
+    n_updates: int | None = None
 
     def weights(self, average_from: int = 0) -> dict[str, np.ndarray]:
         """Return the weights, averaged ones once averaging has started."""

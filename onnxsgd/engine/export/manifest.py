@@ -12,6 +12,7 @@ import onnx
 from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
 from onnxsgd.engine.step.training_step import CompiledStep, StepSpec
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
+from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.losses import Loss
 from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import Schedule
@@ -115,7 +116,7 @@ def describe_numbers(
     l1, l2 = training.penalty.l1 or 0.0, training.penalty.l2 or 0.0
     formulas = {
         "t": to_text(t + 1),
-        "eta": read_formula(training.schedule.rate, "t", "eta"),
+        "eta": _read_rate(training.schedule),
         **_read_scalars(spec, l2),
         L1_TOTAL: to_text(Formula(L1_TOTAL) + eta * l1),
         AVERAGE_RATE: to_text(1.0 / np.maximum(1.0, t - training.average_from + 1.0)),
@@ -134,6 +135,18 @@ def describe_numbers(
             number |= {"input": step.scalars[name], **described[step.scalars[name]]}
         numbers.append(number)
     return numbers
+
+
+def _read_rate(schedule: Schedule) -> str | None:
+    """Return the formula of the learning rate; refuse a schedule that should have one and has none."""
+    formula = read_formula(schedule.rate, "t", "eta")
+    if formula is None and schedule.has_formula:
+        raise UnsupportedError(
+            f"The training step cannot be exported: the rate of learning_rate={schedule!r} has no formula. "
+            "Write it with + - * / ** and minimum, maximum, sqrt, exp, log, cos of numpy, or set "
+            "has_formula = False on the schedule, which leaves the rates to the reader of the manifest."
+        )
+    return formula
 
 
 def _read_scalars(spec: StepSpec, l2: float) -> dict[str, str | None]:

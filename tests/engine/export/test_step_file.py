@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.optimizers import SGD, Adam, AdamW
 from onnxsgd.schedules import Adaptive, Constant, InvScaling, Optimal
 
@@ -173,6 +174,21 @@ def test_a_function_of_the_user_has_no_formula(tmp_path):
     numbers = {number["name"]: number for number in manifest["numbers"]}
     assert numbers["eta"]["formula"] is None
     assert numbers["t"]["start"] == fitted.t_
+
+
+@dataclass(frozen=True)
+class _Halved(Constant):
+    """A rate with a branch, which is no formula."""
+
+    def rate(self, t, eta):
+        return self.eta0 if t < 5 else self.eta0 / 2
+
+
+def test_a_schedule_without_a_formula_says_so(tmp_path):
+    fitted = OnnxSGDRegressor(learning_rate=_Halved(0.1)).partial_fit(_X, _Y)
+    with pytest.raises(UnsupportedError, match=r"_Halved\(eta0=0.1\) has no formula.*has_formula = False"):
+        fitted.export_training_step(tmp_path / "step.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("optimizer", [SGD(0.9), Adam(), AdamW()], ids=repr)
