@@ -1,4 +1,4 @@
-"""Append computed nodes to a graph, under names that it does not use yet."""
+"""Appending of computed nodes to a graph, under new names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["appending", "blank", "take_constants"]
 
 @contextmanager
 def appending(graph: ir.Graph) -> Iterator[Builder]:
-    """Give a builder of operators whose nodes are at the end of `graph` when the block ends."""
+    """Yield an operator builder; when the block ends, append its nodes to `graph`."""
     scratch, op = blank(graph)
     yield op
     names = graph_names(graph)
@@ -33,16 +33,16 @@ def appending(graph: ir.Graph) -> Iterator[Builder]:
 
 
 def blank(graph: ir.Graph) -> tuple[ir.Graph, Builder]:
-    """Return a graph to write on, and its builder.
+    """Return an empty graph and its operator builder.
 
-    On `graph` itself the builder would use names that are there already: it numbers them without a look.
+    On `graph` itself the builder would reuse existing names: it numbers its values without checking.
     """
     scratch = ir.Graph([], [], nodes=[], opset_imports=dict(graph.opset_imports), name="scratch")
     return scratch, GraphBuilder(scratch).op
 
 
 def take_constants(scratch: ir.Graph, graph: ir.Graph, names: set[str]) -> None:
-    """Take the initializers off `scratch` to `graph`; those the builder made of numbers are no parameters."""
+    """Move the initializers of `scratch` to `graph`; those the builder made of numbers are no parameters."""
     for name in list(scratch.initializers):
         value = scratch.initializers.pop(name)
         if name.startswith("const_") and value.dtype in REAL_TYPES:

@@ -1,4 +1,4 @@
-"""Graphs that were exported for batches of one size, often 1: letting them take any number of samples."""
+"""Fixed batch sizes, often 1, of exported graphs, and their removal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["fixed_batch_size", "free_batch_size"]
 
 
 def fixed_batch_size(model: ir.Model) -> int | None:
-    """Return the number of samples that `model` was exported for; None if it takes any number of them.
+    """Return the batch size that `model` was exported for; None if it takes any number of samples.
 
-    It is the first size of every input, where that is a number and the same for all.
+    It is the first size of every input, if that is a number and the same for all.
     """
     shapes = [value.shape for value in model.graph.inputs]
     sizes = {shape[0] if shape is not None and len(shape) else None for shape in shapes}
@@ -27,19 +27,19 @@ def free_batch_size(model: ir.Model, symbol: str = "n_samples") -> ir.Model:
 
     Precondition: it is lowered. Cases:
 
-    - it takes any number of samples: it is returned as it is;
-    - a Reshape to a constant shape leaves its first size open, the others are those it had;
-    - an Expand to a constant shape of which the first size is the number of samples keeps the one it finds.
+    - it takes any number of samples: it is returned unchanged;
+    - a Reshape to a constant shape leaves its first size open and keeps the others;
+    - an Expand to a constant shape whose first size is the number of samples keeps that of its operand.
 
-    Nothing here makes sure that a prediction depends on no other sample: whoever calls this has to compare
-    what the graph makes of several samples with what it makes of each alone.
+    Independence of the samples is not checked: the caller must compare the results for several samples
+    with those for each sample alone.
 
     Parameters
     ----------
     model : ir.Model
         It is not changed.
     symbol : str
-        What the number of samples is called in shapes.
+        The name of the number of samples in shapes.
     """
     number = fixed_batch_size(model)
     if number is None:
@@ -70,7 +70,7 @@ def free_batch_size(model: ir.Model, symbol: str = "n_samples") -> ir.Model:
 
 
 def _constant_target(node: ir.Node) -> np.ndarray | None:
-    """Return the shape that `node` gives to something that is computed, if that shape is a constant."""
+    """Return the constant target shape of a Reshape or an Expand of a computed value, or None."""
     if node.op_type not in ("Reshape", "Expand") or node.domain != "":
         return None
     source, target = node.inputs[:2]
@@ -82,7 +82,7 @@ def _constant_target(node: ir.Node) -> np.ndarray | None:
 def _open(
     op_type: str, target: np.ndarray, shape: list[int | ir.SymbolicDim], number: int
 ) -> np.ndarray | None:
-    """Return the constant shape for any number of samples; None where the present one does."""
+    """Return the constant shape for any number of samples; None if the present one serves."""
     if op_type == "Expand":
         return (
             np.array([1, *target[1:]], np.int64)

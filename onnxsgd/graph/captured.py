@@ -1,6 +1,6 @@
 """Small constants that subgraphs capture, copied into them.
 
-onnx infers the shapes of a body without the constants that it reads from outside.
+onnx infers the shapes of a body without the constants that the body captures.
 """
 
 from __future__ import annotations

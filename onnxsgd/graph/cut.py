@@ -43,7 +43,7 @@ def cut_at(model: ir.Model, name: str) -> ir.Model:
     value = tensor_named(graph, name)
     if value.producer() is None:
         raise ParameterError(
-            f"{name!r} is an input or an initializer: a graph can be cut at what a node computes."
+            f"{name!r} is an input or an initializer: a graph can be cut at the output of a node."
         )
     graph.outputs[:] = [value]
     RemoveUnusedNodesPass()(copy)
@@ -59,7 +59,7 @@ def cut_at(model: ir.Model, name: str) -> ir.Model:
 
 
 def tensor_named(graph: ir.Graph, name: str) -> ir.Value:
-    """Return the tensor of `graph` that is called `name`; an error suggests names that are close."""
+    """Return the tensor `name` of `graph`; an error suggests similar names."""
     value = find_value(graph, name)
     if value is None:
         known = [*graph.initializers, *(str(out.name) for node in graph for out in node.outputs if out.name)]

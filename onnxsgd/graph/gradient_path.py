@@ -1,7 +1,7 @@
-"""Which part of a graph gradients flow through.
+"""The part of a graph through which gradients flow.
 
-A gradient is needed only between the tensors it is taken for and the outputs: what lies before or beside
-that is frozen, and may hold any operator.
+A gradient is needed only between the tensors it is taken for and the outputs: nodes before or beside that
+path are frozen, and may be of any operator.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from onnxsgd.graph.nodes import carries_gradient, read_values
 
 __all__ = ["Passes", "Path", "find_path", "values_upstream"]
 
-#: Tells whether a gradient may flow from the outputs of a node to its input of that number. The values
-#: that the subgraphs of a node take from around it have the number None.
+#: Predicate: a gradient may flow from the outputs of a node to its input of that index. Values that the
+#: subgraphs of a node capture have the index None.
 Passes = Callable[[ir.Node, int | None], bool]
 
 
@@ -29,9 +29,9 @@ class Path:
     nodes : tuple of ir.Node
         In topological order.
     values : frozenset of ir.Value
-        Every value whose gradient is needed on the way, both ends included.
+        Every value on the path whose gradient is needed, both ends included.
     upstream : frozenset of ir.Value
-        Every value that a path leads from to an output, whether one leads to it or not.
+        Every value from which a path leads to an output, reached from the differentiated tensors or not.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -54,16 +54,16 @@ def values_upstream(graph: ir.Graph, outputs: Sequence[ir.Value], passes: Passes
 
 
 def find_path(graph: ir.Graph, wrt: Sequence[ir.Value], outputs: Sequence[ir.Value], passes: Passes) -> Path:
-    """Return what lies between `wrt` and `outputs`.
+    """Return the path between `wrt` and `outputs`.
 
     Parameters
     ----------
     graph : ir.Graph
         In topological order.
     wrt : sequence of ir.Value
-        What the gradient is taken for: inputs or initializers.
+        The inputs or initializers to differentiate for.
     outputs : sequence of ir.Value
-        What is differentiated.
+        The values to differentiate.
     passes : callable
         See :data:`Passes`.
     """

@@ -1,4 +1,4 @@
-"""The two forms of a model, and the small questions every room asks of it.
+"""The two forms of a model, its names and its metadata keys.
 
 At the public boundary a model is an ``onnx.ModelProto``; inside, passes work on an ``onnx_ir.Model``.
 """
@@ -31,16 +31,16 @@ __all__ = [
 #: The element types that gradients are defined on.
 REAL_TYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
-#: The metadata key of an initializer that is no parameter unless it is named; its value says why.
-#: It is written into files, so that a model that comes back is still read in the same way.
+#: The metadata key of an initializer that is no parameter unless it is named; its value gives the reason.
+#: It is written into files, so that an exported model is read in the same way.
 FROZEN = "onnxsgd.frozen"
 
-#: The metadata key of an initializer that is a parameter, although the operator that said so was rewritten;
-#: its value is "weight" or "intercept".
+#: The metadata key of an initializer that is a parameter by an operator since rewritten; its value is
+#: "weight" or "intercept".
 PARAMETER = "onnxsgd.parameter"
 
-#: The metadata keys under which a graph that was written here says which tensor is its score, and how
-#: probabilities follow from it.
+#: The metadata keys of a graph written by this package: the name of its score, and the link from the score
+#: to probabilities.
 SCORE, LINK = "onnxsgd.score", "onnxsgd.link"
 
 
@@ -53,7 +53,7 @@ def to_ir(model: onnx.ModelProto) -> ir.Model:
     Raises
     ------
     GraphError
-        If the graph has sparse initializers, which ``onnx_ir`` would lose, or a part that it cannot read.
+        If the graph has sparse initializers, which ``onnx_ir`` would lose, or ``onnx_ir`` cannot read it.
     """
     if model.graph.sparse_initializer:
         name = model.graph.sparse_initializer[0].values.name
@@ -105,7 +105,7 @@ def unique_name(base: str, existing: set[str]) -> str:
 
 
 def find_value(graph: ir.Graph, name: str) -> ir.Value | None:
-    """Return the value called `name`: an input, an initializer or a node's output; None if there is none."""
+    """Return the value `name`: an input, an initializer or a node's output; None if there is none."""
     if name in graph.initializers:
         return graph.initializers[name]
     for value in _named_values(graph):

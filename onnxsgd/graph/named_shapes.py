@@ -14,9 +14,9 @@ __all__ = ["infer_shapes", "named_dims"]
 def infer_shapes(model: ir.Model) -> None:
     """Infer the type and the shape of every value of `model`, in place.
 
-    What is written in the graph about computed values is believed only where nothing can be inferred:
-    converters get shapes wrong. Dimensions of inputs without a name get one, so that sizes which are equal
-    are known to be.
+    The shapes that the graph declares for computed values are used only where none can be inferred:
+    converters get shapes wrong. Unnamed dimensions of inputs get a name, so that equal sizes are known to
+    be equal.
     """
     graph = model.graph
     for value in graph.inputs:
@@ -37,9 +37,9 @@ def infer_shapes(model: ir.Model) -> None:
 
 
 def _complete_types(graph: ir.Graph) -> bool:
-    """Give operands of unknown type that of others which must have the same; return whether one got it.
+    """Copy types between operands that must share one, and return whether any was copied.
 
-    Nothing is inferred through operators of other domains, which may stand before the first weight.
+    No inference passes operators of other domains, which may stand before the first weight.
     """
     found = False
     for node in graph:
@@ -55,7 +55,7 @@ def _complete_types(graph: ir.Graph) -> bool:
 
 
 def _take_type(node: ir.Node, kinds: list[str], index: int) -> bool:
-    # the last parameter may stand for any number of inputs
+    # the last parameter may be variadic
     kind = kinds[min(index, len(kinds) - 1)]
     value = required(node, index)
     for other, also in zip(node.inputs, kinds, strict=False):

@@ -36,13 +36,13 @@ def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
 
 
 def constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return the array that an initializer or a Constant holds; None for anything that is computed or fed."""
+    """Return the array of an initializer or a Constant; None for an input or a computed value."""
     tensor = None if value is None or value.is_graph_input() else ir.convenience.get_const_tensor(value)
     return None if tensor is None else tensor.numpy()
 
 
 def operands(node: ir.Node) -> list[ir.Value]:
-    """Return the inputs of `node` that are there."""
+    """Return the inputs of `node` that are not left out."""
     return [value for value in node.inputs if value is not None]
 
 
@@ -52,7 +52,7 @@ def first(node: ir.Node) -> ir.Value:
 
 
 def rank(value: ir.Value | None) -> int | None:
-    """Return the number of dimensions of `value`, None if it is not known or not there."""
+    """Return the number of dimensions of `value`; None if it is unknown or there is no value."""
     return None if value is None or value.shape is None else len(value.shape)
 
 
@@ -62,7 +62,7 @@ def is_real(value: ir.Value) -> bool:
 
 
 def maker(value: ir.Value) -> ir.Node:
-    """Return the node that computes `value`, which is neither fed nor an initializer."""
+    """Return the node that computes `value`, which is neither an input nor an initializer."""
     node = value.producer()
     if node is None:
         raise LookupError(f"no node computes {value.name!r}")
@@ -114,12 +114,12 @@ def content(value: ir.Value) -> ir.TensorProtocol:
 
 
 def carries_gradient(value: ir.Value) -> bool:
-    """Return whether a gradient may flow to `value`: to real numbers, and to elements of an unknown type."""
+    """Return whether a gradient may flow to `value`: its element type is real or unknown."""
     return value.dtype is None or value.dtype in REAL_TYPES
 
 
 def read_values(node: ir.Node) -> Iterator[tuple[int | None, ir.Value]]:
-    """Yield the values that `node` reads: its inputs with their numbers, then captured ones with None.
+    """Yield the values that `node` reads: its inputs with their indices, then captured ones with None.
 
     A subgraph of a Loop, an If or a Scan captures the values of the node's own graph that it uses by name.
     """

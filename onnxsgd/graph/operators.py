@@ -1,4 +1,4 @@
-"""Facts about operators of the standard that are not rules: one row for each operator."""
+"""Facts about the standard operators, one row for each operator."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ __all__ = ["OPERATORS", "Fact", "having"]
 
 
 class Fact(Flag):
-    """Facts about an operator of the domain ``ai.onnx``, whatever its attributes are.
+    """Facts about an operator of the domain ``ai.onnx`` that hold for all its attributes.
 
     Attributes
     ----------
     ELEMENTWISE
-        An element of the result follows from the elements at its place; operands are broadcast.
+        Each element of the result depends on the elements at the same position; operands are broadcast.
     COMMUTATIVE
-        The order of the operands makes no difference.
+        The order of the operands is arbitrary.
     BOOLEAN, INT64
-        The type of the results, whatever the operands are.
+        The element type of the results, for all operands.
     FORM
         The same elements, in another shape, order or type.
     REDUCTION
         One element for all those along some axes.
     FLAT
-        A small change of a real operand changes nothing, except at steps: the gradient is zero.
+        Piecewise constant in every real operand: the gradient is zero.
     RANDOM
         The result is drawn at each run.
     RECORDABLE
@@ -44,7 +44,7 @@ class Fact(Flag):
 
 @cache
 def having(facts: Fact) -> frozenset[str]:
-    """Return the operators that all of `facts` hold of."""
+    """Return the operators that have all of `facts`."""
     return frozenset(name for name, held in OPERATORS.items() if facts in held)
 
 

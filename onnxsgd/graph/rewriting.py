@@ -1,4 +1,4 @@
-"""The mechanics of rewriting: one node out, the nodes that a rule writes in, in the same place."""
+"""Table-driven rewriting: a rule's nodes replace one node in place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Writer:
-    """What a rule writes its replacement with.
+    """Builder of a rule's replacement.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Writer:
     opset: int
 
     def tensor(self, name: str, array: np.ndarray | ir.TensorProtocol, frozen: str | None = None) -> ir.Value:
-        """Return a new initializer; `frozen` says why it is no parameter, if it is none."""
+        """Return a new initializer; `frozen` is the reason why it is no parameter, or None."""
         taken = set(self.op.builder.graph.initializers)
         value = self.op.initializer(ir.tensor(array), unique_name(name, taken))
         if frozen:
@@ -53,7 +53,7 @@ class Writer:
         return x if x.dtype == ir.DataType.FLOAT else self.op.Cast(x, to=ir.DataType.FLOAT)
 
     def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int] | None, keepdims: int = 1) -> ir.Value:
-        """Write a reduction over `axes` (None: all of them) in the form that the opset asks for."""
+        """Write a reduction over `axes` (None: all of them) in the form of the opset."""
         write = getattr(self.op, op_type)
         if axes is None:
             return write(x, keepdims=keepdims)
@@ -62,8 +62,8 @@ class Writer:
         return write(x, axes=list(axes), keepdims=keepdims)
 
 
-#: A rule returns what replaces the node's outputs, or None, before it has written anything, where its
-#: precondition does not hold. Outputs at the end that nothing reads need no replacement.
+#: A rule returns the replacements of the node's outputs, or None, before it has written anything, if its
+#: precondition does not hold. Trailing outputs that nothing reads need no replacement.
 Rule = Callable[[Writer, ir.Node], ir.Value | Sequence[ir.Value] | None]
 Table = Mapping[tuple[str, str], Rule]
 
@@ -71,8 +71,8 @@ Table = Mapping[tuple[str, str], Rule]
 def rewrite(model: ir.Model, table: Table, nodes: Iterable[ir.Node] | None = None) -> int:
     """Apply `table` in place to nodes of the main graph, and to the nodes that rules write.
 
-    What a rule writes takes the place and the output names of the node it replaces. Subgraphs are left alone,
-    and so is a node whose first input has no known element type.
+    The replacement takes the place and the output names of the node. Subgraphs are left alone, and so is a
+    node whose first input has no known element type.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def rewrite(model: ir.Model, table: Table, nodes: Iterable[ir.Node] | None = Non
     table : mapping
         The rules.
     nodes : iterable of ir.Node or None
-        The nodes to look at, in order; None for all.
+        The nodes to try, in order; None for all.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def rewrite(model: ir.Model, table: Table, nodes: Iterable[ir.Node] | None = Non
 
 
 def is_rewritten(table: Table, node: ir.Node) -> bool:
-    """Return whether `table` has a rule whose precondition `node` meets; nothing is changed."""
+    """Return whether `table` has a rule whose precondition `node` meets; change nothing."""
     rule = _rule_for(table, node)
     if rule is None or not isinstance(node.graph, ir.Graph):
         return False
@@ -118,7 +118,7 @@ def _rule_for(table: Table, node: ir.Node) -> Rule | None:
 
 
 def extend(graph: ir.Graph, name: str, write: Callable[[Writer], ir.Value]) -> ir.Value:
-    """Add what `write` writes to the end of `graph`; return its result, under a free name like `name`."""
+    """Append the nodes of `write` to `graph`; return their result, named `name` or with a number appended."""
     with appending(graph) as op:
         result = write(Writer(op, graph.opset_imports[""]))
         result.name = name
@@ -126,7 +126,7 @@ def extend(graph: ir.Graph, name: str, write: Callable[[Writer], ir.Value]) -> i
 
 
 def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[ir.Node] | None:
-    """Replace `node` by what `rule` writes; return the new nodes, None where the rule does not apply."""
+    """Replace `node` by the nodes of `rule`; return these, or None if the rule does not apply."""
     scratch, writer = _blank(graph)
     try:
         written = rule(writer, node)
@@ -136,7 +136,7 @@ def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[
         # no checker compares all attributes of a node with its operands
         raise GraphError(
             f"The {node.op_type} that computes {node.outputs[0].name!r} has operands or attributes that do "
-            f"not go together ({reason(error)})."
+            f"not fit together ({reason(error)})."
         ) from error
     if written is None:
         return None
@@ -144,7 +144,7 @@ def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[
     own = {value for new in scratch for value in new.outputs}
     for index, (old, new) in enumerate(zip(node.outputs, results, strict=False)):
         if old.is_graph_output() and new not in own:
-            # an output of a graph must be computed by a node of its own
+            # an output of a graph needs its own node
             results[index] = writer.op.Identity(new)
     new_nodes = list(scratch)
     inherited = {new: str(old.name) for old, new in zip(node.outputs, results, strict=False)}
@@ -169,7 +169,7 @@ def _move(
     base: str,
     names: set[str],
 ) -> None:
-    """Take `nodes` off `scratch` and its initializers to `graph`; name all values, some as `given` says."""
+    """Take `nodes` off `scratch`, its initializers to `graph`, and name all values, first as `given`."""
     scratch.remove(nodes)
     for node in nodes:
         node.metadata_props.clear()

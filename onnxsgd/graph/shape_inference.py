@@ -17,9 +17,9 @@ _MAKERS = frozenset(
 
 
 class ShapeInferencePass(common.ShapeInferencePass):
-    """Inference by onnx, which tells sequences of tensors from tensors.
+    """Inference by onnx that distinguishes sequences of tensors from tensors.
 
-    The pass of onnx_ir, up to 0.1 at least, writes the type of the elements where a sequence has no type yet.
+    The pass of onnx_ir, up to 0.1 at least, gives an untyped sequence the type of its elements.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

@@ -1,4 +1,4 @@
-"""Sizes: of inputs where a graph leaves them open, and of what follows from them."""
+"""Sizes of inputs that a graph leaves open, and the shapes inferred from them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["fix_sizes", "infer_sizes"]
 
-#: Operators of ai.onnx.ml whose result has the shape of their first operand, which inference does not know.
+#: Operators of ai.onnx.ml whose result has the shape of their first operand; inference lacks this.
 _SHAPE_KEEPING = frozenset({"Binarizer", "Imputer", "LabelEncoder", "Normalizer", "Scaler"})
 
 
 def fix_sizes(
     model: ir.Model, batch_size: int | str, row_shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> ir.Model:
-    """Return a copy of `model` for batches of one size, or of any; shapes inside are inferred anew.
+    """Return a copy of `model` for batches of one size, or of any; inner shapes are inferred anew.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def fix_sizes(
 
 
 def infer_sizes(model: ir.Model) -> ir.Model:
-    """Return `model` with the shapes inside that can be inferred; it is changed in place."""
+    """Infer the inner shapes of `model` in place, and return it."""
     inferred = ShapeInferencePass(strict_mode=False)(model).model
     # each round gives the operators behind the last one their shape
     while _keep_shapes(inferred.graph):
@@ -51,7 +51,7 @@ def infer_sizes(model: ir.Model) -> ir.Model:
 
 
 def _keep_shapes(graph: ir.Graph) -> bool:
-    """Set shapes that the standard's inference leaves open; return whether there was one to set."""
+    """Set shapes that the standard's inference leaves open; return whether any was set."""
     changed = False
     for node in graph:
         output, source = node.outputs[0], node.inputs[0] if node.inputs else None
@@ -71,12 +71,12 @@ def _same(node: ir.Node, source: ir.Value) -> ir.Shape | None:
 
 
 def _same_unless_dropped(node: ir.Node, source: ir.Value) -> ir.Shape | None:
-    """StringNormalizer: inference counts with words that are dropped, also where there are none to drop."""
+    """StringNormalizer: inference assumes dropped words even without stop words."""
     return None if node.attributes.get("stopwords") else source.shape
 
 
 def _tokens(node: ir.Node, source: ir.Value) -> ir.Shape | None:
-    """Tokenizer: one more axis, as long as the longest text of a batch."""
+    """Tokenizer: one more axis, of the length of the longest text of a batch."""
     known = source.shape is not None and node.outputs[0].shape is None
     return ir.Shape([*source.shape, None]) if known and source.shape is not None else None
 

@@ -80,7 +80,7 @@ def describe_trainable(
     >>> print(report)  # doctest: +ELLIPSIS
     score ... link softmax: 2 of 4 tensors are trained, 15 of 23 numbers
     <BLANKLINE>
-    tensor     shape  trained  what it is
+    tensor     shape  trained  role
     offset     4      no       constant of a scaler
     scale      4      no       constant of a scaler
     coef       4 x 3  yes      weight of Gemm

@@ -1,4 +1,4 @@
-"""What the tests of graphs share."""
+"""Shared fixtures of the tests of graphs."""
 
 import numpy as np
 import onnx
@@ -16,7 +16,7 @@ def _run():
 
 
 def run_model(model, X):
-    """Run a model on an array, a frame or a dict of inputs, as it is: without the runtime's optimizers."""
+    """Run a model on an array, a frame or a dict of inputs, without the runtime's optimizers."""
     proto = to_proto(model) if isinstance(model, ir.Model) else model
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

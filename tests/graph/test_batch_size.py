@@ -1,4 +1,4 @@
-"""Graphs that were exported for a fixed number of samples take any number of them."""
+"""Graphs exported for a fixed number of samples take any number of them."""
 
 import numpy as np
 import onnx
@@ -9,7 +9,7 @@ from onnxsgd.graph.batch_size import fixed_batch_size, free_batch_size
 from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import to_ir, to_proto
 
-#: What exporters write for one picture: flatten, split into heads, merge, add a constant that was expanded.
+#: An export for one picture: flatten, split into heads, merge, add an expanded constant.
 _ONE = """
 <ir_version: 8, opset_import: ["" : 18]>
 agraph (float[1, 2, 6] x) => (float[1, 12] y)
@@ -37,7 +37,7 @@ def _run(model, **feeds):
     return session.run(None, feeds)[0]
 
 
-def test_several_samples_give_what_each_gives_alone():
+def test_several_samples_give_the_results_of_each_alone():
     model, lowered = _lowered(_ONE)
     x = np.random.default_rng(0).normal(size=(5, 2, 6)).astype(np.float32)
     freed = to_proto(free_batch_size(lowered))
@@ -55,7 +55,7 @@ def test_the_graph_says_that_it_takes_any_number():
 
 
 def test_more_than_one_sample_is_freed_as_well():
-    """An export for batches of 4, whose Reshape says 4."""
+    """An export for batches of 4, with 4 in its Reshape."""
     _, lowered = _lowered(
         """<ir_version: 8, opset_import: ["" : 18]>
         agraph (float[4, 6] x) => (float[4, 2, 3] y)

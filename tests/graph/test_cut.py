@@ -1,4 +1,4 @@
-"""Cutting keeps what the tensor needs, and nothing else."""
+"""Cutting keeps the ancestors of the tensor, and no other nodes."""
 
 import numpy as np
 import onnx
@@ -48,7 +48,7 @@ def test_the_model_is_not_changed():
         ("c", GraphError, "element type of 'c' is not known"),
     ],
 )
-def test_what_cannot_be_cut(name, error, message):
-    """A name that is nearly right is answered with the one that is."""
+def test_refusals(name, error, message):
+    """A misspelt name is answered with the right one."""
     with pytest.raises(error, match=message):
         cut_at(to_ir(onnx.parser.parse_model(TEXT)), name)

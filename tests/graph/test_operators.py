@@ -88,7 +88,7 @@ def test_operands_may_change_places(name):
     ("fact", "expected"), [(Fact.BOOLEAN, "tensor(bool)"), (Fact.INT64, "tensor(int64)")]
 )
 def test_results_of_one_type_are_those_of_the_schemas(fact, expected):
-    """All operators with a single result of that type, whatever they read, are in the table."""
+    """All operators with a single result of that type, for all operands, are in the table."""
     real = {
         name
         for name, schema in SCHEMAS.items()
@@ -107,7 +107,7 @@ def test_the_elements_stay_the_same(name):
 
 
 @cases(Fact.REDUCTION)
-def test_one_element_stands_for_those_along_an_axis(name):
+def test_an_axis_is_reduced_to_one_element(name):
     values = np.abs(FLOATS)
     result = run(name, [values, np.array([1])], keepdims=0)
     assert result.shape == (2,)
@@ -127,7 +127,7 @@ def test_a_small_change_of_a_real_operand_changes_nothing(name):
 
 @pytest.mark.parametrize("name", sorted(having(Fact.ELEMENTWISE) - having(Fact.FLAT)))
 def test_others_change_with_it(name):
-    """So no operator with a gradient is among those without one, and none of the latter is missing."""
+    """The table of operators without a gradient is exact and complete."""
     arrays = operands_of(name)
     if arrays[0].dtype != np.float32:
         pytest.skip("reads no real numbers")

@@ -1,4 +1,4 @@
-"""Inference knows sequences of tensors from tensors, wherever they come from."""
+"""Inference distinguishes sequences of tensors from tensors of every origin."""
 
 import onnx
 import onnx_ir as ir

@@ -1,4 +1,4 @@
-"""Sizes that the data settle."""
+"""Sizes fixed by the data."""
 
 import onnx
 
@@ -6,7 +6,7 @@ from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import to_ir
 from onnxsgd.graph.sizes import fix_sizes
 
-#: The number of rows goes through integers of another type, as exporters from TensorFlow write it.
+#: The number of rows passes through integers of another type, as exporters from TensorFlow write it.
 _COMPUTED = """
 <ir_version: 8, opset_import: ["" : 18]>
 agraph (float[N, H] x) => (float[M, 1] y)

@@ -107,7 +107,7 @@ def test_the_width_of_a_new_layer_follows_from_the_data():
     model = onnx.parser.parse_model(OPEN)
     rows = describe_trainable(model, np.zeros((1, 2)), output="h", head="linear").tensors
     assert [(row.name, row.shape) for row in rows] == [("coef", (2, 1)), ("intercept", (1,))]
-    with pytest.raises(GraphError, match="sizes are not known"):
+    with pytest.raises(GraphError, match="with unknown sizes"):
         describe_trainable(model, output="h", head="linear")
     with pytest.raises(ParameterError, match="head='deep'"):
         describe_trainable(model, head="deep")

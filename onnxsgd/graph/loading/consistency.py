@@ -1,4 +1,4 @@
-"""Types and shapes of a whole graph: each node takes its operands, and all that follows has a sane size."""
+"""Consistency of types and shapes in a whole graph, and limits on the inferred sizes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from onnxsgd.graph.opsets.transformer.contrib import give_domain
 
 __all__ = ["check_consistency"]
 
-#: Operators that inference refuses although they are right, with onnx 1.23: it expands their definition and
-#: does not fill in the defaults of attributes. Nothing is inferred through them here.
+#: Valid operators that inference refuses with onnx 1.23: it expands their definition and does not fill in
+#: the defaults of attributes. No inference passes them here.
 _MISJUDGED = frozenset({"MeanVarianceNormalization"})
 
-#: Operators whose inference ends the interpreter, with onnx 1.23, where their operand has no known type.
+#: Operators whose inference ends the interpreter, with onnx 1.23, if the type of their operand is unknown.
 _NEED_TYPES = frozenset({"DictVectorizer", "LabelEncoder"})
 
-#: How many first operands of an operator are single numbers that it reads before anything runs.
+#: The number of leading operands that are single numbers, read before execution.
 _N_CONDITIONS = {"If": 1, "Loop": 2}
 
-#: The numbers of axes of operands, by their positions, where kernels crash on others.
+#: The ranks of operands, by position, for kernels that crash on others.
 _RECURRENT = {0: 3, 1: 3, 2: 3, 3: 2, 4: 1, 5: 3, 6: 3, 7: 2}
 _RANKS = {
     "GRU": _RECURRENT,
@@ -34,15 +34,15 @@ _RANKS = {
     "Upsample": {1: 1},
 }
 
-#: Bytes of an initializer that says a shape, an axis, a bound; inference does not read larger ones.
+#: The most bytes of an initializer that holds a shape, an axis, a bound; inference reads no larger ones.
 _SMALL = 4096
 
 
 def check_consistency(model: onnx.ModelProto) -> None:
-    """Refuse a model with a node that cannot take its operands, or one that makes a tensor of no sane size.
+    """Refuse a model with a node that does not fit its operands, or whose result is too large.
 
-    It is what a runtime refuses when it loads a graph; rules of lowering and of gradients rely on it. Shapes
-    that are declared inside of the graph are not believed: converters get them wrong.
+    Runtimes refuse such graphs when loading; rules of lowering and of gradients rely on the check. Declared
+    inner shapes are ignored: converters get them wrong.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ def check_consistency(model: onnx.ModelProto) -> None:
     Raises
     ------
     GraphError
-        Types or shapes do not go together; a tensor is too large.
+        Types or shapes do not fit together; a tensor is too large.
     """
     outline = _outline(model)
     try:
-        # without propagation of values: it writes down each element of a Range
+        # without data propagation: it writes down each element of a Range
         inferred = onnx.shape_inference.infer_shapes(outline, check_type=True, strict_mode=True)
     except onnx.shape_inference.InferenceError as error:
         raise GraphError(f"The model is not consistent: {reason(error)}.") from error
@@ -69,20 +69,20 @@ def check_consistency(model: onnx.ModelProto) -> None:
 
 
 def _check_known_types(model: onnx.ModelProto, inferred: onnx.GraphProto) -> None:
-    """Refuse an operator that inference cannot survive without the type of its operand."""
+    """Refuse an operator whose inference crashes without the type of its operand."""
     declared = (*model.graph.input, *model.graph.value_info, *inferred.value_info)
     known = {value.name for value in declared if value.type.WhichOneof("value")}
     known.update(tensor.name for tensor in model.graph.initializer)
     for node in model.graph.node:
         if node.op_type in _NEED_TYPES and node.input[0] not in known:
             raise GraphError(
-                f"{node.op_type} {node.name!r} reads {node.input[0]!r}, whose element type is not known: "
+                f"{node.op_type} {node.name!r} reads {node.input[0]!r}, whose element type is unknown: "
                 "declare it in value_info."
             )
 
 
 def _outline(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model of the same types without large weights and without declared shapes of results."""
+    """Return a model of the same types, without large weights and declared shapes of results."""
     outline = onnx.ModelProto(ir_version=model.ir_version)
     outline.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid("unknown", 1)])
     outline.functions.extend(model.functions)
@@ -121,12 +121,12 @@ def _check_inferred(graphs: Iterable[onnx.GraphProto]) -> None:
         _check_inferred(_subgraphs(graph.node))
 
 
-#: The size of each axis, None where it is not known, by the name of a tensor.
+#: The size of each axis, None if unknown, by the name of a tensor.
 _Shapes = Mapping[str, tuple[int | None, ...]]
 
 
 def _check_operands(graph: onnx.GraphProto, outer: _Shapes) -> None:
-    """Refuse operands that inference does not look at, and that runtimes crash on; in subgraphs, too."""
+    """Refuse operands that inference does not check and runtimes crash on, in subgraphs too."""
     shapes = {**outer, **_shapes(graph)}
     for node in graph.node:
         _check_conditions(node, shapes)
@@ -147,7 +147,7 @@ def _shapes(graph: onnx.GraphProto) -> _Shapes:
 
 
 def _check_conditions(node: onnx.NodeProto, shapes: _Shapes) -> None:
-    """Refuse a trip count or a condition that is not one number: runtimes read the first one unseen."""
+    """Refuse a trip count or a condition that is not one number: runtimes read the first one unchecked."""
     for name in node.input[: _N_CONDITIONS.get(node.op_type, 0)]:
         known = [size for size in shapes.get(name, ()) if size is not None]
         if len(known) == len(shapes.get(name, ())) and math.prod(known) != 1:
@@ -158,7 +158,7 @@ def _check_conditions(node: onnx.NodeProto, shapes: _Shapes) -> None:
 
 
 def _check_ranks(node: onnx.NodeProto, shapes: _Shapes) -> None:
-    """Refuse operands of another number of axes than their operator takes."""
+    """Refuse operands of a rank that their operator does not take."""
     for index, rank in _RANKS.get(node.op_type, {}).items():
         name = node.input[index] if index < len(node.input) else ""
         if name in shapes and len(shapes[name]) != rank:
@@ -169,7 +169,7 @@ def _check_ranks(node: onnx.NodeProto, shapes: _Shapes) -> None:
 
 
 def _check_fed_ranks(graph: onnx.GraphProto) -> None:
-    """Refuse inputs of any shape where an operator takes one number of axes, and crashes on others."""
+    """Refuse inputs of undeclared shape for operators that take one rank and crash on others."""
     unknown = {value.name for value in graph.input if not value.type.tensor_type.HasField("shape")}
     for node in graph.node:
         for index, rank in _RANKS.get(node.op_type, {}).items():
@@ -181,7 +181,7 @@ def _check_fed_ranks(graph: onnx.GraphProto) -> None:
 
 
 def _check_normalized_axis(node: onnx.NodeProto, shapes: _Shapes) -> None:
-    """Refuse a LayerNormalization from an axis on that its input does not have."""
+    """Refuse a LayerNormalization whose axis its input does not have."""
     if node.op_type != "LayerNormalization" or node.input[0] not in shapes:
         return
     rank = len(shapes[node.input[0]])

@@ -1,4 +1,4 @@
-"""Tensors that are stored in other files: found wherever a model can hold one, read from its folder alone."""
+"""External tensors of a model: found in all its parts, read only from files in its folder."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def load_beside(model: onnx.ModelProto, path: Path) -> None:
-    """Read the tensors of the model at `path` that are stored in its folder, or below, in place.
+    """Read the external tensors of the model at `path` from its folder, or below, in place.
 
     Raises
     ------
     GraphError
-        If one is stored anywhere else, links followed, or cannot be read.
+        If one is stored elsewhere, links followed, or cannot be read.
     """
     folder = path.resolve().parent
     for tensor in all_tensors(model):
@@ -42,12 +42,12 @@ def load_beside(model: onnx.ModelProto, path: Path) -> None:
         load_external_data_for_model(model, str(folder))
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         raise GraphError(f"The weights beside {str(path)!r} cannot be read: {reason(error)}.") from error
-    # those that the helper of onnx does not find
+    # external tensors that the helper of onnx does not find
     refuse_external(model, "the model")
 
 
 def refuse_external(model: onnx.ModelProto, form: str) -> None:
-    """Refuse a model that comes without a folder and has tensors in other files; `form` says how it came.
+    """Refuse external tensors of a model without a folder; `form` names its form, such as "bytes".
 
     Raises
     ------
@@ -57,7 +57,7 @@ def refuse_external(model: onnx.ModelProto, form: str) -> None:
     for tensor in all_tensors(model):
         if uses_external_data(tensor):
             raise GraphError(
-                f"Tensor {tensor.name!r} is stored in another file, and {form} does not tell where: give "
+                f"Tensor {tensor.name!r} is stored in another file, and {form} has no folder: give "
                 "the path of the model, or load it with onnx.load first."
             )
 
@@ -90,7 +90,7 @@ def _tensors_of_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterato
 
 
 def _check_location(tensor: onnx.TensorProto, folder: Path) -> None:
-    """Refuse a file that lies anywhere else than in the folder of the model, links followed."""
+    """Refuse a file outside the folder of the model, links followed."""
     location = "".join([entry.value for entry in tensor.external_data if entry.key == "location"][-1:])
     try:
         file = Path(os.path.realpath(folder / location)) if location else folder

@@ -1,4 +1,4 @@
-"""The initializers of a graph that could be trained."""
+"""The trainable initializers of a graph."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def get_train_initializer(onx: onnx.ModelProto) -> dict[str, tuple[np.ndarray, T
     ParameterTypeError
         If `onx` is something else.
     GraphError
-        If it is not valid, or the data of a tensor is in a file of its own, and was not loaded.
+        If it is not valid, or the data of a tensor is external and was not loaded.
 
     Examples
     --------

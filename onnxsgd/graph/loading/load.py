@@ -1,6 +1,6 @@
-"""ONNX in: from a file, bytes or a message to a checked model.
+"""Loading of ONNX: from a file, bytes or a message to a checked model.
 
-Every public function that takes a model reads it here, before anything else looks at it.
+Every public function that takes a model first reads it here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["check_model", "check_proto", "load_model"]
 
 
 def load_model(source: Any) -> onnx.ModelProto:
-    """Return a checked model, of versions that the runtime reads, with functions inlined.
+    """Return a checked model in versions that the runtime reads, with functions inlined.
 
-    Weights outside of the file are read from files in its folder, or below, and from nowhere else.
+    External weights are read only from files in the folder of the model, or below.
 
     Parameters
     ----------
     source : ModelProto, bytes, str or path-like
-        A model, which is not changed; what one is serialized to; or the name of a file.
+        A model, which is not changed; a serialized model; or the name of a file.
 
     Returns
     -------
@@ -43,8 +43,7 @@ def load_model(source: Any) -> onnx.ModelProto:
     GraphError
         The file cannot be read, is no ONNX model, or is not valid, see :func:`check_model`.
     UnsupportedError
-        The model holds something that nothing here takes: sparse initializers, training information, or
-        versions that cannot be converted.
+        The model has sparse initializers, training information, or versions that cannot be converted.
     ParameterTypeError
         `source` is of another type.
     """
@@ -56,7 +55,7 @@ def load_model(source: Any) -> onnx.ModelProto:
 
 
 def check_proto(model: Any, parameter: str) -> None:
-    """Refuse what is no ``ModelProto``, and one that :func:`check_model` refuses; it stays as it is.
+    """Refuse an object that is no ``ModelProto``, or that :func:`check_model` refuses; change nothing.
 
     Parameters
     ----------
@@ -68,7 +67,7 @@ def check_proto(model: Any, parameter: str) -> None:
     Raises
     ------
     ParameterTypeError
-        If `model` is something else.
+        If `model` is of another type.
     GraphError, UnsupportedError
         As :func:`check_model`.
     """
@@ -78,22 +77,22 @@ def check_proto(model: Any, parameter: str) -> None:
 
 
 def check_model(model: onnx.ModelProto) -> None:
-    """Refuse a model that is not sane, complete, valid and consistent; nothing is changed or converted.
+    """Refuse a model that is too large, incomplete, invalid or inconsistent; change nothing.
 
-    Cases, in an order in which each protects the next one:
+    Cases, each protecting the next one:
 
-    - sizes: declared against present data, before anything is allocated or inferred;
-    - tensors stored in other files: a message has no folder to read from;
-    - sparse initializers and training information, which nothing here takes;
+    - sizes: declared against present data, before any allocation or inference;
+    - external tensors: a message has no folder to read from;
+    - sparse initializers and training information, which are unsupported;
     - the rules of the standard, by ``onnx.checker``;
-    - types and shapes: of the operands of each node, and what follows from them.
+    - types and shapes: of the operands of each node, and those inferred from them.
 
     Raises
     ------
     GraphError
         The model is not valid.
     UnsupportedError
-        It holds something that nothing here takes.
+        It has sparse initializers or training information.
     """
     check_sizes(model)
     refuse_external(model, "a ModelProto")
@@ -130,12 +129,12 @@ def _read_file(path: Path) -> onnx.ModelProto:
     return model
 
 
-def _parse(content: bytes, what: str) -> onnx.ModelProto:
+def _parse(content: bytes, origin: str) -> onnx.ModelProto:
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
     except DecodeError as error:
-        raise GraphError(f"An ONNX model was expected, {what} cannot be parsed as one.") from error
+        raise GraphError(f"An ONNX model was expected, {origin} cannot be parsed as one.") from error
     return model
 
 
@@ -155,15 +154,15 @@ def _check(model: onnx.ModelProto) -> None:
     except onnx.checker.ValidationError as error:
         raise GraphError(f"The model is not valid ONNX: {reason(error)}.") from error
     except (ValueError, EncodeError) as error:
-        # more than 2 GiB: neither the checker nor a session takes it
+        # more than 2 GiB, which neither the checker nor a session takes
         raise GraphError(f"The model cannot be checked: {reason(error)}.") from error
 
 
 def _forgiven(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return `model`, or a copy without three faults that every runtime forgives.
 
-    Files of IR version 3 have to list weights as inputs too, and some do not. Inputs and outputs have to have
-    a shape, and the rank of some is unknown. Optimizers write operators of the runtime as standard ones.
+    Files of IR version 3 must list weights as inputs too, and some do not. Inputs and outputs must have a
+    shape, and the rank of some is unknown. Graph optimizers write operators of the runtime as standard ones.
     """
     kinds = [value.type.tensor_type for value in (*model.graph.input, *model.graph.output)]
     unshaped = [kind.elem_type and not kind.HasField("shape") for kind in kinds]
@@ -180,7 +179,7 @@ def _forgiven(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _drop_default_inputs(graph: onnx.GraphProto) -> None:
-    """Let initializers be no inputs, as they had to be in old files: nobody feeds weights."""
+    """Remove initializers from the inputs, which listed them in old files: nobody feeds weights."""
     names = {tensor.name for tensor in graph.initializer}
     kept = [value for value in graph.input if value.name not in names]
     del graph.input[:]

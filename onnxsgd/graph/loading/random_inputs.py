@@ -1,4 +1,4 @@
-"""Random arrays to run a graph with."""
+"""Random inputs of a graph."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SESSION_TYPES: dict[str, Any] = {
     "tensor(uint64)": np.uint64,
 }
 
-#: Integers are below this, so that they can be indices.
+#: The bound of integers, small enough for indices.
 _N_INTEGERS = 10
 
 
@@ -43,9 +43,9 @@ def random_feed(inputs: Any, batch: int = 10, empty_dimension: int = 1) -> dict[
     inputs : sequence of onnx.ValueInfoProto or onnxruntime.NodeArg
         ``onx.graph.input`` or ``session.get_inputs()``; a ``ModelProto`` or a session as well.
     batch : int, default=10
-        The size along the first dimension of an input where that is not known, >= 0.
+        The size along the first dimension of an input if unknown, >= 0.
     empty_dimension : int, default=1
-        The size along each other dimension that is not known, >= 0: ``[2, None, 3]`` gives (2, 1, 3).
+        The size along each other unknown dimension, >= 0: ``[2, None, 3]`` gives (2, 1, 3).
 
     Returns
     -------
@@ -60,7 +60,7 @@ def random_feed(inputs: Any, batch: int = 10, empty_dimension: int = 1) -> dict[
     GraphError
         If a model is not valid, or the size of an input is negative or too large.
     UnsupportedError
-        If an input is no tensor, or of a type that numpy does not have.
+        If an input is no tensor, or of a type that numpy lacks.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def _values(inputs: Any) -> Iterable[Any]:
 
 
 def _describe(value: Any) -> tuple[np.dtype[Any], list[Any] | None]:
-    """Return the type of an input, and its dimensions: a number, or anything else where it is not known."""
+    """Return the type of an input, and its dimensions: numbers, or other values if unknown."""
     if not isinstance(value, onnx.ValueInfoProto):
         if value.type not in _SESSION_TYPES:
             raise UnsupportedError(f"No random values for the input {value.name!r} of type {value.type!r}.")

@@ -1,7 +1,7 @@
-"""Sizes of a model that came from anywhere: sane, before anything is allocated or inferred.
+"""Size limits of untrusted models, checked before any allocation or inference.
 
-A file of some bytes can declare tensors of 2^62 elements, constants that expand to such tensors, or subgraphs
-in subgraphs without end. Libraries behind this door allocate such tensors, loop over them, or recurse.
+A file of some bytes can declare tensors of 2^62 elements, constants that expand to such tensors, or deeply
+nested subgraphs. The libraries called later allocate such tensors, loop over them, or recurse.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from onnxsgd.graph.loading.external_data import all_tensors
 
 __all__ = ["LARGEST_TENSOR", "check_shapes", "check_size_of", "check_sizes"]
 
-#: Elements of a tensor, whether stored, declared or inferred: 8 GiB of float32. A training step keeps several
-#: of that size, and kernels count elements in 32 bits.
+#: The most elements of a tensor, stored, declared or inferred: 8 GiB of float32. A training step keeps
+#: several of that size, and kernels count elements in 32 bits.
 LARGEST_TENSOR = 2**31
 
-#: Nodes, subgraphs and functions included. Passes over a graph take about a millisecond for each.
+#: The most nodes, those of subgraphs and functions included. Passes take about a millisecond for each.
 _MOST_NODES = 200_000
 
-#: Subgraphs in subgraphs. A gradient computes the branches of an If again: each level doubles its size.
+#: The depth of nested subgraphs. A gradient computes branches of an If again: each level doubles its size.
 _DEEPEST = 8
 
-#: Axes of a tensor. numpy has no more.
+#: The most axes of a tensor, as in numpy.
 _MOST_AXES = 64
 
 #: Bits of an element in `raw_data`, and the field that holds elements one by one.
@@ -50,7 +50,7 @@ _STORAGE: dict[int, tuple[int, str]] = {
 
 
 def check_sizes(model: onnx.ModelProto) -> None:
-    """Refuse a model whose declared sizes are no sizes, too large, or not those of the data that is present.
+    """Refuse a model whose declared sizes are invalid, too large, or differ from those of its data.
 
     Nothing is parsed, copied or allocated.
 
@@ -58,16 +58,16 @@ def check_sizes(model: onnx.ModelProto) -> None:
     ------
     GraphError
         Subgraphs are too deep, or nodes too many; a tensor or a declared shape has a negative size, or more
-        than :data:`LARGEST_TENSOR` elements; a tensor holds more or less data than its shape says.
+        than :data:`LARGEST_TENSOR` elements; a tensor holds more or less data than its shape needs.
     """
     n_nodes = 0
     _check_text(model)
     for graph, depth in _graphs(model):
         n_nodes += len(graph.node)
         if depth > _DEEPEST:
-            raise GraphError(f"Subgraphs lie in subgraphs {depth} deep: up to {_DEEPEST} are accepted.")
+            raise GraphError(f"Subgraphs are nested {depth} deep: up to {_DEEPEST} levels are accepted.")
         if n_nodes > _MOST_NODES:
-            raise GraphError(f"The model has more than {_MOST_NODES} nodes, which is too much to train.")
+            raise GraphError(f"The model has more than {_MOST_NODES} nodes: too many to train.")
     for tensor in all_tensors(model):
         _check_tensor(tensor)
     for graph, _ in _graphs(model):
@@ -75,9 +75,9 @@ def check_sizes(model: onnx.ModelProto) -> None:
 
 
 def check_shapes(values: Iterable[onnx.ValueInfoProto]) -> None:
-    """Refuse declared or inferred shapes that are none, or too large.
+    """Refuse declared or inferred shapes that are invalid or too large.
 
-    Exporters write -1 for a size that is not known, and inference leaves it where it cannot compute one.
+    Exporters write -1 for an unknown size, and inference leaves it if it cannot compute one.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def check_shapes(values: Iterable[onnx.ValueInfoProto]) -> None:
 
 
 def check_size_of(name: str, sizes: Iterable[int]) -> None:
-    """Refuse the known sizes of the tensor `name` where they are none, or too large.
+    """Refuse invalid or too large known sizes of the tensor `name`.
 
     Raises
     ------
@@ -104,17 +104,17 @@ def check_size_of(name: str, sizes: Iterable[int]) -> None:
     known = list(sizes)
     if len(known) > _MOST_AXES:
         raise GraphError(f"Tensor {name!r} has {len(known)} axes: up to {_MOST_AXES} are accepted.")
-    # an empty tensor of large sizes is allocated with the others somewhere
+    # an empty tensor of large sizes may be allocated without its empty axis
     n_elements = math.prod(size for size in known if size)
     if any(size < 0 for size in known) or n_elements > LARGEST_TENSOR:
         raise GraphError(
-            f"Tensor {name!r} has the shape {_short(known)}: sizes are not negative, and up to "
+            f"Tensor {name!r} has the shape {_short(known)}: sizes must be >= 0, and up to "
             f"{LARGEST_TENSOR:,} elements are accepted."
         )
 
 
 def _graphs(model: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto | onnx.FunctionProto, int]]:
-    """Yield graphs, subgraphs and functions with their depth; no call lies in another."""
+    """Yield graphs, subgraphs and functions with their depth, without recursion."""
     left: list[tuple[onnx.GraphProto | onnx.FunctionProto, int]] = [(model.graph, 0)]
     left += [(function, 0) for function in model.functions]
     while left:
@@ -128,7 +128,7 @@ def _graphs(model: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto | onnx.Fun
 
 
 def _check_text(model: onnx.ModelProto) -> None:
-    """Refuse names that are no text: protobuf raises on reading one, or returns bytes."""
+    """Refuse names that are not UTF-8: protobuf raises on reading one, or returns bytes."""
     try:
         names: list[str | bytes] = [entry.domain for entry in model.opset_import]
         for graph, _ in _graphs(model):
@@ -159,7 +159,7 @@ def _check_tensor(tensor: TensorProto) -> None:
     check_size_of(tensor.name, tensor.dims)
     _check_type(tensor.name, tensor.data_type)
     if tensor.data_type not in _STORAGE or tensor.data_location == TensorProto.EXTERNAL:
-        # types of half a byte, which the checker of onnx knows; data that is read later
+        # types of half a byte, which onnx's checker covers; external data, read later
         return
     bits, field = _STORAGE[tensor.data_type]
     n_elements = math.prod(tensor.dims)
@@ -176,7 +176,7 @@ def _check_tensor(tensor: TensorProto) -> None:
 
 def _check_type(name: str, number: int) -> None:
     if number == TensorProto.UNDEFINED or number not in TensorProto.DataType.values():
-        raise GraphError(f"Tensor {name!r} has elements of type {number}, which ONNX does not number.")
+        raise GraphError(f"Tensor {name!r} has elements of type {number}, which is no ONNX type.")
 
 
 def _short(sizes: Iterable[int]) -> str:

@@ -1,7 +1,7 @@
-"""Lowering ``ai.onnx.ml``: coefficients in attributes become initializers of standard operators.
+"""Lowering of ``ai.onnx.ml``: coefficients in attributes become initializers of standard operators.
 
-The domain has no gradients at all, and what it calls an attribute is what training changes. Scores are
-written so that :mod:`onnxsgd.graph.reading.head` finds them: a binary classifier gets one column of scores.
+The domain has no gradients, and its attributes hold the parameters to train. Scores are written so that
+:mod:`onnxsgd.graph.reading.head` finds them: a binary classifier gets one column of scores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ML_RULES"]
 
 
 def _linear_regressor(w: Writer, node: ir.Node) -> ir.Value | None:
-    """``y = X @ coef + intercept``, where nothing is done to y after."""
+    """``y = X @ coef + intercept``, without a post-transform."""
     if attribute(node, "post_transform", "NONE") != "NONE":
         return None
     targets, coefficients = attribute(node, "targets", 1), attribute(node, "coefficients", ())
@@ -31,13 +31,13 @@ def _linear_regressor(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _linear_classifier(w: Writer, node: ir.Node) -> list[ir.Value] | None:
-    """Labels, and scores or probabilities, where there is one row of coefficients for each label.
+    """Labels, and scores or probabilities, with one row of coefficients for each label.
 
     Cases:
 
-    - two rows that mirror each other, as converters write binary models: one column of scores z, and
+    - two rows of opposite sign, as converters write binary models: one column of scores z, and
       probabilities [1 - p, p] or scores [-z, z]; a softmax over (-z, z) is a sigmoid of 2 z;
-    - anything else: a column of scores for each label.
+    - otherwise: a column of scores for each label.
     """
     labels, link = class_labels(node), attribute(node, "post_transform", "NONE")
     coef = np.array(attribute(node, "coefficients"), np.float32)
@@ -87,7 +87,7 @@ def _scaler(w: Writer, node: ir.Node) -> ir.Value:
 
 
 def _normalizer(w: Writer, node: ir.Node) -> ir.Value:
-    """Divide each row by its norm; a row whose norm is zero stays as it is."""
+    """Divide each row by its norm; a row of norm zero is unchanged."""
     x = w.as_float(first(node))
     norm = attribute(node, "norm", "MAX")
     if norm != "MAX":
@@ -97,7 +97,7 @@ def _normalizer(w: Writer, node: ir.Node) -> ir.Value:
 
 
 def _feature_extractor(w: Writer, node: ir.Node) -> ir.Value | None:
-    """Gather columns, where these are constant and the data has rows."""
+    """Gather columns, if these are constant and the data has rows."""
     data, columns = first(node), constant(node.inputs[1])
     if columns is None or (rank(data) or 0) < 2:
         return None
@@ -105,14 +105,14 @@ def _feature_extractor(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _feature_vectorizer(w: Writer, node: ir.Node) -> ir.Value | None:
-    """Put columns side by side, where each input is as wide as the attribute says (else it is padded)."""
+    """Concatenate columns, if each input is as wide as the attribute says (else it is padded)."""
     widths = [None if value.shape is None else value.shape[-1] for value in operands(node)]
     if widths != list(attribute(node, "inputdimensions", ())):
         return None
     return w.op.Concat(*(w.as_float(value) for value in operands(node)), axis=1)
 
 
-#: What replaces the operators of ``ai.onnx.ml``.
+#: The rules of ``ai.onnx.ml``.
 ML_RULES: Table = {
     ("ai.onnx.ml", "ArrayFeatureExtractor"): _feature_extractor,
     ("ai.onnx.ml", "FeatureVectorizer"): _feature_vectorizer,

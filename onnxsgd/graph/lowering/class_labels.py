@@ -1,4 +1,4 @@
-"""Class labels in graphs: where they are kept, and how a label is picked."""
+"""Class labels in graphs: their storage and their selection."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def label_tensor(w: Writer, labels: np.ndarray) -> ir.Value:
 
 
 def pick_binary_label(w: Writer, score: ir.Value, labels: np.ndarray) -> ir.Value:
-    """Return the second of two labels where the score, of shape [N, 1], is positive, else the first."""
+    """Return the second of two labels if the score, of shape [N, 1], is positive, else the first."""
     positive = w.op.Cast(w.op.Greater(score, 0.0), to=ir.DataType.INT64)
     return w.op.Gather(label_tensor(w, labels), w.op.Reshape(positive, [-1]))
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """Where an output of labels comes from.
+    """Source of an output of labels.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Lookup:
     labels : ndarray
         The labels, in the order of the columns of the scores.
     largest_of : ir.Value or None
-        The scores or probabilities of which the largest decides, where that is how it is done.
+        The scores or probabilities of which the largest decides; None for another rule.
     """
 
     output: ir.Value
@@ -61,7 +61,7 @@ class Lookup:
 
 
 def find_lookup(label: ir.Value) -> Lookup | None:
-    """Return where the labels in the output `label` come from; None if that is no table of labels."""
+    """Return the source of the labels in the output `label`; None if it is no table of labels."""
     node = _behind_copies(label)
     if node is None:
         return None

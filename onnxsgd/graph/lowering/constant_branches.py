@@ -1,4 +1,4 @@
-"""Conditions that are constant: the nodes of the branch in the place of the If."""
+"""Inlining of the branches of If nodes with a constant condition."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ __all__ = ["take_constant_branches"]
 def take_constant_branches(model: ir.Model) -> None:
     """Replace each If with a constant condition by the nodes of its branch, in place.
 
-    Exporters write such nodes, and both supported runtimes end the interpreter where several of them are
-    nested. The other branch goes with the node. Tensors of the branch keep their names unless others have
-    them.
+    Exporters write such nodes, and both supported runtimes crash the interpreter if several of them are
+    nested. The other branch is dropped. Tensors of the branch keep their names unless these are taken.
     """
     if any(node.op_type == "If" for node in model.graph.all_nodes()):
         _take(model.graph, Counter(_defined(model.graph)))
@@ -35,7 +34,7 @@ def _take(graph: ir.Graph, defined: Counter[str]) -> None:
 
 
 def _condition(node: ir.Node) -> bool | None:
-    """Return the condition of an If; None for other operators, and where the inputs decide."""
+    """Return the constant condition of an If; None for others, and for other operators."""
     array = constant(node.inputs[0]) if (node.domain, node.op_type) == ("", "If") else None
     return bool(array.item()) if array is not None and array.size == 1 else None
 
@@ -68,7 +67,7 @@ def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph, defined: Counter[s
             value.name = _free_name(value.name, defined)
     for value in constants:
         graph.register_initializer(value)
-    # the results keep the names that the rest of the graph reads
+    # the rest of the graph reads the results by name
     results = [ir.node("Identity", [value]) for value in outputs]
     graph.insert_before(node, [*nodes, *results])
     for old, result in zip(node.outputs, results, strict=True):

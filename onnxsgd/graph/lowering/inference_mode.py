@@ -1,4 +1,4 @@
-"""The inference form of a graph that was exported for training: a function of its inputs alone."""
+"""The inference form of a graph exported for training: a function of its inputs alone."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ RANDOM = having(Fact.RANDOM)
 
 
 def inference_form(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
-    """Return `model` with its training behaviour switched off, and the operators that were switched.
+    """Return `model` without its training behaviour, and the switched operators.
 
     Cases, in subgraphs too:
 
     - BatchNormalization with ``training_mode=1``, or with outputs for running statistics, normalizes with the
-      running statistics that it is given, and returns these unchanged;
+      running statistics in its inputs, and returns these unchanged;
     - Dropout loses its input ``training_mode``, unless that is the constant False;
     - RandomNormal, RandomUniform and their ``Like`` forms become their mean.
 
@@ -36,14 +36,14 @@ def inference_form(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
     Returns
     -------
     model : ir.Model
-        A new model, or `model` itself where there is nothing to switch.
+        A new model, or `model` itself if there is nothing to switch.
     switched : tuple of str
         The operators, each once, in alphabetical order.
 
     Raises
     ------
     UnsupportedError
-        If the graph holds Bernoulli or Multinomial, whose mean is no value that they take.
+        If the graph has a Bernoulli or Multinomial, whose mean is none of their values.
     """
     if not any(_trains(node) for node in model.graph.all_nodes()):
         return model, ()
@@ -53,13 +53,13 @@ def inference_form(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
     read = {value for value in result.graph.inputs if value.uses()}
     for node in nodes:
         _SWITCHES[node.op_type](node, names)
-    # an input that said whether to train is read by nothing now
+    # an input for the training mode now has no reader
     result.graph.inputs[:] = [value for value in result.graph.inputs if value.uses() or value not in read]
     return result, tuple(sorted({str(node.op_type) for node in nodes}))
 
 
 def _trains(node: ir.Node) -> bool:
-    """Return whether `node` behaves otherwise than in inference."""
+    """Return whether `node` is in training mode or random."""
     if node.domain != "":
         return False
     if node.op_type == "BatchNormalization":
@@ -84,7 +84,7 @@ def _stop_dropout(node: ir.Node, names: set[str]) -> None:
 
 
 def _take_mean(node: ir.Node, names: set[str]) -> None:
-    """Replace random numbers by their mean, in the shape that they have."""
+    """Replace random numbers by their mean, in the same shape."""
     mean = attribute(node, "mean", 0.0)
     if "Uniform" in node.op_type:
         mean = (attribute(node, "low", 0.0) + attribute(node, "high", 1.0)) / 2
@@ -125,7 +125,7 @@ def _constant(array: np.ndarray) -> ir.Node:
 
 
 def _put_in_place_of(old: ir.Value, written: list[ir.Node], node: ir.Node, names: set[str]) -> None:
-    """Write nodes before `node`; the last one's output takes the place, and the name, of `old`."""
+    """Insert nodes before `node`; the last one's output takes the uses and the name of `old`."""
     new = written[-1].outputs[0]
     for entry in written[:-1]:
         entry.outputs[0].name = unique_name(f"{old.name}_mean", names)

@@ -1,4 +1,4 @@
-"""Integers that follow from constants: exporters compute axes, pads and shapes that could be written down."""
+"""Folding of constant integers: exporters compute axes, pads and shapes from constants."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from onnxsgd.graph.nodes import content
 
 __all__ = ["fold_integers"]
 
-#: Larger tensors stay computed: a mask, say, would only fill the file.
+#: The most elements of a folded tensor: larger ones, such as masks, would only fill the file.
 _MAX_SIZE = 4096
 
-#: As many tensors are named in an error.
+#: The most tensors named in an error.
 _NAMED = 5
 
-#: Operators that look at shapes only.
+#: Operators that read only shapes.
 _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
 def fold_integers(model: ir.Model) -> None:
-    """Replace what no data can change, and is not real, by its value; done in place.
+    """Replace constant integers and booleans by their values, in place.
 
-    Precondition: constants are initializers, types and shapes are inferred as far as they can be. A node of
-    the main graph whose inputs are constants, and whose outputs are a few integers or truth values, becomes
-    initializers under the names of its outputs. Real numbers are left alone, and so is what is compared or
-    rounded of them: what is computed of a weight has to follow it. Of their shapes it does not.
+    Precondition: constants are initializers, types and shapes are inferred as far as possible. A node of the
+    main graph whose inputs are constants, and whose outputs are a few integers or booleans, becomes
+    initializers under the names of its outputs. Real numbers, their comparisons and their roundings are left
+    alone, because they must follow trained weights; their shapes are folded.
     """
     graph = model.graph
     constants = {value for value in graph.initializers.values() if not value.is_graph_input()}
@@ -68,7 +68,7 @@ def _is_small_and_not_real(value: ir.Value) -> bool:
 
 
 def _evaluate(nodes: list[ir.Node], values: list[ir.Value], opsets: dict[str, int]) -> Any:
-    """Return the arrays of `values`, which `nodes` make of constants."""
+    """Return the arrays of `values`, which `nodes` compute from constants."""
     from onnx.reference import ReferenceEvaluator
 
     given = {value for node in nodes for value in node.inputs if value is not None and value.is_initializer()}
@@ -84,7 +84,7 @@ def _evaluate(nodes: list[ir.Node], values: list[ir.Value], opsets: dict[str, in
     try:
         return ReferenceEvaluator(model).run(None, {})
     except Exception as error:
-        # operators in Python, which raise all kinds of errors
+        # operators in Python, which raise any exception
         names = [repr(value.name) for value in values[:_NAMED]]
         shown = ", ".join(names if len(values) <= _NAMED else [*names, "..."])
         raise GraphError(
@@ -99,7 +99,7 @@ def _serialize(value: ir.Value) -> onnx.TensorProto:
 
 
 def _replace(graph: ir.Graph, old: ir.Value, tensor: ir.TensorProtocol) -> None:
-    """Let an initializer take the place, and the name, of `old`; an output of a graph stays computed."""
+    """Replace `old` by an initializer of the same name; a graph output stays computed."""
     if old.is_graph_output():
         return
     new = ir.Value(name=old.name, type=old.type, shape=old.shape, const_value=tensor)

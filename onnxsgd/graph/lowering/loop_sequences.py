@@ -1,7 +1,7 @@
-"""Sequences that a loop fills turn by turn, as tensors that it stacks.
+"""Conversion of sequences filled by a loop to its scan outputs.
 
-torch's newer exporter writes an EmbeddingBag so. A sequence that gets one tensor in each turn, and is joined
-behind the loop, is what the loop can collect of that tensor, with its axes in another order.
+torch's newer exporter writes an EmbeddingBag so. A sequence that gets one tensor in each iteration, and is
+joined after the loop, is the scan output of that tensor, with its axes in another order.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["stack_sequences"]
 
 
 def stack_sequences(model: ir.Model) -> None:
-    """Let loops collect tensors that they put into a sequence, in place.
+    """Replace sequences filled by loops with scan outputs, in place.
 
-    Precondition: no functions; constants are initializers. Result: a Loop of the main graph does without a
-    state that is a sequence, where this starts empty, gets one tensor at its end in each turn, and is read
-    behind the loop by ConcatFromSequence alone. The size along the axis that is joined must be known; the
-    other sizes are equal from turn to turn, or nothing could join the tensors.
+    Precondition: no functions; constants are initializers. Result: a Loop of the main graph loses a sequence
+    state that starts empty, gets one tensor at its end in each iteration, and is read after the loop by
+    ConcatFromSequence alone. The size along the joined axis must be known; the other sizes are equal in all
+    iterations, or the tensors could not be joined.
     """
     if not any(_is(node, "ConcatFromSequence") for node in model.graph):
         return
@@ -44,7 +44,7 @@ class _Filled:
     Attributes
     ----------
     state : int
-        The number of the state.
+        The index of the state.
     insert : ir.Node
         The node of the body that inserts a tensor.
     shape : ir.Shape
@@ -61,7 +61,7 @@ def _is(node: ir.Node | None, op_type: str) -> bool:
 
 
 def _inferred(model: ir.Model) -> Callable[[ir.Value], ir.Shape | None]:
-    """Return a function that tells the shape of a value, also where it follows from captured constants."""
+    """Return a function that gives the shape of a value, inferred through captured constants too."""
     copy = model.clone()
     copies = dict(zip(model.graph.all_nodes(), copy.graph.all_nodes(), strict=True))
     copy_constants_into_bodies(copy.graph)
@@ -75,7 +75,7 @@ def _inferred(model: ir.Model) -> Callable[[ir.Value], ir.Shape | None]:
 
 
 def _filled(node: ir.Node, shape_of: Callable[[ir.Value], ir.Shape | None]) -> Iterator[_Filled]:
-    """Yield the sequences that can be tensors, from the last state to the first."""
+    """Yield the sequences that can be scan outputs, from the last state to the first."""
     body = node.attributes["body"].as_graph()
     if len(body.inputs) != len(node.inputs) or len(body.outputs) != len(node.outputs) + 1:
         return
@@ -92,7 +92,7 @@ def _filled(node: ir.Node, shape_of: Callable[[ir.Value], ir.Shape | None]) -> I
 
 
 def _appends(insert: ir.Node, state: ir.Value) -> bool:
-    """Return whether a node puts a tensor at the end of `state`, which nothing else reads."""
+    """Return whether a node appends a tensor to `state`, which no other node reads."""
     at_end = len(insert.inputs) == 2 or insert.inputs[2] is None
     read = [use.node for use in state.uses()] == [insert] and not insert.outputs[0].uses()
     return _is(insert, "SequenceInsert") and at_end and read and insert.inputs[0] is state
@@ -107,10 +107,10 @@ def _can_join(node: ir.Node, shape: ir.Shape) -> bool:
 
 
 def _collect(loop: ir.Node, filled: _Filled, names: set[str]) -> tuple[ir.Node, ir.Value]:
-    """Replace a Loop by one without the state; return it, and what it collects of the inserted tensor."""
+    """Replace a Loop by one without the state; return it and its scan output of the inserted tensor."""
     body, graph = loop.attributes["body"].as_graph(), graph_of(loop)
     inserted = required(filled.insert, 1)
-    # a body must compute all that it returns
+    # a body must compute all its outputs
     copy = ir.Value(name=unique_name(f"{inserted.name}_collected", names), type=inserted.type)
     copy.shape = filled.shape.copy()
     body.insert_before(filled.insert, ir.Node("", "Identity", [inserted], outputs=[copy], name=copy.name))
@@ -133,7 +133,7 @@ def _collect(loop: ir.Node, filled: _Filled, names: set[str]) -> tuple[ir.Node, 
 
 
 def _join(w: Writer, node: ir.Node) -> ir.Value:
-    """Return the tensors that are stacked along the first axis, stacked or joined along another one."""
+    """Return the tensors stacked along the first axis, stacked or joined along another one."""
     stacked = first(node)
     shape = shape_of(stacked)
     axis, is_new = attribute(node, "axis"), attribute(node, "new_axis", 0)

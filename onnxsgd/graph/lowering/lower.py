@@ -1,8 +1,8 @@
-"""Lowering: the same function in the form that choosing weights and taking gradients start from.
+"""Lowering: the same function in a form for the choice of weights and for gradients.
 
-A rule in a table says what replaces one operator; see the modules ``lower_*`` for them. What no rule
-replaces stays as it is, and whether it matters is decided later, where the weights are chosen. An operator
-that an engine has a gradient of is none of these: what one engine alone needs is its own lowering.
+Each rule of a table replaces one operator; the other modules of this folder hold the rules. Operators
+without a rule are unchanged: the choice of the weights decides later if they matter. Operators with a
+gradient in an engine need no rule here: each engine has its own lowering.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["RULES", "lower_for_training"]
 
-#: Every operator that is rewritten, by domain and name.
+#: The rules of every rewritten operator, by domain and name.
 RULES: Table = {**ML_RULES, **STANDARD_RULES}
 
-#: The standard operators that a graph without any of its own is lowered to.
+#: The opset of lowered graphs that import no standard operators.
 _DEFAULT_OPSET = 18
 
 
 def lower_for_training(model: ir.Model) -> ir.Model:
-    """Return a model that computes what `model` does, every coefficient of it an initializer.
+    """Return an equivalent model whose coefficients are all initializers.
 
     Precondition: a valid model, opset 13 to 21. Result:
 
     - weights in Constant nodes are initializers, under the name of the node's output;
-    - coefficients in attributes of ``ai.onnx.ml`` operators are initializers, called ``coef`` and
-      ``intercept`` (with a number behind where the name is taken);
-    - an If with a constant condition is the nodes of its branch;
+    - coefficients in attributes of ``ai.onnx.ml`` operators are initializers, named ``coef`` and
+      ``intercept`` (with a number appended if the name is taken);
+    - an If with a constant condition is replaced by the nodes of its branch;
     - sequences that a loop fills are tensors that it collects (:mod:`onnxsgd.graph.lowering.loop_sequences`);
-    - integers that follow from constants alone are initializers;
-    - every operator with a rule in :data:`RULES` is replaced where the rule's precondition holds, and so is
-      one that no runtime has a kernel for in its type;
-    - tensors that are still computed keep their names, inputs and outputs theirs and their order.
+    - integers computed from constants alone are initializers;
+    - every operator with a rule in :data:`RULES` is replaced if the rule's precondition holds, and so is
+      one without a kernel in its type;
+    - tensors that are still computed keep their names, inputs and outputs their names and their order.
 
     Outputs agree with those of `model` to float32 rounding. Lowering a lowered model changes nothing.
 
@@ -72,7 +72,7 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     ShapeInferencePass(strict_mode=False)(lowered)
     stack_sequences(lowered)
     fold_integers(lowered)
-    # types behind ai.onnx.ml operators are inferred only once those have become standard ones
+    # types after ai.onnx.ml operators are inferred only once those have become standard ones
     while rewrite(lowered, RULES):
         ShapeInferencePass(strict_mode=False)(lowered)
     write_out_missing_kernels(lowered)
@@ -82,10 +82,9 @@ def lower_for_training(model: ir.Model) -> ir.Model:
 
 
 def _name_unknown_sizes(graph: ir.Graph) -> None:
-    """Give sizes of inputs that have no name one: shapes made of them are then known to be equal.
+    """Name the unnamed sizes of inputs: shapes computed from them are then known to be equal.
 
-    Exporters write an unknown size as nothing, as "?", or as -1. What they write so about computed values is
-    no size, and no name for one, either.
+    Exporters write an unknown size as nothing, as "?", or as -1. In computed values these are removed.
     """
     for value in graph.inputs:
         if value.shape is not None:
@@ -98,7 +97,7 @@ def _name_unknown_sizes(graph: ir.Graph) -> None:
 
 
 def _sizes(shape: ir.Shape, unknown: Sequence[str | None]) -> ir.Shape:
-    """Return `shape` with the elements of `unknown` in the place of sizes that are none."""
+    """Return `shape` with unknown sizes replaced by the elements of `unknown`."""
     known = [size if isinstance(size, int) else size.value for size in shape]
     return ir.Shape([size if _is_size(size) else other for size, other in zip(known, unknown, strict=True)])
 

@@ -1,4 +1,4 @@
-"""Operators that no runtime computes in some types, written out in those that it does."""
+"""Operators without a kernel in some types, written out in operators that have one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxsgd.graph.rewriting import Rule, Table
 
 __all__ = ["write_out_missing_kernels"]
 
-#: Standard operators that onnxruntime 1.19 to 1.31 have no kernel for on the CPU, by element type.
+#: Standard operators without a CPU kernel in onnxruntime 1.19 to 1.31, by element type.
 _MISSING = {
     ir.DataType.DOUBLE: (
         *("Celu", "Cosh", "Elu", "Gelu", "GlobalMaxPool", "HardSigmoid", "HardSwish"),
@@ -24,9 +24,9 @@ _MISSING = {
 
 
 def write_out_missing_kernels(model: ir.Model) -> None:
-    """Replace, in place, the operators of the main graph that no runtime has a kernel for in their type.
+    """Replace, in place, the operators of the main graph without a kernel in their type.
 
-    Parameters of a layer that is replaced are marked as such: the operators written for it do not show them.
+    Parameters of a replaced layer are marked as such: the operators written for it do not show them.
     """
     missing = [node for node in model.graph if _is_missing(node)]
     if not missing:

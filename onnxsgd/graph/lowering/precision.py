@@ -1,4 +1,4 @@
-"""The same graph in another floating-point type."""
+"""Conversion of a graph to another floating-point type."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from onnxsgd.graph.rewriting import Table, Writer, rewrite
 
 __all__ = ["restore_digits", "with_precision"]
 
-#: Attributes that hold an element type: of Cast, and of the operators that create tensors.
+#: Attributes for element types: of Cast, and of the operators that create tensors.
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
 
 def with_precision(model: ir.Model, dtype: ir.DataType) -> ir.Model:
     """Return a copy of `model` in which every tensor of a real type has the type `dtype`.
 
-    Operators whose results are float32 whatever goes in, those of ``ai.onnx.ml`` and of other domains, stay
-    float32 between casts; an Imputer becomes standard operators. Operators that no runtime has a kernel for
-    in that type are written out.
+    Operators whose results are always float32, those of ``ai.onnx.ml`` and of other domains, stay float32
+    between casts; an Imputer becomes standard operators. Operators without a kernel in that type are written
+    out.
 
     Precondition: no functions; :func:`onnxsgd.graph.lowering.lower.lower_for_training` gives such models.
     """
@@ -35,7 +35,7 @@ def with_precision(model: ir.Model, dtype: ir.DataType) -> ir.Model:
     for graph in (copy.graph, *copy.graph.subgraphs()):
         for value in _values(graph):
             if value.dtype in REAL_TYPES:
-                # a new type: clones share theirs with the model they were made of
+                # a new type: clones share theirs with the original
                 value.type = ir.TensorType(dtype)
         for value in graph.initializers.values():
             if value.const_value is not None:
@@ -50,16 +50,16 @@ def with_precision(model: ir.Model, dtype: ir.DataType) -> ir.Model:
 
 
 def restore_digits(model: ir.Model, estimator: Any) -> None:
-    """Give the constants of a float64 graph the digits that conversion to float32 took from them.
+    """Restore the digits of a float64 graph's constants that conversion to float32 dropped.
 
     A constant that is an array of the fitted estimator rounded to float32, or the negative, the double or the
     reciprocal of one, becomes that array. Of other constants, each number becomes the number of the estimator
-    that rounds to it, if it is one only. What converters have computed otherwise stays rounded.
+    that rounds to it, if it is unique. Other numbers computed by converters stay rounded.
 
     Parameters
     ----------
     model : ir.Model
-        What :func:`with_precision` made of the graph of the estimator. It is changed.
+        The estimator's graph, converted by :func:`with_precision`. It is changed.
     estimator : estimator
         Fitted.
     """
@@ -75,7 +75,7 @@ def restore_digits(model: ir.Model, estimator: Any) -> None:
             value.const_value = ir.tensor(array if restored is None else restored, name=name)
 
 
-#: What converters do to the numbers of an estimator.
+#: Functions that converters apply to the numbers of an estimator.
 _FORMS: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
     lambda x: x,
     lambda x: -x,
@@ -83,7 +83,7 @@ _FORMS: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
     lambda x: -2 * x,
     lambda x: 1 / x,
 )
-#: Numbers that differ by less, relatively, are the same number.
+#: The relative difference up to which numbers count as equal.
 _SAME = 1e-12
 
 
@@ -127,7 +127,7 @@ def _arrays(value: Any, seen: set[int]) -> Iterator[np.ndarray]:
 
 
 def _parts(value: Any, seen: set[int]) -> Iterable[Any]:
-    """Return what an object consists of; nothing of one that was seen before."""
+    """Return the parts of an object; none if it was seen before."""
     if isinstance(value, np.ndarray):
         return value.ravel().tolist() if value.dtype == object else ()
     if isinstance(value, list | tuple):
@@ -141,7 +141,7 @@ def _parts(value: Any, seen: set[int]) -> Iterable[Any]:
 
 
 def _impute(w: Writer, node: ir.Node) -> ir.Value | None:
-    """Put a number in the place of NaN, or of another number."""
+    """Replace NaN, or another number, by a number."""
     x, replaced = first(node), attribute(node, "replaced_value_float", 0.0)
     values = attribute(node, "imputed_value_floats")
     if not values or x.dtype not in REAL_TYPES:
@@ -151,19 +151,19 @@ def _impute(w: Writer, node: ir.Node) -> ir.Value | None:
     return w.op.Where(missing, constants, x)
 
 
-#: What replaces operators that would round to float32 what passes through them.
+#: Standard forms of operators that would round their operands to float32.
 _STANDARD_FORMS: Table = {("ai.onnx.ml", "Imputer"): _impute}
 
 
 def _is_float32(node: ir.Node) -> bool:
-    """Tell whether the real results of a node are float32 whatever goes in."""
+    """Return whether the real results of a node are always float32."""
     if node.op_type == "ArrayFeatureExtractor":
         return False
     return node.domain not in ("", "ai.onnx") or node.op_type == "TfIdfVectorizer"
 
 
 def _enclose(node: ir.Node, graph: ir.Graph, dtype: ir.DataType, names: set[str]) -> None:
-    """Let a node compute in float32: cast what it reads, and what it makes."""
+    """Run a node in float32: cast its operands and its results."""
 
     def cast(value: ir.Value, to: ir.DataType) -> ir.Node:
         made = ir.node("Cast", [value], {"to": to})

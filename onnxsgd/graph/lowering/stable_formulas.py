@@ -1,4 +1,4 @@
-"""Lowering of standard operators for every engine: formulas that overflow, and nodes that do nothing."""
+"""Lowering of standard operators for every engine: overflowing formulas and nodes without effect."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["STANDARD_RULES"]
 def _sigmoid_as_quotient(w: Writer, node: ir.Node) -> ir.Value | None:
     """``exp(-log(1 + exp(x)))`` for ``1 / (1 + exp(x))``, whose gradient is 0 times infinity for large x.
 
-    Not a Sigmoid, which the runtime clamps: behind a normalisation over classes, all of them far on the
-    negative side, that would change probabilities.
+    Not a Sigmoid, which the runtime clamps: after a normalisation over classes with very negative scores,
+    that would change probabilities.
     """
     *numerator, denominator = operands(node)
     if numerator and not _is_one(numerator[0]):
@@ -35,7 +35,7 @@ def _is_one(value: ir.Value | None) -> bool:
 
 
 def _dropout(w: Writer, node: ir.Node) -> ir.Value | None:
-    """``x``, where it is not in training mode and nobody reads the mask."""
+    """``x``, outside training mode and if the mask has no reader."""
     training = node.inputs[2] if len(node.inputs) > 2 else None
     if training is not None and (constant(training) is None or constant(training)):
         return None
@@ -44,7 +44,7 @@ def _dropout(w: Writer, node: ir.Node) -> ir.Value | None:
     return first(node)
 
 
-#: What replaces forms of operators of the standard domain.
+#: The rules of standard operators.
 STANDARD_RULES: Table = {
     ("", "Div"): _sigmoid_as_quotient,
     ("", "Dropout"): _dropout,

@@ -1,7 +1,7 @@
-"""Lowering support vector machines: a kernel between samples and support vectors, then a linear layer.
+"""Lowering of support vector machines: a kernel of samples and support vectors, then a linear layer.
 
-The coefficients and the intercept of that layer are the parameters. The support vectors stay where they
-are unless a user names them: moving them makes another kind of model than the one that was fitted.
+The coefficients and the intercept of that layer are the parameters. The support vectors are fixed unless a
+user names them: moving them would change the kind of the fitted model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["SVM_RULES"]
 
 
 def _regressor(w: Writer, node: ir.Node) -> ir.Value | None:
-    """``y = K(X, support vectors) @ dual_coef + intercept``, where the model is no one-class detector."""
+    """``y = K(X, support vectors) @ dual_coef + intercept``, except for one-class detectors."""
     count = attribute(node, "n_supports", 0)
     if not count or attribute(node, "one_class", 0) or attribute(node, "post_transform", "NONE") != "NONE":
         return None
@@ -25,7 +25,7 @@ def _regressor(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _classifier(w: Writer, node: ir.Node) -> list[ir.Value] | None:
-    """Labels and scores of two classes; not several classes, which vote in pairs, and no probabilities.
+    """Labels and scores of two classes; not of several classes, which vote in pairs, nor probabilities.
 
     The runtime's score s is positive for the FIRST class, and it returns (-s, s). The layer written here
     computes z = -s, which is positive for the second class, as in scikit-learn.
@@ -54,7 +54,7 @@ def _kernel_layer(w: Writer, node: ir.Node, count: int, sign: float) -> ir.Value
 
 
 def _rbf(w: Writer, x: ir.Value, vectors: np.ndarray, gamma: float, coef0: float, degree: float) -> ir.Value:
-    """Write exp(-gamma |x - v|^2), the square expanded around the centre of the vectors to lose no digits."""
+    """Write exp(-gamma |x - v|^2), the square expanded around the mean of the vectors to lose no digits."""
     centre = vectors.mean(axis=0)
     x = w.op.Sub(x, w.tensor("support_centre", centre, frozen=_REASON))
     v = w.tensor("support_vectors", (vectors - centre).T.copy(), frozen=_REASON)
@@ -75,7 +75,7 @@ _KERNELS = {
     "SIGMOID": lambda w, x, v, gamma, coef0, degree: w.op.Tanh(_product(w, x, v, gamma, coef0)),
 }
 
-#: What replaces the support vector machines of ``ai.onnx.ml``.
+#: The rules of the support vector machines of ``ai.onnx.ml``.
 SVM_RULES: Table = {
     ("ai.onnx.ml", "SVMClassifier"): _classifier,
     ("ai.onnx.ml", "SVMRegressor"): _regressor,

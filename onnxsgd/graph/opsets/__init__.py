@@ -1,1 +1,1 @@
-"""Conversion between opsets, and of operators outside the standard."""
+"""Conversion between opsets, and of non-standard operators."""

@@ -1,4 +1,4 @@
-"""Operators that the standard itself writes in terms of others are differentiated through that definition."""
+"""Expansion of operators that the standard defines as functions of others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["expand_functions", "is_function"]
 
-#: The domain of the functions that stand for expanded nodes until they are inlined.
+#: The temporary domain of the functions that replace expanded nodes until they are inlined.
 _DOMAIN = "onnxsgd.expanded"
 
 
@@ -31,8 +31,8 @@ def expand_functions(model: ir.Model, chosen: Callable[[ir.Node], bool]) -> ir.M
     model : ir.Model
         The graph.
     chosen : callable
-        Whether a node is to be replaced; asked for nodes that have a definition only, and asked again for
-        the nodes of a definition.
+        Predicate of the nodes to replace; called only for nodes that have a definition, and again for the
+        nodes of a definition.
     """
     opset = model.graph.opset_imports[""]
     while nodes := [
@@ -62,7 +62,7 @@ def _schema(op_type: str, opset: int | None) -> Any:
 
 
 def _complete(node: ir.Node, opset: int) -> None:
-    """Write out the defaults of a node's attributes, which a definition may ask for, and name its outputs."""
+    """Write out the attribute defaults of a node, which a definition may use, and name its outputs."""
     for name, parameter in _schema(node.op_type, opset).attributes.items():
         if name not in node.attributes and parameter.default_value.name:
             node.attributes[name] = ir.from_proto(parameter.default_value)
@@ -91,7 +91,7 @@ def _definition(node: ir.Node, opset: int) -> onnx.FunctionProto:
     function.output.extend(result.name for result in schema.outputs[: len(node.outputs)])
     computed = {name for entry in function.node for name in entry.output}
     for name in (name for name in function.output if name not in computed):
-        # an output that is left out, and so read by nothing, but not the last one
+        # an omitted output, which nothing reads, before a present one
         function.node.append(onnx.helper.make_node("Identity", [function.input[0]], [name]))
     return function
 

@@ -1,4 +1,4 @@
-"""Operators newer than those of the oldest runtime, written in operators that it has."""
+"""Newer operators, written in operators of the oldest supported runtime."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ class Form:
 
 
 def in_older_operators(model: onnx.ModelProto, newest: int) -> onnx.ModelProto:
-    """Return a model that computes what `model` does, in operators of opset `newest` where that is possible.
+    """Return an equivalent of `model` in operators of opset `newest`, as far as possible.
 
     Cases:
 
-    - TensorScatter, CumProd, RMSNormalization, RotaryEmbedding and the usual forms of Attention are written
-      in others by rules of this package, in the main graph;
-    - what the standard defines by others (all but the first two, Swish and the like) is replaced by that
-      definition where no rule applies, in subgraphs as well;
-    - an attribute that `newest` lacks is dropped where it says what `newest` does without it.
+    - TensorScatter, CumProd, RMSNormalization, RotaryEmbedding and the usual forms of Attention are
+      rewritten by rules of this package, in the main graph;
+    - operators that the standard defines by others (all but the first two, Swish and the like) are replaced
+      by that definition if no rule applies, in subgraphs as well;
+    - an attribute that `newest` lacks is dropped if its value is the behaviour of `newest`.
 
     Parameters
     ----------
     model : ModelProto
-        Of a newer opset, without functions of its own. It is not changed, and returned as it is where every
-        node exists in `newest`. The opset that the result declares is still its own.
+        Of a newer opset, without model-local functions. It is not changed, and returned unchanged if every
+        node exists in `newest`. The result still declares its opset.
     newest : int
         A version of the standard operators.
 
     Raises
     ------
     UnsupportedError
-        A node computes with a type that its operator does not take in `newest`.
+        An operand has a type that its operator does not take in `newest`.
     """
     present = next(entry.version for entry in model.opset_import if entry.domain == "")
     result = to_ir(model)
@@ -73,9 +73,9 @@ def in_older_operators(model: onnx.ModelProto, newest: int) -> onnx.ModelProto:
 
 
 def means_the_same(form: Form, domain: str, version: int, older: int) -> bool:
-    """Return whether a node of `version` means the same in an `older` one.
+    """Return whether a node of `version` has the same meaning in an `older` one.
 
-    Between the versions that this package reads, operators that kept their inputs and attributes only gained
+    Between the versions that this package reads, operators with unchanged inputs and attributes only gained
     types.
     """
     try:
@@ -95,7 +95,7 @@ def _is_old(node: ir.Node, present: int, older: int) -> bool:
 
 
 def _drop_attributes(node: ir.Node, present: int, older: int) -> None:
-    """Drop the attributes that the older version lacks, and that have their defaults, in place."""
+    """Drop the attributes that the older version lacks, if they have their defaults, in place."""
     try:
         new, old = (defs.get_schema(node.op_type, version, node.domain) for version in (present, older))
     except defs.SchemaError:
@@ -109,7 +109,7 @@ def _drop_attributes(node: ir.Node, present: int, older: int) -> None:
 
 
 def _check_types(model: ir.Model, present: int, older: int) -> None:
-    """Refuse a node of a type of numbers that the older version of its operator does not take."""
+    """Refuse operands of an element type that the older version of their operator does not take."""
     for node in model.graph.all_nodes():
         if node.domain == "" and _is_old(node, present, older):
             parameters = defs.get_schema(node.op_type, older, "").inputs
@@ -148,14 +148,14 @@ def _tensor_scatter(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _along(w: Writer, vector: ir.Value, axis: int, dimensions: int) -> ir.Value:
-    """Return `vector` in a shape of `dimensions` in which it lies along `axis`."""
+    """Return `vector` along `axis` of a tensor of rank `dimensions`."""
     return w.op.Unsqueeze(vector, [other for other in range(dimensions) if other != axis])
 
 
 def _cumulative_product(w: Writer, node: ir.Node) -> ir.Value:
     """Multiply over a triangle: element i is the product of row i, in which later elements are 1.
 
-    It takes as many numbers as the axis is long for each element.
+    Memory for each element: the length of the axis.
     """
     x, axis = operands(node)
     shape, axis = w.op.Shape(x), w.op.Reshape(axis, [1])
@@ -176,7 +176,7 @@ def _triangle(w: Writer, node: ir.Node, shape: ir.Value) -> ir.Value:
     return w.op.Cast(w.op.Trilu(ones, diagonal, upper=reverse), to=ir.DataType.BOOL)
 
 
-#: What replaces operators that the standard does not define by others, or not in known shapes.
+#: Rules for operators that the standard does not define by others, or not in known shapes.
 _RULES: Table = {
     **STANDARD_RULES,
     ("", "CumProd"): _cumulative_product,

@@ -1,4 +1,4 @@
-"""Conversion of older opsets by onnx, with repairs of the operators that it converts wrongly."""
+"""Conversion of older opsets by onnx, with repairs of wrong conversions."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from onnx import version_converter
 
 __all__ = ["convert"]
 
-#: The first opset in which Hardmax works along one axis, and in which Resize says how and Pad takes inputs.
+#: The first opset with Hardmax along one axis, and with modes of Resize and inputs of Pad.
 _HARDMAX_BY_AXIS, _RESIZE_WITH_MODES = 13, 11
 
 
 def convert(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
-    """Return `model` in a newer opset, as ``onnx.version_converter`` converts it, with its errors repaired.
+    """Return `model` in a newer opset by ``onnx.version_converter``, with its errors repaired.
 
     Cases (onnx 1.23, the operators of opsets 9 to 12 compared with the runtime; a repair can go when the
     converter is right):
 
-    - Hardmax flattened its input before opset 13: that is written out;
-    - Upsample, and Resize before opset 11, interpolated from coordinates that are divided by the scale, while
-      the converter takes those of the middles of pixels;
-    - Pad before opset 11 may name a value in a mode that has none: it is dropped.
+    - Hardmax flattened its input before opset 13: the Flatten is written out;
+    - Upsample, and Resize before opset 11, interpolated from coordinates divided by the scale, while the
+      converter takes half-pixel coordinates;
+    - Pad before opset 11 may have a value in a mode that takes none: it is dropped.
 
     Raises
     ------
     Exception
-        Whatever the converter raises for an operator that it has no adapter for.
+        Any exception of the converter, for an operator without an adapter.
     """
     present = next(entry.version for entry in model.opset_import if entry.domain == "")
     source = onnx.ModelProto()
@@ -67,7 +67,7 @@ def _linear_resizes(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _drop_values_of_pads(graph: onnx.GraphProto) -> None:
-    """Drop the value of every Pad that repeats or mirrors its input."""
+    """Drop the value of every Pad in mode edge or reflect."""
     for node in (node for node in graph.node if node.op_type == "Pad"):
         modes = {attribute.s for attribute in node.attribute if attribute.name == "mode"}
         if modes & {b"edge", b"reflect"}:
@@ -77,7 +77,7 @@ def _drop_values_of_pads(graph: onnx.GraphProto) -> None:
 
 
 def _flatten_hardmax(graph: onnx.GraphProto) -> None:
-    """Let every Hardmax work on a matrix, where the versions agree."""
+    """Apply every Hardmax to a matrix, on which the versions agree."""
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         nodes += _on_matrix(node) if node.op_type == "Hardmax" and not node.domain else [node]

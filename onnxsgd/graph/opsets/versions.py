@@ -1,4 +1,4 @@
-"""Versions: bringing a model into the range that every supported runtime reads."""
+"""Conversion of a model into the versions that every supported runtime reads."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from onnxsgd.graph.opsets.transformer.contrib import expand_contrib, give_domain
 
 __all__ = ["IR_RANGE", "OPSET_RANGES", "bring_into_range", "in_opset"]
 
-#: What the oldest supported runtime, onnxruntime-training 1.19.2, reads, and what is tested here.
+#: The tested versions that the oldest supported runtime, onnxruntime-training 1.19.2, reads.
 OPSET_RANGES = {"": (13, 21), "ai.onnx.ml": (1, 5)}
 IR_RANGE = (4, 10)
 
-#: What a model of an older opset is converted to: the newest version that the converter knows well.
+#: The target of models of older opsets: the newest version that the converter supports well.
 _UPGRADE_TO = 18
-#: What a model that imports no standard operators imports from here on.
+#: The opset of a model that imports no standard operators.
 _DEFAULT_OPSET = 18
 
 
 def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return `model` in versions of :data:`OPSET_RANGES` and :data:`IR_RANGE`, its functions inlined.
+    """Return `model` in versions of :data:`OPSET_RANGES` and :data:`IR_RANGE`, with functions inlined.
 
     Cases:
 
     - an older opset is converted by onnx, see :mod:`onnxsgd.graph.opsets.older`;
-    - of a newer opset, nodes that the newest one in the range lacks are written in operators that it has (see
-      :mod:`onnxsgd.graph.opsets.newer`), and that one is declared; an opset that the installed onnx does not
-      know is refused;
-    - a newer or older IR version is declared to be the nearest one: what newer ones added is not in use where
-      the checks of this package pass.
+    - a newer opset is replaced by the newest one in the range, and nodes that this lacks are rewritten in
+      its operators (see :mod:`onnxsgd.graph.opsets.newer`); an opset newer than the installed onnx is
+      refused;
+    - an IR version outside the range is replaced by the nearest one: models that pass the checks of this
+      package use no additions of newer ones.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises
     ------
     UnsupportedError
-        A node is of a version that cannot be converted, or of one that the runtime does not know.
+        The version of a node cannot be converted, or is unknown to the runtime.
     """
     return expand_contrib(_in_range(model))
 
@@ -63,7 +63,7 @@ def _in_range(model: onnx.ModelProto) -> onnx.ModelProto:
     if present > defs.onnx_opset_version():
         raise UnsupportedError(
             f"The model imports opset {present}, which the installed onnx {onnx.__version__} does "
-            f"not know: opsets up to {defs.onnx_opset_version()} are accepted."
+            f"not support: opsets up to {defs.onnx_opset_version()} are accepted."
         )
     if present > newest:
         result = in_older_operators(result, newest)
@@ -76,12 +76,12 @@ def _in_range(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def in_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
-    """Return `model` with nodes that mean in opset `version` what they mean now.
+    """Return `model` with nodes of the same meaning in opset `version`.
 
     Parameters
     ----------
     model : ModelProto
-        It is not changed, and returned as it is where nothing needs to be converted.
+        It is not changed, and returned unchanged if no node needs conversion.
     version : int
         A version of the standard operators.
 
@@ -96,10 +96,10 @@ def in_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     except UnsupportedError as error:
         if version > present:
             return _convert(model, version, f"opset {version}")
-        # onnx.version_converter goes back only for some operators, and for some of these wrongly (onnx 1.18)
+        # onnx.version_converter downgrades only some operators, and some of these wrongly (onnx 1.18)
         raise UnsupportedError(
-            f"A graph of opset {present} has operators that mean something else in opset {version}, which is "
-            f"asked for: set target_opset to {present}, or more."
+            f"A graph of opset {present} has operators that mean something else in the target opset "
+            f"{version}: set target_opset to {present}, or more."
         ) from error
     return model
 
@@ -121,16 +121,16 @@ def _convert(model: onnx.ModelProto, version: int, needed: str) -> onnx.ModelPro
     try:
         return convert(model, version)
     except Exception as error:
-        # the converter of onnx raises RuntimeError and others for an operator that it has no adapter for
+        # the converter of onnx raises RuntimeError and others for an operator without an adapter
         present = next(entry.version for entry in model.opset_import if entry.domain == "")
         raise UnsupportedError(
-            f"The model imports opset {present}, {needed} is needed, and it cannot be converted: "
+            f"The model imports opset {present}, {needed} is needed, and the conversion fails: "
             f"{reason(error)}."
         ) from error
 
 
 def _check_same_meaning(graph: onnx.GraphProto, domain: str, version: int, older: int) -> None:
-    """Refuse a node that the older version does not have, or not with these inputs and attributes."""
+    """Refuse a node that the older version lacks, or has without these inputs and attributes."""
     for node in graph.node:
         for attribute in node.attribute:
             for subgraph in [attribute.g, *attribute.graphs]:
@@ -140,6 +140,6 @@ def _check_same_meaning(graph: onnx.GraphProto, domain: str, version: int, older
         form = Form(node.op_type, names, len(node.input), len(node.output))
         if own == domain and not means_the_same(form, domain, version, older):
             raise UnsupportedError(
-                f"Node {node.name!r}, a {node.op_type} of opset {version}, does not exist like that in opset "
-                f"{older}, the newest that the runtime reads: export the model for that opset."
+                f"Node {node.name!r}, a {node.op_type} of opset {version}, does not exist in this form in "
+                f"opset {older}, the newest that the runtime reads: export the model for that opset."
             )

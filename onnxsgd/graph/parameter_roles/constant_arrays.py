@@ -1,4 +1,4 @@
-"""Arrays that are no parameters by the numbers that they hold."""
+"""Constant arrays, recognised by their numbers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["find_waves", "is_geometric", "is_grid"]
 #: The accuracy to which tables of functions are recognised, in float16 as well.
 _TOLERANCE = 2e-3
 
-#: Numbers from this size on, all equal, are a filling such as the negative infinity of a mask.
+#: Equal numbers of at least this size are a fill value such as the negative infinity of a mask.
 _HUGE = 1e3
 
 
 def is_grid(array: np.ndarray) -> bool:
     """Return whether `array` is a mask or a grid: whole and half numbers that differ, or one huge number.
 
-    Training ends at such numbers for no parameter, and starts from them for none but zeros and ones alone.
+    No parameter has such numbers after training, nor before it, except all zeros or all ones.
     """
     if array.size == 0:
         return False
@@ -42,10 +42,10 @@ def is_geometric(array: np.ndarray) -> bool:
 
 
 def find_waves(values: Iterable[ir.Value]) -> set[ir.Value]:
-    """Return those of `values` that are tables of sines and cosines, as of positions.
+    """Return the tables of sines and cosines, such as position encodings, among `values`.
 
-    A sine and a cosine of one angle are the two halves of the last axis, alternate on it, or have the same
-    place in two tables of one shape.
+    A sine and a cosine of one angle are in the two halves of the last axis, alternate on it, or have the same
+    position in two tables of one shape.
     """
     tables = {
         value: value.const_value.numpy()
@@ -55,7 +55,7 @@ def find_waves(values: Iterable[ir.Value]) -> set[ir.Value]:
     found = {value for value, array in tables.items() if _holds_both(array)}
     by_shape: dict[tuple[int, ...], list[tuple[ir.Value, float]]] = {}
     for value, array in tables.items():
-        # a large network has thousands of pairs, and one number tells most of them
+        # a large network has thousands of pairs, and one number excludes most of them
         corner = float(array.flat[0]) ** 2 if array.size else 0.0
         for other, square in by_shape.setdefault(array.shape, []):
             if abs(corner + square - 1) <= _TOLERANCE and _are_waves(array, tables[other]):

@@ -12,17 +12,17 @@ from onnxsgd.graph.nodes import read_values
 
 __all__ = ["Origins", "Use", "trace_origins", "uses_of"]
 
-#: Operators whose results depend on the shape of their input alone.
+#: Operators whose results depend only on the shape of their input.
 _OF_SHAPES = frozenset({"Shape", "Size"})
 
-#: Inputs of several numbers that set an operator up: no path of a parameter leads through them.
+#: Inputs of several numbers that configure an operator: no path of a parameter leads through them.
 _SETTINGS: dict[str, frozenset[int]] = {
     "Pow": frozenset({1}),
     "Resize": frozenset({1, 2}),
     "Upsample": frozenset({1}),
 }
 
-#: Tells whether a node is a layer, given the values that may be its parameters.
+#: Predicate: a node is a layer, given the values that may be its parameters.
 IsLayer = Callable[[ir.Node, set[ir.Value]], bool]
 
 
@@ -33,11 +33,11 @@ class Origins:
     Attributes
     ----------
     data : set of ir.Value
-        Those that change with the numbers that users hand over.
+        Those that change with the inputs.
     tuned : set of ir.Value
-        Those made of initializers that may be parameters, and of no data.
+        Those computed from initializers that may be parameters, and from no data.
     learned : set of ir.Value
-        Those among `data` that a layer has made, or that follow from one.
+        Those among `data` that are computed by a layer, or after one.
     """
 
     data: set[ir.Value] = field(default_factory=set)
@@ -47,18 +47,18 @@ class Origins:
 
 @dataclass(frozen=True)
 class Use:
-    """The place in which a value, or a formula of it, meets data.
+    """A node in which a value, or a formula of it, meets data.
 
     Attributes
     ----------
     node : ir.Node
         The node.
     index : int
-        The number of its input.
+        The index of its input.
     operand : ir.Value
         That input: the value itself, or a formula of it.
     formula : frozenset of str
-        The operators on the way from the value to the input that change more than its form.
+        The operators between the value and the input that change more than its form.
     """
 
     node: ir.Node
@@ -109,7 +109,7 @@ def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def uses_of(value: ir.Value, origins: Origins, form: frozenset[str]) -> Iterator[Use]:
-    """Yield the places in which `value` meets data, behind any formula that reads no data itself.
+    """Yield the nodes in which `value` meets data, directly or through formulas that read no data.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def uses_of(value: ir.Value, origins: Origins, form: frozenset[str]) -> Iterator
     origins : Origins
         Of its graph.
     form : frozenset of str
-        Operators that change the form of a value alone.
+        Operators that change only the form of a value.
     """
     waiting = [(value, frozenset[str]())]
     known = set(waiting)

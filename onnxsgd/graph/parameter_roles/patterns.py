@@ -1,4 +1,4 @@
-"""Patterns of formulas in a lowered graph; each function returns what the formula is of, or None."""
+"""Patterns of formulas in a lowered graph; each function returns the argument of a formula, or None."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "strip",
 ]
 
-#: Operators that change the form of a tensor, not its elements.
+#: Operators that change the form of a tensor, and keep its elements.
 FORM = having(Fact.FORM)
 
 
@@ -33,14 +33,14 @@ def made_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
 
 
 def strip(value: ir.Value) -> ir.Value:
-    """Return what `value` is a copy of: behind casts, reshapes to the same shape, or a column of a Concat."""
+    """Return the source of a copy: before casts, reshapes to the same shape, or a column of a Concat."""
     while (source := _source(value)) is not None:
         value = source
     return value
 
 
 def behind_form(value: ir.Value) -> ir.Value:
-    """Return what `value` is made of by changes of its form alone."""
+    """Return the source of `value` before all changes of its form."""
     while node := made_by(value, *FORM):
         value = first(node)
     return value
@@ -59,7 +59,7 @@ def softmax_argument(value: ir.Value) -> ir.Value | None:
 
 
 def _without_row_maximum(value: ir.Value) -> ir.Value:
-    """Return z for ``z - max(z)``, which has the same softmax, and `value` for anything else."""
+    """Return z for ``z - max(z)``, which has the same softmax, and `value` for any other formula."""
     node = made_by(value, "Sub")
     if node is None:
         return value
@@ -72,7 +72,7 @@ def _without_row_maximum(value: ir.Value) -> ir.Value:
 
 
 def _source(value: ir.Value) -> ir.Value | None:
-    """Return what the node behind `value` copies, None if it does more than that."""
+    """Return the operand that the node behind `value` copies, None if it is no copy."""
     if node := made_by(value, "Identity", "Concat", "Mean", "Sum"):
         return first(node) if len(node.inputs) == 1 else None
     if (node := made_by(value, "Cast")) and is_real(value) and is_real(first(node)):
@@ -104,7 +104,7 @@ def _picked_column(value: ir.Value) -> ir.Value | None:
 
 
 def divided_by_row_sums(value: ir.Value) -> ir.Value | None:
-    """Return p for ``p / sum(p)`` over a row, whatever keeps the sum from being zero."""
+    """Return p for ``p / sum(p)`` over a row, with any guard against a sum of zero."""
     if node := made_by(value, "LpNormalization"):
         last = attribute(node, "axis", -1) in (-1, (rank(value) or 2) - 1)
         return first(node) if last and attribute(node, "p", 2) == 1 else None
@@ -199,13 +199,13 @@ def modified_huber_argument(value: ir.Value) -> ir.Value | None:
 
 
 def _holds(value: ir.Value | None, number: float) -> bool:
-    """Return whether `value` is a constant that holds this number and no other."""
+    """Return whether `value` is a constant that holds only this number."""
     array = constant(value)
     return array is not None and array.dtype.kind in "fi" and bool(np.all(array == number))
 
 
 def _same_shape(value: ir.Value, other: ir.Value) -> bool:
-    """Return whether shapes agree, the number of samples being the one that may be unknown."""
+    """Return whether shapes agree; only the number of samples may be unknown."""
     if value.shape is None or other.shape is None or len(value.shape) != len(other.shape):
         return False
     return all(isinstance(size, int) for size in value.shape[1:]) and value.shape[1:] == other.shape[1:]

@@ -1,4 +1,4 @@
-"""Roles of initializers: a weight, an intercept, or no parameter at all."""
+"""Roles of initializers: a weight, an intercept, or no parameter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Role", "find_roles"]
 
 _WEIGHT, _INTERCEPT = "weight", "intercept"
 
-#: The inputs of layers that are learned, wherever the layer stands.
+#: The learned inputs of layers in any position.
 _LAYERS: dict[str, dict[int, str]] = {
     "BatchNormalization": {1: _WEIGHT, 2: _INTERCEPT},
     "Conv": {1: _WEIGHT, 2: _INTERCEPT},
@@ -40,10 +40,10 @@ _LAYERS: dict[str, dict[int, str]] = {
     "RNN": {1: _WEIGHT, 2: _WEIGHT, 3: _INTERCEPT, 5: _WEIGHT},
 }
 
-#: Initial states: zeros there are no parameters.
+#: Initial states: zeros are no parameters.
 _STATES = {("GRU", 5), ("LSTM", 5), ("LSTM", 6), ("RNN", 5)}
 
-#: Layers whose result a number that is added to is the intercept of.
+#: Layers whose result may have an intercept added, even a single number.
 _LINEAR = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 
 #: Operators in which a tensor that meets the results of layers is a parameter.
@@ -54,14 +54,14 @@ _FORM = frozenset({*FORM, "Gather", "Slice", "Split", "Concat", "Tile"})
 
 @dataclass(frozen=True)
 class Role:
-    """What an initializer is.
+    """Role of an initializer.
 
     Attributes
     ----------
     kind : {"weight", "intercept", None}
         None: no parameter.
     reason : str
-        Why, as a phrase.
+        The reason, as a phrase.
     """
 
     kind: str | None
@@ -69,22 +69,21 @@ class Role:
 
 
 def find_roles(graph: ir.Graph) -> dict[ir.Value, Role]:
-    """Return what each initializer of `graph` is.
+    """Return the role of each initializer of `graph`.
 
     Every tensor of real numbers that meets data is a parameter, directly or in a formula that reads no data
-    itself (a Slice of it, a product with a constant), and wherever the exporter put it, but for these
-    constants, in this order:
+    (a Slice of it, a product with a constant), except these constants, in this order:
 
     - it is marked as one by conversion or by lowering (a constant of a scaler, say);
     - it is a table of sines and cosines, or holds their frequencies;
-    - it only sets an operator up: a bound, an exponent, the statistics of a batch normalisation;
+    - it only configures an operator: a bound, an exponent, the statistics of a batch normalisation;
     - it is a single number, unless it is the parameter of a layer, or added to a linear one;
     - it is a mask or a grid of whole and half numbers, or a geometric series, with the same exceptions;
-    - it shifts or scales raw data, before the first layer: a mean of pixels. A product that makes more
-      numbers of one, and a table that is added to a row of vectors, are no scaling and no shift.
+    - it shifts or scales raw data, before the first layer: a mean of pixels. A product that expands a number
+      to several, and a table that is added to a row of vectors, are no scaling and no shift.
 
-    Parameters of layers are known by their place. Of the others those that are added, and differ along one
-    axis at most, are intercepts.
+    Parameters of layers are recognised by their position. Of the others, those that are added, and differ
+    along one axis at most, are intercepts.
     """
     origins = trace_origins(graph, _is_layer)
     waves = find_waves(graph.initializers.values())
@@ -111,7 +110,7 @@ def _find_role(value: ir.Value, origins: Origins, waves: set[ir.Value]) -> Role:
 
 
 def _is_layer(node: ir.Node, tuned: set[ir.Value]) -> bool:
-    """Return whether `node` learns one of its inputs, or normalises, and so may be the first layer."""
+    """Return whether `node` has a learned input, or normalises, and so may be the first layer."""
     if node.domain != "":
         return False
     learns = _LAYERS.get(node.op_type, ())
@@ -122,9 +121,9 @@ def _is_layer(node: ir.Node, tuned: set[ir.Value]) -> bool:
 
 
 def _is_normalised(node: ir.Node | None) -> bool:
-    """Return whether `node` divides by a square root, as a normalisation written out in operators does.
+    """Return whether `node` divides by a square root, as in a normalisation written out in operators.
 
-    Cases: ``x / sqrt(v)``, ``1 / sqrt(v)``, and the product of one of these with anything.
+    Cases: ``x / sqrt(v)``, ``1 / sqrt(v)``, and the product of one of these with any value.
     """
     waiting, known = [node], {node}
     while waiting:
@@ -141,7 +140,7 @@ def _is_normalised(node: ir.Node | None) -> bool:
 
 
 def _spreads(node: ir.Node, index: int) -> bool:
-    """Return whether a factor makes several numbers of each one, as an embedding of numbers does."""
+    """Return whether a factor expands each number to several, as in an embedding of numbers."""
     factor, other = node.inputs[index], node.inputs[1 - index]
     if factor is None or other is None or factor.shape is None or other.shape is None:
         return False
@@ -150,7 +149,7 @@ def _spreads(node: ir.Node, index: int) -> bool:
 
 
 def _role_in(value: ir.Value, use: Use, origins: Origins) -> Role:
-    """Return what `value` is in one of the places in which it meets data."""
+    """Return the role of `value` in one of its uses with data."""
     node, operator = use.node, use.node.op_type
     array = _numbers(value)
     if node.domain != "" or (array.size == 1 and use.formula):
@@ -179,7 +178,7 @@ def _role_in(value: ir.Value, use: Use, origins: Origins) -> Role:
 def _is_regrouped(node: ir.Node) -> bool:
     """Return whether `node` stands between two Reshapes, as in a normalisation of groups that uses it.
 
-    Its scale and its shift are ones and zeros then; those of the layer follow.
+    Its scale and its shift are then ones and zeros; those of the layer follow.
     """
     readers = {reader.op_type for reader, _ in node.outputs[0].uses()}
     return (
@@ -200,7 +199,7 @@ def _constant(use: Use) -> Role:
 
 
 def _reason_against(use: Use, array: np.ndarray, origins: Origins) -> str | None:
-    """Return why a tensor that meets data in arithmetic is no parameter, None if it is one."""
+    """Return the reason why a tensor that meets data in arithmetic is no parameter, None if it is one."""
     if is_grid(array):
         return "mask or grid"
     if is_geometric(array):
@@ -224,9 +223,9 @@ def _is_row(array: np.ndarray) -> bool:
 
 
 def _is_frequency(use: Use, origins: Origins) -> bool:
-    """Return whether a use is the product with a count whose sines and cosines alone are taken.
+    """Return whether a use is a product with a count, read only by sines and cosines.
 
-    Cases: positions that the graph counts itself, and positions that are fed.
+    Cases: positions that the graph counts, and positions that are inputs.
     """
     if use.formula & {"Cos", "Sin"}:
         return bool(use.formula & _PRODUCTS)
@@ -240,13 +239,13 @@ _PRODUCTS = frozenset({"Einsum", "MatMul", "Mul"})
 
 
 def _is_real_data(value: ir.Value, origins: Origins) -> bool:
-    """Return whether `value` holds data, and these are no counts."""
+    """Return whether `value` holds data other than counts."""
     source = behind_form(value)
     return source in origins.data and source.dtype in REAL_TYPES
 
 
 def _readers(node: ir.Node) -> Iterator[ir.Node]:
-    """Yield the nodes that read the results of `node`, behind changes of their form."""
+    """Yield the nodes that read the results of `node`, after changes of their form."""
     for value in node.outputs:
         for reader, _ in value.uses():
             if reader.op_type in _FORM:
@@ -256,7 +255,7 @@ def _readers(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def _is_centre(use: Use, origins: Origins) -> bool:
-    """Return whether a vector is subtracted from what is then divided by the root of another constant."""
+    """Return whether a vector is subtracted before a division by the root of another constant."""
     if use.node.op_type != "Sub" or use.index != 1:
         return False
     factors = [
@@ -275,7 +274,7 @@ def _takes_root(value: ir.Value) -> bool:
 
 
 def _linear_behind(value: ir.Value) -> ir.Node | None:
-    """Return the linear layer that `value` comes from, behind changes of form and slices of its result."""
+    """Return the linear layer that computes `value`, before changes of form and slices of its result."""
     while node := made_by(value, *FORM, "Slice"):
         value = first(node)
     node = value.producer()

@@ -1,1 +1,1 @@
-"""Reading of graphs: raw score, linear parts, trained weights, frozen parts."""
+"""Reading of graphs: raw prediction, linear parts, trained weights, frozen parts."""

@@ -1,4 +1,4 @@
-"""Split a graph where training begins: what lies before is computed once for each sample."""
+"""Split of a graph into a frozen part, computed once for each sample, and a trained part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxsgd.graph.sizes import infer_sizes
 
 __all__ = ["BATCH", "SplitGraph", "split_frozen", "undivided"]
 
-#: The symbol that stands for the number of samples.
+#: The symbol for the number of samples.
 BATCH = "n_samples"
 
 
@@ -26,9 +26,9 @@ class SplitGraph:
     Attributes
     ----------
     features : tuple of str
-        Tensors of the whole graph that the frozen part hands over; each has one row for each sample.
+        Outputs of the frozen part, tensors of the whole graph with one row for each sample.
     tail : ir.Model
-        The rest: inputs `features`, one output, and all weights that are trained.
+        The rest: inputs `features`, one output, and all trained weights.
     """
 
     features: tuple[str, ...]
@@ -48,7 +48,7 @@ def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
     - a node that a trained weight reaches belongs to the tail;
     - a frozen value that such a node reads, or that its subgraphs capture, becomes a feature if each of its
       rows is proven to depend on one sample alone (see :mod:`onnxsgd.graph.reading.sample_axis`);
-    - otherwise (a shape, a mean over the batch) the node that makes it belongs to the tail as well.
+    - otherwise (a shape, a mean over the batch) the node that computes it belongs to the tail as well.
     """
     tail = _with_batch_symbol(model)
     graph = tail.graph
@@ -71,11 +71,11 @@ def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
 
 
 def _rows_before(model: ir.Model, values: Sequence[ir.Value]) -> set[str]:
-    """Return the names of the tensors with one row for each sample, among `values` and all that they need."""
+    """Return the names of the tensors with one row for each sample, among `values` and their ancestors."""
     computed = list(dict.fromkeys(str(value.name) for value in values if value.producer() is not None))
     if not computed:
         return set()
-    # the proof infers all shapes twice, so of as little as needs one
+    # the proof infers all shapes twice: the extracted graph keeps it short
     inputs = [str(value.name) for value in model.graph.inputs]
     graph = ir.convenience.extract(model.graph, inputs, computed)
     return sample_rows(ir.Model(graph, ir_version=model.ir_version))
@@ -106,7 +106,7 @@ def _reached_from(values: set[ir.Value], graph: ir.Graph) -> set[ir.Node]:
 
 
 def _make_inputs(graph: ir.Graph, features: dict[str, ir.Value]) -> None:
-    """Let `features` be the inputs of `graph`."""
+    """Replace the inputs of `graph` by `features`."""
     graph.inputs[:] = []
     for name, value in features.items():
         if value.producer() is None:

@@ -1,4 +1,4 @@
-"""The head of a graph: which tensor is the raw score, and how the graph turns it into what users read."""
+"""The head of a graph: the tensor of raw predictions, its link to probabilities, and the labels."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ __all__ = ["ScoredGraph", "find_score"]
 
 @dataclass(frozen=True)
 class ScoredGraph:
-    """A graph whose raw score is known.
+    """A graph with known raw predictions.
 
     Attributes
     ----------
     model : ir.Model
-        The lowered inference graph, with all outputs of the graph it was made from; cut at the score where
-        that was a tensor inside.
+        The lowered inference graph, with all outputs of the original; cut at the score if that is an inner
+        tensor.
     score : str
-        The tensor of raw scores, of shape [n_samples, k] or [n_samples].
+        The tensor of raw predictions, of shape [n_samples, k] or [n_samples].
     link : str
-        How the graph makes probabilities p of scores z:
+        The link from scores z to probabilities p:
 
-        - "identity": it does not, or it is a regression;
+        - "identity": no probabilities, or a regression;
         - "sigmoid": p = [1 - s(z), s(z)] for one column z, p = s(z) for each label of several;
         - "softmax": p = softmax(z);
         - "ovr": p = s(z), divided by the sum over the row;
         - "modified_huber": p = clip((z + 1) / 2, 0, 1), as [1 - p, p] or divided by the sum over the row;
-        - "log": in another way; z is log(p), so that p = softmax(z).
+        - "log": any other function; z is log(p), so that p = softmax(z).
     classes : ndarray or None
-        The labels of the columns, where the graph tells.
+        The labels of the columns, if the graph holds them.
     label_output, proba_output : str or None
         The outputs of the graph with labels and with probabilities.
     """
@@ -55,34 +55,34 @@ class ScoredGraph:
 
 
 def find_score(model: ir.Model, task: str, output: str | int | None = None) -> ScoredGraph:
-    """Find the raw score of a graph.
+    """Find the raw prediction of a graph.
 
-    Training wants raw scores: losses on them are stable, and gradients do not die in a saturated sigmoid.
-    Cases:
+    Training needs raw predictions: losses on them are stable, and gradients do not vanish in a saturated
+    sigmoid. Cases:
 
     - the only real output of a regression is its score;
     - the only real output of a classification is followed back to the score, see
-      :func:`onnxsgd.graph.reading.output_chain.read_link`; probabilities that come about in another way get a
-      new tensor log(clip(p)); anything else is taken for scores;
-    - `output` names another output, treated likewise, or a tensor inside the graph, which is the score.
+      :func:`onnxsgd.graph.reading.output_chain.read_link`; probabilities with an unknown link get a new
+      tensor log(clip(p)); any other output is taken for scores;
+    - `output` names another output, treated likewise, or an inner tensor, which is the score.
 
     Parameters
     ----------
     model : ir.Model
         Lowered or not. It is not changed.
     task : {"regression", "classification"}
-        What the scores are for.
+        The purpose of the scores.
     output : str, int or None
-        The tensor that predicts: a name, or the number of an output.
+        The tensor of predictions: a name, or the number of an output.
 
     Raises
     ------
     ParameterError
-        `output` names nothing, or the graph has several real outputs and `output` is None.
+        `output` matches no tensor, or the graph has several real outputs and `output` is None.
     ParameterTypeError
         `output` is of another type.
     NotTrainableError
-        The graph, or the output that is named, holds labels only.
+        The graph, or the named output, holds labels only.
     """
     lowered = lower_for_training(model)
     graph = lowered.graph
@@ -117,7 +117,7 @@ def find_score(model: ir.Model, task: str, output: str | int | None = None) -> S
 
 
 def _noted_score(model: ir.Model) -> tuple[ir.Value, str] | None:
-    """Return the score and the link that a graph of our own says it has, if it is still so."""
+    """Return the score and the link in the metadata of an exported graph, if they still hold."""
     name, link = (model.metadata_props.get(key) for key in (SCORE, LINK))
     value = None if name is None else find_value(model.graph, name)
     return None if value is None or link is None or value.producer() is None else (value, link)
@@ -165,7 +165,7 @@ def _is_matrix(value: ir.Value) -> bool:
 
 
 def _make_score(graph: ir.Graph, value: ir.Value, link: Link | None) -> tuple[ir.Value, str]:
-    """Return the score behind `value` and its link; `graph` gets new nodes where it has no such tensor."""
+    """Return the score behind `value` and its link; add nodes to `graph` if it has no such tensor."""
     if link is None:
         if not holds_probabilities(value):
             return value, "identity"
@@ -181,9 +181,9 @@ _NAME = "raw_score"
 
 
 def _pick_by_score(model: ir.Model, lookup: Lookup, score: ir.Value) -> None:
-    """Let the label be that of the largest score instead of that of the largest probability.
+    """Take the label of the largest score instead of the largest probability.
 
-    Far from the decision, probabilities are equal that scores tell apart, and scikit-learn compares scores.
+    Far from the decision boundary, different scores have equal probabilities; scikit-learn compares scores.
     """
     label = lookup.output
 

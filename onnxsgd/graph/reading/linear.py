@@ -1,4 +1,4 @@
-"""Linear graphs: a model of its own, or a new layer on top of another graph."""
+"""Linear graphs: a whole model, or a new layer on top of another graph."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from onnxsgd.graph.sizes import fix_sizes
 
 __all__ = ["IR_VERSION", "OPSET", "add_linear_layer", "linear_graph", "linear_parameters"]
 
-#: What graphs of our own are written in: the newest versions that every supported runtime reads.
+#: The versions of graphs written by this package: the newest that every supported runtime reads.
 OPSET, IR_VERSION = 18, 9
 
 
 def linear_graph(
     n_features: int, n_outputs: int, dtype: ir.DataType = ir.DataType.FLOAT
 ) -> tuple[ir.Model, tuple[str, str]]:
-    """Return a linear model that starts at zero: the graph, and (coefficients, intercepts).
+    """Return a linear model of zeros: the graph, and (coefficients, intercepts).
 
     The input is ``X``, of type `dtype` and shape [n_samples, n_features]; the score has shape
     [n_samples, n_outputs].
@@ -36,7 +36,7 @@ def linear_graph(
 def add_linear_layer(
     model: ir.Model, n_outputs: int, row_shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> tuple[ir.Model, tuple[str, str]]:
-    """Return `model` with a linear layer, starting at zero, on top of its only output.
+    """Return `model` with a linear layer of zeros on top of its only output.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ def add_linear_layer(
     n_outputs : int
         The width of the layer.
     row_shapes : mapping of str to tuple of int, or None
-        The shape of a row of each input. Where the graph leaves open how many features there are, these
-        settle it, and the result takes rows of no other shape.
+        The shape of a row of each input. If the graph leaves the number of features open, these fix it, and
+        the result takes rows of no other shape.
 
     Returns
     -------
@@ -57,15 +57,15 @@ def add_linear_layer(
     Raises
     ------
     GraphError
-        If the number of features is not known.
+        If the number of features is unknown.
     """
     width = _row_size(model)
     copy = model.clone() if width is not None else fix_sizes(model, BATCH, row_shapes)
     if width is None and (width := _row_size(_with_one_row(model, row_shapes))) is None:
         output = model.graph.outputs[0]
         raise GraphError(
-            f"{output.name!r} has shape {output.shape}, whose sizes are not known: name another tensor "
-            "with output= to put a linear layer on."
+            f"{output.name!r} has shape {output.shape}, with unknown sizes: name another tensor for the "
+            "linear layer with output=."
         )
     graph, names = copy.graph, graph_names(copy.graph)
     source = graph.outputs[0]
@@ -86,8 +86,8 @@ def add_linear_layer(
 
 
 def _with_one_row(model: ir.Model, row_shapes: Mapping[str, tuple[int, ...]] | None) -> ir.Model:
-    """Return `model` for one sample, with the sizes that follow; sizes that are computed become constants."""
-    # takes a while to import, and few graphs need it
+    """Return `model` for one sample, with the resulting sizes; computed sizes become constants."""
+    # lazy: a slow import that few graphs need
     from onnxscript.optimizer import fold_constants
 
     fixed = fix_sizes(model, 1, row_shapes)
@@ -98,7 +98,7 @@ def _with_one_row(model: ir.Model, row_shapes: Mapping[str, tuple[int, ...]] | N
 
 
 def _row_size(model: ir.Model) -> int | None:
-    """Return how many numbers the only output has for each sample; None if that is open."""
+    """Return the number of elements of the only output for each sample; None if it is open."""
     shape = model.graph.outputs[0].shape
     if shape is None:
         return None
@@ -113,7 +113,7 @@ def _zeros(graph: ir.Graph, name: str, dtype: ir.DataType | None, shape: tuple[i
     return value
 
 
-#: Operators that change nothing about a linear function but its type or its shape.
+#: Operators that change only the type or the shape of a linear function.
 _NEUTRAL = frozenset({"Identity", "Cast", "Reshape", "Flatten"})
 
 
@@ -122,7 +122,7 @@ def linear_parameters(model: ir.Model) -> tuple[str, str | None] | None:
 
     Cases: ``Gemm(X, coef, intercept)``, or ``MatMul(X, coef)`` with or without an ``Add``. Coefficients
     have shape [n_features, n_outputs] or [n_features], the input is a table of real numbers. Casts between
-    real types, and a new shape of the result, change nothing. None: anything else.
+    real types, and a new shape of the result, are ignored. None: any other graph.
     """
     if len(model.graph.inputs) != 1 or not _is_real_table(model.graph.inputs[0]):
         return None
@@ -153,7 +153,7 @@ def _is_real_table(value: ir.Value) -> bool:
 
 
 def _is_the_input(value: ir.Value | None) -> bool:
-    """Tell whether `value` is the input of the graph, or that in another real type."""
+    """Return whether `value` is the input of the graph, possibly in another real type."""
     while value is not None and (maker := value.producer()) is not None:
         if maker.op_type not in ("Identity", "Cast"):
             return False

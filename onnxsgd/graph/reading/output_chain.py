@@ -1,4 +1,4 @@
-"""Reading a graph backwards: from what it returns to the raw score behind it."""
+"""Backward reading of a graph, from an output to its raw prediction."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["Link", "holds_probabilities", "read_link"]
 
 @dataclass(frozen=True)
 class Link:
-    """What lies between a raw score and the tensor that was read.
+    """Function from a raw prediction to an output.
 
     Attributes
     ----------
     kind : {"softmax", "sigmoid", "ovr", "modified_huber", "identity"}
         As in :class:`~onnxsgd.graph.reading.head.ScoredGraph`.
     scores : tuple of ir.Value
-        The raw score, or the columns it is to be put together from.
+        The raw prediction, or its columns.
     negated : bool
-        Whether the raw score is the negative of that.
+        True if the raw prediction is the negative of `scores`.
     """
 
     kind: str
@@ -42,16 +42,16 @@ class Link:
 
 
 def read_link(value: ir.Value) -> Link | None:
-    """Return the link whose result `value` is; None if it is none that is known.
+    """Return the link whose result is `value`; None if no known link matches.
 
     Cases, each behind copies and casts:
 
     - ``Softmax(z)`` over the last axis, written as such or with exponentials, or its logarithm;
     - ``Sigmoid(z)``, written as such or with exponentials;
-    - ``clip((z + 1) / 2, 0, 1)``: what scikit-learn makes of the modified Huber loss;
+    - ``clip((z + 1) / 2, 0, 1)``: scikit-learn's link of the modified Huber loss;
     - ``Concat(1 - p, p)`` and ``Concat(-z, z)``: one column for two classes;
     - a Concat of columns that are all of one of these kinds, or picked from such pairs;
-    - one of these divided by its row sums; columns of sigmoids become "ovr" by that.
+    - one of these divided by its row sums; columns of sigmoids then become "ovr".
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def read_link(value: ir.Value) -> Link | None:
 
 
 def holds_probabilities(value: ir.Value) -> bool:
-    """Return whether `value` mixes, selects or scales the results of links, and nothing else."""
+    """Return whether `value` only mixes, selects or scales the results of links."""
     if constant(value) is not None or divided_by_row_sums(value) is not None:
         return True
     if made_by(value, "Softmax", "Sigmoid") or softplus_argument(value) is not None:

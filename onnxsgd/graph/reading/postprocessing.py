@@ -1,4 +1,4 @@
-"""The tail of a graph: from raw scores to what a user reads, labels and probabilities."""
+"""The tail of a graph: from raw predictions to labels and probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["add_classifier_tail", "add_multilabel_tail", "name_output"]
 
 
 def name_output(model: ir.Model, name: str) -> ir.Model:
-    """Return a copy of `model`, which has one output, with that output called `name`."""
+    """Return a copy of `model`, which has one output, with that output named `name`."""
     copy = model.clone()
     graph = copy.graph
     identity = ir.node("Identity", [graph.outputs[0]])
@@ -29,19 +29,19 @@ def name_output(model: ir.Model, name: str) -> ir.Model:
 def add_classifier_tail(
     model: ir.Model, classes: np.ndarray, probabilities: str | None, names: tuple[str, str]
 ) -> ir.Model:
-    """Return `model` with two outputs, the labels and the probabilities, instead of its raw scores.
+    """Return `model` with two outputs, the labels and the probabilities, instead of its raw predictions.
 
     Parameters
     ----------
     model : ir.Model
-        A graph whose only output is the score, of shape [n_samples, n_outputs]; one output stands for two
+        A graph whose only output is the score, of shape [n_samples, n_outputs]; one output denotes two
         classes. It is not changed.
     classes : ndarray of shape [n_classes]
         The labels, in the order of the columns.
     probabilities : {"sigmoid", "softmax", "modified_huber", None}
-        How scores become probabilities; None: the second output is the score itself.
+        The link from scores to probabilities; None: the second output is the score itself.
     names : tuple of str
-        What the two outputs are called.
+        The names of the two outputs.
     """
     copy = model.clone()
     graph = copy.graph
@@ -62,16 +62,16 @@ def add_classifier_tail(
 
 
 def add_multilabel_tail(model: ir.Model, probabilities: str | None, names: tuple[str, str]) -> ir.Model:
-    """Return `model` with the labels, a table of 0 and 1, and their probabilities instead of its raw scores.
+    """Return `model` with the labels, a table of 0 and 1, and their probabilities as outputs.
 
     Parameters
     ----------
     model : ir.Model
         A graph whose only output is the score, of shape [n_samples, n_labels]. It is not changed.
     probabilities : {"sigmoid", "modified_huber", None}
-        How each score becomes a probability; None: the second output is the score itself.
+        The link from a score to a probability; None: the second output is the score itself.
     names : tuple of str
-        What the two outputs are called.
+        The names of the two outputs.
     """
     copy = model.clone()
     graph = copy.graph
@@ -87,7 +87,7 @@ def add_multilabel_tail(model: ir.Model, probabilities: str | None, names: tuple
 
 
 def _note(model: ir.Model, score: ir.Value, link: str | None) -> None:
-    """Note in the file what cannot be read from every tail, for when it comes back to learn on."""
+    """Write score and link to the metadata, for later training: not every tail shows them."""
     model.metadata_props.update({SCORE: str(score.name), LINK: link or "identity"})
 
 
@@ -101,7 +101,7 @@ def _add_labels(graph: ir.Graph, classes: np.ndarray) -> ir.Value:
     name = unique_name("classes", graph_names(graph))
     tensor: ir.TensorProtocol
     if classes.dtype.kind in "iu":
-        # labels that int64 holds are int64, as other tools write them
+        # int64 if it holds all labels, as other tools write them
         is_large = classes.size and classes.max() > np.iinfo(np.int64).max
         tensor = ir.tensor(classes.astype(np.uint64 if is_large else np.int64), name=name)
     elif classes.dtype.kind in "bf":
@@ -129,13 +129,13 @@ def _complete(op: Builder, probability: ir.Value, single: bool, dtype: ir.DataTy
     return op.Div(filled, op.ReduceSum(filled, [1], keepdims=1))
 
 
-#: Each score by itself.
+#: Links of each score alone.
 _ONE_BY_ONE = {
     None: lambda op, score: op.Identity(score),
     "sigmoid": lambda op, score: op.Sigmoid(score),
     "modified_huber": _half,
 }
-#: A distribution over the classes.
+#: Links to a distribution over the classes.
 _PROBABILITIES = {
     None: lambda op, score, single: op.Identity(score),
     "sigmoid": lambda op, score, single: _complete(op, op.Sigmoid(score), single, score.dtype),

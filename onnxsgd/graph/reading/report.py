@@ -1,4 +1,4 @@
-"""A readable account of what is trained in a graph, and of what gradients pass on the way."""
+"""Report of the trained tensors of a graph, and of the operators that gradients pass."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class TensorRow:
     shape : tuple of int
         Its shape.
     trained : bool
-        Whether it is trained.
+        True if it is trained.
     reason : str
-        What it is, and where it is a parameter that is not trained, why not.
+        Its role; of a parameter that is not trained also the reason.
     """
 
     name: str
@@ -51,18 +51,18 @@ class TensorRow:
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """One kind of operator between what is trained and the score.
+    """One operator between the trained tensors and the score.
 
     Attributes
     ----------
     operator : str
-        Its name, behind its domain where that is not the standard one.
+        Its name, with a prefix for a domain other than the standard one.
     count : int
-        How many nodes there are.
+        The number of its nodes.
     engines : tuple of str
         The engines that differentiate all of them.
     reason : str
-        Why none does, if none does.
+        The reason if there is no such engine.
     """
 
     operator: str
@@ -73,20 +73,20 @@ class OperatorRow:
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """What is trained in a graph; printed, it is two tables.
+    """Trained tensors and differentiated operators of a graph, printed as two tables.
 
     Attributes
     ----------
     score : str
-        The tensor of raw scores.
+        The tensor of raw predictions.
     link : str
-        How the graph turns scores into probabilities, see :class:`onnxsgd.graph.reading.head.ScoredGraph`.
+        The link from scores to probabilities, see :class:`onnxsgd.graph.reading.head.ScoredGraph`.
     tensors : tuple of TensorRow
         The initializers of real numbers, in the order in which nodes read them.
     operators : tuple of OperatorRow
-        The operators from the first of them that is trained to the score.
+        The operators from the first trained tensor to the score.
     problem : str or None
-        Why nothing can be trained, if nothing can.
+        The reason if nothing can be trained.
     """
 
     score: str
@@ -97,7 +97,7 @@ class TrainingReport:
 
     @property
     def trained(self) -> list[str]:
-        """The names of the tensors that are trained."""
+        """The names of the trained tensors."""
         return [row.name for row in self.tensors if row.trained]
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ class TrainingReport:
         return line if self.problem is None else f"{line}\n{self.problem}"
 
     def _tables(self) -> list[list[Sequence[str]]]:
-        tensors: list[Sequence[str]] = [("tensor", "shape", "trained", "what it is")]
+        tensors: list[Sequence[str]] = [("tensor", "shape", "trained", "role")]
         numbers = [row for row in self.tensors if not row.shape and not row.trained]
         for row in self.tensors:
             if row not in numbers:
@@ -140,7 +140,7 @@ def describe(
     reference: Differentiable,
     chosen: Differentiable,
 ) -> TrainingReport:
-    """Describe what training a graph would change.
+    """Describe the effect of training on a graph.
 
     Parameters
     ----------
@@ -149,9 +149,9 @@ def describe(
     trainable : None, str, sequence of str, or callable
         As in :func:`onnxsgd.graph.reading.trainable.select_trainable`.
     engines : mapping of str to callable
-        For each engine, what tells why it cannot differentiate a node.
+        For each engine, a function that returns the reason why it cannot differentiate a node, or None.
     reference, chosen : callable
-        The same for the engine that decides what is trained, and for the one that would train.
+        The same for the engine that decides which tensors are trained, and for the one that would train.
     """
     model = cut_at(scored.model, scored.score)
     flow = trace_gradients(model, scored.score, chosen)
@@ -182,7 +182,7 @@ def _describe_tensor(value: ir.Value, role: Role, names: Sequence[str], flow: Gr
 
 
 def _between(model: ir.Model, names: Sequence[str], flow: GradientFlow) -> list[ir.Node]:
-    """Return the nodes from the tensors `names` to the score; with no names, all before the score."""
+    """Return the nodes from the tensors `names` to the score; without names, all nodes before the score."""
     if not names:
         return list(flow.nodes)
     reached = {model.graph.initializers[name] for name in names}

@@ -1,11 +1,11 @@
-"""Proof that a tensor holds one part for each sample, made of that sample alone.
+"""Proof that a tensor has one part for each sample, computed from that sample alone.
 
-A value is followed from the inputs to the outputs of a graph. Its state is one of
+States of values are propagated from the inputs to the outputs of a graph:
 
 - :data:`CONSTANT`: it depends neither on the data nor on the number of samples;
 - :class:`Along`: the part at position i of one axis depends on sample i alone;
-- :class:`Sizes`: integers made of sizes, some of them of the number of samples;
-- None: anything else, such as a mean over the batch, or a tensor that nothing is known of.
+- :class:`Sizes`: integers computed from sizes, some of them from the number of samples;
+- None: any other value, such as a mean over the batch, or an unknown tensor.
 
 A rule in :mod:`onnxsgd.graph.reading.sample_axis_rules` gives the states of an operator's outputs. An
 operator without a rule yields None: the proof may fail, it is never wrong.
@@ -37,8 +37,8 @@ __all__ = [
     "sample_rows",
 ]
 
-#: Two numbers of samples, one of them even. They tell the axis of the samples; whether another size depends
-#: on their number follows from :class:`Sizes` alone.
+#: Two numbers of samples, one of them even. They identify the axis of the samples; :class:`Sizes` alone
+#: shows that another size depends on their number.
 _NUMBERS = (4, 9973)
 
 
@@ -55,7 +55,7 @@ class Along:
     ----------
     axis : int
         The axis of the samples, >= 0. Its size may be a multiple of their number: the positions of one
-        sample then follow each other.
+        sample are then consecutive.
     """
 
     axis: int
@@ -63,12 +63,12 @@ class Along:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The state of a vector of integers, or of one, made of sizes.
+    """The state of an integer, or a vector of integers, computed from sizes.
 
     Attributes
     ----------
     depends : tuple of bool
-        For each element, whether the number of samples is in it.
+        For each element, True if it depends on the number of samples.
     """
 
     depends: tuple[bool, ...]
@@ -88,7 +88,7 @@ Dims = tuple[int | Many | None, ...] | None
 
 
 class NodeView:
-    """A node with the states and the sizes of its inputs, for a rule to look at.
+    """A node with the states and the sizes of its inputs, as rules read it.
 
     Attributes
     ----------
@@ -198,7 +198,7 @@ def _result(
 
 
 def _consistent(state: State, dims: Dims) -> State:
-    """Return `state`, or None where the axis of the samples does not have their number."""
+    """Return `state`, or None if the size of the axis of the samples is not their number."""
     if not isinstance(state, Along) or dims is None:
         return state
     fits = state.axis < len(dims) and (dims[state.axis] is None or isinstance(dims[state.axis], Many))

@@ -1,4 +1,4 @@
-"""Operator rules for the proof of rows, see :mod:`onnxsgd.graph.reading.sample_axis`."""
+"""Operator rules for the proof of independent samples, see :mod:`onnxsgd.graph.reading.sample_axis`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _elementwise(view: NodeView) -> State:
 
 
 def _computed_sizes(view: NodeView) -> State:
-    """Integers computed of one vector of sizes and of numbers, or of several vectors."""
+    """Integers computed from one vector of sizes and from numbers, or from several vectors."""
     sizes = [state for state in view.states if isinstance(state, Sizes)]
     others = [dims for state, dims in zip(view.states, view.dims, strict=True) if state == CONSTANT]
     if len(sizes) + len(others) < len(view.states):
@@ -69,7 +69,7 @@ def _type_of_second(view: NodeView) -> State:
 
 
 def _rows(view: NodeView) -> Sequence[State]:
-    """Keep the first axis of the first output; others may hold numbers of elements of the whole batch."""
+    """Keep the first axis of the first output; other outputs may count elements of the whole batch."""
     return [Along(0)] if view.state(0) == Along(0) and view.rest_is_constant() else []
 
 
@@ -94,7 +94,7 @@ def _resize(view: NodeView) -> State:
 
 
 def _reinterpret(view: NodeView) -> State:
-    """Find the samples where as many elements stand before them: the elements keep their order."""
+    """Find the axis of the samples by the number of elements before it: their order is unchanged."""
     state, before, after = view.state(0), view.dims[0], view.result_dims[0]
     if isinstance(state, Sizes):
         return state
@@ -111,7 +111,7 @@ def _reinterpret(view: NodeView) -> State:
 
 
 def _sized_along(view: NodeView, axis: int, rank: int) -> bool:
-    """Return whether the number of samples is in no size of a result but in that of `axis`."""
+    """Return whether `axis` is the only size of a result that depends on the number of samples."""
     for state in view.states[1:]:
         if isinstance(state, Sizes):
             offset = rank - len(state.depends)
@@ -135,7 +135,7 @@ def _transpose(view: NodeView) -> State:
 
 
 def _spread(view: NodeView) -> State:
-    """Expand and Tile: data keep their axis; a constant gets one where the size is a number of samples."""
+    """Expand and Tile: data keep their axis; a constant gets the axis sized by the number of samples."""
     state, result = view.state(0), view.result_dims[0]
     if result is None:
         return None
@@ -214,14 +214,14 @@ def _einsum(view: NodeView) -> State:
             letters.add(term[state.axis])
     letter = letters.pop() if len(letters) == 1 else ""
     for term, state in zip(terms.split(","), view.states, strict=True):
-        # a letter that stands elsewhere, too, joins samples with others
+        # a letter in another place, too, mixes samples
         if not letter or term.count(letter) != (1 if isinstance(state, Along) else 0):
             return None
     return Along(result.index(letter)) if result.count(letter) == 1 else None
 
 
 def _over_axis(default: int) -> Rule:
-    """One axis is worked along: the samples must lie on another."""
+    """Operators along one axis: the samples must lie on another."""
 
     def rule(view: NodeView) -> State:
         axis, rank = _data_axis(view), view.rank(0)
@@ -317,12 +317,12 @@ def _slice(view: NodeView) -> State:
 
 
 _ALL = slice(0, None, 1)
-#: Exporters write an end that no axis reaches for "to the end": TensorFlow's 10^9, others 2^31 - 1 or more.
+#: Exporters write an unreachable end for "to the end": TensorFlow's 10^9, others 2^31 - 1 or more.
 _NO_END = 10**9
 
 
 def _cuts(view: NodeView, rank: int) -> dict[int, slice | None] | None:
-    """Return the part that a Slice takes of each axis it names, None where it is computed, as axes may be."""
+    """Return the slice of each axis that a Slice names; None if it, or the axes, are computed."""
     starts, ends, axes, steps = (view.constant(index) for index in range(1, 5))
     if (axes is None and view.has(3)) or starts is None:
         return None
@@ -408,7 +408,7 @@ def _trilu(view: NodeView) -> State:
 
 
 def _recurrent(view: NodeView) -> Sequence[State]:
-    """Time first, or samples first with layout=1; states of their own come along with the samples."""
+    """Time first, or samples first with layout=1; states follow the samples."""
     first = bool(view.attribute("layout", 0))
     x, state = (Along(0), Along(0)) if first else (Along(1), Along(1))
     parameters = [view.state(index) for index in (1, 2, 3, 7)]
@@ -421,7 +421,7 @@ def _recurrent(view: NodeView) -> Sequence[State]:
 
 
 def _tokens(view: NodeView) -> State:
-    """Rows are filled up to the longest text of the batch, which a TfIdfVectorizer alone passes over."""
+    """Rows are padded to the longest text of the batch; only a TfIdfVectorizer ignores the padding."""
     rank, pad = view.rank(0), str(view.attribute("pad_value"))
     one_text = rank == 1 or (rank == 2 and view.dims[0] is not None and view.dims[0][1] == 1)
     readers = [use.node for use in view.node.outputs[0].uses()]
@@ -445,7 +445,7 @@ def _array_features(view: NodeView) -> State:
 
 
 def _normalized_strings(view: NodeView) -> State:
-    """Words that are dropped move the others."""
+    """Refuse dropped words, which move the others."""
     return None if view.attribute("stopwords") else view.state(0)
 
 

@@ -1,4 +1,4 @@
-"""Which initializers of a graph are trained."""
+"""Selection of the trained initializers of a graph."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ __all__ = [
     "with_head",
 ]
 
-#: Returns why no gradient passes a node, as a phrase, or None if one does.
+#: Returns the reason why no gradient passes a node, as a phrase, or None if one does.
 Differentiable = Callable[[ir.Node], str | None]
 Trainable = str | Sequence[str] | Callable[[str], bool] | None
 
 
-#: Operators at which a path of gradients ends silently; a Hardmax is an obstacle that the user hears of.
+#: Operators at which a gradient path ends silently; a Hardmax is reported to the user.
 _STEPS = having(Fact.FLAT) - {"Hardmax"}
 
 
 @dataclass(frozen=True)
 class GradientFlow:
-    """Where gradients of a score flow.
+    """Gradient flow from a score back through the graph.
 
     Attributes
     ----------
     nodes : tuple of ir.Node
         The nodes between any initializer or input and the score, in order.
     obstacles : dict of ir.Value to (ir.Node or None)
-        For each tensor from which a path leads to the score: the node on the way, nearest to the score, that
-        gradients do not pass, if there is one.
+        For each tensor from which a path leads to the score: the node on it, nearest to the score, that
+        gradients do not pass, if any.
     reasons : dict of ir.Node to str
-        Why they do not.
+        The reasons of these nodes.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -54,7 +54,7 @@ class GradientFlow:
     reasons: dict[ir.Node, str]
 
     def complaint(self, value: ir.Value) -> str | None:
-        """Return why no gradient reaches `value`, called it, as a sentence; None if one does."""
+        """Return the reason why no gradient reaches `value`, called "it", as a sentence; None if one does."""
         if value not in self.obstacles:
             return "no path of real numbers leads from it to the score"
         node = self.obstacles[value]
@@ -66,8 +66,8 @@ class GradientFlow:
 def trace_gradients(model: ir.Model, score: str, differentiable: Differentiable) -> GradientFlow:
     """Follow gradients from the tensor `score` back through the graph.
 
-    A path ends where a node makes integers, booleans or steps of real numbers: these do not change with a
-    small change of what they are made of.
+    A path ends at a node that computes integers, booleans or step functions of real numbers: these are
+    piecewise constant.
     """
     graph = model.graph
     obstacles: dict[ir.Value, ir.Node | None] = {tensor_named(graph, score): None}
@@ -102,27 +102,26 @@ def select_trainable(
     model : ir.Model
         Lowered.
     score : str
-        The tensor of raw scores.
+        The tensor of raw predictions.
     trainable : None, str, sequence of str, or callable
         None: the parameters (see :func:`onnxsgd.graph.parameter_roles.roles.find_roles`) that gradients
-        reach. Names: these, whatever they are, as long as they hold real numbers and gradients reach them. A
-        callable is asked about every tensor of real numbers that nodes read, constants too; those that it
+        reach. Names: these, of any role, if they hold real numbers and gradients reach them. A callable
+        receives the name of every tensor of real numbers that nodes read, constants too; those that it
         chooses and that gradients reach are trained.
     differentiable : callable
-        Tells why no gradient passes a node, None if one does.
+        Returns the reason why no gradient passes a node, None if one does.
     engine : callable or None
-        The same for the engine that would train, where that is another one: it trains the same tensors, or
+        The same for the engine that would train, if that is another one: it trains the same tensors, or
         none.
 
     Raises
     ------
     ParameterError
-        A name that the graph has no initializer of, or that is repeated.
+        A name that is repeated or is no initializer of the graph.
     ParameterTypeError
         `trainable` is of another type.
     NotTrainableError
-        Nothing to train, or gradients do not reach a tensor that is named or, with `engine`, one that is
-        chosen.
+        Nothing to train, or gradients do not reach a named tensor or, with `engine`, a chosen one.
     """
     names = _select(model, trainable, trace_gradients(model, score, differentiable))
     if engine is not None:
@@ -131,7 +130,7 @@ def select_trainable(
             if (complaint := flow.complaint(model.graph.initializers[name])) is not None:
                 raise NotTrainableError(
                     f"{name!r} cannot be trained by this engine: {complaint}. Use engine='portable', or name "
-                    f"in trainable= what lies behind."
+                    f"only tensors behind that node in trainable=."
                 )
     return names
 
@@ -174,9 +173,9 @@ def _chosen(
 
 
 def with_head(trainable: Trainable, head: Sequence[str]) -> Trainable:
-    """Return `trainable` for a graph with a new layer `head`, whose tensors are trained whatever it says.
+    """Return `trainable` for a graph with a new layer `head`, whose tensors are always trained.
 
-    None: those alone. A callable is not asked about them.
+    None: those alone. A callable does not receive them.
     """
     if trainable is None:
         return list(head)
@@ -191,19 +190,19 @@ def with_head(trainable: Trainable, head: Sequence[str]) -> Trainable:
 
 
 def intercept_names(model: ir.Model, names: Iterable[str]) -> set[str]:
-    """Return those of the initializers `names` that are intercepts, which penalties leave alone."""
+    """Return the intercepts among the initializers `names`; penalties do not apply to them."""
     roles = find_roles(model.graph)
     return {name for name in names if roles[model.graph.initializers[name]].kind == "intercept"}
 
 
 def initializers_in_use(graph: ir.Graph) -> list[ir.Value]:
-    """Return the initializers that nodes of the main graph read, in the order in which they do."""
+    """Return the initializers that nodes of the main graph read, in reading order."""
     read = (value for node in graph for _, value in read_values(node))
     return list(dict.fromkeys(value for value in read if value.is_initializer()))
 
 
 def describe_node(node: ir.Node) -> str:
-    """Return the operator of `node` and where it is, as a phrase."""
+    """Return the operator of `node` and its place, as a phrase."""
     operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     name = f" {node.name!r}" if node.name else ""
     result = next((value for value in node.outputs if value.dtype in REAL_TYPES), node.outputs[0])
@@ -237,7 +236,7 @@ def _complaint(value: ir.Value, flow: GradientFlow) -> str | None:
 
 
 def _nothing_to_train(roles: Mapping[ir.Value, Role], flow: GradientFlow) -> str:
-    """Say why no weight can be trained, the first reason that there is."""
+    """Return the first reason why no weight can be trained."""
     weights = [value for value, role in roles.items() if role.kind is not None]
     blocked = [value for value in weights if value in flow.obstacles]
     named = blocked or weights

@@ -1,4 +1,4 @@
-"""Fitted scikit-learn estimators in, graphs out; the conversion itself is skl2onnx's."""
+"""Conversion of fitted scikit-learn estimators to graphs, by skl2onnx."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from onnxsgd.graph.sklearn.repair import freeze_transformers, repair
 
 __all__ = ["convert_estimator", "estimator_to_onnx", "input_columns"]
 
-#: What the converters are asked for: versions they are tested with, and that every runtime here reads.
+#: The target versions of the converters: tested by them, and read by every supported runtime.
 _TARGET_OPSET = {"": 18, "ai.onnx.ml": 3}
 _IR_VERSION = 9
 
@@ -33,7 +33,7 @@ _IR_VERSION = 9
 def convert_estimator(
     estimator: Any, X: Any = None, task: str | None = None, output: str | int | None = None
 ) -> ScoredGraph:
-    """Convert a fitted estimator and find its raw score.
+    """Convert a fitted estimator and find its raw prediction.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def convert_estimator(
         Samples like those it was fitted on; one is enough. None: one float32 input with as many columns as
         the estimator was fitted on.
     task : {"regression", "classification", None}
-        What the scores are for; None: what the estimator is.
+        The purpose of the scores; None: that of the estimator.
     output : str, int or None
         See :func:`~onnxsgd.graph.reading.head.find_score`.
 
@@ -66,16 +66,16 @@ def convert_estimator(
     return scored if classes is None else replace(scored, classes=np.asarray(classes))
 
 
-#: What the converters call the outputs of a classifier that ends in a ZipMap, and what they are called here.
+#: The converters' names of the outputs of a classifier that ends in a ZipMap, and ours.
 _OUTPUT_NAMES = {"output_label": "label", "output_probability": "probabilities"}
 
 
 def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
     """Convert a fitted estimator to ONNX.
 
-    All features are one float32 input ``X``, of shape [N, n_features]; for a data frame with columns that
-    are no numbers, each column is an input of its own, under its name, of shape [N, 1]. Constants of
-    transformers, which are fitted without the target, are marked as frozen.
+    All features are one float32 input ``X``, of shape [N, n_features]; for a data frame with non-numeric
+    columns, each column is a separate input, under its name, of shape [N, 1]. Constants of transformers,
+    which are fitted without the target, are marked as frozen.
 
     Parameters
     ----------
@@ -85,11 +85,11 @@ def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
     check_is_fitted(estimator)
     if isinstance(getattr(estimator, "classes_", None), list):
         raise UnsupportedError(
-            f"{type(estimator).__name__} predicts several targets, each with classes of its own: "
+            f"{type(estimator).__name__} predicts several targets, each with its own classes: "
             "train one model for each of them."
         )
     with warnings.catch_warnings():
-        # about things the user did not do: copying what is deprecated, and inside the converters
+        # not caused by the user: copies of deprecated attributes, and the converters
         warnings.simplefilter("ignore")
         columns = input_columns(X)
         prepared = prepare(estimator, by_position=columns is None)
@@ -106,14 +106,14 @@ def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
 
         add_inverse_transform(model, target_transformer)
     _name_outputs(model.graph)
-    # the converters write for the version they are asked for, and declare the oldest one that would do
+    # the converters write for the target version, and declare the oldest sufficient one
     model.graph.opset_imports.update(_TARGET_OPSET)
     model.ir_version = _IR_VERSION
     return to_proto(model)
 
 
 def _refuse(estimator: Any) -> None:
-    """Refuse what could be converted, and has no score that gradients reach, or labels that ONNX lacks."""
+    """Refuse estimators whose score gradients do not reach, or whose labels ONNX lacks."""
     name = type(estimator).__name__
     classes = getattr(estimator, "classes_", None)
     if isinstance(classes, np.ndarray) and classes.dtype == np.uint64 and classes.max() >= 2**63:
@@ -130,7 +130,7 @@ _SVC = ("NuSVC", "SVC")
 _PAIRS = (
     "lets pairs of classes vote, which has no gradient: take OneVsRestClassifier, around it or instead of it"
 )
-#: Estimators by name, when they are refused, and why.
+#: Refused estimators by name, with the condition and the reason.
 _REFUSED: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
     (_SVC, lambda e: len(e.classes_) > 2, _PAIRS),
     (("OneVsOneClassifier",), lambda e: True, _PAIRS),
@@ -158,7 +158,7 @@ _REFUSED: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
 
 
 def _name_outputs(graph: ir.Graph) -> None:
-    """Give labels and probabilities the names that they have without a ZipMap; others make room."""
+    """Name labels and probabilities as without a ZipMap; rename other values of these names."""
     names = graph_names(graph)
     for value in graph.outputs:
         wanted = _OUTPUT_NAMES.get(str(value.name))
@@ -169,9 +169,9 @@ def _name_outputs(graph: ir.Graph) -> None:
 
 
 def input_columns(X: Any) -> list[tuple[str, Any]] | None:
-    """Return a name and a type for each column that is an input of its own; None if all are one matrix.
+    """Return a name and a type for each column that is a separate input; None if all are one matrix.
 
-    These are the columns of a frame that is not all numbers, and the arrays of a dictionary.
+    These are the columns of a frame with non-numeric ones, and the arrays of a dictionary.
     """
     if column_names(X) is None:
         return None
@@ -196,12 +196,12 @@ def _float_matrix(estimator: Any, X: Any) -> list[tuple[str, Any]]:
     if width is None and np.ndim(X) == 2:
         width = np.shape(X)[1]
     if width is None:
-        raise ParameterError(f"{type(estimator).__name__} does not tell how many features it takes: give X.")
+        raise ParameterError(f"{type(estimator).__name__} has no n_features_in_: give X.")
     return [("X", FloatTensorType([None, int(width)]))]
 
 
 def _convert(estimator: Any, final: Any, types: list[tuple[str, Any]]) -> tuple[onnx.ModelProto, Any]:
-    """Call the converter; return what it makes and its own account of which step made what."""
+    """Call the converter; return the converted model and its topology of steps."""
     from skl2onnx import convert_sklearn
 
     options = {}
@@ -219,13 +219,13 @@ def _convert(estimator: Any, final: Any, types: list[tuple[str, Any]]) -> tuple[
             intermediate=True,
         )
     except Exception as error:
-        # the converters raise errors of many types, for reasons of their own
+        # the converters raise errors of many types
         cause = f"{type(error).__name__}: {reason(error, n_lines=1)}"
         raise UnsupportedError(
             f"{type(estimator).__name__} cannot be converted to ONNX ({cause}). "
-            "An ONNX model of it that another tool makes can be given instead."
+            "An ONNX model of it by another tool can be given instead."
         ) from error
 
 
-#: Estimators whose converters give something else than the decision function unless they are told to.
+#: Estimators whose converters return the decision function only with the option raw_scores.
 _RAW_SCORES = frozenset({"NuSVC", "OneVsRestClassifier", "SVC"})

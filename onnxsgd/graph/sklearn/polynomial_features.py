@@ -1,6 +1,6 @@
 """A converter of PolynomialFeatures: a few nodes for each degree.
 
-The one of skl2onnx 1.20 writes two nodes for each feature that comes out; this can go when it does not.
+That of skl2onnx 1.20 writes two nodes for each output feature; this module can go when that is mended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["convert_polynomial", "infer_polynomial_shape"]
 
 
 def infer_polynomial_shape(operator: Any) -> None:
-    """Tell skl2onnx the type and the shape of what comes out."""
+    """Set the type and the shape of the output for skl2onnx."""
     from skl2onnx.common.data_types import FloatTensorType
 
     rows = operator.inputs[0].get_first_dimension()
@@ -22,14 +22,14 @@ def infer_polynomial_shape(operator: Any) -> None:
 
 
 def convert_polynomial(scope: Any, operator: Any, container: Any) -> None:
-    """Write, for each degree, the product of as many selections of columns, and put them side by side."""
+    """Write, for each degree, the product of as many selections of columns, and concatenate them."""
     powers = operator.raw_operator.powers_
     degrees = powers.sum(axis=1)
     x = scope.get_unique_variable_name("features")
     container.add_node("Cast", operator.inputs[0].full_name, x, to=onnx.TensorProto.FLOAT)
     parts = []
     for degree in np.unique(degrees):
-        # each row: the columns that are multiplied, as often as their power says
+        # each row: the columns to multiply, repeated by their power
         columns = np.array([np.repeat(np.arange(powers.shape[1]), row) for row in powers[degrees == degree]])
         parts.append(_ones(scope, container, x) if degree == 0 else _products(scope, container, x, columns))
     container.add_node("Concat", parts, operator.outputs[0].full_name, axis=1)

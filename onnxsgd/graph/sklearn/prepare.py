@@ -1,4 +1,4 @@
-"""Fitted estimators in the form that the converters take; what they predict stays the same."""
+"""Fitted estimators in the form that the converters take, with the same predictions."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ __all__ = ["final_estimator", "prepare", "split_target_transformer"]
 
 
 def prepare(estimator: Any, *, by_position: bool) -> Any:
-    """Return a copy of a fitted estimator that the converters understand.
+    """Return a copy of a fitted estimator in a form that the converters take.
 
     Parameters
     ----------
     estimator : estimator
         Fitted.
     by_position : bool
-        Whether columns that a ColumnTransformer selects by name are to be selected by position, for a graph
-        that has all features in one input.
+        Select the columns of a ColumnTransformer by position instead of by name, for a graph with all
+        features in one input.
     """
     return _rebuild(copy.deepcopy(estimator), by_position)
 
 
 def split_target_transformer(estimator: Any) -> tuple[Any, Any]:
-    """Return the estimator without a TransformedTargetRegressor at its end, and the transformer of that."""
+    """Return the estimator without a final TransformedTargetRegressor, and the transformer of that."""
     if isinstance(estimator, TransformedTargetRegressor):
         return estimator.regressor_, estimator.transformer_
     if isinstance(estimator, Pipeline):
@@ -55,7 +55,7 @@ def final_estimator(estimator: Any) -> Any:
 
 
 def _rebuild(value: Any, by_position: bool) -> Any:
-    """Replace what needs it in `value`, in place where it is kept, and in all it holds."""
+    """Adapt `value` and all its parts to the converters, in place if the object is kept."""
     if isinstance(value, FrozenEstimator):
         return _rebuild(value.estimator, by_position)
     if isinstance(value, GridSearchCV | RandomizedSearchCV):
@@ -64,7 +64,7 @@ def _rebuild(value: Any, by_position: bool) -> Any:
         for name, entry in vars(value).items():
             setattr(value, name, _rebuild(entry, by_position))
         adapt = _ADAPTATIONS.get(type(value))
-        # what an ensemble was made from, and left unfitted, is not converted
+        # the unfitted template of an ensemble is not converted
         return value if adapt is None or not _is_fitted(value) else adapt(value, by_position)
     if isinstance(value, list):
         return [_rebuild(entry, by_position) for entry in value]
@@ -82,7 +82,7 @@ def _is_fitted(estimator: Any) -> bool:
 
 
 def _without_flatten(voting: VotingClassifier, by_position: bool) -> VotingClassifier:
-    """Unset a parameter that matters to ``transform`` only, and that the converter refuses."""
+    """Unset a parameter that affects only ``transform`` and that the converter refuses."""
     voting.flatten_transform = False
     return voting
 
@@ -90,7 +90,7 @@ def _without_flatten(voting: VotingClassifier, by_position: bool) -> VotingClass
 def _as_logistic(discriminant: LinearDiscriminantAnalysis, by_position: bool) -> LogisticRegression:
     """Return the logistic regression with the same scores and probabilities.
 
-    The converter of skl2onnx 1.20 doubles the score of two classes; this can go when it does not.
+    The converter of skl2onnx 1.20 doubles the score of two classes; this can go when that is mended.
     """
     logistic = LogisticRegression()
     logistic.coef_, logistic.intercept_ = discriminant.coef_, discriminant.intercept_
@@ -99,10 +99,10 @@ def _as_logistic(discriminant: LinearDiscriminantAnalysis, by_position: bool) ->
 
 
 def _as_one_layer(one_vs_rest: OneVsRestClassifier, by_position: bool) -> OneVsRestClassifier | SGDClassifier:
-    """Return the linear classifier with a row of coefficients for each class that predicts the same.
+    """Return the equivalent linear classifier with a row of coefficients for each class.
 
-    One layer trains faster than one for each class, and skl2onnx 1.20 cannot convert those without
-    probabilities. Left alone: members that are not linear, and several labels for a sample.
+    One layer trains faster than one for each class, and skl2onnx 1.20 cannot convert members without
+    probabilities. Nonlinear members and multilabel targets are left alone.
     """
     members = one_vs_rest.estimators_
     losses = {_loss_of(member) for member in members}
@@ -116,7 +116,7 @@ def _as_one_layer(one_vs_rest: OneVsRestClassifier, by_position: bool) -> OneVsR
 
 
 def _loss_of(member: Any) -> str | None:
-    """Return the loss of the SGDClassifier that makes the same of its scores; None if there is none."""
+    """Return the loss of the SGDClassifier with the same link; None if there is none."""
     if not hasattr(member, "coef_"):
         return None
     if isinstance(member, SGDClassifier):

@@ -1,4 +1,4 @@
-"""Putting right what the converters write: names, shapes, and what is a parameter."""
+"""Repair of converted graphs: names, shapes, and marks of constants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["freeze_transformers", "repair"]
 
 
 def freeze_transformers(model: ir.Model, topology: Any) -> None:
-    """Mark the initializers between the inputs and the outputs of each step that does not predict."""
+    """Mark the initializers of each step that does not predict as frozen."""
     values = ir.convenience.create_value_mapping(model.graph)
     for operator in topology.scope.operators.values():
         step = operator.raw_operator
@@ -35,16 +35,16 @@ def freeze_transformers(model: ir.Model, topology: Any) -> None:
 
 
 def repair(model: ir.Model, estimator: Any, inputs: Sequence[str]) -> None:
-    """Put right in place what the converters write.
+    """Repair a converted graph in place.
 
     Parameters
     ----------
     model : ir.Model
-        What they wrote.
+        The converted graph.
     estimator : estimator
         The last step.
     inputs : sequence of str
-        The names of the inputs: the converters replace characters that no identifier may hold.
+        The names of the inputs: the converters replace characters that identifiers may not hold.
     """
     _repair_width(model, estimator)
     _drop_complements(model, estimator)
@@ -54,14 +54,14 @@ def repair(model: ir.Model, estimator: Any, inputs: Sequence[str]) -> None:
         value.name = name
     IdentityEliminationPass()(model)
     for value in model.graph.outputs:
-        # some declare the width of the input, or of another output; it is inferred later
+        # some outputs declare the width of the input, or of another output; it is inferred later
         value.shape = ir.Shape([None] * len(value.shape or ()))
 
 
 def _repair_width(model: ir.Model, estimator: Any) -> None:
-    """Let a multilayer perceptron with several targets return a column for each.
+    """Reshape the result of a multilayer perceptron with several targets to a column for each.
 
-    skl2onnx 1.20 puts them all into one column; this can go when it does not.
+    skl2onnx 1.20 puts them all into one column; this can go when that is mended.
     """
     width = getattr(estimator, "n_outputs_", 1)
     if type(estimator).__name__ != "MLPRegressor" or width == 1:
@@ -75,9 +75,9 @@ def _repair_width(model: ir.Model, estimator: Any) -> None:
 
 
 def _drop_complements(model: ir.Model, estimator: Any) -> None:
-    """Let a multilayer perceptron for several labels of a sample return the probability of each.
+    """Keep only the probability of each label of a multilabel multilayer perceptron.
 
-    skl2onnx 1.20 puts those of their absence before them; this can go when it does not.
+    skl2onnx 1.20 puts those of their absence before them; this can go when that is mended.
     """
     if type(estimator).__name__ != "MLPClassifier" or estimator.n_outputs_ == 1:
         return
@@ -90,7 +90,7 @@ def _drop_complements(model: ir.Model, estimator: Any) -> None:
 
 
 def _make_column(model: ir.Model, estimator: Any) -> None:
-    """Give generalised linear models, whose converters write a vector of coefficients, a column of them."""
+    """Reshape the coefficients of generalised linear models from a vector to a column."""
     if type(estimator).__name__ not in ("GammaRegressor", "PoissonRegressor", "TweedieRegressor"):
         return
     for node in model.graph:
@@ -100,7 +100,7 @@ def _make_column(model: ir.Model, estimator: Any) -> None:
             coef.const_value, coef.shape = ir.tensor(column, name=coef.name), ir.Shape(column.shape)
 
 
-#: What parameters are called by the converters, and here, after scikit-learn's attributes.
+#: The converters' names of parameters, and ours, after scikit-learn's attributes.
 _NAMES = {
     "Ad_Addcst": "intercept",
     "Ma_MatMulcst": "coef",
@@ -111,7 +111,7 @@ _NAMES = {
 
 
 def _name_parameters(model: ir.Model) -> None:
-    """Give readable names to parameters, numbered as the layers are."""
+    """Give readable names to parameters, numbered by layer."""
     names = graph_names(model.graph)
     for name, value in list(model.graph.initializers.items()):
         match = re.fullmatch(r"([A-Za-z_]*[A-Za-z])(\d*)", name)

@@ -1,4 +1,4 @@
-"""What a TransformedTargetRegressor does to a prediction, as nodes of a graph."""
+"""Inverse target transform of a TransformedTargetRegressor, as nodes of a graph."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["add_inverse_transform"]
 
 
 def add_inverse_transform(model: ir.Model, transformer: Any) -> None:
-    """Let the only output of `model` be what ``transformer.inverse_transform`` makes of it.
+    """Apply ``transformer.inverse_transform`` to the only output of `model`, in place.
 
     Parameters
     ----------
     model : ir.Model
         A regression. It is changed.
     transformer : transformer
-        Fitted on the target: a scaler, or a FunctionTransformer whose inverse is one of the functions of
-        numpy in the table of this module.
+        Fitted on the target: a scaler, or a FunctionTransformer whose inverse is a numpy function in the
+        table of this module.
 
     Raises
     ------
     UnsupportedError
-        The transformer is another one.
+        The transformer has no entry in the table.
     """
     write = _INVERSES.get(type(transformer))
     if write is None:
@@ -52,7 +52,7 @@ def add_inverse_transform(model: ir.Model, transformer: Any) -> None:
 
 
 def _affine(factor: str | None, offset: str | None) -> Callable[[Writer, ir.Value, Any], ir.Value]:
-    """Make the writer of ``x * factor + offset``, both attributes of the transformer."""
+    """Return the writer of ``x * factor + offset``, both attributes of the transformer."""
 
     def write(w: Writer, x: ir.Value, transformer: Any) -> ir.Value:
         for attribute, op in ((factor, w.op.Mul), (offset, w.op.Add)):
@@ -71,7 +71,7 @@ def _min_max(w: Writer, x: ir.Value, transformer: Any) -> ir.Value:
 
 
 def _function(w: Writer, x: ir.Value, transformer: Any) -> ir.Value:
-    """One of the functions of the table."""
+    """Write a function of the table."""
     function = transformer.inverse_func
     if function not in _FUNCTIONS or transformer.inv_kw_args:
         known = ", ".join(sorted(f"numpy.{entry.__name__}" for entry in _FUNCTIONS if entry is not None))

@@ -1,4 +1,4 @@
-"""Each public function that takes a model refuses, in one sentence, one that is not sane."""
+"""Each public function that takes a model refuses a malformed one in one sentence."""
 
 import os
 
@@ -52,7 +52,7 @@ def typed(number):
 
 
 def constant_outside(make):
-    """Return a model that holds, where `make` puts it, a tensor stored in a file of the user's."""
+    """Return a model in which `make` places a tensor stored in a file of the user."""
     tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[3, 1])
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value=os.path.basename(__file__))
@@ -124,7 +124,7 @@ REFUSED = {
         ),
         "has the shape",
     ),
-    "deep": (lambda: nested(1000), "Subgraphs lie in subgraphs 9 deep"),
+    "deep": (lambda: nested(1000), "Subgraphs are nested 9 deep"),
     "no nodes": (onnx.ModelProto, "no nodes"),
     "cycle": (
         lambda: parsed("(float[N, 3] x) => (float[N, 3] y) { y = Add(x, z)  z = Neg(y) }"),
@@ -144,7 +144,7 @@ REFUSED = {
             "g (float[N, 3] x) => (float[N, 3] y) { h = own.Unknown(x) "
             "y = ai.onnx.ml.LabelEncoder<keys_floats = [1.0], values_floats = [2.0]>(h) }"
         ),
-        "LabelEncoder .* reads 'h', whose element type is not known",
+        "LabelEncoder .* reads 'h', whose element type is unknown",
     ),
     "scales in a table": (
         lambda: onnx.parser.parse_model(
@@ -192,8 +192,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_sane_is_refused(case, door):
-    """At each door, before anything is allocated, inferred or read from a file; the model stays as it is."""
+def test_malformed_models_are_refused(case, door):
+    """By each function, before any allocation, inference or reading of files; the model is not changed."""
     make, message = REFUSED[case]
     model = make()
     before = model.SerializeToString()
@@ -206,15 +206,15 @@ def test_what_is_not_sane_is_refused(case, door):
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_what_is_sane_is_taken(door):
-    """Also a graph whose declared results are wrong, as converters write them, or missing."""
+def test_sound_models_are_accepted(door):
+    """Also a graph whose declared results are missing, or wrong as those of converters."""
     model = linear()
     model.graph.value_info.add(name="y").type.tensor_type.elem_type = 1
     DOORS[door](model)
 
 
 def test_a_file_with_insane_sizes_reads_no_other_file(tmp_path):
-    """Sizes come first."""
+    """Sizes are checked first."""
     model = constant_outside(in_initializer)
     model.graph.initializer[0].dims[:] = [HUGE]
     path = tmp_path / "model.onnx"

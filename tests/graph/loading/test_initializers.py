@@ -1,4 +1,4 @@
-"""get_train_initializer: which initializers it returns, and what of them."""
+"""get_train_initializer: the returned initializers and their arrays."""
 
 import numpy as np
 import onnx
@@ -49,6 +49,6 @@ def test_data_in_a_file_that_was_not_loaded_is_refused(model, tmp_path):
     assert list(get_train_initializer(onnx.load(path))) == ["z", "a", "h"]
 
 
-def test_what_is_no_model_is_refused():
+def test_other_objects_are_refused():
     with pytest.raises(ParameterTypeError, match="onnx.ModelProto, not str"):
         get_train_initializer("model.onnx")

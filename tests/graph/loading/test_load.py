@@ -1,4 +1,4 @@
-"""Models come in from files, bytes and messages, or are refused in one sentence."""
+"""Models are loaded from files, bytes and messages, or refused in one sentence."""
 
 import os
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_weights_below_the_folder(model, tmp_path, monkeypatch):
     ["../weights.bin", "/etc/hostname", "sub/../../weights.bin", "link.bin", "folder/secret", ""],
 )
 def test_weights_elsewhere_are_refused(location, model, tmp_path):
-    """A model from a stranger must not read any file of the user's, by a link or otherwise."""
+    """An untrusted model must not read other files of the user, by a link or otherwise."""
     folder, outside = tmp_path / "model", tmp_path / "weights.bin"
     folder.mkdir()
     outside.write_bytes(bytes(1200))
@@ -95,7 +95,7 @@ def test_missing_weights(model, tmp_path):
 
 
 def test_weights_in_other_files_need_a_path(model, tmp_path):
-    """Bytes do not tell where they come from."""
+    """Bytes have no folder."""
     content = save_outside(model, tmp_path).read_bytes()
     with pytest.raises(GraphError, match="give the path"):
         load_model(content)
@@ -113,7 +113,7 @@ def test_the_message_is_not_changed(model):
 
 
 def test_functions_are_inlined():
-    """The dynamo exporter of torch writes functions; nothing behind this door knows them."""
+    """The dynamo exporter of torch writes functions; no later step supports them."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 18, "own": 1]>
         g (float[N, 3] x) => (float[N, 3] y) { y = own.Twice(x) }
@@ -135,20 +135,20 @@ def test_functions_are_inlined():
         (None, ParameterTypeError, "not NoneType"),
     ],
 )
-def test_what_is_no_model(source, error, message):
-    """One sentence, whatever is given."""
+def test_other_objects(source, error, message):
+    """One sentence for every argument."""
     with pytest.raises(error, match=message):
         load_model(source)
 
 
-def test_what_is_not_valid():
+def test_invalid_models():
     """The checker's reason is passed on."""
     model = onnx.parser.parse_model(TEXT)
     with pytest.raises(GraphError, match="not valid ONNX"):
         load_model(model)
 
 
-def test_what_is_valid_and_not_taken(model):
+def test_valid_unsupported_models(model):
     """Training graphs and sparse weights: refused by name."""
     trained = onnx.ModelProto()
     trained.CopyFrom(model)

@@ -1,4 +1,4 @@
-"""random_feed: shapes, types, and that a graph runs on what it returns."""
+"""random_feed: shapes, types, and a run of the graph."""
 
 import numpy as np
 import onnx
@@ -41,13 +41,13 @@ def test_inputs_of_a_session_are_described_alike():
 
 
 def test_only_an_unknown_first_size_is_the_batch():
-    """Not the first unknown one, wherever it stands."""
+    """Not the first unknown one in any position."""
     value = onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, [2, None, 3])
     assert random_feed([value])["X"].shape == (2, 1, 3)
 
 
-def test_a_size_that_nothing_holds_is_refused():
-    """Before memory is asked for it."""
+def test_a_size_beyond_any_memory_is_refused():
+    """Before any allocation."""
     value = onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, [2**40])
     with pytest.raises(GraphError, match="elements are accepted"):
         random_feed([value])
@@ -93,7 +93,7 @@ def test_a_negative_size_is_refused(options):
         random_feed([], **options)
 
 
-def test_what_is_no_tensor_is_refused():
+def test_inputs_other_than_tensors_are_refused():
     value = onnx.helper.make_tensor_sequence_value_info("Q", onnx.TensorProto.FLOAT, None)
     with pytest.raises(UnsupportedError, match="'Q': it is no tensor"):
         random_feed([value])

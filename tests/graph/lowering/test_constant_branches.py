@@ -74,7 +74,7 @@ def test_a_loop_below_two_conditions_is_trained():
 
 
 def test_sessions_below_a_constant_condition_end_no_interpreter():
-    """Both supported runtimes die when they load this network inside of an If."""
+    """Both supported runtimes crash when they load this network inside an If."""
     code = f"""
 import numpy as np, onnx
 from onnxsgd import OrtGradientForwardBackward

@@ -29,7 +29,7 @@ def operators(model):
 STATISTICS = """<float[3] s = {1, 2, 3}, float[3] b = {4, 5, 6},
     float[3] m = {0.1, 0.2, 0.3}, float[3] v = {1, 2, 3}>"""
 
-#: Operator, its opsets, the node, and what else the graph needs.
+#: Operator, its opsets, the node, and further parts of the graph.
 NODES = [
     ("Celu", ALL, "y = Celu<alpha = 0.7>(x)", {}),
     ("Celu", ALL, "y = Celu(x)", {}),

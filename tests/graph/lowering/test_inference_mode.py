@@ -53,7 +53,7 @@ def test_dropout_is_off():
     np.testing.assert_array_equal(run(model)[0], X)
 
 
-def test_an_input_that_said_whether_to_train_goes():
+def test_an_input_for_the_training_mode_is_dropped():
     signature = "agraph (float[N, 3] X, bool train) => (float[N, 3] Y) <float rate = {0.5}>"
     text = f"{HEAD} {signature} {{ Y = Dropout(X, rate, train) }}"
     model, _ = inference_form(to_ir(parser.parse_model(text)))

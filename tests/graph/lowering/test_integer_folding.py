@@ -1,4 +1,4 @@
-"""Integers that follow from constants are written down, and nothing else is."""
+"""Integers computed from constants are folded, and no other values."""
 
 import numpy as np
 import onnx
@@ -11,7 +11,7 @@ from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import to_ir, to_proto
 
-#: Pads as PyTorch's exporter writes them: put together, reversed, flattened.
+#: Pads as PyTorch's exporter writes them: concatenated, reversed, flattened.
 _PADS = """
 <ir_version: 9, opset_import: ["" : 18]>
 agraph (float[N, 1, 4] x) => (float[N, 1, M] y)
@@ -51,12 +51,12 @@ def test_pads_become_a_constant():
     np.testing.assert_array_equal(_run(to_proto(lowered), x=x)[0], _run(model, x=x)[0])
     gradient = onnx_derivative(model, weights=[], inputs=["x"])
     (found,) = _run(gradient, x=x, y_grad=np.ones((2, 1, 6), np.float32))
-    # what is convolved is x_1, x_0, x_1, x_2, x_3, x_2, x_1, which count 1, 3, 3, 3, 3, 3, 2 in the sum of y
+    # the operand of the Conv is x_1, x_0, x_1, x_2, x_3, x_2, x_1, counted 1, 3, 3, 3, 3, 3, 2 times in y
     np.testing.assert_allclose(found[0, 0], [3.0, 6.0, 6.0, 3.0])
 
 
-def test_what_is_computed_of_a_weight_follows_it():
-    """A transposed weight that is written down would stay as it is while the weight learns."""
+def test_functions_of_a_weight_follow_it():
+    """A folded transpose of a weight would stay fixed while the weight learns."""
     _, lowered = _lower(
         """<ir_version: 9, opset_import: ["" : 18]>
         agraph (float[N, 2] x) => (float[N, 3] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}>
@@ -66,7 +66,7 @@ def test_what_is_computed_of_a_weight_follows_it():
 
 
 def test_outputs_and_sizes_of_data_stay_computed():
-    """A graph that returns a constant still returns it, and what depends on the data is left alone."""
+    """A graph that returns a constant still returns it, and functions of the data are left alone."""
     model, lowered = _lower(
         """<ir_version: 9, opset_import: ["" : 18]>
         agraph (float[N, 2] x) => (float[N, 2] y, int64[1] k) <int64[1] one = {1}, float half = {0.5}>
@@ -79,7 +79,7 @@ def test_outputs_and_sizes_of_data_stay_computed():
 
 
 def test_large_integers_stay_computed():
-    """A mask of a million truth values would only fill the file."""
+    """A mask of a million booleans would only fill the file."""
     _, lowered = _lower(
         """<ir_version: 9, opset_import: ["" : 18]>
         agraph (float[N, 9999] x) => (float[N, 9999] y) <int64[1] size = {9999}, float zero = {0}>
@@ -96,8 +96,8 @@ def test_folding_twice_changes_nothing():
     assert isinstance(again, ir.Model)
 
 
-def test_what_is_compared_or_rounded_of_a_weight_follows_it():
-    """A mask of a weight that is written down would stay that of its first values."""
+def test_comparisons_and_roundings_of_a_weight_follow_it():
+    """A folded mask of a weight would stay that of its first values."""
     model, lowered = _lower(
         """<ir_version: 9, opset_import: ["" : 18]>
         agraph (float[N, 2] x) => (float[N, 2] y) <float[2] b = {1, 1}, float zero = {0}>

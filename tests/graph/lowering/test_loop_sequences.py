@@ -1,4 +1,4 @@
-"""Sequences that loops fill become tensors that they collect: the same numbers, or the graph stays."""
+"""Sequences that loops fill become scan outputs with the same numbers, or the graph is unchanged."""
 
 import numpy as np
 import onnx
@@ -15,7 +15,7 @@ LOOP = """
     }> (N, C, S)
 """
 
-#: Another state beside the sequence, another sequence, and something collected.
+#: Another state beside the sequence, another sequence, and a scan output.
 MIXED = """
     S = SequenceEmpty () R = SequenceEmpty ()
     L, H, M, Z = Loop <body = b (int64 i, bool c, s, float[2, 3] h, r) => (bool d, t, float[2, 3] g, u, e) {
@@ -27,7 +27,7 @@ MIXED = """
     O = ReduceSum <keepdims = 0> (Z) F = Mul(Q, V) G = Mul(P, O) Y = Sub(F, G)
 """
 
-#: The sizes of what is inserted follow from constants that the body captures.
+#: The sizes of the inserted tensor are inferred from constants that the body captures.
 CAPTURED = """
     S = SequenceEmpty ()
     L = Loop <body = b (int64 i, bool c, s) => (bool d, t) {
@@ -39,7 +39,7 @@ CAPTURED = """
     Y = ConcatFromSequence <axis = 0> (L)
 """
 
-#: A tensor that is longer in each turn.
+#: A tensor that grows in each iteration.
 RAGGED = """
     S = SequenceEmpty ()
     L, E = Loop <body = b (int64 i, bool c, s, float[K, 3] h) => (bool d, t, float[J, 3] g) {
@@ -67,7 +67,7 @@ def feeds(model, turns):
 
 @pytest.mark.parametrize("turns", [1, 3])
 @pytest.mark.parametrize("body", [*JOINS, MIXED, CAPTURED])
-def test_a_loop_collects_what_it_put_into_a_sequence(body, turns, run):
+def test_a_loop_collects_the_tensors_of_its_sequence(body, turns, run):
     model = parse(body)
     lowered = lower_for_training(to_ir(model))
     assert "ConcatFromSequence" not in {node.op_type for node in lowered.graph}
@@ -76,7 +76,7 @@ def test_a_loop_collects_what_it_put_into_a_sequence(body, turns, run):
 
 
 @pytest.mark.parametrize("body", [JOINS[0], JOINS[-1]])
-def test_no_turn_leaves_nothing(body, run):
+def test_no_iteration_gives_an_empty_result(body, run):
     # the runtime refuses to join an empty sequence
     lowered = lower_for_training(to_ir(parse(body)))
     found = run(lowered, feeds(parse(body), 0))["Y"]

@@ -1,4 +1,4 @@
-"""Lowered graphs compute what they did, in operators that gradients pass."""
+"""Lowered graphs compute the same, in operators that gradients pass."""
 
 import numpy as np
 import onnx
@@ -25,7 +25,7 @@ def operators(model):
     return {(node.domain, node.op_type) for node in model.graph}
 
 
-#: Operator, its opsets, the node, and what else the graph needs.
+#: Operator, its opsets, the node, and further parts of the graph.
 NODES = [
     ("Dropout", ALL, "y = Dropout(x)", {}),
     (
@@ -193,7 +193,7 @@ def test_rules_for_ml_keep_values(operator, x, outputs, attributes, run):
         ("SVMRegressor", {**VECTORS, **MACHINES[1], "n_supports": 3, "one_class": 1}),
     ],
 )
-def test_what_has_no_exact_equivalent_is_left_alone(operator, attributes):
+def test_nodes_without_an_exact_equivalent_are_left_alone(operator, attributes):
     """A rule whose precondition does not hold must not touch the node."""
     model = ml(operator, X, SCORES if "Classifier" in operator else [("y", FLOAT)], attributes)
     assert operators(lower_for_training(model)) == {("ai.onnx.ml", operator)}
@@ -207,7 +207,7 @@ def test_a_binary_classifier_has_one_column_of_scores():
 
 
 def test_names_stay():
-    """A user names tensors in trainable= and output=: what was computed still is, under its name."""
+    """A user names tensors in trainable= and output=: computed tensors stay, under their names."""
     body = "e = Exp(x) d = Add(e, one) a = Div(one, d) coef = Identity(a) b = Dropout(coef) y = Elu(b)"
     model = parse(body, weights="<float one = {1}>")
     lowered = lower_for_training(model)
@@ -220,7 +220,7 @@ def test_names_stay():
 
 
 def test_lowering_twice_changes_nothing():
-    """Other rooms lower again, to be sure."""
+    """Other modules lower graphs that may be lowered already."""
     model = parse("e = Exp(x) d = Add(e, one) a = Div(one, d) y = Dropout(a)", weights="<float one = {1}>")
     once = lower_for_training(model)
     assert to_proto(lower_for_training(once)) == to_proto(once)
@@ -238,7 +238,7 @@ def test_the_model_is_not_changed():
 
 @pytest.mark.parametrize("operator", ["Elu", "HardSwish", "Softsign", "ReduceMax", "Sum", "Mean"])
 def test_operators_that_an_engine_has_a_gradient_of_stay(operator):
-    """An engine writes out for itself the operators that it needs: one operator has one gradient."""
+    """Each engine has its own lowering: one operator has one gradient."""
     assert operators(lower_for_training(parse(f"y = {operator}(x)"))) == {("", operator)}
 
 
@@ -257,14 +257,14 @@ def test_constants_become_initializers(constant, run):
 
 
 def test_outputs_that_are_inputs(run):
-    """A graph may return what a rule passes through: the output must still be there, under its name."""
+    """A rule may return its operand: the output must keep its name."""
     model = parse("y = Dropout(x)")
     x = np.ones((2, 3, 4), np.float32)
     np.testing.assert_array_equal(run(lower_for_training(model), {"x": x})["y"], x)
 
 
 def test_a_zip_map_becomes_the_matrix(run):
-    """Files of skl2onnx return a list of dictionaries unless told otherwise."""
+    """Files of skl2onnx return a list of dictionaries by default."""
     text = """<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 3]>
         g (float[N, 2] x) => (seq(map(int64, float)) p) {
             s = Softmax(x)  p = ai.onnx.ml.ZipMap <classlabels_int64s = [3, 7]> (s) }"""

@@ -1,4 +1,4 @@
-"""Operators without a kernel in some type run after all, and their parameters stay parameters."""
+"""Operators without a kernel in some type are computed by others, and keep their parameters."""
 
 import numpy as np
 import onnx.parser
@@ -11,7 +11,7 @@ from onnxsgd.graph.lowering.precision import with_precision
 from onnxsgd.graph.model import to_ir
 from onnxsgd.graph.parameter_roles.roles import find_roles
 
-#: Not Gelu and Tan: their forms hold Erf and Cos, which onnxruntime 1.19 has no float64 kernel for either.
+#: Not Gelu and Tan: their forms use Erf and Cos, without a float64 kernel in onnxruntime 1.19.
 NODES = {
     "Celu": "y = Celu(x)",
     "Cosh": "y = Cosh(x)",
@@ -48,7 +48,7 @@ def parse(body, real="double"):
 @pytest.mark.parametrize("name", NODES)
 @pytest.mark.parametrize("converted", [False, True])
 def test_a_graph_of_float64_runs(name, converted, run):
-    """Neither a graph that is float64 nor one that becomes it is refused by the runtime."""
+    """The runtime accepts float64 graphs, and graphs converted to float64."""
     model = parse(NODES[name], "float" if converted else "double")
     lowered = lower_for_training(model)
     lowered = with_precision(lowered, ir.DataType.DOUBLE) if converted else lowered

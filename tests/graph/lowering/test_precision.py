@@ -18,7 +18,7 @@ from onnxsgd.graph.lowering.precision import restore_digits, with_precision
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.sklearn.convert import convert_estimator
 
-#: Constants are computed by converters, or two of them are the same number in float32.
+#: Estimators with constants computed by converters, or with two that are equal in float32.
 ROUNDED = ("SVC", "SVR", "OneVsRest(SVC)", "String labels", "PowerTransformer", "TruncatedSVD")
 
 
@@ -60,7 +60,7 @@ def test_float64_graphs_predict_as_scikit_learn_does(sklearn_case):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
-def test_the_model_that_is_widened_stays_what_it_was():
+def test_the_widened_model_is_not_changed():
     X = np.arange(12.0).reshape(6, 2)
     scored = convert_estimator(make_pipeline(StandardScaler(), LinearRegression()).fit(X, X[:, 0]), X)
     before = to_proto(scored.model).SerializeToString(deterministic=True)
@@ -93,11 +93,11 @@ def test_an_imputer_keeps_float64():
     np.testing.assert_allclose(run(wide, X)["variable"].ravel(), estimator.predict(X), rtol=1e-6)
 
 
-def test_digits_come_back_whatever_the_converter_does_to_them():
+def test_digits_are_restored_after_every_function_of_the_converters():
     fitted = SimpleNamespace(
         coef_=np.array([[0.1, 0.2, 0.3], [1 / 3, 2 / 3, 1e-3]]),
         scale_=np.array([3.0, 7.0]),
-        # two numbers that are one in float32, and so stay rounded
+        # two numbers that are equal in float32, and so stay rounded
         twins_=[0.7, 0.7 + 1e-9],
     )
     constants = {

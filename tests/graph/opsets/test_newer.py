@@ -1,4 +1,4 @@
-"""Operators that only newer opsets have mean the same once they are written in older ones."""
+"""Operators of newer opsets, written in older ones, compute the same."""
 
 import numpy as np
 import onnx
@@ -81,7 +81,7 @@ def values(names, dtype=np.float32):
 
 
 def model_of(opset, body, outputs, feeds, **shapes):
-    """Parse a graph; outputs have the shapes of what the reference evaluator computes, or those given."""
+    """Parse a graph; outputs have the shapes computed by the reference evaluator, or those given."""
     if opset > onnx.defs.onnx_opset_version():
         pytest.skip(f"the installed onnx does not know opset {opset}")
     results = ", ".join(f"float {name}" for name in outputs.split())
@@ -162,7 +162,7 @@ def network(body=NETWORK):
 
 
 def test_gradients(run):
-    """The toolkit takes newer graphs; gradients are central differences of the graph as it was given."""
+    """The toolkit takes newer graphs; gradients equal central differences of the original graph."""
     model, X, weights = network()
     gradient = onnx_derivative(model, weights=list(weights), inputs=["X"])
     seed = np.array([[1.0], [-0.5], [2.0], [0.25]], np.float32)
@@ -185,7 +185,7 @@ def test_gradients(run):
 
 
 def test_gradients_of_a_query_that_sees_no_key(run):
-    """It attends to nothing: its output and its gradient are zeros, and those of the others are numbers."""
+    """Its output and its gradient are zeros, and those of the others are finite."""
     feeds = values("Q K4 V4")
     body = "Y = Attention <softcap = 2.0, softmax_precision = 11> (Q, K4, V4, seen)"
     model = model_of(23, f"seen = Greater(M, half)  {body}", "Y", {**feeds, **values("M")}, Y=(2, 4, 3, 8))
@@ -199,7 +199,7 @@ def test_gradients_of_a_query_that_sees_no_key(run):
 
 
 def test_estimators(run):
-    """A graph of opset 24 trains from its own weights, and the graph that comes back predicts the same."""
+    """A graph of opset 24 trains from its weights, and the exported graph predicts the same."""
     model, X, _ = network(OPEN_NETWORK)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
     y = X.sum(axis=(1, 2))

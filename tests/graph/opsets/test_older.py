@@ -1,4 +1,4 @@
-"""Graphs of old opsets compute the same once they are converted: the runtime reads both."""
+"""Converted graphs of old opsets compute the same: the runtime reads both."""
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ def forms(opsets, inputs, *nodes, constants=""):
 
 
 def reduction(name):
-    """Return the cases of one reduction; a logarithm is taken of what is not negative."""
+    """Return the cases of one reduction; arguments of a logarithm are not negative."""
     before = "Z = Abs(X)" if name == "ReduceLogSum" else "Z = Identity(X)"
     options = ("", " <keepdims = 0> ", " <axes = [1], keepdims = 0> ", " <axes = [0, 2]> ")
     return [
@@ -29,7 +29,7 @@ def reduction(name):
 
 
 def softmax(name):
-    """Return the cases of one of the operators that meant another axis."""
+    """Return the cases of an operator whose axis changed its meaning."""
     return [
         *forms(ALL, CUBE, f"Y = {name}(X)", *(f"Y = {name} <axis = {axis}> (X)" for axis in (0, 1, 2))),
         *forms((11, 12), CUBE, *(f"Y = {name} <axis = {axis}> (X)" for axis in (-1, -2))),
@@ -45,7 +45,7 @@ def softmax(name):
 
 
 def resize(mode):
-    """Return the cases of one mode of Resize and of what it was called before."""
+    """Return the cases of one mode of Resize and of its predecessor Upsample."""
     scales = ("1,1,2,2", "1,1,1.5,2.5", "1,1,0.5,0.6")
     places = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn")
     upsample, old = f'Y = Upsample <mode = "{mode}"> (X, s)', f'Y = Resize <mode = "{mode}"> (X, s)'
@@ -367,7 +367,7 @@ def feeds_of(model):
     return feeds
 
 
-#: Operators that changed their meaning, or that a repair is for; the others take longer than they tell.
+#: Operators with a changed meaning, or with a repair; the others take long and show little.
 CHANGED = ("Clip", "Hardmax", "Pad", "ReduceSum(", "Resize", "Softmax(X)", "Split", "Unsqueeze", "Upsample")
 
 

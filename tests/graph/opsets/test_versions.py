@@ -84,8 +84,8 @@ def test_newer_operators_are_refused(opset, body, message):
         bring_into_range(parse(opset, body, ir=11, weights=weights))
 
 
-def test_what_the_converter_refuses():
-    """An operator without an adapter: the converter's reason, and the version that is needed."""
+def test_refusals_of_the_converter():
+    """An operator without an adapter: the converter's reason, and the required version."""
     with pytest.raises(UnsupportedError, match="at least 13"):
         bring_into_range(parse(8, "y = Upsample(x, w)", weights="<float[2] w = {1, 1}>"))
 

@@ -1,4 +1,4 @@
-"""The frozen part of a graph is cut off where it hands over one row for each sample."""
+"""The frozen part of a graph ends at tensors with one row for each sample."""
 
 import numpy as np
 import onnx
@@ -45,7 +45,7 @@ def arrays():
         ),
     ],
 )  # fmt: skip
-def test_the_two_parts_compute_what_the_whole_does(arrays, text, features, tail):
+def test_the_two_parts_compute_the_same_as_the_whole(arrays, text, features, tail):
     model = read(f"g (float[N,3] X) => (float[N,2] Y) {{ {text} }}".replace(") ", ")\n"), **arrays)
     X = np.random.RandomState(1).normal(size=(6, 3)).astype(np.float32)
     parts = split_frozen(model, ["W"])
@@ -63,7 +63,7 @@ def test_a_first_layer_that_is_trained_leaves_no_frozen_part(arrays):
 
 
 def test_positions_within_the_batch_are_not_taken_for_data(arrays):
-    # GPT-2 picks the score of the last token with Range(0, n): shuffled like data, it picks others
+    # GPT-2 picks the score of the last token with Range(0, n): shuffled as data, it would pick others
     text = """g (float[N,3] X) => (float[N,1] Y) <int64 o = {0}, int64 i = {1}, int64[1] l = {1}> {
         h = MatMul(X, V)
         a = ArgMax<axis = 1, keepdims = 0>(h)
@@ -95,7 +95,7 @@ LOOP = """b = Loop(trips, yes, h) <
 
 
 def test_a_tensor_that_a_loop_captures_is_read(arrays):
-    # the frozen tensor `captured` is read inside of the loop alone, the trained S too
+    # the frozen tensor `captured` is read only inside the loop, like the trained S
     text = f"""g (float[N,3] X) => (float[N,4] Y) <int64 trips = {{2}}, bool yes = {{1}}> {{
         h = MatMul(X, V)
         captured = Tanh(h)

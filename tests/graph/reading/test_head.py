@@ -1,4 +1,4 @@
-"""The raw score is found behind what a graph returns; estimators are in ``test_convert.py``."""
+"""The raw prediction is found behind the outputs of a graph; estimators are in ``test_convert.py``."""
 
 import numpy as np
 import onnx.parser
@@ -74,7 +74,7 @@ LINKS = [
 
 @pytest.mark.parametrize(("body", "link", "expected"), LINKS)
 def test_links(body, link, expected, run):
-    """Each way of making probabilities that a graph may have."""
+    """Every link from scores to probabilities."""
     scored = find_score(parse(body), "classification")
     assert scored.link == link
     np.testing.assert_allclose(score_of(scored, run), expected, rtol=1e-6)
@@ -90,7 +90,7 @@ def test_links(body, link, expected, run):
     ],
 )
 def test_other_mixtures_of_probabilities(body, run):
-    """Averages of several models have no score of their own: the logarithm serves, its softmax is p again."""
+    """Averages of several models have no score: the logarithm serves, whose softmax is p."""
     scored = find_score(parse(body), "classification")
     assert scored.link == "log"
     expected = run(scored.model, X)["y"]
@@ -107,7 +107,7 @@ def test_a_logarithm_of_zero_stays_finite(run):
 
 
 def test_a_regression_is_not_followed_back(run):
-    """A regression whose range is (0, 1) predicts what its sigmoid returns."""
+    """A regression with range (0, 1) predicts the result of its sigmoid."""
     scored = find_score(parse("z = MatMul(x, u)  y = Sigmoid(z)"), "regression")
     assert (scored.score, scored.link) == ("y", "identity")
 
@@ -168,7 +168,7 @@ def test_labels_follow_scores_where_probabilities_are_equal(run):
 
 
 def test_output_names_a_tensor_inside():
-    """The graph is cut there, and the tensor is the score as it is."""
+    """The graph is cut there, and the tensor itself is the score."""
     scored = find_score(parse("a = MatMul(x, w)  h = Sigmoid(a)  y = Relu(h)"), "classification", "h")
     assert (scored.score, scored.link) == ("h", "identity")
     assert [value.name for value in scored.model.graph.outputs] == ["h"]
@@ -194,14 +194,14 @@ def test_output_picks_one_of_several(output):
     ],
 )
 def test_outputs_that_are_refused(output, error, message):
-    """The message says what there is."""
+    """The message lists the outputs."""
     model = parse("a = MatMul(x, w)  y = Softmax(a)  b = Relu(a)", "float[N, 3] b, float[N, 3] y")
     with pytest.raises(error, match=message):
         find_score(model, "classification", output)
 
 
 def test_labels_alone_have_no_score():
-    """A graph that returns the winner only cannot be trained as it is; the tensor before can be named."""
+    """A graph that returns only labels cannot be trained; the tensor before can be named."""
     model = parse("z = MatMul(x, w)  y = ArgMax <axis = 1, keepdims = 0> (z)", "int64[N] y")
     with pytest.raises(NotTrainableError, match="output="):
         find_score(model, "classification")

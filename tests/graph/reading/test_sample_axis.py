@@ -1,4 +1,4 @@
-"""The axis of the samples is found where it is, and nowhere else."""
+"""The axis of the samples is found if it exists, and only then."""
 
 import numpy as np
 import pytest
@@ -301,7 +301,7 @@ def test_rows_are_those_with_one_row_for_each_sample():
 
 
 def test_rows_are_recognised_where_sizes_are_computed():
-    # the number of rows goes through integers of another type, as exporters from TensorFlow write it
+    # the number of rows passes through integers of another type, as exporters from TensorFlow write it
     body = """S = Shape(X)
     small = Cast<to = 6>(S)
     R = Slice(small, zero, one)

@@ -1,4 +1,4 @@
-"""Parameters are trained, constants are not, and what gradients do not reach is refused with a reason."""
+"""Parameters are trained, constants are not, and tensors without a gradient are refused with a reason."""
 
 import onnx.parser
 import pytest
@@ -16,11 +16,11 @@ def parse(body, weights, x="float[N, 4] x", opset=18):
 
 
 def anything(node):
-    """Say that every operator has a gradient."""
+    """Accept every operator as differentiable."""
 
 
 def only(*operators):
-    """Say that these operators have a gradient, and no others."""
+    """Accept only these operators as differentiable."""
     return lambda node: None if node.op_type in operators else f"{node.op_type} has no gradient"
 
 
@@ -35,7 +35,7 @@ MATRIX = f"float[4, 3] w = {zeros(4, 3)}"
 VECTOR = f"float[3] b = {zeros(3)}"
 KERNEL = f"float[2, 4, 1] w = {zeros(2, 4, 1)}, float[2] b = {zeros(2)}"
 
-#: A graph, what is trained in it, and which of that are intercepts.
+#: A graph, its trained tensors, and the intercepts among them.
 LAYERS = [
     ("y = Gemm(x, w, b)", f"{MATRIX}, {VECTOR}", ["w", "b"], {"b"}),
     ("h = MatMul(x, w)  y = Add(h, b)", f"{MATRIX}, {VECTOR}", ["w", "b"], {"b"}),
@@ -104,7 +104,7 @@ LAYERS = [
 
 @pytest.mark.parametrize(("body", "weights", "trained", "intercepts"), LAYERS)
 def test_roles(body, weights, trained, intercepts):
-    """What layers learn, by the place it has in the graph, whatever it is called."""
+    """Learned inputs of layers, by position in the graph, not by name."""
     model = parse(body, weights)
     assert select_trainable(model, "y", None, anything) == trained
     assert intercept_names(model, trained) == intercepts
@@ -148,9 +148,9 @@ ROW = "float[3] r = {0.3, -0.1, 0.7}"
 SINES = "float[3, 2] s = {0, 0, 0.4794255, 0.4794255, 0.841471, 0.841471}"
 COSINES = "float[3, 2] c = {1, 1, 0.8775826, 0.8775826, 0.5403023, 0.5403023}"
 
-#: A graph on tokens h of shape [N, 2, 3], initializers, and what is trained besides the matrix w before it.
+#: A graph on tokens h of shape [N, 2, 3], initializers, and the trained ones besides the matrix w before it.
 TOKENS = [
-    # position embeddings, as they are and sliced to the length that is there
+    # position embeddings, whole and sliced to the present length
     ("y = Add(h, t)", TABLE, ["t"]),
     (
         "n = Shape <start = 1, end = 2> (h)  p = Slice(t, zero, n, zero)  y = Add(h, p)",
@@ -228,7 +228,7 @@ TOKENS = [
 
 @pytest.mark.parametrize(("body", "weights", "trained"), TOKENS)
 def test_parameters_behind_a_layer(body, weights, trained):
-    """Tensors that meet the results of layers were learned, but for masks, tables and settings."""
+    """Tensors that meet the results of layers are learned, except masks, tables and settings."""
     model = parse(f"h = MatMul(x, w)  {body}", f"{MATRIX}, {weights}", x="float[N, 2, 4] x")
     assert set(select_trainable(model, "y", None, anything)) == {"w", *trained}
 
@@ -255,7 +255,7 @@ def test_frequencies_of_positions_that_are_fed():
     assert select_trainable(model, "y", None, anything) == ["r", "v"]
 
 
-def test_what_a_body_captures_has_a_role():
+def test_values_captured_by_a_body_have_a_role():
     """The table of an embedding bag that a Loop reads by name."""
     body = """l = Loop (n, k, start) <body = b (int64 i, bool c, float[3] s) => (bool d, float[3] o)
         { d = Identity(c)  j = Gather(x, i)  e = Gather(table, j)  o = Add(s, e) }>  y = MatMul(l, v)"""
@@ -266,14 +266,14 @@ def test_what_a_body_captures_has_a_role():
 
 
 def test_embeddings():
-    """A table that data look up is learned, and so is one that a constant index picks from."""
+    """A lookup table of data is learned, and so is one with a constant index."""
     weights = f"float[9, 3] table = {zeros(9, 3)}, float[5] sizes = {zeros(5)}, int64[3] picked = {{0, 1, 2}}"
     model = parse("e = Gather(table, i)  s = Gather(sizes, picked)  y = Mul(e, s)", weights, x="int64[N] i")
     assert select_trainable(model, "y", None, anything) == ["table", "sizes"]
 
 
 def test_marked_constants_stay_unless_named():
-    """A matrix that conversion knows to be a PCA's is left alone, but a user may train it all the same."""
+    """A matrix that conversion marks as a PCA's is left alone, but a user may train it."""
     model = parse("h = MatMul(x, pca)  y = MatMul(h, w)", f"float[4, 4] pca = {zeros(4, 4)}, {MATRIX}")
     model.graph.initializers["pca"].metadata_props[FROZEN] = "constant of PCA"
     assert select_trainable(model, "y", None, anything) == ["w"]
@@ -283,7 +283,7 @@ def test_marked_constants_stay_unless_named():
 
 
 def test_a_callable_is_asked_about_every_real_tensor():
-    """Constants too; what gradients do not reach is left out of its choice."""
+    """Constants too; tensors without a gradient are left out of its choice."""
     model = parse(
         "k = MatMul(x, u)  f = Hardmax(k)  e = Mul(f, two)  h = MatMul(e, w)  c = Clip(h, low)"
         "  y = Add(c, i)",
@@ -310,13 +310,13 @@ def test_layers_before_an_obstacle_are_frozen():
 
 @pytest.mark.parametrize("step", ["Floor", "Round", "Sign"])
 def test_layers_before_a_step_are_frozen(step):
-    """The gradient of a step is zero: what lies before would never change."""
+    """The gradient of a step is zero: the layers before it would never change."""
     model = parse(f"h = MatMul(x, w)  f = {step}(h)  y = MatMul(f, v)", TWO_LAYERS)
     assert select_trainable(model, "y", None, anything) == ["v"]
 
 
 def test_integers_carry_no_gradient():
-    """A mask made of scores is no path; the scores themselves are."""
+    """A mask computed from scores is no path; the scores themselves are."""
     body = "h = MatMul(x, w)  m = Greater(h, zero)  k = Cast <to = 1> (m)  y = MatMul(k, v)"
     model = parse(body, f"{TWO_LAYERS}, float zero = {{0}}")
     assert select_trainable(model, "y", None, only("MatMul")) == ["v"]
@@ -331,7 +331,7 @@ def test_one_free_path_is_not_enough(free_first):
     assert select_trainable(model, "y", None, only("MatMul", "Add", "Relu")) == ["v"]
 
 
-def test_what_subgraphs_read_counts(run):
+def test_values_read_by_subgraphs_count(run):
     """A weight that only the branch of an If reads lies before that If."""
     body = """c = Constant <value_int = 1> ()  k = Cast <to = 9> (c)
         h = If (k) <then_branch = t () => (float[N, 3] a) { a = MatMul(x, w) },
@@ -358,8 +358,8 @@ def test_what_subgraphs_read_counts(run):
         (lambda name: False, NotTrainableError, "selects none of 'w', 'v'"),
     ],
 )
-def test_what_is_refused(trainable, error, message):
-    """The message names the tensor, and what stands in its way."""
+def test_refusals(trainable, error, message):
+    """The message names the tensor, and the obstacle."""
     body = "h = MatMul(x, w)  f = Hardmax(h)  r = MatMul(f, v)  y = Reshape(r, shape)  z = Identity(unused)"
     text = f"""<ir_version: 8, opset_import: ["": 18]>
         g (float[N, 4] x) => (float[N, M] y, float[2] z) <{TWO_LAYERS}> {{ {body} }}"""
@@ -377,13 +377,13 @@ def test_what_is_refused(trainable, error, message):
     ],
 )
 def test_nothing_to_train(body, weights, message):
-    """Why, and what to do."""
+    """The message gives the reason and a remedy."""
     with pytest.raises(NotTrainableError, match=message):
         select_trainable(parse(body, weights), "y", None, only("MatMul", "Relu"))
 
 
 def test_the_model_is_not_changed():
-    """Asking what trains changes nothing."""
+    """The selection works without changes to the model."""
     model = parse("y = Gemm(x, w, b)", f"{MATRIX}, {VECTOR}")
     before = to_proto(model)
     select_trainable(model, "y", None, anything)
@@ -392,7 +392,7 @@ def test_the_model_is_not_changed():
 
 @pytest.mark.parametrize("trainable", [None, ["w"], lambda name: True])
 def test_another_engine_trains_the_same_tensors_or_refuses(trainable):
-    """It must not leave out, without a word, the layers that it cannot differentiate."""
+    """It must not silently leave out the layers that it cannot differentiate."""
     model = parse("h = MatMul(x, w)  a = Atan(h)  y = MatMul(a, v)", TWO_LAYERS)
     assert select_trainable(model, "y", ["v"], anything, only("MatMul")) == ["v"]
     with pytest.raises(

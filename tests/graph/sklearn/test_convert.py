@@ -1,4 +1,4 @@
-"""Conversion keeps what scikit-learn predicts, for every estimator in ``tests/sklearn_cases.py``."""
+"""Conversion keeps scikit-learn's predictions, for every estimator in ``tests/sklearn_cases.py``."""
 
 import numpy as np
 import pandas as pd
@@ -93,8 +93,8 @@ PROBABILITIES = {
 }
 
 
-def test_what_scikit_learn_learned_is_trained(sklearn_case):
-    """All parameters that were fitted to the target are trained, and nothing else is."""
+def test_fitted_parameters_are_trained(sklearn_case):
+    """All parameters fitted to the target are trained, and no others."""
     estimator, (X, _) = sklearn_case.fit(), sklearn_case.load()
     scored = convert_estimator(estimator, X)
     model = cut_at(scored.model, scored.score)
@@ -128,7 +128,7 @@ def test_the_estimator_is_not_changed():
     ],
 )
 def test_inputs(names, inputs):
-    """All numbers are one input; columns of strings make every column an input, under its own name."""
+    """All numbers are one input; columns of strings make every column an input, under its name."""
 
     X, y = np.array([[0.0, 1], [2, 3], [4, 4]]), np.array([1.0, 2, 3])
     model = Ridge()
@@ -143,7 +143,7 @@ def test_inputs(names, inputs):
 
 
 def test_constants_of_transformers_stay_frozen_in_a_file():
-    """The matrix of a PCA looks like a layer; that it is none must survive saving and loading."""
+    """The matrix of a PCA looks like a layer; its mark as a constant must survive saving and loading."""
 
     proto = estimator_to_onnx(make_pipeline(PCA(2), LogisticRegression()).fit(*load_iris(return_X_y=True)))
     scored = find_score(to_ir(load_model(proto.SerializeToString())), "classification")
@@ -162,8 +162,8 @@ def test_constants_of_transformers_stay_frozen_in_a_file():
         (make_pipeline(Nystroem(n_components=3), LogisticRegression()), "Nystroem"),
     ],
 )
-def test_what_cannot_be_converted_is_refused(estimator, message):
-    """One sentence that says what to take instead, or which part has no converter."""
+def test_estimators_that_cannot_be_converted_are_refused(estimator, message):
+    """One sentence that names the alternative, or the part without a converter."""
     X = np.random.default_rng(0).normal(size=(30, 4))
     y = np.arange(30) % 3
     y = np.column_stack([y, y]) if isinstance(estimator, MultiOutputClassifier) else y
@@ -181,7 +181,7 @@ def test_what_cannot_be_converted_is_refused(estimator, message):
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_several_labels_for_a_sample(estimator, run):
-    """One column for each label, each a score of its own."""
+    """One column for each label, each a separate score."""
     X, y = load_iris(return_X_y=True)
     estimator.fit(X, np.column_stack([y == 1, y > 0, y == 0]).astype(int))
     scored = convert_estimator(estimator, X)
@@ -207,7 +207,7 @@ def test_an_estimator_that_is_not_fitted():
     "labels", [np.array([False, True]), np.array([-7, 3]), np.array([2**40, 2**41]), np.array(["no", "yes"])]
 )
 def test_classes_are_those_of_the_estimator(labels):
-    """Whatever type labels have, `classes` has it; a graph itself holds integers or strings only."""
+    """`classes` has the type of the labels; a graph holds only integers or strings."""
 
     X = np.random.default_rng(0).normal(size=(20, 3))
     scored = convert_estimator(LogisticRegression().fit(X, labels[(X[:, 0] > 0).astype(int)]))

@@ -1,8 +1,8 @@
 """Standard operators written out in simpler ones.
 
-The value is the same, and so is the derivative at kinks: that of the rules in
-:mod:`onnxsgd.gradient.portable`. Used where a gradient builder has no gradient of an operator, and where no
-runtime has a kernel for it.
+The values are the same, and so are the derivatives at kinks: those of the rules in
+:mod:`onnxsgd.gradient.portable`. Used for operators without a gradient in a gradient builder, or without a
+kernel in any runtime.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["FORMS", "MATRIX_FORMS", "write_out"]
 
-#: Every operator that can be written out, by domain and name.
+#: The form of every operator that has one, by domain and name.
 FORMS: Table = {**ACTIVATION_FORMS, **LAYER_FORMS, **REDUCTION_FORMS}
 
 

@@ -1,8 +1,7 @@
 """Activations written out.
 
-The forms are chosen so that their gradients are right as well: finite where an exponential overflows, and at
-a kink the documented value. That is why a branch is a Where whose unused side is fed a harmless number, and
-not a difference of two Relus.
+The forms have right gradients as well: finite if an exponential overflows, and at a kink the documented
+value. Hence a branch is a Where whose unused side gets a harmless number, not a difference of two Relus.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def _softplus(w: Writer, node: ir.Node) -> ir.Value:
 
 
 def _exponential_unit(w: Writer, x: ir.Value, alpha: float, width: float = 1.0) -> ir.Value:
-    """Write x where it is positive, else ``alpha (exp(x / width) - 1)``."""
+    """Write x if it is positive, else ``alpha (exp(x / width) - 1)``."""
     positive = w.op.Greater(x, 0.0)
     below = w.op.Where(positive, 0.0, x)
     curve = w.op.Sub(w.op.Exp(below if width == 1.0 else w.op.Div(below, width)), 1.0)

@@ -12,12 +12,12 @@ from onnxsgd.graph.rewriting import Rule, Table, Writer
 
 __all__ = ["REDUCTION_FORMS", "divide_by_norm"]
 
-#: A product over more elements than this is left alone: it would become as many nodes.
+#: The most elements of a product to write out, each as a node.
 _LONGEST_PRODUCT = 64
 
 
 def divide_by_norm(w: Writer, x: ir.Value, axis: int, p: int) -> ir.Value:
-    """Write x divided by its norm along `axis`, and by 1 where that is 0."""
+    """Write x divided by its norm along `axis`, or by 1 if that is 0."""
     powers = w.op.Abs(x) if p == 1 else w.op.Mul(x, x)
     total = w.op.ReduceSum(powers, [axis], keepdims=1)
     total = w.op.Where(w.op.Equal(total, 0.0), 1.0, total)
@@ -61,7 +61,7 @@ def _total(w: Writer, x: ir.Value, axes: list[int], node: ir.Node) -> ir.Value:
 
 def _extremum(largest: int) -> Rule:
     def rule(w: Writer, node: ir.Node) -> ir.Value | None:
-        """Take the mean of the best elements, which are equal: gradients are shared evenly by them."""
+        """Take the mean of the equal best elements, which share the gradient evenly."""
         x, axes = first(node), _axes(node)
         if axes is None or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
             return None
@@ -76,7 +76,7 @@ def _extremum(largest: int) -> Rule:
 
 
 def _reduce_prod(w: Writer, node: ir.Node) -> ir.Value | None:
-    """Multiply slices, along axes whose length is known and small."""
+    """Multiply slices, along axes of known, small length."""
     x, axes = first(node), _axes(node)
     sizes = [] if axes is None or x.shape is None else [x.shape[axis] for axis in axes]
     known = [size for size in sizes if isinstance(size, int)]
@@ -89,7 +89,7 @@ def _reduce_prod(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _axes(node: ir.Node) -> list[int] | None:
-    """Return the axes that a reduction takes, all of them where it names none; None if they are not known."""
+    """Return the axes of a reduction, all if it names none; None if they are unknown."""
     dimensions = rank(first(node))
     if dimensions is None:
         return None

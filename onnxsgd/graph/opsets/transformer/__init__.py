@@ -1,1 +1,1 @@
-"""Operators of transformers that exporters and optimizers write, in standard operators."""
+"""Transformer operators of exporters and graph optimizers, in standard operators."""

@@ -23,7 +23,7 @@ def _attention(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
     x, weight, bias, mask, past, more, past_length = (operand(node, index) for index in range(7))
     n_heads = attribute(node, "num_heads", 1)
     if past_length is not None or attribute(node, "past_present_share_buffer", 0):
-        return refuse(node, "a buffer that past and present share")
+        return refuse(node, "a shared buffer of past and present")
     if attribute(node, "do_rotary", 0):
         return refuse(node, "attribute do_rotary")
     if (form := _unknown_mask(mask, (1, 2, 3))) is not None:
@@ -50,12 +50,12 @@ def _attention(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
 
 
 def _multi_head_attention(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """Attention of queries to keys and values that other layers projected."""
+    """Attention of queries to keys and values, projected by other layers."""
     query, key, value, bias, mask, more, past_k, past_v, past_length, beams = (
         operand(node, index) for index in range(10)
     )
     if past_length is not None or beams is not None:
-        return refuse(node, "a buffer that past and present share")
+        return refuse(node, "a shared buffer of past and present")
     if (form := _unknown_mask(mask, (1, 2, 3))) is not None:
         return refuse(node, form)
     if rank(query) not in (3, 5) or (key is not None and rank(key) not in (3, 4, 5)):
@@ -76,7 +76,7 @@ def _multi_head_attention(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None
 def _biased(
     w: Writer, query: ir.Value, key: ir.Value, value: ir.Value, bias: ir.Value
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Add the parts of a bias for queries, keys and values; those that have heads already need none."""
+    """Add the parts of a bias for queries, keys and values; those already split into heads need none."""
     mark(bias, "intercept")
     width = size(w, query, 2)
     double = w.op.Add(width, width)
@@ -92,7 +92,7 @@ def _biased(
 def _heads_of(
     w: Writer, query: ir.Value, key: ir.Value | None, value: ir.Value | None, n_heads: int
 ) -> list[ir.Value]:
-    """Return queries, keys and values of [batch, heads, length, size], from packed ones as well."""
+    """Return queries, keys and values as [batch, heads, length, size], unpacked if they are packed."""
     if key is None:
         return _unpacked(w, query, 3)
     q = split_heads(w, query, n_heads)
@@ -116,7 +116,7 @@ def _unknown_mask(mask: ir.Value | None, ranks: Sequence[int]) -> str | None:
 def _bias(
     w: Writer, node: ir.Node, q: ir.Value, k: ir.Value, mask: ir.Value | None, more: ir.Value | None
 ) -> ir.Value | None:
-    """Return the sum of the masks of Attention and MultiHeadAttention, as the runtime adds them up."""
+    """Return the sum of the masks of Attention and MultiHeadAttention, as in the runtime."""
     fill = attribute(node, "mask_filter_value", -10000.0)
     masked = None if mask is None else as_bias(w, _kept(w, q, k, mask), fill, q)
     future = None
@@ -138,7 +138,7 @@ def _kept(w: Writer, q: ir.Value, k: ir.Value, mask: ir.Value) -> ir.Value:
 
 _DOMAIN = "com.microsoft"
 
-#: What replaces attention.
+#: The rules of attention.
 ATTENTION_RULES: Table = {
     (_DOMAIN, "Attention"): _attention,
     (_DOMAIN, "MultiHeadAttention"): _multi_head_attention,

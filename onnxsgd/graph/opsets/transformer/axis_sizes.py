@@ -1,4 +1,4 @@
-"""Sizes and positions along an axis: numbers where they are known, computed where they are not."""
+"""Sizes and positions along an axis: constants if they are known, computed otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["known_size", "number", "operand", "positions", "size"]
 
 
 def operand(node: ir.Node, index: int) -> Any:
-    """Return an input of `node`, an ir.Value, or None where it is left out: rules know those that must be."""
+    """Return an input of `node`, an ir.Value, or None if omitted: rules know the required ones."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
@@ -24,7 +24,7 @@ def number(w: Writer, value: float, like: ir.Value) -> ir.Value:
 
 
 def known_size(x: ir.Value, axis: int) -> int | None:
-    """Return a size of `x`, None if it is not known."""
+    """Return a size of `x`, None if it is unknown."""
     found = None if x.shape is None else x.shape[axis]
     return found if isinstance(found, int) else None
 
@@ -38,7 +38,7 @@ def size(w: Writer, x: ir.Value, axis: int) -> ir.Value:
 
 
 def positions(w: Writer, x: ir.Value, axis: int, offset: ir.Value | None = None) -> ir.Value:
-    """Return the vector 0, 1, 2 ... of the length that `x` has along `axis`, plus `offset`."""
+    """Return the vector 0, 1, 2 ... as long as `axis` of `x`, plus `offset`."""
     known = known_size(x, axis)
     if known is not None:
         numbers = w.tensor("positions", np.arange(known, dtype=np.int64))

@@ -14,12 +14,12 @@ from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["CONTRIB_RULES", "expand_contrib", "give_domain", "lacks_domain"]
 
-#: Every operator of the runtime's own domain that is replaced.
+#: The rules of every replaced operator of the runtime's domain.
 CONTRIB_RULES: Table = {**ATTENTION_RULES, **GROUPED_RULES, **LAYER_RULES}
 
 _DOMAIN = "com.microsoft"
 
-#: What the runtime has under the name of the standard domain, and before which version the standard lacks it.
+#: Operators of the runtime under the standard domain, with the first opset in which the standard has them.
 _OWN_IN_STANDARD = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 2**62}
 
 
@@ -29,10 +29,10 @@ def lacks_domain(model: onnx.ModelProto) -> bool:
 
 
 def give_domain(model: onnx.ModelProto) -> None:
-    """Give operators that optimizers write as if they were standard the domain of the runtime, in place.
+    """Move operators that graph optimizers write as standard ones to the domain of the runtime, in place.
 
-    These are SimplifiedLayerNormalization, and LayerNormalization before opset 17: the checker knows of none.
-    And import that domain where a node is of it: optimizers forget to, and the runtime does not mind.
+    These are SimplifiedLayerNormalization, and LayerNormalization before opset 17: the checker knows neither.
+    The domain is imported if a node is of it: optimizers omit the import, and the runtime accepts that.
     """
     for node in _own_in_standard(model):
         node.domain = _DOMAIN
@@ -56,21 +56,21 @@ def _own_in_standard(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 def expand_contrib(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model in which operators of :data:`CONTRIB_RULES` are written in standard ones.
+    """Return a model with the operators of :data:`CONTRIB_RULES` written in standard ones.
 
-    Weights keep their names and values. A form of an operator that no rule covers stays as it is: the
+    Weights keep their names and values. A form of an operator that no rule covers stays unchanged: the
     runtime can run it, and gradients do not pass. Nodes of subgraphs stay, too.
 
     Parameters
     ----------
     model : ModelProto
-        Of an opset from 13 to 21. It is not changed, and returned as it is if there is nothing to replace.
+        Of an opset from 13 to 21. It is not changed, and returned unchanged if there is nothing to replace.
     """
     if not any((node.domain, node.op_type) in CONTRIB_RULES for node in model.graph.node):
         return model
     result = to_ir(model)
     ShapeInferencePass(strict_mode=False, data_prop=True)(result)
-    # the types behind an operator that the standard lacks are inferred only once it is replaced
+    # types after a non-standard operator are inferred only once it is replaced
     while rewrite(result, CONTRIB_RULES):
         ShapeInferencePass(strict_mode=False, data_prop=True)(result)
     RemoveUnusedNodesPass()(result)

@@ -20,7 +20,7 @@ _TINY = 1e-12
 
 
 def mark(value: ir.Value | None, kind: str) -> None:
-    """Let it be known that an initializer is a parameter, which the operators written here do not show."""
+    """Mark an initializer as a parameter; the operators written here do not show it."""
     if value is not None and value.is_initializer():
         value.metadata_props.setdefault(PARAMETER, kind)
 
@@ -57,7 +57,7 @@ def _by_root_mean_square(
 
 
 def _skip_layer_normalization(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """Normalize ``input + skip + bias``; the last output is that sum."""
+    """Normalize ``input + skip + bias``; the last output is this sum."""
     if reads(node, 1) or reads(node, 2):
         return refuse(node, "outputs mean and inv_std_var")
     x, skip, scale, shift, bias = (operand(node, index) for index in range(5))
@@ -67,7 +67,7 @@ def _skip_layer_normalization(w: Writer, node: ir.Node) -> Sequence[ir.Value] | 
 
 
 def _skip_rms_normalization(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
-    """Normalize ``input + skip + bias`` by its root mean square; the last output is that sum."""
+    """Normalize ``input + skip + bias`` by its root mean square; the last output is this sum."""
     if reads(node, 1) or reads(node, 2):
         return refuse(node, "outputs mean and inv_std_var")
     x, skip, scale, bias = (operand(node, index) for index in range(4))
@@ -77,7 +77,7 @@ def _skip_rms_normalization(w: Writer, node: ir.Node) -> Sequence[ir.Value] | No
 
 
 def _with_sum(w: Writer, node: ir.Node, result: ir.Value, total: ir.Value) -> Sequence[ir.Value]:
-    """Return the outputs of a normalization of a sum: nothing reads those in the middle."""
+    """Return the outputs of a normalization of a sum: nothing reads the middle ones."""
     if len(node.outputs) < 4:
         return [result]
     return [result, w.op.Identity(result), w.op.Identity(result), total]
@@ -95,7 +95,7 @@ def _rms_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _layer_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
-    """Write the operator that the runtime knew before the standard did."""
+    """Write the runtime's LayerNormalization, older than the standard's."""
     if reads(node, 1) or reads(node, 2) or attribute(node, "axis", -1) != -1:
         return refuse(node, "further outputs, or axes other than the last")
     x, scale, bias = (operand(node, index) for index in range(3))
@@ -105,7 +105,7 @@ def _layer_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
 def _embed_layer_normalization(w: Writer, node: ir.Node) -> Sequence[ir.Value]:
     """Add the embeddings of words, positions and segments, and normalize them.
 
-    The second output is how many words the mask of a sample keeps.
+    The second output is the number of words that the mask of a sample keeps.
     """
     ids, segments, words, places, kinds, scale, shift, mask, numbers = (operand(node, i) for i in range(9))
     for table in (words, places, kinds):
@@ -159,7 +159,7 @@ def _quick_gelu(w: Writer, node: ir.Node) -> ir.Value:
 
 
 def _fused_matmul(w: Writer, node: ir.Node) -> ir.Value | None:
-    """``alpha A B``, with A and B transposed before as the attributes say."""
+    """``alpha A B``, with A and B first transposed according to the attributes."""
     a, b = operand(node, 0), operand(node, 1)
     a, b = _transposed(w, node, a, "A"), _transposed(w, node, b, "B")
     if a is None or b is None:
@@ -201,7 +201,7 @@ def reads(node: ir.Node, index: int) -> bool:
 
 _DOMAIN = "com.microsoft"
 
-#: What replaces the layers.
+#: The rules of the layers.
 LAYER_RULES: Table = {
     (_DOMAIN, "BiasGelu"): _bias_gelu,
     (_DOMAIN, "EmbedLayerNormalization"): _embed_layer_normalization,

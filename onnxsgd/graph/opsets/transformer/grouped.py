@@ -1,4 +1,4 @@
-"""Attention with rotary positions, and several heads of queries for one of keys, of ``com.microsoft``."""
+"""Grouped-query attention and rotary position embeddings of ``com.microsoft``."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _grouped_heads(
 
 
 def _rotated(w: Writer, node: ir.Node, given: Mapping[str, Any], q: ir.Value, k: ir.Value) -> list[ir.Value]:
-    """Turn queries and keys by the angles of their positions, which count from 0 by default."""
+    """Rotate queries and keys by the angles of their positions, which count from 0 by default."""
     places = given["position_ids"]
     places = positions(w, q, 2) if places is None else places
     tables = given["cos_cache"], given["sin_cache"]
@@ -106,7 +106,7 @@ def _rotated(w: Writer, node: ir.Node, given: Mapping[str, Any], q: ir.Value, k:
 
 
 def _rotary_embedding(w: Writer, node: ir.Node) -> ir.Value | None:
-    """Turn pairs of features by angles that a table holds for each position."""
+    """Rotate pairs of features by angles from a lookup table of positions."""
     x, places, cosine, sine = (operand(node, index) for index in range(4))
     if attribute(node, "is_packed_batching", 0) or attribute(node, "scale", 1.0) != 1.0:
         return refuse(node, "attributes is_packed_batching and scale")
@@ -114,7 +114,7 @@ def _rotary_embedding(w: Writer, node: ir.Node) -> ir.Value | None:
         return refuse(node, "inputs of unknown rank")
     heads = x if rank(x) == 4 else _rotary_heads(w, node, x, cosine)
     if heads is None:
-        return refuse(node, "a head size that is not known")
+        return refuse(node, "an unknown head size")
     if rank(places) == 1:
         places = positions(w, heads, 2, w.op.Cast(places, to=ir.DataType.INT64))
     turned = attribute(node, "rotary_embedding_dim", 0) or n_turned(cosine, heads)
@@ -124,7 +124,7 @@ def _rotary_embedding(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _rotary_heads(w: Writer, node: ir.Node, x: ir.Value, cosine: ir.Value) -> ir.Value | None:
-    """Split [batch, length, features] into heads: as many as said, or as wide as the table of angles."""
+    """Split [batch, length, features] into `num_heads` heads, or heads as wide as the table of angles."""
     n_heads, pairs = attribute(node, "num_heads", 0), known_size(cosine, 1)
     if n_heads:
         return split_heads(w, x, n_heads)
@@ -135,7 +135,7 @@ def _rotary_heads(w: Writer, node: ir.Node, x: ir.Value, cosine: ir.Value) -> ir
 
 _DOMAIN = "com.microsoft"
 
-#: What replaces rotary positions, and attention that has them.
+#: The rules of rotary embeddings, and of attention with them.
 GROUPED_RULES: Table = {
     (_DOMAIN, "GroupQueryAttention"): _group_query_attention,
     (_DOMAIN, "RotaryEmbedding"): _rotary_embedding,

@@ -1,4 +1,4 @@
-"""Attention of several heads, from queries, keys and values to what is attended to."""
+"""Multi-head attention, from queries, keys and values to its output."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Attended:
     output : ir.Value
         Of shape [batch, heads, queries, size of a value].
     weights : ir.Value
-        What each query gives to each key: [batch, heads, queries, keys], each row sums to 1.
+        Attention weights [batch, heads, queries, keys]: each row sums to 1.
     products : ir.Value
-        Those of queries and keys, before anything is done to them.
+        Raw products of queries and keys.
     """
 
     output: ir.Value
@@ -43,11 +43,11 @@ def merge_heads(w: Writer, x: ir.Value) -> ir.Value:
 
 
 def repeat_heads(w: Writer, x: ir.Value, n_heads: int, times: int) -> ir.Value:
-    """Let each of the heads of `x`, [batch, heads, length, size], follow itself `times` times."""
+    """Repeat each head of `x`, [batch, heads, length, size], `times` times in a row."""
     if times == 1:
         return x
     repeated = w.op.Expand(w.op.Unsqueeze(x, [2]), [1, 1, times, 1, 1])
-    # sizes 3 and 4 of five are 2 and 3 of four: a Reshape can copy sizes of the same place only
+    # sizes 3 and 4 of five become 2 and 3 of four: a Reshape copies sizes of the same position only
     joined = w.op.Reshape(w.op.Transpose(repeated, perm=[0, 3, 1, 2, 4]), [0, 0, n_heads * times, -1])
     return w.op.Transpose(joined, perm=[0, 2, 1, 3])
 
@@ -81,7 +81,7 @@ def attend(
     bias : ir.Value or None
         Added to the scores, and broadcast against them.
     softcap : float
-        Above 0, scores are squashed before: ``softcap tanh(scores / softcap)``.
+        Above 0, scores are first squashed: ``softcap tanh(scores / softcap)``.
     sink : ir.Value or None
         A score that takes part in the softmax and attends to nothing; broadcast against [1, heads, 1, 1].
     """

@@ -1,4 +1,4 @@
-"""Masks of attention, as numbers that are added to the scores of queries and keys."""
+"""Attention masks, as biases of the scores of queries and keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["add", "as_bias", "lowest", "of_keys", "visible", "within"]
 
 
 def add(w: Writer, *biases: ir.Value | None) -> ir.Value | None:
-    """Return the sum of those biases that are there."""
+    """Return the sum of the biases that are not None."""
     total = None
     for bias in biases:
         if bias is not None:
@@ -41,10 +41,11 @@ def visible(
     q, k : ir.Value
         Queries and keys, of shape [batch, heads, length, size].
     before, after : int or None
-        How many keys before and behind its own place a query sees; None for all. Not both are None.
+        The number of keys before and after its own position that a query sees; None for all. Not both are
+        None.
     offset : ir.Value or None
-        The place of the first query among the keys; None if the last query and the last key are at one place.
-        It is broadcast against [batch, 1, queries, keys].
+        The position of the first query among the keys; None if the last query and the last key have the same
+        position. It is broadcast against [batch, 1, queries, keys].
     """
     n_queries, n_keys = known_size(q, 2), known_size(k, 2)
     if offset is None and n_queries is not None and n_keys is not None:
@@ -64,7 +65,7 @@ def visible(
 
 
 def within(w: Writer, k: ir.Value, end: ir.Value, start: ir.Value | None = None) -> ir.Value:
-    """Return whether each key lies before `end`, and not before `start`, which are numbers for each sample.
+    """Return whether each key lies before `end`, and not before `start`, one position for each sample.
 
     The result has the shape [batch, 1, 1, keys].
     """
@@ -76,7 +77,7 @@ def within(w: Writer, k: ir.Value, end: ir.Value, start: ir.Value | None = None)
 
 
 def lowest(like: ir.Value) -> float:
-    """Return what is added to the scores of keys that a query may not see: their part of a softmax is 0."""
+    """Return the bias of the scores of masked keys: their softmax is 0."""
     return -6e4 if like.dtype == ir.DataType.FLOAT16 else -1e30
 
 

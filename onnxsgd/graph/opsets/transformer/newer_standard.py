@@ -1,8 +1,7 @@
-"""Operators of transformers that the standard has from opset 23 on, in older ones.
+"""Transformer operators of opset 23 and later, in older operators.
 
-Their definitions in the standard say the same, but compute axes and shapes: with sizes that are open, nobody
-knows any more how many dimensions their results have. A form that a rule here leaves out is left to the
-definition.
+Their definitions in the standard are equivalent, but compute axes and shapes: with open sizes, the ranks of
+their results are unknown. A form that a rule here does not cover is left to the definition.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def _attention(w: Writer, node: ir.Node) -> Sequence[ir.Value] | None:
 
 
 def _bounds(w: Writer, node: ir.Node, q: ir.Value, k: ir.Value) -> list[ir.Value]:
-    """Return as numbers what queries see by their place, and by the length of each sample."""
+    """Return the biases that limit queries by their position, and by the length of each sample."""
     past, lengths = operand(node, 4), operand(node, 6)
     offset = w.tensor("offset", np.array([0], np.int64)) if past is None else size(w, past, 2)
     if lengths is not None:
@@ -75,7 +74,7 @@ def _bounds(w: Writer, node: ir.Node, q: ir.Value, k: ir.Value) -> list[ir.Value
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Return whether the form of an Attention is one that the rule covers."""
+    """Return whether the rule covers the form of an Attention."""
     q, k, v, mask, past_k, past_v = (operand(node, index) for index in range(6))
     precision = attribute(node, "softmax_precision")
     return (
@@ -90,7 +89,7 @@ def _is_plain(node: ir.Node) -> bool:
 
 
 def _precision(node: ir.Node, q: ir.Value) -> ir.DataType:
-    """Return the type to compute in: that of the inputs or of the softmax, float32 at least."""
+    """Return the computation type: that of the inputs or of the softmax, float32 at least."""
     precise = ir.DataType.DOUBLE in (q.dtype, attribute(node, "softmax_precision"))
     return ir.DataType.DOUBLE if precise else ir.DataType.FLOAT
 
@@ -104,15 +103,15 @@ def _heads(node: ir.Node, x: ir.Value, kind: str) -> int | None:
 
 
 def _fits(mask: ir.Value, k: ir.Value, past: ir.Value | None) -> bool:
-    """Return whether a mask is known to be as long as there are keys; the standard pads it otherwise."""
-    # the length of keys is the last axis but one, with heads apart or not
+    """Return whether a mask is known to have a column for each key; the standard pads it otherwise."""
+    # the length of keys is the last axis but one, with heads split or not
     keys, columns = known_size(k, -2), known_size(mask, -1)
     before = 0 if past is None else known_size(past, 2)
     return None not in (keys, columns, before) and (keys or 0) + (before or 0) == columns
 
 
 def _as_numbers(w: Writer, mask: ir.Value, q: ir.Value) -> ir.Value:
-    """Return a mask as numbers to add, none of them infinite."""
+    """Return a mask as a finite bias."""
     if mask.dtype == ir.DataType.BOOL:
         return as_bias(w, mask, lowest(q), q)
     return w.op.Max(_cast(w, mask, q.dtype or ir.DataType.FLOAT), number(w, lowest(q), q))
@@ -132,7 +131,7 @@ def _rms_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _rotary_embedding(w: Writer, node: ir.Node) -> ir.Value | None:
-    """Turn pairs of features by angles, which are given for each position, or looked up in a table."""
+    """Rotate pairs of features by angles, given for each position, or taken from a lookup table."""
     x, cosine, sine, places = (operand(node, index) for index in range(4))
     n_heads = attribute(node, "num_heads", 0)
     if rank(x) != 4 and not (rank(x) == 3 and n_heads):
@@ -151,7 +150,7 @@ def _rotary_embedding(w: Writer, node: ir.Node) -> ir.Value | None:
     return result if rank(x) == 4 else merge_heads(w, result)
 
 
-#: What replaces the newer operators.
+#: The rules of the newer operators.
 STANDARD_RULES: Table = {
     ("", "Attention"): _attention,
     ("", "RMSNormalization"): _rms_normalization,

@@ -1,4 +1,4 @@
-"""Forms of operators that have no expansion: they stay as they are, and say why."""
+"""Forms of operators without an expansion: their nodes stay, with the reason in their metadata."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 __all__ = ["refuse", "refused_form"]
 
-#: The metadata key of a node that stays; its value names the form that has no expansion.
+#: The metadata key of a node that stays; its value names the form without an expansion.
 _KEY = "onnxsgd.no_expansion"
 
 
@@ -19,5 +19,5 @@ def refuse(node: ir.Node, form: str) -> Any:
 
 
 def refused_form(node: ir.Node) -> str | None:
-    """Return the form of `node` that has no expansion, None if there is nothing against it."""
+    """Return the form of `node` that has no expansion, None if it has one."""
     return node.metadata_props.get(_KEY)

@@ -1,4 +1,4 @@
-"""Rotary position embeddings: pairs of features are turned by an angle that grows with the position."""
+"""Rotary position embeddings: rotations of pairs of features by an angle that grows with the position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def angles_at(w: Writer, table: ir.Value, places: ir.Value) -> ir.Value:
 
 
 def n_turned(table: ir.Value | None, x: ir.Value) -> int | None:
-    """Return how many features of `x` a table of angles turns, None if it is all of them."""
+    """Return the number of features of `x` that a table of angles rotates, None for all."""
     pairs = None if table is None or table.shape is None else known_size(table, -1)
     return None if pairs is None or 2 * pairs == known_size(x, 3) else 2 * pairs
 
@@ -28,7 +28,7 @@ def _is_table(places: ir.Value) -> bool:
 def rotate(
     w: Writer, x: ir.Value, cosine: ir.Value, sine: ir.Value, n_turned: int | None, interleaved: bool
 ) -> ir.Value:
-    """Turn pairs of features of `x`.
+    """Rotate pairs of features of `x`.
 
     ::
 
@@ -41,9 +41,9 @@ def rotate(
     cosine, sine : ir.Value
         Broadcast against [batch, heads, length, pairs].
     n_turned : int or None
-        How many features are turned, the others stay as they are; None for all.
+        The number of rotated features, the others are unchanged; None for all.
     interleaved : bool
-        Whether a pair is two neighbours; otherwise it is one of the first half and one of the second half.
+        True: a pair is two neighbours; False: one feature of the first half and one of the second.
     """
     turned = x if n_turned is None else w.op.Slice(x, [0], [n_turned], [3])
     if interleaved:

@@ -1,4 +1,4 @@
-"""A text classifier as an optimizer of transformers leaves it trains, and predicts the same before."""
+"""A text classifier fused by a transformer optimizer trains, and first predicts the same."""
 
 import numpy as np
 import onnx
@@ -59,7 +59,7 @@ def test_a_classifier_trains(bert, run):
     before = run(model, {"ids": ids})["scores"]
     start = OnnxSGDClassifier(model, learning_rate="constant", eta0=1e-12, max_iter=1, tol=None).fit(ids, y)
     np.testing.assert_allclose(start.decision_function(ids), before, rtol=1e-4, atol=1e-5)
-    # all that the model learned, under its own names, the merged projections as one tensor
+    # all learned tensors, under their names, the merged projections as one tensor
     assert set(SHAPES) - {"kinds"} <= set(start.get_weights())
     trained = OnnxSGDClassifier(model, optimizer="adam", max_iter=100, tol=None, random_state=0).fit(ids, y)
     assert trained.score(ids, y) > 0.9
@@ -69,7 +69,7 @@ def test_a_classifier_trains(bert, run):
 
 def test_every_function_takes_it(bert, run):
     model, ids, _ = bert
-    # a step that single precision shows: onnx normalizes layers in it, whatever the type
+    # a step large enough for single precision: onnx normalizes layers in it for every type
     report = check_gradients(
         model, weights=["qkv", "g1"], inputs=[], feeds={"ids": ids[:4]}, eps=3e-3, rtol=1e-2, atol=1e-3
     )
@@ -89,7 +89,7 @@ def test_every_function_takes_it(bert, run):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_block_that_torch_exports_and_the_optimizer_fuses(tmp_path, run):
-    """The tools themselves, where they are installed: training starts at the scores of what they made."""
+    """With both tools installed, training starts at the scores of the fused graph."""
     torch = pytest.importorskip("torch")
     optimizer = pytest.importorskip("onnxruntime.transformers.optimizer", exc_type=ImportError)
     torch.manual_seed(0)

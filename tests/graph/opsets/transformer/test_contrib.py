@@ -1,4 +1,4 @@
-"""Operators of the runtime's own domain, in standard ones, mean what its kernels compute."""
+"""Operators of the runtime's domain, written in standard ones, agree with its kernels."""
 
 import re
 
@@ -86,7 +86,7 @@ INTEGERS = {
 _MHA = "ms.MultiHeadAttention <num_heads = 3"
 _GQA = "ms.GroupQueryAttention <num_heads = 4, kv_num_heads = 2"
 
-#: The graph, in which ms stands for com.microsoft, its outputs, its inputs.
+#: The graph, in which ms denotes com.microsoft, its outputs, its inputs.
 CASES = [
     ("y = ms.Gelu(x)", "y", "x"),
     ("y = ms.BiasGelu(x, b)", "y", "x b"),
@@ -259,8 +259,8 @@ def model_of(body, outputs, feeds, opset=18):
     return model
 
 
-#: Forms that kernels of onnxruntime 1.19 lack or compute wrongly, and those of 1.31 do not: a mask of keys
-#: where queries are fewer, a window that is one key too wide, a bias that is added after the normalization.
+#: Forms that kernels of onnxruntime 1.19 lack or compute wrongly, unlike those of 1.31: a mask of keys with
+#: fewer queries, a window that is one key too wide, a bias that is added after the normalization.
 NEWER = (
     "mask6)",
     "ends6)",
@@ -300,7 +300,7 @@ def test_every_rule_has_a_case():
 
 @pytest.mark.parametrize(("body", "outputs", "inputs"), CASES)
 def test_values_are_those_of_the_kernel(body, outputs, inputs, run):
-    """The runtime computes the operator itself, and what it is written as."""
+    """The runtime computes the operator and its expansion."""
     if OLD_RUNTIME and is_newer(body):
         pytest.skip("the kernel of this runtime lacks this form, or computes it wrongly")
     feeds = values(inputs)
@@ -309,7 +309,7 @@ def test_values_are_those_of_the_kernel(body, outputs, inputs, run):
 
 
 def test_open_sizes(run):
-    """Batch and length may be unknown; two masks of one vector are told apart when the graph runs."""
+    """Batch and length may be unknown; the two kinds of mask vectors are distinguished at run time."""
     for mask in ("ends", "span", "mask"):
         feeds = values(f"x W bias {mask}")
         body = f"y = ms.Attention <num_heads = 3, unidirectional = 1> (x, W, bias, {mask})"
@@ -322,7 +322,7 @@ def test_open_sizes(run):
 
 
 def test_forms_without_a_kernel(run):
-    """Packed inputs mean what the same inputs mean apart, and a missing bias is one of zeros."""
+    """Packed inputs give the same results as separate ones, and a missing bias as one of zeros."""
     feeds = values("qkv q kv x W")
     apart = [feeds["qkv"][:, :, :, index].reshape(2, 4, 12) for index in range(3)]
     pairs = [feeds["kv"][:, :, :, index].reshape(2, 6, 12) for index in range(2)]
@@ -342,7 +342,7 @@ def test_forms_without_a_kernel(run):
 
 
 def test_padding_of_group_query_attention(run):
-    """Samples have lengths of their own; the kernel leaves rows behind their ends to chance."""
+    """Samples differ in length; the kernel leaves rows after their ends undefined."""
     feeds = values("big shared shared_v short total")
     body = f"y, a, c = {_GQA}> (big, shared, shared_v, , , short, total)"
     model = model_of(body, "y a c", feeds)
@@ -354,7 +354,7 @@ def test_padding_of_group_query_attention(run):
 
 
 def test_old_opsets(run):
-    """LayerNormalization is written out where the standard lacks it, under either name."""
+    """LayerNormalization is written out in opsets that lack it, under either name."""
     feeds = values("x skip g b")
     body = "y, , , s = ms.SkipLayerNormalization(x, skip, g, b)"
     check_values(
@@ -365,7 +365,7 @@ def test_old_opsets(run):
     check_values(run, model_of(body, "y", feeds, 14), feeds, run(model_of(body, "y", feeds), feeds), "y")
 
 
-#: One form of each operator, with all that a gradient may have to pass.
+#: One form of each operator, with all inputs that a gradient may reach.
 DIFFERENTIATED = (
     "BiasGelu(x, b)",
     "FastGelu(x, b)",
@@ -391,7 +391,7 @@ DIFFERENTIATED = (
     [(body, inputs) for body, _, inputs in CASES if any(form in body for form in DIFFERENTIATED)],
 )
 def test_gradients_are_central_differences_of_the_kernel(body, inputs, run):
-    """The derivative is computed by a function that takes any graph, the differences by the kernel."""
+    """The derivative is that of the expansion, the differences are those of the kernel."""
     feeds = values(inputs)
     model = model_of(body, "y a c" if "a, c" in body else "y", feeds)
     del model.graph.output[1:]
@@ -413,7 +413,7 @@ def test_gradients_are_central_differences_of_the_kernel(body, inputs, run):
 
 
 def test_faults_of_optimizers(run):
-    """A domain that is not imported, and an operator under the name of the standard, are forgiven."""
+    """A missing import of the domain, and an operator in the standard domain, are accepted."""
     feeds = values("x b g")
     model = model_of("h = ms.BiasGelu(x, b)  y = SimplifiedLayerNormalization(h, g)", "y", feeds)
     expected = run(model, feeds)["y"]
@@ -443,7 +443,7 @@ def test_faults_of_optimizers(run):
         ),
     ],
 )
-def test_what_has_no_expansion_is_named(body, inputs, reason):
+def test_operators_without_an_expansion_are_named(body, inputs, reason):
     feeds = values(inputs)
     outputs = "y i" if " i = " in body else "y"
     with pytest.raises(NotTrainableError, match=reason):
