@@ -8,7 +8,7 @@ import pytest
 
 
 def _judge():
-    """Import ``judge.py``, which lies in no package."""
+    """Import ``judge.py``, which is in no package."""
     if "judge" not in sys.modules:
         spec = importlib.util.spec_from_file_location("judge", Path(__file__).with_name("judge.py"))
         sys.modules["judge"] = importlib.util.module_from_spec(spec)
@@ -25,7 +25,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session", name="judge")
 def judge_fixture():
-    """Return the module that judges."""
+    """Return the module ``judge.py``."""
     return _judge()
 
 

@@ -1,6 +1,6 @@
 """Verdicts on the gradients of onnx's backend node tests.
 
-Every node test goes through the public function, and each gradient that comes back is compared with
+Every node test goes through the public function, and each returned gradient is compared with
 differences along a random direction, taken in float64 by onnx's reference evaluator. ``python
 tests/backend/judge.py`` writes the verdicts to ``nodes.csv``, which the test compares exactly.
 """
@@ -46,7 +46,7 @@ CONSTANT, NOT_REAL, UNJUDGED = "constant", "not real", "unjudged"
 #: Element types that have gradients, and the relative tolerance of a model that holds such constants.
 REAL = {TensorProto.DOUBLE: 1e-5, TensorProto.FLOAT: 1e-5, TensorProto.FLOAT16: 2e-3}
 
-#: Operators that the evaluator computes in single precision: their definition is evaluated in their place.
+#: Operators that the evaluator computes in single precision: their definition is evaluated instead.
 SINGLE = frozenset({"CausalConvWithState", "GroupNormalization", "LinearAttention"})
 
 #: Steps of the differences: small ones stay on one side of a kink, large ones drown single precision.
@@ -67,12 +67,12 @@ class Verdict:
 
 
 class Undecided(Exception):
-    """The judge cannot tell."""
+    """No verdict is possible."""
 
 
 @dataclass(frozen=True)
 class NodeTest:
-    """One of onnx's node tests, with the model that is evaluated for the differences."""
+    """One of onnx's node tests, with the model evaluated for the differences."""
 
     name: str
     model: ModelProto
@@ -104,7 +104,7 @@ def judge(test: NodeTest) -> Verdict:
 
 
 def _plain_words(reason: str) -> str:
-    """Return the first sentence of a reason, without the place in the graph that it names."""
+    """Return the first sentence of a reason, without its place in the graph."""
     text = re.sub(r"operator (\S+) \(node.*?computing .*?\):?", r"\1", " ".join(reason.split()))
     return re.sub(r"'grad_\w+'", "inside", text).partition(". ")[0].rstrip(".")
 
@@ -127,7 +127,7 @@ def _judge(test: NodeTest) -> tuple[str, str]:
         if "nothing to differentiate for" not in str(error):
             return REFUSED, str(error)
         gradient = None
-    except Exception as error:  # the door must not let it through
+    except Exception as error:  # the public function must refuse it
         return WRONG, f"{type(error).__name__}: {error}"
     try:
         return _compare(test, inputs, outputs, gradient)
@@ -189,12 +189,12 @@ def _compare_at(here, forward, backward, inputs, outputs, plain, found, rng, rto
 
 
 def _is_plain(array: np.ndarray) -> np.ndarray:
-    """Return which elements are numbers that a small step changes; infinite ones are left alone."""
+    """Return the mask of elements that a small step changes; infinite ones are left alone."""
     return np.asarray(np.abs(np.nan_to_num(array, nan=np.inf)) < 1e6)
 
 
 def _is_flat(forward, here, name, seeds, rng) -> bool:
-    """Return whether the outputs do not change with an input in any neighbourhood that is tried."""
+    """Return whether the outputs are constant in an input in all tried neighbourhoods."""
     x = here[name]
     for _ in range(TRIES):
         moved = {**here, name: x + rng.uniform(-0.01, 0.01, x.shape)}
@@ -232,7 +232,7 @@ def _weighted(forward, feeds, seeds) -> float:
 
 
 def _check_forward(forward, point, names, expected) -> None:
-    """Check that the judge computes what the test expects."""
+    """Check that the judge computes the expected outputs of the test."""
     for name, y, target in zip(names, _run(forward, point, names), map(_double, expected), strict=False):
         if not isinstance(target, np.ndarray) or target.dtype.kind != "f":
             continue
@@ -305,7 +305,7 @@ def _is_real(value) -> bool:
 
 
 def _kernels() -> list:
-    """Return what onnx's evaluator lacks or gets wrong: the judge's of the portable rules."""
+    """Return operators that onnx's evaluator lacks or gets wrong: those of the portable rules' tests."""
     name = "portable_reference_kernels"
     if name not in sys.modules:
         path = Path(__file__).parent.parent / "gradient" / "portable" / "conftest.py"

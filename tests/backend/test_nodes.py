@@ -1,4 +1,4 @@
-"""Gradients of onnx's backend node tests: none is wrong, and no verdict changes unnoticed.
+"""Gradients of onnx's backend node tests: none is wrong, and verdicts equal the recorded table.
 
 ``python tests/backend/judge.py`` writes the table again, ``python docs/make_operators.py`` the page.
 """

@@ -75,7 +75,7 @@ def _samples(content):
     return X, n_columns
 
 
-#: Each function, and whether it takes a message rather than bytes.
+#: Each function, and True if it takes a message rather than bytes.
 CALLS = {
     "get_train_initializer": (onnxsgd.get_train_initializer, True),
     "random_feed": (onnxsgd.random_feed, True),

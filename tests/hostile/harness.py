@@ -1,8 +1,8 @@
-"""Mutated models through every public function: no death, no hang, no foreign error, no long message.
+"""Mutated models through every public function: no crash, no hang, no foreign error, no long message.
 
 ``python tests/hostile/harness.py --cases 5000`` prints each finding and ends with 1 if there is one. A case
 follows from the seed and its number alone, ``--first 1234 --cases 1`` runs it again. Cases run in child
-processes, under limits of memory and time; a child that ends is replaced by one that goes on behind the case.
+processes, under limits of memory and time; a child that ends is replaced by one that continues after the case.
 """
 
 import argparse
@@ -24,7 +24,7 @@ LONGEST, MOST_LINES = 1200, 5
 
 
 def run_case(number, seed, seeds):
-    """Yield what is wrong with one case, as text."""
+    """Yield the faults of one case, as text."""
     import numpy as np
     from calls import CALLS
     from mutations import mutate, parse
@@ -59,7 +59,7 @@ def run_case(number, seed, seeds):
 
 
 def run_child(first, last, seed):
-    """Run the cases from `first` to `last`; print what is found."""
+    """Run the cases from `first` to `last`; print findings."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
@@ -76,7 +76,7 @@ def run_child(first, last, seed):
 
 
 def watch(first, last, seed):
-    """Run a child from `first` to `last`; return its findings and the case to go on with."""
+    """Run a child from `first` to `last`; return its findings and the next case."""
     command = [sys.executable, os.path.abspath(__file__), "--child", "--first", str(first)]
     command += ["--cases", str(last - first), "--seed", str(seed)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0)
@@ -107,7 +107,7 @@ def watch(first, last, seed):
 
 
 def main():
-    """Run the cases that the command line asks for."""
+    """Run the cases of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=5000)
     parser.add_argument("--first", type=int, default=0)

@@ -97,7 +97,7 @@ def mutate(content, rng):
         try:
             mutation(model, graph, rng)
         except (ValueError, KeyError, TypeError, onnx.checker.ValidationError):
-            # it reads what another one has broken
+            # it reads parts broken by another one
             continue
     return model.SerializeToString()
 

@@ -1,4 +1,4 @@
-"""Small valid models of many kinds, which mutations start from."""
+"""Small valid models of many kinds, the starting points of mutations."""
 
 import numpy as np
 import onnx
@@ -129,7 +129,7 @@ def _model(text, weights):
 
 
 def _converted():
-    """Return what skl2onnx makes of three estimators."""
+    """Return three estimators converted by skl2onnx."""
     from skl2onnx import to_onnx
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.neural_network import MLPRegressor

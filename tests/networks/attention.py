@@ -156,7 +156,7 @@ class Encoder(nn.Module):
 
 
 class Conv1D(nn.Module):
-    """GPT-2's linear layer, whose weight is the other way round."""
+    """GPT-2's linear layer, whose weight is transposed."""
 
     def __init__(self, out, width):
         super().__init__()

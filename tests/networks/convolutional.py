@@ -91,7 +91,7 @@ class VGG(nn.Module):
 
 
 class DenseLayer(nn.Module):
-    """Normalise, then convolve; the result joins what it was made of."""
+    """Normalise, then convolve; concatenate the result with its input."""
 
     def __init__(self, width, growth):
         super().__init__()
@@ -160,7 +160,7 @@ class ConvNeXt(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down, up by a transposed convolution, joined with what went down; GroupNorm; one number for a pixel."""
+    """Down, up by a transposed convolution, joined with the way down; GroupNorm; one number for a pixel."""
 
     def __init__(self):
         super().__init__()

@@ -3,10 +3,10 @@
 Needs PyTorch 2.13 and onnxscript; the files are in the repository, so that the tests need neither. Run it as
 ``python tests/networks/make.py [name ...]``.
 
-Before a network is exported each of its parameters gets numbers that occur nowhere else. They are found in
-the file again, whatever the exporter transposed, joined or folded, and so each tensor of the file is known as
-an arrangement of parameters. The real numbers go in afterwards, and torch's results are arranged alike. Where
-an exporter fuses BatchNorm into the layer before it, or keeps copies of a parameter, torch trains the same.
+Before the export each parameter gets unique numbers. They identify each tensor of the file as an arrangement
+of parameters, for all transposes, joins and folds of the exporter. The real numbers are filled in afterwards,
+and torch's results are arranged alike. If an exporter fuses BatchNorm into the layer before it, or keeps
+copies of a parameter, torch trains the same.
 """
 
 import io
@@ -35,7 +35,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 DATA = Path(__file__).with_name("data")
 ROWS, BATCH, UPDATES = 15, 5, 30
-#: Identities of parameters start here: float32 tells as many whole numbers apart.
+#: Identities of parameters start here: float32 distinguishes as many whole numbers.
 FIRST = 1 << 20
 
 
@@ -67,8 +67,8 @@ def _text(rng):
 
 
 #: Name: network, its data, the second axes that stay open, classes or 0 for a regression, learning rate, and
-#: the output to train where there are several. No rate is so large that rounding grows over the updates: what
-#: torch predicts in float32 and in float64 differs by 2e-5 of the largest one at most (ViT at 0.05: 5e-4).
+#: the output to train if there are several. No rate is so large that rounding grows over the updates: torch's
+#: predictions in float32 and in float64 differ by 2e-5 of the largest at most (ViT at 0.05: 5e-4).
 NETWORKS = {
     "resnet": (ResNet, images(3, 16), {}, 3, 0.02, None),
     "mobilenet": (MobileNet, images(3, 12), {}, 3, 0.05, None),
@@ -159,7 +159,7 @@ def is_complete(network, places):
 
 
 def untied(network):
-    """Give each copy that exporters make of a parameter one of its own; return whether there was any."""
+    """Give each exported copy of a parameter its own parameter; return whether there was any."""
     modules = [module for module in network.modules() if hasattr(module, "untie")]
     for module in modules:
         module.untie()
@@ -188,7 +188,7 @@ _FUSIONS = {
 
 
 def export(network, data, lengths, dynamo):
-    """Return the exported file and the places of parameters in it; None where some were mixed."""
+    """Return the exported file and the places of parameters in it; None if some were mixed."""
     weights = {key: value.detach().clone() for key, value in network.named_parameters()}
     place(network, np.arange(FIRST, FIRST + sum(value.numel() for value in weights.values())))
     examples = tuple(torch.tensor(value[:3]) for value in data.values())
@@ -216,7 +216,7 @@ def export(network, data, lengths, dynamo):
 
 
 def strip(model):
-    """Drop what says where the exporter ran."""
+    """Drop traces of the exporting machine."""
     model.ClearField("metadata_props")
     del model.graph.value_info[:]
     for node in model.graph.node:
@@ -245,7 +245,7 @@ def tensors(model):
 
 
 def find_places(model, count):
-    """Return {tensor of the file: the number of the parameter at each place}; None where some were mixed."""
+    """Return {tensor of the file: the number of the parameter at each place}; None if some were mixed."""
     places = {}
     for name, tensor in tensors(model):
         array = numpy_helper.to_array(tensor)

@@ -1,6 +1,6 @@
-"""Networks that torch's exporters write: gradients, updates and predictions are torch's.
+"""Networks of torch's exporters: gradients, updates and predictions equal torch's.
 
-The numbers are torch's own, in float64, recorded by ``make.py``; no torch is needed here.
+The numbers are torch's, in float64, recorded by ``make.py``; no torch is needed here.
 """
 
 from functools import cache
@@ -121,7 +121,7 @@ def test_gradients(network):
 
 
 def test_forward_and_backward(network):
-    """The same gradients in two passes: of the portable engine, and of the other one where it is chosen."""
+    """The same gradients in two passes: of the portable engine, and of the other one if it is chosen."""
     for owner in passes(network.model, list(network.weights)):
         function = owner.new_instance()
         outputs = function.forward([*network.X.values(), *network.weights.values()], training=True)
@@ -142,7 +142,7 @@ def passes(model, weights):
 
 
 def test_updates(network):
-    """A fit changes the tensors that torch changes, 30 times, as torch does; so predicts its file."""
+    """30 updates of a fit equal torch's in every tensor, and so do the predictions of its file."""
     estimator = network.estimator().fit(network.X, network.y)
     steps = {name: array - network.weights[name] for name, array in estimator.get_weights().items()}
     expected = {name: array - network.weights[name] for name, array in network.trained.items()}
@@ -160,7 +160,7 @@ def test_updates(network):
 
 
 def test_a_new_head(network):
-    """A linear layer on what the last layer reads trains, and the file of it predicts the same."""
+    """A linear layer on the last layer's input trains, and its file predicts the same."""
     last = network.model.graph.node[-1]
     source = next(n for n in network.model.graph.node if last.input[0] in n.output)
     y = np.arange(15) % 3
@@ -183,7 +183,7 @@ def test_a_new_head(network):
 
 @pytest.mark.native
 def test_both_engines_train_the_same(network):
-    """The other engine trains the same tensors, or says what keeps it from that."""
+    """The other engine trains the same tensors, or names the obstacle."""
     output = network.estimator().output
     expected = describe_trainable(network.model, output=output).trained
     report = describe_trainable(network.model, output=output, engine="onnxruntime-training")
