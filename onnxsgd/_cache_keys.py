@@ -1,4 +1,4 @@
-"""What objects of users are known by in the tables of compiled things."""
+"""Cache keys for user-defined losses and optimizers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["known_by"]
 
 
 def known_by(thing: object) -> Hashable:
-    """Return the class of an object and its attributes as they are now.
+    """Return the class of an object and its present attributes.
 
-    Equal ones compute the same; an object that is changed is another. Attributes that cannot be compared in
-    this way are equal to none.
+    Objects with equal keys compute the same; a changed object has a new key. Attributes that cannot be
+    pickled give a key that equals no other.
     """
     try:
         return type(thing), pickle.dumps(vars(thing))
     except Exception:
-        # Attributes of classes of the user's, which raise as they like.
+        # Attributes of user-defined classes, which may raise any exception.
         return object()

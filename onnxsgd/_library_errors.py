@@ -1,7 +1,6 @@
-"""Errors of the libraries below, as one short sentence.
+"""Messages of onnx, onnx_ir and onnxruntime, as one short sentence.
 
-onnx, onnx_ir and onnxruntime print whole graphs, paths of their source files and stack traces in some of
-their messages. Nothing else here reads such a message.
+Some of these messages hold whole graphs, source paths and stack traces. No other module reads them.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from onnxsgd.exceptions import EngineError
 
 __all__ = ["reason", "run_error"]
 
-#: More says no more: the place and the cause come first.
+#: Enough for the place and the cause, which come first.
 _LONGEST = 300
 
-#: Openings that say where in a library an error was raised: its source file, its function, an error code.
+#: Prefixes that name the origin of an error in a library: source file, function, error code.
 _NOISE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : "
     r"|\[(?:Shape|Type)InferenceError\] "
@@ -33,7 +32,7 @@ def reason(error: BaseException, *, n_lines: int | None = None) -> str:
     error : BaseException
         The error.
     n_lines : int or None
-        How many of its lines count; None: all.
+        The number of its lines to use; None: all.
     """
     lines = str(error).strip().splitlines()[:n_lines]
     text = " ".join(_NOISE.sub("", "\n".join(lines)).split()).rstrip(". ")
@@ -43,5 +42,5 @@ def reason(error: BaseException, *, n_lines: int | None = None) -> str:
 
 
 def run_error(error: BaseException) -> EngineError:
-    """Return the error to raise where onnxruntime fails on a graph."""
+    """Return the error to raise when onnxruntime fails on a graph."""
     return EngineError(f"onnxruntime cannot run the graph: {reason(error)}.")

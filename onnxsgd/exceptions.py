@@ -1,7 +1,7 @@
-"""Every error this package raises on purpose.
+"""The exceptions that this package raises on purpose.
 
 Each class derives from :class:`OnnxSGDError`, so that one ``except`` catches them all, and from the
-builtin that a user would expect, so that code which knows nothing of this package works too.
+builtin that a user would expect, so that code unaware of this package works too.
 """
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
 
 
 class OnnxSGDError(Exception):
-    """Base class of every error this package raises on purpose."""
+    """Base class of the exceptions that this package raises on purpose."""
 
 
 class ParameterError(OnnxSGDError, ValueError):
@@ -35,11 +35,11 @@ class GraphError(OnnxSGDError, ValueError):
 
 
 class NotTrainableError(GraphError):
-    """A model holds something that gradients cannot pass, or nothing to train."""
+    """A model has a node that gradients cannot pass, or nothing to train."""
 
 
 class UnsupportedError(OnnxSGDError, NotImplementedError):
-    """The request is legal, but nothing here implements it."""
+    """The request is legal, but not implemented."""
 
 
 class EngineError(OnnxSGDError, RuntimeError):
@@ -47,7 +47,7 @@ class EngineError(OnnxSGDError, RuntimeError):
 
 
 class GradientError(OnnxSGDError, AssertionError):
-    """A gradient that was checked does not agree with differences, or is not finite."""
+    """A checked gradient does not agree with finite differences, or is not finite."""
 
 
 class MissingRuntimeError(OnnxSGDError, ImportError):

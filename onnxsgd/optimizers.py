@@ -1,9 +1,8 @@
-"""Optimizers: how a gradient changes a weight, as a short ONNX formula.
+"""Optimizers: update rules of weights, as short ONNX formulas.
 
 An optimizer is a small frozen object. For each weight it keeps the tensors named in `slots`, of the
-weight's shape, which start at zero. `update` builds the new weight and the new slots; `scalars` gives the
-numbers that update needs at one step, which enter the graph as inputs, so that a search over them
-compiles nothing anew.
+weight's shape, initially zero. `update` builds the new weight and the new slots; `scalars` gives the
+numbers of one step, which enter the graph as inputs, so that a search over them recompiles nothing.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ class Optimizer(ABC):
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """What the formula depends on: steps of equal structure are compiled once.
+        """The cache key of the formula: steps of equal structure are compiled once.
 
-        By default that is its class with all attributes. An optimizer whose numbers enter as scalars alone
-        may leave them out, so that a search over them compiles nothing anew.
+        By default the class with all attributes. An optimizer whose numbers enter only as scalars may leave
+        them out, so that a search over them recompiles nothing.
         """
         return (known_by(self),)
 
     @property
     def takes_scaled_gradient(self) -> bool:
-        """Whether `update` is given the gradient multiplied by minus the learning rate.
+        """True if `update` receives the gradient multiplied by minus the learning rate.
 
-        For an update that is linear in the gradient, the weights of the samples can bring the rate: one
-        small product, instead of one for each weight.
+        For an update that is linear in the gradient, the sample weights can include the rate: one small
+        product, instead of one for each weight.
         """
         return False
 
@@ -57,8 +56,8 @@ class Optimizer(ABC):
     def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
         """Return the numbers of updates `t` (1, 2, ...) at rates `eta` under an l2 penalty of strength `l2`.
 
-        `t` and `eta` are vectors; a number that does not change may stay a number. The names, and their
-        order, are always the same.
+        `t` and `eta` are vectors; a constant may stay a number. The names, and their order, are always the
+        same.
         """
 
     @abstractmethod
@@ -89,7 +88,7 @@ class SGD(Optimizer):
     momentum : float, default=0.0
         The share of the last step that is kept, 0 <= momentum < 1.
     nesterov : bool, default=False
-        Whether to look ahead along the momentum.
+        Nesterov's momentum: the gradient is applied after a step along the momentum.
 
     References
     ----------
@@ -132,8 +131,8 @@ class SGD(Optimizer):
         scalars: Mapping[str, ir.Value],
         penalised: bool,
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-        # The gradient, multiplied by minus the rate already, is added to what does not depend on it, so that
-        # one product can compute it and add it.
+        # The gradient, already multiplied by minus the rate, is added to terms that do not depend on it, so
+        # that one product can compute and add it.
         if not slots:
             rest = op.Sub(weight, op.Mul(weight, scalars["decay"])) if penalised else weight
             return op.Add(rest, gradient), ()
@@ -231,7 +230,7 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam with the l2 penalty taken out of the moments (decoupled weight decay).
+    """Adam with decoupled weight decay: the l2 penalty is not in the moments.
 
     ::
 
@@ -260,7 +259,7 @@ class AdamW(Adam):
         return op.Sub(weight, op.Mul(weight, decay)), gradient
 
 
-#: How each name makes an optimizer of the parameters `momentum` and `nesterov`.
+#: The constructor of each named optimizer, from the parameters `momentum` and `nesterov`.
 OPTIMIZERS: dict[str, Callable[[float, bool], Optimizer]] = {
     "sgd": lambda momentum, nesterov: SGD(momentum, nesterov),
     "adam": lambda momentum, nesterov: Adam(),
@@ -276,12 +275,12 @@ def make_optimizer(optimizer: str | Optimizer, momentum: float, nesterov: bool) 
     optimizer : {"sgd", "adam", "adamw"} or Optimizer
         A name or an object.
     momentum, nesterov : float, bool
-        What "sgd" is made of. Anything else refuses a momentum of its own.
+        Parameters of "sgd". Every other optimizer refuses them.
 
     Raises
     ------
     ParameterError
-        If the name is unknown, or if `momentum` or `nesterov` is set where it would have no effect.
+        If the name is unknown, or if `momentum` or `nesterov` would have no effect.
     ParameterTypeError
         If `optimizer` is neither a name nor an optimizer.
     """
@@ -293,7 +292,7 @@ def make_optimizer(optimizer: str | Optimizer, momentum: float, nesterov: bool) 
     if optimizer != "sgd" and (momentum != 0 or nesterov):
         raise ParameterError(
             f"momentum={momentum!r}, nesterov={nesterov!r} have no effect on optimizer={optimizer!r}: "
-            "use optimizer='sgd', or give the optimizer object its own."
+            "use optimizer='sgd', or set them on the optimizer object."
         )
     if optimizer == "sgd" and nesterov and momentum == 0:
         raise ParameterError("nesterov=True has no effect without momentum: set momentum in (0, 1).")

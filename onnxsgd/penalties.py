@@ -1,4 +1,4 @@
-"""Penalties on the weights: how much of each norm is added to the mean loss.
+"""Penalties on the weights: multiples of norms, added to the mean loss.
 
 ::
 
@@ -27,7 +27,7 @@ class Penalty:
     Attributes
     ----------
     l1, l2 : float or None
-        Coefficients of the absolute norm and of half the squared norm, >= 0; None: there is no such term.
+        Coefficients of the absolute norm and of half the squared norm, >= 0; None: no such term.
     """
 
     l1: float | None = None
@@ -43,7 +43,7 @@ class Penalty:
         return total
 
 
-#: How each name splits the strength `alpha` between the norms, given `l1_ratio`.
+#: The constructor of each named penalty, from the strength `alpha` and the share `l1_ratio`.
 PENALTIES: dict[str | None, Callable[[float, float], Penalty]] = {
     "l2": lambda alpha, l1_ratio: Penalty(l2=alpha),
     "l1": lambda alpha, l1_ratio: Penalty(l1=alpha),
@@ -53,12 +53,12 @@ PENALTIES: dict[str | None, Callable[[float, float], Penalty]] = {
 
 
 def make_penalty(name: str | None, alpha: float, l1_ratio: float) -> Penalty:
-    """Return the penalty called `name`.
+    """Return the penalty `name`.
 
     Parameters
     ----------
     name : {"l2", "l1", "elasticnet", None}
-        Which norms to use.
+        The norms.
     alpha : float
         The strength, >= 0.
     l1_ratio : float

@@ -1,8 +1,8 @@
 """Learning-rate schedules: the rate of each update, as a function of the update's number.
 
-A schedule is a small frozen object. ``rate(t, eta)`` gives the rate of update `t` (1, 2, ...), `eta` being
-the rate that is in force; ``after_plateau(eta)`` says how to go on when the loss stops improving. A plain
-callable ``t -> rate`` serves as well.
+A schedule is a small frozen object. ``rate(t, eta)`` gives the rate of update `t` (1, 2, ...), where `eta`
+is the current rate; ``after_plateau(eta)`` gives the next rate, or stops, when the loss stops improving. A
+plain callable ``t -> rate`` is accepted as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def rate(self, t: int, eta: float) -> float:
-        """Return the rate of update `t`, counted from 1, where `eta` is the rate in force."""
+        """Return the rate of update `t`, counted from 1, where `eta` is the current rate."""
 
     def for_updates(self, n_updates: int | None) -> Schedule:
         """Return the schedule of `n_updates` updates; by default the same for any number.
@@ -64,7 +64,7 @@ class Schedule(ABC):
         return rates
 
     def after_plateau(self, eta: float) -> float | None:
-        """Return the rate to go on with after a plateau, or None to stop."""
+        """Return the rate after a plateau, or None to stop."""
         return None
 
 
@@ -103,7 +103,7 @@ class Adaptive(Constant):
     eta0 : float, default=0.01
         The first rate, > 0.
     divisor : float, default=5.0
-        What the rate is divided by on a plateau, > 1.
+        The divisor of the rate on a plateau, > 1.
     eta_min : float, default=1e-6
         Training stops at a plateau once the rate is not above this value.
     """
@@ -125,7 +125,7 @@ class Adaptive(Constant):
 
 @dataclass(frozen=True)
 class InvScaling(Schedule):
-    """A rate that falls with a power of the update's number.
+    """A rate that decreases with a power of the update's number.
 
     ::
 
@@ -219,7 +219,7 @@ class _Function(Schedule):
         return rate
 
 
-#: How each name makes a schedule of the parameters `eta0`, `power_t` and `alpha`.
+#: The constructor of each named schedule, from the parameters `eta0`, `power_t` and `alpha`.
 SCHEDULES: dict[str, Callable[[float, float, float], Schedule]] = {
     "constant": lambda eta0, power_t, alpha: Constant(eta0),
     "optimal": lambda eta0, power_t, alpha: Optimal(alpha),
@@ -238,7 +238,7 @@ def make_schedule(
     schedule : {"constant", "optimal", "invscaling", "adaptive"}, Schedule or callable
         A name, an object, or a function of the update's number.
     eta0, power_t, alpha : float
-        What a named schedule is made of; an object brings its own.
+        Parameters of a named schedule; an object has its own.
 
     Raises
     ------

@@ -9,7 +9,7 @@ import onnxsgd
 from onnxsgd._library_errors import reason, run_error
 from onnxsgd.exceptions import EngineError
 
-#: Handlers that go on: classes and functions of the user's raise as they like.
+#: Handlers that continue: user-defined classes and functions may raise any exception.
 GO_ON = {"_cache_keys.py", "formulas.py"}
 
 
@@ -26,7 +26,7 @@ def broad_handlers():
 
 @pytest.mark.parametrize(("name", "attempt", "handler"), list(broad_handlers()))
 def test_any_error_is_caught_around_one_call_and_kept_as_the_cause(name, attempt, handler):
-    """A wider net would catch, and rename, errors of our own code."""
+    """A wider handler would catch, and rename, errors of this package's code."""
     assert len(attempt.body) == 1
     raised = [node for node in ast.walk(handler) if isinstance(node, ast.Raise)]
     assert raised or name in GO_ON

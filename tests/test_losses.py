@@ -168,8 +168,8 @@ def test_gradient_agrees_with_central_differences(name, dtype):
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("on_grid", [True, False])
 def test_engine_differentiates_value_to_gradient(name, on_grid):
-    # What the graph toolkit trains with is the derivative of `value`; the estimators use `gradient`. Where
-    # they differed, at a kink, the two would follow different paths.
+    # The graph toolkit trains with the derivative of `value`, the estimators with `gradient`. If these
+    # differed, at a kink, the two would follow different paths.
     loss, _, gradient = CASES[name]
     y, z = draw_data(loss, (50, 3), 0, on_grid)
     feeds = {"y": y.astype(np.float32), "z": z.astype(np.float32)}
@@ -228,7 +228,7 @@ CY_LOSSES = {
 
 
 def sklearn_points(loss):
-    """Every pair of a target and a prediction out of small sets, which hold ties and kinks."""
+    """Every pair of a target and a prediction of small sets, which hold ties and kinks."""
     targets = {"real": [-1.0, -0.1, 0.0, 2.0], "sign": [-1.0, 1.0], "indicator": [0.0, 1.0]}[loss.targets]
     y, z = np.meshgrid(targets, [-30.0, -1.5, -1.0, -0.1, 0.0, 0.3, 1.0, 2.0, 30.0], indexing="ij")
     return y.ravel(), z.ravel()
@@ -289,7 +289,7 @@ def test_parameters_out_of_range_are_refused(make, error, message):
 
 
 def test_numpy_numbers_are_parameters():
-    # a grid search hands over numpy scalars
+    # a grid search passes numpy scalars
     loss = losses.Huber(epsilon=np.float32(0.5))
     assert type(loss.epsilon) is float
     check_gradients(loss)

@@ -1,15 +1,15 @@
 """Losses, each as two short ONNX formulas: the value and its gradient.
 
 A loss compares `y_true` and `raw_prediction`, two tensors of shape [n_samples, n_outputs] and of the
-same real type, element by element or row by row. How rows and samples are summed and weighted is not
-its business. `op` builds ONNX operators by name (``op.Sub(a, b)``); a Python number among the operands
-becomes a constant of the other operand's type.
+same real type, element by element or row by row. It neither sums nor weights rows and samples. `op`
+builds ONNX operators by name (``op.Sub(a, b)``); a Python number among the operands becomes a constant
+of the other operand's type.
 
-To write a loss of your own, derive from :class:`Loss` and give `value`; `gradient` may be left out, the
-engine differentiates `value` then. :func:`onnxsgd.testing.check_gradients` compares the two numerically.
+For a custom loss, derive from :class:`Loss` and define `value`; without `gradient` the engine
+differentiates `value`. :func:`onnxsgd.testing.check_gradients` compares the two numerically.
 
-Where a loss has a kink the derivative is the one that scikit-learn's ``SGDRegressor`` and
-``SGDClassifier`` use, so that weights follow theirs step by step.
+At a kink the derivative is that of scikit-learn's ``SGDRegressor`` and ``SGDClassifier``, so that weights
+agree with theirs step by step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every loss is, and what formulas share."""
+"""Base class of the losses, and helpers of their formulas."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Loss(ABC):
     Attributes
     ----------
     targets : {"real", "sign", "indicator"}
-        What `y_true` holds: any real number (regression), -1 and +1 (margin losses), or 0 and 1.
+        The values of `y_true`: any real number (regression), -1 and +1 (margin losses), or 0 and 1.
     probabilities : {None, "sigmoid", "softmax", "modified_huber"}
-        How raw predictions become probabilities; None where they do not.
+        The link from raw predictions to probabilities; None if there is none.
     """
 
     targets: ClassVar[Targets] = "real"
@@ -36,7 +36,7 @@ class Loss(ABC):
 
     @abstractmethod
     def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
-        """Build the loss: [n_samples, n_outputs], or [n_samples, 1] where outputs are summed already."""
+        """Build the loss: [n_samples, n_outputs], or [n_samples, 1] if outputs are summed already."""
 
     def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value | None:
         """Build the derivative of the loss by `raw_prediction`, of the same shape; None: by the engine."""
@@ -53,7 +53,7 @@ def indicator(op: Builder, condition: ir.Value, like: ir.Value) -> ir.Value:
 
 
 def set_number(loss: Loss, name: str, legal: Callable[[float], bool], expected: str) -> None:
-    """Check a parameter of `loss`, and make a Python float of it: formulas take no numpy scalars."""
+    """Check a parameter of `loss`, and convert it to a Python float: formulas take no numpy scalars."""
     given = getattr(loss, name)
     if not isinstance(given, Real):
         raise ParameterTypeError(f"{name}={given!r} is not accepted: it must be {expected}.")

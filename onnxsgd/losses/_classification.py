@@ -1,4 +1,4 @@
-"""Losses whose target is a class."""
+"""Classification losses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CrossEntropy", "Hinge", "LogLoss", "ModifiedHuber", "Perceptron", "S
 
 @dataclass(frozen=True)
 class LogLoss(Loss):
-    """Binary cross-entropy of each output on its own: logistic regression, or one against the rest.
+    """Binary cross-entropy of each output: logistic regression, or one against the rest.
 
     ::
 

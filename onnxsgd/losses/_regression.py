@@ -1,4 +1,4 @@
-"""Losses whose target is any real number."""
+"""Regression losses."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Huber(Loss):
     Parameters
     ----------
     epsilon : float, default=0.1
-        Where the loss becomes linear, in the unit of y, > 0.
+        The residual above which the loss is linear, in the unit of y, > 0.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Attach a loss to a graph."""
+"""Attachment of a loss to a graph."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def add_loss_output(
     output_index: int | str | None = None,
     **kwargs: Any,
 ) -> onnx.ModelProto:
-    """Return a new model: the given one, with a loss on one of its outputs.
+    """Return a copy of a model with a loss on one of its outputs.
 
-    Its outputs are the loss, of shape [1, 1], and the scored output; the other outputs, and what only they
-    need, are left out. Its inputs are those of `onx`, then the label, then the weights of the samples.
+    Its outputs are the loss, of shape [1, 1], and the scored output; the other outputs, and the nodes that
+    only they need, are left out. Its inputs are those of `onx`, then the label, then the sample weights.
     Operators without a gradient that have an exact equivalent are rewritten.
 
-    The scores, where f(x) is the scored output, y the label and w the weights of the samples (1 without
+    The scores, where f(x) is the scored output, y the label and w the sample weights (1 without
     `weight_name`), summed over samples and outputs::
 
         squared_error, l2    sum w (f(x) - y)^2
@@ -52,7 +52,7 @@ def add_loss_output(
 
     For "log" the scored output holds two columns of probabilities. They are clipped to [eps, 1 - eps] and
     divided by their sum; p is the second. It is a mean, in which a sample of weight 2 counts twice, and is
-    NaN where the weights are all 0. The losses of :mod:`onnxsgd.losses` are known by their names too (huber,
+    NaN if all weights are 0. The losses of :mod:`onnxsgd.losses` are accepted by name too (huber,
     epsilon_insensitive, squared_epsilon_insensitive, quantile, hinge, squared_hinge, modified_huber,
     perceptron, log_loss); their fields are keyword arguments, and they are summed like squared_error.
     At a kink the derivative is the one that :mod:`onnxsgd.losses` states.
@@ -69,13 +69,13 @@ def add_loss_output(
         Name of the label: an input of the shape and type of the scored output; for "log" int64, 0 or 1, of
         shape [N, 1].
     weight_name : str, optional
-        Name of the weights: an input of shape [N] and the type of the scored output. A weight w counts its
-        sample w times.
+        Name of the sample weights: an input of shape [N] and the type of the scored output. A sample of
+        weight w counts w times.
     penalty : dict, optional
         Penalties on initializers or inputs, by name: ``{"l1": a, "l2": b}``, or b alone, adds
         ``a sum |t| + b sum t^2`` over the elements of the tensor.
     output_index : int or str, optional
-        The output to score, by position or name; not needed where there is one only.
+        The output to score, by position or name; not needed if there is only one.
     **kwargs
         `l1_weight` and `l2_weight` of "elastic", 0.5 each by default; `eps` of "log", 1e-6 by default; the
         fields of other losses.
@@ -84,7 +84,7 @@ def add_loss_output(
     -------
     onnx.ModelProto
         With the metadata, producer, domain and documentation of `onx`, and with its IR version and opsets;
-        where the IR version is not within 4 to 10 or the opset not within 13 to 21, with those that it was
+        if the IR version is not within 4 to 10 or the opset not within 13 to 21, with those that it was
         converted to.
 
     Raises
@@ -145,7 +145,7 @@ def _lower(source: ir.Model) -> ir.Model:
 
 @dataclass(frozen=True)
 class _Data:
-    """What a loss is computed from."""
+    """Operands of a loss."""
 
     scored: ir.Value
     label: ir.Value
@@ -172,7 +172,7 @@ def _check_probabilities(name: str | None, shape: ir.Shape) -> None:
     if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != 2):
         raise GraphError(
             f"Output {name!r} has shape {shape}: score 'log' needs two columns of probabilities; "
-            "'log_loss' takes raw scores of any shape."
+            "'log_loss' takes raw predictions of any shape."
         )
 
 
@@ -204,7 +204,7 @@ def _loss_type(scored: ir.Value) -> ir.DataType:
 def _as_tables(
     op: Builder, data: _Data, dtype: ir.DataType, rank: int
 ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
-    """Give the scored output and the label the shape [n_samples, n_outputs], the weights [n_samples, 1]."""
+    """Reshape the scored output and the label to [n_samples, n_outputs], the weights to [n_samples, 1]."""
     raw_prediction, label = _cast(op, data.scored, dtype), _cast(op, data.label, dtype)
     if rank != 2:
         raw_prediction = op.Flatten(raw_prediction, axis=1)

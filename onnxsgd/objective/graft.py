@@ -1,4 +1,4 @@
-"""Add computed nodes to the end of a graph, under names that the graph does not use yet."""
+"""Appending of computed nodes to a graph, under new names with a prefix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_operators", "graft"]
 
 
 def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Builder], ir.Value]) -> ir.Value:
-    """Append to `graph` what `build` builds, and return its result.
+    """Append the nodes of `build` to `graph`, and return their result.
 
     Parameters
     ----------
@@ -25,9 +25,9 @@ def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Builde
     names : set of str
         The tensor names in use; the new ones are added.
     prefix : str
-        What the new names begin with.
+        The prefix of the new names.
     build : callable
-        Given an ``onnxscript.OpBuilder``, builds nodes on values of `graph`, and returns one value.
+        Receives an ``onnxscript.OpBuilder``, builds nodes on values of `graph`, and returns one value.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Builde
     Notes
     -----
     Constants become nodes, not initializers: an initializer of a real type would be taken for a weight. They
-    are marked as frozen too, for whoever lifts them to initializers later.
+    are also marked as frozen, in case a later pass lifts them to initializers.
     """
     from onnxscript import GraphBuilder
 
@@ -57,7 +57,7 @@ def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Builde
 
 
 def _constants(graph: ir.Graph, frozen: str) -> list[ir.Node]:
-    """Take the initializers out of `graph`, and return nodes that give the same values."""
+    """Take the initializers out of `graph`, and return equivalent Constant nodes."""
     nodes = []
     for value in list(graph.initializers.values()):
         array = ir.AttrTensor("value", content(value))
@@ -68,7 +68,7 @@ def _constants(graph: ir.Graph, frozen: str) -> list[ir.Node]:
 
 
 def check_operators(nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> None:
-    """Raise a GraphError if one of `nodes` is not an operator of the opset that is imported."""
+    """Refuse nodes whose operator is not in the imported opset."""
     for node in nodes:
         try:
             onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)

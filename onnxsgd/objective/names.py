@@ -1,4 +1,4 @@
-"""Give names that the caller chooses to new tensors of a graph that may use them already."""
+"""Reservation of the names that a caller chooses for new tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["claim_names"]
 
 
 def claim_names(graph: ir.Graph, wanted: Mapping[str, str]) -> set[str]:
-    """Make the names in `wanted` free, and return every name that is in use, these included.
+    """Free the names in `wanted`, and return every name in use, these included.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ def claim_names(graph: ir.Graph, wanted: Mapping[str, str]) -> set[str]:
     ParameterTypeError
         If a name is not a string, or is empty.
     ParameterError
-        If a name is wanted twice, or an input, an output or an initializer of the graph has it: users
-        know these by their names.
+        If a name is wanted twice, or an input, an output or an initializer of the graph has it: their names
+        are visible to users.
     """
     visible = {str(value.name) for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
     roles: dict[str, str] = {}
@@ -40,7 +40,7 @@ def claim_names(graph: ir.Graph, wanted: Mapping[str, str]) -> set[str]:
         if name in visible:
             raise ParameterError(
                 f"{role}={name!r} is not accepted: an input, an output or an initializer of the model "
-                f"has that name; {role} must be a name that is new to it."
+                f"has that name; {role} must be a new name."
             )
         roles[name] = role
     return _rename_inner_values(graph, set(roles))

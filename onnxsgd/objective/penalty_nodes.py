@@ -26,7 +26,7 @@ def penalty_loss_onnx(
     l2: float | None = None,
     existing_names: set[str] | None = None,
 ) -> tuple[list[onnx.TensorProto], list[onnx.NodeProto]]:
-    """Return the ONNX pieces of a penalty on one tensor.
+    """Return the initializers and the nodes of a penalty on one tensor.
 
     ::
 
@@ -43,7 +43,7 @@ def penalty_loss_onnx(
     l1, l2 : float, optional
         The coefficients, finite; None is 0.
     existing_names : set of str, optional
-        The names in use, which the new ones avoid and are added to.
+        The names in use; new names differ from them and are added.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def _coefficients(name: str, penalty: Any) -> tuple[float, float]:
     l1, l2 = (_coefficient(name, key, given.get(key)) for key in ("l1", "l2"))
     if l1 == 0 and l2 == 0:
         raise ParameterError(
-            f"The penalty of tensor {name!r} has no coefficient that is not 0: l1 or l2 must be."
+            f"The coefficients of the penalty of tensor {name!r} are 0: l1 or l2 must differ from 0."
         )
     return l1, l2
 

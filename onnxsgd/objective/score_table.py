@@ -1,4 +1,4 @@
-"""What :func:`onnxsgd.add_loss_output` can score: a table from names to losses, and how a loss is summed."""
+"""Scores of :func:`onnxsgd.add_loss_output`: the table of losses by name, and the sum over a batch."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class ResidualSquare(Loss):
 
 @dataclass(frozen=True)
 class ProbabilityLogLoss(Loss):
-    """Cross-entropy of probabilities, for a graph that gives nothing rawer.
+    """Cross-entropy of probabilities, for a graph that has no raw predictions.
 
     ::
 
         value = -sum_k y_true_k log(q_k),  q_k = clip(p_k, eps, 1 - eps) / sum_j clip(p_j, eps, 1 - eps)
 
     `raw_prediction` holds the probabilities p, `y_true` is 1 in the column of the class and 0 elsewhere. A
-    probability that is clipped has no gradient; a loss on raw scores (``"log_loss"``) has one everywhere.
+    clipped probability has no gradient; a loss on raw predictions (``"log_loss"``) has one everywhere.
 
     Parameters
     ----------
     eps : float, default=1e-6
-        Where probabilities are clipped, from 1e-30 (a number that float32 holds) to less than 0.5.
+        The bound that probabilities are clipped to, from 1e-30 (a float32 number) to less than 0.5.
     """
 
     eps: float = 1e-6
@@ -76,8 +76,8 @@ class ProbabilityLogLoss(Loss):
         return op.ReduceSum(op.Mul(y_true, op.Sub(log_total, op.Log(clipped))), axes=[1], keepdims=1)
 
 
-#: The scores that are known by name. Those of ``REGRESSION_LOSSES`` and ``CLASSIFICATION_LOSSES`` mean the
-#: same here, but for "squared_error", which is not halved here.
+#: The scores by name. Those of ``REGRESSION_LOSSES`` and ``CLASSIFICATION_LOSSES`` have the same formula
+#: here, except "squared_error", which is not halved here.
 SCORES: dict[str, type[Loss]] = {
     **REGRESSION_LOSSES,
     **CLASSIFICATION_LOSSES,
@@ -143,40 +143,40 @@ def weighted_loss(
     return op.ReduceSum(value, keepdims=1)
 
 
-def check_shape(loss: Loss, what: str, value: ir.Value, raw_prediction: ir.Value) -> None:
+def check_shape(loss: Loss, formula: str, value: ir.Value, raw_prediction: ir.Value) -> None:
     """Refuse a formula of another shape than that of the raw predictions, as far as shapes are known.
 
-    A vector of n losses would be multiplied by n weights in a column to a table of n by n.
+    A vector of n losses and a column of n weights would broadcast to an n by n matrix.
 
     Parameters
     ----------
     loss : Loss
         The loss.
-    what : {"value", "gradient"}
-        Its formula. A value may have one column for all outputs together.
+    formula : {"value", "gradient"}
+        The formula of the loss. A value may have one column for all outputs together.
     value, raw_prediction : ir.Value
-        What the formula makes, and of what.
+        The result of the formula and its operand.
 
     Raises
     ------
     ParameterError
-        If the shape is known, and is another.
+        If the shape is known, and differs.
     """
     found, wanted = value.shape, raw_prediction.shape
     if found is None or wanted is None:
         return
-    accepted = f"{wanted} or [{wanted[0]}, 1]" if what == "value" else f"{wanted}"
-    columns = {1, wanted[1]} if what == "value" else {wanted[1]}
+    accepted = f"{wanted} or [{wanted[0]}, 1]" if formula == "value" else f"{wanted}"
+    columns = {1, wanted[1]} if formula == "value" else {wanted[1]}
     is_accepted = len(found) == 2 and _may_equal(found[0], {wanted[0]}) and _may_equal(found[1], columns)
     if not is_accepted:
         raise ParameterError(
-            f"The {what} of the loss {loss!r} has shape {found}: for raw predictions of shape {wanted} it "
+            f"The {formula} of the loss {loss!r} has shape {found}: for raw predictions of shape {wanted} it "
             f"must be {accepted}."
         )
 
 
 def _may_equal(size: int | ir.SymbolicDim, sizes: set[int | ir.SymbolicDim]) -> bool:
-    """Tell whether a size is, or may be, one of several."""
+    """Return whether a size is, or may be, one of several."""
     return size in sizes or not isinstance(size, int) or not all(isinstance(other, int) for other in sizes)
 
 

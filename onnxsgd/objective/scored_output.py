@@ -1,4 +1,4 @@
-"""Choose the output of a graph that a loss scores."""
+"""Choice of the output of a graph that a loss scores."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def find_output(graph: ir.Graph, output_index: int | str | None) -> ir.Value:
 
 
 def check_scored(output: ir.Value) -> None:
-    """Check that `output` is a tensor of real numbers, whose first axis is that of the samples.
+    """Check that `output` is a real tensor with an axis of samples.
 
     Raises
     ------
@@ -43,11 +43,11 @@ def check_scored(output: ir.Value) -> None:
     if not isinstance(output.type, ir.TensorType) or output.dtype not in REAL_TYPES:
         raise GraphError(
             f"Output {output.name!r} has type {output.type}: a loss needs a tensor of float16, float or "
-            "double. Of a classifier, score the probabilities or the raw scores."
+            "double. Of a classifier, score the probabilities or the raw predictions."
         )
     if output.shape is None:
         raise GraphError(
-            f"The rank of output {output.name!r} is neither given nor inferred: give the output a shape."
+            f"The rank of output {output.name!r} is neither declared nor inferred: give the output a shape."
         )
     if len(output.shape) == 0:
         raise GraphError(f"Output {output.name!r} is a scalar: its first axis must be that of the samples.")

@@ -6,7 +6,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 
-#: By rank of the output: what makes it of a [N, 3] product.
+#: By rank of the output: the nodes from a [N, 3] product to it.
 _OUTPUTS = {
     1: ("N", "flat = Squeeze(Z, axes) Y = Identity(flat)", 1),
     2: ("N, 3", "Y = Identity(Z)", 3),

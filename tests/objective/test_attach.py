@@ -1,4 +1,4 @@
-"""add_loss_output: what it computes, what it keeps, what it refuses."""
+"""add_loss_output: values, gradients, names, metadata, refusals."""
 
 import numpy as np
 import onnx
@@ -207,7 +207,7 @@ def test_log_score_agrees_with_numpy(run, n_samples, weighted, opset_and_dtype, 
     opset, dtype = opset_and_dtype
     rng = np.random.default_rng(seed)
     second = rng.choice([0.0, 1.0, rng.uniform(), rng.uniform()], size=n_samples)
-    total = rng.choice([1.0, 0.8], size=(n_samples, 1))  # rows are normalised, whatever their sum
+    total = rng.choice([1.0, 0.8], size=(n_samples, 1))  # rows of any sum are normalised
     p = (total * np.column_stack([1 - second, second])).astype(dtype)
     y = rng.integers(2, size=n_samples)
     weights = rng.integers(0, 4, size=n_samples) + (np.arange(n_samples) == 0)
@@ -235,7 +235,7 @@ def test_log_score_has_the_gradient_of_a_mean(run):
     feeds = {"P": p.astype(np.float32), "label": y[:, None], "w": w.astype(np.float32)}
     # of -log(p_y / (p_0 + p_1)), where nothing is clipped
     expected = (1 / p.sum(axis=1, keepdims=True) - np.eye(2)[y] / np.maximum(p, 1e-9)) * w[:, None] / w.sum()
-    expected[3] = 0  # what is clipped has no slope
+    expected[3] = 0  # no slope of a clipped value
     np.testing.assert_allclose(run(derivative, feeds)["P_grad"], expected, rtol=1e-4, atol=1e-5)
 
 
@@ -319,7 +319,7 @@ def described_model(linear):
     return model
 
 
-def test_what_describes_the_model_is_kept(linear):
+def test_metadata_of_the_model_is_kept(linear):
     model = described_model(linear)
     with_loss = add_loss_output(model)
     for field in (
@@ -481,15 +481,15 @@ TWO_OUTPUTS = """<ir_version: 8, opset_import: ["": 17]>
         ({"penalty": {"w": 1}}, ParameterError, r"penalty names 'w': .*\['x'\]"),
         ({"penalty": {}}, ParameterError, "must name a tensor"),
         ({"penalty": 0.1}, ParameterTypeError, "penalty=0.1 .* must be a dict"),
-        ({"penalty": {"x": 0}}, ParameterError, "'x' has no coefficient that is not 0"),
-        ({"penalty": {"x": {}}}, ParameterError, "'x' has no coefficient that is not 0"),
-        ({"penalty": {"x": {"l1": 0.0, "l2": None}}}, ParameterError, "no coefficient"),
+        ({"penalty": {"x": 0}}, ParameterError, "The coefficients of the penalty of tensor 'x' are 0"),
+        ({"penalty": {"x": {}}}, ParameterError, "The coefficients of the penalty of tensor 'x' are 0"),
+        ({"penalty": {"x": {"l1": 0.0, "l2": None}}}, ParameterError, "are 0: l1 or l2 must differ from 0"),
         ({"penalty": {"x": {"L1": 1}}}, ParameterError, r"'x' has keys \['L1'\]"),
         ({"penalty": {"x": float("nan")}}, ParameterError, "'x' is nan: it must be finite"),
         ({"penalty": {"x": "1"}}, ParameterTypeError, "'x' is '1': it must be a number"),
     ],
 )
-def test_refusals_name_what_is_refused(arguments, error, message):
+def test_refusals_name_the_argument(arguments, error, message):
     model = onnx.parser.parse_model(TWO_OUTPUTS)
     with pytest.raises(error, match=message):
         add_loss_output(model, **{"output_index": 0, **arguments})
@@ -531,7 +531,7 @@ def test_missing_output_shapes_are_inferred(linear, run):
 
 
 def test_log_scores_an_output_of_unknown_rank(run):
-    """It takes two columns of probabilities, whatever the graph says of its output."""
+    """It takes two columns of probabilities, for any declared shape of the output."""
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 18, "own": 1]>'
         "g (float[N, 2] X, int64[R] shape) => (float[N, 2] Y) { Y = Reshape(X, shape) }"

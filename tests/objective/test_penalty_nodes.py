@@ -37,7 +37,7 @@ def model_of(initializers, nodes, dtype, shape, opset, name="w"):
 )
 def test_value_agrees_with_numpy(run, l1, l2, shape, dtype, opset, seed):
     if not (l1 or l2):
-        with pytest.raises(ParameterError, match="'w' has no coefficient that is not 0"):
+        with pytest.raises(ParameterError, match="tensor 'w' are 0"):
             penalty_loss_onnx("w", dtype, l1, l2)
         return
     model = model_of(*penalty_loss_onnx("w", dtype, l1, l2), dtype, shape, opset)
@@ -92,8 +92,8 @@ def test_types_are_numpy_dtypes_or_onnx_numbers(dtype):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("w", np.float32), ParameterError, "'w' has no coefficient that is not 0: l1 or l2 must be"),
-        (("w", np.float32, 0, 0.0), ParameterError, "no coefficient"),
+        (("w", np.float32), ParameterError, "tensor 'w' are 0: l1 or l2 must differ from 0"),
+        (("w", np.float32, 0, 0.0), ParameterError, "are 0: l1 or l2 must differ from 0"),
         (
             ("w", np.float32, float("inf")),
             ParameterError,
@@ -108,6 +108,6 @@ def test_types_are_numpy_dtypes_or_onnx_numbers(dtype):
         (("w", np.float32, 1, None, ["w"]), ParameterTypeError, r"existing_names must be a set or None"),
     ],
 )
-def test_refusals_name_what_is_refused(arguments, error, message):
+def test_refusals_name_the_argument(arguments, error, message):
     with pytest.raises(error, match=message):
         penalty_loss_onnx(*arguments)

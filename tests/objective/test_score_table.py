@@ -1,4 +1,4 @@
-"""Scores of fitted estimators are those of scikit-learn's with the same settings, within noise."""
+"""Scores of fitted estimators equal scikit-learn's with the same settings, within noise."""
 
 import runpy
 import warnings
