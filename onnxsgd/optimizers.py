@@ -88,7 +88,7 @@ class SGD(Optimizer):
     momentum : float, default=0.0
         The share of the last step that is kept, 0 <= momentum < 1.
     nesterov : bool, default=False
-        Nesterov's momentum: the gradient is applied after a step along the momentum.
+        Look ahead along the momentum.
 
     References
     ----------

@@ -1,8 +1,8 @@
 """Learning-rate schedules: the rate of each update, as a function of the update's number.
 
 A schedule is a small frozen object. ``rate(t, eta)`` gives the rate of update `t` (1, 2, ...), where `eta`
-is the current rate; ``after_plateau(eta)`` gives the next rate, or stops, when the loss stops improving. A
-plain callable ``t -> rate`` is accepted as well.
+is the current rate; ``after_plateau(eta)`` gives the rate after the loss stops improving, or None to stop.
+A plain callable ``t -> rate`` is accepted as well.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Optimal(Schedule):
 
 @dataclass(frozen=True)
 class _Function(Schedule):
-    """A schedule made of a plain callable ``t -> rate``."""
+    """A plain callable ``t -> rate`` as a schedule."""
 
     has_formula: ClassVar[bool] = False
 

@@ -42,7 +42,7 @@ def blank(graph: ir.Graph) -> tuple[ir.Graph, Builder]:
 
 
 def take_constants(scratch: ir.Graph, graph: ir.Graph, names: set[str]) -> None:
-    """Move the initializers of `scratch` to `graph`; those the builder made of numbers are no parameters."""
+    """Move the initializers of `scratch` to `graph`; the builder's constants are no parameters."""
     for name in list(scratch.initializers):
         value = scratch.initializers.pop(name)
         if name.startswith("const_") and value.dtype in REAL_TYPES:

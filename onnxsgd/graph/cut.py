@@ -53,7 +53,7 @@ def cut_at(model: ir.Model, name: str) -> ir.Model:
         ShapeInferencePass(strict_mode=False)(copy)
     if value.dtype is None:
         raise GraphError(
-            f"The element type of {name!r} is not known: an operator before it has no type inference."
+            f"The element type of {name!r} is unknown: an operator before it has no type inference."
         )
     return copy
 

@@ -26,7 +26,7 @@ def fix_sizes(
     batch_size : int or str
         The first size of each input that has a shape, or a symbol for it.
     row_shapes : mapping of str to tuple of int, or None
-        The other sizes of inputs, needed where the graph leaves them open.
+        The other sizes of inputs, needed if the graph leaves them open.
     """
     fixed = model.clone()
     for value in fixed.graph.inputs:

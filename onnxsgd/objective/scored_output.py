@@ -38,7 +38,7 @@ def check_scored(output: ir.Value) -> None:
     Raises
     ------
     GraphError
-        If it is not, or its rank is not known.
+        If it is not, or its rank is unknown.
     """
     if not isinstance(output.type, ir.TensorType) or output.dtype not in REAL_TYPES:
         raise GraphError(

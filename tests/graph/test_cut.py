@@ -45,7 +45,7 @@ def test_the_model_is_not_changed():
         ("w", ParameterError, "an input or an initializer"),
         ("x", ParameterError, "an input or an initializer"),
         ("labels", ParameterError, "'label'"),
-        ("c", GraphError, "element type of 'c' is not known"),
+        ("c", GraphError, "element type of 'c' is unknown"),
     ],
 )
 def test_refusals(name, error, message):

@@ -57,8 +57,8 @@ def refuse_external(model: onnx.ModelProto, form: str) -> None:
     for tensor in all_tensors(model):
         if uses_external_data(tensor):
             raise GraphError(
-                f"Tensor {tensor.name!r} is stored in another file, and {form} has no folder: give "
-                "the path of the model, or load it with onnx.load first."
+                f"Tensor {tensor.name!r} is stored in another file, whose folder is unknown for {form}: "
+                "give the path of the model, or load it with onnx.load first."
             )
 
 

@@ -111,7 +111,7 @@ def _reinterpret(view: NodeView) -> State:
 
 
 def _sized_along(view: NodeView, axis: int, rank: int) -> bool:
-    """Return whether `axis` is the only size of a result that depends on the number of samples."""
+    """Return whether no size of a result but that of `axis` depends on the number of samples."""
     for state in view.states[1:]:
         if isinstance(state, Sizes):
             offset = rank - len(state.depends)

@@ -37,30 +37,30 @@ def _exponential_unit(w: Writer, x: ir.Value, alpha: float, width: float = 1.0) 
 
 
 def _elu(w: Writer, node: ir.Node) -> ir.Value:
-    """``x`` where it is positive, else ``alpha (exp(x) - 1)``."""
+    """``x`` if it is positive, else ``alpha (exp(x) - 1)``."""
     return _exponential_unit(w, first(node), attribute(node, "alpha", 1.0))
 
 
 def _celu(w: Writer, node: ir.Node) -> ir.Value:
-    """``x`` where it is positive, else ``alpha (exp(x / alpha) - 1)``."""
+    """``x`` if it is positive, else ``alpha (exp(x / alpha) - 1)``."""
     alpha = attribute(node, "alpha", 1.0)
     return _exponential_unit(w, first(node), alpha, alpha)
 
 
 def _selu(w: Writer, node: ir.Node) -> ir.Value:
-    """``gamma x`` where x is positive, else ``gamma alpha (exp(x) - 1)``."""
+    """``gamma x`` if x is positive, else ``gamma alpha (exp(x) - 1)``."""
     unit = _exponential_unit(w, first(node), attribute(node, "alpha", 1.67326319217681884765625))
     return w.op.Mul(unit, attribute(node, "gamma", 1.05070102214813232421875))
 
 
 def _prelu(w: Writer, node: ir.Node) -> ir.Value:
-    """``x`` where it is positive, else ``slope x``."""
+    """``x`` if it is positive, else ``slope x``."""
     x, slope = operands(node)
     return w.op.Where(w.op.Greater(x, 0.0), x, w.op.Mul(x, slope))
 
 
 def _thresholded_relu(w: Writer, node: ir.Node) -> ir.Value:
-    """``x`` where it is above alpha, else 0."""
+    """``x`` if it is above alpha, else 0."""
     x = first(node)
     return w.op.Where(w.op.Greater(x, attribute(node, "alpha", 1.0)), x, 0.0)
 

@@ -19,5 +19,5 @@ def refuse(node: ir.Node, form: str) -> Any:
 
 
 def refused_form(node: ir.Node) -> str | None:
-    """Return the form of `node` that has no expansion, None if it has one."""
+    """Return the noted form of `node` that has no expansion, None if there is none."""
     return node.metadata_props.get(_KEY)
