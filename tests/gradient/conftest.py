@@ -13,7 +13,7 @@ _erf = np.vectorize(math.erf, otypes=[float])
 
 
 class Erf(OpRun):
-    """ONNX's own rounds to float32."""
+    """Erf in float64: that of ONNX rounds to float32."""
 
     op_domain = ""
 
@@ -90,7 +90,7 @@ def execute():
 
 @pytest.fixture(scope="session")
 def parse():
-    """Return a function that reads a graph, ``real`` in its text standing for the element type."""
+    """Return a function that reads a graph, in whose text ``real`` denotes the element type."""
 
     def read(text, opset=18, real="float", ir_version=9):
         imports = f'"": {opset}'

@@ -1,4 +1,4 @@
-"""onnx_derivative: what it takes and returns with each option, the numbers, and what it refuses."""
+"""onnx_derivative: inputs and outputs for each option, numbers, refusals."""
 
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ from onnxsgd.gradient.derivative import DerivativeOptions, onnx_derivative
 from onnxsgd.gradient.engines import differentiable, resolve_engine
 from onnxsgd.gradient.joint_graph import forward_backward_model
 
-#: Every combination that means something.
+#: Every legal combination.
 LEGAL = (
     DerivativeOptions.Zero,
     DerivativeOptions.KeepYieldOp,
@@ -116,7 +116,7 @@ def test_float64_has_its_precision(network, differences, execute):
         np.testing.assert_allclose(found[f"{name}_grad"], expected, rtol=1e-7, atol=1e-8)
 
 
-def test_keep_outputs_returns_them_behind_the_gradients(network, evaluate, execute):
+def test_keep_outputs_returns_them_after_the_gradients(network, evaluate, execute):
     model = network()
     gradient = onnx_derivative(model, options=DerivativeOptions.KeepOutputs)
     assert names(gradient.graph.input) == ["X", "W", "b", "V", "c", "scale", "P_grad", "H_grad"]
@@ -301,7 +301,7 @@ def test_operators_without_gradient_are_rewritten_or_given_to_the_other_engine(p
 def test_the_source_is_not_changed_and_its_metadata_is_kept(options, parse, network):
     model = parse(LOSS) if options == DerivativeOptions.Loss else network(ir_version=8)
     model.producer_name, model.producer_version, model.domain = "maker", "1.2", "org.example"
-    model.model_version, model.doc_string = 7, "what it is"
+    model.model_version, model.doc_string = 7, "a description"
     model.metadata_props.add(key="author", value="somebody")
     before = model.SerializeToString(deterministic=True)
     extra = {"loss": "loss", "label": "y"} if options == DerivativeOptions.Loss else {}
@@ -339,7 +339,7 @@ def test_a_gradient_can_be_differentiated_again(parse, execute):
 
 
 def test_names_of_the_graph_never_collide(parse, execute):
-    # inner tensors are called as gradients are, and as the builder calls its own
+    # inner tensors have names of gradients, and names that the builder uses
     text = """g (real[N, 3] X) => (real[N, 3] Y) <real[3] W = {1, 2, 3}> {
         W_grad = Mul(X, W)
         X_grad = Neg(W_grad)
@@ -363,13 +363,13 @@ def test_a_visible_name_that_a_gradient_needs_is_refused(parse):
         onnx_derivative(model)
 
 
-def test_an_input_returned_as_it_is_takes_no_gradient(parse):
+def test_a_returned_input_takes_no_gradient(parse):
     model = parse("g (real[N, 3] X) => (real[N, 3] Y, real[N, 3] X) { Y = Neg(X) }")
     assert names(onnx_derivative(model).graph.input) == ["X", "Y_grad"]
 
 
 @pytest.mark.parametrize("number", [value for value in range(8) if value not in [int(o) for o in LEGAL]])
-def test_combinations_that_mean_nothing_are_refused(number, network):
+def test_illegal_combinations_are_refused(number, network):
     with pytest.raises(ParameterError, match=r"FillGrad needs KeepOutputs|not a legal combination"):
         onnx_derivative(network(), options=DerivativeOptions(number))
 
@@ -416,7 +416,7 @@ def test_a_wrong_loss_is_refused(options, message, parse):
         loss_derivative(parse, **options)
 
 
-def test_what_is_no_model_is_refused():
+def test_an_argument_of_another_type_is_refused():
     with pytest.raises(ParameterTypeError, match="onnx.ModelProto, not bytes"):
         onnx_derivative(b"model")
 
@@ -545,7 +545,7 @@ def test_known_shapes_leave_no_plumbing(network):
 
 
 def test_weights_keep_the_order_of_the_graph_where_operators_are_rewritten(parse):
-    # lowering makes new initializers, in an order of its own
+    # lowering makes new initializers, in another order
     text = """g (real[N, 3] X) => (real[N, 3] Y)
         <real[3] c = {1, 2, 3}, real[3, 3] B = {1, 0, 0, 0, 1, 0, 0, 0, 1}, real[3] a = {1, 2, 3}> {
         S = Softplus(X)

@@ -7,7 +7,7 @@ import pytest
 from onnxsgd.exceptions import NotTrainableError
 from onnxsgd.gradient.derivative import DerivativeOptions, onnx_derivative
 
-#: A node that makes Y of A, values of A, and the documented derivatives of the sum of Y there.
+#: A node that computes Y from A, values of A, and the documented derivatives of the sum of Y there.
 KINKS = {
     "Relu": ("Y = Relu(A)", [0.0], [0.0]),
     "LeakyRelu": ("Y = LeakyRelu<alpha = 0.125>(A)", [0.0], [0.125]),
@@ -36,7 +36,7 @@ KINKS = {
     "Pow to zero": ("Y = Pow(A, zero)", [0.0, 2.0], [0.0, 0.0]),
 }
 
-#: Ways to compute it: as it is, and inside of a subgraph.
+#: Ways to compute it: directly, and inside of a subgraph.
 GRAPHS = {
     "plain": "{node}",
     "If": """Y = If (yes) <then_branch = then () => (float Y) {{ {node} }},
@@ -87,7 +87,7 @@ def test_the_native_engine_takes_the_same_value(name, execute):
 
 
 @pytest.mark.native
-def test_the_native_engine_refuses_what_it_takes_another_value_for():
+def test_the_native_engine_refuses_an_operator_with_another_value():
     node, at, _ = KINKS["Pow to zero"]
     with pytest.raises(NotTrainableError, match="Pow with an exponent of 0"):
         derivative(node, "plain", np.array(at, np.float32), "onnxruntime-training")

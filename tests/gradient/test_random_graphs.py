@@ -18,7 +18,7 @@ ROWS = 3
 
 @dataclass
 class Draft:
-    """A graph in the making: nodes, constants, and the shape of each tensor, N its rows."""
+    """A graph under construction: nodes, constants, and the shape of each tensor, N its rows."""
 
     rng: np.random.Generator
     opset: int
@@ -128,7 +128,7 @@ def choice(draft):
     shape = draft.shapes[name]
     draft.add(f"Greater({name}, {draft.constant(0.1)})", shape)
     condition = list(draft.shapes)[-1]
-    # a truth value is no operand of what follows
+    # a boolean is no operand of later nodes
     del draft.shapes[condition]
     draft.add(f"Where({condition}, {name}, {draft.constant(0.3)})", shape)
 

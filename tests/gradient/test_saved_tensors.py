@@ -47,7 +47,7 @@ class Draft:
         return made.union(*(self.ancestors(list(node.inputs)) for node in made))
 
     def cost(self, forward):
-        """Return how many bytes are saved; None if a node of the forward pass reads the backward pass."""
+        """Return the number of saved bytes; None if a node of the forward pass reads the backward pass."""
         needed = self.ancestors(self.gradients) - forward
         if any(value.producer() not in forward | {None} for node in forward for value in node.inputs):
             return None
@@ -73,7 +73,7 @@ def test_no_border_saves_fewer_bytes(seed):
 
 
 def chain(*shapes):
-    """Return the values of X -> A -> M -> X_grad, where Y = A and M is made from A alone."""
+    """Return the values of X -> A -> M -> X_grad, where Y = A and M is computed from A alone."""
     x, seed = (
         ir.Value(name=name, shape=ir.Shape([2]), type=ir.TensorType(ir.DataType.FLOAT)) for name in "XS"
     )
@@ -93,7 +93,7 @@ def chain(*shapes):
 
 def test_sizes_that_are_not_known_count_the_same():
     nodes, found = chain(["N", 3], [1], ["N", 3], [1])
-    assert nodes[2] in found  # truth values are a quarter of the numbers they are made from
+    assert nodes[2] in found  # booleans are a quarter of the numbers they are computed from
     nodes, found = chain(["N"], [1], ["N", 100], [1])
     assert nodes[2] not in found
     nodes, found = chain(None, [1], None, [1])

@@ -9,23 +9,23 @@ from onnxsgd.exceptions import NotTrainableError
 from onnxsgd.gradient.joint_graph import forward_backward_model
 from onnxsgd.gradient.separate_graphs import split
 
-#: Graphs with weights W, V and u, and what must be saved beside inputs and outputs: types and shapes.
+#: Graphs with weights W, V and u, and the tensors to be saved beside inputs and outputs: types and shapes.
 CASES = {
     "products": (
         "g (real[N, 4] X) => (real[N, 2] Y) { H = MatMul(X, W) Y = MatMul(H, V) }",
         ["DOUBLE [N,3]"],
     ),
-    # what the activation gets is not needed but for its sign, which takes an eighth of it
+    # of the activation's input only the sign is needed, an eighth of its bytes
     "a mask": (
         "g (real[N, 4] X) => (real[N, 2] Y) { A = MatMul(X, W) H = LeakyRelu(A) Y = MatMul(H, V) }",
         ["BOOL [N,3]", "DOUBLE [N,3]"],
     ),
-    # what it returns is needed for the product: a mask made from it costs nothing
+    # the activation's result is needed for the product: a mask computed from it costs nothing
     "no mask": (
         "g (real[N, 4] X) => (real[N, 2] Y) { A = MatMul(X, W) H = Relu(A) Y = MatMul(H, V) }",
         ["DOUBLE [N,3]"],
     ),
-    # how many were averaged, not what
+    # the number of averaged elements, not the elements
     "a number": (
         "g (real[N, M] X) => (real Y) { A = Mul(X, u) B = Tanh(A) C = Neg(B) Y = ReduceMean<keepdims=0>(C) }",
         ["DOUBLE [N,M]", "INT64 []"],
@@ -78,7 +78,7 @@ def differentiated(proto):
 
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("model", CASES, indirect=True)
-def test_two_graphs_compute_what_one_does(model, rows, execute):
+def test_two_graphs_compute_the_results_of_one(model, rows, execute):
     both, outputs, seeds, gradients = differentiated(model)
     halves = split(both, outputs, seeds, gradients)
     rng = np.random.default_rng(1)
@@ -125,15 +125,15 @@ def test_little_is_saved(model, request):
 
 
 @pytest.mark.parametrize("model", ["products"], indirect=True)
-def test_the_graph_that_is_split_stays_as_it_is(model):
+def test_the_split_graph_is_not_changed(model):
     both, outputs, seeds, gradients = differentiated(model)
     before = ir.to_proto(both).SerializeToString()
     split(both, outputs, seeds, gradients)
     assert ir.to_proto(both).SerializeToString() == before
 
 
-def test_a_tensor_of_unknown_type_is_refused_with_what_to_do(parse):
-    # no operator tells the type of F, which is read by the backward pass
+def test_a_tensor_of_unknown_type_is_refused_with_the_remedy(parse):
+    # no operator determines the type of F, which is read by the backward pass
     proto = parse("""g (float[N, 4] X, float[N, 4] s) => (float[N, 4] Y, float[N, 4] G) {
         F = my.domain.Unknown(X)
         Y = my.domain.Known(F)

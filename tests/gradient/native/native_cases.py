@@ -1,6 +1,6 @@
 """Cases of the sweep of onnxruntime-training's gradient builder, beside those of ``test_builder.py``.
 
-Every operator at each rank that networks use, and the forms that failed somewhere.
+Every operator at each rank that networks use, and the forms that failed before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from test_builder import CASES, Case, ints
 
 __all__ = ["swept_cases"]
 
-#: The sizes of the axes of a tensor of rank 6; one of less axes has the first of them.
+#: The sizes of the axes of a tensor of rank 6; one of lower rank has the first of them.
 SHAPE = (2, 3, 4, 2, 3, 2)
 
 RANKS = range(len(SHAPE) + 1)
@@ -53,7 +53,7 @@ REDUCTIONS = ("ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum")
 
 
 def swept_cases() -> dict[str, Case]:
-    """Return all cases by name; the first word of a name is the operator that the case is of."""
+    """Return all cases by name; the first word of a name is the operator of the case."""
     found = dict(CASES)
     for cases in (windows, elementwise, products, along_axes, indexing, shaping, others):
         found.update(cases())
@@ -82,7 +82,7 @@ def elementwise():
                 body = f"Y = {name}(X, P)"
                 found[f"{name} of rank {rank} {kind}"] = Case(body, {"X": shape, "P": other})
         for left, right in [("N", "K"), ("K", "N")] if rank > 1 else []:
-            # one row as it turns out, by two names
+            # one row at run time, by two names
             inputs = {"X": (left, *shape[1:]), "P": (right, *shape[1:])}
             found[f"{name} of rank {rank} {left} {right}"] = Case(f"Y = {name}(X, P)", inputs)
     for rank in RANKS:

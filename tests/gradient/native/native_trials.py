@@ -1,4 +1,4 @@
-"""One trial of the sweep: a case, a type, sizes and a place, with the gradients that it must have.
+"""One trial of the sweep: a case, a type, sizes and a place, with its expected gradients.
 
 These are those of the portable engine, and central differences of the reference evaluator of ONNX in float64,
 along random directions.
@@ -26,23 +26,23 @@ __all__ = ["attempt", "first_line", "variants"]
 
 CASES = swept_cases()
 
-#: Largest difference, relative to the largest element of the gradient, by type; what is wrong differs by more
+#: Largest difference, relative to the largest element of the gradient, by type; wrong ones differ by more
 #: than a tenth.
 TOLERANCES = {"float16": 2e-2, "float32": 1e-3, "float64": 1e-3}
 
 #: The same between portable gradients in float32 and central differences in float64.
 TOLERANCE_OF_DIFFERENCES = 1e-4
 
-#: Sizes of inputs, and what is differentiated for: all inputs, numbers that they are multiplied by, or one.
+#: Sizes of inputs, and sources of the gradient: all inputs, numbers that they are multiplied by, or one.
 SIZES, PLACES = ("fixed", "batch", "open"), ("outputs", "behind", "first", "last")
 
 #: The operators whose other inputs are weights, which have sizes.
 WEIGHTED = ("Conv", "Gemm", "LayerNormalization")
 
-#: The operators whose second axis are channels, which are known as the weights are.
+#: The operators whose second axis are channels, of known size like the weights.
 WINDOWED = ("AveragePool", "Conv", "GlobalAveragePool", "MaxPool")
 
-#: Indices, labels and conditions, which are fed where gradients are behind other nodes.
+#: Indices, labels and conditions, which are fed unless all inputs are differentiated.
 DATA = ("c", "i", "l")
 
 
@@ -54,7 +54,7 @@ def variants():
 
 
 def build(name, dtype, sizes, place):
-    """Return model, feeds and what to differentiate for."""
+    """Return model, feeds and the names to differentiate with respect to."""
     case = CASES[name]
     model, feeds = test_builder.build(case, case.opsets[-1], np.dtype(dtype).type)
     names = list(case.inputs)
@@ -98,7 +98,7 @@ def scale(model, feeds, names, dtype):
     nodes = [onnx.helper.make_node("Mul", [n, f"scale_{n}"], [f"scaled_{n}"]) for n in names]
     for node in model.graph.node:
         for index, read in enumerate(node.input):
-            # a shape is read where it is known
+            # a Shape reads the input itself, whose shape is known
             if read in names and node.op_type != "Shape":
                 node.input[index] = f"scaled_{read}"
     body = [*nodes, *model.graph.node]
@@ -138,7 +138,7 @@ def reference(name, place):
 
 @cache
 def computed_reference(name, place):
-    """Return what :func:`reference` does, for all inputs at once."""
+    """Return the result of :func:`reference`, for all inputs at once."""
     model, feeds, names = build(name, "float64", "fixed", place)
     evaluator = ReferenceEvaluator(model, new_ops=KERNELS)
     rng = np.random.default_rng(1)
@@ -180,7 +180,7 @@ def expected_gradients(name, sizes, place):
 
 
 def compare_reference(found, names, case, place, tolerance):
-    """Return how an output or a gradient differs from the reference; None if none does."""
+    """Return the difference of an output or a gradient from the reference, as text; None if none differs."""
     output, seed, slopes = reference(case, place)
     error = difference(found["Y"], output, seed)
     if not error <= tolerance:

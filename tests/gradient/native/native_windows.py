@@ -27,7 +27,7 @@ def windows():
         for kernel, size, more in itertools.product((2, 3), (5, 8), options):
             text = f"kernel_shape=[{row(kernel, space)}], {attribute(more, space)}".rstrip(", ")
             if "ceil" in more or "count" in more:
-                # as VGG has it: windows that reach beyond the end, and sizes where none does
+                # as in VGG: windows that reach beyond the end, and sizes where none does
                 text += f", strides=[{row(2, space)}]"
             if "count" in more or (kernel, more) == (3, "ceil_mode=1"):
                 text += f", pads=[{row(1, 2 * space)}]"

@@ -1,11 +1,11 @@
-"""Try the gradient builder of onnxruntime-training on every form of its operators, and write the table.
+"""Sweep of the gradient builder of onnxruntime-training over every form of its operators, for the table.
 
-``python tests/gradient/native/sweep.py`` needs onnxruntime-training, and takes about 20 minutes. It takes the
+``python tests/gradient/native/sweep.py`` needs onnxruntime-training, and takes about 20 minutes. It tries the
 cases of ``native_cases.py`` in three types, with fixed sizes, an open batch and all sizes open, and with the
 gradients of all inputs, of numbers that these are multiplied by, or of one input alone. A trial is right
 if the gradients agree with those of the portable engine and with central differences (``native_trials.py``).
-Trials run in child processes, as some of them end the interpreter. A form is proven if each trial of it is
-right that is named after its operator.
+Trials run in child processes, as some of them end the interpreter. A form is proven if every trial of it that
+is named after its operator is right.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def child(trials, dead, stream):
 
 
 def sweep():
-    """Return for each trial its forms and its result."""
+    """Return the forms and the result of each trial."""
     waiting, results, dead = [list(trial) for trial in variants()], [], set()
     while waiting:
         end, start = os.pipe()
@@ -101,13 +101,13 @@ def follow(lines, before):
 
 
 def named_after(line):
-    """Return the forms of a trial that are of the operator that its case is named after."""
+    """Return the forms of a trial whose operator its case is named after."""
     operator = line["trial"][0].split()[0]
     return {form for form in line["forms"] if form.split()[0] == operator}
 
 
 def judge(results):
-    """Return the forms that are proven, and for each other one its trials that were not right."""
+    """Return the proven forms, and the wrong trials of each other one."""
     right, blamed = set(), defaultdict(list)
     for line in results:
         if line["result"] == "right":
@@ -140,7 +140,7 @@ def text(ranks):
 
 
 def main():
-    """Sweep, print all that is not right, and write the table."""
+    """Sweep, print all wrong trials, and write the table."""
     started = time.monotonic()
     results = sweep()
     proven, blamed = judge(results)

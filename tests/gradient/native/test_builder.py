@@ -1,4 +1,4 @@
-"""What the tables say of the gradient builder: each line against central differences, each refusal."""
+"""The tables of the gradient builder: each line against central differences, each refusal."""
 
 import importlib
 import zlib
@@ -36,7 +36,7 @@ OPSETS = (13, 18, 21)
 
 @dataclass
 class Case:
-    """Nodes that compute Y; `inputs` are differentiated for, `constants` are initializers.
+    """Nodes that compute Y; `inputs` have gradients, `constants` are initializers.
 
     An input called P is positive. `float64` says whether the runtime has every kernel for it.
     """
@@ -300,7 +300,7 @@ def check(case, opset, dtype, tolerance, evaluate, differences, execute):
 
 @pytest.fixture
 def forms_unasked(monkeypatch):
-    """Build gradients of all forms: these cases are some of those that the proof is made of."""
+    """Build gradients of all forms: these cases are part of the proof."""
     monkeypatch.setattr(orttraining, "unproven", lambda node: None)
 
 
@@ -316,7 +316,7 @@ def test_a_gradient_equals_central_differences(name, opset, evaluate, difference
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.float64])
 def test_a_gradient_of_float64_has_its_precision(name, evaluate, differences, execute):
     case = CASES[name]
-    # what central differences of step 1e-6 are good for; a float32 anywhere on the way gives 1e-7
+    # the error of central differences of step 1e-6; a float32 anywhere on the path gives 1e-7
     tolerance = 2e-4 if name == "Cast" else 2e-8
     check(case, case.opsets[-1], np.float64, tolerance, evaluate, differences, execute)
 
@@ -325,12 +325,12 @@ def test_each_operator_of_the_table_has_a_case():
     tried = {
         word for case in CASES.values() for word in case.body.replace("(", " ").replace("<", " ").split()
     }
-    # Dropout draws at random: see test_dropout_scales_what_it_keeps
+    # Dropout draws at random: see test_dropout_scales_the_kept_elements
     assert set(DIFFERENTIABLE) - tried == {"Dropout"}
     assert set(REFUSALS) <= set(DIFFERENTIABLE)
 
 
-#: Forms of operators that the builder gets wrong, or dies of, and what the message must name.
+#: Forms of operators that the builder gets wrong, or crashes on, and a part of the message.
 REFUSED = {
     "Atan": (Case("Y = Atan(X)", {"X": X}), "Atan has no gradient"),
     "operator of another domain": (
@@ -398,7 +398,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_gradient_is_refused_by_name(name):
+def test_a_form_without_gradient_is_refused_by_name(name):
     case, message = REFUSED[name]
     model, _ = build(case, case.opsets[-1], np.float32)
     if "ai.onnx.ml" in case.body:
@@ -415,21 +415,21 @@ def test_float64_indices_are_refused_before_the_builder_fails():
 
 
 #: An If reads a value that gradients pass: the builder ends the interpreter.
-IF_BEHIND = """g (float[N, 3] X, bool c) => (float[N, 3] Y) <float[3, 3] W = {1, 2, 3, 4, 5, 6, 7, 8, 9}> {
+IF_AFTER = """g (float[N, 3] X, bool c) => (float[N, 3] Y) <float[3, 3] W = {1, 2, 3, 4, 5, 6, 7, 8, 9}> {
     Z = MatMul(X, W)
     Y = If (c) <then_branch = a () => (float[N, 3] A) { A = Neg(Z) },
                 else_branch = b () => (float[N, 3] B) { B = Abs(Z) }>
 }"""
 
 
-def test_an_if_behind_a_weight_is_refused_with_its_place(parse):
+def test_an_if_after_a_weight_is_refused_with_its_place(parse):
     with pytest.raises(NotTrainableError, match=r"If has no gradient.*output 'Y'"):
-        forward_backward_model(ir.from_proto(parse(IF_BEHIND)), ["W"])
+        forward_backward_model(ir.from_proto(parse(IF_AFTER)), ["W"])
 
 
-def test_an_if_beside_the_path_stays_where_it_is(parse, execute):
+def test_an_if_beside_the_path_stays_in_place(parse, execute):
     # the class that an If computes from the scores is returned, and no gradient is taken for it
-    text = IF_BEHIND.replace("=> (float[N, 3] Y)", "=> (float[N, 3] Z, int64[N] L)")
+    text = IF_AFTER.replace("=> (float[N, 3] Y)", "=> (float[N, 3] Z, int64[N] L)")
     text = text.replace(
         "(float[N, 3] A) { A = Neg(Z) }", "(int64[N] A) { A = ArgMax<axis=1, keepdims=0>(Z) }"
     )
@@ -455,7 +455,7 @@ def test_an_if_beside_the_path_stays_where_it_is(parse, execute):
         "else_branch = b () => (float[N, 3] B) { B = Abs(X) }>",
     ],
 )
-def test_what_lies_before_the_first_weight_may_be_anything(parse, before):
+def test_any_operator_may_precede_the_first_weight(parse, before):
     model = parse(
         "g (float[N, 3] X, bool c) => (float[N, 3] Y) "
         "<float[3, 3] W = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[N, 3] H> {"
@@ -473,7 +473,7 @@ def test_an_opset_out_of_range_is_refused_with_the_range(opset, parse):
         forward_backward_model(model, [], ["X"])
 
 
-def test_the_type_of_a_node_says_whether_it_differentiates():
+def test_differentiable_reads_operator_types_and_attributes():
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2, 3]))
     assert orttraining.differentiable(ir.node("Tanh", [x])) is None
     assert orttraining.differentiable(ir.node("ArgMax", [x])) is None
@@ -506,7 +506,7 @@ def test_the_builder_returns_gradients_of_weights_in_the_order_asked(parse):
     assert native.info.initializer_names_to_train == ["b", "a"]
 
 
-def test_dropout_scales_what_it_keeps(parse, execute):
+def test_dropout_scales_the_kept_elements(parse, execute):
     model = parse("g (float[N, 4] X, float r, bool t) => (float[N, 4] Y) { Y, m = Dropout(X, r, t) }")
     model.graph.initializer.extend(
         [numpy_helper.from_array(np.float32(0.5), "r"), numpy_helper.from_array(np.array(True), "t")]
@@ -547,7 +547,7 @@ def forget_bindings():
 
 
 @pytest.mark.usefixtures("forget_bindings")
-def test_a_missing_runtime_is_told_as_everywhere(monkeypatch):
+def test_a_missing_runtime_has_the_usual_error(monkeypatch):
     def fail():
         raise MissingRuntimeError("No onnxruntime is installed.")
 
@@ -558,7 +558,7 @@ def test_a_missing_runtime_is_told_as_everywhere(monkeypatch):
 
 
 @pytest.mark.usefixtures("forget_bindings")
-def test_a_runtime_that_cannot_train_says_what_to_install(monkeypatch):
+def test_a_runtime_that_cannot_train_names_the_edition_to_install(monkeypatch):
     class Plain:
         __version__ = "1.31.1"
 

@@ -1,4 +1,4 @@
-"""What two shapes say about each other: a wrong answer here is a gradient of a wrong shape."""
+"""Comparison of two shapes: a wrong result is a gradient of a wrong shape."""
 
 import onnx_ir as ir
 import pytest
@@ -35,7 +35,7 @@ def shape(*dims):
         (shape(3), None, None),
     ],
 )
-def test_axes_along_which_an_operand_is_repeated(part, other, axes):
+def test_broadcast_axes(part, other, axes):
     assert broadcast_axes(part, other) == axes
 
 
@@ -82,7 +82,7 @@ def test_constants_of_an_expansion(source, target, constants):
         (shape(2, 0), shape(0), None),
     ],
 )
-def test_how_many_times_more_elements(whole, part, times):
+def test_ratio_of_the_numbers_of_elements(whole, part, times):
     assert ratio(whole, part) == times
 
 

@@ -15,7 +15,7 @@ ALL = (13, 15, 18, 20, 21)
 LONG = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] twelve = {12},
     float[12] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}>"""
 
-#: The node, and what else the graph needs.
+#: The node, and the other parts of the graph.
 NODES = [
     ("Cast", ALL, "y = Cast<to = 1>(x)", {}),
     ("Pow", ALL, "y = Pow(x, two)", {"weights": "<float two = {2}>"}),
@@ -38,7 +38,7 @@ def parse(body, opset=18, weights=""):
 
 
 def test_every_form_of_this_engine_has_a_case():
-    """The others have theirs beside the forms they share with graphs of float64."""
+    """The others have cases beside the forms shared with graphs of float64."""
     assert {op_type for _, op_type in NATIVE_FORMS.keys() - FORMS.keys()} == {node[0] for node in NODES}
 
 
@@ -63,8 +63,8 @@ def test_lowering_keeps_values(body, opset, more, execute):
     assert not any(is_lowered(node) for node in lowered.graph)
 
 
-def test_what_no_gradient_passes_is_left_alone():
-    """The part before the first weight may hold any operator, and has kernels that are faster."""
+def test_nodes_that_no_gradient_passes_stay_unchanged():
+    """The part before the first weight may hold any operator, and has faster kernels."""
     model = parse("a = Elu(x) b = Mul(a, w) y = Softplus(b)", weights="<float w = {2}>")
     lower_path(model, ["y"], ["w"])
     operators = [node.op_type for node in model.graph]
@@ -72,7 +72,7 @@ def test_what_no_gradient_passes_is_left_alone():
     assert "Softplus" not in operators
 
 
-def test_asking_whether_a_node_is_lowered_changes_nothing():
+def test_is_lowered_changes_nothing():
     """A description of a graph asks about each of its nodes."""
     model = parse("y = PRelu(x, w)", weights="<float w = {2}>")
     before = to_proto(model)

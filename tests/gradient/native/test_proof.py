@@ -46,7 +46,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("node", "form", "rank"), FORMS)
-def test_a_form_is_the_type_the_sizes_and_all_that_differs_from_the_defaults(node, form, rank):
+def test_a_form_is_type_sizes_and_differences_from_the_defaults(node, form, rank):
     """The table is read by these words."""
     assert form_of(node) == form
     assert rank_of(node) == rank
@@ -63,7 +63,7 @@ def test_sizes_that_are_read_from_a_tensor_are_another_form():
 
 
 def test_each_operator_is_proven_in_some_form():
-    """An operator without one could as well leave the table of operators."""
+    """An operator without one could be dropped from the table of operators."""
     assert {form.split()[0] for form in PROVEN} == set(DIFFERENTIABLE)
 
 
@@ -90,7 +90,7 @@ def test_forms_known_to_be_wrong_are_not_in_the_table(form, rank):
     assert rank not in PROVEN.get(form, ())
 
 
-def test_no_operand_is_repeated_along_axes_that_are_not_known():
+def test_no_form_with_unknown_broadcast_axes_is_in_the_table():
     """Wrong at every rank that was tried, as the builder takes sizes of two names for equal."""
     assert not [form for form in PROVEN if form.endswith("unmatched")]
 

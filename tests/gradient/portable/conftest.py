@@ -20,9 +20,9 @@ from onnxsgd.gradient.portable import differentiate
 STEP = 1e-3
 
 
-# What onnx's own evaluator lacks, does in single precision, or gets wrong (groups, broadcast means, a
-# normalization over the batch instead of the channels, places of maxima, short indices),
-# written down from the standard.
+# Operators that onnx's evaluator lacks, computes in single precision, or gets wrong (groups, broadcast means,
+# a normalization over the batch instead of the channels, places of maxima, short indices), written from the
+# standard.
 
 
 def _pads(sizes, extent, strides, auto_pad, pads):
@@ -286,10 +286,10 @@ def pytest_generate_tests(metafunc):
 
 @dataclass(frozen=True)
 class Case:
-    """A few nodes in ONNX text that compute ``Y``, and what they read.
+    """A few nodes in ONNX text that compute ``Y``, and their operands.
 
-    A shape stands for random numbers, an array of reals for itself: both are differentiated. Integers,
-    booleans and what `constants` holds are initializers that stay. `known` names the operands, and
+    A shape denotes random numbers, an array of reals itself: both are differentiated. Integers, booleans
+    and `constants` are initializers that stay. `known` names the operands, and
     `known_axes` the axes, whose sizes stay known where other sizes are hidden. A smaller `step` keeps the
     differences on one side of kinks.
     """
@@ -315,7 +315,7 @@ class Case:
 
 
 def evaluate(model, feeds, outputs=None):
-    """Evaluate a model in the precision of what it is fed."""
+    """Evaluate a model in the precision of its feeds."""
     return ReferenceEvaluator(model, new_ops=KERNELS).run(outputs, feeds)
 
 
@@ -441,7 +441,7 @@ def compare_fixture():
 
 @pytest.fixture(name="evaluate")
 def evaluate_fixture():
-    """Return the function that evaluates a model in the precision of what it is fed."""
+    """Return the function that evaluates a model in the precision of its feeds."""
     return evaluate
 
 

@@ -1,4 +1,4 @@
-"""The contract of the gradient graph: names, order, what is kept, what is refused, and how lean it is."""
+"""The contract of the gradient graph: names, order, kept parts, refusals, size."""
 
 import numpy as np
 import onnx
@@ -91,7 +91,7 @@ def test_a_layer_gives_one_product_for_each_weight_and_no_shape_arithmetic():
         assert [(a.name, a.i) for a in node.attribute] == [("transA", 1)]
 
 
-def test_nothing_is_computed_for_what_is_not_asked():
+def test_only_requested_gradients_are_computed():
     gradient = gradient_of(parse(MLP, **WEIGHTS), ["Y"], ["W2"])
     assert [node.op_type for node in gradient.graph.node] == ["MatMul", "Add", "Relu", "Gemm", "Gemm"]
 
@@ -121,7 +121,7 @@ def test_a_batch_of_any_size_is_known_to_keep_its_size(sizes):
     assert not {"Shape", "Expand", "NonZero"} & {node.op_type for node in gradient.graph.node}
 
 
-def test_rows_that_a_reshape_made_more_of_are_not_taken_for_the_batch():
+def test_rows_multiplied_by_a_reshape_are_not_taken_for_the_batch():
     body = "Z = Reshape(X, S) Y = Add(Z, A)"
     inputs = "double[N, 6] X, double[N, 3] A"
     gradient = gradient_of(one_line(body, inputs, "double[M, 3] Y", S=np.array([-1, 3])), ["Y"], ["A"])
@@ -193,7 +193,7 @@ def test_a_function_of_the_model_is_differentiated_through_its_body():
     np.testing.assert_allclose(found[0], 6 * weight[None], rtol=1e-15)
 
 
-def test_what_lies_before_the_first_trained_tensor_may_be_anything():
+def test_any_operator_may_precede_the_first_trained_tensor():
     text = """
     <ir_version: 9, opset_import: ["": 18, "other": 1]>
     g (double[N, 3] X) => (double[N, 3] Y) { U = other.Mystery(X) V = Unique(U) Y = Mul(V, W) }
@@ -236,7 +236,7 @@ def test_wrong_names_are_refused(outputs, wrt, message):
         gradient_of(model, outputs, wrt)
 
 
-def test_an_old_opset_is_refused_with_the_way_out():
+def test_an_old_opset_is_refused_with_the_remedy():
     with pytest.raises(NotTrainableError, match=r"version 12.*13 or later.*convert_version"):
         gradient_of(one_line("Y = Mul(X, W)", opset=12, W=(3,)), ["Y"], ["W"])
 

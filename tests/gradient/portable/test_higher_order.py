@@ -69,7 +69,7 @@ def test_second_derivative_through_statistics_that_are_returned():
     names = ("A", "S", "Y_grad", "A_grad_grad", "S_grad_grad")
     feeds = {name: rng.normal(size=(4,) if "S" in name else (2, 4)) for name in names}
     found = []
-    # in double precision, which has tests of its own, the gradient computes the statistics again
+    # in double precision, which has other tests, the gradient computes the statistics again
     for kind, dtype in (("float", np.float32), ("double", np.float64)):
         text = f'<ir_version: 9, opset_import: ["": 18]> g ({kind}[2, 4] A, {kind}[4] S) => ({kind}[2, 4] Y)'
         model = ir.from_proto(onnx.parser.parse_model(text + "{ Y = LayerNormalization(A, S) }"))

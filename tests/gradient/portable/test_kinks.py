@@ -1,4 +1,4 @@
-"""Where there is no derivative the documented value is taken, and nothing overflows far from zero."""
+"""The documented value at each point without a derivative, and slopes without overflow far from zero."""
 
 import numpy as np
 import onnx

@@ -106,7 +106,7 @@ NETWORKS = {
 
 
 def build(name, kind):
-    """Return a network in one precision, and values for what is differentiated."""
+    """Return a network in one precision, and values of its differentiated tensors."""
     body, shapes, constants = NETWORKS[name]
     rng = np.random.default_rng(0)
     feeds = {

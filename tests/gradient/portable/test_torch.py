@@ -1,4 +1,4 @@
-"""Random graphs against another implementation of reverse mode: rules that are right alone must compose."""
+"""Random graphs against another implementation of reverse mode: correct rules must also compose."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Branches and loops: the gradient follows the branch that was taken, through every turn that was made."""
+"""Branches and loops: the gradient follows the branch that was taken, through every iteration."""
 
 import numpy as np
 import onnx
@@ -71,7 +71,7 @@ def test_scan_of_sequences_of_any_length(check):
     check(DECAY, {"H": (2,), "X": (4, 2), "W": (2,)}, "hidden", outputs=("F", "S"), known=("H", "W"))
 
 
-def test_loop_of_a_fixed_number_of_turns(check):
+def test_loop_of_a_fixed_trip_count(check):
     check(POWER, {"A": (2,), "W": (2,)}, constants={"N": np.array(3), "K": TRUE}, outputs=("T", "S"))
 
 
@@ -89,20 +89,20 @@ LOOPS = [
 
 
 @pytest.mark.parametrize("constant", [True, False])
-@pytest.mark.parametrize(("turns", "goes_on"), [(0, TRUE), (2, FALSE), (2, TRUE)])
+@pytest.mark.parametrize(("trip_count", "condition"), [(0, TRUE), (2, FALSE), (2, TRUE)])
 @pytest.mark.parametrize("nodes", LOOPS)
-def test_a_loop_in_the_runtime_that_may_make_no_turn(nodes, turns, goes_on, constant):
-    """Central differences of the runtime itself, which scans no sequence without elements."""
+def test_a_loop_in_the_runtime_that_may_not_iterate(nodes, trip_count, condition, constant):
+    """Central differences of the runtime itself, which scans no empty sequence."""
     runtime = pytest.importorskip("onnxruntime")
-    numbers = f"<int64 N = {{{turns}}}, bool K = {{{int(goes_on)}}}>" if constant else ""
+    numbers = f"<int64 N = {{{trip_count}}}, bool K = {{{int(condition)}}}>" if constant else ""
     inputs = "double[2] A, double[2] W, double L" + ("" if constant else ", int64 N, bool K")
     nodes = nodes.replace("Sin", "Tanh")  # whose gradient has kernels for float64 in every runtime
     text = f'<ir_version: 9, opset_import: ["": 18]> g ({inputs}) => (double[2] Y) {numbers} {{ {nodes} }}'
     model = onnx.parser.parse_model(text)
     gradient = ir.to_proto(differentiate(ir.from_proto(model), ["Y"], ["A", "W"]))
     forward, backward = (runtime.InferenceSession(m.SerializeToString()) for m in (model, gradient))
-    values = {"A": np.array([0.3, 0.5]), "W": np.array([1.7, 1.4]), "L": np.array(3.0), "N": np.array(turns),
-              "K": goes_on, "Y_grad": np.array([0.7, -1.3])}  # fmt: skip
+    values = {"A": np.array([0.3, 0.5]), "W": np.array([1.7, 1.4]), "L": np.array(3.0), "K": condition,
+              "N": np.array(trip_count), "Y_grad": np.array([0.7, -1.3])}  # fmt: skip
 
     def run(session, **moved):
         feeds = values | moved
@@ -115,7 +115,7 @@ def test_a_loop_in_the_runtime_that_may_make_no_turn(nodes, turns, goes_on, cons
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_loop_that_always_makes_a_turn_needs_no_branch(check):
+def test_a_loop_that_always_iterates_needs_no_branch(check):
     held = {"N": np.array(1), "K": TRUE}
     gradient = check(POWER, {"A": (2,), "W": (2,)}, constants=held, outputs=("T",))
     assert "If" not in {node.op_type for node in gradient.graph.node}

@@ -1,6 +1,6 @@
 """Convolutions: strides that leave a rest, dilations, groups and paddings each break a naive gradient.
 
-Which formula computes a gradient depends on the sizes, so each formula is met at the edges of its own sizes.
+The sizes select the formula of a gradient, so each formula is tried at the edges of its range of sizes.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ CONV = [
     ("Conv<strides = [2, 2, 2]>", (1, 1, 4, 4, 4), (1, 1, 2, 2, 2)),
 ]
 
-# One channel in each group: few rows, more rows, wide images in blocks of columns, images on their own.
+# One channel in each group: few rows, more rows, wide images in blocks of columns, separate images.
 CHANNELS = [
     ("Conv<group = 2, pads = [2, 2, 2, 2]>", (2, 2, 2, 5), (2, 1, 5, 5)),
     ("Conv<group = 2, pads = [1, 1, 1, 1]>", (2, 2, 9, 8), (2, 1, 3, 3)),
@@ -121,7 +121,7 @@ def test_conv(check, node, x, w, dims):
 
 
 @pytest.mark.parametrize(("node", "x", "w"), SAME)
-def test_conv_that_pads_by_itself(check, node, x, w):
+def test_conv_with_auto_pad(check, node, x, w):
     check(f"Y = {node}(A, B, C)", {"A": x, "B": w, "C": w[:1]})
 
 
@@ -153,11 +153,11 @@ def test_conv_transpose_that_is_refused(check, attributes, message):
 
 
 @pytest.mark.parametrize(("node", "x", "w", "channels"), TRANSPOSE[6:])
-def test_conv_transpose_that_pads_by_itself_in_the_runtime(check_runtime, node, x, w, channels):
+def test_conv_transpose_with_auto_pad_in_the_runtime(check_runtime, node, x, w, channels):
     check_runtime(f"Y = {node}(A, B)", {"A": x, "B": w}, "hidden", known=("B",), known_axes=(1,))
 
 
-def test_conv_transpose_that_pads_by_itself_is_differentiable_again(check_twice):
+def test_conv_transpose_with_auto_pad_is_differentiable_again(check_twice):
     text = 'Y = ConvTranspose<strides = [2, 3], auto_pad = "SAME_LOWER">(A, B)'
     check_twice(text, {"A": (1, 2, 3, 3), "B": (2, 2, 3, 2)})
 
@@ -170,14 +170,14 @@ def test_the_gradient_is_differentiable_again(check_twice, node, x, w):
 
 
 def test_groups_of_unknown_channels_are_refused_with_their_place():
-    """Neither the image nor the weight tells how many channels a group has."""
+    """Neither the image nor the weight determines the number of channels of a group."""
     image, weight = ("N", "C", 4, 4), ("M", "D", 2, 2)
     with pytest.raises(NotTrainableError, match="Conv .*computing 'Y'.* number of channels of 'A'"):
         gradient(image, weight, ("N", "M", 3, 3), wrt=["B"], group=2)
 
 
 def test_no_product_is_over_nothing():
-    """Some runtimes leave such a product unset: a gradient of whatever was in memory before."""
+    """Some runtimes leave such a product unset: the gradient would be earlier contents of memory."""
     attributes = {"group": 2, "strides": [3, 1], "pads": [1, 0, 3, 0]}
     found = gradient((1, 2, 2, 20), (2, 1, 1, 2), (1, 2, 2, 19), wrt=["B"], **attributes)
     values = onnx.shape_inference.infer_shapes(found, data_prop=True).graph.value_info
@@ -256,8 +256,8 @@ def test_few_channels_are_multiplied_once_for_all_taps():
 
 
 @pytest.mark.parametrize(("channels", "attributes"), [(32, DEPTHWISE), (64, {"pads": [1, 1, 1, 1]})])
-def test_large_images_stay_where_they_are(channels, attributes):
-    """To bring the same channels of all images together would copy both tensors for nothing."""
+def test_large_images_are_not_moved(channels, attributes):
+    """Joining the same channels of all images would copy both tensors for nothing."""
     sizes = (8, 32, 56, 56), (channels, 32 // attributes.get("group", 1), 3, 3), (8, channels, 56, 56)
     nodes = gradient(*sizes, wrt=["B"], **attributes).graph.node
     orders = {tuple(node.attribute[0].ints) for node in nodes if node.op_type == "Transpose"}

@@ -1,4 +1,4 @@
-"""Operators that the standard defines by others need no rule of their own."""
+"""Operators that the standard defines by others, which need no rule."""
 
 import numpy as np
 import pytest
@@ -25,5 +25,5 @@ def test_gradient_passes_through_the_definition(check, text, operands, options):
 
 
 @pytest.mark.parametrize("dims", ["known", "hidden"])
-def test_what_follows_a_computed_shape_keeps_its_rank(check, dims):
+def test_the_rank_after_a_computed_shape_is_kept(check, dims):
     check("S = Shape(A) R = Reshape(A, S) Y = Softmax(R)", {"A": (2, 3)}, dims, opset=13)

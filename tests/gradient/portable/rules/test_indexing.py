@@ -122,7 +122,7 @@ def test_parts_that_make_up_a_tensor(check, text):
     assert not operators & {"ScatterND", "Pad"}
 
 
-def test_parts_that_leave_something_out_are_no_partition(check):
+def test_incomplete_parts_are_no_partition(check):
     places = {"I": np.array(0), "J": np.array(2)}
     check("Q = Gather(A, I) K = Gather(A, J) Y = Mul(Q, K)", {"A": (3, 4)}, constants=places)
     check("Q = Gather(A, I) K = Gather(A, I) Y = Mul(Q, K)", {"A": (2, 4)}, constants=places)

@@ -1,4 +1,4 @@
-"""What moves elements must move their gradients back to the same places, and no others."""
+"""Operators that move elements: gradients move back to the same places, and no others."""
 
 import numpy as np
 

@@ -76,7 +76,7 @@ def test_an_old_group_normalization_is_refused(check):
 
 
 @pytest.mark.parametrize("dims", ["known", "hidden"])
-def test_what_follows_a_group_normalization_keeps_its_rank(check, dims):
+def test_the_rank_after_a_group_normalization_is_kept(check, dims):
     text = "N = GroupNormalization<num_groups = 2>(A, S, B) M = MatMul(N, W) Y = Softmax(M)"
     operands = {"A": (2, 4, 3), "S": (4,), "B": (4,), "W": (3, 2)}
     # onnx evaluates this one through single precision, too.

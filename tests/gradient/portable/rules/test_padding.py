@@ -1,4 +1,4 @@
-"""Padding: a copied element has the gradients of its copies, and the value that is padded has one too."""
+"""Padding: a copied element has the gradients of its copies, and the padding value has one too."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tables that loops pick rows from: the gradient is added once, after the loop, whatever the turns pick."""
+"""Tables from which loops pick rows: the gradient is summed once, after the loop, for any picks."""
 
 import numpy as np
 import onnx
@@ -10,7 +10,7 @@ from onnxsgd.gradient.portable.rules import picks
 
 TRUE = np.array(True)
 
-# The place is a state: onnx's evaluator makes a column of the numbers of the turns.
+# The place is a state: onnx's evaluator makes a column of the numbers of the iterations.
 BAG = """
     O = Constant <value_ints = [0]> () I = Constant <value_ints = [1]> ()
     E, S = Loop <body = b (int64 i, bool c, int64[1] e) => (bool d, int64[1] j, double[3] z)
@@ -73,19 +73,19 @@ def _scatters_in_bodies(text):
     return [n.op_type for scan in scans for n in scan.attributes["body"].as_graph() if "Scatter" in n.op_type]
 
 
-def test_turns_that_pick_some_rows_one_row_twice_or_none(check):
+def test_iterations_that_pick_some_rows_one_row_twice_or_none(check):
     check(BAG, {"T": (5, 3)}, constants=BAGS, outputs=("S",))
 
 
-@pytest.mark.parametrize("n_turns", [0, 1, 4])
-def test_the_runtime_picks_in_any_number_of_turns(n_turns):
+@pytest.mark.parametrize("trip_count", [0, 1, 4])
+def test_the_runtime_picks_at_any_trip_count(trip_count):
     runtime = pytest.importorskip("onnxruntime")
     model = ir.to_proto(differentiate(ir.from_proto(onnx.parser.parse_model(_float_model(5))), ["S"], ["T"]))
     rng = np.random.default_rng(0)
-    table, seed = (rng.normal(size=size).astype(np.float32) for size in ((5, 3), (n_turns, 3)))
-    feeds = {**BAGS, "N": np.array(n_turns), "T": table, "S_grad": seed}
+    table, seed = (rng.normal(size=size).astype(np.float32) for size in ((5, 3), (trip_count, 3)))
+    feeds = {**BAGS, "N": np.array(trip_count), "T": table, "S_grad": seed}
     found = runtime.InferenceSession(model.SerializeToString()).run(["T_grad"], feeds)[0]
-    bags = [BAGS["P"][a:b] for a, b in zip(BAGS["B"], BAGS["B"][1:], strict=False)][:n_turns]
+    bags = [BAGS["P"][a:b] for a, b in zip(BAGS["B"], BAGS["B"][1:], strict=False)][:trip_count]
     expected = np.zeros((5, 3))
     for bag, dz in zip(bags, seed, strict=True):
         slope = dz * np.cos((table[bag] ** 2).sum(axis=0))
@@ -112,6 +112,6 @@ def test_picks_can_be_differentiated_twice(check_twice):
 
 
 @pytest.mark.parametrize(("n_rows", "n_scatters"), [(20_000, 0), (200, 1)])
-def test_no_turn_passes_over_a_large_table(monkeypatch, n_rows, n_scatters):
+def test_no_iteration_passes_over_a_large_table(monkeypatch, n_rows, n_scatters):
     monkeypatch.undo()
     assert len(_scatters_in_bodies(_float_model(n_rows))) == n_scatters

@@ -78,7 +78,7 @@ def test_einsum(check, equation, shapes, dims):
 
 
 @pytest.mark.parametrize(("equation", "shapes"), ELLIPSIS)
-def test_einsum_sums_over_what_an_ellipsis_broadcast(check, equation, shapes):
+def test_einsum_sums_over_the_broadcast_axes_of_an_ellipsis(check, equation, shapes):
     check(f'Y = Einsum<equation = "{equation}">(A, B)', dict(zip("AB", shapes, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""Quantization: rounding is passed as if it were not there, and clipped numbers learn nothing."""
+"""Quantization: rounding has the gradient of the identity, and clipped numbers have none."""
 
 import numpy as np
 import onnx
@@ -67,7 +67,7 @@ def build(text, dims="known", **arrays):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), real
 
 
-#: Far enough from where rounding is undecided; some are clipped at either end.
+#: Far enough from the ties of rounding; some are clipped at either end.
 X = np.array([-3.0, -2.03, -0.61, -0.24, 0.04, 0.36, 0.93, 1.22, 1.27, 1.31, 2.0, 9.0]).reshape(3, 4)
 SCALE = 0.01
 
@@ -123,7 +123,7 @@ MOVES = [
 
 
 @pytest.mark.parametrize(("between", "back", "shape"), MOVES)
-def test_gradients_pass_what_moves_quantized_numbers(gradients, between, back, shape):
+def test_gradients_pass_moves_of_quantized_numbers(gradients, between, back, shape):
     text = ROUND_TRIP.format(how="", between=between, then="T")
     held = {"I": np.array([-1]), "J": np.array([1, 0, 1])}
     x, scale = gradients(text, X=X, S=np.array(SCALE), Z=POINT, **held)

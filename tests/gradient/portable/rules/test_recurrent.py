@@ -114,7 +114,7 @@ def test_lengths_at_run_time(check_runtime, name, direction):
 
 
 @pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
-def test_nothing_behind_the_end_counts(gradients, name):
+def test_nothing_after_the_end_counts(gradients, name):
     text, operands, _ = of_lengths(name)
     rng = np.random.default_rng(0)
     arrays = {k: v if k == "L" else rng.normal(size=v) for k, v in operands.items()}
@@ -133,7 +133,7 @@ g (float[time,2,1] X, float[1,4,1] W, float[1,4,1] R, float[1,8] B) => (float[1,
 """
 
 
-def test_memory_that_grows_behind_the_end():
+def test_memory_that_grows_after_the_end():
     # Gates of a Relu double the memory in each step: it would overflow long before the last one.
     runtime = pytest.importorskip("onnxruntime")
     model = ir.from_proto(onnx.parser.parse_model(GROWING))

@@ -1,4 +1,4 @@
-"""Resizing: every way of placing the pixels has weights of its own, and the gradient must use the same."""
+"""Resizing: every placement of the pixels has other weights, and the gradient must use the same."""
 
 import itertools
 
@@ -156,7 +156,7 @@ def resize(image, **given):
         )
     ),
 )
-def test_the_gradient_is_the_transpose_of_what_the_runtime_computes(
+def test_the_gradient_is_the_transpose_of_the_runtime_s_matrix(
     run, coordinates, attributes, scales, computed
 ):
     """Sizes that are no multiples of the scales: the evaluator of onnx and onnxruntime place pixels apart."""
