@@ -43,7 +43,7 @@ class UnsupportedError(OnnxSGDError, NotImplementedError):
 
 
 class EngineError(OnnxSGDError, RuntimeError):
-    """The gradient engine or the runtime failed, or was called out of order."""
+    """The gradient engine or the runtime failed, or received calls out of order."""
 
 
 class GradientError(OnnxSGDError, AssertionError):

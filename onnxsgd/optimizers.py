@@ -160,7 +160,7 @@ class Adam(Optimizer):
     Parameters
     ----------
     beta_1, beta_2 : float, default=0.9, 0.999
-        How slowly the first and second moments forget, in [0, 1).
+        Decay rates of the first and second moments, in [0, 1).
     epsilon : float, default=1e-8
         Keeps the division finite, > 0.
 
@@ -241,7 +241,7 @@ class AdamW(Adam):
     Parameters
     ----------
     beta_1, beta_2 : float, default=0.9, 0.999
-        How slowly the first and second moments forget, in [0, 1).
+        Decay rates of the first and second moments, in [0, 1).
     epsilon : float, default=1e-8
         Keeps the division finite, > 0.
 

@@ -26,9 +26,9 @@ class Schedule(ABC):
     Attributes
     ----------
     has_formula : bool
-        Whether `rate` is arithmetic that ``export_training_step`` writes down: ``+ - * / **``, and minimum,
-        maximum, sqrt, exp, log, cos of numpy, without branches. False leaves rates without a formula to the
-        reader of the manifest; True, the default, refuses to export them.
+        True, the default: `rate` is arithmetic that ``export_training_step`` can export, ``+ - * / **``, and
+        minimum, maximum, sqrt, exp, log, cos of numpy, without branches; others are refused. False leaves
+        rates without a formula to the reader of the manifest.
     """
 
     has_formula: ClassVar[bool] = True

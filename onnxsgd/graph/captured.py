@@ -13,7 +13,7 @@ from onnxsgd.graph.nodes import constant
 
 __all__ = ["copy_constants_into_bodies"]
 
-#: Vectors of sizes and axes; larger constants say nothing about a shape.
+#: The most elements of a vector of sizes or axes; larger constants determine no shape.
 _MAX_SIZE = 64
 
 

@@ -47,8 +47,8 @@ SCORE, LINK = "onnxsgd.score", "onnxsgd.link"
 def to_ir(model: onnx.ModelProto) -> ir.Model:
     """Return an ``onnx_ir.Model`` that shares nothing with `model`.
 
-    A ZipMap, which makes a list of dictionaries from a matrix, becomes an Identity, and its output that
-    matrix: ``onnx_ir`` knows no dictionaries, and nothing can be trained on them.
+    A ZipMap, which converts a matrix to a list of dictionaries, becomes an Identity, and its output that
+    matrix: ``onnx_ir`` has no dictionaries, and no loss applies to them.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def graph_names(graph: ir.Graph) -> set[str]:
 
 
 def unique_name(base: str, existing: set[str]) -> str:
-    """Return `base`, or `base` with the first free number behind it, and add it to `existing`."""
+    """Return `base`, or `base` with the first free number appended, and add it to `existing`."""
     name, count = base, 0
     while name in existing:
         count += 1
@@ -115,7 +115,7 @@ def find_value(graph: ir.Graph, name: str) -> ir.Value | None:
 
 
 def value_named(graph: ir.Graph, name: str) -> ir.Value:
-    """Return the value called `name`, which `graph` holds."""
+    """Return the value `name`, which `graph` holds."""
     value = find_value(graph, name)
     if value is None:
         raise LookupError(f"the graph holds no {name!r}")

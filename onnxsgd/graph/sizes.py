@@ -44,7 +44,7 @@ def fix_sizes(
 def infer_sizes(model: ir.Model) -> ir.Model:
     """Infer the inner shapes of `model` in place, and return it."""
     inferred = ShapeInferencePass(strict_mode=False)(model).model
-    # each round gives the operators behind the last one their shape
+    # each round reaches the operators after those of the last one
     while _keep_shapes(inferred.graph):
         inferred = ShapeInferencePass(strict_mode=False)(inferred).model
     return inferred

@@ -38,7 +38,7 @@ def test_counts(judge, table, node_tests):
     assert all(row.reason for row in table.values() if row.status != judge.RIGHT)
 
 
-def test_page_is_made_of_the_table():
+def test_page_agrees_with_the_table():
     page = runpy.run_path(str(DOCS / "make_operators.py"))["page"]
     assert (DOCS / "operators.rst").read_text() == page()
 

@@ -46,7 +46,7 @@ def test_several_samples_give_the_results_of_each_alone():
     np.testing.assert_array_equal(_run(freed, x=x[:1]), alone[:1])
 
 
-def test_the_graph_says_that_it_takes_any_number():
+def test_the_declared_batch_size_is_open():
     """A user of the trained file reads its shapes."""
     freed = free_batch_size(_lowered(_ONE)[1])
     shapes = [str(value.shape) for value in (*freed.graph.inputs, *freed.graph.outputs)]

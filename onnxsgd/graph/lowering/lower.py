@@ -50,7 +50,7 @@ def lower_for_training(model: ir.Model) -> ir.Model:
       one without a kernel in its type;
     - tensors that are still computed keep their names, inputs and outputs their names and their order.
 
-    Outputs agree with those of `model` to float32 rounding. Lowering a lowered model changes nothing.
+    Outputs agree with those of `model` to float32 rounding. Lowering is idempotent.
 
     Parameters
     ----------

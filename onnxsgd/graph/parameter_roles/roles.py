@@ -176,7 +176,7 @@ def _role_in(value: ir.Value, use: Use, origins: Origins) -> Role:
 
 
 def _is_regrouped(node: ir.Node) -> bool:
-    """Return whether `node` stands between two Reshapes, as in a normalisation of groups that uses it.
+    """Return whether `node` is between two Reshapes, as in a group normalisation built on it.
 
     Its scale and its shift are then ones and zeros; those of the layer follow.
     """

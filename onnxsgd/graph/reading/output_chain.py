@@ -44,7 +44,7 @@ class Link:
 def read_link(value: ir.Value) -> Link | None:
     """Return the link whose result is `value`; None if no known link matches.
 
-    Cases, each behind copies and casts:
+    Cases, each before copies and casts:
 
     - ``Softmax(z)`` over the last axis, written as such or with exponentials, or its logarithm;
     - ``Sigmoid(z)``, written as such or with exponentials;

@@ -214,7 +214,7 @@ def _einsum(view: NodeView) -> State:
             letters.add(term[state.axis])
     letter = letters.pop() if len(letters) == 1 else ""
     for term, state in zip(terms.split(","), view.states, strict=True):
-        # a letter in another place, too, mixes samples
+        # a repeated letter mixes samples
         if not letter or term.count(letter) != (1 if isinstance(state, Along) else 0):
             return None
     return Along(result.index(letter)) if result.count(letter) == 1 else None

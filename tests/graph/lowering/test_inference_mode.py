@@ -90,7 +90,7 @@ def test_draws_without_a_mean_are_refused_by_name(node):
         inference_form(read(f"Y = {node}", output))
 
 
-def test_a_graph_for_inference_is_returned_as_it_is():
+def test_a_graph_for_inference_is_returned_unchanged():
     model = read("Z = Dropout(X, rate)\nY = BatchNormalization(Z, g, b, m, v)")
     assert inference_form(model) == (model, ())
 

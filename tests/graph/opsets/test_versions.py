@@ -37,7 +37,7 @@ def test_opsets(opset, run):
     np.testing.assert_allclose(run(model, x)["y"], expected / expected.sum(1, keepdims=True), rtol=1e-6)
 
 
-def test_meaning_is_kept_where_an_operator_changed(run):
+def test_changed_operators_keep_their_meaning(run):
     """ReduceSum took its axes from an attribute before opset 13, and Softmax flattened."""
     body = "a = Softmax <axis = 0> (x)  s = ReduceSum <axes = [1], keepdims = 1> (a)  y = Add(x, s)"
     x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)

@@ -156,7 +156,7 @@ def test_string_labels(run):
     assert scored.classes.tolist() == ["a", "b", "c"]
 
 
-def test_labels_follow_scores_where_probabilities_are_equal(run):
+def test_labels_follow_scores_at_equal_probabilities(run):
     """Far out, all sigmoids are 0 in float32, and the first class would win; scikit-learn compares scores."""
     body = """z = MatMul(x, w)  p = Sigmoid(z)  q = LpNormalization <p = 1, axis = 1> (p)
               i = ArgMax <axis = 1, keepdims = 0> (q)  label = Gather(classes, i)"""

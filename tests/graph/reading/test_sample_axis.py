@@ -280,7 +280,7 @@ def test_each_part_is_that_of_one_sample(inputs, body, axis):
 @pytest.mark.parametrize(
     ("inputs", "body", "reason"), MIXED, ids=[f"{case[2]} {i}" for i, case in enumerate(MIXED)]
 )
-def test_no_axis_is_found_where_samples_are_mixed(inputs, body, reason):
+def test_no_axis_is_found_in_mixed_samples(inputs, body, reason):
     assert not isinstance(sample_axes(read(inputs, body))["Y"], Along)
 
 
@@ -300,7 +300,7 @@ def test_rows_are_those_with_one_row_for_each_sample():
     assert sample_rows(model).isdisjoint({"F", "T", "S", "W"})
 
 
-def test_rows_are_recognised_where_sizes_are_computed():
+def test_rows_are_recognised_despite_computed_sizes():
     # the number of rows passes through integers of another type, as exporters from TensorFlow write it
     body = """S = Shape(X)
     small = Cast<to = 6>(S)

@@ -84,7 +84,7 @@ def _with_sum(w: Writer, node: ir.Node, result: ir.Value, total: ir.Value) -> Se
 
 
 def _rms_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
-    """``scale x / sqrt(mean(x^2) + epsilon)`` over `axis` and the axes behind it."""
+    """``scale x / sqrt(mean(x^2) + epsilon)`` over `axis` and the later axes."""
     x, scale = operand(node, 0), operand(node, 1)
     if reads(node, 1):
         return refuse(node, "output inv_std_var")
@@ -169,7 +169,7 @@ def _fused_matmul(w: Writer, node: ir.Node) -> ir.Value | None:
 
 
 def _transposed(w: Writer, node: ir.Node, x: ir.Value | None, name: str) -> ir.Value | None:
-    """Move the first axis of a batch of matrices behind the others, and swap rows and columns."""
+    """Move the first axis before the last, and swap rows and columns, according to the attributes."""
     within, batch = attribute(node, f"trans{name}", 0), attribute(node, f"transBatch{name}", 0)
     if x is None or not (within or batch):
         return x

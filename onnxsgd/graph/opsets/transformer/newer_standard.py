@@ -122,7 +122,7 @@ def _largest(w: Writer, bias: ir.Value) -> ir.Value:
 
 
 def _rms_normalization(w: Writer, node: ir.Node) -> ir.Value | None:
-    """``scale x / sqrt(mean(x^2) + epsilon)`` over `axis` and the axes behind it."""
+    """``scale x / sqrt(mean(x^2) + epsilon)`` over `axis` and the later axes."""
     x, scale = operand(node, 0), operand(node, 1)
     if (dimensions := rank(x)) is None:
         return None
