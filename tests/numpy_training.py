@@ -48,17 +48,17 @@ class PlainAdamW(PlainAdam):
 OPTIMIZERS = {"sgd": PlainSGD, "adam": PlainAdam, "adamw": PlainAdamW}
 
 
-def bottou(t, eta0, power_t, alpha):
+def bottou(t, eta0, power_t, alpha, n_updates):
     """Return Bottou's rate as in scikit-learn: ``1 / (alpha (t0 + t - 1))``, the first one ``alpha^-1/4``."""
     return 1 / (alpha * (1 / (alpha ** (-1 / 4) * alpha) + t - 1))
 
 
-#: The rate of update t while the loss improves.
+#: The rate of update t of n_updates while the loss improves.
 SCHEDULES = {
-    "constant": lambda t, eta0, power_t, alpha: eta0,
+    "constant": lambda t, eta0, power_t, alpha, n_updates: eta0,
     "optimal": bottou,
-    "invscaling": lambda t, eta0, power_t, alpha: eta0 * np.exp(-power_t * np.log(t)),
-    "adaptive": lambda t, eta0, power_t, alpha: eta0,
+    "invscaling": lambda t, eta0, power_t, alpha, n_updates: eta0 * np.exp(-power_t * np.log(t)),
+    "adaptive": lambda t, eta0, power_t, alpha, n_updates: eta0,
 }
 
 #: The coefficients of the absolute norm and of half the squared norm.
@@ -86,11 +86,12 @@ def fit_line(X, y, n_epochs, batch_size, optimizer, schedule, penalty, eta0, pow
     w, b, debt, total, t = np.zeros(X.shape[1]), 0.0, np.zeros(X.shape[1]), 0.0, 0
     move_w, move_b = OPTIMIZERS[optimizer](**sgd), OPTIMIZERS[optimizer](**sgd)
     l1, l2 = PENALTIES[penalty](alpha, l1_ratio)
+    n_updates = n_epochs * -(-len(X) // batch_size)
     for _ in range(n_epochs):
         for start in range(0, len(X), batch_size):
             rows, t = slice(start, start + batch_size), t + 1
             residual = X[rows] @ w + b - y[rows]
-            eta = SCHEDULES[schedule](t, eta0, power_t, alpha)
+            eta = SCHEDULES[schedule](t, eta0, power_t, alpha, n_updates)
             w = move_w(w, (residual[:, None] * X[rows]).mean(axis=0), t, eta, l2)
             b = move_b(b, residual.mean(), t, eta, 0.0)
             total += eta * l1

@@ -64,9 +64,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         the training data first. (``clone`` un-fits an estimator: in a grid search wrap it in
         ``sklearn.frozen.FrozenEstimator`` to keep its weights.) An ONNX graph is taken as it is; a path may
         come with external data beside the file.
-    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber", "perceptron", \
-            "squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"} or Loss, \
-            default="log_loss"
+    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber", "perceptron", "squared_error", "huber", \
+            "epsilon_insensitive", "squared_epsilon_insensitive"} or Loss, default="log_loss"
         What is minimised, see :mod:`onnxsgd.losses`.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", on targets -1

@@ -1,0 +1,47 @@
+"""Lists of names in docstrings, the README and the reference follow the tables and ``__all__``."""
+
+import importlib
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import onnxsgd
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = runpy.run_path(str(ROOT / "docs" / "make_lists.py"))
+REFERENCE = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
+MODULES = ["losses", "optimizers", "schedules", "penalties", "testing", "exceptions"]
+
+
+@pytest.mark.parametrize("path", SCRIPT["written"](), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_lists_are_those_of_the_tables(path):
+    """Run ``python docs/make_lists.py`` after a row was added."""
+    assert path.read_text(encoding="utf-8") == SCRIPT["written"]()[path]
+
+
+@pytest.mark.parametrize("estimator", [OnnxSGDRegressor, OnnxSGDClassifier])
+def test_documented_names_are_those_accepted(estimator):
+    """The names in braces are the strings that validation accepts, by both estimators."""
+    for parameter in ("loss", "penalty", "optimizer", "learning_rate"):
+        braces = re.search(rf"^    {parameter} : {{(.*?)}}", estimator.__doc__, re.DOTALL | re.MULTILINE)
+        options = estimator._parameter_constraints[parameter][0].options
+        assert set(re.findall(r'"(\w+)"', braces[1])) == options
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_reference_shows_every_public_name_of_a_module(module):
+    """Members follow ``__all__``: none is listed by hand, and those left out are tables and makers."""
+    options = re.search(rf"^\.\. automodule:: onnxsgd\.{module}\n((?:   :.*\n?)+)", REFERENCE, re.MULTILINE)
+    assert re.search(r":members:$", options[1], re.MULTILINE)
+    excluded = set(re.findall(r"\w+", options[1].partition(":exclude-members:")[2]))
+    module = importlib.import_module(f"onnxsgd.{module}")
+    assert not [name for name in excluded & set(module.__all__) if isinstance(getattr(module, name), type)]
+
+
+def test_the_reference_shows_every_public_name():
+    blocks = re.findall(r"\.\. autosummary::\n   :toctree: generated/\n\n((?:   \w+\n)+)", REFERENCE)
+    shown = set("".join(blocks).split())
+    assert shown == set(onnxsgd.__all__) - {*MODULES, "__version__"}
