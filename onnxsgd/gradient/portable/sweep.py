@@ -107,8 +107,8 @@ def _apply(
     quantized = [value for value in node.inputs if value in active and is_quantized(value)]
     if quantized and node.op_type not in READ_QUANTIZED:
         raise NotTrainableError(
-            f"{place(node)} reads the quantized tensor {quantized[0].name!r}, whose gradient only "
-            f"{', '.join(sorted(READ_QUANTIZED))} pass on"
+            f"{place(node)} reads the quantized tensor {quantized[0].name!r}, whose gradient passes only "
+            f"{', '.join(sorted(READ_QUANTIZED))}"
         )
     operands = node.inputs[: TYPE_ONLY.get(node.op_type)]
     wanted = [(index, value) for index, value in enumerate(operands) if value is not None and value in active]
@@ -122,8 +122,8 @@ def _apply(
         ]
     except OnnxSGDError:
         raise
-    except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as error:
-        # no checker compares all ranks and attributes of a node with those that its operator takes
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+        # no checker compares all ranks and attributes of a node with those that its operator accepts
         raise NotTrainableError(
             f"{place(node)}: the gradient rule cannot read its operands and attributes ({reason(error)})"
         ) from error

@@ -272,3 +272,21 @@ def test_a_size_beyond_all_integers_is_a_refusal():
     <int64[4] pads = {0, -9223372036854775808, 0, 0}> { y = Pad (x, pads) }"""
     with pytest.raises(NotTrainableError, match="Pad.*cannot read its operands"):
         differentiate(ir.from_proto(onnx.parser.parse_model(text)), ["y"], ["x"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """g (float[1, 1, 4, 4] x) => (float[1, 1, 8, 8] y) <float[4] scales = {1, 1, 2, 2}>
+        { y = Resize<nearest_mode = "other"> (x, , scales) }""",
+        """g (float[1, 1, 4, 4] x, float[1, 2, 2, 2] grid) => (float[1, 1, 2, 2] y)
+        { y = GridSample<mode = "other"> (x, grid) }""",
+        """g (float[4] x, float[1] u) => (float[4] y) <int64[1] i = {0}>
+        { y = ScatterElements<reduction = "other"> (x, i, u) }""",
+    ],
+)
+def test_an_unknown_value_of_an_attribute_is_refused_by_name(text):
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {text}')
+    onnx.checker.check_model(model)
+    with pytest.raises(NotTrainableError, match=r"cannot read its operands and attributes \('other'\)"):
+        differentiate(ir.from_proto(model), ["y"], ["x"])
