@@ -103,7 +103,7 @@ def prepare(model: ir.Model, weights: Sequence[str], inputs: Sequence[str]) -> P
     computed = [value for value in graph.outputs if value.producer() is not None]
     targets = [str(value.name) for value in computed if carries_gradient(value)]
     if not targets:
-        raise NotTrainableError(f"No output is computed, and of real numbers: the outputs are {outputs}.")
+        raise NotTrainableError(f"No output is a computed tensor of real numbers: the outputs are {outputs}.")
     _claim(graph, [f"{name}_grad" for name in (*targets, *sources)])
     return Prepared(copy, outputs, targets, sources)
 

@@ -212,7 +212,7 @@ class _Backward:
             if original is None or original.op_type != node.op_type:
                 raise EngineError(
                     f"onnxruntime-training replaced the operator {original and original.op_type!r} by "
-                    f"{node.op_type!r}, which has no place in the graph."
+                    f"{node.op_type!r}, which cannot be merged into the graph."
                 )
             original.resize_outputs(len(node.outputs))
             for value, counterpart in zip(node.outputs, original.outputs, strict=True):

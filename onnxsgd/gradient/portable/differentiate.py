@@ -156,7 +156,7 @@ def _real_value(graph: ir.Graph, values: Mapping[str, ir.Value], name: str, para
     if value is None or (parameter == "wrt" and value.producer() is not None):
         legal = [*(v.name for v in graph.inputs), *graph.initializers]
         legal = legal if parameter == "wrt" else [v.name for v in graph.outputs]
-        raise ParameterError(f"{parameter} names {name!r}, which the graph does not have among {legal}")
+        raise ParameterError(f"{parameter} names {name!r}, which is not among {legal}")
     if is_quantized(value):
         raise ParameterError(
             f"{parameter} names {name!r}, whose type {value.dtype} is not a type of real numbers"

@@ -131,7 +131,7 @@ KERNELS = [
 def reference(name, place):
     """Return, in float64: the output, the seed of its gradient, and derivatives along random directions.
 
-    These are, for each thing to differentiate for, pairs of a direction and the central difference along it.
+    These are, for each source of the gradient, pairs of a direction and the central difference along it.
     """
     return computed_reference(name, "behind" if place == "behind" else "outputs")
 

@@ -101,7 +101,7 @@ def _activations(n: Call, defaults: list[str], d: int) -> list[str]:
     chosen = [name.capitalize() for name in names[d * len(defaults) : (d + 1) * len(defaults)]]
     unknown = [name for name in chosen if name not in _SLOPES]
     if unknown:
-        raise n.refuse(f"with activation {unknown[0]} has no gradient rule; {', '.join(_SLOPES)} have")
+        raise n.refuse(f"has no gradient rule for activation {unknown[0]}; accepted: {', '.join(_SLOPES)}")
     return chosen
 
 

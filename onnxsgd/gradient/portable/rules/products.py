@@ -48,7 +48,7 @@ def _matrices(n: Call) -> tuple[Tensor, Tensor, Tensor]:
         raise n.refuse("needs operands of known rank")
     a, b, dy = n.a, n.b, n.dy
     if dy.rank is None:
-        raise n.refuse("makes a tensor of unknown rank, as a loop or a branch may")
+        raise n.refuse("returns a tensor of unknown rank, as a loop or a branch may")
     if b.rank == 1:
         b, dy = op.Unsqueeze(b, [1]), op.Unsqueeze(dy, [-1])
     if a.rank == 1:

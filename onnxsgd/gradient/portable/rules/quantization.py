@@ -100,7 +100,7 @@ def _passed(n: Call) -> Tensor:
     """Return the gradient of the quantized result where that is not clipped."""
     kind = (n.y.dtype or ir.DataType.UINT8).name
     if kind not in _RANGES:
-        raise n.refuse(f"to {kind} has no gradient rule; to {', '.join(_RANGES)} it has")
+        raise n.refuse(f"has no gradient rule for type {kind}; accepted types: {', '.join(_RANGES)}")
     low, high = _RANGES[kind]
     level = op.Round(n.x / _scale(n)) + _zero_point(n, n.x.dtype)
     return n.dy.cast(n.x.dtype) * (level >= low) * (level <= high)

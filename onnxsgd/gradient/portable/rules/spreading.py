@@ -36,7 +36,7 @@ class _Spread:
 
     @property
     def is_static(self) -> bool:
-        """Whether all sizes are known."""
+        """True if all sizes are known."""
         return self.g.is_static and self.weight.is_static and self.image.is_static
 
     @property

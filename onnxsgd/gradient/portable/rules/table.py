@@ -72,7 +72,7 @@ def reason_against(node: ir.Node) -> str | None:
     if node.domain not in STANDARD:
         form = refused_form(node)
         reason = f"operator {node.domain}.{node.op_type} is not a standard operator and has no gradient rule"
-        return reason if form is None else f"{reason} where it has this: {form}"
+        return reason if form is None else f"{reason} in this form: {form}"
     if node.op_type in KNOWN or is_function(node.op_type):
         return None
     return f"operator {node.op_type} has no gradient rule"

@@ -41,12 +41,12 @@ class Tensor:
 
     @property
     def is_static(self) -> bool:
-        """Whether every dimension is a known number."""
+        """True if every dimension is a known number."""
         return is_static(self.dims)
 
     @property
     def is_real(self) -> bool:
-        """Whether the elements are floating-point numbers."""
+        """True if the elements are floating-point numbers."""
         return self.dtype is not None and self.dtype.is_floating_point()
 
     @property
