@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -18,6 +18,8 @@ from onnxsgd.losses import Loss
 from onnxsgd.objective.scored_output import find_output
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
+
     from onnxsgd.checking.problems import Problem
 
 __all__ = ["GradientReport", "check_gradients"]
@@ -52,10 +54,10 @@ def check_gradients(
     weights: Sequence[str] | None = None,
     inputs: Sequence[str] | None = None,
     output: int | str | None = None,
-    feeds: Mapping[str, Any] | None = None,
+    feeds: Mapping[str, ArrayLike] | None = None,
     n_samples: int = 5,
     max_elements: int = 30,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     eps: float = 1e-6,
     rtol: float | None = None,
     atol: float | None = None,
@@ -151,7 +153,7 @@ def _check_positive(**numbers: float) -> None:
             raise ParameterError(f"{name}={number!r} is not accepted: it must be > 0.")
 
 
-def _real_type(dtype: Any) -> ir.DataType:
+def _real_type(dtype: DTypeLike) -> ir.DataType:
     try:
         found = ir.DataType.from_numpy(np.dtype(dtype))
     except TypeError:
@@ -161,7 +163,7 @@ def _real_type(dtype: Any) -> ir.DataType:
     return found
 
 
-def _prepare(model: onnx.ModelProto, output: int | str | None, dtype: Any) -> ir.Model:
+def _prepare(model: onnx.ModelProto, output: int | str | None, dtype: DTypeLike | None) -> ir.Model:
     from onnxsgd.graph.lowering.lower import lower_for_training
     from onnxsgd.graph.lowering.precision import with_precision
 

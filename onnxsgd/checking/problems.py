@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -23,6 +23,9 @@ from onnxsgd.objective.graft import check_operators
 from onnxsgd.objective.score_table import weighted_loss
 from onnxsgd.objective.scored_output import dtype_and_shape
 from onnxsgd.runtime.sessions import make_session
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 __all__ = ["Problem", "problem_of_loss", "problem_of_model"]
 
@@ -56,7 +59,7 @@ class Problem:
 
 
 def problem_of_loss(
-    loss: Loss, dtype: ir.DataType, feeds: Mapping[str, Any], n_samples: int, rng: np.random.Generator
+    loss: Loss, dtype: ir.DataType, feeds: Mapping[str, ArrayLike], n_samples: int, rng: np.random.Generator
 ) -> Problem:
     """Pose ``sum_i sample_weight_i sum_k value_ik`` as a function of the raw predictions."""
     given = {name: np.asarray(value) for name, value in feeds.items()}
@@ -107,7 +110,7 @@ def problem_of_model(
     model: ir.Model,
     weights: Sequence[str] | None,
     inputs: Sequence[str] | None,
-    feeds: Mapping[str, Any],
+    feeds: Mapping[str, ArrayLike],
     n_samples: int,
     rng: np.random.Generator,
 ) -> Problem:

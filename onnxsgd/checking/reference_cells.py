@@ -43,7 +43,13 @@ class _Cell:
     """
 
     def __init__(
-        self, w: _Array, r: _Array, b: _Array, p: _Array, activations: list[str], attributes: dict[str, Any]
+        self,
+        w: _Array,
+        r: _Array,
+        b: _Array,
+        p: _Array,
+        activations: list[str],
+        attributes: dict[str, Any],
     ) -> None:
         self.w, self.r, self.p = w, r, p
         self.w_bias, self.r_bias = np.split(b, 2)

@@ -24,7 +24,7 @@ class Scan(op_scan.Scan):
     #: Set by the evaluator, from the attribute.
     num_scan_inputs: int
 
-    def __init__(self, onnx_node: onnx.NodeProto, run_params: dict[str, Any]) -> None:
+    def __init__(self, onnx_node: onnx.NodeProto, run_params: dict[str, object]) -> None:
         self._orders = {entry.name: list(entry.ints) for entry in onnx_node.attribute if entry.name in _NAMES}
         plain = onnx.NodeProto()
         plain.CopyFrom(onnx_node)

@@ -14,7 +14,7 @@ __all__ = ["NUMBERS", "column_kinds", "column_names", "is_mapping"]
 NUMBERS = frozenset("biuf")
 
 
-def is_mapping(X: Any) -> bool:
+def is_mapping(X: object) -> bool:
     """Return whether `X` is a dictionary of arrays, which some formats of sparse matrices seem to be."""
     return isinstance(X, Mapping) and not sparse.issparse(X)
 

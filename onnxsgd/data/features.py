@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,9 @@ from sklearn.utils.validation import assert_all_finite, validate_data
 
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.exceptions import GraphError, ParameterError
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 __all__ = [
     "Features",
@@ -28,7 +31,9 @@ __all__ = [
 Features = dict[str, Any]
 
 
-def check_X(estimator: Any, X: Any, *, reset: bool, by_name: bool = False, allow_nan: bool = False) -> Any:
+def check_X(
+    estimator: BaseEstimator, X: Any, *, reset: bool, by_name: bool = False, allow_nan: bool = False
+) -> Any:
     """Return `X` validated as scikit-learn does it.
 
     Numeric data become an array, or a CSR matrix, of their own type; a dict of arrays, and a frame with
@@ -66,7 +71,7 @@ def takes_strings(inputs: Iterable[ir.Value]) -> bool:
     return any(value.dtype == ir.DataType.STRING for value in inputs)
 
 
-def check_strings(estimator: Any, X: Any, *, reset: bool, by_name: bool = False) -> Any:
+def check_strings(estimator: BaseEstimator, X: Any, *, reset: bool, by_name: bool = False) -> Any:
     """Return `X` for a graph that takes strings: a dict of arrays, a frame, or an array of objects.
 
     Parameters
@@ -153,12 +158,12 @@ def n_rows(features: Features) -> int:
     return int(next(iter(features.values())).shape[0])
 
 
-def take_rows(features: Features, rows: Any) -> Features:
+def take_rows(features: Features, rows: np.ndarray | slice) -> Features:
     """Return the given samples."""
     return {name: array[rows] for name, array in features.items()}
 
 
-def _check_mapping(estimator: Any, X: Mapping[str, Any], reset: bool) -> dict[str, np.ndarray]:
+def _check_mapping(estimator: BaseEstimator, X: Mapping[str, Any], reset: bool) -> dict[str, np.ndarray]:
     arrays = {str(name): np.asarray(array) for name, array in X.items()}
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if not arrays or len(set(lengths.values())) != 1 or 0 in lengths.values():
@@ -169,7 +174,7 @@ def _check_mapping(estimator: Any, X: Mapping[str, Any], reset: bool) -> dict[st
     return arrays
 
 
-def _check_names(X: Any, inputs: Sequence[ir.Value]) -> None:
+def _check_names(X: object, inputs: Sequence[ir.Value]) -> None:
     names = column_names(X) or []
     missing = [value.name for value in inputs if value.name not in names]
     if missing:
@@ -207,7 +212,7 @@ def _cast(array: Any, value: ir.Value, allow_nan: bool) -> Any:
     return cast if sparse.issparse(cast) else np.ascontiguousarray(cast)
 
 
-def _convert(array: Any, dtype: np.dtype[Any], name: str) -> Any:
+def _convert(array: Any, dtype: np.dtype[np.generic], name: str) -> Any:
     try:
         if dtype.kind in "iu" and array.dtype.kind == "f":
             _check_range(_values(array), dtype, name)

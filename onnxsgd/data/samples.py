@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ class Samples:
     target: np.ndarray
     weight: np.ndarray
 
-    def take(self, rows: Any) -> Samples:
+    def take(self, rows: np.ndarray | slice) -> Samples:
         """Return the given rows."""
         return Samples(take_rows(self.features, rows), self.target[rows], self.weight[rows])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
@@ -13,6 +13,9 @@ from sklearn.utils.validation import _check_sample_weight, check_array, column_o
 
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import Loss
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 __all__ = [
     "check_known_labels",
@@ -26,12 +29,12 @@ __all__ = [
 ]
 
 
-def check_real_target(y: Any) -> np.ndarray:
+def check_real_target(y: ArrayLike) -> np.ndarray:
     """Return a regression target as a float64 vector or table."""
-    y = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
-    if y.ndim > 2:
-        raise ParameterError(f"y has {y.ndim} dimensions: it must have 1 or 2.")
-    return y
+    target: np.ndarray = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
+    if target.ndim > 2:
+        raise ParameterError(f"y has {target.ndim} dimensions: it must have 1 or 2.")
+    return target
 
 
 def encode_labels(y: np.ndarray, classes: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
@@ -83,7 +86,7 @@ def encode_indicators(y: np.ndarray, loss: Loss) -> np.ndarray:
     return y.astype(np.float64) if loss.targets == "indicator" else 2.0 * y - 1.0
 
 
-def check_sample_weight(sample_weight: Any, y: np.ndarray) -> np.ndarray:
+def check_sample_weight(sample_weight: ArrayLike | None, y: np.ndarray) -> np.ndarray:
     """Return weights of the samples as a float64 vector; None means 1 for each."""
     if sample_weight is None:
         return np.ones(len(y))
@@ -97,7 +100,7 @@ def check_sample_weight(sample_weight: Any, y: np.ndarray) -> np.ndarray:
     return weight
 
 
-def class_weights(class_weight: Any, classes: np.ndarray, y: np.ndarray) -> np.ndarray:
+def class_weights(class_weight: object, classes: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the weight of each sample that follows from the weight of its class."""
     if class_weight is None:
         return np.ones(len(y))
@@ -113,7 +116,7 @@ def class_weights(class_weight: Any, classes: np.ndarray, y: np.ndarray) -> np.n
     return weight[order][np.searchsorted(classes, y, sorter=order)]
 
 
-def _indicator_weights(class_weight: Any, y: np.ndarray) -> np.ndarray:
+def _indicator_weights(class_weight: object, y: np.ndarray) -> np.ndarray:
     """Return the product over the labels of the weight that each sample has for one of them."""
     if class_weight != "balanced":
         raise ParameterError(

@@ -44,18 +44,18 @@ class TextPart:
     transformer: Any
     sample: Any
 
-    def features(self, X: Any) -> Any:
+    def features(self, X: object) -> Any:
         """Return the features of `X` from :func:`check_texts`, a CSR matrix where they are sparse."""
         made = self.transformer.transform(X)
         return made.tocsr() if sparse.issparse(made) else np.asarray(made)
 
 
-def has_text(model: Any) -> bool:
+def has_text(model: object) -> bool:
     """Tell whether an estimator, fitted or not, is or holds a vectorizer of text, at any depth."""
     return next(_vectorizers_in(model), None) is not None
 
 
-def _vectorizers_in(model: Any) -> Iterator[Any]:
+def _vectorizers_in(model: object) -> Iterator[Any]:
     """Yield the vectorizers in an estimator, in its parameters, and in lists and tuples of these."""
     if isinstance(model, list | tuple):
         for entry in model:
@@ -71,7 +71,7 @@ def _vectorizers_in(model: Any) -> Iterator[Any]:
                 yield from _vectorizers_in(value)
 
 
-def _vectorizes(step: Any) -> bool:
+def _vectorizes(step: object) -> bool:
     """Tell whether a step makes features of texts itself: alone, or with other transformers beside it."""
     if isinstance(step, FrozenEstimator):
         return _vectorizes(step.estimator)
@@ -86,7 +86,7 @@ def _vectorizes(step: Any) -> bool:
     return any(_vectorizes(part) for part in parts)
 
 
-def _unwrapped(model: Any) -> Any:
+def _unwrapped(model: BaseEstimator) -> Any:
     """Return the estimator in one that predicts as it does."""
     while isinstance(model, FrozenEstimator | GridSearchCV | RandomizedSearchCV):
         model = getattr(model, "best_estimator_", model.estimator)
@@ -97,7 +97,7 @@ def _regressor(model: TransformedTargetRegressor) -> Any:
     return getattr(model, "regressor_", model.regressor)
 
 
-def _divide(model: Any) -> tuple[list[tuple[str, Any]], Any]:
+def _divide(model: BaseEstimator) -> tuple[list[tuple[str, Any]], Any]:
     """Return the steps up to the last that vectorizes text, and the rest as an estimator.
 
     Raises
@@ -124,7 +124,7 @@ def _divide(model: Any) -> tuple[list[tuple[str, Any]], Any]:
     return steps[:first], last if first == len(steps) else Pipeline([*steps[first:], (name, last)])
 
 
-def _misplaced(model: Any) -> UnsupportedError:
+def _misplaced(model: BaseEstimator) -> UnsupportedError:
     name, vectorizer = type(model).__name__, type(next(_vectorizers_in(model))).__name__
     place = f"{name} vectorizes text itself" if name == vectorizer else f"{name} holds a {vectorizer}"
     return UnsupportedError(
@@ -137,7 +137,7 @@ def _after(name: str, vectorizer: str) -> str:
     return "LogisticRegression" if name == vectorizer else name
 
 
-def _first_step(model: Any) -> Any:
+def _first_step(model: BaseEstimator) -> Any:
     """Return the step that is given the data."""
     model = _unwrapped(model)
     if isinstance(model, TransformedTargetRegressor):
@@ -145,7 +145,7 @@ def _first_step(model: Any) -> Any:
     return _first_step(model.steps[0][1]) if isinstance(model, Pipeline) else model
 
 
-def check_texts(estimator: Any, X: Any, *, model: Any = None, reset: bool) -> Any:
+def check_texts(estimator: BaseEstimator, X: Any, *, model: BaseEstimator | None = None, reset: bool) -> Any:
     """Return `X` for a pipeline with text: a frame, or texts in one dimension.
 
     Parameters
@@ -190,7 +190,7 @@ def check_texts(estimator: Any, X: Any, *, model: Any = None, reset: bool) -> An
     return X.ravel() if getattr(X, "ndim", 1) > 1 else X
 
 
-def split_text(estimator: Any, X: Any) -> tuple[TextPart, Any]:
+def split_text(estimator: BaseEstimator, X: Any) -> tuple[TextPart, Any]:
     """Return the text part of a fitted pipeline, and the steps behind it as an estimator.
 
     Parameters

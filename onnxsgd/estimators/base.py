@@ -39,6 +39,8 @@ from onnxsgd.schedules import make_schedule
 from onnxsgd.training.loop import FitState, Observer, Recipe, adapt_state, fresh_generator, train
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from onnxsgd.training.program import Program
 
 __all__ = ["BaseOnnxSGD", "learns_in_parts"]
@@ -65,11 +67,11 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
     @with_callbacks
     def fit(
         self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        X_val: Any = None,
-        y_val: Any = None,
+        X: object,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        X_val: object = None,
+        y_val: ArrayLike | None = None,
     ) -> Self:
         """Train the weights, from those of `model`, or from the present ones with ``warm_start=True``.
 
@@ -116,7 +118,9 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         callbacks.fit_ends()
         return self
 
-    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
+    def _partial_fit(
+        self, X: object, y: ArrayLike, sample_weight: ArrayLike | None, classes: ArrayLike | None = None
+    ) -> Self:
         self._check_parameters()
         going_on = hasattr(self, "_state")
         with self._unchanged_by_errors():
@@ -194,7 +198,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
     # What the two estimators do differently.
 
     @abstractmethod
-    def _read_target(self, y: Any, going_on: bool, classes: Any) -> tuple[np.ndarray, int]:
+    def _read_target(self, y: ArrayLike, going_on: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
         """Check `y`; return it as a table, or as labels, and how many outputs a new layer needs."""
 
     @abstractmethod
@@ -242,7 +246,13 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         self._make_recipe(frozenset())
 
     def _read_samples(
-        self, X: Any, y: Any, sample_weight: Any, *, going_on: bool, classes: Any = None
+        self,
+        X: object,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None,
+        *,
+        going_on: bool,
+        classes: ArrayLike | None = None,
     ) -> Samples:
         """Check the training data, and make the learner unless it goes on; leave out what counts nothing."""
         if y is None:
@@ -273,10 +283,10 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
 
     def _make_learner(
         self,
-        source: Any,
-        X: Any,
-        checked: Any,
-        y: Any,
+        source: object,
+        X: object,
+        checked: object,
+        y: ArrayLike,
         target: np.ndarray,
         n_outputs: int,
         sample_weight: np.ndarray | None,
@@ -323,10 +333,10 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
             penalised=penalised,
         )
 
-    def _read_validation(self, X_val: Any, y_val: Any) -> Samples | None:
+    def _read_validation(self, X_val: object, y_val: ArrayLike | None) -> Samples | None:
         if (X_val is None) != (y_val is None):
             raise ParameterError("X_val and y_val go together: one of them is None.")
-        if X_val is None:
+        if y_val is None:
             return None
         checked = self._check_again(X_val)
         target, _ = self._read_target(y_val, True, None)

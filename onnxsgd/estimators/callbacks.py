@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onnxsgd.training.loop import FitState
 
@@ -19,6 +19,10 @@ except ImportError:
         """Return `method`."""
         return method
 
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from sklearn.base import BaseEstimator
 
 __all__ = ["CallbackSupportMixin", "FitCallbacks", "with_callbacks"]
 
@@ -36,7 +40,14 @@ class FitCallbacks:
         The training data, as the user gave them.
     """
 
-    def __init__(self, estimator: Any, max_iter: int, X: Any, y: Any, sample_weight: Any) -> None:
+    def __init__(
+        self,
+        estimator: BaseEstimator,
+        max_iter: int,
+        X: object,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None,
+    ) -> None:
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         self._data = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
         self._context = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -21,6 +21,15 @@ from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.learner.learner import Learner
 from onnxsgd.losses import CLASSIFICATION_LOSSES, CrossEntropy, Loss, make_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import ArrayLike
+
+    from onnxsgd.graph.reading.trainable import Trainable
+    from onnxsgd.optimizers import Optimizer
+    from onnxsgd.schedules import Schedule
 
 __all__ = ["OnnxSGDClassifier"]
 
@@ -233,17 +242,17 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
     def __init__(
         self,
-        model: Any = None,
+        model: object = None,
         *,
         loss: str | Loss = "log_loss",
         epsilon: float = 0.1,
         penalty: str | None = "l2",
         alpha: float = 1e-4,
         l1_ratio: float = 0.15,
-        optimizer: Any = "sgd",
+        optimizer: str | Optimizer = "sgd",
         momentum: float = 0.0,
         nesterov: bool = False,
-        learning_rate: Any = "invscaling",
+        learning_rate: str | Schedule | Callable[[int], float] = "invscaling",
         eta0: float = 0.01,
         power_t: float = 0.25,
         max_iter: int = 1000,
@@ -253,10 +262,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         validation_fraction: float = 0.1,
         batch_size: int = 32,
         shuffle: bool = True,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
         average: bool | int = False,
         warm_start: bool = False,
-        trainable: Any = None,
+        trainable: Trainable = None,
         output: str | int | None = None,
         head: str | None = None,
         engine: str = "auto",
@@ -264,8 +273,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         dtype: str | None = None,
         n_threads: int | None = None,
         verbose: int = 0,
-        class_weight: Any = None,
-        classes: Any = None,
+        class_weight: str | Mapping[object, float] | None = None,
+        classes: ArrayLike | None = None,
     ) -> None:
         self.model = model
         self.loss = loss
@@ -301,7 +310,13 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self.classes = classes
 
     @learns_in_parts
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(
+        self,
+        X: object,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Go through the given samples once, from where the last call left off.
 
         Parameters
@@ -327,7 +342,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             )
         return self._partial_fit(X, y, sample_weight, classes)
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: object) -> np.ndarray:
         """Return the raw scores.
 
         Parameters
@@ -344,7 +359,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         raw = self._raw_predictions(X)
         return self._labelling.decision(raw)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: object) -> np.ndarray:
         """Predict labels.
 
         Parameters
@@ -361,7 +376,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         return self._labelling.predict(raw)
 
     @available_if(_gives_probabilities)
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: object) -> np.ndarray:
         """Predict the probability of each class; for losses that give probabilities.
 
         Parameters
@@ -378,7 +393,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         return self._labelling.probabilities(raw, str(self._make_loss().probabilities))
 
     @available_if(_gives_probabilities)
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: object) -> np.ndarray:
         """Predict the logarithm of the probability of each class.
 
         Parameters
@@ -404,7 +419,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _labelling(self) -> Labelling:
         return (SeveralLabels if self._has_several_labels else OneLabel)(self.classes_)
 
-    def _read_target(self, y: Any, going_on: bool, classes: Any) -> tuple[np.ndarray, int]:
+    def _read_target(self, y: ArrayLike, going_on: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
         labels = check_labels(y)
         if going_on:
             self._check_same_labels(labels, classes)
@@ -422,7 +437,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         """Tell whether the model may know classes that `y` does not show: a graph, a fitted estimator."""
         return self.model is not None and not (hasattr(self.model, "fit") and not is_fitted(self.model))
 
-    def _check_same_labels(self, y: np.ndarray, classes: Any) -> None:
+    def _check_same_labels(self, y: np.ndarray, classes: ArrayLike | None) -> None:
         """Check that `y` is of the kind that came first."""
         if classes is not None and not np.array_equal(np.unique(classes), np.unique(self.classes_)):
             raise ParameterError(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.exceptions import MissingRuntimeError, ParameterError, ParameterTypeError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from sklearn.base import BaseEstimator
 
 __all__ = ["TrainingDisplay"]
 
@@ -65,7 +69,7 @@ class TrainingDisplay:
         self.score_name = score_name
 
     @classmethod
-    def from_estimator(cls, est: Any, ax: Any = None) -> Self:
+    def from_estimator(cls, est: BaseEstimator, ax: Axes | None = None) -> Self:
         """Draw the training of a fitted estimator.
 
         Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from copy import copy
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import onnx
@@ -24,6 +24,9 @@ from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import content
 from onnxsgd.learner.learner import Learner
 from onnxsgd.training.loop import FitState
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 __all__ = ["TrainedModel"]
 
@@ -205,7 +208,7 @@ class TrainedModel(BaseEstimator):
     def _weights(self) -> dict[str, np.ndarray]:
         return self._state.weights(int(self.average))
 
-    def _raw_predictions(self, X: Any) -> np.ndarray:
+    def _raw_predictions(self, X: object) -> np.ndarray:
         """Return raw predictions as a table, in float32 for float32 data and in float64 otherwise."""
         check_is_fitted(self)
         checked = self._check_again(X)
@@ -213,7 +216,7 @@ class TrainedModel(BaseEstimator):
         raw = self._table(self._score_graph.run(features, self._weights()))
         return raw if getattr(checked, "dtype", None) == np.float32 else raw.astype(np.float64)
 
-    def _check_again(self, X: Any) -> Any:
+    def _check_again(self, X: object) -> Any:
         """Return `X` checked against what training has seen; the features of texts."""
         if self._learner.text is not None:
             part = self._learner.text
@@ -227,7 +230,7 @@ class TrainedModel(BaseEstimator):
         return raw.reshape(-1, self._n_outputs)
 
 
-def _check_weight(name: str, array: Any, present: dict[str, np.ndarray]) -> np.ndarray:
+def _check_weight(name: str, array: ArrayLike, present: dict[str, np.ndarray]) -> np.ndarray:
     if name not in present:
         raise ParameterError(f"{name!r} is no trained weight; those are {sorted(present)}.")
     fresh = np.array(array, dtype=present[name].dtype)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn import get_config
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 __all__ = ["fitted", "inner_routing", "is_fitted"]
 
 
-def fitted(model: Any, X: Any, y: Any, sample_weight: np.ndarray | None, owner: Any) -> Any:
+def fitted(
+    model: BaseEstimator, X: object, y: ArrayLike, sample_weight: np.ndarray | None, owner: BaseEstimator
+) -> Any:
     """Return `model` if it is fitted, else a clone of it fitted on the data.
 
     Samples of weight zero are no samples; the other weights are given to a model that takes them.
@@ -35,7 +40,7 @@ def fitted(model: Any, X: Any, y: Any, sample_weight: np.ndarray | None, owner: 
     return model if is_fitted(model) else _fit(clone(model), X, y, sample_weight, owner)
 
 
-def is_fitted(model: Any) -> bool:
+def is_fitted(model: BaseEstimator) -> bool:
     """Tell whether an estimator is fitted."""
     try:
         check_is_fitted(model)
@@ -44,7 +49,9 @@ def is_fitted(model: Any) -> bool:
     return True
 
 
-def _fit(model: Any, X: Any, y: Any, weight: np.ndarray | None, owner: Any) -> Any:
+def _fit(
+    model: BaseEstimator, X: object, y: ArrayLike, weight: np.ndarray | None, owner: BaseEstimator
+) -> Any:
     if weight is None:
         return model.fit(X, y)
     kept = np.flatnonzero(weight)
@@ -60,7 +67,7 @@ def _fit(model: Any, X: Any, y: Any, weight: np.ndarray | None, owner: Any) -> A
     return model.fit(X, y, **({f"{prefix}sample_weight": weight} if takes_weights else {}))
 
 
-def inner_routing(owner: Any) -> MetadataRouter:
+def inner_routing(owner: BaseEstimator) -> MetadataRouter:
     """Return how metadata go to an estimator and to the model inside, which is fitted in its ``fit``."""
     mapping = MethodMapping().add(caller="fit", callee="fit").add(caller="partial_fit", callee="fit")
     return MetadataRouter(owner=owner).add_self_request(owner).add(model=owner.model, method_mapping=mapping)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -50,10 +49,12 @@ class Labelling(ABC):
         """Return a graph of raw scores with outputs for labels and for probabilities."""
 
     @abstractmethod
-    def split(self, y: np.ndarray, fraction: float, random_state: Any) -> tuple[np.ndarray, np.ndarray]:
+    def split(
+        self, y: np.ndarray, fraction: float, random_state: int | np.random.RandomState | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows to train on and those to validate on."""
 
-    def sample_weight(self, class_weight: Any, y: np.ndarray) -> np.ndarray:
+    def sample_weight(self, class_weight: object, y: np.ndarray) -> np.ndarray:
         """Return what the weights of the classes make each sample count."""
         return class_weights(class_weight, self.classes, y)
 
@@ -83,7 +84,9 @@ class OneLabel(Labelling):
 
         return add_classifier_tail(graph, self.classes, kind, names)
 
-    def split(self, y: np.ndarray, fraction: float, random_state: Any) -> tuple[np.ndarray, np.ndarray]:
+    def split(
+        self, y: np.ndarray, fraction: float, random_state: int | np.random.RandomState | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         splitter = StratifiedShuffleSplit(1, test_size=fraction, random_state=random_state)
         return next(splitter.split(y, y))
 
@@ -108,7 +111,9 @@ class SeveralLabels(Labelling):
 
         return add_multilabel_tail(graph, kind, names)
 
-    def split(self, y: np.ndarray, fraction: float, random_state: Any) -> tuple[np.ndarray, np.ndarray]:
+    def split(
+        self, y: np.ndarray, fraction: float, random_state: int | np.random.RandomState | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         return next(ShuffleSplit(1, test_size=fraction, random_state=random_state).split(y))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -18,6 +18,15 @@ from onnxsgd.estimators.to_skl2onnx import register_regressor
 from onnxsgd.exceptions import GraphError
 from onnxsgd.learner.learner import Learner
 from onnxsgd.losses import REGRESSION_LOSSES, Loss, make_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike
+
+    from onnxsgd.graph.reading.trainable import Trainable
+    from onnxsgd.optimizers import Optimizer
+    from onnxsgd.schedules import Schedule
 
 __all__ = ["OnnxSGDRegressor"]
 
@@ -177,17 +186,17 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
     def __init__(
         self,
-        model: Any = None,
+        model: object = None,
         *,
         loss: str | Loss = "squared_error",
         epsilon: float = 0.1,
         penalty: str | None = "l2",
         alpha: float = 1e-4,
         l1_ratio: float = 0.15,
-        optimizer: Any = "sgd",
+        optimizer: str | Optimizer = "sgd",
         momentum: float = 0.0,
         nesterov: bool = False,
-        learning_rate: Any = "invscaling",
+        learning_rate: str | Schedule | Callable[[int], float] = "invscaling",
         eta0: float = 0.01,
         power_t: float = 0.25,
         max_iter: int = 1000,
@@ -197,10 +206,10 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         validation_fraction: float = 0.1,
         batch_size: int = 32,
         shuffle: bool = True,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
         average: bool | int = False,
         warm_start: bool = False,
-        trainable: Any = None,
+        trainable: Trainable = None,
         output: str | int | None = None,
         head: str | None = None,
         engine: str = "auto",
@@ -241,7 +250,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self.verbose = verbose
 
     @learns_in_parts
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: object, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Go through the given samples once, from where the last call left off.
 
         Parameters
@@ -260,7 +269,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         """
         return self._partial_fit(X, y, sample_weight)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: object) -> np.ndarray:
         """Predict targets.
 
         Parameters
@@ -282,7 +291,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         tags.input_tags.sparse = True
         return self._with_tags_inside(tags)
 
-    def _read_target(self, y: Any, going_on: bool, classes: Any) -> tuple[np.ndarray, int]:
+    def _read_target(self, y: ArrayLike, going_on: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
         y = check_real_target(y)
         table = y.reshape(len(y), -1)
         if going_on:

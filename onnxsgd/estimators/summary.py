@@ -26,7 +26,7 @@ class ModelSummary:
         return self._text
 
 
-def summarize(model: Any) -> Any:
+def summarize(model: object) -> Any:
     """Return what to show for the parameter `model`: a line for a graph, anything else as it is."""
     if isinstance(model, onnx.ModelProto):
         return ModelSummary(_describe(model))

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+    from sklearn.utils import Tags
+
     from onnxsgd.learner.learner import Learner
 
 __all__ = ["follow_estimator", "follow_graph"]
 
 
-def follow_estimator(tags: Any, model: Any) -> Any:
+def follow_estimator(tags: Tags, model: BaseEstimator) -> Any:
     """Return `tags` with those of the scikit-learn model inside, which is fitted on the same data.
 
     The kinds of input are those of the model; so are several outputs or labels, and targets that must be
@@ -36,7 +39,7 @@ def follow_estimator(tags: Any, model: Any) -> Any:
     return replace(tags, input_tags=replace(inner.input_tags), target_tags=target, classifier_tags=classifier)
 
 
-def follow_graph(tags: Any, learner: Learner) -> Any:
+def follow_graph(tags: Tags, learner: Learner) -> Any:
     """Return `tags` with the kinds of input that a trained graph takes."""
     inputs = learner.inputs
     ranks = {len(value.shape) for value in inputs if value.shape is not None}

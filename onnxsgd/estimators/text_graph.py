@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -16,6 +16,9 @@ from onnxsgd.exceptions import EngineError, UnsupportedError
 from onnxsgd.graph.sklearn.convert import input_columns
 from onnxsgd.runtime.sessions import make_session
 
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
 __all__ = ["with_text_part"]
 
 #: Where the trained graph alone is to be had.
@@ -23,7 +26,7 @@ _ALONE = "to_onnx(text=False) returns the graph that takes the features."
 _PREFIX = "text/"
 
 
-def with_text_part(model: onnx.ModelProto, transformer: Any, sample: Any) -> onnx.ModelProto:
+def with_text_part(model: onnx.ModelProto, transformer: BaseEstimator, sample: object) -> onnx.ModelProto:
     """Return `model` behind the converted `transformer`.
 
     Parameters
@@ -60,7 +63,7 @@ def with_text_part(model: onnx.ModelProto, transformer: Any, sample: Any) -> onn
     return merged
 
 
-def _convert(transformer: Any, sample: Any, opsets: dict[str, int]) -> onnx.ModelProto:
+def _convert(transformer: BaseEstimator, sample: object, opsets: dict[str, int]) -> onnx.ModelProto:
     from skl2onnx import convert_sklearn
     from skl2onnx.common.data_types import StringTensorType
 
@@ -94,7 +97,7 @@ def _renamed(part: onnx.ModelProto) -> onnx.ModelProto:
     return renamed
 
 
-def _prove(part: onnx.ModelProto, transformer: Any, sample: Any) -> None:
+def _prove(part: onnx.ModelProto, transformer: BaseEstimator, sample: object) -> None:
     """Refuse a text part that does not make the features that scikit-learn makes of the sample."""
     expected = transformer.transform(sample)
     expected = expected.toarray() if sparse.issparse(expected) else np.asarray(expected)
@@ -108,7 +111,7 @@ def _prove(part: onnx.ModelProto, transformer: Any, sample: Any) -> None:
         )
 
 
-def _run(part: onnx.ModelProto, sample: Any) -> np.ndarray:
+def _run(part: onnx.ModelProto, sample: object) -> np.ndarray:
     """Return the features that the runtime makes; where it lacks a locale, `part` gets another one."""
     try:
         return _features(part, sample)
@@ -134,7 +137,7 @@ def _not_run(error: Exception) -> UnsupportedError:
     return UnsupportedError(f"The converted text part is not proven to make the same: {error} {_ALONE}")
 
 
-def _features(part: onnx.ModelProto, sample: Any) -> np.ndarray:
+def _features(part: onnx.ModelProto, sample: object) -> np.ndarray:
     session = make_session(part.SerializeToString(), 1)
     feeds = _feeds(session, sample)
     try:

@@ -8,13 +8,18 @@ names and types them: integers for integers, booleans and whole numbers, strings
 from __future__ import annotations
 
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import TensorProto, compose, defs
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.model import to_proto
+
+if TYPE_CHECKING:
+    from skl2onnx.common._container import ModelComponentContainer
+    from skl2onnx.common._topology import Operator, Scope, Variable
+    from sklearn.base import BaseEstimator
 
 __all__ = ["register_classifier", "register_regressor"]
 
@@ -41,7 +46,7 @@ def register_classifier(cls: type) -> None:
     )
 
 
-def _parse_classifier(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -> Any:
+def _parse_classifier(scope: Scope, model: BaseEstimator, inputs: Any, custom_parsers: Any = None) -> Any:
     """Return the outputs: several labels of a sample have no dictionary of probabilities."""
     from skl2onnx import _parse
 
@@ -51,7 +56,7 @@ def _parse_classifier(scope: Any, model: Any, inputs: Any, custom_parsers: Any =
     return parse(scope, model, inputs, custom_parsers=custom_parsers)
 
 
-def _regressor_types(operator: Any) -> None:
+def _regressor_types(operator: Operator) -> None:
     from skl2onnx.common.data_types import guess_tensor_type
 
     model, source = operator.raw_operator, operator.inputs[0]
@@ -60,7 +65,7 @@ def _regressor_types(operator: Any) -> None:
     operator.outputs[0].type = type(guess_tensor_type(source.type))([rows, model._n_outputs])
 
 
-def _classifier_types(operator: Any) -> None:
+def _classifier_types(operator: Operator) -> None:
     from skl2onnx.common.data_types import Int64TensorType, StringTensorType, guess_tensor_type
     from skl2onnx.common.utils_classifier import get_label_classes
 
@@ -78,7 +83,7 @@ def _classifier_types(operator: Any) -> None:
     operator.outputs[1].type = type(guess_tensor_type(source.type))([rows, n_classes])
 
 
-def _convert_regressor(scope: Any, operator: Any, container: Any) -> None:
+def _convert_regressor(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
     model = operator.raw_operator
     (score,) = _embed(model._score_model_now(), scope, operator, container)
     shape = scope.get_unique_variable_name("shape")
@@ -88,7 +93,7 @@ def _convert_regressor(scope: Any, operator: Any, container: Any) -> None:
     _finish(column, operator.outputs[0], scope, container)
 
 
-def _convert_classifier(scope: Any, operator: Any, container: Any) -> None:
+def _convert_classifier(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
     from skl2onnx.common.utils_classifier import get_label_classes
 
     model = copy(operator.raw_operator)
@@ -103,7 +108,7 @@ def _convert_classifier(scope: Any, operator: Any, container: Any) -> None:
     _finish(second, operator.outputs[1], scope, container)
 
 
-def _pair(score: str, scope: Any, container: Any) -> str:
+def _pair(score: str, scope: Scope, container: ModelComponentContainer) -> str:
     """Return [-s, s], the scores of two classes."""
     negative, pair = (scope.get_unique_variable_name(name) for name in ("negative", "pair"))
     container.add_node("Neg", [score], negative, name=scope.get_unique_operator_name("Neg"))
@@ -113,18 +118,18 @@ def _pair(score: str, scope: Any, container: Any) -> str:
     return pair
 
 
-def _finish(name: str, variable: Any, scope: Any, container: Any) -> None:
+def _finish(name: str, variable: Variable, scope: Scope, container: ModelComponentContainer) -> None:
     """Let a tensor be an output, in the type that was declared."""
     from skl2onnx.common.data_types import guess_proto_type
 
     _cast(name, variable.full_name, guess_proto_type(variable.type), scope, container)
 
 
-def _cast(source: str, result: str, to: int, scope: Any, container: Any) -> None:
+def _cast(source: str, result: str, to: int, scope: Scope, container: ModelComponentContainer) -> None:
     container.add_node("Cast", [source], result, to=to, name=scope.get_unique_operator_name("Cast"))
 
 
-def _refuse_text(model: Any) -> None:
+def _refuse_text(model: BaseEstimator) -> None:
     if model._learner.text is not None:
         raise UnsupportedError(
             f"{type(model).__name__} begins with vectorizers of text, which a converter of a step cannot "
@@ -132,7 +137,9 @@ def _refuse_text(model: Any) -> None:
         )
 
 
-def _embed(model: Any, scope: Any, operator: Any, container: Any) -> list[str]:
+def _embed(
+    model: BaseEstimator, scope: Scope, operator: Operator, container: ModelComponentContainer
+) -> list[str]:
     """Put a graph into the container, under names of its own; return the names of its outputs."""
     # on use: it brings onnxscript
     from onnxsgd.graph.opsets.versions import in_opset
@@ -157,7 +164,7 @@ def _embed(model: Any, scope: Any, operator: Any, container: Any) -> list[str]:
     return [value.name for value in graph.output]
 
 
-def _sources(inputs: Any, variables: Any, scope: Any, container: Any) -> list[str]:
+def _sources(inputs: Any, variables: Any, scope: Scope, container: ModelComponentContainer) -> list[str]:
     """Return what each input of our graph is given: the columns in a row, or the variables of these names."""
     names = [value.name for value in inputs]
     if len(names) > 1:

@@ -22,8 +22,8 @@ __all__ = ["describe_trainable"]
 
 
 def describe_trainable(
-    model: Any,
-    X: Any = None,
+    model: object,
+    X: object = None,
     *,
     output: str | int | None = None,
     head: str | None = None,
@@ -101,7 +101,7 @@ def describe_trainable(
     return describe(scored, trainable, engines, differentiable(PORTABLE), differentiable(engine))
 
 
-def _behind_text(model: Any, X: Any) -> tuple[Any, Any]:
+def _behind_text(model: object, X: object) -> tuple[Any, Any]:
     """Return the part of an estimator that a fit converts, which is all but vectorizers, and its features."""
     # on use: it brings the text tools of scikit-learn
     from onnxsgd.data.text import check_texts, has_text, split_text
@@ -116,7 +116,7 @@ def _behind_text(model: Any, X: Any) -> tuple[Any, Any]:
     return behind, text.features(check_texts(BaseEstimator(), X, model=model, reset=True))
 
 
-def _score(model: Any, X: Any, output: str | int | None) -> ScoredGraph:
+def _score(model: object, X: object, output: str | int | None) -> ScoredGraph:
     if hasattr(model, "fit"):
         from onnxsgd.graph.sklearn.convert import convert_estimator
 

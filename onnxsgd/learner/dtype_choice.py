@@ -57,7 +57,7 @@ class Prepared:
 
 
 def choose_precision(
-    dtype: str | None, source: Any, checked: Any, prepare: Callable[[str | None], Prepared]
+    dtype: str | None, source: object, checked: object, prepare: Callable[[str | None], Prepared]
 ) -> Prepared:
     """Return what `prepare` makes in `dtype`, or, where that is None, in a type that does the data justice.
 
@@ -122,7 +122,7 @@ def _in_float64(prepare: Callable[[str | None], Prepared], reason: str) -> Prepa
         return prepare(None)
 
 
-def loses_columns(checked: Any) -> bool:
+def loses_columns(checked: object) -> bool:
     """Tell whether casting to float32 changes a column by more than 1e-3 of its spread.
 
     A column of equal numbers has none, and is left out of account.

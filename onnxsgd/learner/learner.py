@@ -150,7 +150,7 @@ class Learner:
         """The data inputs."""
         return list(self.score_model.graph.inputs)
 
-    def read(self, X: Any, checked: Any) -> Features:
+    def read(self, X: object, checked: object) -> Features:
         """Return one array for each data input; see :func:`onnxsgd.data.features.read_features`."""
         return read_features(X, checked, self.inputs, allow_nan=self.fills_gaps)
 

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
@@ -44,7 +44,7 @@ class GraphSource:
     switched: tuple[str, ...] = ()
 
 
-def read_source(model: Any) -> BaseEstimator | GraphSource | None:
+def read_source(model: object) -> BaseEstimator | GraphSource | None:
     """Return `model` as one of three: an estimator, a graph, or None for a linear model.
 
     Raises

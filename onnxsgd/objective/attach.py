@@ -32,7 +32,7 @@ def add_loss_output(
     loss_name: str = "loss",
     label_name: str = "label",
     weight_name: str | None = None,
-    penalty: Mapping[str, Any] | None = None,
+    penalty: Mapping[str, object] | None = None,
     output_index: int | str | None = None,
     **kwargs: Any,
 ) -> onnx.ModelProto:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -16,12 +16,15 @@ from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.model import REAL_TYPES, unique_name
 from onnxsgd.graph.nodes import content
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
 __all__ = ["penalty_loss_onnx", "penalty_value", "read_penalties"]
 
 
 def penalty_loss_onnx(
     name: str,
-    dtype: Any,
+    dtype: DTypeLike | int,
     l1: float | None = None,
     l2: float | None = None,
     existing_names: set[str] | None = None,
@@ -97,7 +100,7 @@ def penalty_value(op: Builder, tensor: ir.Value, l1: float, l2: float) -> ir.Val
     return terms[0] if len(terms) == 1 else op.Add(*terms)
 
 
-def read_penalties(graph: ir.Graph, penalty: Mapping[str, Any] | None) -> dict[str, tuple[float, float]]:
+def read_penalties(graph: ir.Graph, penalty: Mapping[str, object] | None) -> dict[str, tuple[float, float]]:
     """Return the coefficients (l1, l2) of each penalised tensor.
 
     Parameters
@@ -131,7 +134,7 @@ def read_penalties(graph: ir.Graph, penalty: Mapping[str, Any] | None) -> dict[s
     return {name: _coefficients(name, given) for name, given in penalty.items()}
 
 
-def _coefficients(name: str, penalty: Any) -> tuple[float, float]:
+def _coefficients(name: str, penalty: object) -> tuple[float, float]:
     given = penalty if isinstance(penalty, Mapping) else {"l2": penalty}
     unknown = [key for key in given if key not in ("l1", "l2")]
     if unknown:
@@ -144,7 +147,7 @@ def _coefficients(name: str, penalty: Any) -> tuple[float, float]:
     return l1, l2
 
 
-def _coefficient(name: str, key: str, value: Any) -> float:
+def _coefficient(name: str, key: str, value: object) -> float:
     if value is None:
         return 0.0
     if not isinstance(value, Real):
@@ -154,7 +157,7 @@ def _coefficient(name: str, key: str, value: Any) -> float:
     return float(value)
 
 
-def _real_type(dtype: Any) -> ir.DataType:
+def _real_type(dtype: DTypeLike | int) -> ir.DataType:
     legal = "float16, float32 or float64, as a numpy dtype or a TensorProto type"
     try:
         found = (

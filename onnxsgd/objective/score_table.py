@@ -88,7 +88,7 @@ SCORES: dict[str, type[Loss]] = {
 }
 
 
-def make_score(name: str | Loss, options: Mapping[str, Any]) -> Loss:
+def make_score(name: str | Loss, options: Mapping[str, object]) -> Loss:
     """Return the loss that `name` and `options` describe.
 
     Raises
@@ -180,7 +180,7 @@ def _may_equal(size: int | ir.SymbolicDim, sizes: set[int | ir.SymbolicDim]) -> 
     return size in sizes or not isinstance(size, int) or not all(isinstance(other, int) for other in sizes)
 
 
-def _refuse_unknown(options: Mapping[str, Any], legal: list[str], owner: str) -> None:
+def _refuse_unknown(options: Mapping[str, object], legal: list[str], owner: str) -> None:
     unknown = sorted(set(options) - set(legal))
     if unknown:
         accepted = f"it accepts {legal}" if legal else "it accepts none"

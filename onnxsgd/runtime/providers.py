@@ -40,8 +40,8 @@ class Placement:
 
 
 def resolve_placement(
-    providers: str | Sequence[str | tuple[str, Mapping[str, Any]]] | None,
-    provider_options: Sequence[Mapping[str, Any]] | None,
+    providers: str | Sequence[str | tuple[str, Mapping[str, object]]] | None,
+    provider_options: Sequence[Mapping[str, object]] | None,
     device_index: int,
     available: Sequence[str],
 ) -> Placement:
@@ -89,7 +89,7 @@ def resolve_placement(
     return Placement(list(chosen), list(chosen.values()), device, index)
 
 
-def _read_name(name: Any, index: int, available: Sequence[str]) -> tuple[str, int]:
+def _read_name(name: object, index: int, available: Sequence[str]) -> tuple[str, int]:
     if not isinstance(name, str):
         raise ParameterTypeError(f"providers must hold names of execution providers, not {name!r}.")
     numbered = re.fullmatch(r"(cuda|gpu):(\d+)", name)

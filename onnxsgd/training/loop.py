@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -343,7 +343,7 @@ def _all_finite(tensors: Tensors) -> bool:
     return all(np.isfinite(array).all() for array in tensors.values())
 
 
-def fresh_generator(seed: Any) -> np.random.RandomState:
+def fresh_generator(seed: int | np.random.RandomState | None) -> np.random.RandomState:
     """Return a generator of its own, which draws from the caller's once at most."""
     generator = check_random_state(seed)
     return np.random.RandomState(generator.randint(np.iinfo(np.int32).max))

@@ -52,7 +52,7 @@ class Formula(NDArrayOperatorsMixin):
         raise TypeError("a formula is neither true nor false")
 
 
-def read_formula(function: Callable[..., Any], *names: str) -> str | None:
+def read_formula(function: Callable[..., object], *names: str) -> str | None:
     """Return the formula of `function` in the variables `names`; None if it has none.
 
     Examples
@@ -68,13 +68,13 @@ def read_formula(function: Callable[..., Any], *names: str) -> str | None:
     return to_text(value) if isinstance(value, Formula | Real) else None
 
 
-def to_text(value: Any) -> str:
+def to_text(value: Formula | Real | float) -> str:
     """Return a formula, or a number, as text without parentheses around the whole."""
     text = _as_operand(value)
     return text[1:-1] if text.startswith("(") and _closes_at(text) == len(text) - 1 else text
 
 
-def _as_operand(value: Any) -> str:
+def _as_operand(value: Formula | Real | float) -> str:
     return value.text if isinstance(value, Formula) else repr(float(value))
 
 

@@ -90,7 +90,7 @@ def write_training_step(
     return manifest_file
 
 
-def _as_json(manifest: Mapping[str, Any]) -> str:
+def _as_json(manifest: Mapping[str, object]) -> str:
     """Return a manifest with a line for each entry, and for each item of a list."""
     entries = []
     for name, value in manifest.items():

@@ -119,10 +119,10 @@ class OrtGradientForwardBackward:
         input_names: Sequence[str] | None = None,
         output_names: Sequence[str] | None = None,
         class_name: str | None = None,
-        sess_options: Any = None,
-        providers: str | Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
-        provider_options: Sequence[Mapping[str, Any]] | None = None,
-        run_options: Any = None,
+        sess_options: object = None,
+        providers: str | Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
+        run_options: object = None,
         graph_builder_config: Any = None,
         device_index: int = 0,
         enable_logging: bool = False,
@@ -281,7 +281,7 @@ def _say_why(reason: str) -> None:
     logging.getLogger("onnxsgd").info("engine='auto' is the portable engine here: %s", reason)
 
 
-def _check_config(config: Any, engine: str) -> str:
+def _check_config(config: object, engine: str) -> str:
     """Check a configuration of the gradient builder; return the name of the builder's engine."""
     if engine == "portable":
         raise ParameterError(

@@ -25,8 +25,8 @@ def make_function_class(
     name: str,
     graphs: TrainingGraphs,
     placement: Placement,
-    sess_options: Any,
-    run_options: Any,
+    sess_options: object,
+    run_options: object,
     logger: Logger | None,
     debug: bool,
 ) -> type[OrtGradientForwardBackwardFunction]:

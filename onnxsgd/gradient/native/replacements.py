@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.nodes import first, maker
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
 
 __all__ = ["Writer", "element_type"]
 
@@ -48,7 +51,7 @@ class Writer:
         self.nodes.append(ir.Node("", op_type, inputs, found, num_outputs=n_outputs))
         return self.nodes[-1].outputs
 
-    def constant(self, array: Any, dtype: Any) -> ir.Value:
+    def constant(self, array: ArrayLike, dtype: DTypeLike | None) -> ir.Value:
         """Return an initializer."""
         tensor = ir.tensor(np.asarray(array, dtype))
         value = ir.Value(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
@@ -23,7 +22,7 @@ from onnxsgd.graph.opsets.versions import IR_RANGE, bring_into_range
 __all__ = ["check_model", "check_proto", "load_model"]
 
 
-def load_model(source: Any) -> onnx.ModelProto:
+def load_model(source: object) -> onnx.ModelProto:
     """Return a checked model in versions that the runtime reads, with functions inlined.
 
     External weights are read only from files in the folder of the model, or below.
@@ -54,7 +53,7 @@ def load_model(source: Any) -> onnx.ModelProto:
     return model
 
 
-def check_proto(model: Any, parameter: str) -> None:
+def check_proto(model: object, parameter: str) -> None:
     """Refuse an object that is no ``ModelProto``, or that :func:`check_model` refuses; change nothing.
 
     Parameters
@@ -101,7 +100,7 @@ def check_model(model: onnx.ModelProto) -> None:
     check_consistency(model)
 
 
-def _read(source: Any) -> onnx.ModelProto:
+def _read(source: object) -> onnx.ModelProto:
     if isinstance(source, onnx.ModelProto):
         return source
     if isinstance(source, bytes | bytearray | memoryview):

@@ -116,7 +116,7 @@ def _sizes(dims: list[Any] | None, batch: int, empty_dimension: int) -> list[int
     ]
 
 
-def _draw(rng: np.random.Generator, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray:
+def _draw(rng: np.random.Generator, dtype: np.dtype[np.generic], shape: list[int]) -> np.ndarray:
     if dtype.kind in "iu":
         return np.asarray(rng.integers(_N_INTEGERS, size=shape), dtype)
     if dtype.kind == "b":

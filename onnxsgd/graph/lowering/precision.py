@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,9 @@ from onnxsgd.graph.lowering.missing_kernels import write_out_missing_kernels
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
 from onnxsgd.graph.nodes import attribute, first
 from onnxsgd.graph.rewriting import Table, Writer, rewrite
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 __all__ = ["restore_digits", "with_precision"]
 
@@ -49,7 +52,7 @@ def with_precision(model: ir.Model, dtype: ir.DataType) -> ir.Model:
     return copy
 
 
-def restore_digits(model: ir.Model, estimator: Any) -> None:
+def restore_digits(model: ir.Model, estimator: BaseEstimator) -> None:
     """Restore the digits of a float64 graph's constants that conversion to float32 dropped.
 
     A constant that is an array of the fitted estimator rounded to float32, or the negative, the double or the
@@ -115,7 +118,7 @@ def _pool(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return values, np.where(is_one, exact[low], values)
 
 
-def _arrays(value: Any, seen: set[int]) -> Iterator[np.ndarray]:
+def _arrays(value: object, seen: set[int]) -> Iterator[np.ndarray]:
     """Yield the float64 arrays in a fitted estimator and in the estimators, lists and dictionaries in it."""
     if isinstance(value, float):
         yield np.array([value])
@@ -126,7 +129,7 @@ def _arrays(value: Any, seen: set[int]) -> Iterator[np.ndarray]:
             yield from _arrays(part, seen)
 
 
-def _parts(value: Any, seen: set[int]) -> Iterable[Any]:
+def _parts(value: object, seen: set[int]) -> Iterable[Any]:
     """Return the parts of an object; none if it was seen before."""
     if isinstance(value, np.ndarray):
         return value.ravel().tolist() if value.dtype == object else ()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from sklearn.base import is_classifier
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.validation import check_is_fitted
 
@@ -31,7 +31,7 @@ _IR_VERSION = 9
 
 
 def convert_estimator(
-    estimator: Any, X: Any = None, task: str | None = None, output: str | int | None = None
+    estimator: BaseEstimator, X: object = None, task: str | None = None, output: str | int | None = None
 ) -> ScoredGraph:
     """Convert a fitted estimator and find its raw prediction.
 
@@ -70,7 +70,7 @@ def convert_estimator(
 _OUTPUT_NAMES = {"output_label": "label", "output_probability": "probabilities"}
 
 
-def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
+def estimator_to_onnx(estimator: BaseEstimator, X: object = None) -> onnx.ModelProto:
     """Convert a fitted estimator to ONNX.
 
     All features are one float32 input ``X``, of shape [N, n_features]; for a data frame with non-numeric
@@ -112,7 +112,7 @@ def estimator_to_onnx(estimator: Any, X: Any = None) -> onnx.ModelProto:
     return to_proto(model)
 
 
-def _refuse(estimator: Any) -> None:
+def _refuse(estimator: BaseEstimator) -> None:
     """Refuse estimators whose score gradients do not reach, or whose labels ONNX lacks."""
     name = type(estimator).__name__
     classes = getattr(estimator, "classes_", None)
@@ -168,7 +168,7 @@ def _name_outputs(graph: ir.Graph) -> None:
             value.name = wanted
 
 
-def input_columns(X: Any) -> list[tuple[str, Any]] | None:
+def input_columns(X: object) -> list[tuple[str, Any]] | None:
     """Return a name and a type for each column that is a separate input; None if all are one matrix.
 
     These are the columns of a frame with non-numeric ones, and the arrays of a dictionary.
@@ -189,7 +189,7 @@ def input_columns(X: Any) -> list[tuple[str, Any]] | None:
     ]
 
 
-def _float_matrix(estimator: Any, X: Any) -> list[tuple[str, Any]]:
+def _float_matrix(estimator: BaseEstimator, X: Any) -> list[tuple[str, Any]]:
     from skl2onnx.common.data_types import FloatTensorType
 
     width = getattr(estimator, "n_features_in_", None)
@@ -200,7 +200,9 @@ def _float_matrix(estimator: Any, X: Any) -> list[tuple[str, Any]]:
     return [("X", FloatTensorType([None, int(width)]))]
 
 
-def _convert(estimator: Any, final: Any, types: list[tuple[str, Any]]) -> tuple[onnx.ModelProto, Any]:
+def _convert(
+    estimator: BaseEstimator, final: BaseEstimator, types: list[tuple[str, Any]]
+) -> tuple[onnx.ModelProto, Any]:
     """Call the converter; return the converted model and its topology of steps."""
     from skl2onnx import convert_sklearn
 

@@ -5,15 +5,19 @@ That of skl2onnx 1.20 writes two nodes for each output feature; this module can 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
+if TYPE_CHECKING:
+    from skl2onnx.common._container import ModelComponentContainer
+    from skl2onnx.common._topology import Operator, Scope
+
 __all__ = ["convert_polynomial", "infer_polynomial_shape"]
 
 
-def infer_polynomial_shape(operator: Any) -> None:
+def infer_polynomial_shape(operator: Operator) -> None:
     """Set the type and the shape of the output for skl2onnx."""
     from skl2onnx.common.data_types import FloatTensorType
 
@@ -21,7 +25,7 @@ def infer_polynomial_shape(operator: Any) -> None:
     operator.outputs[0].type = FloatTensorType([rows, operator.raw_operator.n_output_features_])
 
 
-def convert_polynomial(scope: Any, operator: Any, container: Any) -> None:
+def convert_polynomial(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
     """Write, for each degree, the product of as many selections of columns, and concatenate them."""
     powers = operator.raw_operator.powers_
     degrees = powers.sum(axis=1)
@@ -35,7 +39,7 @@ def convert_polynomial(scope: Any, operator: Any, container: Any) -> None:
     container.add_node("Concat", parts, operator.outputs[0].full_name, axis=1)
 
 
-def _products(scope: Any, container: Any, x: str, columns: np.ndarray) -> str:
+def _products(scope: Scope, container: ModelComponentContainer, x: str, columns: np.ndarray) -> str:
     product = _select(scope, container, x, columns[:, 0])
     for factor in columns.T[1:]:
         name = scope.get_unique_variable_name("product")
@@ -44,14 +48,14 @@ def _products(scope: Any, container: Any, x: str, columns: np.ndarray) -> str:
     return product
 
 
-def _select(scope: Any, container: Any, x: str, columns: np.ndarray) -> str:
+def _select(scope: Scope, container: ModelComponentContainer, x: str, columns: np.ndarray) -> str:
     indices, name = scope.get_unique_variable_name("columns"), scope.get_unique_variable_name("selected")
     container.add_initializer(indices, onnx.TensorProto.INT64, [len(columns)], columns)
     container.add_node("Gather", [x, indices], name, axis=1)
     return name
 
 
-def _ones(scope: Any, container: Any, x: str) -> str:
+def _ones(scope: Scope, container: ModelComponentContainer, x: str) -> str:
     """Return a column of ones with a row for each sample."""
     names = [scope.get_unique_variable_name(n) for n in ("shape", "first", "one", "rows", "column", "ones")]
     shape, first, one, rows, column, ones = names

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 __all__ = ["final_estimator", "prepare", "split_target_transformer"]
 
 
-def prepare(estimator: Any, *, by_position: bool) -> Any:
+def prepare(estimator: BaseEstimator, *, by_position: bool) -> Any:
     """Return a copy of a fitted estimator in a form that the converters take.
 
     Parameters
@@ -36,7 +36,7 @@ def prepare(estimator: Any, *, by_position: bool) -> Any:
     return _rebuild(copy.deepcopy(estimator), by_position)
 
 
-def split_target_transformer(estimator: Any) -> tuple[Any, Any]:
+def split_target_transformer(estimator: BaseEstimator) -> tuple[Any, Any]:
     """Return the estimator without a final TransformedTargetRegressor, and the transformer of that."""
     if isinstance(estimator, TransformedTargetRegressor):
         return estimator.regressor_, estimator.transformer_
@@ -47,14 +47,14 @@ def split_target_transformer(estimator: Any) -> tuple[Any, Any]:
     return estimator, None
 
 
-def final_estimator(estimator: Any) -> Any:
+def final_estimator(estimator: BaseEstimator) -> Any:
     """Return the last step of a Pipeline, in a Pipeline as well, or the estimator itself."""
     while isinstance(estimator, Pipeline):
         estimator = estimator.steps[-1][1]
     return estimator
 
 
-def _rebuild(value: Any, by_position: bool) -> Any:
+def _rebuild(value: object, by_position: bool) -> Any:
     """Adapt `value` and all its parts to the converters, in place if the object is kept."""
     if isinstance(value, FrozenEstimator):
         return _rebuild(value.estimator, by_position)
@@ -73,7 +73,7 @@ def _rebuild(value: Any, by_position: bool) -> Any:
     return value
 
 
-def _is_fitted(estimator: Any) -> bool:
+def _is_fitted(estimator: BaseEstimator) -> bool:
     try:
         check_is_fitted(estimator)
     except NotFittedError:
@@ -115,7 +115,7 @@ def _as_one_layer(one_vs_rest: OneVsRestClassifier, by_position: bool) -> OneVsR
     return linear
 
 
-def _loss_of(member: Any) -> str | None:
+def _loss_of(member: BaseEstimator) -> str | None:
     """Return the loss of the SGDClassifier with the same link; None if there is none."""
     if not hasattr(member, "coef_"):
         return None

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import IdentityEliminationPass
-from sklearn.base import is_classifier, is_regressor
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
 
 from onnxsgd.graph.model import FROZEN, graph_names, unique_name
 from onnxsgd.graph.nodes import required
 
+if TYPE_CHECKING:
+    from skl2onnx.common._topology import Topology
+
 __all__ = ["freeze_transformers", "repair"]
 
 
-def freeze_transformers(model: ir.Model, topology: Any) -> None:
+def freeze_transformers(model: ir.Model, topology: Topology) -> None:
     """Mark the initializers of each step that does not predict as frozen."""
     values = ir.convenience.create_value_mapping(model.graph)
     for operator in topology.scope.operators.values():
@@ -34,7 +37,7 @@ def freeze_transformers(model: ir.Model, topology: Any) -> None:
                 waiting.extend(entry for entry in node.inputs if entry is not None)
 
 
-def repair(model: ir.Model, estimator: Any, inputs: Sequence[str]) -> None:
+def repair(model: ir.Model, estimator: BaseEstimator, inputs: Sequence[str]) -> None:
     """Repair a converted graph in place.
 
     Parameters
@@ -58,7 +61,7 @@ def repair(model: ir.Model, estimator: Any, inputs: Sequence[str]) -> None:
         value.shape = ir.Shape([None] * len(value.shape or ()))
 
 
-def _repair_width(model: ir.Model, estimator: Any) -> None:
+def _repair_width(model: ir.Model, estimator: BaseEstimator) -> None:
     """Reshape the result of a multilayer perceptron with several targets to a column for each.
 
     skl2onnx 1.20 puts them all into one column; this can go when that is mended.
@@ -74,7 +77,7 @@ def _repair_width(model: ir.Model, estimator: Any) -> None:
         reshape.replace_input_with(1, shape)
 
 
-def _drop_complements(model: ir.Model, estimator: Any) -> None:
+def _drop_complements(model: ir.Model, estimator: BaseEstimator) -> None:
     """Keep only the probability of each label of a multilabel multilayer perceptron.
 
     skl2onnx 1.20 puts those of their absence before them; this can go when that is mended.
@@ -89,7 +92,7 @@ def _drop_complements(model: ir.Model, estimator: Any) -> None:
             model.graph.outputs[index], present.name = present, name
 
 
-def _make_column(model: ir.Model, estimator: Any) -> None:
+def _make_column(model: ir.Model, estimator: BaseEstimator) -> None:
     """Reshape the coefficients of generalised linear models from a vector to a column."""
     if type(estimator).__name__ not in ("GammaRegressor", "PoissonRegressor", "TweedieRegressor"):
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -18,10 +18,13 @@ from sklearn.preprocessing import (
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.rewriting import Writer, extend
 
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
 __all__ = ["add_inverse_transform"]
 
 
-def add_inverse_transform(model: ir.Model, transformer: Any) -> None:
+def add_inverse_transform(model: ir.Model, transformer: BaseEstimator) -> None:
     """Apply ``transformer.inverse_transform`` to the only output of `model`, in place.
 
     Parameters
@@ -54,7 +57,7 @@ def add_inverse_transform(model: ir.Model, transformer: Any) -> None:
 def _affine(factor: str | None, offset: str | None) -> Callable[[Writer, ir.Value, Any], ir.Value]:
     """Return the writer of ``x * factor + offset``, both attributes of the transformer."""
 
-    def write(w: Writer, x: ir.Value, transformer: Any) -> ir.Value:
+    def write(w: Writer, x: ir.Value, transformer: BaseEstimator) -> ir.Value:
         for attribute, op in ((factor, w.op.Mul), (offset, w.op.Add)):
             array = getattr(transformer, attribute or "", None)
             if array is not None:
@@ -64,13 +67,13 @@ def _affine(factor: str | None, offset: str | None) -> Callable[[Writer, ir.Valu
     return write
 
 
-def _min_max(w: Writer, x: ir.Value, transformer: Any) -> ir.Value:
+def _min_max(w: Writer, x: ir.Value, transformer: BaseEstimator) -> ir.Value:
     """``(x - min) / scale``."""
     shifted = w.op.Sub(x, _tensor(w, "min", transformer.min_))
     return w.op.Div(shifted, _tensor(w, "scale", transformer.scale_))
 
 
-def _function(w: Writer, x: ir.Value, transformer: Any) -> ir.Value:
+def _function(w: Writer, x: ir.Value, transformer: BaseEstimator) -> ir.Value:
     """Write a function of the table."""
     function = transformer.inverse_func
     if function not in _FUNCTIONS or transformer.inv_kw_args:

@@ -108,7 +108,7 @@ class Emitter:
         return f"{self.prefix}{next(self._numbers)}"
 
     def emit(
-        self, op_type: str, arguments: Sequence[Any], attributes: dict[str, Any], outputs: int
+        self, op_type: str, arguments: Sequence[object], attributes: dict[str, Any], outputs: int
     ) -> list[Tensor]:
         """Append one node, or find an equal one, and return its outputs."""
         first = next(argument for argument in arguments if isinstance(argument, Tensor))
@@ -167,7 +167,7 @@ def _result_type(
     return dtype if op_type == "Where" else first.dtype
 
 
-def _element_type(arguments: Sequence[Any]) -> ir.DataType | None:
+def _element_type(arguments: Sequence[object]) -> ir.DataType | None:
     """Return the type that numbers among `arguments` take: that of a real tensor, else of any but bool."""
     types = [t.dtype for t in arguments if isinstance(t, Tensor) and t.dtype is not None]
     order = {ir.DataType.BOOL: 2}

@@ -81,13 +81,13 @@ def _common(sizes: set[Dim]) -> Dim | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _transposed(shape: Dims, attributes: dict[str, Any], _: Sequence[Any]) -> Dims:
+def _transposed(shape: Dims, attributes: dict[str, Any], _: Sequence[object]) -> Dims:
     if shape is None:
         return None
     return tuple(shape[axis] for axis in attributes.get("perm", range(len(shape))[::-1]))
 
 
-def _reduced(shape: Dims, attributes: dict[str, Any], arguments: Sequence[Any]) -> Dims:
+def _reduced(shape: Dims, attributes: dict[str, Any], arguments: Sequence[object]) -> Dims:
     axes = arguments[1] if len(arguments) > 1 else attributes.get("axes")
     if shape is None or not (axes is None or isinstance(axes, (list, tuple))):
         return None
@@ -97,11 +97,11 @@ def _reduced(shape: Dims, attributes: dict[str, Any], arguments: Sequence[Any]) 
     return tuple(dim for axis, dim in enumerate(shape) if axis not in gone)
 
 
-def _squeezed(shape: Dims, _: dict[str, Any], arguments: Sequence[Any]) -> Dims:
+def _squeezed(shape: Dims, _: dict[str, Any], arguments: Sequence[object]) -> Dims:
     return _reduced(shape, {"keepdims": 0}, arguments)
 
 
-def _unsqueezed(shape: Dims, _: dict[str, Any], arguments: Sequence[Any]) -> Dims:
+def _unsqueezed(shape: Dims, _: dict[str, Any], arguments: Sequence[object]) -> Dims:
     axes = arguments[1]
     if shape is None or not isinstance(axes, (list, tuple)):
         return None
@@ -112,7 +112,7 @@ def _unsqueezed(shape: Dims, _: dict[str, Any], arguments: Sequence[Any]) -> Dim
     return tuple(1 if axis in new else next(old) for axis in range(rank))
 
 
-def _reshaped(shape: Dims, _: dict[str, Any], arguments: Sequence[Any]) -> Dims:
+def _reshaped(shape: Dims, _: dict[str, Any], arguments: Sequence[object]) -> Dims:
     target = arguments[1]
     if not isinstance(target, (list, tuple)) or 0 in target:
         return None
@@ -124,7 +124,7 @@ def _reshaped(shape: Dims, _: dict[str, Any], arguments: Sequence[Any]) -> Dims:
     return tuple(rest if dim == -1 else dim for dim in target)
 
 
-def _multiplied(a: Dims, _: dict[str, Any], arguments: Sequence[Any]) -> Dims:
+def _multiplied(a: Dims, _: dict[str, Any], arguments: Sequence[object]) -> Dims:
     b = getattr(arguments[1], "dims", None)
     if a is None or b is None or len(a) < 2 or len(b) < 2:
         return None
@@ -132,18 +132,18 @@ def _multiplied(a: Dims, _: dict[str, Any], arguments: Sequence[Any]) -> Dims:
     return None if batch is None else (*batch, a[-2], b[-1])
 
 
-def _gemm(a: Dims, attributes: dict[str, Any], arguments: Sequence[Any]) -> Dims:
+def _gemm(a: Dims, attributes: dict[str, Any], arguments: Sequence[object]) -> Dims:
     b = getattr(arguments[1], "dims", None)
     if a is None or b is None:
         return None
     return a[1 if attributes.get("transA") else 0], b[0 if attributes.get("transB") else 1]
 
 
-def _scalar(_: Dims, __: dict[str, Any], ___: Sequence[Any]) -> Dims:
+def _scalar(_: Dims, __: dict[str, Any], ___: Sequence[object]) -> Dims:
     return ()
 
 
-def _same(shape: Dims, _: dict[str, Any], __: Sequence[Any]) -> Dims:
+def _same(shape: Dims, _: dict[str, Any], __: Sequence[object]) -> Dims:
     return shape
 
 
@@ -172,7 +172,7 @@ _RULES: dict[str, Callable[[Dims, dict[str, Any], Sequence[Any]], Dims]] = {
 ELEMENTWISE = having(Fact.ELEMENTWISE) | {"Trilu"}
 
 
-def result_dims(op_type: str, attributes: dict[str, Any], arguments: Sequence[Any]) -> Dims:
+def result_dims(op_type: str, attributes: dict[str, Any], arguments: Sequence[object]) -> Dims:
     """Return the shape of an operator's result; None for an operator without a rule here.
 
     Parameters

@@ -6,9 +6,10 @@ A :class:`Tensor` is a value of a graph under construction. Arithmetic on it, an
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.gradient.portable.writing.known_shapes import Dim, Dims, is_static, to_shape
@@ -16,7 +17,10 @@ from onnxsgd.gradient.portable.writing.known_shapes import Dim, Dims, is_static,
 if TYPE_CHECKING:
     from onnxsgd.gradient.portable.writing.emitter import Emitter
 
-__all__ = ["Tensor", "op"]
+__all__ = ["Operand", "Tensor", "op"]
+
+#: An operand: a tensor, a number of its element type, a constant, a list of int64, None for an absent one.
+Operand: TypeAlias = "Tensor | float | np.ndarray | Sequence[int] | None"
 
 
 class Tensor:
@@ -75,46 +79,46 @@ class Tensor:
             return self
         return op.Cast(self, to=int(dtype))
 
-    def __add__(self, other: Any) -> Tensor:
+    def __add__(self, other: Operand) -> Tensor:
         return _arithmetic("Add", self, other)
 
-    def __radd__(self, other: Any) -> Tensor:
+    def __radd__(self, other: Operand) -> Tensor:
         return _arithmetic("Add", other, self)
 
-    def __sub__(self, other: Any) -> Tensor:
+    def __sub__(self, other: Operand) -> Tensor:
         return _arithmetic("Sub", self, other)
 
-    def __rsub__(self, other: Any) -> Tensor:
+    def __rsub__(self, other: Operand) -> Tensor:
         return _arithmetic("Sub", other, self)
 
-    def __mul__(self, other: Any) -> Tensor:
+    def __mul__(self, other: Operand) -> Tensor:
         return self if _is_one(other) else _arithmetic("Mul", self, other)
 
-    def __rmul__(self, other: Any) -> Tensor:
+    def __rmul__(self, other: Operand) -> Tensor:
         return self if _is_one(other) else _arithmetic("Mul", other, self)
 
-    def __truediv__(self, other: Any) -> Tensor:
+    def __truediv__(self, other: Operand) -> Tensor:
         return self if _is_one(other) else _arithmetic("Div", self, other)
 
-    def __rtruediv__(self, other: Any) -> Tensor:
+    def __rtruediv__(self, other: Operand) -> Tensor:
         return _arithmetic("Div", other, self)
 
-    def __pow__(self, other: Any) -> Tensor:
+    def __pow__(self, other: Operand) -> Tensor:
         return self if _is_one(other) else _arithmetic("Pow", self, other)
 
     def __neg__(self) -> Tensor:
         return op.Neg(self)
 
-    def __gt__(self, other: Any) -> Tensor:
+    def __gt__(self, other: Operand) -> Tensor:
         return op.Greater(self, other)
 
-    def __lt__(self, other: Any) -> Tensor:
+    def __lt__(self, other: Operand) -> Tensor:
         return op.Less(self, other)
 
-    def __ge__(self, other: Any) -> Tensor:
+    def __ge__(self, other: Operand) -> Tensor:
         return op.GreaterOrEqual(self, other)
 
-    def __le__(self, other: Any) -> Tensor:
+    def __le__(self, other: Operand) -> Tensor:
         return op.LessOrEqual(self, other)
 
 
@@ -134,12 +138,12 @@ class _Operators:
 op = _Operators()
 
 
-def _arithmetic(op_type: str, a: Any, b: Any) -> Tensor:
+def _arithmetic(op_type: str, a: Operand, b: Operand) -> Tensor:
     dtype = next((t.dtype for t in (a, b) if isinstance(t, Tensor) and t.is_real), None)
     a, b = (t.cast(dtype) if isinstance(t, Tensor) and t.dtype == ir.DataType.BOOL else t for t in (a, b))
     result: Tensor = getattr(op, op_type)(a, b)
     return result
 
 
-def _is_one(number: Any) -> bool:
+def _is_one(number: object) -> bool:
     return isinstance(number, (int, float)) and number == 1
