@@ -202,7 +202,7 @@ class _Backward:
                 self.graph.remove(node, safe=True)
 
     def _add_forward_outputs(self) -> None:
-        """Give nodes of the other graph the outputs that the builder added and the backward pass reads."""
+        """Add the builder's extra outputs that the backward pass reads to nodes of the other graph."""
         for node in self.graph:
             images = [self.images[value] for value in node.outputs if value in self.images]
             missing = [value for value in node.outputs if value.uses() and value not in self.images]

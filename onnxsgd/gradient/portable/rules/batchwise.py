@@ -44,7 +44,7 @@ def _transpose_around(node: ir.Node, names: set[str]) -> None:
 
 
 def _transpose_output(node: ir.Node, index: int, perm: tuple[int, ...], name: str) -> None:
-    """Give the output at `index` a new name, and transpose it to a value that replaces the old one."""
+    """Rename the output at `index`, and transpose it to a value that replaces it."""
     old = node.outputs[index]
     result = ir.Value(name=old.name, type=old.type, shape=old.shape)
     ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)

@@ -50,7 +50,7 @@ _COMPARED = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 def _by_comparison(n: Call) -> Tensor:
-    """Give the gradient to the first element of each window that equals its maximum.
+    """Return the gradient at the first element of each window that equals its maximum, zeros elsewhere.
 
     The elements of each tap are collected, so that a comparison runs over all windows at once: columns are
     moved, rows of a plane then lie side by side.

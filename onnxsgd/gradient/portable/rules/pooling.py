@@ -91,7 +91,7 @@ def _counts_along(n: Call, window: Window, axis: int, size: int, out: int) -> np
 
 
 def _power_mean(n: Call) -> Tensor:
-    """Return the gradient of (sum |x|^p)^(1/p): sign(x) |x|^(p-1) times the sum of its dy y^(1-p)."""
+    """Return the gradient of (sum |x|^p)^(1/p): sign(x) |x|^(p-1) times window sums of dy y^(1-p)."""
     p, window = n.attribute("p", 2), _window(n)
     safe = n.y + op.Equal(n.y, 0.0).cast(n.y.dtype)
     return op.Sign(n.x) * op.Abs(n.x) ** (p - 1) * _spread_evenly(n, n.dy * safe ** (1 - p), window)

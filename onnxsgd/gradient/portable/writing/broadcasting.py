@@ -141,7 +141,7 @@ def mean_over(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def vector(like: Tensor, size: Tensor | int) -> Tensor:
-    """Return a size, as :func:`dim_of` gives it, as a vector of one element."""
+    """Return a size from :func:`dim_of` as a vector of one element."""
     return like.emitter.constant(np.array([size], dtype=np.int64)) if isinstance(size, int) else size
 
 
