@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnxsgd.exceptions import EngineError, UnsupportedError
-from onnxsgd.runtime.bindings import runtime_bindings
+from onnxsgd.runtime.bindings import Device, OrtValueVector, runtime_bindings
 
 __all__ = ["check_devices", "device_name", "make_device"]
 
@@ -25,7 +25,7 @@ def make_device(device: str, index: int) -> Any:
     return kind(getattr(kind, device)(), kind.default_memory(), index)
 
 
-def device_name(device: Any) -> str:
+def device_name(device: Device) -> str:
     """Return "Cpu" or "Gpu", the kind of an ``OrtDevice``.
 
     Raises
@@ -40,7 +40,7 @@ def device_name(device: Any) -> str:
     return names[device.device_type()]
 
 
-def check_devices(vector: Any, devices: Sequence[Any]) -> None:
+def check_devices(vector: OrtValueVector, devices: Sequence[Device]) -> None:
     """Refuse tensors on the wrong device.
 
     Raises

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from onnxsgd._library_errors import run_error
 from onnxsgd.engine.forward_backward.tensors import new_vector
 from onnxsgd.gradient.native.builder import bindings
-from onnxsgd.runtime.bindings import runtime_bindings
+from onnxsgd.runtime.bindings import Device, OrtValueVector, runtime_bindings
 
 __all__ = ["AgentExecutor", "Executor", "Pending", "SessionsExecutor", "VectorSession"]
 
@@ -29,8 +29,8 @@ class Pending:
         Other data that the executor keeps, such as saved tensors.
     """
 
-    inputs: Any
-    outputs: Any
+    inputs: OrtValueVector
+    outputs: OrtValueVector
     state: Any
 
 
@@ -51,10 +51,10 @@ class Executor(Protocol):
     agent: Any
     cache: Any
 
-    def forward(self, inputs: Any, outputs: Any) -> Pending:
+    def forward(self, inputs: OrtValueVector, outputs: OrtValueVector) -> Pending:
         """Compute the outputs."""
 
-    def backward(self, pending: Pending, seeds: Any, gradients: Any) -> None:
+    def backward(self, pending: Pending, seeds: OrtValueVector, gradients: OrtValueVector) -> None:
         """Compute the gradients from `seeds`, those of the outputs; once for each forward."""
 
 
@@ -71,26 +71,26 @@ class VectorSession:
         Options of each run.
     """
 
-    def __init__(self, session: Any, device: Any, options: Any) -> None:
+    def __init__(self, session: Any, device: Device, options: Any) -> None:
         self.session = session
         self.inputs = [value.name for value in session.get_inputs()]
         self.outputs = [value.name for value in session.get_outputs()]
         self.devices = [device] * len(self.outputs)
         self.options = options
 
-    def run(self, inputs: Any, outputs: Any) -> None:
+    def run(self, inputs: OrtValueVector, outputs: OrtValueVector) -> None:
         """Fill the vector `outputs`, which is empty or holds a tensor to write to for each output."""
         run = self.session._sess.run_with_ortvaluevector
         _call(run, self.options, self.inputs, inputs, self.outputs, outputs, self.devices)
 
-    def run_into(self, inputs: Any, outputs: Any) -> Any:
+    def run_into(self, inputs: OrtValueVector, outputs: OrtValueVector) -> Any:
         """Write to `outputs`, which holds tensors for the first outputs; return all outputs."""
         binding = runtime_bindings().SessionIOBinding(self.session._sess)
         _call(self._bind, binding, inputs, outputs)
         _call(self.session._sess.run_with_iobinding, binding, self.options)
         return binding.get_outputs()
 
-    def _bind(self, binding: Any, inputs: Any, outputs: Any) -> None:
+    def _bind(self, binding: Any, inputs: OrtValueVector, outputs: OrtValueVector) -> None:
         for position, name in enumerate(self.inputs):
             binding.bind_ortvalue_input(name, inputs[position])
         for position, name in enumerate(self.outputs):
@@ -116,7 +116,7 @@ class AgentExecutor:
     """
 
     def __init__(
-        self, session: Any, fetches: Sequence[str], n_outputs: int, device: Any, device_index: int
+        self, session: Any, fetches: Sequence[str], n_outputs: int, device: Device, device_index: int
     ) -> None:
         inputs = [value.name for value in session.get_inputs()]
         self.session = session
@@ -125,13 +125,13 @@ class AgentExecutor:
         )
         self.cache = bindings().OrtValueCache()
 
-    def forward(self, inputs: Any, outputs: Any) -> Pending:
+    def forward(self, inputs: OrtValueVector, outputs: OrtValueVector) -> Pending:
         """See :class:`Executor`."""
         state = bindings().PartialGraphExecutionState()
         _call(self.agent.run_forward, inputs, outputs, state, self.cache)
         return Pending(inputs, outputs, state)
 
-    def backward(self, pending: Pending, seeds: Any, gradients: Any) -> None:
+    def backward(self, pending: Pending, seeds: OrtValueVector, gradients: OrtValueVector) -> None:
         """See :class:`Executor`."""
         _call(self.agent.run_backward, seeds, gradients, pending.state)
 
@@ -159,7 +159,7 @@ class SessionsExecutor:
         self._inputs_read = [first.inputs.index(name) for name in second.inputs if name in first.inputs]
         self._returned_read = [first.outputs.index(name) for name in second.inputs if name in first.outputs]
 
-    def forward(self, inputs: Any, outputs: Any) -> Pending:
+    def forward(self, inputs: OrtValueVector, outputs: OrtValueVector) -> Pending:
         """See :class:`Executor`."""
         if len(outputs) > 0:
             return Pending(inputs, outputs, self._first.run_into(inputs, outputs))
@@ -168,7 +168,7 @@ class SessionsExecutor:
         _append(outputs, returned, range(self._n_outputs))
         return Pending(inputs, outputs, returned)
 
-    def backward(self, pending: Pending, seeds: Any, gradients: Any) -> None:
+    def backward(self, pending: Pending, seeds: OrtValueVector, gradients: OrtValueVector) -> None:
         """See :class:`Executor`."""
         feeds = new_vector()
         feeds.reserve(len(self._second.inputs))
@@ -178,7 +178,7 @@ class SessionsExecutor:
         self._second.run(feeds, gradients)
 
 
-def _append(vector: Any, source: Any, positions: Iterable[int]) -> None:
+def _append(vector: OrtValueVector, source: OrtValueVector, positions: Iterable[int]) -> None:
     """Append tensors of another vector, by index: its iterator ends in an exception, which takes 15 us."""
     for position in positions:
         vector.push_back(source[position])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from onnxsgd.engine.forward_backward.executors import Executor, Pending
 from onnxsgd.engine.forward_backward.tensors import new_vector
 from onnxsgd.exceptions import EngineError
+from onnxsgd.runtime.bindings import OrtValueVector
 
 __all__ = ["TrialExecutor"]
 
@@ -32,7 +32,7 @@ class TrialExecutor:
         self._is_proven = False
         self.session, self.agent, self.cache = first.session, first.agent, first.cache
 
-    def forward(self, inputs: Any, outputs: Any) -> Pending:
+    def forward(self, inputs: OrtValueVector, outputs: OrtValueVector) -> Pending:
         """See :class:`Executor`."""
         executor = self._current
         try:
@@ -42,7 +42,7 @@ class TrialExecutor:
             pending = executor.forward(inputs, outputs)
         return Pending(inputs, outputs, (executor, pending))
 
-    def backward(self, pending: Pending, seeds: Any, gradients: Any) -> None:
+    def backward(self, pending: Pending, seeds: OrtValueVector, gradients: OrtValueVector) -> None:
         """See :class:`Executor`; a forward of the engine that failed is run again."""
         executor, inner = pending.state
         try:

@@ -15,6 +15,7 @@ from onnxsgd.engine.forward_backward.devices import check_devices, device_name
 from onnxsgd.engine.forward_backward.executors import Executor, Pending, VectorSession
 from onnxsgd.engine.forward_backward.tensors import TensorSpec, fill_vector, readable_tensor, result_vector
 from onnxsgd.exceptions import EngineError, ParameterError, ParameterTypeError
+from onnxsgd.runtime.bindings import Device, OrtValueVector
 
 __all__ = ["OrtGradientForwardBackwardFunction"]
 
@@ -71,7 +72,9 @@ class OrtGradientForwardBackwardFunction:
         self.states_: list[Pending] = []
         self.saved_tensors_: Any = None
 
-    def forward(self, inputs: Any, training: bool = False, forward_outputs_cache: Any = None) -> Any:
+    def forward(
+        self, inputs: Any, training: bool = False, forward_outputs_cache: OrtValueVector | None = None
+    ) -> Any:
         """Compute the outputs.
 
         Parameters
@@ -115,7 +118,7 @@ class OrtGradientForwardBackwardFunction:
             cls._evaluation.run(vector, outputs)
         return outputs
 
-    def backward(self, grad_outputs: Any, backward_outputs_cache: Any = None) -> Any:
+    def backward(self, grad_outputs: Any, backward_outputs_cache: OrtValueVector | None = None) -> Any:
         """Compute the gradients of the last training forward that has no backward yet.
 
         Parameters
@@ -155,7 +158,7 @@ class OrtGradientForwardBackwardFunction:
         cls._executor.backward(pending, vector, gradients)
         return gradients
 
-    def save_for_backward(self, inputs: Any) -> None:
+    def save_for_backward(self, inputs: OrtValueVector) -> None:
         """Keep tensors for later; a training forward keeps its inputs."""
         self.saved_tensors_ = inputs
 
@@ -167,12 +170,12 @@ class OrtGradientForwardBackwardFunction:
         return list(self.saved_tensors_)
 
     @staticmethod
-    def device_name(device: Any) -> str:
+    def device_name(device: Device) -> str:
         """Return "Cpu" or "Gpu", the kind of an ``OrtDevice``."""
         return device_name(device)
 
     @staticmethod
-    def input_to_ort(tensors: Any, devices: Sequence[Any], debug: bool = False) -> Any:
+    def input_to_ort(tensors: Any, devices: Sequence[Device], debug: bool = False) -> Any:
         """Return tensors as an ``OrtValueVector``.
 
         Parameters
@@ -243,14 +246,14 @@ class OrtGradientForwardBackwardFunction:
             read.append(gradient)
         return fill_vector(read if changed else grad_outputs, cls._grad_devices)
 
-    def _refuse_pending(self, outputs: Any) -> None:
+    def _refuse_pending(self, outputs: OrtValueVector) -> None:
         if any(pending.outputs is outputs for pending in self.states_):
             raise ParameterError(
                 "forward_outputs_cache holds the outputs of a forward that waits for its backward, which "
                 "reads them: give another one."
             )
 
-    def _log(self, name: str, vector: Any, training: bool) -> None:
+    def _log(self, name: str, vector: OrtValueVector, training: bool) -> None:
         if self._logger is not None:
             shapes = [value.shape() for value in vector]
             self._logger.debug("[%s.%s] training=%r shapes=%r", type(self).__name__, name, training, shapes)

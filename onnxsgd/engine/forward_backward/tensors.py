@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.exceptions import EngineError, ParameterError, ParameterTypeError, UnsupportedError
-from onnxsgd.runtime.bindings import runtime_bindings
+from onnxsgd.runtime.bindings import Device, OrtValue, runtime_bindings
 
 __all__ = ["TensorSpec", "fill_vector", "new_vector", "readable_tensor", "result_vector", "specs_of"]
 
@@ -52,8 +52,9 @@ class TensorSpec:
         self.check(tensor)
         return tensor
 
-    def check(self, tensor: Any, dims: Sequence[int] | None = None) -> None:
+    def check(self, tensor: np.ndarray | OrtValue, dims: Sequence[int] | None = None) -> None:
         """Refuse an array or a tensor of another type, or of another shape than `dims` (None: its own)."""
+        shape: Sequence[int]
         if isinstance(tensor, np.ndarray):
             same_type, shape = tensor.dtype == self.dtype, tensor.shape
         else:
@@ -102,7 +103,7 @@ def new_vector() -> Any:
     return _vector_type()()
 
 
-def result_vector(cache: Any, count: int, parameter: str) -> Any:
+def result_vector(cache: object, count: int, parameter: str) -> Any:
     """Return the vector for `count` results: `cache`, or a new one if that is None.
 
     Raises
@@ -121,7 +122,7 @@ def result_vector(cache: Any, count: int, parameter: str) -> Any:
     return cache
 
 
-def fill_vector(tensors: Any, devices: Sequence[Any], specs: Sequence[TensorSpec] | None = None) -> Any:
+def fill_vector(tensors: Any, devices: Sequence[Device], specs: Sequence[TensorSpec] | None = None) -> Any:
     """Return tensors as an ``OrtValueVector``; a vector that fits is returned unchanged.
 
     Parameters
@@ -168,7 +169,7 @@ def fill_vector(tensors: Any, devices: Sequence[Any], specs: Sequence[TensorSpec
     return vector
 
 
-def _check_count(found: int, devices: Sequence[Any], specs: Sequence[TensorSpec] | None) -> None:
+def _check_count(found: int, devices: Sequence[Device], specs: Sequence[TensorSpec] | None) -> None:
     if found != len(devices):
         names = "" if specs is None else f", {[spec.name for spec in specs]}"
         raise EngineError(f"{found} tensors were given: {len(devices)} are expected{names}.")
