@@ -69,7 +69,7 @@ def find_lookup(label: ir.Value) -> Lookup | None:
         labels = _encoded_labels(node)
         return None if labels is None else Lookup(label, None, labels, None)
     table = constant(node.inputs[0]) if node.op_type in ("Gather", "ArrayFeatureExtractor") else None
-    if table is None:
+    if table is None or table.size == 0:
         return None
     winner = _behind_copies(operands(node)[1])
     largest_of = first(winner) if winner is not None and winner.op_type == "ArgMax" else None
@@ -90,7 +90,7 @@ def _encoded_labels(node: ir.Node) -> np.ndarray | None:
     """Return the labels of a LabelEncoder that maps 0, 1, ..., in any order, to them."""
     keys = attribute(node, "keys_int64s")
     values = attribute(node, "values_strings") or attribute(node, "values_int64s")
-    if not keys or not values or sorted(keys) != list(range(len(keys))):
+    if not keys or not values or len(keys) != len(values) or sorted(keys) != list(range(len(keys))):
         return None
     return _as_labels([values[keys.index(column)] for column in range(len(keys))])
 

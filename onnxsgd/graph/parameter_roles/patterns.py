@@ -98,9 +98,12 @@ def _picked_column(value: ir.Value) -> ir.Value | None:
     if picked is None or picked.size != 1 or axes not in ([1], [-1]):
         return None
     pair = made_by(strip(first(node)), "Concat")
-    if pair is None or any(part.shape is None or part.shape[-1] != 1 for part in operands(pair)):
+    if pair is None or attribute(pair, "axis") not in (1, -1):
         return None
-    return operands(pair)[int(picked.item())]
+    columns, index = operands(pair), int(picked.item())
+    if any(column.shape is None or column.shape[-1] != 1 for column in columns):
+        return None
+    return columns[index] if -len(columns) <= index < len(columns) else None
 
 
 def divided_by_row_sums(value: ir.Value) -> ir.Value | None:

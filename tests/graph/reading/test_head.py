@@ -147,6 +147,30 @@ def test_classes_come_from_the_graph(lookup, expected, run):
         np.testing.assert_array_equal(run(scored.model, X)["label"], np.array(expected)[winner])
 
 
+@pytest.mark.parametrize(
+    "lookup",
+    [
+        "label = ai.onnx.ml.LabelEncoder <keys_int64s = [0, 1, 2], values_int64s = [9, 7]> (i)",
+        "label = Gather(classes, i)",
+    ],
+)
+def test_tables_without_all_labels_are_ignored(lookup):
+    """A file may hold fewer labels than columns, or none."""
+    weights = f"{WEIGHTS[:-1]}, int64[0] classes = {{}}>"
+    body = f"z = MatMul(x, w)  p = Softmax(z)  i = ArgMax <axis = 1, keepdims = 0> (p)  {lookup}"
+    assert find_score(parse(body, LABELS, weights), "classification").classes is None
+
+
+@pytest.mark.parametrize(("axis", "index"), [(1, 2), (1, -3), (0, 0)])
+def test_a_column_beyond_a_concat_is_no_copy(axis, index):
+    """Nor is a column of tensors that are stacked along the samples."""
+    weights = f"{WEIGHTS[:-1]}, int64[1] index = {{{index}}}>"
+    body = f"""z = MatMul(x, u)  p = Sigmoid(z)
+        c = Concat <axis = {axis}> (p, p)  y = Gather <axis = 1> (c, index)"""
+    scored = find_score(parse(body, "float[N, 1] y", weights), "classification")
+    assert scored.link != "sigmoid"
+
+
 def test_string_labels(run):
     """Tables of strings hold bytes; users have strings."""
     weights = f'{WEIGHTS[:-1]}, string[3] classes = {{"a", "b", "c"}}>'
