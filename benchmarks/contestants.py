@@ -1,4 +1,4 @@
-"""Who takes part: one table."""
+"""The table of contestants."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Contestant:
     Attributes
     ----------
     name : str
-        What the tables call it.
+        Its name in the tables.
     module, function : str
-        Which function of :mod:`trainers` makes its :data:`~trainers.Train`; the module is imported only when
+        The function of :mod:`trainers` that makes its :data:`~trainers.Train`; the module is imported only if
         the contestant takes part.
     options : dict
         Further arguments of the function.
     takes : callable
-        Which tasks it can do.
+        Whether it supports a task.
     same_updates : callable
-        For which tasks it makes the same updates as the others, so that the results must agree.
+        Whether it makes the same updates of a task as the others, so that the results must agree.
     slow_start : bool
-        Whether it takes seconds before it starts: left out of quick runs.
+        Whether its start takes seconds: left out of quick runs.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Contestant:
     slow_start: bool = False
 
     def make(self, task: Task) -> Train:
-        """Return what trains; raises ImportError if a library is missing."""
+        """Return the trainer; raises ImportError if a library is missing."""
         function = getattr(importlib.import_module(f"trainers.{self.module}"), self.function)
         return function(task, **dict(self.options))
 

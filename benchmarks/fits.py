@@ -1,4 +1,4 @@
-"""Whole fits and grid searches: wall time in a fresh process, and again in a warm one."""
+"""Whole fits and grid searches: wall time in a fresh process and in a warm one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FitTime:
     Attributes
     ----------
     fit, contestant : str, str
-        Which.
+        Names of the fit and of the contestant.
     process : float
         A fresh process from start to end: interpreter, imports, data, the fit.
     cold : float
@@ -36,7 +36,7 @@ class FitTime:
     warm, warm_best : float
         Later fits, all contestants in turn: median and best.
     score : float
-        What the fit reached: the score on the training data, or the best score of the search.
+        The score on the training data, or the best score of the search.
     """
 
     fit: str
@@ -138,7 +138,7 @@ def _sklearn_mlp(max_iter: int) -> Any:
     )  # fmt: skip
 
 
-#: What is fitted: our function first, that of the peer second.
+#: The fits: our function first, that of the peer second.
 FITS: dict[str, dict[str, Callable[[int], Fit]]] = {
     "fit-linear-1000x20": {"onnxsgd": _linear_ours, "scikit-learn": _linear_sklearn},
     "fit-digits-mlp": {"onnxsgd": _digits_ours, "scikit-learn": _digits_sklearn},
@@ -147,7 +147,7 @@ FITS: dict[str, dict[str, Callable[[int], Fit]]] = {
 
 
 def run_fit(name: str, n_threads: int, n_rounds: int) -> list[FitTime]:
-    """Measure one of the :data:`FITS`, each contestant in a process of its own, then all in turn here."""
+    """Measure one of the :data:`FITS`, each contestant in a fresh process, then all in turn here."""
     print(name, file=sys.stderr)
     cold = {contestant: _run_cold(name, contestant, n_threads) for contestant in FITS[name]}
     fits = {contestant: make(n_threads) for contestant, make in FITS[name].items()}

@@ -1,7 +1,7 @@
 """Training on a GPU beside its peers: ``python benchmarks/gpu.py [--device cuda:1] [--batch N ...]``.
 
 Three networks at three batch sizes; the time of an update in whole epochs on shuffled data that are on the
-device: what the host does between the updates, and once for each epoch, is a part of it. Peers take part if
+device, including the work of the host between the updates, and once for each epoch. Peers take part if
 they are installed. Before anything is timed, all must have reached the same loss after an epoch in order.
 ``--device cpu`` shows with small networks that the script works.
 """
@@ -24,7 +24,7 @@ from trainers import TimedTrain
 from trainers.plain_numpy import mean_loss
 from workloads import Task, Workload, make_task
 
-#: Who takes part: the name in the tables, and where its function is.
+#: The contestants: the name in the tables, and the place of the function.
 CONTESTANTS = {
     "onnxsgd": ("gpu_ours", "train"),
     "onnxsgd, not recorded": ("gpu_ours", "train_without_recording"),
@@ -34,7 +34,7 @@ CONTESTANTS = {
 }
 BASELINE = "onnxsgd"
 
-#: The ratios to reach: how many times longer another one takes than one of ours.
+#: The ratios to reach: the time of another contestant in multiples of ours.
 TARGETS = {
     ("torch eager", "onnxsgd"): 8.0,
     ("torch eager", "onnxsgd, not recorded"): 3.0,
@@ -54,18 +54,18 @@ SMALL_UPDATES = {32: 21, 256: 5}
 
 #: Epochs before the first one that counts: kernels are chosen, work is recorded.
 _WARM_UP = 2
-#: Rows that the losses are compared on, and how far they may be apart, as a share of what an epoch gains.
+#: Rows on which losses are compared, and their tolerance, as a share of the improvement of an epoch.
 _CHECKED_ROWS, _TOLERANCE = 4096, 1e-3
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of one contestant on one task.
+    """The measurements of one contestant on one task.
 
     Attributes
     ----------
     network, batch_size, contestant : str, int, str
-        Which.
+        The task and the contestant.
     median, best : float
         Seconds for one update.
     ratio : float
@@ -88,7 +88,7 @@ def main() -> None:
     arguments = _parse()
     on_gpu = arguments.device != "cpu"
     networks, updates = (NETWORKS, UPDATES) if on_gpu else (SMALL, SMALL_UPDATES)
-    # otherwise JAX takes most of the memory that there is
+    # otherwise JAX takes most of the memory
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     print(f"{_device_name(arguments.device)}; {_versions()}")
     results: list[Result] = []
@@ -102,7 +102,7 @@ def main() -> None:
             results += measure(make_task(workload, batch_size, 1), arguments.device, arguments.epochs)
             arguments.output.mkdir(parents=True, exist_ok=True)
             write_csv(arguments.output / "gpu.csv", results)
-    print(f"\nMicroseconds for an update, and how many times longer the others take:\n\n{table(results)}")
+    print(f"\nMicroseconds for an update, and times of the others in multiples:\n\n{table(results)}")
     if on_gpu:
         print(f"\nTargets:\n\n{target_table(results)}")
 

@@ -1,4 +1,4 @@
-"""Hide torch from a process that measures imports.
+"""A finder that hides torch from a process that measures imports.
 
 onnxruntime-training imports torch, if it finds it, which takes longer than everything else; the package never
 needs it, and its users need not have it.
@@ -20,5 +20,5 @@ class _NoTorch(importlib.abc.MetaPathFinder):
 
 
 def hide_torch() -> None:
-    """Let ``import torch`` fail from now on, as if it were not installed."""
+    """Make ``import torch`` fail from now on, as if it were not installed."""
     sys.meta_path.insert(0, _NoTorch())

@@ -1,4 +1,4 @@
-"""Show whether memory grows in ten thousand steps of :class:`onnxsgd.OrtGradientForwardBackward`.
+"""Growth of memory in ten thousand steps of :class:`onnxsgd.OrtGradientForwardBackward`.
 
 Run ``python benchmarks/leak.py``. It prints the resident memory of the process before and after, and ends
 with status 1 if it grew by more than 10 MB.
@@ -44,7 +44,7 @@ def make_network() -> onnx.ModelProto:
 
 
 def resident_megabytes() -> float:
-    """Return the resident memory of this process; its peak where the system does not tell."""
+    """Return the resident memory of this process; its peak where the system does not report it."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize() / 1e6
@@ -67,7 +67,7 @@ def main() -> int:
     rng = np.random.default_rng(0)
 
     def step() -> None:
-        # fresh arrays of a size that varies: nothing may keep them, or what was planned for one size
+        # new arrays of varying size: neither arrays nor memory plans for one size may be kept
         x = rng.normal(size=(rng.integers(1, arguments.batch + 1), _LAYERS[0])).astype(np.float32)
         prediction = function.forward([x, *weights], training=True)[0].numpy()
         gradients = function.backward([2 * prediction / len(x)])

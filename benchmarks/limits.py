@@ -1,4 +1,4 @@
-"""What the machine can do: the rate of a large float32 product, in every library that is installed."""
+"""The limit of the machine: the rate of a large float32 product, in every installed library."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SIZE, _RUNS = 1024, 7
 
 
 def sgemm_rate(n_threads: int, clock: str) -> float:
-    """Return floating-point operations per second of the fastest product there is, the best of a few runs.
+    """Return floating-point operations per second of the fastest product, the best of a few runs.
 
     Parameters
     ----------
     n_threads : int
         Threads that the product may use.
     clock : {"wall", "cpu"}
-        What is measured, see :func:`measure.interleave`.
+        The clock, see :func:`measure.interleave`.
     """
     rng = np.random.default_rng(0)
     a, b = (rng.normal(size=(_SIZE, _SIZE)).astype(np.float32) for _ in range(2))

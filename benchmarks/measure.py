@@ -23,7 +23,7 @@ class Samples:
     wall, cpu : list of float
         Elapsed time, and processor time of all threads, of each round.
     clock : {"wall", "cpu"}
-        Which of them counts.
+        The clock in use.
     """
 
     clock: str
@@ -32,7 +32,7 @@ class Samples:
 
     @property
     def times(self) -> list[float]:
-        """The times that count."""
+        """The times by the clock in use."""
         return self.wall if self.clock == "wall" else self.cpu
 
     @property
@@ -47,7 +47,7 @@ class Samples:
 
     @property
     def n_cores(self) -> float:
-        """How many cores were busy."""
+        """The number of busy cores."""
         return sum(self.cpu) / sum(self.wall)
 
     def ratio_to(self, other: Samples) -> float:
@@ -65,11 +65,11 @@ def interleave(
     blocks : dict of callable
         Functions that do the given number of units of work.
     n_rounds : int
-        How many rounds.
+        The number of rounds.
     block_seconds : float
-        How long a block should take; a warm-up finds the number of units.
+        The length of a block; a warm-up finds the number of units.
     clock : {"wall", "cpu"}
-        What counts: elapsed time, or, for one thread on a machine that others use too, processor time.
+        The clock: elapsed time, or, for one thread on a shared machine, processor time.
     """
     units = {name: _units_for(block, block_seconds) for name, block in blocks.items()}
     samples = {name: Samples(clock) for name in blocks}
@@ -85,11 +85,11 @@ def interleave(
 
 
 def _units_for(block: Callable[[int], object], seconds: float) -> int:
-    """Return how many units take `seconds`; the block is warm afterwards."""
+    """Return the number of units that take `seconds`; the block is warm afterwards."""
     block(1)
     units, elapsed = 1, _elapsed(block, 1)
     while elapsed < 0.7 * seconds and units < _MAX_UNITS:
-        # What a block spends before its first unit makes the first guess too small.
+        # The start of a block, before its first unit, makes the first guess too small.
         units = min(_MAX_UNITS, max(units + 1, round(units * seconds / elapsed)))
         elapsed = _elapsed(block, units)
     return units

@@ -1,9 +1,9 @@
 """Peak memory of a fit: ``python benchmarks/memory.py [--gigabytes 2]``.
 
-A linear model is fitted on float32 data of several sizes, each time in a process of its own: an array in
+A linear model is fitted on float32 data of several sizes, each time in a new process: an array in
 memory, and a memory map. The table shows the peak of the memory that belongs to the process alone (Linux:
-RssAnon; the pages of a memory map belong to its file). Less the data and what the process had before the
-fit, the rest should not depend on the size of the data.
+RssAnon; the pages of a memory map belong to its file). Less the data and the memory before the fit, the rest
+should not depend on the size of the data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PeakMemory:
     Attributes
     ----------
     before, peak : float
-        Megabytes at the start, and the most that was seen.
+        Megabytes at the start, and at the peak.
     """
 
     def __enter__(self) -> Self:
@@ -73,7 +73,7 @@ def _measure(kind: str, megabytes: float) -> dict[str, float]:
 
     estimator = OnnxSGDRegressor(max_iter=1, tol=None, batch_size=_BATCH_SIZE, eta0=1e-4, random_state=0)
     small = np.zeros((_BATCH_SIZE, _N_FEATURES), np.float32)
-    # What the libraries take once, on their first use, is not part of a fit.
+    # The memory that libraries take once, on their first use, is not part of a fit.
     estimator.fit(small, small[:, 0])
     n_rows = int(megabytes * _MEGABYTE) // (4 * _N_FEATURES)
     with tempfile.TemporaryDirectory() as folder:

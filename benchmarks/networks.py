@@ -1,6 +1,6 @@
 """Time updates of networks that torch exports: ``python benchmarks/networks.py [--network NAME ...]``.
 
-Each network is trained by ``fit`` with every engine that is installed and takes it, and by torch as it is,
+Each network is trained by ``fit`` with every installed engine that supports it, and by eager torch,
 from the same weights, on shuffled batches, one thread, in turn. All parameters are trained, batch
 normalizations keep their statistics. After some updates without shuffling the losses must agree.
 """
@@ -25,10 +25,10 @@ from torch_networks import BATCH_SIZE, N_CLASSES, NETWORKS, Network
 ENGINES = ("portable", "onnxruntime-training")
 _RATE, _ROWS = 1e-3, 32 * BATCH_SIZE
 
-#: How far the loss after an epoch may be from torch's, as a share of what the epoch gained.
+#: Tolerance of the loss after an epoch against torch's, as a share of the improvement of the epoch.
 _TOLERANCE = 1e-2
 
-#: From the number of epochs, and whether rows are shuffled, to what computes the scores of all rows.
+#: Trains for a number of epochs, shuffled or not, and returns a function for the scores of all rows.
 Train = Callable[[int, bool], Callable[[], np.ndarray]]
 
 
@@ -55,7 +55,7 @@ def measure(network: Network, n_rounds: int, seconds: float, clock: str) -> dict
             train = _train_ours(onx, engine, X, y)
             train(1, False)
         except Exception as error:
-            # the other engine is measured all the same
+            # the other engine is measured anyway
             print(f"{engine} does not take part: {str(error)[:200]}", file=sys.stderr)
             continue
         trains[engine] = train
@@ -65,7 +65,7 @@ def measure(network: Network, n_rounds: int, seconds: float, clock: str) -> dict
 
 
 def export(network: Network, X: np.ndarray) -> onnx.ModelProto:
-    """Return a network as torch exports it, with an open number of rows."""
+    """Return a network exported by torch, with a dynamic number of rows."""
     buffer = io.BytesIO()
     torch.onnx.export(
         network.make(), (torch.from_numpy(X),), buffer, dynamo=False, opset_version=17,

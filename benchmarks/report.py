@@ -1,4 +1,4 @@
-"""What a run writes: tables, a CSV file, a plot, and the comparison with the targets."""
+"""The output of a run: tables, a CSV file, a plot, and the comparison with the targets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TARGETS: dict[tuple[str, int], dict[str, float]] = {
 def step_table(results: Sequence[Result]) -> str:
     """Return one table in Markdown: the ratios, a row for each workload and batch size.
 
-    The first column is our time for an update; the others are how many times longer a contestant takes.
+    The first column is our time for an update; the others are times of contestants in multiples of it.
     """
     names = list(dict.fromkeys(result.contestant for result in results if result.contestant != BASELINE))
     tasks = dict.fromkeys((result.workload, result.batch_size) for result in results)

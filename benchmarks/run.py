@@ -17,7 +17,7 @@ def main() -> None:
     """Parse the command line, measure, report."""
     arguments = _parse()
     n_threads = os.cpu_count() or 1 if arguments.all_cores else 1
-    # These libraries read the environment when they are imported, so nothing of them is imported above.
+    # These libraries read the environment when they are imported, so they are imported after it is set.
     _limit_threads(n_threads)
     import fits
     import report
@@ -38,9 +38,7 @@ def main() -> None:
             results += steps.run_workload(WORKLOADS[name], batch_size, n_threads, effort)
             report.write_csv(arguments.output / "steps.csv", results)
     if results:
-        print(
-            f"\nTime of an update, and how many times longer the others take:\n\n{report.step_table(results)}"
-        )
+        print(f"\nTime of an update, and those of the others in multiples:\n\n{report.step_table(results)}")
         if n_threads == 1:
             print(f"\nTargets:\n\n{report.target_table(results)}")
         report.plot_ratios(arguments.output / "steps.png", results, f"Training steps, {n_threads} thread(s)")

@@ -1,7 +1,7 @@
-"""Where the time of a first fit goes: ``python benchmarks/setup.py [--engine NAME]``.
+"""Time of the stages of a first fit: ``python benchmarks/setup.py [--engine NAME]``.
 
 A linear model on 1,000 x 20 is fitted in a fresh process, and fitted again; in between, on data of another
-shape. What a function spends in another one of the table counts for that one alone.
+shape. Time that a function spends in another one of the table counts for the latter alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from hide_torch import hide_torch
 
-#: What belongs to which stage: module and function.
+#: The functions of each stage, by module and name.
 _STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "the model: read, converted, chosen weights": (("onnxsgd.learner.learner", "make_learner"),),
     "differentiate": (("onnxsgd.gradient.joint_graph", "forward_backward_model"),),
@@ -58,7 +58,7 @@ class Stopwatch:
         return timed
 
     def watch_all(self) -> None:
-        """Time every function of the stages, wherever it was imported."""
+        """Time every function of the stages, in every module that imported it."""
         modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "onnxsgd"]
         for stage, places in _STAGES.items():
             for module_name, function_name in places:

@@ -15,22 +15,22 @@ from workloads import Task, Workload, make_task
 
 __all__ = ["LIMITS", "Effort", "Result", "run_workload"]
 
-#: Rows of the tables that train nothing: what the products cost with the BLAS of numpy, and what they would
-#: cost at the rate of a large product in the fastest library there is.
+#: Rows of the tables without training: the time of the products with the BLAS of numpy, and their time at
+#: the rate of a large product in the fastest library.
 LIMITS = ("products alone", "sgemm limit")
 
-#: How far the loss after an epoch may be from the reference, as a share of what the epoch gained.
+#: Tolerance of the loss after an epoch against the reference, as a share of the improvement of the epoch.
 _TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of one contestant on one task.
+    """The measurements of one contestant on one task.
 
     Attributes
     ----------
     workload, batch_size, contestant : str, int, str
-        Which.
+        The task and the contestant.
     best, median : float
         Seconds for one update of `batch_size` rows.
     ratio_best, ratio_median : float
@@ -42,7 +42,7 @@ class Result:
     loss : float or None
         The mean loss after one epoch without shuffling; None for a limit.
     reference_loss : float or None
-        What it must be, if the contestant makes the same updates as all.
+        The expected loss, if the contestant makes the same updates as all.
     """
 
     workload: str
@@ -60,7 +60,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Effort:
-    """How thoroughly to measure.
+    """The settings of a measurement.
 
     Attributes
     ----------
@@ -69,9 +69,9 @@ class Effort:
     block_seconds : float
         Length of a block.
     clock : {"wall", "cpu"}
-        What is measured, see :func:`measure.interleave`.
+        The clock, see :func:`measure.interleave`.
     slow_starters : bool
-        Whether contestants take part that need seconds before they start.
+        Whether contestants take part whose start takes seconds.
     """
 
     n_rounds: int
@@ -114,7 +114,7 @@ def run_workload(workload: Workload, batch_size: int, n_threads: int, effort: Ef
 def _make_trains(
     task: Task, contestants: Iterable[Contestant], effort: Effort
 ) -> Iterator[tuple[str, Train]]:
-    """Yield those contestants that can do the task, whose libraries are installed."""
+    """Yield the contestants that support the task and whose libraries are installed."""
     for contestant in contestants:
         if not contestant.takes(task) or (contestant.slow_start and not effort.slow_starters):
             continue

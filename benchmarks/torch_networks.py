@@ -25,9 +25,9 @@ class Network:
     make : callable
         Returns the module, which ends in `N_CLASSES` raw scores.
     shape : tuple of int
-        Of one row of its input.
+        The shape of one row of its input.
     n_tokens : int
-        Where the input holds integers, their number of values; 0 for real numbers.
+        For integer inputs, the number of their values; 0 for real numbers.
     """
 
     make: Callable[[], nn.Module]
@@ -105,7 +105,7 @@ class _WindowBlock(_Block):
 
 
 class _Merge(nn.Module):
-    """Joins patches of 2 x 2 neighbours."""
+    """The merging of patches of 2 x 2 neighbours."""
 
     def __init__(self, dim: int, size: int) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class _Swin(nn.Module):
 
 
 class _Dense(nn.Module):
-    """A layer of a DenseNet: what it makes is joined to what it was given."""
+    """A layer of a DenseNet: its output is joined to its input."""
 
     def __init__(self, channels: int, growth: int) -> None:
         super().__init__()
@@ -282,7 +282,7 @@ class _Bag(nn.Module):
 
 
 def _made(make: Callable[..., nn.Module], *arguments: Any) -> Callable[[], nn.Module]:
-    """Return what makes a network as exporters write it: with normalizations folded into convolutions."""
+    """Return a maker of a network in its exported form, with normalizations folded into convolutions."""
 
     def made() -> nn.Module:
         torch.manual_seed(0)
@@ -296,7 +296,7 @@ def _made(make: Callable[..., nn.Module], *arguments: Any) -> Callable[[], nn.Mo
         for norm in norms:
             norm.running_mean.normal_(0.0, 0.1)
             norm.running_var.uniform_(0.5, 1.5)
-        # biases that folding makes are frozen
+        # biases made by the folding are frozen
         return fuse(module).requires_grad_(True) if norms else module
 
     return made

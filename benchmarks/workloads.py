@@ -1,4 +1,4 @@
-"""What is trained: networks, data and batch sizes."""
+"""The workloads: networks, data and batch sizes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BATCH_SIZES = (1, 10, 32, 256, 2048)
 
 @dataclass(frozen=True)
 class Workload:
-    """A network with ReLU between its layers, and where its data come from.
+    """A network with ReLU between its layers, and the source of its data.
 
     Attributes
     ----------
     name : str
-        What the tables call it.
+        Its name in the tables.
     sizes : tuple of int
         Width of the input, of the hidden layers, of the output.
     kind : {"regression", "binary", "multiclass"}
@@ -47,7 +47,7 @@ class Workload:
 
     @property
     def is_linear(self) -> bool:
-        """Whether there is no hidden layer."""
+        """True if the network has no hidden layer."""
         return len(self.sizes) == 2
 
 
@@ -66,7 +66,7 @@ WORKLOADS: dict[str, Workload] = {
 
 @dataclass(frozen=True)
 class Task:
-    """A workload at one batch size: what every contestant is handed.
+    """A workload at one batch size: the input of every contestant.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Task:
     y : ndarray of shape [n_rows]
         float32 targets, or int64 labels.
     initial : list of (ndarray, ndarray)
-        The weights that everybody starts from.
+        The initial weights of all contestants.
     rate : float
         The learning rate, constant.
     n_threads : int

@@ -14,7 +14,7 @@ HEAD = """\
 Operators
 =========
 
-The gradients of the node tests that come with onnx {version}, by the portable engine: each is compared with
+The gradients of the node tests of onnx {version}, by the portable engine: each is compared with
 differences in float64. Of {all} tests {right} have every gradient right, {wrong} have a wrong one, and
 {not_real} have no real input or output. ``docs/make_operators.py`` makes this page.
 
@@ -52,7 +52,7 @@ def lines(rows: list[dict[str, str]]) -> Iterator[str]:
 
 
 def _reason(row: dict[str, str]) -> str:
-    """Return why a test is not right."""
+    """Return the reason why a test is not right."""
     text = row["reason"].replace("*", r"\*").replace("`", "")
     return f"{row['status']}: {text}"
 

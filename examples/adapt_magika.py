@@ -1,12 +1,12 @@
 """
-Adapt a file-type detector to files it does not know
+Adapt a file-type detector to new types of files
 =====================================================
 
-Magika tells 214 types of files apart by their bytes. The package carries its network as an ONNX file, with
-integers as input, which was exported from JAX. Here it learns, from a few hundred made-up files,
+Magika distinguishes 214 types of files by their bytes. Its package holds the network as an ONNX file, with
+integers as input, exported from JAX. Here it learns, from a few hundred synthetic files,
 
-- types that it has never seen: a new layer on top of the frozen network;
-- short snippets of types that it knows, about which it is often wrong: all weights go on learning.
+- new types: a new layer on top of the frozen network;
+- short snippets of known types, on which it is often wrong: all weights are trained.
 """
 
 import json
@@ -23,7 +23,7 @@ PACKAGE, FOLDER = "magika==1.0.3", "magika/models/standard_v3_3"
 
 
 # %%
-# The network reads the first and the last 1024 bytes of a file; 256 stands for no byte.
+# The network reads the first and the last 1024 bytes of a file; 256 denotes no byte.
 def read_bytes(files):
     X = np.full((len(files), 2048), 256, np.int32)
     for row, content in zip(X, files, strict=True):
@@ -35,7 +35,7 @@ def read_bytes(files):
 
 
 # %%
-# Files that it does not know: music, chess, machine tools, proteins.
+# Files of new types: music, chess, machine tools, proteins.
 def make_music(rng):
     bars = " | ".join("".join(rng.choices("ABCDEFGabcdefg234", k=6)) for _ in range(rng.randint(8, 40)))
     return (
@@ -83,7 +83,7 @@ def make_new_files(n_files, seed):
 
 
 # %%
-# Snippets of a line or two: ``@`` stands for a word, ``%`` for a number.
+# Snippets of a line or two: ``@`` denotes a word, ``%`` a number.
 SNIPPETS = {
     "c": ["int @(int @) { return @ * %; }", "#include <@.h>\nint @ = %;", "struct @ { float @; int @; };"],
     "csv": ["@,@,@\n%,%,%", "@,%\n@,%\n@,%", "%,@\n%,@"],
@@ -110,7 +110,7 @@ def make_snippets(n_files, seed):
 
 
 # %%
-# What the file offers.
+# The content of the file.
 def read_network():
     """Return the file of the network, the tensor behind its last layer, and its labels."""
     path = file_of_wheel(PACKAGE, f"{FOLDER}/model.onnx")
@@ -122,7 +122,7 @@ def read_network():
 
 
 def ask(path, labels, X):
-    """Return what the network itself says."""
+    """Return the predictions of the original network."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return labels[session.run(None, {"bytes": X})[0].argmax(axis=1)]
 
@@ -132,7 +132,7 @@ def main():
     print(describe_trainable(path))
 
     # %%
-    # New types. The network can only give its own answers: "before" is the best reading of those.
+    # New types. The network can only give its own answers: "before" is the best accuracy with those.
     X, y = make_new_files(120, seed=0)
     X_test, y_test = make_new_files(200, seed=1)
     answers = ask(path, labels, X)
@@ -143,7 +143,7 @@ def main():
     print(f"new types: accuracy {before:.3f} before, {head.score(X_test, y_test):.3f} with a new layer")
 
     # %%
-    # Snippets of types that it knows: the output keeps its 214 columns.
+    # Snippets of known types: the output keeps its 214 columns.
     X, y = make_snippets(160, seed=0)
     X_test, y_test = make_snippets(200, seed=1)
     before = np.mean(ask(path, labels, X_test) == y_test)

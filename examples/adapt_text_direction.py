@@ -2,11 +2,11 @@
 Adapt a classifier of text direction to handwriting
 ====================================================
 
-A tool for reading text in pictures, exported from PaddlePaddle, carries a small convolutional network that
-tells whether a line of text is upside down. It was made for print. Here it meets lines of handwritten digits
-of low resolution, and learns
+A tool for reading text in pictures, exported from PaddlePaddle, holds a small convolutional network that
+detects lines of text that are upside down. It was made for print. Here it learns, from lines of handwritten
+digits of low resolution,
 
-- to tell their direction: all weights go on learning;
+- to detect their direction: all weights are trained;
 - to recognise mirrored lines as well, a class that it does not have: a new layer on the frozen network.
 """
 
@@ -19,7 +19,7 @@ from onnxsgd import OnnxSGDClassifier, describe_trainable
 
 PACKAGE = "rapidocr-onnxruntime==1.4.4"
 MEMBER = "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx"
-#: What the last layer of the network reads.
+#: The input of the last layer of the network.
 FEATURES = "reshape2_0.tmp_0"
 
 DIGITS = load_digits().images / 16
@@ -56,7 +56,7 @@ def main():
     )
 
     # %%
-    # The direction of handwriting, with the two outputs that there are.
+    # The direction of handwriting, with the two existing outputs.
     X, y = make_lines(320, DIGITS[:1200], ["0", "180"], seed=0)
     X_test, y_test = make_lines(200, DIGITS[1200:], ["0", "180"], seed=1)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -68,7 +68,7 @@ def main():
     print(f"direction: accuracy {before:.3f} before, {tuned.score(X_test, y_test):.3f} after")
 
     # %%
-    # Three classes: what was learned so far is the frozen network, the third class is learned on top of it.
+    # Three classes: the network trained so far is frozen, the third class is learned on top of it.
     X, y = make_lines(320, DIGITS[:1200], list(DIRECTIONS), seed=2)
     X_test, y_test = make_lines(200, DIGITS[1200:], list(DIRECTIONS), seed=3)
     before = np.mean(tuned.predict(X_test) == y_test)

@@ -3,7 +3,7 @@ A pipeline in production learns new rows as they come
 ======================================================
 
 A pipeline of a scaler and a logistic regression was fitted on the first patients of a hospital. New
-patients arrive in small groups; ``partial_fit`` learns each group once, from where the last one left off.
+patients arrive in small groups; ``partial_fit`` trains on each group once, from the present weights.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from onnxsgd import OnnxSGDClassifier
 
 # %%
-# The pipeline knows 40 patients.
+# The pipeline was fitted on 40 patients.
 X, y = load_breast_cancer(return_X_y=True)
 X = X.astype(np.float32)
 X_train, X_test, y_train, y_test = train_test_split(X, y, stratify=y, random_state=0)
@@ -25,7 +25,7 @@ pipeline = make_pipeline(StandardScaler(), LogisticRegression()).fit(X_train[:40
 print(f"40 patients: log loss {log_loss(y_test, pipeline.predict_proba(X_test)):.3f}")
 
 # %%
-# The others come in groups of 48. The scaler stays what it is; the coefficients learn.
+# The others arrive in groups of 48. The scaler does not change; the coefficients are trained.
 learner = OnnxSGDClassifier(pipeline, learning_rate="constant", eta0=0.3, alpha=1e-3, random_state=0)
 for start in range(40, len(X_train), 48):
     rows = slice(start, start + 48)

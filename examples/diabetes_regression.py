@@ -2,8 +2,8 @@
 A robust loss for a model that was fitted with another one
 ===========================================================
 
-Ridge regression minimises the squared error, so a few wrong targets spoil it. Its converted graph goes on
-learning from the same data with the Huber loss, which the original estimator does not have.
+Ridge regression minimises the squared error, so a few wrong targets spoil it. Its converted graph continues
+training on the same data with the Huber loss, which the original estimator does not have.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ y_train = y_train.copy()
 y_train[wrong] += 600
 
 # %%
-# The fitted model, and the same model after it went on with a loss that forgives.
+# The fitted model, and the same model after more training with a robust loss.
 ridge = make_pipeline(StandardScaler(), Ridge(alpha=1.0)).fit(X_train, y_train)
 robust = OnnxSGDRegressor(
     ridge, loss="huber", epsilon=30.0, penalty=None, learning_rate="adaptive", eta0=0.05, batch_size=16,

@@ -4,7 +4,7 @@ Adapt a digits classifier to other handwriting
 
 A classifier was trained on one half of the digits. The other half was written with a softer pen: the
 pictures are blurred and their contrast is lower. A few hundred of them are enough to adapt the network,
-without starting from nothing.
+starting from its trained weights.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from sklearn.neural_network import MLPClassifier
 from onnxsgd import OnnxSGDClassifier
 
 # %%
-# The first half, and the classifier that works on it.
+# The first half, and the classifier trained on it.
 X, y = load_digits(return_X_y=True)
 X = (X / 16).astype(np.float32)
 X_first, X_second, y_first, y_second = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
@@ -30,7 +30,7 @@ X_few, X_test, y_few, y_test = train_test_split(soft, y_second, train_size=300, 
 print(f"before: accuracy {classifier.score(X_test, y_test):.3f} on the new hand")
 
 # %%
-# All weights go on learning, from the few samples of the new hand.
+# All weights are trained, on the few samples of the new hand.
 adapted = OnnxSGDClassifier(
     classifier, optimizer="adam", learning_rate="constant", eta0=0.002, max_iter=40, tol=None, random_state=0
 ).fit(X_few, y_few)

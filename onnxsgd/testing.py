@@ -1,4 +1,4 @@
-"""Check gradients numerically: of a loss that you wrote, or of a whole graph."""
+"""Numerical checks of gradients, of a custom loss or of a whole graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["GradientReport", "check_gradients"]
 
 @dataclass(frozen=True)
 class GradientReport:
-    """How well gradients agree with central differences.
+    """The agreement of gradients with central differences.
 
     Attributes
     ----------
@@ -65,9 +65,9 @@ def check_gradients(
 ) -> GradientReport:
     """Compare gradients with central differences, which are computed in float64.
 
-    Of a loss, the derivative of `value` by `raw_prediction` is checked, on targets of the kind that
-    ``loss.targets`` says: `gradient`, or, if it returns None, what the engine makes of `value`. Of a model,
-    the derivatives of an output by weights and inputs are checked, times random numbers and summed::
+    Of a loss, the derivative of `value` by `raw_prediction` is checked, on targets of the kind
+    ``loss.targets``: `gradient`, or, if it returns None, the engine's derivative of `value`. Of a model, the
+    derivatives of an output by weights and inputs are checked, times random numbers and summed::
 
         sum_j c_j output_j,  c_j normally distributed
 
@@ -78,7 +78,7 @@ def check_gradients(
     Parameters
     ----------
     target : Loss or onnx.ModelProto
-        What to check.
+        The loss or the graph to check.
     weights, inputs : list of str, optional
         For a model: the initializers and the inputs to differentiate by; all of a real type by default.
     output : int or str, optional
@@ -87,13 +87,13 @@ def check_gradients(
         Values of the inputs, `y_true` and `raw_prediction` for a loss. Those not given are random:
         normally distributed, or 0 and 1 for inputs that are not real.
     n_samples : int, default=5
-        Number of samples: what unknown dimensions are set to, > 0.
+        Number of samples, the size of unknown dimensions, > 0.
     max_elements : int, default=30
-        How many elements of each tensor are checked, chosen at random, > 0.
+        The largest number of elements checked in each tensor, chosen at random, > 0.
     dtype : {float32, float64}, optional
         The type in which the gradient is computed. Default: float64 for a loss, its own for a model.
     eps : float, default=1e-6
-        Half the step of the differences, > 0. Where a kink is nearer than that, they mean nothing.
+        Half the step of the differences, > 0. They are meaningless at a distance below `eps` from a kink.
     rtol, atol : float, optional
         Tolerances, >= 0; 1e-6 and 1e-7 in float64, 1e-3 and 1e-4 in float32 by default.
     random_state : int or numpy.random.Generator, default=0
@@ -184,7 +184,7 @@ def _differences(
             below[index] -= eps
             rise = problem.function({**problem.point, name: above})
             rise -= problem.function({**problem.point, name: below})
-            # What was added, after rounding, and not eps itself.
+            # The step after rounding, not eps itself.
             yield f"{name}{list(index)}", float(gradient[index]), rise / (above[index] - below[index])
 
 

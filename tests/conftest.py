@@ -1,4 +1,4 @@
-"""What tests of all rooms share."""
+"""Fixtures of all tests."""
 
 import importlib.util
 import sys
@@ -13,7 +13,7 @@ from onnxsgd.runtime.sessions import check_device
 
 
 def _load(name: str) -> ModuleType:
-    """Import a module of this folder, which is no package."""
+    """Import a module of this folder, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -29,13 +29,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this machine has no runtime or no device for."""
+    """Skip tests without their runtime or device."""
     _skip_gpu(items)
     _skip_native(items)
 
 
 def _skip_gpu(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where none can be used."""
+    """Skip tests that need a GPU where none can be used."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -48,7 +48,7 @@ def _skip_gpu(items: list[pytest.Item]) -> None:
 
 
 def _skip_native(items: list[pytest.Item]) -> None:
-    """Skip what needs the training edition of onnxruntime where another one is installed."""
+    """Skip tests that need the training edition of onnxruntime where another one is installed."""
     if is_available():
         return
     skip = pytest.mark.skip(reason="needs onnxruntime-training, and another onnxruntime is installed")

@@ -1,4 +1,4 @@
-"""The scikit-learn estimators that tests convert: how they are made, on which data, and what is expected.
+"""The scikit-learn estimators that tests convert: construction, data, and expected results.
 
 A test that takes the argument ``sklearn_case`` runs once for each of them (see ``conftest.py``).
 """
@@ -84,7 +84,7 @@ class SklearnCase:
     Attributes
     ----------
     name : str
-        What the case is called.
+        The name of the case.
     make : callable
         Returns the estimator, not fitted.
     data : str
@@ -113,7 +113,7 @@ class SklearnCase:
 @cache
 def _fit(case: SklearnCase) -> Any:
     with warnings.catch_warnings():
-        # a few iterations are enough to convert, and some of these are on their way out of scikit-learn
+        # a few iterations are enough to convert, and scikit-learn deprecates some of these
         warnings.simplefilter("ignore")
         return case.make().fit(*case.load())
 

@@ -1,4 +1,4 @@
-"""The examples run, and show what they promise."""
+"""The examples run and print the promised output."""
 
 import re
 import subprocess
@@ -29,12 +29,12 @@ def numbers(text):
 
 
 def test_fine_tune_mlp(tmp_path):
-    told = run("fine_tune_mlp.py", tmp_path)
-    before, after = numbers(told.splitlines()[0])
+    output = run("fine_tune_mlp.py", tmp_path)
+    before, after = numbers(output.splitlines()[0])
     assert after > before + 0.1
     onnx.checker.check_model(onnx.load(tmp_path / "fine_tuned_mlp.onnx"))
     readme = (EXAMPLES.parent / "README.md").read_text()
-    assert told.strip().splitlines()[1] in readme
+    assert output.strip().splitlines()[1] in readme
 
 
 def test_diabetes_regression(tmp_path):
@@ -53,5 +53,5 @@ def test_breast_cancer_partial_fit(tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_every_example_says_what_it_shows(path):
+def test_every_example_has_a_docstring(path):
     assert path.read_text().startswith('"""\n')

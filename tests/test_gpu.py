@@ -1,4 +1,4 @@
-"""Training on a GPU: the numbers of the CPU, and an error where there is no GPU."""
+"""Training on a GPU: the numbers of the CPU, and an error without a GPU."""
 
 import pickle
 import subprocess
@@ -40,7 +40,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def mlp(diabetes):
-    """A network that has learned a little: a graph whose training starts from equal weights everywhere."""
+    """A network after a short training: a graph with the same initial weights on every device."""
     import skl2onnx
 
     with catch_warnings(action="ignore"):
@@ -50,7 +50,7 @@ def mlp(diabetes):
 
 @pytest.fixture
 def sessions(monkeypatch):
-    """The sessions of training steps that a test makes, with how they run."""
+    """The sessions of training steps that a test makes, with their modes."""
     made, make = [], blocks.make_step_session
 
     def remember(*args, **more):
@@ -72,7 +72,7 @@ def assert_close(found, wanted, rtol=1e-4):
 
 
 def test_it_trains_on_a_gpu_or_not_at_all(diabetes, sessions):
-    """Wherever this runs, what never happens is training on the CPU when a GPU was asked for."""
+    """On no machine does a request for a GPU train on the CPU."""
     model = OnnxSGDRegressor(device="cuda", max_iter=1, tol=None)
     with suppress(MissingRuntimeError):
         check_device("cuda")
@@ -86,8 +86,8 @@ def test_it_trains_on_a_gpu_or_not_at_all(diabetes, sessions):
     assert not hasattr(model, "coef_")
 
 
-def test_it_says_no_in_a_process_of_its_own_too(diabetes):
-    """The runtime prints what it likes; the error is ours, and the exit is one."""
+def test_it_is_refused_in_a_child_process_too(diabetes):
+    """The runtime may print messages; the error is ours, and the exit status is one."""
     code = (
         "import numpy as np; from onnxsgd import OnnxSGDRegressor;"
         "OnnxSGDRegressor(device='cuda:99').fit(np.eye(4), np.arange(4))"
@@ -118,7 +118,7 @@ def test_it_says_no_in_a_process_of_its_own_too(diabetes):
     ids=str,
 )
 def test_the_numbers_are_those_of_the_cpu(diabetes, mlp, params, sessions):
-    """Ten epochs: what was recorded in the first ones is replayed in the others."""
+    """Ten epochs: recordings of the first ones are replayed in the others."""
     weight = np.random.RandomState(0).uniform(0.1, 2, len(diabetes[0]))
     settings = {"max_iter": 10, "tol": None, "random_state": 0, "engine": "portable"} | params
     trained = {
@@ -131,8 +131,8 @@ def test_the_numbers_are_those_of_the_cpu(diabetes, mlp, params, sessions):
 
 
 @pytest.mark.gpu
-def test_what_is_replayed_is_what_would_be_run(diabetes, mlp, monkeypatch):
-    """A replay that reads or writes elsewhere than the run it was recorded from would show here."""
+def test_a_replay_gives_the_numbers_of_a_run(diabetes, mlp, monkeypatch):
+    """A replay that reads or writes other memory than its recorded run would fail here."""
     settings = {"max_iter": 40, "tol": None, "random_state": 0, "optimizer": "adam", "batch_size": 10}
     replayed = OnnxSGDRegressor(mlp, device="cuda", **settings).fit(*diabetes)
     monkeypatch.setattr(blocks, "_WORTH_RECORDING", 10**9)
@@ -143,8 +143,8 @@ def test_what_is_replayed_is_what_would_be_run(diabetes, mlp, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_fits_of_one_structure_share_sessions_and_not_what_was_recorded(diabetes, mlp, sessions):
-    """Each has buffers of its own: what was recorded for the first must not be replayed for the others."""
+def test_fits_of_one_structure_share_sessions_and_not_recordings(diabetes, mlp, sessions):
+    """Each has its own buffers: a recording of the first must not be replayed for the others."""
     X, y = diabetes
     settings = {"max_iter": 10, "tol": None, "random_state": 0, "device": "cuda"}
     first = OnnxSGDRegressor(mlp, **settings).fit(X, y)
@@ -199,7 +199,7 @@ def _with(operator):
     ],
 )  # fmt: skip
 def test_operators_with_and_without_kernels_give_the_numbers_of_the_cpu(diabetes, operator):
-    """Those without are computed on the CPU, with a warning; weights must not go stale on the way."""
+    """Those without are computed on the CPU, with a warning; weights there must not be stale."""
     model = _with(operator)
     if operator == "Gelu(a)":
         model.opset_import[0].version = 20
@@ -249,8 +249,8 @@ def test_early_stopping_and_a_frozen_part(digits):
 
 
 @pytest.mark.gpu
-def test_training_goes_on_in_parts_and_elsewhere(diabetes):
-    """What was begun on a GPU goes on there, and on the CPU of a machine that it was sent to."""
+def test_training_continues_in_parts_and_on_another_machine(diabetes):
+    """Training begun on a GPU continues there, and on the CPU of another machine."""
     X, y = diabetes
     trained = {}
     for device in ("cpu", "cuda"):
@@ -264,7 +264,7 @@ def test_training_goes_on_in_parts_and_elsewhere(diabetes):
 
 
 @pytest.mark.gpu
-def test_a_grid_search_finds_what_it_finds_on_the_cpu():
+def test_a_grid_search_gives_the_result_of_the_cpu():
     X, y = load_breast_cancer(return_X_y=True)
     X = StandardScaler().fit_transform(X).astype(np.float32)
     model = OnnxSGDClassifier(max_iter=10, tol=None, random_state=0, engine="portable")
@@ -281,7 +281,7 @@ def test_a_grid_search_finds_what_it_finds_on_the_cpu():
 
 @pytest.mark.gpu
 def test_threads_take_turns(diabetes, mlp):
-    """One thread's recording must not be spoiled by another's work, nor their numbers be mixed."""
+    """Work of one thread must not invalidate another's recording, nor mix their numbers."""
     settings = {"max_iter": 20, "tol": None, "device": "cuda"}
     wanted = [OnnxSGDRegressor(mlp, random_state=seed, **settings).fit(*diabetes) for seed in range(4)]
     found = [OnnxSGDRegressor(mlp, random_state=seed, **settings) for seed in range(4)]
@@ -304,7 +304,7 @@ def test_a_loss_that_is_not_finite(diabetes, mlp):
 
 
 @pytest.mark.gpu
-def test_what_a_gpu_does_not_take_is_refused(diabetes):
+def test_data_that_a_gpu_does_not_support_are_refused(diabetes):
     X, y = diabetes
     with pytest.raises(UnsupportedError, match="sparse"):
         OnnxSGDRegressor(device="cuda").fit(sparse.csr_matrix(X), y)
@@ -313,8 +313,8 @@ def test_what_a_gpu_does_not_take_is_refused(diabetes):
 
 
 @pytest.mark.gpu
-def test_memory_that_is_missing_is_told_in_bytes(diabetes, monkeypatch):
-    """The data are small; what is asked for beside them is more than any GPU has."""
+def test_missing_memory_is_reported_in_bytes(diabetes, monkeypatch):
+    """The data are small; the other tensors need more memory than any GPU has."""
     place = "onnxsgd.engine.step.device_loop._place"
     original = cuda.load_runtime().OrtValue.ortvalue_from_shape_and_type
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""The public door: what is there, what is not, and what it costs to open."""
+"""The public names, and the cost of the import."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def test_nothing_is_public_by_accident():
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
-def test_every_public_name_is_there_and_documented(name):
+def test_every_public_name_exists_and_is_documented(name):
     thing = getattr(onnxsgd, name)
     assert getattr(thing, "__name__", name).split(".")[-1] == name
     if name != "__version__":
@@ -61,7 +61,7 @@ try:
 except ImportError as error:
     print(type(error).__name__, error)
 """
-    told = python(code).stdout
-    assert told.startswith("MissingRuntimeError")
-    assert "1.99" in told
-    assert "onnxruntime-training-cpu==1.19.2" in told
+    output = python(code).stdout
+    assert output.startswith("MissingRuntimeError")
+    assert "1.99" in output
+    assert "onnxruntime-training-cpu==1.19.2" in output

@@ -14,7 +14,7 @@ from onnxsgd.testing import check_gradients
 
 @dataclass(frozen=True)
 class LogCosh(losses.Loss):
-    """A loss as a user writes it: value only, the engine differentiates."""
+    """A user's loss: value only, the engine differentiates."""
 
     def value(self, op, y_true, raw_prediction):
         r = op.Sub(raw_prediction, y_true)
@@ -164,7 +164,7 @@ def test_feeds_are_used():
         (softmax_layer(), {"output": 0, "weights": ["v"]}, ParameterError, "'v'"),
     ],
 )
-def test_refusals_name_what_is_refused(target, arguments, error, message):
+def test_refusals_name_the_argument(target, arguments, error, message):
     with pytest.raises(error, match=message):
         check_gradients(target, **arguments)
 

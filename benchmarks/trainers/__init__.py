@@ -1,4 +1,4 @@
-"""How each contestant trains: one module for each library.
+"""The trainers of the contestants: one module for each library.
 
 Every module has functions that take a :class:`~workloads.Task` and return a :data:`Train`.
 """

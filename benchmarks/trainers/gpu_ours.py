@@ -1,4 +1,4 @@
-"""The estimator of onnxsgd on a device, timed by a schedule that looks at the clock."""
+"""The estimator of onnxsgd on a device, timed by a schedule that reads the clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["train", "train_without_recording"]
 
 @dataclass(frozen=True)
 class _Clock(Constant):
-    """A constant rate that notes when it is asked for: at the beginning of each epoch."""
+    """A constant rate that records the time of each call: at the beginning of each epoch."""
 
     times: list[float] = field(default_factory=list, compare=False)
 
@@ -36,7 +36,7 @@ def train(task: Task, device: str) -> TimedTrain:
 
     def run(n_epochs: int, shuffle: bool) -> tuple[Layers, list[float]]:
         clock = _Clock(task.rate)
-        # an epoch ends where the next one begins: one more is made when they are timed
+        # an epoch ends where the next one begins: timing needs one more
         estimator = OnnxSGDRegressor(
             graph, penalty=None, learning_rate=clock, batch_size=task.batch_size, tol=None, random_state=0,
             max_iter=n_epochs + int(shuffle), shuffle=shuffle, device=device,
@@ -49,12 +49,12 @@ def train(task: Task, device: str) -> TimedTrain:
 
 
 def train_without_recording(task: Task, device: str) -> TimedTrain:
-    """Train in the same way, but let the host tell the GPU about each operator of each step.
+    """Train in the same way, but with a kernel launch for each operator of each step.
 
     Raises
     ------
     ImportError
-        If `device` is no GPU, where nothing is recorded.
+        If `device` is not a GPU: nothing is recorded there.
     """
     if not device.startswith("cuda"):
         raise ImportError("on the CPU nothing is recorded")

@@ -1,4 +1,4 @@
-"""PyTorch on a device: the usual loop, and a step that is captured once as a CUDA graph and replayed.
+"""PyTorch on a device: the usual loop, and a step captured once as a CUDA graph and replayed.
 
 Data, order and losses stay on the device; the loss of an epoch is read at its end. Products of float32 are
 computed in float32.
@@ -36,12 +36,12 @@ def train_eager(task: Task, device: str) -> TimedTrain:
 
 
 def train_graph(task: Task, device: str) -> TimedTrain:
-    """Train by replaying one step; the only thing that changes is the order of its rows.
+    """Train by replaying one step; only the order of its rows changes.
 
     Raises
     ------
     ImportError
-        If `device` is no GPU.
+        If `device` is not a GPU.
     """
     if not device.startswith("cuda"):
         raise ImportError("CUDA graphs need a GPU")
@@ -91,7 +91,7 @@ def _timed(
     total: torch.Tensor,
     step: Callable[[torch.Tensor], None],
 ) -> TimedTrain:
-    """Return what makes `step` for each batch of each epoch, from the initial weights."""
+    """Return a trainer that calls `step` for each batch of each epoch, from the initial weights."""
     n_rows = len(task.X)
 
     def run(n_epochs: int, shuffle: bool) -> tuple[Layers, list[float]]:
@@ -112,7 +112,7 @@ def _timed(
 
 
 def _restart(task: Task, module: torch.nn.Sequential) -> None:
-    """Put the initial weights where the weights are."""
+    """Copy the initial weights into the weights."""
     layers = [part for part in module if isinstance(part, torch.nn.Linear)]
     with torch.no_grad():
         for layer, (weight, bias) in zip(layers, task.initial, strict=True):

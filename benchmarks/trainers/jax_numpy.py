@@ -1,6 +1,6 @@
 """JAX, with an update written in ``jax.numpy``: a jitted function for each step, or for each epoch.
 
-Both gather the rows of a batch in the fastest of the ways that were tried: the step gets arrays that numpy
+Both gather the rows of a batch in the fastest way found: the step gets arrays that numpy
 gathered, the epoch gathers inside ``jax.lax.scan``.
 """
 

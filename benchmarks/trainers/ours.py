@@ -15,9 +15,9 @@ __all__ = ["make_graph", "train_with"]
 
 
 def train_with(task: Task, engine: str) -> Train:
-    """Train by ``fit``: what a user calls, checks of the data included.
+    """Train by ``fit`` as a user does, checks of the data included.
 
-    Where several threads are allowed, the estimator chooses how many it takes.
+    With several threads allowed, the estimator chooses their number.
     """
     from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 

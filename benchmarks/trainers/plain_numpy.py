@@ -55,7 +55,7 @@ def loss_gradient(task: Task, score: Any, y: Any) -> Any:
 def products_alone(task: Task) -> Callable[[int], None]:
     """Return a function that computes nothing but the matrix products of the given number of updates.
 
-    Every product has its buffer; with the BLAS of numpy this is about what the products must cost.
+    Every product has its buffer; this is about the least time of the products with the BLAS of numpy.
     """
     rng = np.random.default_rng(0)
     products = []
@@ -74,7 +74,7 @@ def products_alone(task: Task) -> Callable[[int], None]:
 
 
 def _forward(layers: Layers, x: Any) -> list[Any]:
-    """Return what each layer reads, then the score."""
+    """Return the input of each layer, then the score."""
     read = [x]
     for number, (weight, bias) in enumerate(layers):
         score = read[-1] @ weight + bias

@@ -1,4 +1,4 @@
-"""PyTorch: eager, and compiled, each in the form that was fastest among those tried.
+"""PyTorch: eager, and compiled, each in the fastest form found.
 
 Eager: ``torch.optim.SGD`` with its defaults (``fused`` and ``foreach`` were slower or equal on a CPU).
 Compiled: forward, backward and update in one function under ``torch.compile``; compiling the forward pass

@@ -15,12 +15,12 @@ from trainers import Train
 
 __all__ = ["train_linear", "train_mlp"]
 
-#: A patience that no fit comes to the end of: every epoch is made.
+#: A patience that no fit exhausts: every epoch is made.
 _FOREVER = 10**9
 
 
 def train_mlp(task: Task) -> Train:
-    """Train by ``fit`` of an MLP whose weights were put in; with no hidden layer, a linear model."""
+    """Train by ``fit`` of an MLP with given weights; with no hidden layer, a linear model."""
     cls: Any = MLPRegressor if task.workload.kind == "regression" else MLPClassifier
     estimator = cls(
         hidden_layer_sizes=task.workload.sizes[1:-1], solver="sgd", alpha=0.0,

@@ -2,8 +2,8 @@
 Training from Node: the files
 =============================
 
-Half of the digits teach a small network. Its training step, the other half of the digits, and the losses of
-ten more epochs are written to the folder ``files``, from which ``train.mjs`` goes on::
+A small network is trained on half of the digits. Its training step, the other half, and the losses of
+ten more epochs are written to the folder ``files``, from which ``train.mjs`` continues::
 
     python export_digits.py
     npm install
@@ -34,7 +34,7 @@ with warnings.catch_warnings():
     network = MLPClassifier((64,), max_iter=20, random_state=0).fit(X[:900], y[:900])
 
 # %%
-# One epoch here makes the estimator; what it writes then goes on from there.
+# One epoch makes the estimator; the exported step continues from there.
 estimator = OnnxSGDClassifier(
     network, optimizer="adam", learning_rate="constant", eta0=0.001, shuffle=False, random_state=0
 )

@@ -2,7 +2,7 @@
 //
 //   node train.mjs files [package]
 //
-// `files` is what export_digits.py wrote; `package` is onnxruntime-node, or onnxruntime-web.
+// `files` is the output folder of export_digits.py; `package` is onnxruntime-node, or onnxruntime-web.
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 
@@ -13,13 +13,13 @@ const ort = module.default ?? module;
 const ARRAYS = { float32: Float32Array, float64: Float64Array, int32: Int32Array, uint8: Uint8Array };
 const readJson = (name) => JSON.parse(readFileSync(join(folder, name), "utf8"));
 
-// The bytes of a file, in a buffer of their own: views on it need an aligned start.
+// The bytes of a file, in a separate buffer: views on it need an aligned start.
 function readBytes(name) {
   const bytes = readFileSync(join(folder, name));
   return bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength);
 }
 
-// A formula of the manifest is arithmetic that JavaScript reads as it is, given its few functions.
+// A formula of the manifest is valid JavaScript arithmetic, given its few functions.
 function compile(formula, names) {
   const { min, max, sqrt, exp, log, cos } = Math;
   const words = { min, max, sqrt, exp, log, cos };

@@ -1,4 +1,4 @@
-"""Functions of real arrays, with what is claimed to be their gradient: what ``check_gradients`` compares."""
+"""Functions of real arrays and their claimed gradients, which ``check_gradients`` compares."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Problem:
-    """A function, a point, and what is claimed to be the gradient there.
+    """A function, a point, and the claimed gradient there.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ def problem_of_loss(
 
 
 def _gradient_of(model: onnx.ModelProto, dtype: ir.DataType) -> Callable[[_Arrays], np.ndarray]:
-    """Return a function that computes the gradient of a loss, by its own formula if it has one."""
+    """Return a function for the gradient of a loss, in closed form if the loss has one."""
     if len(model.graph.output) > 1:
         return lambda point: _run(model, point)["gradient"]
     derivative = onnx_derivative(model, weights=[], inputs=[_RAW])
@@ -146,7 +146,7 @@ def problem_of_model(
 def _loss_model(
     loss: Loss, dtype: ir.DataType, shape: tuple[int, ...], *, gradient: bool = True
 ) -> onnx.ModelProto:
-    """Return a graph with outputs "loss" and, if it is asked for and there is a formula, "gradient"."""
+    """Return a graph with outputs "loss" and, if requested and available in closed form, "gradient"."""
     from onnxscript import GraphBuilder
 
     shapes = {"y_true": shape, _RAW: shape, "sample_weight": (shape[0], 1)}
@@ -161,7 +161,7 @@ def _loss_model(
     if formula is not None:
         outputs["gradient"] = op.Mul(formula, weight)
     for name, value in outputs.items():
-        # Where a formula is wrong, nothing is inferred: the checker shall name the formula, and not this gap.
+        # A wrong formula has no inferred type: with one set here, the checker names the formula instead.
         value.name, value.dtype = name, dtype
         value.shape = value.shape or ir.Shape((1, 1) if name == "loss" else shape)
         graph.outputs.append(value)
@@ -185,7 +185,7 @@ def _evaluator(model: onnx.ModelProto, output: str) -> Callable[[Mapping[str, np
         evaluator: Any = ReferenceEvaluator(model, new_ops=[Scan, *CELLS])
     except Exception as error:
         raise GraphError(
-            f"The reference implementation of onnx reads no such graph: {reason(error)}."
+            f"The reference implementation of onnx cannot read the graph: {reason(error)}."
         ) from error
 
     def evaluate(feeds: Mapping[str, np.ndarray]) -> np.ndarray:

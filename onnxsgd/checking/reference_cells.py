@@ -1,8 +1,8 @@
-"""RNN, GRU and LSTM for the reference evaluator of onnx, with what its own leave out of the standard.
+"""RNN, GRU and LSTM for the reference evaluator of onnx, with all attributes of the standard.
 
-Those of onnx 1.23 ignore the lengths of samples, ``activations``, ``clip`` and ``input_forget``. These here
-are written from the formulas of the standard, step by step in numpy, in the precision of the operands;
-nothing is shared with the gradient rules that they judge. They can go when onnx's own do all of it.
+Those of onnx 1.23 ignore the lengths of samples, ``activations``, ``clip`` and ``input_forget``. These are
+written from the formulas of the standard, step by step in numpy, in the precision of the operands; they share
+no code with the gradient rules that they verify. They can go when onnx's own support all of it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Cell:
         return self.last_act(index, np.clip(before, -self._clip, self._clip))
 
     def last_act(self, index: int, before: _Array) -> _Array:
-        """Return an activation of something that is no gate."""
+        """Return an activation of a value that is not a gate, without clipping."""
         return self._activations[index](before)
 
     def gates(self, x: _Array, h: _Array, count: int) -> tuple[list[_Array], list[_Array]]:
@@ -122,7 +122,7 @@ class _Recurrent(OpRun):
     def _pass(
         self, cell: _Cell, x: _Array, lengths: _Array, states: list[_Array], back: bool
     ) -> list[_Array]:
-        """Return all hidden states of one direction, and the last states; zeros behind the ends."""
+        """Return all hidden states of one direction, zero after each sample's end, and the last states."""
         steps, samples = np.arange(len(x))[:, None], np.arange(x.shape[1])
         within = steps < lengths
         order = np.where(within & back, lengths - 1 - steps, steps)
@@ -182,5 +182,5 @@ class LSTM(_Recurrent):
         return cell.act(0, to_o + p_o * c) * cell.last_act(2, c), c
 
 
-#: Operators that take the place of those of onnx's evaluator.
+#: Operators that replace those of onnx's evaluator.
 CELLS: list[type[OpRun]] = [GRU, LSTM, RNN]

@@ -1,6 +1,6 @@
-"""Scan for the reference evaluator of onnx, whose own (1.23) knows the first axis, forwards, only.
+"""Scan for the reference evaluator of onnx, whose own (1.23) supports only the first axis, forwards.
 
-It can go when onnx's own runs along any axis, in both directions.
+It can go when onnx's own supports any axis, in both directions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Scan(op_scan.Scan):
         return (*results[:n_states], *collected)
 
     def _ordered(self, kind: str, sequences: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, int, slice]]:
-        """Yield each sequence with its axis and a slice along that in its direction."""
+        """Yield each sequence with its axis and a slice along it in its direction."""
         zeros = [0] * len(sequences)
         axes, backwards = (
             self._orders.get(f"scan_{kind}_{name}") or zeros for name in ("axes", "directions")

@@ -1,1 +1,1 @@
-"""Data: from what users hand over to checked arrays."""
+"""Data: validation and conversion of user input to arrays."""

@@ -15,7 +15,7 @@ NUMBERS = frozenset("biuf")
 
 
 def is_mapping(X: object) -> bool:
-    """Return whether `X` is a dictionary of arrays, which some formats of sparse matrices seem to be."""
+    """Return whether `X` is a dictionary of arrays; some sparse matrices are mappings too."""
     return isinstance(X, Mapping) and not sparse.issparse(X)
 
 
@@ -36,5 +36,5 @@ def column_kinds(X: Any) -> dict[str, str]:
 
 
 def _kind(X: Any, name: Any, dtype: Any) -> str:
-    """Return the kind of one column: what its type says (pandas), or what an array of it is (polars)."""
+    """Return the kind of one column: that of its type (pandas), or of an array of it (polars)."""
     return str(dtype.kind) if hasattr(dtype, "kind") else np.asarray(X[:1][name]).dtype.kind

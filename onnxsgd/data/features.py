@@ -1,4 +1,4 @@
-"""What a user hands over as X, as one array for each input of the graph."""
+"""Features: the user's X as one array for each input of the graph."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ Features = dict[str, Any]
 def check_X(
     estimator: BaseEstimator, X: Any, *, reset: bool, by_name: bool = False, allow_nan: bool = False
 ) -> Any:
-    """Return `X` validated as scikit-learn does it.
+    """Return `X` after scikit-learn's validation.
 
-    Numeric data become an array, or a CSR matrix, of their own type; a dict of arrays, and a frame with
-    columns that are not numeric, stay what they are.
+    Numeric data become an array, or a CSR matrix, of the same type; a dict of arrays, and a frame with
+    columns that are not numeric, are returned unchanged.
 
     Parameters
     ----------
     estimator : estimator
         Its numbers and names of features are set, or compared with those of `X`.
     X : object
-        What the user handed over.
+        The user's data.
     reset : bool
         Whether they are set.
     by_name : bool
         Whether the columns of a frame are looked up by their names, in any order.
     allow_nan : bool
-        Whether NaN may stand for a missing value.
+        Whether NaN may denote a missing value.
     """
     if is_mapping(X):
         return _check_mapping(estimator, X, reset)
@@ -82,7 +82,7 @@ def check_strings(estimator: BaseEstimator, X: Any, *, reset: bool, by_name: boo
     Raises
     ------
     ParameterError
-        If `X` is one string, or one column in which something else than a string stands.
+        If `X` is one string, or one column with an entry that is not a string.
     """
     if is_mapping(X):
         return _check_mapping(estimator, X, reset)
@@ -109,7 +109,7 @@ def _check_column(column: np.ndarray) -> None:
 
 
 def fills_gaps(graph: ir.Graph) -> bool:
-    """Tell whether a graph has operators that put something in the place of NaN."""
+    """Tell whether a graph has operators that replace NaN."""
     return any(node.op_type in ("Imputer", "IsNaN") for node in graph)
 
 
@@ -119,13 +119,13 @@ def read_features(X: Any, checked: Any, inputs: Sequence[ir.Value], *, allow_nan
     Parameters
     ----------
     X : object
-        What the user handed over.
+        The user's data.
     checked : object
         The same, from :func:`check_X`.
     inputs : sequence of ir.Value
         The inputs of the graph.
     allow_nan : bool
-        Whether NaN may stand for a missing value.
+        Whether NaN may denote a missing value.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def _column(column: Any) -> np.ndarray:
 
 
 def _cast(array: Any, value: ir.Value, allow_nan: bool) -> Any:
-    """Return `array` in the type of the input `value`, after a look at its shape and its numbers."""
+    """Return `array` in the type of the input `value`; check its shape and its numbers."""
     shape = [] if value.shape is None else list(value.shape)
     if shape and array.ndim == 1 and len(shape) == 2:
         array = array.reshape(-1, 1)

@@ -1,4 +1,4 @@
-"""Samples that were checked: features, targets and weights of the same rows."""
+"""Checked samples: features, targets and weights of the same rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Samples"]
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples.
+    """Checked samples.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Samples:
     target : ndarray of shape [n_samples] or [n_samples, n_outputs]
         Labels, or a table.
     weight : ndarray of shape [n_samples]
-        What each of them counts.
+        The weight of each sample.
     """
 
     features: Features
@@ -44,6 +44,6 @@ class Samples:
         return Samples(self.features, self.target, self.weight * weight)
 
     def without_zeros(self) -> Samples:
-        """Return those that count: a weight of zero is the same as no sample."""
+        """Return the samples of positive weight: a sample of weight zero is dropped."""
         kept = np.flatnonzero(self.weight)
         return self if len(kept) == len(self.weight) else self.take(kept)

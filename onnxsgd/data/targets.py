@@ -1,4 +1,4 @@
-"""Targets and weights of the samples: checked, and encoded for the loss."""
+"""Targets and sample weights: validation, and encoding for the loss."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_real_target(y: ArrayLike) -> np.ndarray:
 def encode_labels(y: np.ndarray, classes: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
     """Return labels as a float64 table [n_samples, n_outputs], with the two values that `loss` takes.
 
-    One output stands for two classes, the second being the positive one.
+    One output encodes two classes, of which the second is positive.
     """
     index = _columns_of(y, classes, "y")
     columns = np.array([1]) if n_outputs == 1 else np.arange(n_outputs)
@@ -49,7 +49,7 @@ def encode_labels(y: np.ndarray, classes: np.ndarray, n_outputs: int, loss: Loss
 
 
 def check_known_labels(y: np.ndarray, classes: np.ndarray, name: str) -> None:
-    """Refuse labels that are not among the classes; `name` is that of the argument that holds them."""
+    """Refuse labels that are not among the classes; `name` is the argument that holds them."""
     _columns_of(y, classes, name)
 
 
@@ -76,7 +76,7 @@ _TEXT = frozenset("OUS")
 
 
 def check_scorable_by_r2(y: np.ndarray, name: str) -> None:
-    """Refuse a regression target for which R^2 is not defined; `name` says where it comes from."""
+    """Refuse a regression target for which R^2 is not defined; `name` is its source."""
     if len(y) < 2:
         raise ParameterError(f"{name} has {len(y)} sample, which R^2 cannot score: it needs at least two.")
 
@@ -101,7 +101,7 @@ def check_sample_weight(sample_weight: ArrayLike | None, y: np.ndarray) -> np.nd
 
 
 def class_weights(class_weight: object, classes: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the weight of each sample that follows from the weight of its class."""
+    """Return the weight of each sample by its class."""
     if class_weight is None:
         return np.ones(len(y))
     if y.ndim == 2:
@@ -117,7 +117,7 @@ def class_weights(class_weight: object, classes: np.ndarray, y: np.ndarray) -> n
 
 
 def _indicator_weights(class_weight: object, y: np.ndarray) -> np.ndarray:
-    """Return the product over the labels of the weight that each sample has for one of them."""
+    """Return the product of each sample's weights over the labels."""
     if class_weight != "balanced":
         raise ParameterError(
             f"class_weight={class_weight!r} gives weights to classes, and here a sample has several labels: "

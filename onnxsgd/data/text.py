@@ -1,4 +1,4 @@
-"""Text in scikit-learn pipelines: vectorizers, which scikit-learn computes and nothing trains."""
+"""Text in scikit-learn pipelines: vectorizers, computed by scikit-learn and never trained."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["TextPart", "check_texts", "has_text", "split_text"]
 
 #: A TfidfVectorizer is a CountVectorizer.
 _VECTORIZERS = (CountVectorizer, HashingVectorizer)
-#: Rows that are kept to prove that a converted text part makes the same features.
+#: Rows kept to verify that a converted text part makes the same features.
 _SAMPLE = 100
 
 
@@ -38,14 +38,14 @@ class TextPart:
     transformer : transformer
         These steps, fitted.
     sample : object
-        Some of the first data, which :meth:`to_onnx` of the estimators compares features on.
+        Some of the first data, on which ``to_onnx`` of the estimators compares features.
     """
 
     transformer: Any
     sample: Any
 
     def features(self, X: object) -> Any:
-        """Return the features of `X` from :func:`check_texts`, a CSR matrix where they are sparse."""
+        """Return the features of `X`, a result of :func:`check_texts`; a CSR matrix if they are sparse."""
         made = self.transformer.transform(X)
         return made.tocsr() if sparse.issparse(made) else np.asarray(made)
 
@@ -65,14 +65,14 @@ def _vectorizers_in(model: object) -> Iterator[Any]:
         if isinstance(model, _VECTORIZERS):
             yield model
             return
-        # parameters, which get_params would find ten times slower, and not what a fit made of them
+        # parameters only, without fitted attributes; get_params would take ten times as long
         for name, value in vars(model).items():
             if not name.endswith("_"):
                 yield from _vectorizers_in(value)
 
 
 def _vectorizes(step: object) -> bool:
-    """Tell whether a step makes features of texts itself: alone, or with other transformers beside it."""
+    """Tell whether a step is a vectorizer, alone or beside other transformers."""
     if isinstance(step, FrozenEstimator):
         return _vectorizes(step.estimator)
     if isinstance(step, ColumnTransformer):
@@ -87,7 +87,7 @@ def _vectorizes(step: object) -> bool:
 
 
 def _unwrapped(model: BaseEstimator) -> Any:
-    """Return the estimator in one that predicts as it does."""
+    """Return the estimator inside a wrapper with the same predictions."""
     while isinstance(model, FrozenEstimator | GridSearchCV | RandomizedSearchCV):
         model = getattr(model, "best_estimator_", model.estimator)
     return model
@@ -103,7 +103,7 @@ def _divide(model: BaseEstimator) -> tuple[list[tuple[str, Any]], Any]:
     Raises
     ------
     UnsupportedError
-        If a vectorizer stands elsewhere than in a step of a pipeline before the one that predicts.
+        If a vectorizer is not in a step of a pipeline before the one that predicts.
     """
     model = _unwrapped(model)
     if isinstance(model, TransformedTargetRegressor):
@@ -128,7 +128,7 @@ def _misplaced(model: BaseEstimator) -> UnsupportedError:
     name, vectorizer = type(model).__name__, type(next(_vectorizers_in(model))).__name__
     place = f"{name} vectorizes text itself" if name == vectorizer else f"{name} holds a {vectorizer}"
     return UnsupportedError(
-        f"{place}: put the {vectorizer} in a step of its own, alone or in a ColumnTransformer, in a pipeline "
+        f"{place}: put the {vectorizer} in a separate step, alone or in a ColumnTransformer, in a pipeline "
         f"before the step that predicts: make_pipeline({vectorizer}(...), {_after(name, vectorizer)}(...))."
     )
 
@@ -138,7 +138,7 @@ def _after(name: str, vectorizer: str) -> str:
 
 
 def _first_step(model: BaseEstimator) -> Any:
-    """Return the step that is given the data."""
+    """Return the step that receives the data."""
     model = _unwrapped(model)
     if isinstance(model, TransformedTargetRegressor):
         return _first_step(_regressor(model))
@@ -164,7 +164,7 @@ def check_texts(estimator: BaseEstimator, X: Any, *, model: BaseEstimator | None
     ParameterError
         If `X` is one text, a dictionary, or has several columns for a vectorizer, which takes one.
     UnsupportedError
-        If a vectorizer stands elsewhere than in a step of a pipeline before the one that predicts.
+        If a vectorizer is not in a step of a pipeline before the one that predicts.
     """
     if reset:
         _divide(model)
@@ -191,7 +191,7 @@ def check_texts(estimator: BaseEstimator, X: Any, *, model: BaseEstimator | None
 
 
 def split_text(estimator: BaseEstimator, X: Any) -> tuple[TextPart, Any]:
-    """Return the text part of a fitted pipeline, and the steps behind it as an estimator.
+    """Return the text part of a fitted pipeline, and the later steps as an estimator.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def split_text(estimator: BaseEstimator, X: Any) -> tuple[TextPart, Any]:
     Raises
     ------
     UnsupportedError
-        If a vectorizer stands elsewhere than in a step of a pipeline before the one that predicts.
+        If a vectorizer is not in a step of a pipeline before the one that predicts.
     """
     before, behind = _divide(estimator)
     transformer = before[0][1] if len(before) == 1 else Pipeline(before)

@@ -39,8 +39,8 @@ def weights_as_inputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
 class InferenceGraph:
     """One tensor of a graph, as a function of the data and of the trained weights.
 
-    Equal graphs share one session, whatever their weights. Nothing is compiled before the first call, and
-    only bytes are pickled.
+    Equal graphs share one session, independent of their weights. Nothing is compiled before the first call,
+    and only bytes are pickled.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What both estimators share: parameters, and the steps of a fit."""
+"""The base class of the estimators: parameters, and the steps of a fit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _learns_in_parts(self: BaseOnnxSGD) -> bool:
     return True
 
 
-#: Marks ``partial_fit``, which an estimator that stops early does not have.
+#: Decorator of ``partial_fit``, which an estimator with early stopping does not have.
 learns_in_parts = available_if(_learns_in_parts)
 
 
@@ -83,10 +83,10 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
             The targets.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples, >= 0; None: 1 for each. A scikit-learn model that is fitted first gets
-            them too, if it takes them.
+            them too, if it supports them.
         X_val, y_val : like X and y, default=None
-            Validation data, scored after each epoch. With ``early_stopping=True`` they take the place of
-            the share `validation_fraction` of the training data.
+            Validation data, scored after each epoch. With ``early_stopping=True`` they replace the share
+            `validation_fraction` of the training data.
 
         Returns
         -------
@@ -103,11 +103,11 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
             If the memory of the GPU does not hold the data.
         """
         self._check_parameters()
-        going_on = bool(self.warm_start) and hasattr(self, "_state")
+        resuming = bool(self.warm_start) and hasattr(self, "_state")
         with self._unchanged_by_errors():
-            samples = self._read_samples(X, y, sample_weight, going_on=going_on)
+            samples = self._read_samples(X, y, sample_weight, resuming=resuming)
             validation = self._read_validation(X_val, y_val)
-            initial = self._state.weights() if going_on else self._learner.initial_weights()
+            initial = self._state.weights() if resuming else self._learner.initial_weights()
             self._state = self._fresh_state(initial)
             if self.early_stopping and validation is None:
                 samples, validation = self._hold_out(samples)
@@ -122,10 +122,10 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         self, X: object, y: ArrayLike, sample_weight: ArrayLike | None, classes: ArrayLike | None = None
     ) -> Self:
         self._check_parameters()
-        going_on = hasattr(self, "_state")
+        resuming = hasattr(self, "_state")
         with self._unchanged_by_errors():
-            samples = self._read_samples(X, y, sample_weight, going_on=going_on, classes=classes)
-            if not going_on:
+            samples = self._read_samples(X, y, sample_weight, resuming=resuming, classes=classes)
+            if not resuming:
                 self._state = self._fresh_state(self._learner.initial_weights())
                 self.n_iter_ = 0
             # a schedule that needs the number of updates is refused before anything changes
@@ -137,14 +137,14 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         """Write the training step as a standard ONNX file, for training with any runtime, in any language.
 
         One run of the graph is one update: forward pass, loss, backward pass, penalty, optimizer. Training
-        goes on from where this estimator is, and with the same batches gives the same losses.
+        continues from the state of this estimator, and with the same batches gives the same losses.
 
         Parameters
         ----------
         path : str or path-like
-            The file of the graph, which ends in ``.onnx``. Beside it come a manifest, which ends in ``.json``
-            and says what each input takes, with a formula for each number that changes from update to update,
-            and the present values of weights and states, in ``.bin``.
+            The file of the graph, which ends in ``.onnx``. Beside it are written a manifest, which ends in
+            ``.json`` and describes each input, with a formula for each number that changes from update to
+            update, and the present values of weights and states, in ``.bin``.
 
         Returns
         -------
@@ -154,7 +154,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         Raises
         ------
         ParameterError
-            If `path` ends in something else.
+            If `path` has another suffix.
         NotTrainableError
             If the portable engine, which alone writes standard operators, cannot differentiate the graph.
         UnsupportedError
@@ -163,9 +163,9 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
 
         Notes
         -----
-        Batches have `batch_size` rows; behind vectorizers of text, rows of their features. Weights go back
-        into the graph of :meth:`to_onnx`, or into this
-        estimator with :meth:`set_weights`, under their names.
+        Batches have `batch_size` rows; with vectorizers of text, rows of their features. Trained weights can
+        be put into the graph of :meth:`to_onnx`, or into this estimator with :meth:`set_weights`, under their
+        names.
         """
         check_is_fitted(self)
         from onnxsgd.training.step_export import export_step
@@ -177,7 +177,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         )
 
     def get_metadata_routing(self) -> Any:
-        """Return how metadata are routed: to this estimator, and to the scikit-learn model inside it.
+        """Return the routing of metadata to this estimator and to the scikit-learn model inside it.
 
         Returns
         -------
@@ -187,23 +187,23 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         return inner_routing(self) if hasattr(self.model, "fit") else super().get_metadata_routing()
 
     def _with_tags_inside(self, tags: Any) -> Any:
-        """Return scikit-learn's tags, following the model inside as far as that is known."""
+        """Return scikit-learn's tags, those of the model inside as far as they are known."""
         if hasattr(self.model, "__sklearn_tags__"):
             followed = follow_estimator(tags, self.model)
-            # pipelines do not say of themselves that they take text
+            # pipelines do not declare that they take text
             followed.input_tags.string |= has_text(self.model)
             return followed
         return follow_graph(tags, self._learner) if hasattr(self, "_learner") else tags
 
-    # What the two estimators do differently.
+    # Methods that differ between the two estimators.
 
     @abstractmethod
-    def _read_target(self, y: ArrayLike, going_on: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
-        """Check `y`; return it as a table, or as labels, and how many outputs a new layer needs."""
+    def _read_target(self, y: ArrayLike, resuming: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
+        """Check `y`; return it as a table, or as labels, and the number of outputs of a new layer."""
 
     @abstractmethod
     def _accept_learner(self, learner: Learner, y: np.ndarray, n_outputs: int) -> Learner:
-        """Check that a learner of that many outputs fits `y`."""
+        """Check that a learner of `n_outputs` outputs fits `y`."""
 
     @abstractmethod
     def _encode(self, y: np.ndarray) -> np.ndarray:
@@ -219,7 +219,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
 
     @abstractmethod
     def _check_scorable(self, y: np.ndarray, name: str) -> None:
-        """Refuse validation targets without a score; `name` says where they come from."""
+        """Refuse validation targets without a score; `name` is their source."""
 
     @abstractmethod
     def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -229,7 +229,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
 
     @contextmanager
     def _unchanged_by_errors(self) -> Iterator[None]:
-        """Leave the estimator what it was if its data or its model are refused."""
+        """Restore the estimator if its data or its model are refused."""
         before = dict(self.__dict__)
         try:
             yield
@@ -251,29 +251,29 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         y: ArrayLike,
         sample_weight: ArrayLike | None,
         *,
-        going_on: bool,
+        resuming: bool,
         classes: ArrayLike | None = None,
     ) -> Samples:
-        """Check the training data, and make the learner unless it goes on; leave out what counts nothing."""
+        """Check the training data, and make the learner unless training resumes; drop rows of weight zero."""
         if y is None:
             raise ParameterError(
                 f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
             )
-        source = None if going_on else read_source(self.model)
-        if going_on:
+        source = None if resuming else read_source(self.model)
+        if resuming:
             checked = self._check_again(X)
         elif has_text(source):
             X = checked = check_texts(self, X, model=source, reset=True)
         elif isinstance(source, GraphSource) and takes_strings(source.model.graph.inputs):
             checked = check_strings(self, X, reset=True)
         else:
-            # whether a model takes NaN for missing values is known once it is converted
+            # support for NaN as missing value is known only after the conversion
             checked = check_X(self, X, reset=True, allow_nan=self.model is not None)
-        target, n_outputs = self._read_target(y, going_on, classes)
+        target, n_outputs = self._read_target(y, resuming, classes)
         if not isinstance(checked, dict):
             check_consistent_length(target, checked)
         weight = check_sample_weight(sample_weight, target)
-        if not going_on:
+        if not resuming:
             given_weight = None if sample_weight is None else weight
             checked = self._make_learner(source, X, checked, y, target, n_outputs, given_weight)
         features = self._learner.read(X, checked)
@@ -291,7 +291,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         n_outputs: int,
         sample_weight: np.ndarray | None,
     ) -> Any:
-        """Make the learner; return the data as its graph reads them, which texts are not."""
+        """Make the learner; return the data for its graph: of texts, the features."""
         if hasattr(source, "fit"):
             source = fitted(source, X, y, sample_weight, self)
         text = None
@@ -347,7 +347,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
         return Samples(features, target, np.ones(len(target)))
 
     def _hold_out(self, samples: Samples) -> tuple[Samples, Samples]:
-        """Return the samples to train on, in the order they came in, and those to validate on."""
+        """Return the samples to train on, in their original order, and those to validate on."""
         share = f"validation_fraction={self.validation_fraction!r} of {len(samples.target)} samples"
         try:
             rows, held_out = self._split(samples.target)
@@ -370,7 +370,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainedModel):
     ) -> None:
         from onnxsgd.training.program import make_program
 
-        # at each call: an estimator may have come from a machine with another runtime
+        # resolved at each call: an estimator may come from a machine with another runtime
         self.engine_ = self._engine_in_use()
         samples = samples.weighted_by(self._extra_weight(samples.target)).without_zeros()
         learner = self._learner

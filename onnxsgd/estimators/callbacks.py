@@ -13,7 +13,7 @@ except ImportError:
     _Method = TypeVar("_Method", bound=Callable[..., Any])
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Adds nothing: this scikit-learn has no callbacks."""
+        """An empty class: this scikit-learn has no callbacks."""
 
     def with_callbacks(method: _Method) -> _Method:
         """Return `method`."""
@@ -28,12 +28,12 @@ __all__ = ["CallbackSupportMixin", "FitCallbacks", "with_callbacks"]
 
 
 class FitCallbacks:
-    """Tells the callbacks of an estimator about its fit, a task, and about each epoch, a subtask.
+    """Calls to the callbacks of an estimator: its fit is a task, each epoch a subtask.
 
     Parameters
     ----------
     estimator : estimator
-        Its callbacks are asked for; without any, nothing happens.
+        The estimator; without callbacks, nothing happens.
     max_iter : int
         The largest number of epochs.
     X, y, sample_weight : objects
@@ -55,18 +55,18 @@ class FitCallbacks:
             self._context = estimator._init_callback_context(max_subtasks=max_iter)
 
     def fit_begins(self) -> None:
-        """Tell that training begins."""
+        """Call the callbacks at the beginning of training."""
         if self._context is not None:
             self._context.call_on_fit_task_begin(**self._data)
 
     def epoch_begins(self) -> None:
-        """Tell that an epoch begins."""
+        """Call the callbacks at the beginning of an epoch."""
         if self._context is not None:
             self._epoch = self._context.subcontext(task_name="epoch")
             self._epoch.call_on_fit_task_begin(**self._data)
 
     def epoch_ends(self, state: FitState) -> bool:
-        """Tell that an epoch is over; return whether a callback wants training to stop."""
+        """Call the callbacks at the end of an epoch; return whether one asks to stop."""
         if self._context is None:
             return False
         estimator = self._data["estimator"]
@@ -75,6 +75,6 @@ class FitCallbacks:
         )
 
     def fit_ends(self) -> None:
-        """Tell that training is over."""
+        """Call the callbacks at the end of training."""
         if self._context is not None:
             self._context.call_on_fit_task_end(**self._data, reconstruction_attributes={})

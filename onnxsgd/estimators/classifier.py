@@ -36,12 +36,12 @@ __all__ = ["OnnxSGDClassifier"]
 #: Links of graphs for which the logarithmic loss is the multinomial one.
 _MULTINOMIAL = frozenset({"softmax", "log", "identity"})
 
-#: How graphs of each link turn scores into probabilities, in the words of the losses.
+#: The function from scores to probabilities of each link, under its name in the losses.
 _PROBABILITIES_OF_LINK = {
     "sigmoid": "sigmoid", "ovr": "sigmoid", "softmax": "softmax", "log": "softmax",
     "modified_huber": "modified_huber",
 }  # fmt: skip
-#: Links of graphs whose columns know nothing of each other.
+#: Links of graphs with independent columns.
 _ONE_BY_ONE = frozenset({"own", "sigmoid", "identity"})
 
 
@@ -62,33 +62,32 @@ def _one_class(classes: np.ndarray) -> ParameterError:
 class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     """Train the weights of a model for classification by stochastic gradient descent.
 
-    Training works on raw scores with formulas that are stable for scores of any size; the probabilities are
-    put back after it.
+    Training works on raw scores, with formulas that are stable for scores of any size; the trained graph
+    returns probabilities again.
 
     Parameters
     ----------
     model : None, estimator, onnx.ModelProto, bytes or path, default=None
-        What goes on learning. None: a linear model that starts at zero. A fitted scikit-learn estimator or
+        The model to train. None: a linear model that starts at zero. A fitted scikit-learn estimator or
         pipeline is converted and training starts from its weights; one that is not fitted yet is fitted on
         the training data first. (``clone`` un-fits an estimator: in a grid search wrap it in
-        ``sklearn.frozen.FrozenEstimator`` to keep its weights.) An ONNX graph is taken as it is; a path may
-        come with external data beside the file.
+        ``sklearn.frozen.FrozenEstimator`` to keep its weights.) An ONNX graph keeps its weights; a
+        file may have external data beside it.
     loss : {"log_loss", "hinge", "squared_hinge", "modified_huber", "perceptron", "squared_error", "huber", \
             "epsilon_insensitive", "squared_epsilon_insensitive"} or Loss, default="log_loss"
-        What is minimised, see :mod:`onnxsgd.losses`.
+        The loss to minimise, see :mod:`onnxsgd.losses`.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", on targets -1
         and +1.
     penalty : {"l2", "l1", "elasticnet", None}, default="l2"
-        Which norms of the weights are added to the mean loss; intercepts are left alone. "l1" gives exact
-        zeros.
+        The norms of the weights that are added to the mean loss, without intercepts. "l1" gives exact zeros.
     alpha : float, default=1e-4
         The strength of the penalty, >= 0: ``alpha ((1 - l1_ratio) / 2 ||w||_2^2 + l1_ratio ||w||_1)``.
         The schedule "optimal" uses it too.
     l1_ratio : float, default=0.15
         The share of the absolute norm in "elasticnet", from 0 to 1.
     optimizer : {"sgd", "adam", "adamw"} or Optimizer, default="sgd"
-        How a gradient changes a weight, see :mod:`onnxsgd.optimizers`.
+        The update rule, see :mod:`onnxsgd.optimizers`.
     momentum : float, default=0.0
         The share of the last step that "sgd" keeps, 0 <= momentum < 1.
     nesterov : bool, default=False
@@ -112,7 +111,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Training stops when the loss (with ``early_stopping=True`` the score) did not improve by this much
         for `n_iter_no_change` epochs in a row. None: `max_iter` epochs.
     n_iter_no_change : int, default=5
-        How many epochs without improvement make a plateau.
+        The number of epochs without improvement that make a plateau.
     early_stopping : bool, default=False
         Whether to stop by the score on validation data, and to end with the weights that scored best.
     validation_fraction : float, default=0.1
@@ -124,7 +123,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
         ``SGDClassifier``.
     shuffle : bool, default=True
-        Whether each epoch takes the samples in an order of its own.
+        Whether each epoch takes the samples in a new random order.
     random_state : int, RandomState or None, default=None
         Determines these orders and the validation data.
     average : bool or int, default=False
@@ -134,41 +133,41 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Whether ``fit`` starts from the present weights, not from those of `model`. The graph, and with it
         `model`, `output`, `head`, `trainable` and `classes`, is then that of the first fit.
     trainable : None, list of str or callable, default=None
-        Which weights are trained: those that learning is meant to change, those that are named, or those
-        for whose name the callable returns True; it is asked about every tensor of real numbers. See
+        The weights to train: None for those recognised as parameters, a list of names, or a callable that is
+        called with the name of every floating-point tensor and returns True for those to train. See
         :func:`onnxsgd.describe_trainable`.
     output : str, int or None, default=None
-        Which output of the graph predicts; it may name any tensor inside, where the graph is cut then.
+        The output of the graph that predicts; a tensor inside may be named too, where the graph is then cut.
     head : {"linear", None}, default=None
         "linear" puts a new linear layer on top of that tensor, starting at zero, and trains only that
-        unless `trainable` says otherwise: transfer learning.
+        unless `trainable` adds others: transfer learning.
     engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
         The engine that differentiates the graph. "auto" is the portable one, which runs on every
         onnxruntime.
     device : str, default="cpu"
-        Where training runs: "cpu", "cuda" for the first GPU, "cuda:1" for the second. A GPU takes
-        onnxruntime-gpu, and data that are dense and fit into its memory: they, the weights and the state of
-        the optimizer stay there. A GPU that cannot be used is an error. Products of float32 are products
-        of float32 there too, not of TF32. Predictions are computed on the CPU, wherever training ran.
+        The device of training: "cpu", "cuda" for the first GPU, "cuda:1" for the second. A GPU needs
+        onnxruntime-gpu, and dense data that fit into its memory: they, the weights and the state of the
+        optimizer are resident there. A GPU that cannot be used is an error. Products of float32 are computed
+        in float32 there too, not in TF32. Predictions are always computed on the CPU.
     dtype : {"float32", "float64", None}, default=None
-        The type of the numbers that the graph computes with. None: that of an ONNX graph is kept; anything
-        else is trained in float32, unless the data of the first call show that it will not do. It will not
-        if casting `X` changes a column by more than 1e-3 of its spread (a time in seconds since 1970), or
-        if computing in float32 changes the raw scores of a scikit-learn model by more than 1e-3 of theirs.
-        The type of the first call stays that of later ones. "float64" takes operators that the runtime has
-        in float64; convolutions are none.
+        The floating-point type of the graph. None: an ONNX graph keeps its own; other models are trained in
+        float32, unless the data of the first call need float64. They do if casting `X` changes a column by
+        more than 1e-3 of its spread (a time in seconds since 1970), or if computing in float32 changes the
+        raw scores of a scikit-learn model by more than 1e-3 of theirs. Later calls use the type of the
+        first. "float64" needs operators that the runtime supports in float64; convolutions are not among
+        them.
     n_threads : int or None, default=None
         Threads of the runtime on the CPU. None: one for small steps, all cores for large ones.
     verbose : int, default=0
         0 prints nothing; 1 shows a bar on a terminal, and prints a line for each epoch elsewhere; 2 prints
         these lines on a terminal too. scikit-learn's callbacks (``set_callbacks``, from scikit-learn 1.9 on)
-        are told about each epoch as well.
+        are called at each epoch too.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, by which the weights of the samples are multiplied. "balanced":
         ``n_samples / (n_classes * np.bincount(y))``.
     classes : array-like or None, default=None
         The labels of the graph's output columns, in order, for a graph that does not hold them, or that
-        knows more classes than `y` shows.
+        has more classes than `y` contains.
 
     Attributes
     ----------
@@ -194,7 +193,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Coefficients and intercepts, where the model is linear, of shape (1, n_features) and (1,) for two
         classes, or (n_classes, n_features) and (n_classes,).
     classes_ : ndarray of shape (n_classes,)
-        The labels. Where a sample has several, `y` being a table of 0 and 1, the numbers of its columns.
+        The labels. For multi-label data, where `y` is a table of 0 and 1, the numbers of its columns.
 
     See Also
     --------
@@ -203,9 +202,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
     Notes
     -----
-    With more than two classes, "log_loss" is what the model was made for: the multinomial cross-entropy of
-    a graph that ends in softmax, or in scores; one class against the rest, as in ``SGDClassifier``, for a
-    graph whose columns end in sigmoids, and for ``model=None``. The other losses are one against the rest.
+    With more than two classes, "log_loss" follows the model: it is the multinomial cross-entropy for a graph
+    that ends in softmax, or in scores; one class against the rest, as in ``SGDClassifier``, for a graph whose
+    columns end in sigmoids, and for ``model=None``. The other losses are one against the rest.
 
     Examples
     --------
@@ -221,8 +220,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     ['label', 'probabilities']
 
     A search clones its estimator, and ``clone`` un-fits the model inside: it is fitted on the training part
-    of each fold first, so that nothing of the test part is known to it. A frozen model keeps its weights, and
-    has seen what it was fitted on:
+    of each fold first, so that no test data leak into it. A frozen model keeps its weights, including those
+    learned from test data:
 
     >>> from sklearn.frozen import FrozenEstimator
     >>> from sklearn.model_selection import cross_val_score
@@ -317,7 +316,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
-        """Go through the given samples once, from where the last call left off.
+        """Train for one epoch on the given samples, continuing from the last call.
 
         Parameters
         ----------
@@ -326,7 +325,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         y : array-like of shape (n_samples,) or (n_samples, n_classes)
             Their labels, or a table of 0 and 1 where a sample may have several.
         classes : array-like of shape (n_classes,), default=None
-            All labels there are. The first call needs them unless the model knows them, or `y` shows all.
+            All labels. The first call needs them unless the model knows them, or `y` contains all.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples, >= 0; None: 1 for each.
 
@@ -419,9 +418,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _labelling(self) -> Labelling:
         return (SeveralLabels if self._has_several_labels else OneLabel)(self.classes_)
 
-    def _read_target(self, y: ArrayLike, going_on: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
+    def _read_target(self, y: ArrayLike, resuming: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
         labels = check_labels(y)
-        if going_on:
+        if resuming:
             self._check_same_labels(labels, classes)
             return labels, self._n_outputs
         self._has_several_labels = labels.ndim == 2
@@ -434,11 +433,11 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         return labels, 1 if len(known) == 2 else len(known)
 
     def _model_knows_classes(self) -> bool:
-        """Tell whether the model may know classes that `y` does not show: a graph, a fitted estimator."""
+        """Tell whether the model may have classes that `y` lacks: a graph, a fitted estimator."""
         return self.model is not None and not (hasattr(self.model, "fit") and not is_fitted(self.model))
 
     def _check_same_labels(self, y: np.ndarray, classes: ArrayLike | None) -> None:
-        """Check that `y` is of the kind that came first."""
+        """Check that `y` and `classes` agree with the first call."""
         if classes is not None and not np.array_equal(np.unique(classes), np.unique(self.classes_)):
             raise ParameterError(
                 f"classes={classes!r} is not the same as on the first call to partial_fit, which had "
@@ -522,7 +521,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             return self._labelled_graph("label", "scores" if kind is None else "probabilities")
         if kind is None or kind == _PROBABILITIES_OF_LINK.get(learner.link, kind):
             return learner.with_weights(self._weights())
-        # The loss gives scores another meaning than the graph did: its outputs must say what we say.
+        # The loss gives scores another meaning than the graph's link: its outputs must agree with ours.
         outputs = {value.dtype in REAL_TYPES: str(value.name) for value in learner.model.graph.outputs}
         finished = self._labelled_graph(outputs.get(False, "label"), outputs[True])
         if False not in outputs:
@@ -530,7 +529,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         return finished
 
     def _labelled_graph(self, label: str, second: str, *, raw_scores: bool = False) -> Any:
-        """Return the graph with labels, and probabilities or scores, of our own, under these names."""
+        """Return the score graph with outputs `label` for labels and `second` for probabilities or scores."""
         kind = None if raw_scores else self._make_loss().probabilities
         return self._labelling.finish(self._score_model_now(), kind, (label, second))
 

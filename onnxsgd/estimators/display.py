@@ -1,4 +1,4 @@
-"""Pictures of a training."""
+"""Plots of a training."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["TrainingDisplay"]
 
 
 class TrainingDisplay:
-    """The loss of each epoch, and the score on validation data where there are any.
+    """A plot of the loss of each epoch, and of the score on validation data, if any.
 
-    Use :meth:`from_estimator` to make one. Needs matplotlib, which ``pip install 'onnxsgd[plot]'`` brings.
+    Use :meth:`from_estimator` to make one. Needs matplotlib, which ``pip install 'onnxsgd[plot]'`` installs.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class TrainingDisplay:
     estimator_name : str or None, default=None
         The title.
     score_name : str, default="validation score"
-        What the score is called.
+        The name of the score.
 
     Attributes
     ----------
@@ -77,21 +77,21 @@ class TrainingDisplay:
         est : OnnxSGDRegressor or OnnxSGDClassifier
             The fitted estimator, or a pipeline that ends in one.
         ax : matplotlib.axes.Axes or None, default=None
-            Where to draw; None: on a new figure.
+            The axes to draw on; None: those of a new figure.
 
         Returns
         -------
         TrainingDisplay
-            The picture, drawn.
+            The plot, drawn.
 
         Raises
         ------
         ParameterTypeError
-            `est` keeps no loss curve.
+            If `est` has no loss curve.
         ParameterError
-            It has no epoch to show.
+            If it has no epoch to show.
         MissingRuntimeError
-            matplotlib is not installed.
+            If matplotlib is not installed.
         """
         final = est.steps[-1][1] if hasattr(est, "steps") else est
         check_is_fitted(final)
@@ -118,12 +118,12 @@ class TrainingDisplay:
         Parameters
         ----------
         ax : matplotlib.axes.Axes or None, default=None
-            Where to draw; None: on a new figure.
+            The axes to draw on; None: those of a new figure.
 
         Returns
         -------
         TrainingDisplay
-            The same object, with the attributes that hold what was drawn.
+            The same object, with the attributes of the drawn artists.
         """
         if ax is None:
             ax = _pyplot().subplots(layout="constrained")[1]
@@ -146,7 +146,7 @@ class TrainingDisplay:
         (self.best_line_,) = axes.plot(
             epochs[best], scores[best], "o", color="C1", markerfacecolor="none", label=label
         )
-        # The upper axes draw the legend, or their curve would run through it.
+        # The upper axes draw the legend; otherwise their curve would cross it.
         axes.legend(handles=[self.loss_line_, self.score_line_, self.best_line_], loc="center right")
 
 

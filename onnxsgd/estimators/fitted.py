@@ -1,4 +1,4 @@
-"""What both estimators are once they are trained: weights, a graph, predictions."""
+"""The fitted half of the base class: weights, a graph, predictions."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = ["TrainedModel"]
 
 
 class TrainedModel(BaseEstimator):
-    """The half of the base class that works on what training left behind.
+    """The half of the base class that works on the results of training.
 
-    That is the learner, a graph; the state of the fit, arrays and numbers; and the number of scores.
+    They are the learner, a graph; the state of the fit, arrays and numbers; and the number of scores.
     """
 
     _task: ClassVar[str]
@@ -58,7 +58,7 @@ class TrainedModel(BaseEstimator):
         return show_in_full(params, shown.model) if shown.model is not self.model else params
 
     def _with_summary(self) -> Self:
-        """Return a copy that shows a line for a graph of megabytes."""
+        """Return a copy for display, with one line for the graph."""
         shown = copy(self)
         shown.model = summarize(self.model)
         return shown
@@ -95,7 +95,7 @@ class TrainedModel(BaseEstimator):
         Parameters
         ----------
         weights : dict of array-like
-            New values, under the names that :meth:`get_weights` returns. What is missing stays.
+            New values, under the names that :meth:`get_weights` returns. Weights that are missing are kept.
 
         Returns
         -------
@@ -130,21 +130,21 @@ class TrainedModel(BaseEstimator):
         Parameters
         ----------
         text : bool, default=True
-            Whether the graph begins with the vectorizers of text that `model` begins with, if it does. False:
-            it takes the features that these make, as a matrix of real numbers.
+            Whether the graph includes the vectorizers of text that `model` begins with, if any. False: it
+            takes their features, as a matrix of real numbers.
 
         Returns
         -------
         onnx.ModelProto
             The graph. It has the inputs and outputs of `model`, if that was an ONNX graph or was converted;
-            a classifier of our own has the outputs ``label`` and ``probabilities`` (``scores`` if the loss
+            otherwise a classifier has the outputs ``label`` and ``probabilities`` (``scores`` if the loss
             gives no probabilities), a regressor ``variable``.
 
         Raises
         ------
         UnsupportedError
-            If vectorizers of text cannot be converted, or make other features of the first 100 training
-            samples when converted than in scikit-learn.
+            If vectorizers of text cannot be converted, or their converted form gives other features of the
+            first 100 training samples than scikit-learn.
         """
         check_is_fitted(self)
         proto = to_proto(self._finished_graph())
@@ -166,7 +166,7 @@ class TrainedModel(BaseEstimator):
         )
 
     def _attributes_at(self, state: FitState) -> dict[str, Any]:
-        """Return the attributes of an estimator that stopped at `state`, which goes on changing."""
+        """Return the attributes of an estimator stopped at `state`, which later epochs change."""
         fixed = replace(
             state, loss_curve=list(state.loss_curve), validation_scores=list(state.validation_scores)
         )
@@ -183,7 +183,7 @@ class TrainedModel(BaseEstimator):
         self.__dict__.update(self._learned_attributes())
 
     def _learned_attributes(self) -> dict[str, Any]:
-        """Return what users read of the present state."""
+        """Return the public attributes of the present state."""
         state = self._state
         learned: dict[str, Any] = {
             "t_": state.t,
@@ -217,7 +217,7 @@ class TrainedModel(BaseEstimator):
         return raw if getattr(checked, "dtype", None) == np.float32 else raw.astype(np.float64)
 
     def _check_again(self, X: object) -> Any:
-        """Return `X` checked against what training has seen; the features of texts."""
+        """Return `X` checked against the training data; of texts, the features."""
         if self._learner.text is not None:
             part = self._learner.text
             return part.features(check_texts(self, X, model=part.transformer, reset=False))
@@ -232,7 +232,7 @@ class TrainedModel(BaseEstimator):
 
 def _check_weight(name: str, array: ArrayLike, present: dict[str, np.ndarray]) -> np.ndarray:
     if name not in present:
-        raise ParameterError(f"{name!r} is no trained weight; those are {sorted(present)}.")
+        raise ParameterError(f"{name!r} is not a trained weight: the trained weights are {sorted(present)}.")
     fresh = np.array(array, dtype=present[name].dtype)
     if fresh.shape != present[name].shape:
         raise ParameterError(f"weight {name!r} has shape {present[name].shape}, not {fresh.shape}.")

@@ -1,4 +1,4 @@
-"""Act when another package is imported, and not import it for that."""
+"""Callbacks on the import of a package (keeps our own import fast)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["when_imported"]
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
-    """Call `act` once `name`, a package, is imported: at once if it is, otherwise right after.
+    """Call `act` once the package `name` is imported: now if it is already, otherwise right after its import.
 
     Parameters
     ----------
     name : str
-        A package at the top level.
+        A top-level package.
     act : callable
-        Takes nothing.
+        Takes no arguments.
     """
     if name in sys.modules:
         act()
@@ -30,7 +30,7 @@ def when_imported(name: str, act: Callable[[], None]) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Lets the other finders find the package, and adds a last step to its loading."""
+    """A finder that delegates to the others and adds a last step to the loading of one package."""
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name = name

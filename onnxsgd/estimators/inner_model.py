@@ -1,4 +1,4 @@
-"""The scikit-learn model inside an estimator: fitted if it is not, with weights if it takes them."""
+"""The scikit-learn model inside an estimator: its first fit, with sample weights if it supports them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def fitted(
 ) -> Any:
     """Return `model` if it is fitted, else a clone of it fitted on the data.
 
-    Samples of weight zero are no samples; the other weights are given to a model that takes them.
+    Samples of weight zero are dropped; the other weights are passed to a model that supports them.
 
     Parameters
     ----------
     model : estimator
-        It is not changed.
+        The model; it is not changed.
     X, y : objects
         The training data, as the user gave them.
     sample_weight : ndarray or None
@@ -68,6 +68,6 @@ def _fit(
 
 
 def inner_routing(owner: BaseEstimator) -> MetadataRouter:
-    """Return how metadata go to an estimator and to the model inside, which is fitted in its ``fit``."""
+    """Return the routing of metadata to an estimator and to the model inside, which its ``fit`` fits."""
     mapping = MethodMapping().add(caller="fit", callee="fit").add(caller="partial_fit", callee="fit")
     return MetadataRouter(owner=owner).add_self_request(owner).add(model=owner.model, method_mapping=mapping)

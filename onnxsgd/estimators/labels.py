@@ -1,4 +1,4 @@
-"""What raw scores say: one label for each sample, or several."""
+"""Label encoding and decoding, single- and multi-label."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Labelling(ABC):
 
     @abstractmethod
     def decision(self, raw: np.ndarray) -> np.ndarray:
-        """Return raw scores in the shape that users get."""
+        """Return raw scores in the shape of ``decision_function``."""
 
     @abstractmethod
     def predict(self, raw: np.ndarray) -> np.ndarray:
@@ -55,12 +55,12 @@ class Labelling(ABC):
         """Return the rows to train on and those to validate on."""
 
     def sample_weight(self, class_weight: object, y: np.ndarray) -> np.ndarray:
-        """Return what the weights of the classes make each sample count."""
+        """Return the weight of each sample by the weights of the classes."""
         return class_weights(class_weight, self.classes, y)
 
 
 class OneLabel(Labelling):
-    """Each sample has one of the classes; a single column of scores stands for two of them."""
+    """Single-label data: each sample has one class; a single column of scores encodes two classes."""
 
     def encode(self, y: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
         return encode_labels(y, self.classes, n_outputs, loss)
@@ -92,7 +92,7 @@ class OneLabel(Labelling):
 
 
 class SeveralLabels(Labelling):
-    """Each sample has any number of the labels: a column of scores for each, positive where it has it."""
+    """Multi-label data: a column of scores for each label, positive where the sample has it."""
 
     def encode(self, y: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
         return encode_indicators(y, loss)
@@ -130,5 +130,5 @@ def _complete(probability: np.ndarray) -> np.ndarray:
     return probability / probability.sum(axis=1, keepdims=True)
 
 
-#: From scores to probabilities that know nothing of each other.
+#: Functions from scores to independent probabilities.
 _ELEMENTWISE = {"sigmoid": expit, "modified_huber": _half}

@@ -1,4 +1,4 @@
-"""Which values the parameters of both estimators take."""
+"""Constraints on the parameters of both estimators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 _COUNT = Interval(Integral, 1, None, closed="left")
 
-#: Constraints in the words of scikit-learn; each estimator adds its losses.
+#: Constraints in scikit-learn's classes; each estimator adds its losses.
 CONSTRAINTS: dict[str, Any] = {
     "epsilon": [_NOT_NEGATIVE],
     "penalty": [StrOptions({name for name in PENALTIES if name}), None],

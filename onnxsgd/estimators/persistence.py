@@ -1,7 +1,7 @@
-"""What a fitted estimator is saved as: bytes, arrays, numbers and names, under a format number.
+"""The saved form of a fitted estimator: bytes, arrays, numbers and names, under a format number.
 
-Files outlive classes. What is saved is therefore no object of this package but a dictionary that says which
-format it is in, and each format that was ever written stays readable; ``tests/data`` keeps a file of each.
+Files outlive classes. The saved form therefore holds no object of this package: it is a dictionary with a
+format number, and every format ever written stays readable; ``tests/data`` keeps a file of each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onnxsgd.training.loop import FitState
 
 __all__ = ["FORMAT", "pack", "unpack"]
 
-#: The format that is written.
+#: The number of the format written.
 FORMAT = 1
 
 
@@ -36,11 +36,11 @@ def pack(learner: Learner, state: FitState) -> dict[str, Any]:
         link, weights, intercepts, linear, classes, exported_for
                          the attributes of the learner; sets and tuples as lists
         tensors          a list of [weight, kind, array]
-        random_state     as ``numpy.random.RandomState.get_state`` gives it, as a list
+        random_state     the result of ``numpy.random.RandomState.get_state``, as a list
         eta, t, l1_total, loss_curve, validation_scores
                          the other attributes of the state
         n_updates        only after ``fit``: the largest number of its updates
-        text             only where vectorizers of text come first: [transformer of scikit-learn, sample]
+        text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
     is_whole = learner.model is learner.score_model
     text = {} if learner.text is None else {"text": [learner.text.transformer, learner.text.sample]}
@@ -69,12 +69,12 @@ def pack(learner: Learner, state: FitState) -> dict[str, Any]:
 
 
 def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState]:
-    """Return what :func:`pack` was given.
+    """Return the learner and the state that :func:`pack` saved.
 
     Raises
     ------
     ParameterError
-        The format is not known: a newer version has written it.
+        If the format is unknown, because a newer version has written it.
     """
     if saved["format"] != FORMAT:
         raise ParameterError(

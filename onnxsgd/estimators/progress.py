@@ -1,4 +1,4 @@
-"""What ``verbose`` shows: a line for each epoch, or one line that moves on."""
+"""The output of ``verbose``: a line for each epoch, or one line updated in place."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from onnxsgd.training.loop import FitState
 
 __all__ = ["Progress"]
 
-#: A terminal is written to at most this often, in seconds.
+#: The least time between two writes to a terminal, in seconds.
 _INTERVAL = 0.1
 #: Characters of the bar.
 _WIDTH = 20
 
 
 class Progress:
-    """Shows how training gets on.
+    """The display of training progress.
 
-    On a terminal, ``verbose=1`` shows one line with a bar, written again and again. In a file or a notebook,
-    and with ``verbose=2`` everywhere, each epoch has a line of its own.
+    On a terminal, ``verbose=1`` shows one line with a bar, updated in place. In a file or a notebook, and
+    with ``verbose=2`` everywhere, each epoch has its own line.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Progress:
         return False
 
     def close(self) -> None:
-        """Show the last line, if it moves in place, and leave it there."""
+        """Show the last line, if lines are updated in place, and end it."""
         if self._in_place and self._line:
             print(f"\r{self._bar()} {self._line}\x1b[K", flush=True)
 

@@ -37,26 +37,25 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     Parameters
     ----------
     model : None, estimator, onnx.ModelProto, bytes or path, default=None
-        What goes on learning. None: a linear model that starts at zero. A fitted scikit-learn estimator or
+        The model to train. None: a linear model that starts at zero. A fitted scikit-learn estimator or
         pipeline is converted and training starts from its weights; one that is not fitted yet is fitted on
         the training data first. (``clone`` un-fits an estimator: in a grid search wrap it in
-        ``sklearn.frozen.FrozenEstimator`` to keep its weights.) An ONNX graph is taken as it is; a path may
-        come with external data beside the file.
+        ``sklearn.frozen.FrozenEstimator`` to keep its weights.) An ONNX graph keeps its weights; a
+        file may have external data beside it.
     loss : {"squared_error", "absolute_error", "elastic", "huber", "epsilon_insensitive", \
             "squared_epsilon_insensitive", "quantile"} or Loss, default="squared_error"
-        What is minimised, see :mod:`onnxsgd.losses`.
+        The loss to minimise, see :mod:`onnxsgd.losses`.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", in the unit of y.
     penalty : {"l2", "l1", "elasticnet", None}, default="l2"
-        Which norms of the weights are added to the mean loss; intercepts are left alone. "l1" gives exact
-        zeros.
+        The norms of the weights that are added to the mean loss, without intercepts. "l1" gives exact zeros.
     alpha : float, default=1e-4
         The strength of the penalty, >= 0: ``alpha ((1 - l1_ratio) / 2 ||w||_2^2 + l1_ratio ||w||_1)``.
         The schedule "optimal" uses it too.
     l1_ratio : float, default=0.15
         The share of the absolute norm in "elasticnet", from 0 to 1.
     optimizer : {"sgd", "adam", "adamw"} or Optimizer, default="sgd"
-        How a gradient changes a weight, see :mod:`onnxsgd.optimizers`.
+        The update rule, see :mod:`onnxsgd.optimizers`.
     momentum : float, default=0.0
         The share of the last step that "sgd" keeps, 0 <= momentum < 1.
     nesterov : bool, default=False
@@ -80,7 +79,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         Training stops when the loss (with ``early_stopping=True`` the score) did not improve by this much
         for `n_iter_no_change` epochs in a row. None: `max_iter` epochs.
     n_iter_no_change : int, default=5
-        How many epochs without improvement make a plateau.
+        The number of epochs without improvement that make a plateau.
     early_stopping : bool, default=False
         Whether to stop by the score on validation data, and to end with the weights that scored best.
     validation_fraction : float, default=0.1
@@ -92,7 +91,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
         ``SGDRegressor``.
     shuffle : bool, default=True
-        Whether each epoch takes the samples in an order of its own.
+        Whether each epoch takes the samples in a new random order.
     random_state : int, RandomState or None, default=None
         Determines these orders and the validation data.
     average : bool or int, default=False
@@ -102,35 +101,35 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         Whether ``fit`` starts from the present weights, not from those of `model`. The graph, and with it
         `model`, `output`, `head` and `trainable`, is then that of the first fit.
     trainable : None, list of str or callable, default=None
-        Which weights are trained: those that learning is meant to change, those that are named, or those
-        for whose name the callable returns True; it is asked about every tensor of real numbers. See
+        The weights to train: None for those recognised as parameters, a list of names, or a callable that is
+        called with the name of every floating-point tensor and returns True for those to train. See
         :func:`onnxsgd.describe_trainable`.
     output : str, int or None, default=None
-        Which output of the graph predicts; it may name any tensor inside, where the graph is cut then.
+        The output of the graph that predicts; a tensor inside may be named too, where the graph is then cut.
     head : {"linear", None}, default=None
         "linear" puts a new linear layer on top of that tensor, starting at zero, and trains only that
-        unless `trainable` says otherwise: transfer learning.
+        unless `trainable` adds others: transfer learning.
     engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
         The engine that differentiates the graph. "auto" is the portable one, which runs on every
         onnxruntime.
     device : str, default="cpu"
-        Where training runs: "cpu", "cuda" for the first GPU, "cuda:1" for the second. A GPU takes
-        onnxruntime-gpu, and data that are dense and fit into its memory: they, the weights and the state of
-        the optimizer stay there. A GPU that cannot be used is an error. Products of float32 are products
-        of float32 there too, not of TF32. Predictions are computed on the CPU, wherever training ran.
+        The device of training: "cpu", "cuda" for the first GPU, "cuda:1" for the second. A GPU needs
+        onnxruntime-gpu, and dense data that fit into its memory: they, the weights and the state of the
+        optimizer are resident there. A GPU that cannot be used is an error. Products of float32 are computed
+        in float32 there too, not in TF32. Predictions are always computed on the CPU.
     dtype : {"float32", "float64", None}, default=None
-        The type of the numbers that the graph computes with. None: that of an ONNX graph is kept; anything
-        else is trained in float32, unless the data of the first call show that it will not do. It will not
-        if casting `X` changes a column by more than 1e-3 of its spread (a time in seconds since 1970), or
-        if computing in float32 changes the raw scores of a scikit-learn model by more than 1e-3 of theirs.
-        The type of the first call stays that of later ones. "float64" takes operators that the runtime has
-        in float64; convolutions are none.
+        The floating-point type of the graph. None: an ONNX graph keeps its own; other models are trained in
+        float32, unless the data of the first call need float64. They do if casting `X` changes a column by
+        more than 1e-3 of its spread (a time in seconds since 1970), or if computing in float32 changes the
+        raw scores of a scikit-learn model by more than 1e-3 of theirs. Later calls use the type of the
+        first. "float64" needs operators that the runtime supports in float64; convolutions are not among
+        them.
     n_threads : int or None, default=None
         Threads of the runtime on the CPU. None: one for small steps, all cores for large ones.
     verbose : int, default=0
         0 prints nothing; 1 shows a bar on a terminal, and prints a line for each epoch elsewhere; 2 prints
         these lines on a terminal too. scikit-learn's callbacks (``set_callbacks``, from scikit-learn 1.9 on)
-        are told about each epoch as well.
+        are called at each epoch too.
 
     Attributes
     ----------
@@ -251,7 +250,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
     @learns_in_parts
     def partial_fit(self, X: object, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Go through the given samples once, from where the last call left off.
+        """Train for one epoch on the given samples, continuing from the last call.
 
         Parameters
         ----------
@@ -291,10 +290,10 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         tags.input_tags.sparse = True
         return self._with_tags_inside(tags)
 
-    def _read_target(self, y: ArrayLike, going_on: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
+    def _read_target(self, y: ArrayLike, resuming: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
         y = check_real_target(y)
         table = y.reshape(len(y), -1)
-        if going_on:
+        if resuming:
             self._check_width(table)
         else:
             self._y_is_vector = y.ndim == 1

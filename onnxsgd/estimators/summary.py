@@ -1,4 +1,4 @@
-"""A graph in one line, for those who look at a parameter and not into a graph."""
+"""One-line summaries of graphs, for displays of parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LISTED = 4
 
 
 class ModelSummary:
-    """Something that is shown in place of a model."""
+    """Text shown in place of a model."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -27,7 +27,7 @@ class ModelSummary:
 
 
 def summarize(model: object) -> Any:
-    """Return what to show for the parameter `model`: a line for a graph, anything else as it is."""
+    """Return the display form of the parameter `model`: a summary of a graph, any other object unchanged."""
     if isinstance(model, onnx.ModelProto):
         return ModelSummary(_describe(model))
     if isinstance(model, bytes | bytearray):
@@ -41,9 +41,9 @@ def summarize(model: object) -> Any:
 
 
 def show_in_full(params: Any, summary: ModelSummary) -> Any:
-    """Let scikit-learn's table of parameters, a ``ParamsDict``, show all of a summary, not its ends only.
+    """Show the whole summary in scikit-learn's table of parameters, a ``ParamsDict``.
 
-    The table cuts everything to thirty characters, and has no way to ask for more (scikit-learn 1.9).
+    The table cuts every value to thirty characters, and has no option for more (scikit-learn 1.9).
     """
     cut, full = html.escape(reprlib.repr(summary)), html.escape(repr(summary))
     table = params._repr_html_inner()

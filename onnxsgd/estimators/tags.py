@@ -1,4 +1,4 @@
-"""Tags of an estimator that follow the model inside."""
+"""Tags of an estimator derived from the model inside."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["follow_estimator", "follow_graph"]
 def follow_estimator(tags: Tags, model: BaseEstimator) -> Any:
     """Return `tags` with those of the scikit-learn model inside, which is fitted on the same data.
 
-    The kinds of input are those of the model; so are several outputs or labels, and targets that must be
-    positive.
+    The model determines the kinds of input, support for several outputs or labels, and the need for positive
+    targets.
     """
     inner = model.__sklearn_tags__()
     target = replace(

@@ -1,4 +1,4 @@
-"""A graph that takes texts: the converted text part of a pipeline before the graph that was trained."""
+"""A graph that takes texts: the converted text part of a pipeline, followed by the trained graph."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 __all__ = ["with_text_part"]
 
-#: Where the trained graph alone is to be had.
+#: The remedy in error messages: the trained graph alone.
 _ALONE = "to_onnx(text=False) returns the graph that takes the features."
 _PREFIX = "text/"
 
 
 def with_text_part(model: onnx.ModelProto, transformer: BaseEstimator, sample: object) -> onnx.ModelProto:
-    """Return `model` behind the converted `transformer`.
+    """Return the converted `transformer` followed by `model`.
 
     Parameters
     ----------
     model : ModelProto
-        What was trained: one input, the features.
+        The trained graph, of one input, the features.
     transformer : transformer
         The steps of a pipeline that vectorize text, fitted.
     sample : object
-        Data that both forms of the transformer are compared on.
+        Data on which both forms of the transformer are compared.
 
     Raises
     ------
     UnsupportedError
-        If there is no converter, if the runtime here cannot run what it makes, or if that makes other
-        features of the sample than scikit-learn does.
+        If no converter exists, if the installed runtime cannot run the converted part, or if its features of
+        the sample differ from scikit-learn's.
     """
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     part = _convert(transformer, sample, opsets)
@@ -78,13 +78,13 @@ def _convert(transformer: BaseEstimator, sample: object, opsets: dict[str, int])
                 target_opset={"": opsets.get("", 18), "ai.onnx.ml": opsets.get("ai.onnx.ml", 3)},
             )
     except Exception as error:
-        # the converters raise errors of many types, for reasons of their own
+        # the converters raise errors of many types
         raise UnsupportedError(
             f"The text part {type(transformer).__name__} cannot be converted to ONNX "
             f"({type(error).__name__}: {reason(error, n_lines=1)}). {_ALONE}"
         ) from error
     for entry in part.opset_import:
-        # the converters write for the version they are asked for, and declare the oldest one that would do
+        # the converters write for the requested version, and declare the oldest sufficient one
         entry.version = opsets.get(entry.domain, entry.version)
     return part
 
@@ -98,7 +98,7 @@ def _renamed(part: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _prove(part: onnx.ModelProto, transformer: BaseEstimator, sample: object) -> None:
-    """Refuse a text part that does not make the features that scikit-learn makes of the sample."""
+    """Refuse a text part whose features of the sample differ from scikit-learn's."""
     expected = transformer.transform(sample)
     expected = expected.toarray() if sparse.issparse(expected) else np.asarray(expected)
     found = _run(part, sample)
@@ -106,13 +106,13 @@ def _prove(part: onnx.ModelProto, transformer: BaseEstimator, sample: object) ->
     if not np.all(same):
         count = len(expected) - int(np.sum(same))
         raise UnsupportedError(
-            f"The converted text part makes other features than scikit-learn of {count} of {len(expected)} "
-            f"samples: its patterns and its lower case are those of another library. {_ALONE}"
+            f"The features of the converted text part differ from scikit-learn's for {count} of "
+            f"{len(expected)} samples: its patterns and its lower case are those of another library. {_ALONE}"
         )
 
 
 def _run(part: onnx.ModelProto, sample: object) -> np.ndarray:
-    """Return the features that the runtime makes; where it lacks a locale, `part` gets another one."""
+    """Return the features by the runtime; if that lacks the locale of `part`, set another one."""
     try:
         return _features(part, sample)
     except (EngineError, UnsupportedError) as error:
@@ -129,12 +129,12 @@ def _run(part: onnx.ModelProto, sample: object) -> np.ndarray:
         raise _not_run(error) from error
 
 
-#: Lower case is that of en_US.UTF-8 unless a machine lacks it; containers often have this one only.
+#: The locale of lower case if a machine lacks en_US.UTF-8; containers often have this one only.
 _OTHER_LOCALE = "C.UTF-8"
 
 
 def _not_run(error: Exception) -> UnsupportedError:
-    return UnsupportedError(f"The converted text part is not proven to make the same: {error} {_ALONE}")
+    return UnsupportedError(f"The converted text part cannot be compared with scikit-learn: {error} {_ALONE}")
 
 
 def _features(part: onnx.ModelProto, sample: object) -> np.ndarray:

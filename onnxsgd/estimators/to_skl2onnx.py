@@ -1,8 +1,8 @@
-"""The other way round: skl2onnx converts pipelines that hold our estimators.
+"""Converters for skl2onnx, for pipelines that contain our estimators.
 
-The trained graph goes into the graph that the converter makes, with labels and probabilities as the converter
-names and types them: integers for integers, booleans and whole numbers, strings for strings; a pair of scores
-[-s, s] for two classes where there are no probabilities.
+The trained graph is embedded in the converter's graph, with the converter's names and types of labels and
+probabilities: integers for integers, booleans and whole numbers, strings for strings; a pair of scores
+[-s, s] for two classes without probabilities.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["register_classifier", "register_regressor"]
 
 
 def register_regressor(cls: type) -> None:
-    """Tell skl2onnx how the regressor converts; called when skl2onnx is imported."""
+    """Register the converter of the regressor; called when skl2onnx is imported."""
     from skl2onnx import update_registered_converter
 
     update_registered_converter(cls, cls.__name__, _regressor_types, _convert_regressor)
 
 
 def register_classifier(cls: type) -> None:
-    """Tell skl2onnx how the classifier converts; called when skl2onnx is imported."""
+    """Register the converter of the classifier; called when skl2onnx is imported."""
     from skl2onnx import update_registered_converter
 
     options = {
@@ -47,7 +47,7 @@ def register_classifier(cls: type) -> None:
 
 
 def _parse_classifier(scope: Scope, model: BaseEstimator, inputs: Any, custom_parsers: Any = None) -> Any:
-    """Return the outputs: several labels of a sample have no dictionary of probabilities."""
+    """Return the outputs; multi-label data have no dictionary of probabilities."""
     from skl2onnx import _parse
 
     parse = (
@@ -119,7 +119,7 @@ def _pair(score: str, scope: Scope, container: ModelComponentContainer) -> str:
 
 
 def _finish(name: str, variable: Variable, scope: Scope, container: ModelComponentContainer) -> None:
-    """Let a tensor be an output, in the type that was declared."""
+    """Return a tensor as an output, cast to its declared type."""
     from skl2onnx.common.data_types import guess_proto_type
 
     _cast(name, variable.full_name, guess_proto_type(variable.type), scope, container)
@@ -140,8 +140,8 @@ def _refuse_text(model: BaseEstimator) -> None:
 def _embed(
     model: BaseEstimator, scope: Scope, operator: Operator, container: ModelComponentContainer
 ) -> list[str]:
-    """Put a graph into the container, under names of its own; return the names of its outputs."""
-    # on use: it brings onnxscript
+    """Add a graph to the container, under unique names; return the names of its outputs."""
+    # imported on use: it loads onnxscript
     from onnxsgd.graph.opsets.versions import in_opset
 
     proto = in_opset(to_proto(model), container.target_opset_any_domain(""))
@@ -165,7 +165,7 @@ def _embed(
 
 
 def _sources(inputs: Any, variables: Any, scope: Scope, container: ModelComponentContainer) -> list[str]:
-    """Return what each input of our graph is given: the columns in a row, or the variables of these names."""
+    """Return the source of each input of our graph: the joined columns, or the variables of these names."""
     names = [value.name for value in inputs]
     if len(names) > 1:
         known = {variable.raw_name: variable.full_name for variable in variables}

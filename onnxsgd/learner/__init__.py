@@ -1,1 +1,1 @@
-"""Learners: from the `model` parameter to a graph that can learn."""
+"""Learners: from the `model` parameter to a trainable graph."""

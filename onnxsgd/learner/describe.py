@@ -1,4 +1,4 @@
-"""The public account of what training a model would change."""
+"""The public report on the trainable tensors of a model."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def describe_trainable(
 ) -> TrainingReport:
     """Describe the tensors that a fit with these parameters would train, and the operators behind them.
 
-    Use it before a fit, to see which tensors are parameters, what their names are, and why a model cannot be
-    trained.
+    Use it before a fit, to see which tensors are parameters, their names, and why a model cannot be trained.
 
     Parameters
     ----------
     model : fitted estimator, ModelProto, bytes, str or path-like
-        What :class:`onnxsgd.OnnxSGDRegressor` and :class:`onnxsgd.OnnxSGDClassifier` take as `model`.
+        As the parameter `model` of :class:`onnxsgd.OnnxSGDRegressor` and
+        :class:`onnxsgd.OnnxSGDClassifier`.
     X : array-like or data frame, default=None
-        Samples like those an estimator was fitted on; needed for columns that are no numbers (not for texts
-        that a vectorizer reads), and for a new layer on a graph that leaves its sizes open.
+        Samples like those an estimator was fitted on; needed for columns that are not numeric (not for texts
+        that a vectorizer reads), and for a new layer on a graph of dynamic sizes.
     output : str, int or None, default=None
         As in the estimators.
     head : {"linear", None}, default=None
-        As in the estimators. Its tensors are called ``coef`` and ``intercept``, with a number behind where
+        As in the estimators. Its tensors are called ``coef`` and ``intercept``, with a number appended where
         the graph has tensors of these names; their width, which follows from `y` in a fit, is 1 here.
     trainable : None, str, sequence of str, or callable, default=None
         As in the estimators.
@@ -60,11 +60,11 @@ def describe_trainable(
     Raises
     ------
     ParameterTypeError
-        `model` is of another type.
+        If `model` is of another type.
     ParameterError
-        Another parameter has a value that is not accepted.
+        If another parameter has a value that is not accepted.
     GraphError
-        The model cannot be read, or the size of a new layer does not follow from it: give `X`.
+        If the model cannot be read, or the size of a new layer does not follow from it: give `X`.
 
     Examples
     --------
@@ -102,8 +102,8 @@ def describe_trainable(
 
 
 def _behind_text(model: object, X: object) -> tuple[Any, Any]:
-    """Return the part of an estimator that a fit converts, which is all but vectorizers, and its features."""
-    # on use: it brings the text tools of scikit-learn
+    """Return the part of an estimator that a fit converts, all but vectorizers, and its features."""
+    # imported on use: it loads the text tools of scikit-learn
     from onnxsgd.data.text import check_texts, has_text, split_text
 
     if not has_text(model):
@@ -112,7 +112,7 @@ def _behind_text(model: object, X: object) -> tuple[Any, Any]:
     text, behind = split_text(model, None)
     if X is None:
         return behind, None
-    # names of columns are kept by an estimator of no other use
+    # a temporary estimator keeps the names of columns
     return behind, text.features(check_texts(BaseEstimator(), X, model=model, reset=True))
 
 
@@ -131,13 +131,13 @@ def _score(model: object, X: object, output: str | int | None) -> ScoredGraph:
     from onnxsgd.graph.model import to_ir
     from onnxsgd.graph.reading.head import find_score
 
-    # a regression has no link to read back through, so that this serves both
+    # a regression has no link to invert, so that this serves both
     graph, _ = inference_form(to_ir(load_model(model)))
     return find_score(graph, "classification", output)
 
 
 def _with_new_layer(scored: ScoredGraph, X: Any) -> tuple[ScoredGraph, tuple[str, str]]:
-    """Return the graph with a linear layer on its score, and what the tensors of that are called."""
+    """Return the graph with a linear layer on its score, and the names of the layer's tensors."""
     from onnxsgd.graph.cut import cut_at
     from onnxsgd.graph.reading.linear import add_linear_layer
 

@@ -1,4 +1,4 @@
-"""Choice between float32 and float64 where the user leaves it open."""
+"""Choice between float32 and float64 for `dtype=None`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from onnxsgd.learner.model_source import GraphSource
 
 __all__ = ["Prepared", "choose_precision", "loses_columns"]
 
-#: The change of a column, or of raw scores, relative to their spread, from which float32 will not do.
+#: The largest accepted change of a column, or of raw scores, by float32, relative to their spread.
 _TOLERANCE = 1e-3
-#: The change of raw scores, when inputs move by a unit in the last place, from which they are compared.
+#: The change of raw scores, for inputs moved by a unit in the last place, above which float64 is tried.
 _SUSPICION = 1e-4
-#: Samples whose raw scores are looked at.
+#: Samples whose raw scores are compared.
 _ROWS = 256
-#: Numbers that are looked at together: they fit into a cache.
+#: Elements of a block that fits into the processor's cache.
 _BLOCK = 1 << 16
-#: Numbers of a row that is long enough.
+#: Length of a row from which on numpy's vector instructions pay.
 _LONG = 512
 #: The largest relative and absolute rounding errors of float32.
 _RELATIVE, _ABSOLUTE = 2.0**-24, 2.0**-150
@@ -59,10 +59,10 @@ class Prepared:
 def choose_precision(
     dtype: str | None, source: object, checked: object, prepare: Callable[[str | None], Prepared]
 ) -> Prepared:
-    """Return what `prepare` makes in `dtype`, or, where that is None, in a type that does the data justice.
+    """Return the result of `prepare` in `dtype`, or, if that is None, in a type precise enough for the data.
 
-    A graph keeps its own type. Anything else is float32, unless casting changes a column by more than 1e-3
-    of its spread, or computing in float32 the raw scores by more than 1e-3 of theirs; then it is float64.
+    A graph keeps its own type. Other models are float32, unless float32 changes a column by more than 1e-3
+    of its spread, or raw scores by more than 1e-3 of theirs; then they are float64.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def choose_precision(
     checked : object
         `X` from :func:`onnxsgd.data.features.check_X`.
     prepare : callable
-        Makes and tries the learner in a type; None: in that of its graph, float32 for what is converted.
+        Makes and tries the learner in a type; None: that of its graph, float32 for converted estimators.
 
     Raises
     ------
@@ -115,8 +115,8 @@ def _in_float64(prepare: Callable[[str | None], Prepared], reason: str) -> Prepa
         return prepare("float64")
     except GraphError as error:
         warnings.warn(
-            f"float64 would be needed, as {reason}, and the model cannot be run in it: {error} It is trained "
-            "in float32; scale the data before.",
+            f"The model needs float64, as {reason}, and cannot be run in it: {error} It is trained in "
+            "float32; scale the data before.",
             stacklevel=6,
         )
         return prepare(None)
@@ -125,7 +125,7 @@ def _in_float64(prepare: Callable[[str | None], Prepared], reason: str) -> Prepa
 def loses_columns(checked: object) -> bool:
     """Tell whether casting to float32 changes a column by more than 1e-3 of its spread.
 
-    A column of equal numbers has none, and is left out of account.
+    A column of equal numbers has no spread and is skipped.
     """
     return any(_loses(array) for array in _arrays(checked))
 
@@ -160,7 +160,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def _bounds(array: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and the largest number of each column as float64; NaN is no number."""
+    """Return the smallest and the largest number of each column as float64, NaN ignored."""
     if sparse.issparse(array):
         low, high = min_max_axis(array.tocsr().astype(np.float64), axis=0, ignore_nan=True)
         return low, high
@@ -176,7 +176,7 @@ def _bounds(array: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _reduced(extreme: np.ufunc, block: np.ndarray) -> np.ndarray:
-    """Return the extreme of each column; several rows are one long row first, which numpy has vectors for."""
+    """Return the extreme of each column; several short rows are joined, for numpy's vector instructions."""
     n_rows, width = block.shape
     joined = min(n_rows, max(1, _LONG // max(1, width)))
     if not block.flags.c_contiguous or joined < 2:
@@ -187,7 +187,7 @@ def _reduced(extreme: np.ufunc, block: np.ndarray) -> np.ndarray:
 
 
 def _change(column: Any) -> float:
-    """Return how much casting changes one column at most."""
+    """Return the largest change of one column by the cast to float32."""
     values = np.asarray(column.data if sparse.issparse(column) else column, dtype=np.float64)
     values = values[np.isfinite(values)]
     with np.errstate(over="ignore"):
@@ -195,10 +195,10 @@ def _change(column: Any) -> float:
 
 
 def _is_suspicious(narrow: Prepared) -> bool:
-    """Tell whether raw scores depend on digits that float32 does not have.
+    """Tell whether raw scores depend on digits beyond float32.
 
-    That is so if they change when every number moves by a unit in the last place, up or down. It costs two
-    runs of the graph, and no other graph.
+    They do if they change when every number moves by a unit in the last place, up or down. The test costs two
+    runs of the graph, and no second graph.
     """
     rows = _some_rows(narrow.features)
     moved = {name: _move(array) for name, array in take_rows(narrow.features, rows).items()}
@@ -219,7 +219,7 @@ def _run(prepared: Prepared, features: Features) -> np.ndarray:
 
 
 def _move(array: Any) -> Any:
-    """Return real numbers moved by a unit in the last place, in directions that do not depend on them."""
+    """Return real numbers moved by a unit in the last place, in directions independent of them."""
     if array.dtype.kind != "f":
         return array
     if sparse.issparse(array):
@@ -229,7 +229,7 @@ def _move(array: Any) -> Any:
 
 
 def _differ(expected: np.ndarray, found: np.ndarray, tolerance: float) -> bool:
-    """Tell whether a column of `found` is off by more than so much of the spread of what is expected."""
+    """Tell whether a column of `found` is off by more than `tolerance` of the spread of `expected`."""
     if not np.isfinite(expected).all():
         return False
     if not np.isfinite(found).all():

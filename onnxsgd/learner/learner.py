@@ -1,4 +1,4 @@
-"""A graph that can learn, made from a fitted estimator, a graph, or nothing."""
+"""The learner: a trainable graph, made from a fitted estimator, a graph, or nothing."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ Trainable = Sequence[str] | Callable[[str], bool] | None
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The parameters of an estimator that say how its model is used.
+    """The parameters of an estimator that determine the use of its model.
 
     Attributes
     ----------
     task : {"regression", "classification"}
-        What the scores are for.
+        The task.
     output : str, int or None
         The tensor that predicts.
     head : {"linear", None}
-        What to put on top of it.
+        The new layer on top of it.
     trainable : sequence of str, callable or None
-        Which weights to train.
+        The weights to train.
     engine : str
-        Which engine differentiates.
+        The gradient engine.
     dtype : {"float32", "float64", None}
-        The type of the graph; None: its own, and float32 for what is converted, or made here.
+        The type of the graph; None: its own, and float32 for converted estimators and linear models.
     """
 
     task: str
@@ -57,20 +57,20 @@ class ModelOptions:
 
     @property
     def key(self) -> Hashable | None:
-        """What the options are known by; None: not at all, as `trainable` is a function, say."""
+        """The cache key of the options; None if they have none, as with a function for `trainable`."""
         trainable: Any = self.trainable
         if trainable is not None and not isinstance(trainable, str):
             names = None if callable(trainable) else list(trainable)
             if names is None or not all(isinstance(name, str) for name in names):
                 return None
             trainable = tuple(names)
-        # True is equal to 1
+        # the type tells True from 1
         return (self.task, type(self.output), self.output, self.head, trainable, self.engine, self.dtype)
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a model is made for.
+    """The data that a model is made for.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class TrainingData:
         return self.checked.shape[1] if getattr(self.checked, "ndim", 0) == 2 else None
 
     def row_shapes(self, inputs: Sequence[ir.Value]) -> dict[str, tuple[int, ...]]:
-        """Return the shape of a row of each input of a graph, as far as the data tell."""
+        """Return the shape of a row of each input of a graph, as far as the data determine it."""
         if isinstance(self.checked, dict):
             return {name: tuple(array.shape[1:]) for name, array in self.checked.items()}
         if len(inputs) == 1 and hasattr(self.checked, "ndim"):
@@ -96,30 +96,30 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class Learner:
-    """A graph that can learn.
+    """A trainable graph.
 
     Attributes
     ----------
     model : ir.Model
-        The whole graph, with the outputs of the user's model; for a graph of our own, the score alone.
+        The whole graph, with the outputs of the user's model; for a generated graph, the score alone.
     score_model : ir.Model
-        The same, its only output being the raw score.
+        The same with the raw score as its only output.
     link : str
-        How the graph itself turns scores into probabilities; "own": it does not, its tail is ours.
+        The graph's function from scores to probabilities; "own": it has none, and ours is used.
     classes : ndarray or None
-        The labels of the columns, where the graph tells.
+        The labels of the columns, if the graph contains them.
     weights : tuple of str
         The initializers to train.
     intercepts : frozenset of str
-        Those of them that penalties leave alone.
+        Those of them without penalty.
     linear : tuple of (str, str or None), or None
         Coefficients and intercepts, where the score is a linear function of the only input.
     exported_for : int or None
-        The number of samples that the user's graph was exported for, where that was one.
+        The fixed batch size that the user's graph was exported for, if any.
     text : TextPart or None
-        What makes features of texts before the graph, where the model was a pipeline that does so.
+        The steps before the graph, if the model was a pipeline that vectorizes text.
     made : dict
-        What :meth:`once` made.
+        The cache of :meth:`once`.
     """
 
     model: ir.Model
@@ -134,7 +134,7 @@ class Learner:
     made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what `make` makes of the graph and of what `key` names, made at the first call only."""
+        """Return the result of `make`, cached under `key`."""
         if key not in self.made:
             self.made[key] = make()
         made: T = self.made[key]
@@ -156,11 +156,11 @@ class Learner:
 
     @cached_property
     def fills_gaps(self) -> bool:
-        """Whether the data may have NaN for missing values."""
+        """True if the data may have NaN for missing values."""
         return fills_gaps(self.score_model.graph)
 
     def initial_weights(self) -> dict[str, np.ndarray]:
-        """Return the weights that the model brings."""
+        """Return the weights of the user's model."""
         initializers = self.score_model.graph.initializers
         return {name: np.array(initializers[name].const_value.numpy()) for name in self.weights}  # type: ignore[union-attr]
 
@@ -179,14 +179,14 @@ class Learner:
 def make_learner(
     source: BaseEstimator | GraphSource | None, data: TrainingData, n_outputs: int, options: ModelOptions
 ) -> Learner:
-    """Return the learner that `source` makes for these data.
+    """Return the learner of `source` for these data.
 
-    Equal graphs with equal options share one: a grid search prepares its model once.
+    Equal graphs with equal options share one learner: a grid search prepares its model once.
 
     Parameters
     ----------
     source : estimator, GraphSource or None
-        What :func:`read_source` returned; an estimator is fitted.
+        The result of :func:`~onnxsgd.learner.model_source.read_source`; an estimator is fitted.
     data : TrainingData
         The training data.
     n_outputs : int
@@ -231,7 +231,7 @@ def _in_precision(scored: ScoredGraph, dtype: str | None) -> ScoredGraph:
     return replace(scored, model=with_precision(scored.model, _REAL_TYPES[dtype]))
 
 
-#: The types of graphs by their names.
+#: Types of graphs by name.
 _REAL_TYPES = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}
 
 

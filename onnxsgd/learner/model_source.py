@@ -1,4 +1,4 @@
-"""What the user calls a model, read once, and a memory for what follows from it."""
+"""Reading of the `model` parameter, and a cache for derived objects."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ __all__ = ["REMEMBERED_BYTES", "GraphSource", "read_source", "remember"]
 
 T = TypeVar("T")
 
-#: Graphs of up to so many bytes are remembered, so that a grid search prepares its model once.
+#: Graphs of up to this many bytes are cached, so that a grid search prepares its model once.
 REMEMBERED_BYTES = 4_000_000
 _remembered = CompiledCache(max_size=16)
 
 
 @dataclass(frozen=True)
 class GraphSource:
-    """A graph of the user's, ready to be differentiated.
+    """A user's graph, ready for differentiation.
 
     Attributes
     ----------
     model : ir.Model
         The graph; not to be changed, as equal graphs share it.
     digest : str or None
-        What the graph is known by; None: it is too large to be remembered.
+        The cache key of the graph; None: it is too large for the cache.
     switched : tuple of str
-        Operators of training that were put into their inference form.
+        Operators in training mode that were replaced by their inference form.
     """
 
     model: ir.Model
@@ -45,14 +45,14 @@ class GraphSource:
 
 
 def read_source(model: object) -> BaseEstimator | GraphSource | None:
-    """Return `model` as one of three: an estimator, a graph, or None for a linear model.
+    """Return `model` as an estimator, a graph, or None for a linear model.
 
     Raises
     ------
     ParameterTypeError
-        If it is none of the types that are accepted.
+        If its type is not accepted.
     GraphError
-        If it is no valid ONNX.
+        If it is not valid ONNX.
     """
     if model is None or hasattr(model, "fit"):
         return model
@@ -93,5 +93,5 @@ def _read_graph(model: onnx.ModelProto | bytes, digest: str | None) -> GraphSour
 
 
 def remember(key: Hashable | None, make: Callable[[], T]) -> T:
-    """Return what `make` makes; if there is a key, at the first call with it only."""
+    """Return the result of `make`, cached under `key` unless that is None."""
     return make() if key is None else _remembered.get(key, make)

@@ -1,4 +1,4 @@
-"""A first look at a graph: whether it turns each sample into one row of raw predictions."""
+"""A trial run of a graph: each sample must give one row of raw predictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_inputs(learner: Learner) -> None:
     Raises
     ------
     GraphError
-        If the first size of an input is a number, or there is none.
+        If the first size of an input is fixed, or an input has no axes.
     """
     for value in learner.inputs:
         if value.shape is not None and (not len(value.shape) or isinstance(value.shape[0], int)):
@@ -30,13 +30,13 @@ def check_inputs(learner: Learner) -> None:
 
 
 def count_scores(graph: InferenceGraph, learner: Learner, features: Features) -> int:
-    """Return how many raw predictions `graph` makes of each sample.
+    """Return the number of raw predictions of `graph` for each sample.
 
     Raises
     ------
     GraphError
-        If the runtime cannot run it on such samples, if it does not make one row of predictions of each of
-        them, or if these depend on the other samples in a graph that was made for batches of one size.
+        If the runtime cannot run it on such samples, if a sample does not give one row of predictions, or if
+        predictions depend on the other samples in a graph exported for a fixed batch size.
     """
     count = min(n_rows(features), 3)
     raw = _run(graph, learner, take_rows(features, slice(0, count)))
@@ -52,7 +52,7 @@ def count_scores(graph: InferenceGraph, learner: Learner, features: Features) ->
 
 
 def _check_independence(graph: InferenceGraph, learner: Learner, features: Features) -> None:
-    """Compare predictions for several samples with those for each of them alone."""
+    """Compare predictions for a batch with those for each of its samples alone."""
     count = min(n_rows(features), 1 + (learner.exported_for or 1))
     alone = [_run(graph, learner, take_rows(features, slice(row, row + 1))) for row in range(count)]
     together = _run(graph, learner, take_rows(features, slice(0, count)))

@@ -1,4 +1,4 @@
-"""The types of the runtime that every edition of it has."""
+"""Native types of the runtime, common to all its editions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def runtime_bindings() -> Any:
     Raises
     ------
     MissingRuntimeError
-        If no onnxruntime is installed, or parts of several.
+        If no onnxruntime is installed, or only parts of several.
     """
     load_runtime()
     return importlib.import_module("onnxruntime.capi._pybind_state")

@@ -1,4 +1,4 @@
-"""Compiled sessions, shared within a process by everything that has the same graph."""
+"""Caches of compiled sessions, shared within a process by equal graphs."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ __all__ = ["CompiledCache", "compiled"]
 T = TypeVar("T")
 
 
-#: What is kept in any case: the sessions of one fit.
+#: The number of entries kept in any case: the sessions of one fit.
 _FEW = 6
 
 
 class CompiledCache:
-    """A thread-safe table of the most recently used compiled objects.
+    """A thread-safe cache of the most recently used compiled objects.
 
-    A session does not survive a fork, so the table starts anew in a child process.
+    A session does not survive a fork, so the cache starts empty in a child process.
 
     Parameters
     ----------
     max_size : int
-        How many objects are kept.
+        The largest number of objects kept.
     max_bytes : int or None
-        How many bytes of graphs they may be made of together. The last few are kept however large they are:
-        a fit needs several at a time.
+        The largest total size of their graphs. The last few are kept however large they are: a fit needs
+        several at a time.
 
     Attributes
     ----------
     n_built : int
-        How many objects were built, that is, how often something was not in the table.
+        The number of objects built, that is, of cache misses.
     """
 
     def __init__(self, max_size: int, max_bytes: int | None = None) -> None:
@@ -44,10 +44,10 @@ class CompiledCache:
         self._reset()
 
     def get(self, key: Hashable, build: Callable[[], T], nbytes: int = 0) -> T:
-        """Return the object stored under `key`; if there is none, store what `build` makes of `nbytes`."""
+        """Return the object stored under `key`; if missing, store the result of `build`, of `nbytes`."""
         if self._process != os.getpid():
-            # The lock may have been held by a thread that does not exist on this side of the fork. Nor do
-            # the threads of sessions: to destroy one, which waits for them, would end the interpreter.
+            # The lock may have been held by a thread that does not exist in the child process. Nor do the
+            # threads of sessions: destroying a session, which waits for them, would crash the interpreter.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._entries))
             self._lock = threading.RLock()
             self._reset()
@@ -61,7 +61,7 @@ class CompiledCache:
             return made
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._lock:
             self._reset()
 

@@ -1,7 +1,7 @@
-"""GPUs: whether the runtime can use one, and sessions that compute there or are an error.
+"""GPUs: a check that the runtime can use one, and sessions that never fall back to the CPU.
 
-onnxruntime leaves a session to the CPU, with no more than a line in its log, if a GPU cannot be used. So one
-small session is made first, for each GPU once, and every session is asked where it is.
+onnxruntime falls back to the CPU, with no more than a line in its log, if a GPU cannot be used. So one small
+session is made first, once for each GPU, and the providers of every session are checked.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from onnxsgd.runtime.providers import CPU, CUDA
 
 __all__ = ["LOCK", "Mode", "check_cuda", "explained", "make_cuda_session", "make_step_session"]
 
-#: Held by the thread that works on a GPU. The runtime records work in a mode that forbids every other thread
-#: of the process to allocate or to copy there.
+#: Held by the thread that works on a GPU. While the runtime records a CUDA graph, no other thread of the
+#: process may allocate or copy there.
 LOCK = threading.RLock()
 
-#: How the training step runs on a GPU: recorded once and replayed, operator by operator, or with some
-#: operators on the CPU, for which the runtime has no other kernels.
+#: Modes of the training step on a GPU: recorded once and replayed, operator by operator, or with some
+#: operators on the CPU because the runtime has no GPU kernels for them.
 Mode = Literal["recorded", "stepwise", "mixed"]
 
 _LIBRARY = {"nt": "onnxruntime_providers_cuda.dll"}.get(os.name, "libonnxruntime_providers_cuda.so")
@@ -45,12 +45,12 @@ def check_cuda(index: int) -> None:
     Raises
     ------
     MissingRuntimeError
-        With the reason that the runtime gives, and what to install.
+        With the reason that the runtime gives, and the command to install an edition that works.
     """
     runtime = load_runtime()
     if CUDA not in runtime.get_available_providers():
         raise MissingRuntimeError(
-            f"device='cuda' needs an edition of onnxruntime for GPUs; what is installed, version "
+            f"device='cuda' needs an edition of onnxruntime for GPUs; the installed one, version "
             f"{runtime.__version__}, computes on the CPU alone. Install the other: {install_command('gpu')}. "
             "Or use device='cpu'."
         )
@@ -65,16 +65,16 @@ def check_cuda(index: int) -> None:
 
 @cache
 def _reason_against(index: int, process: int) -> str | None:
-    """Return why the runtime cannot use a GPU, None if it can; asked once in a process."""
-    heard = io.StringIO()
-    with LOCK, redirect_stdout(heard):
+    """Return the reason why the runtime cannot use a GPU, None if it can; computed once in a process."""
+    printed = io.StringIO()
+    with LOCK, redirect_stdout(printed):
         if hasattr(load_runtime(), "preload_dlls"):
             load_runtime().preload_dlls()
         try:
             session = _new_session(_small_graph(), index)
             session.run(None, {"x": np.ones(1, np.float32)})
         except EngineError:
-            return _library_problem() or _last_line(heard.getvalue()) or "it gives no reason"
+            return _library_problem() or _last_line(printed.getvalue()) or "it gives no reason"
         except _runtime_errors() as error:
             return reason(error)
     return None
@@ -88,7 +88,7 @@ def _small_graph() -> bytes:
 
 
 def _library_problem() -> str | None:
-    """Return what keeps the library of the provider from being loaded."""
+    """Return the error of loading the library of the provider, None if it loads."""
     try:
         ctypes.CDLL(str(Path(str(load_runtime().__file__)).parent / "capi" / _LIBRARY))
     except OSError as error:
@@ -97,34 +97,34 @@ def _library_problem() -> str | None:
 
 
 def _last_line(text: str) -> str:
-    """Return the last line that says something; the runtime draws frames around what it prints."""
+    """Return the last line with text; the runtime prints messages in frames."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" *\t\r")]
     return lines[-1] if lines else ""
 
 
 def make_cuda_session(model: bytes, index: int) -> Any:
-    """Return a session on a GPU; operators that have no kernel there are left to the CPU.
+    """Return a session on a GPU; operators without a kernel there run on the CPU.
 
     Raises
     ------
     EngineError
-        If the runtime does not make it, or not on the GPU.
+        If the runtime cannot make it, or not on the GPU.
     """
     with LOCK, explained(f"cuda:{index}", "a graph"):
         return _new_session(model, index)
 
 
 def make_step_session(model: bytes, index: int, *, recordable: bool) -> tuple[Any, Mode]:
-    """Return a session of training steps on a GPU, and how it runs.
+    """Return a session of training steps on a GPU, and its mode.
 
     Parameters
     ----------
     model : bytes
         The graph.
     index : int
-        Which GPU.
+        The number of the GPU.
     recordable : bool
-        Whether work of this graph may be recorded and replayed.
+        Whether this graph may be recorded and replayed.
 
     Warns
     -----
@@ -134,14 +134,14 @@ def make_step_session(model: bytes, index: int, *, recordable: bool) -> tuple[An
     Raises
     ------
     EngineError
-        If the runtime does not make it, or not on the GPU.
+        If the runtime cannot make it, or not on the GPU.
     """
     with LOCK:
         for mode in ("recorded", "stepwise") if recordable else ("stepwise",):
             try:
                 session = _new_session(model, index, record=mode == "recorded", alone=mode == "stepwise")
             except _runtime_errors():
-                # refused, as it does not fit this way; what is wrong in any way is told below
+                # this mode does not fit the graph; the last attempt below reports other errors
                 continue
             if _reads_from_host(session):
                 break
@@ -150,7 +150,7 @@ def make_step_session(model: bytes, index: int, *, recordable: bool) -> tuple[An
             session = _new_session(model, index, tell=True)
     warnings.warn(
         f"device='cuda:{index}': a part of the training step runs on the CPU, as the runtime has no kernels "
-        f"for it on the GPU{_operators_on_host(session)}. The step waits for data to travel there and back.",
+        f"for it on the GPU{_operators_on_host(session)}. Each step waits for copies between the two.",
         stacklevel=2,
     )
     return session, "mixed"
@@ -159,11 +159,11 @@ def make_step_session(model: bytes, index: int, *, recordable: bool) -> tuple[An
 def _new_session(
     model: bytes, index: int, *, record: bool = False, alone: bool = False, tell: bool = False
 ) -> Any:
-    """Return a session on a GPU; with `alone` one that leaves nothing to the CPU."""
+    """Return a session on a GPU; with `alone` one without operators on the CPU."""
     runtime = load_runtime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    # attempts may fail in silence; otherwise errors only
+    # attempts may fail silently; otherwise errors only
     options.log_severity_level = 4 if record or alone else 3
     if alone:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -171,13 +171,13 @@ def _new_session(
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     settings = {
         "device_id": str(index), "enable_cuda_graph": str(int(record)),
-        # all runs one after another, as the host does not wait between them
+        # one stream: runs are in order, as the host does not wait between them
         "use_ep_level_unified_stream": "1",
         # products of float32 in float32, as on the CPU
         "use_tf32": "0",
-        # no more memory than is used: the data are beside it
+        # the arena takes no more memory than is used: the data need the rest
         "arena_extend_strategy": "kSameAsRequested",
-        # steps are unrolled: trying all algorithms for each convolution would take longer than training
+        # steps are unrolled: an exhaustive search for each convolution would take longer than training
         "cudnn_conv_algo_search": "HEURISTIC",
     }  # fmt: skip
     session = runtime.InferenceSession(
@@ -185,15 +185,15 @@ def _new_session(
     )
     if CUDA not in session.get_providers():
         raise EngineError(f"The runtime put a session on {session.get_providers()} and not on the GPU.")
-    # nor later: an operator that fails there is an error
+    # no fallback at run time either: an operator that fails there is an error
     session.disable_fallback()
     return session
 
 
 def _reads_from_host(session: Any) -> bool:
-    """Tell whether an input is read on the CPU: it would be copied there once, and never again.
+    """Tell whether an input is read on the CPU: a recording would copy it there once, and never again.
 
-    Versions of the runtime that cannot be asked are believed.
+    Older versions of the runtime do not report this; for them the answer is no.
     """
     ask = getattr(session, "get_input_memory_infos", None)
     names = [info.name.lower() for info in ask()] if ask else []
@@ -201,7 +201,7 @@ def _reads_from_host(session: Any) -> bool:
 
 
 def _operators_on_host(session: Any) -> str:
-    """Return which operators the CPU computes, as far as the runtime tells."""
+    """Return the operators that run on the CPU, as far as the runtime reports them."""
     ask = getattr(session, "get_provider_graph_assignment_info", None)
     parts = [part for part in ask() if part.ep_name == CPU] if ask else []
     operators = sorted({node.op_type for part in parts for node in part.get_nodes()})
@@ -209,15 +209,15 @@ def _operators_on_host(session: Any) -> str:
 
 
 @contextmanager
-def explained(device: str, what: str) -> Iterator[None]:
-    """Turn errors of the runtime into one of ours.
+def explained(device: str, contents: str) -> Iterator[None]:
+    """Turn errors of the runtime into an EngineError.
 
     Parameters
     ----------
     device : str
-        Where it works.
-    what : str
-        What takes the memory that may be missing, for the message.
+        The device.
+    contents : str
+        The objects that take memory there, for the message.
     """
     try:
         yield
@@ -228,15 +228,15 @@ def explained(device: str, what: str) -> Iterator[None]:
         text, lowered = reason(error), str(error).lower()
         if "out of memory" in lowered or "allocate memory" in lowered or "alloc_failed" in lowered:
             raise EngineError(
-                f"The memory of {device} does not hold {what}. Train on a part of the data at a time with "
-                f"partial_fit, take a smaller batch_size, or use device='cpu'. The runtime says: {text}."
+                f"The memory of {device} does not hold {contents}. Train on a part of the data at a time "
+                f"with partial_fit, take a smaller batch_size, or use device='cpu'. The runtime says: {text}."
             ) from error
-        raise EngineError(f"The runtime failed on {device}, with {what}: {text}.") from error
+        raise EngineError(f"The runtime failed on {device}, with {contents}: {text}.") from error
 
 
 @cache
 def _runtime_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that the runtime raises: its own classes have no common one."""
+    """Return the classes of errors that the runtime raises: its own have no common base class."""
     found = vars(runtime_bindings()).values()
     own = (kind for kind in found if isinstance(kind, type) and issubclass(kind, Exception))
     return (RuntimeError, ValueError, *own)

@@ -1,9 +1,9 @@
-"""The runtime: which editions of onnxruntime are installed, and whether they are whole.
+"""Installed editions of onnxruntime, and a check of their files.
 
-Every edition is a distribution of its own that installs the same import package, ``onnxruntime``. An
-installer cannot say "one of these": it lays one over the other without a word, and the last one answers, or
+Every edition is a separate distribution that installs the same import package, ``onnxruntime``. An installer
+cannot require "one of these": it silently overwrites one by the other, and the import finds the last one, or
 a mixture that fails in strange places. This module tells these cases apart, once, when the runtime is first
-needed. It costs no more than a look at the names of the installed distributions as long as there is one.
+needed. With one edition installed it only reads the names of the installed distributions.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Edition:
     distribution : str
         Its name.
     requirement : str
-        What to ask an installer for.
+        The requirement to give to an installer.
     python_below : tuple of int or None
-        The first Python without a wheel; None if there is none.
+        The first Python without a wheel; None if all have one.
     platforms : frozenset of str or None
         The platforms that have wheels, as "<system>-<machine>" in lower case; None for all.
     """
@@ -60,7 +60,7 @@ class Edition:
 
 _INTEL = frozenset({"linux-x86_64", "windows-amd64"})
 
-#: The editions by the extra that brings them. The order is that of preference.
+#: The editions by the extra that installs them, in order of preference.
 EDITIONS: dict[str, Edition] = {
     "training": Edition(
         "onnxruntime-training-cpu",
@@ -80,12 +80,12 @@ _COUSINS = ("onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-qnn", "
 
 
 def default_edition() -> str:
-    """Return the extra whose edition comes with the package on this Python and platform."""
+    """Return the extra of the edition that the package requires on this Python and platform."""
     return "training" if "training" in _offered() else "cpu"
 
 
 def install_command(extra: str) -> str:
-    """Return the command after which an edition of the runtime is the one that answers.
+    """Return the command that makes an edition of the runtime the imported one.
 
     Parameters
     ----------
@@ -95,8 +95,8 @@ def install_command(extra: str) -> str:
     Returns
     -------
     str
-        It leaves the edition that comes with the package where it is, as files that are installed last
-        stay, and removes any other.
+        It keeps the edition that the package requires, as the files installed last win, and removes any
+        other.
     """
     return _use_command(EDITIONS[extra], _find_all())
 
@@ -108,12 +108,12 @@ def load_runtime() -> ModuleType:
     Warns
     -----
     UserWarning
-        If an edition was chosen, and the default one was laid over it.
+        If an edition was chosen, and the default one has overwritten it.
 
     Raises
     ------
     MissingRuntimeError
-        If there is no onnxruntime, or parts of several. The message holds the commands that help.
+        If no onnxruntime is installed, or only parts of several. The message holds the commands that help.
     """
     installed = _find_all()
     if len(installed) > 1:
@@ -122,14 +122,14 @@ def load_runtime() -> ModuleType:
         runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
         raise MissingRuntimeError(_explain_failure(installed, str(error))) from error
-    # A folder without its modules, which an uninstallation leaves, is imported without an error.
+    # An uninstallation leaves a folder without modules, which is imported without an error.
     if not hasattr(runtime, "InferenceSession"):
         raise MissingRuntimeError(_explain_failure(installed, "files of it are missing"))
     return runtime
 
 
 def _find_all() -> list[metadata.Distribution]:
-    """Return those distributions of the family that are installed."""
+    """Return the installed distributions of the family."""
     found = []
     for name in (*(edition.distribution for edition in EDITIONS.values()), *_COUSINS):
         try:
@@ -140,7 +140,7 @@ def _find_all() -> list[metadata.Distribution]:
 
 
 def _check_mixture(installed: Sequence[metadata.Distribution]) -> None:
-    """Refuse editions that destroyed each other; warn of one that was chosen and does not answer."""
+    """Refuse editions that overwrote each other; warn of one that was chosen and is not imported."""
     whole = [distribution for distribution in installed if _is_whole(distribution)]
     if not whole:
         raise MissingRuntimeError(
@@ -151,7 +151,7 @@ def _check_mixture(installed: Sequence[metadata.Distribution]) -> None:
     lost = [other for other in installed if other not in whole and _name(other) != default]
     if lost:
         warnings.warn(
-            f"{_names(lost)} cannot answer: {_names(whole)} was installed over it, as both own the import "
+            f"{_names(lost)} cannot be used: {_names(whole)} was installed over it, as both own the import "
             f"package 'onnxruntime'. To use it: {_use_commands(lost, installed)}. To do without it: "
             f"{_use_commands(whole, installed)}.",
             stacklevel=3,
@@ -159,7 +159,7 @@ def _check_mixture(installed: Sequence[metadata.Distribution]) -> None:
 
 
 def _is_whole(distribution: metadata.Distribution) -> bool:
-    """Return whether every file of the import package has the size that was recorded for it."""
+    """Return whether every file of the import package has its recorded size."""
     # importlib.metadata leaves out files that do not exist
     for path, _, size in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
         if not size or not path.startswith("onnxruntime/"):
@@ -196,7 +196,7 @@ def _use_commands(chosen: Sequence[metadata.Distribution], installed: Sequence[m
 
 
 def _use_command(edition: Edition, installed: Sequence[metadata.Distribution]) -> str:
-    """Return the command after which an edition answers, and no other is chosen."""
+    """Return the command that makes an edition the imported one, and removes other chosen ones."""
     versions = {_name(found): found.version for found in installed}
     kept = {edition.distribution, EDITIONS[default_edition()].distribution}
     others = [name for name in versions if name not in kept]

@@ -1,4 +1,4 @@
-"""Where the runtime computes: names of execution providers and devices."""
+"""Execution providers and devices of the runtime, by name."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["CPU", "CUDA", "Placement", "resolve_placement"]
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
-#: What a provider may be called instead.
+#: Short names of providers.
 _ALIASES = {"cpu": CPU, "cuda": CUDA, "gpu": CUDA}
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where sessions compute.
+    """The execution providers and the device of sessions.
 
     Attributes
     ----------
@@ -28,9 +28,9 @@ class Placement:
     options : list of dict
         The options of each.
     device : {"cpu", "cuda"}
-        Where inputs and outputs are.
+        The kind of the device of inputs and outputs.
     index : int
-        Which one of several devices of that kind.
+        Its number among several of that kind.
     """
 
     providers: list[str]
@@ -45,7 +45,7 @@ def resolve_placement(
     device_index: int,
     available: Sequence[str],
 ) -> Placement:
-    """Return what is meant by what a user gave.
+    """Resolve the parameters that select providers and a device.
 
     Parameters
     ----------
@@ -54,14 +54,14 @@ def resolve_placement(
     provider_options : sequence of dict or None
         The options of each of `providers`.
     device_index : int
-        Which GPU, >= 0.
+        The number of the GPU, >= 0.
     available : sequence of str
         The providers that the installed runtime has.
 
     Raises
     ------
     ParameterError
-        If a provider is unknown or not available, or there are options for other providers than given.
+        If a provider is unknown or not available, or the number of options is not that of providers.
     """
     if isinstance(device_index, bool) or not isinstance(device_index, int) or device_index < 0:
         raise ParameterError(f"device_index={device_index!r} is not accepted: it must be an int >= 0.")

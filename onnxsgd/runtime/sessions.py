@@ -1,4 +1,4 @@
-"""Sessions of the runtime: which device, how many threads."""
+"""Sessions of the runtime: devices, threads, sharing."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: What is compiled for GPUs: fewer things, as each takes some of a GPU's memory.
+#: The sessions on GPUs: fewer of them, as each takes some of a GPU's memory.
 on_gpus = CompiledCache(max_size=16)
 
-#: Up to this many multiplications a step, a second thread costs more than it brings.
+#: Up to this many multiplications a step, a second thread costs more than it saves.
 _SINGLE_THREAD_WORK = 20_000_000
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where sessions compute.
+    """The device of a session.
 
     Attributes
     ----------
     kind : {"cpu", "cuda"}
-        What it is.
+        Its kind.
     index : int
-        Which one of several.
+        Its number among several of that kind.
     """
 
     kind: str
@@ -52,12 +52,12 @@ class Device:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it is a GPU."""
+        """True for a GPU."""
         return self.kind == "cuda"
 
     @property
     def keeps_data(self) -> bool:
-        """Whether the data of a fit stay on it, so that no step waits for them."""
+        """True if the data of a fit are resident on it, so that no step waits for them."""
         return self.is_cuda
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ HOST = Device("cpu")
 
 
 def check_device(device: str) -> Device:
-    """Return the device of that name, after a look whether the runtime can use it.
+    """Return the device of that name, if the runtime can use it.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def check_device(device: str) -> Device:
     ParameterError
         If the name is none of these.
     MissingRuntimeError
-        If it names a GPU, and the installed runtime knows none, or cannot use that one.
+        If it names a GPU, and the installed runtime does not support GPUs or cannot use that one.
     """
     named = re.fullmatch(r"cuda(?::(\d{1,9}))?", device) if isinstance(device, str) else None
     if device != HOST.kind and named is None:
@@ -97,9 +97,9 @@ def check_device(device: str) -> Device:
 
 
 def hold(device: Device) -> AbstractContextManager[Any]:
-    """Return what must be entered to work on a device: on a GPU, one thread at a time does.
+    """Return the context manager for work on a device: on a GPU, a lock for one thread at a time.
 
-    While the runtime records what a thread does there, it cannot do anything for another one.
+    While the runtime records the work of one thread there, it cannot work for another one.
     """
     if not device.is_cuda:
         return nullcontext()
@@ -109,22 +109,22 @@ def hold(device: Device) -> AbstractContextManager[Any]:
 
 
 def shared(key: Hashable, device: Device, build: Callable[[], T], nbytes: int = 0) -> T:
-    """Return what was compiled for a device; see :meth:`onnxsgd.runtime.cache.CompiledCache.get`."""
+    """Return an object compiled for a device; see :meth:`onnxsgd.runtime.cache.CompiledCache.get`."""
     cache = on_gpus if device.is_cuda else compiled
-    # what is dropped for it frees memory there
+    # entries dropped from the cache free memory there
     with hold(device):
         return cache.get(key, build, nbytes)
 
 
 def resolve_threads(n_threads: int | None, work: int) -> int:
-    """Return how many threads a session uses for its operators.
+    """Return the number of threads of a session.
 
     Parameters
     ----------
     n_threads : int or None
-        A number, or None to choose: one thread for a small step, all available cores for a large one,
-        within what ``OMP_NUM_THREADS`` allows. joblib sets that in worker processes of its default backend;
-        in workers of the others, which are told nothing, it is one thread.
+        A number, or None to choose: one thread for a small step, all available cores for a large one, at
+        most ``OMP_NUM_THREADS``. joblib sets that variable in worker processes of its default backend; in
+        workers of other backends it is one thread.
     work : int
         Multiplications in one run.
     """
@@ -150,14 +150,14 @@ def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
     model : bytes
         The graph.
     n_threads : int
-        Threads for what is computed on the CPU.
+        Threads of operators on the CPU.
     device : Device
-        Where it computes. On a GPU, operators that the runtime has no kernel for are left to the CPU.
+        The device. On a GPU, operators without a kernel there run on the CPU.
 
     Raises
     ------
     MissingRuntimeError
-        If there is no onnxruntime, or parts of several.
+        If no onnxruntime is installed, or only parts of several.
     EngineError
         If the runtime cannot load the graph, or did not put the session on the GPU.
     UnsupportedError
@@ -176,18 +176,18 @@ def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
     try:
         return open_session(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        # a class of the runtime's, which is no subclass of NotImplementedError
+        # a class of the runtime, not a subclass of NotImplementedError
         if type(error).__name__ != "NotImplemented":
             raise run_error(error) from error
         raise UnsupportedError(f"The runtime lacks an operator of the graph: {reason(error)}.") from error
 
 
 def open_session(model: bytes, options: Any, **placement: Any) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` whose optimizer is kept from its faults.
+    """Return an ``onnxruntime.InferenceSession`` with faulty graph optimizers disabled.
 
-    GatherToSliceFusion, up to onnxruntime 1.24 at least, takes away a Range that one Gather reads, also where
-    the graph returns it: the output is missing then. MatmulTransposeFusion, in 1.19, makes an operator that
-    has no float64 kernel; it is left out in a second attempt. Each can go when no supported version does it.
+    GatherToSliceFusion, up to onnxruntime 1.24 at least, removes a Range that one Gather reads, even if it is
+    an output of the graph, which is then missing. MatmulTransposeFusion, in 1.19, makes an operator without a
+    float64 kernel; a second attempt disables it. Each exception can go when no supported version needs it.
     """
     onnxruntime = load_runtime()
 

@@ -35,16 +35,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Recipe:
-    """What stays the same during a fit.
+    """The settings of a fit.
 
     Attributes
     ----------
     optimizer, schedule, penalty : objects
-        How weights change.
+        The update rule, the learning rate, the norms.
     average_from : int
         The update at which averaging starts; 0: never.
     shuffle : bool
-        Whether each epoch has an order of its own.
+        Whether each epoch has a new random order.
     penalised : frozenset of str
         The weights that the penalty applies to.
     """
@@ -63,14 +63,14 @@ class Recipe:
 
 @dataclass
 class FitState:
-    """What changes during a fit, and what a later fit or ``partial_fit`` goes on from.
+    """The state of a fit, from which a later fit or ``partial_fit`` continues.
 
     Attributes
     ----------
     tensors : dict of ndarray
         Weights and their states.
     eta : float
-        The learning rate in force.
+        The present learning rate.
     random_state : numpy.random.RandomState
         Draws the order of the samples.
     t : int
@@ -80,9 +80,9 @@ class FitState:
     loss_curve : list of float
         The objective of each epoch.
     validation_scores : list of float
-        The score of each epoch on the validation data, if there are any.
+        The score of each epoch on the validation data, if any.
     n_updates : int or None
-        The largest number of updates of the last call to ``fit``; None: there was none.
+        The largest number of updates of the last call to ``fit``; None before the first call.
     """
 
     tensors: Tensors
@@ -105,33 +105,33 @@ class Buffers(Protocol):
     """Weights and states, such as :class:`onnxsgd.engine.step.buffers.Buffers`."""
 
     def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
-        """Take these values."""
+        """Copy these values into the buffers."""
 
     def snapshot(self) -> Tensors:
         """Return a copy of the present values."""
 
 
 class Runner(Protocol):
-    """What makes updates, such as :class:`onnxsgd.engine.step.single_step.StepRunner`."""
+    """A runner of updates, such as :class:`onnxsgd.engine.step.single_step.StepRunner`."""
 
     n_done: int
 
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
-        """Make one for each batch."""
+        """Make one update for each batch."""
 
 
 @dataclass(frozen=True)
 class Runners:
-    """What runs the updates of a fit.
+    """The runners of the updates of a fit.
 
     Attributes
     ----------
     buffers : Buffers
         Weights and states, shared by the two.
     step : Runner
-        One batch after another.
+        One batch in a call.
     epoch : Runner or None
-        Many batches in a call, where that pays.
+        Many batches in a call, if that is faster.
     """
 
     buffers: Buffers
@@ -140,12 +140,12 @@ class Runners:
 
     @property
     def fastest(self) -> Runner:
-        """The one to use."""
+        """The runner to use."""
         return self.epoch or self.step
 
 
 def adapt_state(state: FitState, recipe: Recipe) -> None:
-    """Let `state` fit a recipe that may have changed since: what it never kept begins now."""
+    """Adapt `state` to a recipe that may have changed since: initialize quantities that it lacks."""
     kinds = {kind for _, kind in state.tensors}
     if L1_DEBT not in kinds:
         state.l1_total = 0.0
@@ -154,13 +154,13 @@ def adapt_state(state: FitState, recipe: Recipe) -> None:
 
 
 class Observer(Protocol):
-    """What is told about each epoch."""
+    """A callback of each epoch."""
 
     def epoch_begins(self) -> None:
-        """Take notice that an epoch begins."""
+        """Handle the beginning of an epoch."""
 
     def epoch_ends(self, state: FitState) -> bool:
-        """Take notice of the state after it; return whether training should stop."""
+        """Handle the end of an epoch; return whether training should stop."""
 
 
 def train(
@@ -176,11 +176,11 @@ def train(
     stop_on_score: bool,
     observers: Sequence[Observer],
 ) -> int:
-    """Train until the loss, or the score, stops improving, or an observer has seen enough.
+    """Train until the loss, or the score, stops improving, or an observer asks to stop.
 
     Returns the number of epochs.
 
-    `state` is changed in place. It is left usable, with the last finite weights, whatever ends the loop.
+    `state` is changed in place. However the loop ends, it is usable and holds the last finite weights.
     """
     plateau = Plateau(tol, n_iter_no_change)
     best: tuple[Tensors, float] | None = None
@@ -200,7 +200,7 @@ def train(
             votes = [observer.epoch_ends(state) for observer in observers]
             if any(votes):
                 break
-            if plateau.reached(value) and not _go_on_slower(recipe.schedule, state, plateau):
+            if plateau.reached(value) and not _lower_rate(recipe.schedule, state, plateau):
                 break
         else:
             if tol is not None:
@@ -250,8 +250,8 @@ def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitStat
 def _shuffled(n: int, random_state: np.random.RandomState) -> np.ndarray:
     """Return the numbers below `n` in random order.
 
-    Random keys with the numbers in their lower halves are sorted, for which numpy has vector instructions;
-    its permutation goes from number to number. One pair of keys in four billion is equal and keeps its order.
+    It sorts random keys with the numbers in their lower halves: numpy has vector instructions for sorting,
+    but not for its permutation. One pair of keys in four billion is equal and keeps its order.
     """
     keys = random_state.randint(0, 1 << 32, n, np.uint32).astype(np.uint64)
     keys <<= np.uint64(32)
@@ -267,7 +267,7 @@ class _Numbers:
     Attributes
     ----------
     table : ndarray of shape [n_updates, n_scalars]
-        What each step is given.
+        The scalar inputs of each step.
     rates, l1_totals : ndarray of shape [n_updates]
         The learning rate, and the l1 penalty received so far.
     """
@@ -277,7 +277,7 @@ class _Numbers:
     l1_totals: np.ndarray
 
     def move(self, state: FitState, n_updates: int) -> None:
-        """Let `state` be what it is after so many of the updates."""
+        """Advance `state` by `n_updates` updates."""
         if n_updates:
             state.t += n_updates
             state.eta = float(self.rates[n_updates - 1])
@@ -326,7 +326,7 @@ def _restore_last_finite(runners: Runners, plan: EpochPlan, numbers: _Numbers, s
     )
 
 
-def _go_on_slower(schedule: Schedule, state: FitState, plateau: Plateau) -> bool:
+def _lower_rate(schedule: Schedule, state: FitState, plateau: Plateau) -> bool:
     eta = schedule.after_plateau(state.eta)
     if eta is None:
         return False
@@ -344,6 +344,6 @@ def _all_finite(tensors: Tensors) -> bool:
 
 
 def fresh_generator(seed: int | np.random.RandomState | None) -> np.random.RandomState:
-    """Return a generator of its own, which draws from the caller's once at most."""
+    """Return a new generator, seeded by at most one draw from the caller's."""
     generator = check_random_state(seed)
     return np.random.RandomState(generator.randint(np.iinfo(np.int32).max))

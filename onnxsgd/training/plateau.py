@@ -1,4 +1,4 @@
-"""When to stop: a loss or a score that no longer improves."""
+"""The stopping rule: a loss or a score that no longer improves."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["Plateau"]
 
 @dataclass
 class Plateau:
-    """Counts the epochs in a row that bring no improvement, as scikit-learn's SGD estimators do.
+    """A counter of successive epochs without improvement, as in scikit-learn's SGD estimators.
 
     Parameters
     ----------
     tol : float or None
-        The improvement that counts; None: the plateau is never reached.
+        The least improvement that counts; None: the plateau is never reached.
     patience : int
-        How many such epochs make a plateau.
+        The number of such epochs that make a plateau.
     best : float
-        The lowest value so far. (A score is given with its sign changed.)
+        The lowest value so far (of a score, its negative).
     count : int
         Epochs in a row without improvement.
     """
@@ -30,7 +30,7 @@ class Plateau:
     count: int = 0
 
     def reached(self, value: float) -> bool:
-        """Take the value of one more epoch; return whether this is a plateau."""
+        """Record the value of one more epoch; return whether this is a plateau."""
         improved = self.tol is None or value <= self.best - self.tol
         self.count = 0 if improved else self.count + 1
         self.best = min(self.best, value)

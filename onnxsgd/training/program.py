@@ -1,4 +1,4 @@
-"""A learner, compiled: its frozen part, its tail, its training step."""
+"""The compiled program of a fit: the frozen part, the tail and the training step of a learner."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from onnxsgd.training.loop import Recipe, Runners
 
 __all__ = ["Program", "make_program", "step_spec"]
 
-#: From this many steps on, the loop inside the runtime is worth its compilation.
+#: The number of steps from which on compiling the loop inside the runtime pays.
 _MANY_STEPS = 500
-#: What the frozen part may make of all samples, unless it is no more than the data.
+#: The largest stored output of the frozen part for all samples, unless the data are larger still.
 _KEPT_BYTES = 256_000_000
 
 
 @dataclass(frozen=True)
 class Program:
-    """Everything that a fit runs.
+    """The compiled parts of a fit.
 
     Attributes
     ----------
     split : SplitGraph
         The two parts of the graph.
     frozen : dict of InferenceGraph
-        What computes each feature of the tail, if the frozen part computes anything.
+        The graph of each feature of the tail that the frozen part computes.
     tail : InferenceGraph
         Raw predictions from these features.
     spec : StepSpec
-        The training step, for the batch size that was asked for.
+        The training step, for the requested batch size.
     n_threads : int or None
         Threads of a step on the CPU.
     device : Device
-        Where it runs.
+        The device.
     """
 
     split: SplitGraph
@@ -62,7 +62,7 @@ class Program:
     device: Device = HOST
 
     def tail_features(self, features: Features) -> Features:
-        """Return what the tail reads: the result of the frozen part, computed once for each sample."""
+        """Return the inputs of the tail: the results of the frozen part, computed once for each sample."""
         return {
             name: self.frozen[name].run(features, {}) if name in self.frozen else features[name]
             for name in self.split.features
@@ -79,10 +79,9 @@ class Program:
     def runners(
         self, tensors: Mapping[tuple[str, str], np.ndarray], batches: Batches, epochs: int
     ) -> Runners:
-        """Return what makes the updates, with buffers of its own; equal steps share one session.
+        """Return runners with new buffers; equal steps share one session.
 
-        The loop over batches inside the runtime is compiled where it pays: for dense data, and for many
-        steps.
+        The loop over batches inside the runtime is compiled where it pays: for dense data and many steps.
         """
         shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
         spec = replace(self.spec, batch_size=batches.batch_size, row_shapes=shapes)
@@ -113,7 +112,7 @@ class Program:
     def _resident_runners(
         self, spec: StepSpec, tensors: Mapping[tuple[str, str], np.ndarray], batches: Batches, epochs: int
     ) -> Runners:
-        """Return what makes the updates on a device where the data stay; equal blocks share a session."""
+        """Return runners on a device with resident data; equal blocks share a session."""
         from onnxsgd.engine.step.cuda_blocks import Block, block_sizes
         from onnxsgd.engine.step.device_loop import ResidentRunner, check_data
 
@@ -122,8 +121,8 @@ class Program:
         step = compiled.get((*key, "step"), lambda: build_step(self.split.tail, spec))
         if not is_standard(step):
             raise UnsupportedError(
-                f"device={str(self.device)!r} needs a training step of standard operators, and the engine "
-                f"{spec.engine!r} makes another one of this graph: use engine='portable', or device='cpu'."
+                f"device={str(self.device)!r} needs a training step of standard operators, and the step of "
+                f"the engine {spec.engine!r} has others: use engine='portable', or device='cpu'."
             )
         blocks = {
             size: shared((*key, size), self.device, partial(Block, step, spec.loss, size, self.device))
@@ -147,8 +146,8 @@ def make_program(
 ) -> Program:
     """Return the program of a fit on data like `features`; the training step is not compiled yet.
 
-    What the frozen part computes is kept for all samples if it fits into memory. It stays a part of each
-    step otherwise, and for sparse data, of which it would make dense ones.
+    The results of the frozen part are stored for all samples if they fit into memory. Otherwise, and for
+    sparse data, whose results would be dense, the frozen part is computed in each step.
     """
     is_sparse = any(sparse.issparse(array) for array in features.values())
     parts, frozen = _undivided(learner) if is_sparse else _divided(learner, n_threads, device)
@@ -171,21 +170,21 @@ def make_program(
 
 
 def _refuse_strings(tail: ir.Model) -> None:
-    """Refuse a graph that reads strings where it is trained: batches hold numbers."""
+    """Refuse a graph whose trained part reads strings: batches hold numbers."""
     value = next((value for value in tail.graph.inputs if value.dtype == ir.DataType.STRING), None)
     if value is not None:
         nodes = sorted({use.node.op_type for use in value.uses()})
         raise UnsupportedError(
-            f"{value.name!r} holds strings, and {' and '.join(nodes)} behind it must be run in each update: "
-            "the rows of its results are not proven to depend on one sample each. Make numbers of the "
-            "strings before the graph."
+            f"{value.name!r} holds strings, and its consumer {' and '.join(nodes)} must run in each update: "
+            "the rows of its results are not proven to depend on one sample each. Convert the strings to "
+            "numbers before the graph."
         )
 
 
 def _divided(
     learner: Learner, n_threads: int | None, device: Device
 ) -> tuple[SplitGraph, Mapping[str, InferenceGraph]]:
-    """Return the parts of the graph, and what computes each feature of the tail that is computed at all."""
+    """Return the parts of the graph, and the graph of each feature of the tail that is not an input."""
     model = learner.score_model
 
     def divide() -> tuple[SplitGraph, Mapping[str, InferenceGraph]]:
@@ -204,7 +203,7 @@ def _undivided(learner: Learner) -> tuple[SplitGraph, Mapping[str, InferenceGrap
 def step_spec(
     learner: Learner, recipe: Recipe, loss: Loss, engine: str, n_outputs: int, batch_size: int
 ) -> StepSpec:
-    """Return what the training step of a learner is made of."""
+    """Return the specification of a learner's training step."""
     return StepSpec(
         weights=learner.weights, penalised=recipe.penalised, loss=loss, optimizer=recipe.optimizer,
         l1=recipe.penalty.l1 is not None, l2=recipe.penalty.l2 is not None,
@@ -213,7 +212,7 @@ def step_spec(
 
 
 def _fits(frozen: Mapping[str, InferenceGraph], features: Features) -> bool:
-    """Tell whether what the frozen part makes of all samples may be kept, judged by the first of them."""
+    """Tell whether the frozen part's results for all samples may be stored, estimated from the first one."""
     first = take_rows(features, slice(0, 1))
     made = n_rows(features) * sum(graph.run(first, {}).nbytes for graph in frozen.values())
     return made <= max(_KEPT_BYTES, sum(array.nbytes for array in features.values()))

@@ -1,4 +1,4 @@
-"""From a fitted estimator to the files of its training step."""
+"""Export of the training step of a fitted estimator to files."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def export_step(
 ) -> Path:
     """Write the training step of a learner; see :func:`onnxsgd.engine.export.step_file.write_training_step`.
 
-    The graph is whole, what is frozen included, so that it takes the same features as the estimator. It is
-    always made by the portable engine: the gradients of the other one run nowhere else.
+    The graph includes the frozen part, so that it takes the same features as the estimator. The portable
+    engine always makes it: gradients of the other engine run only in its own edition of the runtime.
     """
     spec = step_spec(learner, recipe, loss, "portable", n_outputs, batch_size)
     classes = None if learner.classes is None else [_plain(label) for label in learner.classes]
@@ -42,6 +42,6 @@ def export_step(
 
 
 def _plain(label: object) -> object:
-    """Return a label as JSON can hold it."""
+    """Return a label as a JSON value."""
     plain = label.item() if isinstance(label, np.generic) else label
     return plain if isinstance(plain, str | bool | int | float) else str(plain)

@@ -1,6 +1,6 @@
 """Write estimators of the present format, with their predictions, for ``test_persistence.py``.
 
-Run it once for each new format: files that exist are left alone, since they are there to be old.
+Run it once for each new format: existing files are kept, as tests of old formats.
 """
 
 import hashlib

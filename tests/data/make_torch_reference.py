@@ -1,4 +1,4 @@
-"""Write torch_optimizers.npz: what torch's Adam and AdamW do to a weight, given 50 gradients.
+"""Write torch_optimizers.npz: a weight after each of 50 updates by torch's Adam and AdamW.
 
 Needs PyTorch; the file it writes is in the repository, so that the tests do not need it.
 """

@@ -1,4 +1,4 @@
-"""Data in every form that people have them in."""
+"""Data in all supported forms."""
 
 import tracemalloc
 
@@ -19,7 +19,7 @@ from sklearn.utils.validation import _get_feature_names
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 
-# Older versions of scikit-learn read frames in a way that newer ones of polars advise against.
+# Older versions of scikit-learn read frames in a way that newer versions of polars deprecate.
 pytestmark = pytest.mark.filterwarnings("ignore:Support for the dataframe interchange protocol")
 
 
@@ -93,7 +93,7 @@ def test_a_prediction_does_not_depend_on_its_company(iris):
         np.testing.assert_array_equal(np.concatenate(parts), together)
 
 
-def test_what_cannot_be_numbers_is_refused(iris):
+def test_data_that_are_not_numbers_are_refused(iris):
     X, y = iris
     model = classifier().fit(X, y)
     for bad in (np.nan, np.inf, 1e39):
@@ -128,14 +128,14 @@ def peak_of(function):
         tracemalloc.stop()
 
 
-def test_a_memory_map_is_read_where_it_is(tmp_path):
+def test_a_memory_map_is_read_in_place(tmp_path):
     rows, columns = 40_000, 100
     X = np.memmap(tmp_path / "X.bin", np.float32, "w+", shape=(rows, columns))
     X[:] = np.random.RandomState(0).rand(rows, columns)
     y = np.asarray(X[:, 0] - X[:, 1])
     X.flush()
     X = np.memmap(tmp_path / "X.bin", np.float32, "r", shape=(rows, columns))
-    regressor(max_iter=1).fit(X[:100], y[:100])  # what a first fit loads does not count
+    regressor(max_iter=1).fit(X[:100], y[:100])  # without the memory of lazy imports
     model = regressor(max_iter=1, batch_size=256)
     assert peak_of(lambda: model.fit(X, y)) < 0.4 * X.nbytes
     assert peak_of(lambda: model.predict(X)) < 0.4 * X.nbytes
@@ -298,7 +298,7 @@ def test_validation_data_of_several_inputs(two_towers):
 
 
 def test_arrays_of_more_dimensions():
-    """Images go in as they are."""
+    """Images are not reshaped."""
     nodes = [
         helper.make_node("Flatten", ["image"], ["flat"], axis=1),
         helper.make_node("Gemm", ["flat", "W", "b"], ["score"]),
@@ -453,7 +453,7 @@ def test_several_labels_in_other_forms(documents):
     assert not np.array_equal(balanced.decision_function(X), expected)
 
 
-def test_several_labels_that_cannot_be_are_refused(documents, iris):
+def test_invalid_tables_of_labels_are_refused(documents, iris):
     X, Y = documents
     softmax = MLPClassifier((5,), tol=10.0, n_iter_no_change=2, random_state=0).fit(X, Y.argmax(axis=1))
     with pytest.raises(ValueError, match="several labels to a sample.*softmax"):
@@ -493,7 +493,7 @@ def test_balanced_classes_weigh_the_same(iris):
 
 
 def test_weights_reach_the_model_inside(diabetes):
-    """An inner model that takes weights is fitted with them, and on no row of weight zero."""
+    """An inner model that supports weights is fitted with them, without rows of weight zero."""
     X, y = diabetes
     weight = np.random.RandomState(0).randint(0, 3, len(y)).astype(float)
     settings = dict(max_iter=1, eta0=1e-9, penalty=None)
@@ -509,7 +509,7 @@ def test_weights_reach_the_model_inside(diabetes):
         np.testing.assert_allclose(model.predict(X), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_weights_that_cannot_be_are_refused(diabetes):
+def test_invalid_weights_are_refused(diabetes):
     X, y = diabetes
     for weight, message in (
         (-np.ones(442), ">= 0"),

@@ -86,7 +86,7 @@ def test_training_begins_where_the_pipeline_ended(name):
 
 
 def test_the_tail_learns_as_on_the_features_themselves():
-    """Only what stands behind the vectorizer is trained."""
+    """Only the steps after the vectorizer are trained."""
     vectorizer, last = TfidfVectorizer(), LogisticRegression()
     features = vectorizer.fit_transform(TEXTS)
     whole = classifier(make_pipeline(vectorizer, last)).fit(TEXTS, LABEL)
@@ -137,7 +137,7 @@ def test_a_column_of_text_beside_numbers(library):
         model.predict(frame[["text", "n"]])
 
 
-def test_tools_of_scikit_learn():
+def test_scikit_learn_tools():
     model = classifier(PIPELINES["tfidf"](), early_stopping=True, validation_fraction=0.3)
     assert get_tags(model).input_tags.string
     search = GridSearchCV(
@@ -155,7 +155,7 @@ def test_tools_of_scikit_learn():
     assert regressor.fit(TEXTS, GOOD).score(TEXTS, GOOD) > 0.5
 
 
-def test_a_pickle_goes_on():
+def test_a_pickle_continues_training():
     model = classifier(PIPELINES["steps between"]()).fit(TEXTS, LABEL)
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(TEXTS), model.predict_proba(TEXTS))
@@ -167,7 +167,7 @@ def test_a_pickle_goes_on():
 
 
 def test_a_target_transformer_around_a_pipeline_of_texts():
-    """It is taken apart: texts before, the transformed target behind."""
+    """It is split: vectorizers first, then the regressor of the transformed target."""
     y = np.exp(GOOD / 3.0)
     inner = TransformedTargetRegressor(
         make_pipeline(TfidfVectorizer(), Ridge()), func=np.log, inverse_func=np.exp
@@ -208,11 +208,11 @@ def test_a_vectorizer_alone_is_refused():
         classifier(CountVectorizer()).fit(TEXTS, LABEL)
 
 
-# The account of a fit.
+# The report of trainable tensors.
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_the_account_of_a_pipeline_is_that_of_its_fit(name):
+def test_the_report_of_a_pipeline_agrees_with_its_fit(name):
     inner = PIPELINES[name]().fit(TEXTS, LABEL)
     trained = classifier(inner).fit(TEXTS, LABEL).get_weights()
     forms = (None, TEXTS, np.array(TEXTS), pd.Series(TEXTS), pd.DataFrame({"text": TEXTS}))
@@ -222,7 +222,7 @@ def test_the_account_of_a_pipeline_is_that_of_its_fit(name):
         assert shapes == {key: array.shape for key, array in trained.items()}
 
 
-def test_the_account_of_other_pipelines_of_texts():
+def test_the_report_of_other_pipelines_of_texts():
     inner = make_pipeline(columns(), LogisticRegression()).fit(FRAME, LABEL)
     width = inner[0].transform(FRAME).shape[1]
     for X in (None, FRAME):
@@ -243,7 +243,7 @@ def test_the_account_of_other_pipelines_of_texts():
 
 
 def converted(rank):
-    """A pipeline as a graph that other tools wrote: without lower case, which needs a locale."""
+    """A pipeline as a graph written by other tools: without lower case, which needs a locale."""
     inner = make_pipeline(TfidfVectorizer(lowercase=False), LogisticRegression()).fit(TEXTS, LABEL)
     types = [("X", StringTensorType([None, 1][:rank]))]
     return inner, to_onnx(inner, initial_types=types, options={"zipmap": False})
@@ -267,7 +267,7 @@ FORMS = {
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_graph_that_takes_strings(form, rank):
-    """The runtime makes the features, once; what is behind them is trained as on scikit-learn's."""
+    """The runtime computes the features, once; the rest is trained as on scikit-learn's features."""
     inner, graph = converted(rank)
     X = FORMS[form](TEXTS)
     expected = classifier(inner).fit(TEXTS, LABEL)
@@ -315,19 +315,19 @@ def test_words_that_are_looked_up_in_a_trained_table():
 
 
 def test_strings_that_must_be_read_in_each_update_are_refused():
-    """A word that is dropped moves the others: rows are not proven to be those of the samples."""
+    """A dropped word shifts the others: rows are not proven to belong to one sample each."""
     graph = embedding(', stopwords = ["none of these"]')
-    with pytest.raises(UnsupportedError, match="'X' holds strings, and StringNormalizer behind it"):
+    with pytest.raises(UnsupportedError, match="'X' holds strings, and its consumer StringNormalizer"):
         OnnxSGDRegressor(graph, max_iter=1).fit(["a", "b", "c"], [1.0, 2.0, 3.0])
 
 
 def test_tokens_that_fill_up_rows_must_not_count():
-    """As many of them are added to a text as the longest of its batch has more words."""
+    """A text is padded to the length of the longest one of its batch."""
     graph = converted(2)[1]
     (tokenizer,) = (node for node in graph.graph.node if node.op_type == "Tokenizer")
     (pad,) = (entry for entry in tokenizer.attribute if entry.name == "pad_value")
     pad.s = b"film"
-    with pytest.raises(UnsupportedError, match="'X' holds strings, and Tokenizer behind it"):
+    with pytest.raises(UnsupportedError, match="'X' holds strings, and its consumer Tokenizer"):
         classifier(graph).fit(TEXTS, LABEL)
 
 
@@ -339,7 +339,7 @@ def test_a_column_of_texts_for_a_graph_of_numbers_is_refused():
             classifier(graph).fit(frame[["text", "n"]], LABEL)
 
 
-def test_what_is_no_array_of_strings_is_refused():
+def test_data_other_than_strings_are_refused():
     model = classifier(converted(2)[1])
     for X in ("one text", sparse.eye(150, format="csr"), None):
         with pytest.raises(ParameterError, match="must be a list, an array or a frame of strings"):
@@ -385,9 +385,9 @@ def test_the_whole_pipeline_goes_to_onnx(vectorizer, dtype):
         (TfidfVectorizer(tokenizer=tokens, token_pattern=None), "Custom tokenizer"),
         (HashingVectorizer(n_features=64), "HashingVectorizer cannot be converted"),
         # skl2onnx counts words of one letter as parts of pairs
-        (CountVectorizer(ngram_range=(1, 2)), r"other features than scikit-learn of \d+ of 100 samples"),
+        (CountVectorizer(ngram_range=(1, 2)), r"differ from scikit-learn's for \d+ of 100 samples"),
     ],
-    ids=["a tokenizer of its own", "hashing", "pairs of words"],
+    ids=["a custom tokenizer", "hashing", "pairs of words"],
 )
 def test_features_that_onnx_does_not_make_are_refused(vectorizer, message):
     model = classifier(make_pipeline(vectorizer, LogisticRegression())).fit(TEXTS, LABEL)
@@ -399,7 +399,7 @@ def test_features_that_onnx_does_not_make_are_refused(vectorizer, message):
     np.testing.assert_allclose(probability, model.predict_proba(TEXTS), rtol=0, atol=1e-6)
 
 
-def test_skl2onnx_is_told_to_leave_it():
+def test_skl2onnx_refuses_text():
     from skl2onnx import convert_sklearn
 
     model = classifier(PIPELINES["counts"]()).fit(TEXTS, LABEL)
@@ -410,7 +410,7 @@ def test_skl2onnx_is_told_to_leave_it():
 # Refusals.
 
 
-def test_what_is_no_column_of_texts_is_refused():
+def test_data_other_than_a_column_of_texts_are_refused():
     model = classifier(PIPELINES["tfidf"]())
     for X in ("one text", {"text": TEXTS}, FRAME, FRAME.to_numpy()):
         with pytest.raises(ParameterError, match=r"must be a list|takes one column"):

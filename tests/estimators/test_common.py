@@ -15,7 +15,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 
-# Checks may print what they pass, and go through every warning that an estimator is allowed to give.
+# Checks may print their arguments, and trigger every warning that an estimator may issue.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataConversionWarning"),
@@ -62,7 +62,7 @@ CONFIGURATIONS = {
 
 _DIVERGES = (
     "the features of this check are 100 +- 1, on which gradient descent diverges with eta0=0.01. "
-    "SGDRegressor goes on with clipped gradients to weights of 1e11; a ConvergenceError is the better "
+    "SGDRegressor continues with clipped gradients to weights of 1e11; a ConvergenceError is the better "
     "answer. The check passes for 'regressor, Adam'"
 )
 _SPLIT = "validation data are drawn from the rows, and rows that are repeated are drawn in another way"
@@ -120,7 +120,7 @@ def test_scikit_learn_checks(estimator, check, monkeypatch):
             # a score near 0 is a difference of terms as large as the largest score
             lambda x, y, err_msg="": compare(x, y, atol=1e-6 * max(1, abs(y).max()), err_msg=err_msg),
         )
-        # Where rounding decides in which epoch the loss falls by less than tol, one training is longer.
+        # Where rounding decides the epoch in which the loss falls by less than tol, one training is longer.
         estimator = clone(estimator).set_params(tol=None, max_iter=100)
     check(estimator)
 

@@ -1,4 +1,4 @@
-"""Pictures of a training show what happened, where they are asked to."""
+"""Plots of a training: their curves and their axes."""
 
 import subprocess
 import sys
@@ -60,7 +60,7 @@ def test_without_validation_data_there_is_one_curve(iris):
     assert len(display.figure_.axes) == 1
 
 
-def test_it_draws_where_it_is_told_to(stopped):
+def test_it_draws_on_the_given_axes(stopped):
     figure, axes = pyplot.subplots(1, 2)
     display = TrainingDisplay.from_estimator(stopped, ax=axes[1])
     assert display.ax_ is axes[1]
@@ -68,14 +68,14 @@ def test_it_draws_where_it_is_told_to(stopped):
     assert not axes[0].lines
 
 
-def test_what_cannot_be_shown_is_refused(iris):
+def test_estimators_without_a_curve_are_refused(iris):
     with pytest.raises(NotFittedError):
         TrainingDisplay.from_estimator(OnnxSGDClassifier())
     with pytest.raises(TypeError, match="Ridge keeps no loss_curve_"):
         TrainingDisplay.from_estimator(Ridge().fit(*iris))
 
 
-def test_without_matplotlib_the_message_says_what_to_install():
+def test_without_matplotlib_the_message_names_the_package():
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
         "from onnxsgd import TrainingDisplay\n"

@@ -1,4 +1,4 @@
-"""What users of the estimators rely on, beside the numbers of the trajectories."""
+"""Behaviour of the estimators beside the numbers of their trajectories."""
 
 import pickle
 import re
@@ -132,7 +132,7 @@ def test_scores_of_ten_thousand_give_no_nan():
             np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1, rtol=1e-6)
 
 
-# Starting, going on.
+# Start and continuation.
 
 
 def test_each_fit_starts_from_the_weights_of_the_model(diabetes):
@@ -142,7 +142,7 @@ def test_each_fit_starts_from_the_weights_of_the_model(diabetes):
     np.testing.assert_array_equal(model.fit(X, y).coef_, first)
 
 
-def test_warm_start_goes_on_from_the_present_weights(diabetes):
+def test_warm_start_continues_from_the_present_weights(diabetes):
     X, y = diabetes
     model = small(OnnxSGDRegressor, warm_start=True, learning_rate="constant", shuffle=False)
     twice = model.fit(X, y).fit(X, y).coef_
@@ -172,7 +172,7 @@ def test_partial_fit_needs_all_classes_at_first(iris):
         model.partial_fit(X, y, classes=[0, 1])
 
 
-def test_weights_of_zero_are_no_rows_and_weights_of_two_are_two_rows(diabetes):
+def test_rows_of_weight_zero_are_dropped_and_weight_two_is_two_rows(diabetes):
     X, y = diabetes
     weight = np.random.RandomState(0).randint(0, 3, len(X)).astype(float)
     settings = dict(batch_size=10_000, max_iter=30, learning_rate="constant", eta0=0.1, shuffle=False)
@@ -245,7 +245,7 @@ def test_missing_values_are_for_models_that_fill_them(diabetes):
         model.predict(infinite)
 
 
-def test_an_interrupt_keeps_what_was_learned(diabetes, monkeypatch):
+def test_an_interrupt_keeps_the_trained_weights(diabetes, monkeypatch):
     X, y = diabetes
     calls = []
 
@@ -317,7 +317,7 @@ def test_not_fitted():
     assert not hasattr(OnnxSGDRegressor(), "onnx_model_")
 
 
-# What comes out.
+# Results.
 
 
 @pytest.mark.parametrize("labels", [["a", "b", "c"], [-5, 0, 7], [1.0, 2.0, 3.0], [True, False]])
@@ -333,7 +333,7 @@ def test_labels_of_any_type_come_back(iris, labels):
 
 @pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber"])
 @pytest.mark.parametrize("data", ["iris", "cancer"])
-def test_the_file_predicts_what_the_estimator_does(request, data, loss):
+def test_the_file_and_the_estimator_predict_the_same(request, data, loss):
     X, y = request.getfixturevalue(data)
     model = small(OnnxSGDClassifier, loss=loss).fit(X, y)
     label, second = run(model.to_onnx(), X)
@@ -372,7 +372,7 @@ def test_several_outputs(diabetes):
 
 
 @pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_array, sparse.coo_matrix])
-def test_sparse_data_give_what_dense_data_give(iris, form):
+def test_sparse_and_dense_data_give_the_same(iris, form):
     X, y = iris
     X = np.where(np.abs(X) < 0.5, 0, X)
     dense = small(OnnxSGDClassifier).fit(X, y)
@@ -381,7 +381,7 @@ def test_sparse_data_give_what_dense_data_give(iris, form):
     np.testing.assert_allclose(thin.predict_proba(form(X)), dense.predict_proba(X), rtol=1e-6)
 
 
-def test_pickle_predicts_the_same_and_goes_on(iris):
+def test_pickle_predicts_the_same_and_continues_training(iris):
     X, y = iris
     pipeline = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
     model = small(OnnxSGDClassifier, model=pipeline).fit(X, y)
@@ -415,7 +415,7 @@ def test_clone_keeps_parameters_and_nothing_else(iris):
     assert not hasattr(other, "classes_")
 
 
-# What once went wrong.
+# Regressions.
 
 
 def graph(text, **arrays):
@@ -431,7 +431,7 @@ def normal(*shape, seed=0):
 @pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize("engine", ["auto", "portable"])
 def test_pooling_trains_for_many_epochs(pool, engine):
-    """The training runtime's gradients of pooling end the interpreter inside a scan."""
+    """The training runtime's gradients of pooling crash the interpreter inside a scan."""
     model = graph(
         "g (float[N, 1, 6, 6] X) => (float[N, 1] Y) { c = Conv(X, K) "
         f"p = {pool} <kernel_shape = [2, 2], strides = [2, 2]> (c) f = Flatten(p) Y = Gemm(f, W, b) }}",
@@ -443,7 +443,7 @@ def test_pooling_trains_for_many_epochs(pool, engine):
 
 
 def test_a_recurrent_graph_trains_for_many_epochs():
-    """Its gradient holds graphs that read tensors around them: no part of a scan over batches."""
+    """Its gradient holds subgraphs that read outer tensors: it cannot be in a scan over batches."""
     model = graph(
         "g (float[N, 4, 2] X) => (float[N, 1] Y) { t = Transpose <perm = [1, 0, 2]> (X) "
         'a, h = LSTM <hidden_size = 3> (t, W, R) s = Squeeze(h, zero) Y = MatMul(s, V) }',
@@ -458,7 +458,7 @@ def test_a_recurrent_graph_trains_for_many_epochs():
     "names", [("x", "x/all"), ("rows", "rows/all"), ("x", "y_true/all"), ("x", "x/first")]
 )
 def test_names_of_the_loop_are_free(names):
-    """Tensors of users may be called what the loop over batches calls its own."""
+    """Tensors of users may have the names of the loop over batches."""
     first, inner = names
     model = graph(
         f"g (float[N, 3] {first}) => (float[N, 1] Y) "
@@ -481,7 +481,7 @@ def test_names_of_the_loop_are_free(names):
     ids=["sum", "product"],
 )
 def test_broadcast_products_are_not_fused(lines):
-    """A fusion that looks at the result alone takes a row for a table, or a number for a column."""
+    """A fusion that checks the result alone takes a row for a matrix, or a number for a column."""
     model = graph(
         "g (float[N, 3] X) => (float[N, 1] Y) { " + "\n".join(lines) + " }",
         W=0.1 * normal(3, 10), v=0.1 * normal(10, 1), one=np.ones((1, 1), np.float32), zero=np.array([0]),
@@ -520,7 +520,7 @@ def test_optimizers_of_users_share_no_compiled_step(diabetes):
 
 @pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber", "perceptron"])
 @pytest.mark.parametrize("data", ["iris", "cancer"])
-def test_what_was_written_is_read_back_as_what_it_is(request, data, loss):
+def test_exported_links_are_recognised(request, data, loss):
     X, y = request.getfixturevalue(data)
     model = small(OnnxSGDClassifier, loss=loss, shuffle=False).fit(X, y)
     again = small(OnnxSGDClassifier, model=model.to_onnx(), loss=loss, shuffle=False).fit(X, y)
@@ -567,7 +567,7 @@ def test_one_sample_in_a_call_is_a_batch_of_one(diabetes):
     np.testing.assert_allclose(heavy.coef_, once.coef_, rtol=1e-6)
 
 
-def test_a_refused_fit_leaves_the_estimator_what_it_was(diabetes):
+def test_a_refused_fit_does_not_change_the_estimator(diabetes):
     X, y = diabetes
     model = small(OnnxSGDRegressor).fit(X, y)
     before, count = model.predict(X), model.t_
@@ -618,11 +618,11 @@ def test_weights_of_classes_must_weigh_something(cancer):
             small(OnnxSGDClassifier, class_weight=class_weight).fit(*cancer)
 
 
-# Losses of one's own.
+# Custom losses.
 
 
 class Scaled(losses.Loss):
-    """A loss whose number may be changed, and that has no hash of its own."""
+    """A mutable loss without a hash."""
 
     __hash__ = None
 
@@ -660,14 +660,14 @@ def test_a_loss_that_was_changed_is_another():
 
 
 class OneForAll(Scaled):
-    """The mean over the batch, where a value for each sample is asked for."""
+    """The mean over the batch instead of a value for each sample."""
 
     def value(self, op, y_true, raw_prediction):
         return op.ReduceMean(super().value(op, y_true, raw_prediction), keepdims=1)
 
 
 class Flat(Scaled):
-    """A vector, which the column of weights would make a table of."""
+    """A vector, which the column of weights would broadcast to a table."""
 
     def value(self, op, y_true, raw_prediction):
         return op.Reshape(super().value(op, y_true, raw_prediction), [-1])
@@ -681,6 +681,6 @@ class FlatGradient(ScaledByHand):
 @pytest.mark.parametrize("kind", [OneForAll, Flat, FlatGradient])
 def test_a_formula_of_another_shape_is_refused(kind):
     X, y = load_diabetes(return_X_y=True)
-    what = "gradient" if kind is FlatGradient else "value"
-    with pytest.raises(ParameterError, match=rf"The {what} of the loss .* has shape .*must be \[32,\s*1\]"):
+    method = "gradient" if kind is FlatGradient else "value"
+    with pytest.raises(ParameterError, match=rf"The {method} of the loss .* has shape .*must be \[32,\s*1\]"):
         OnnxSGDRegressor(loss=kind(1.0), batch_size=32).fit(X, y)

@@ -1,4 +1,4 @@
-"""Labels: which ones are accepted, and that they come back from ONNX."""
+"""Labels: accepted types, and the round trip through ONNX."""
 
 import numpy as np
 import onnxruntime
@@ -63,7 +63,7 @@ def test_one_class_is_named(model, label):
         classifier(model, classes=[label]).fit(X, y)
 
 
-def test_one_class_will_do_where_the_others_are_known():
+def test_one_class_suffices_where_the_others_are_known():
     y = np.zeros(len(X), int)
     assert classifier(classes=[0, 1]).fit(X, y).classes_.tolist() == [0, 1]
     fitted = LogisticRegression().fit(X, CLASS)

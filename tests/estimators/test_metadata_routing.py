@@ -1,4 +1,4 @@
-"""Weights of samples and validation data find their way through meta-estimators."""
+"""Routing of sample weights and validation data through meta-estimators."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def regressor(**more):
 
 
 @pytest.mark.parametrize("cls", [OnnxSGDRegressor, OnnxSGDClassifier])
-def test_requests_cover_what_methods_take(cls):
+def test_requests_cover_the_parameters_of_methods(cls):
     routing = cls().get_metadata_routing()
     assert set(routing.fit.requests) == {"sample_weight", "X_val", "y_val"}
     taken = {"sample_weight", "classes"} if cls is OnnxSGDClassifier else {"sample_weight"}
@@ -127,7 +127,7 @@ def test_an_inner_model_that_takes_no_weights_is_fitted_without():
     )
 
 
-def test_an_inner_model_that_did_not_say_is_asked_to(diabetes):
+def test_an_inner_model_without_a_request_is_an_error(diabetes):
     X, y, weight = diabetes
     model = (
         regressor(model=Ridge()).set_fit_request(sample_weight=True).set_score_request(sample_weight=False)
@@ -136,7 +136,7 @@ def test_an_inner_model_that_did_not_say_is_asked_to(diabetes):
         model.fit(X, y, sample_weight=weight)
     with pytest.raises(UnsetMetadataPassedError, match=r"sample_weight.*Ridge\.fit"):
         GridSearchCV(model, {"alpha": [1e-4]}, cv=2, error_score="raise").fit(X, y, sample_weight=weight)
-    # What is fitted already is not fitted again.
+    # A fitted model is not fitted again.
     regressor(model=Ridge().fit(X, y)).fit(X, y, sample_weight=weight)
 
 

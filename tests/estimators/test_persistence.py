@@ -1,4 +1,4 @@
-"""Estimators go to disk and come back, also to machines and versions that are not those they left."""
+"""Saving and loading of estimators, also across machines and versions."""
 
 import copy
 import hashlib
@@ -114,7 +114,7 @@ def test_unfitted_estimators_too(round_trip):
     assert round_trip(regressor(alpha=0.5)).get_params() == regressor(alpha=0.5).get_params()
 
 
-def test_what_is_saved_is_bytes_arrays_and_numbers(iris):
+def test_the_saved_form_is_bytes_arrays_and_numbers(iris):
     """A file must not depend on classes of this package or of its dependencies, other than the estimator."""
     model = classifier(model=None, optimizer="adam").fit(*iris)
     content = pickle.dumps(model, protocol=2)
@@ -136,7 +136,7 @@ def test_a_file_holds_no_session_and_loading_starts_none(iris, tmp_path):
 
 
 def test_an_estimator_trained_on_a_gpu_predicts_without_one(iris):
-    """`device` says where training runs; what it has made runs anywhere."""
+    """`device` is the device of training; the trained model runs anywhere."""
     X, y = iris
     model = classifier().fit(X, y)
     expected = model.predict_proba(X)
@@ -152,14 +152,14 @@ def test_equal_estimators_have_equal_hashes(iris):
     assert joblib.hash(model) != joblib.hash(classifier(eta0=0.2).fit(*iris))
 
 
-def test_a_format_from_the_future_says_what_to_install(iris):
+def test_a_format_from_the_future_names_the_version(iris):
     state = classifier().fit(*iris).__getstate__()
     state["_saved"] = {**state["_saved"], "format": FORMAT + 1, "version": "9.9"}
     with pytest.raises(ValueError, match=rf"format {FORMAT + 1} by onnxsgd 9\.9.*reads format"):
         OnnxSGDClassifier().__setstate__(state)
 
 
-def test_what_was_saved_does_not_change_with_the_estimator(diabetes):
+def test_the_saved_form_does_not_change_with_the_estimator(diabetes):
     X, y = diabetes
     model = regressor().fit(X, y)
     state = copy.copy(model.__getstate__())
@@ -176,7 +176,7 @@ def test_what_was_saved_does_not_change_with_the_estimator(diabetes):
 
 @pytest.mark.parametrize("name", ["regressor", "classifier"])
 def test_old_files_stay_readable(name, monkeypatch):
-    """Never make these files again: they are what the first release wrote."""
+    """Never make these files again: the first release wrote them."""
     path = DATA / f"{name}_format_1.pkl"
     recorded = dict(line.split()[::-1] for line in (DATA / "SHA256SUMS").read_text().splitlines())
     assert hashlib.sha256(path.read_bytes()).hexdigest() == recorded[path.name]
@@ -189,7 +189,7 @@ def test_old_files_stay_readable(name, monkeypatch):
     np.testing.assert_allclose(model.loss_curve_, expected["loss_curve"], rtol=1e-6)
     assert model.t_ == expected["t"]
     labels = y / 100 if name == "regressor" else np.where(y == 1, "benign", "malignant")
-    # in the order of that release: how samples are drawn from a generator is no part of the format
+    # in the order of that release: the draw of samples from a generator is not part of the format
     monkeypatch.setattr(_fit, "_shuffled", lambda n, random_state: random_state.permutation(n))
     model.partial_fit(X, labels)
     np.testing.assert_allclose(getattr(model, method)(X[:50]), expected["after"], rtol=1e-3, atol=1e-4)

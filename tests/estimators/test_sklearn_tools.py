@@ -1,4 +1,4 @@
-"""The tools of scikit-learn over both estimators: what they do over its own, they do over these."""
+"""The tools of scikit-learn over both estimators: same results as over its own."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ from onnxsgd.runtime.sessions import resolve_threads
 
 FIVE = KFold(5, shuffle=True, random_state=0)
 
-#: A model inside that is content after a few epochs.
+#: A model inside that converges after a few epochs.
 QUICK = MLPClassifier((8,), tol=10.0, n_iter_no_change=2, random_state=0)
 
 
@@ -119,7 +119,7 @@ def test_parameters_of_the_inner_model_are_reached_by_name(diabetes):
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_a_search_over_the_inner_model_picks_what_is_best(diabetes):
+def test_a_search_over_the_inner_model_picks_the_best(diabetes):
     X, y = diabetes
     model = regressor(model=Ridge(), max_iter=1, eta0=1e-9)
     search = GridSearchCV(model, {"model__alpha": [1.0, 1e4, 1e6]}, cv=FIVE).fit(X, y)
@@ -272,7 +272,7 @@ def test_partial_dependence_of_a_linear_model_is_its_coefficient(diabetes):
 @pytest.mark.parametrize(
     "backend", ["threading", "loky", pytest.param("multiprocessing", marks=pytest.mark.slow)]
 )
-def test_parallel_searches_give_what_sequential_ones_do(iris, backend):
+def test_parallel_and_sequential_searches_give_the_same(iris, backend):
     model = classifier(model=QUICK)
     grid = {"alpha": [1e-4, 1e-1], "eta0": [0.01, 0.1]}
     sequential = GridSearchCV(model, grid, cv=3, scoring="neg_log_loss").fit(*iris)
@@ -293,7 +293,7 @@ def test_estimators_fitted_in_threads_do_not_disturb_each_other(iris):
 
 
 def test_workers_are_not_oversubscribed(monkeypatch):
-    """Without a word from the user, the threads of all workers together are no more than the cores."""
+    """By default, the threads of all workers together are no more than the cores."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(joblib, "cpu_count", lambda *args, **kwargs: 4)
     large = 10**9
@@ -316,7 +316,7 @@ def test_workers_of_the_default_backend_share_the_cores():
 
 
 def test_a_fork_after_training_does_not_hang():
-    """The child of a fork cannot use the sessions of its parent, and makes its own."""
+    """The child of a fork cannot use the sessions of its parent, and makes new ones."""
     code = (
         "import numpy as np, multiprocessing as mp\n"
         "from onnxsgd import OnnxSGDRegressor\n"
@@ -332,11 +332,11 @@ def test_a_fork_after_training_does_not_hang():
     assert done.stdout.strip() == "True", done.stderr
 
 
-# What is compiled.
+# Compilation.
 
 
 @pytest.mark.parametrize("model", [None, QUICK], ids=["linear", "mlp"])
-def test_hyper_parameters_that_are_numbers_cost_no_session(cancer, model):
+def test_numeric_hyper_parameters_need_no_new_session(cancer, model):
     X, y = cancer[0][:500], cancer[1][:500]  # folds of equal size
     search = GridSearchCV(
         classifier(model=model, optimizer="sgd", momentum=0.5, penalty="elasticnet"),

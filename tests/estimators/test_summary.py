@@ -1,4 +1,4 @@
-"""What notebooks and logs show of an estimator."""
+"""The display of an estimator in notebooks and logs."""
 
 import time
 
@@ -89,8 +89,8 @@ def test_a_search_shows_its_estimator_within_bounds(model):
     assert len(search._repr_html_()) < 200_000
 
 
-def test_the_documented_parameters_are_those_there_are():
-    """scikit-learn looks parameters up in the docstring for what it shows in a notebook."""
+def test_the_documented_parameters_are_the_existing_ones():
+    """scikit-learn reads the docstring of parameters for its display in a notebook."""
     for cls in (OnnxSGDRegressor, OnnxSGDClassifier):
         documented = [line.split(" :")[0].strip() for line in cls.__doc__.splitlines() if " : " in line]
         for name in cls().get_params():

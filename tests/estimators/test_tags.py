@@ -1,4 +1,4 @@
-"""Tags: they say of an estimator what the model inside takes."""
+"""Tags of an estimator: the input and target kinds of the model inside."""
 
 import numpy as np
 import onnx
@@ -13,7 +13,7 @@ from sklearn.utils import get_tags
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 
 
-def test_a_linear_model_of_our_own():
+def test_the_linear_model():
     regressor, classifier = get_tags(OnnxSGDRegressor()), get_tags(OnnxSGDClassifier())
     assert regressor.input_tags.sparse
     assert regressor.target_tags.multi_output
@@ -45,7 +45,7 @@ def test_several_labels_as_the_model_inside(inner):
     assert ours.classifier_tags.multi_label == theirs.classifier_tags.multi_label
 
 
-def test_a_trained_graph_tells_what_it_takes():
+def test_a_trained_graph_declares_its_input():
     onx = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
     g (float[N, 2, 3] A, float[N, 3] B) => (float[N, 1] Y) <float[3, 1] W = {1, 2, 3}> {
         S = ReduceSum <keepdims = 0> (A, axes)  T = Add(S, B)  Y = MatMul(T, W) }""")

@@ -1,4 +1,4 @@
-"""skl2onnx converts pipelines that hold our estimators, wherever they are in them."""
+"""skl2onnx converts pipelines that hold our estimators at any place."""
 
 import subprocess
 import sys
@@ -122,7 +122,7 @@ def test_labels_have_the_types_of_the_converter(iris, labels):
     np.testing.assert_array_equal(label, model.predict(X))
 
 
-def test_dictionaries_of_probabilities_unless_told_otherwise(iris):
+def test_dictionaries_of_probabilities_are_the_default(iris):
     X, y = iris
     model = classifier().fit(X, np.array(["a", "b", "c"])[y])
     maps = run(to_onnx(model, X[:1], target_opset=18), X)[1]
@@ -143,7 +143,7 @@ def test_several_labels_of_a_sample(iris):
     np.testing.assert_allclose(probability, model.predict_proba(X), rtol=1e-4, atol=1e-5)
 
 
-def test_weights_of_today_not_of_the_last_conversion(diabetes):
+def test_present_weights_not_those_of_the_last_conversion(diabetes):
     X, y = diabetes
     model = make_pipeline(StandardScaler(), regressor()).fit(X, y)
     before = run(to_onnx(model, X[:1]), X)[0]
@@ -200,7 +200,7 @@ def test_regressors_over_ours(diabetes, make):
 
 
 def test_ours_over_ours(iris):
-    """A pipeline that holds one of our estimators is a model that learns on."""
+    """A pipeline that holds one of our estimators is a model to train."""
     X, y = iris
     inner = make_pipeline(StandardScaler(), classifier(max_iter=20)).fit(X[::2], y[::2])
     outer = classifier(model=inner, max_iter=1, eta0=1e-9, penalty=None).fit(X, y)
@@ -210,7 +210,7 @@ def test_ours_over_ours(iris):
     np.testing.assert_allclose(probability, inner.predict_proba(X), rtol=1e-3, atol=1e-5)
 
 
-# What goes in.
+# Inputs.
 
 
 def test_columns_of_several_types():
@@ -224,7 +224,7 @@ def test_columns_of_several_types():
     proto = to_onnx(model, initial_types=types, target_opset=18, options={"zipmap": False})
     feeds = {"age": frame[["age"]].to_numpy(np.float32), "city": frame[["city"]].to_numpy(object)}
     np.testing.assert_allclose(run(proto, feeds)[1], model.predict_proba(frame), rtol=1e-3, atol=1e-5)
-    # The same, the transformer being a part of what was trained: its columns are inputs of the graph.
+    # The same with the transformer in the trained model: its columns are inputs of the graph.
     inside = classifier(model=make_pipeline(columns, LogisticRegression())).fit(frame, y)
     proto = to_onnx(inside, initial_types=types, target_opset=18, options={"zipmap": False})
     np.testing.assert_allclose(run(proto, feeds)[1], inside.predict_proba(frame), rtol=1e-3, atol=1e-5)
@@ -242,7 +242,7 @@ def test_doubles_in_doubles_out(diabetes):
 
 
 @pytest.mark.parametrize("target_opset", [13, 15, 18, 21, {"": 17, "ai.onnx.ml": 2}])
-def test_the_opset_is_the_one_that_was_asked_for(iris, target_opset):
+def test_the_opset_is_the_requested_one(iris, target_opset):
     X, y = iris
     model = make_pipeline(StandardScaler(), classifier()).fit(X, y)
     proto = convert(model, X, target_opset=target_opset)
@@ -291,7 +291,7 @@ def test_an_operator_that_changed_is_converted_or_refused(diabetes):
     np.testing.assert_allclose(predicted.ravel(), older.predict(X), rtol=1e-4, atol=1e-4)
 
 
-# How the converter gets to know.
+# Registration.
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_the_order_of_imports_does_not_matter(imports):
     assert done.stdout.strip() == "variable", done.stderr
 
 
-def test_the_converter_is_not_imported_for_it_and_is_left_as_it_is():
+def test_the_converter_is_neither_imported_nor_changed():
     code = (
         "import sys\n"
         "from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor\n"

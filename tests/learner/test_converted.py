@@ -37,7 +37,7 @@ def assert_close(ours, theirs, tolerance=TOLERANCE):
 
 def test_predictions_are_those_of_the_estimator(sklearn_case):
     X, y = sklearn_case.load()
-    # a rate so small that the weights stay what they are, to the last bit or nearly
+    # a rate so small that the weights do not change, or only in the last bit
     model = learner(sklearn_case, eta0=1e-30).fit(X, y)
     theirs = sklearn_case.fit()
     if not is_classifier(theirs):
@@ -55,7 +55,7 @@ def test_gradients_agree_with_central_differences(sklearn_case):
     score, weights = model._learner.score_model, model._learner.weights
     parts = split_frozen(score, weights)
     features = features_of(model, X[:4])
-    # only the tail is differentiated; it reads what the frozen part makes of the data
+    # only the tail is differentiated; it reads the results of the frozen part
     features = {
         name: features[name] if name in features else InferenceGraph(score, name, (), 1).run(features, {})
         for name in parts.features

@@ -1,4 +1,4 @@
-"""The report says what trains, what does not, and why."""
+"""The report on trained tensors, frozen ones, and the reasons."""
 
 import numpy as np
 import onnx.parser
@@ -23,7 +23,7 @@ TEXT = """<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 3]>
 
 
 def test_an_estimator():
-    """Parameters are trained, and a PCA says that it is one."""
+    """Parameters are trained, and the report names a PCA."""
     report = describe_trainable(make_pipeline(PCA(2), LogisticRegression()).fit(X, Y))
     assert report.trained == ["coef", "intercept"]
     assert {row.reason for row in report.tensors if not row.trained} == {"constant of PCA"}
@@ -37,7 +37,7 @@ def test_an_estimator():
 
 @pytest.mark.parametrize("form", ["message", "bytes", "path"])
 def test_a_graph(form, tmp_path):
-    """A layer before an obstacle is frozen, and the report says which obstacle."""
+    """A layer before an obstacle is frozen, and the report names the obstacle."""
     model = onnx.parser.parse_model(TEXT)
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     source = {"message": model, "bytes": model.SerializeToString(), "path": tmp_path / "m.onnx"}[form]
@@ -53,14 +53,14 @@ def test_a_graph(form, tmp_path):
 
 
 def test_operators_from_the_first_trained_tensor_on():
-    """What lies before it, or beside, needs no gradient and is not listed."""
+    """Operators before it, or beside it, need no gradient and are not listed."""
     body = """u = Hardmax(x)  h = MatMul(u, w)  r = Relu(h)  s = Sin(x)  t = Add(r, s)  y = MatMul(t, v)"""
     model = onnx.parser.parse_model(TEXT[: TEXT.index("h = ")] + body + " }")
     rows = describe_trainable(model).operators
     assert [(row.operator, row.count) for row in rows] == [("MatMul", 2), ("Relu", 1), ("Add", 1)]
 
 
-def test_what_cannot_be_trained_is_described():
+def test_a_model_that_cannot_be_trained_is_described():
     """A forest: no error, the reason instead."""
     report = describe_trainable(RandomForestClassifier(2, random_state=0).fit(X, Y))
     assert report.trained == []
@@ -89,8 +89,8 @@ OPEN = """<ir_version: 8, opset_import: ["": 18]>
     ],
 )
 @pytest.mark.parametrize("engine", ["auto", "onnxruntime-training", "portable"])
-def test_a_report_is_what_a_fit_does(parameters, trained, engine):
-    """With the same parameters, a fit trains what the report says; a new layer is always among it."""
+def test_a_report_agrees_with_a_fit(parameters, trained, engine):
+    """With the same parameters, a fit trains the tensors of the report; a new layer is always among them."""
     if engine == "onnxruntime-training" and not orttraining.is_available():
         pytest.skip("needs the training edition")
     model = onnx.parser.parse_model(OPEN)
@@ -103,7 +103,7 @@ def test_a_report_is_what_a_fit_does(parameters, trained, engine):
 
 
 def test_the_width_of_a_new_layer_follows_from_the_data():
-    """X tells a size that the graph leaves open; without X the message names it."""
+    """X gives a dynamic size of the graph; without X the message names it."""
     model = onnx.parser.parse_model(OPEN)
     rows = describe_trainable(model, np.zeros((1, 2)), output="h", head="linear").tensors
     assert [(row.name, row.shape) for row in rows] == [("coef", (2, 1)), ("intercept", (1,))]
@@ -136,8 +136,8 @@ def test_html():
     assert "<v>" not in html
 
 
-def test_what_is_refused():
-    """Anything else than a model, and one that is not fitted."""
+def test_invalid_models_are_refused():
+    """Objects of other types, and an estimator that is not fitted."""
     with pytest.raises(ParameterTypeError, match="fitted scikit-learn estimator"):
         describe_trainable(np.eye(2))
     with pytest.raises(NotFittedError):

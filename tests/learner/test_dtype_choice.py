@@ -1,4 +1,4 @@
-"""float32 or float64: which one, and that it holds for all that an estimator does."""
+"""The choice of float32 or float64, and its effect on every method of an estimator."""
 
 import pickle
 
@@ -99,7 +99,7 @@ def test_the_bound_is_a_thousandth_of_the_spread():
     assert loses_columns(2**24 + 1 + 998.0 * steps[:, None])
 
 
-def test_blocks_of_rows_are_all_looked_at(monkeypatch):
+def test_all_blocks_of_rows_are_checked(monkeypatch):
     monkeypatch.setattr("onnxsgd.learner.dtype_choice._BLOCK", 7)
     assert loses_columns(TIMED)
     assert not loses_columns(PLAIN)
@@ -205,11 +205,11 @@ def test_the_first_call_fixes_the_type():
     assert type_of(model.partial_fit(TIMED.astype(np.float32), TARGET)) == "float64"
     model = regressor(warm_start=True).fit(PLAIN, TARGET)
     assert type_of(model.set_params(eta0=1e-20).fit(np.c_[TIMED, TIME], TARGET)) == "float32"
-    # and a fit that starts anew decides anew
+    # and a new fit decides anew
     assert type_of(model.set_params(warm_start=False).fit(np.c_[TIMED, TIME], TARGET)) == "float64"
 
 
-def test_what_an_estimator_does_it_does_in_float64():
+def test_every_method_of_an_estimator_computes_in_float64():
     inner = timed_pipeline()
     model = regressor(inner, early_stopping=True, dtype="float64").fit(TIMED, TARGET)
     assert len(model.validation_scores_) == 3

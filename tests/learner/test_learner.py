@@ -1,4 +1,4 @@
-"""A model is prepared once: equal graphs share what follows from them, and nothing that changes."""
+"""A model is prepared once: equal graphs share derived objects, and no mutable ones."""
 
 import copy
 
@@ -71,7 +71,7 @@ def test_other_options_make_another_learner(options):
     other = _regressor(**options).fit(_X, y)
     assert other._learner is not plain._learner
     again = _regressor(**options).fit(_X, y)
-    # what a function answers may change
+    # the result of a function may change
     assert (again._learner is other._learner) == (not callable(options.get("trainable")))
 
 
@@ -80,7 +80,7 @@ def test_a_new_layer_follows_the_data():
     assert widths == [(30, 2), (30,)]
 
 
-def test_labels_are_no_part_of_what_is_shared():
+def test_labels_are_not_shared():
     labels = np.array(["no", "yes"])[(_Y[:, 0] > 0).astype(int)]
     first = OnnxSGDClassifier(_MODEL, max_iter=2, tol=None).fit(_X, labels)
     second = OnnxSGDClassifier(_MODEL, max_iter=2, tol=None).fit(_X, labels == "yes")

@@ -1,4 +1,4 @@
-"""Graphs that other people exported go on learning, or are refused with a reason."""
+"""Graphs exported by others can be trained, or are refused with a reason."""
 
 import importlib
 import re
@@ -34,7 +34,7 @@ def engine(request):
 
 @pytest.fixture(scope="module")
 def examples():
-    """Import the examples, which hold the made-up data and know where the graphs are."""
+    """Import the examples, which hold the synthetic data and the paths of the graphs."""
     sys.path.insert(0, str(EXAMPLES))
     yield importlib.import_module
     sys.path.remove(str(EXAMPLES))
@@ -79,7 +79,7 @@ def test_magika_is_described(magika):
 
 
 def test_magika_learns_types_it_does_not_know(magika, engine):
-    """A new layer on the frozen network: from what its labels tell to the right answer."""
+    """A new layer on the frozen network learns the right answer."""
     path, features, _ = magika.read_network()
     X, y = magika.make_new_files(40, seed=0)
     head = OnnxSGDClassifier(
@@ -137,7 +137,7 @@ def test_text_direction_learns_a_third_class(text_direction, engine):
 
 @pytest.mark.slow
 def test_text_direction_learns_handwriting(text_direction, engine):
-    """All weights go on learning, through batch normalisations that keep their statistics."""
+    """All weights are trained, through batch normalisations with fixed statistics."""
     path = text_direction.file_of_wheel(text_direction.PACKAGE, text_direction.MEMBER)
     X, y = text_direction.make_lines(160, text_direction.DIGITS[:1200], ["0", "180"], seed=0)
     X_test, y_test = text_direction.make_lines(100, text_direction.DIGITS[1200:], ["0", "180"], seed=1)
@@ -184,12 +184,12 @@ REFUSE = textwrap.dedent(
     from onnxsgd import OnnxSGDClassifier, OrtGradientForwardBackward, describe_trainable, onnx_derivative
     from onnxsgd.exceptions import OnnxSGDError
 
-    def attempt(what, action):
+    def attempt(name, action):
         try:
             action()
-            print(what, "works")
+            print(name, "works")
         except OnnxSGDError as error:
-            print(what, "refused:", error)
+            print(name, "refused:", error)
 
     for path in sys.argv[1:]:
         model = onnx.load(path)
@@ -209,7 +209,7 @@ REFUSE = textwrap.dedent(
 
 @pytest.mark.parametrize("names", [WITH_IF, pytest.param(WITHOUT_IF + OTHERS, marks=pytest.mark.slow)])
 def test_silero_is_refused_and_nothing_aborts(names, examples):
-    """The native builder ends the interpreter on this network: it is refused before that, with a reason."""
+    """The native builder crashes the interpreter on this network: it is refused first, with a reason."""
     if not orttraining.is_available():
         pytest.skip("the installed onnxruntime cannot train")
     paths = [fetch(examples, "silero-vad==6.2.3", f"silero_vad/data/{name}") for name in names]
@@ -231,7 +231,7 @@ def test_silero_is_refused_and_nothing_aborts(names, examples):
 
 
 def test_silero_has_right_gradients(examples):
-    """Reflected borders, convolutions and an LSTM that other people put together, against differences."""
+    """Reflected borders, convolutions and an LSTM of a real network, against differences."""
     path = fetch(examples, "silero-vad==6.2.3", "silero_vad/data/silero_vad_16k_sequence.onnx")
     sound = 0.1 * np.random.default_rng(0).normal(size=(4, 576))
     state = np.zeros((1, 1, 128))

@@ -1,4 +1,4 @@
-"""A graph that does not fit the data, or mixes samples, is refused in one sentence."""
+"""A graph that does not fit the data, or mixes samples, is refused with a clear message."""
 
 import numpy as np
 import onnx
@@ -39,7 +39,7 @@ def test_a_graph_for_one_sample_learns_from_many():
     ],
 )
 def test_a_graph_for_one_sample_that_mixes_several_is_refused(mixing):
-    """What is no mistake for one sample is one for two: the message says what to do."""
+    """An operation that is right for one sample is wrong for two: the message gives the remedy."""
     model = _model(
         f"""(float[1, 3] x) => (float[1, 1] y) <float[3, 1] w = {{1, 1, 1}}, int64[1] zero = {{0}},
         int64[2] one = {{1, 3}}> {{ {mixing} }}"""
@@ -72,14 +72,14 @@ def test_an_input_without_samples_is_refused():
 
 
 def test_a_failure_of_the_runtime_has_a_sentence():
-    """Sizes that do not go together are found by the runtime alone."""
+    """Only the runtime finds sizes that do not match."""
     model = _model("""(float[N, A] x) => (float[N, 1] y) <float[3, 1] w = {1, 1, 1}> { y = MatMul (x, w) }""")
     with pytest.raises(GraphError, match=r"The graph fails on inputs of shapes \{'x': \(\d, 2\)\}: "):
         OnnxSGDRegressor(model).fit(_X[:, :2], _Y)
 
 
 def test_a_layer_on_open_sizes_takes_those_of_the_data():
-    """A network for pictures of any size becomes one for the size that it is trained on."""
+    """A network for pictures of any size is fixed to the size of its training data."""
     model = _model("(float[N, A, B] x) => (float[N, A, B] y) { y = Relu (x) }")
     X = np.random.default_rng(0).normal(size=(20, 2, 3)).astype(np.float32)
     estimator = OnnxSGDClassifier(model, head="linear", max_iter=3, tol=None).fit(X, X[:, 0, 0] > 0)
@@ -90,7 +90,7 @@ def test_a_layer_on_open_sizes_takes_those_of_the_data():
 
 @pytest.mark.parametrize("engine", ["onnxruntime-training", "portable"])
 def test_open_sizes_inside_are_settled_for_the_step(engine):
-    """A convolutional network says nothing of the size of its pictures."""
+    """A convolutional network does not declare the size of its pictures."""
     if engine == "onnxruntime-training" and not orttraining.is_available():
         pytest.skip("the installed onnxruntime cannot train")
     model = _model(

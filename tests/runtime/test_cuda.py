@@ -1,4 +1,4 @@
-"""A GPU that cannot be used is an error with a reason, and never the CPU in silence."""
+"""A GPU that cannot be used is an error with a reason, never a silent fallback to the CPU."""
 
 import threading
 import warnings
@@ -16,7 +16,7 @@ from onnxsgd.runtime.sessions import HOST, Device, check_device, hold
 
 
 class Options:
-    """Options of a session that remember what was set."""
+    """Options of a session that record their values."""
 
     def __init__(self):
         self.entries = {}
@@ -26,7 +26,7 @@ class Options:
 
 
 class Runtime:
-    """A runtime for GPUs whose sessions come to be as `make` says; it remembers what was asked for."""
+    """A fake runtime for GPUs: `make` makes its sessions, and it records their arguments."""
 
     __file__ = __file__
     __version__ = "9.9"
@@ -52,7 +52,7 @@ class Runtime:
 
 
 class Session:
-    """A session that is where it was asked to be."""
+    """A session on the requested device."""
 
     def __init__(self, providers=(CUDA, CPU), inputs=("Cuda",), on_host=()):
         self.providers, self.inputs, self.on_host, self.falls_back = list(providers), inputs, on_host, True
@@ -94,7 +94,7 @@ def test_names_of_devices_are_few(name):
         check_device(name)
 
 
-def test_a_device_says_what_it_is(use):
+def test_a_device_knows_its_kind(use):
     use(Runtime())
     assert check_device("cpu") == HOST
     assert check_device("cuda") == check_device("cuda:0") == Device("cuda", 0)
@@ -115,16 +115,16 @@ def test_a_gpu_is_tried_once(use, capsys):
         check_device("cuda")
         check_device("cuda:1")
     assert [settings["device_id"] for settings in runtime.asked] == ["0", "1"]
-    # what the runtime prints about libraries is no output of ours
+    # messages of the runtime about libraries are not printed
     assert capsys.readouterr().out == ""
 
 
-def test_the_cpu_in_silence_is_an_error_with_the_reason(use, capsys):
-    """What onnxruntime does where a library or the driver is missing."""
+def test_a_silent_fallback_to_the_cpu_is_an_error_with_the_reason(use, capsys):
+    """onnxruntime falls back if a library or the driver is missing."""
     use(Runtime(lambda settings: Session([CPU])))
     with pytest.raises(MissingRuntimeError, match="did not start on it") as caught:
         check_device("cuda:1")
-    # there is no such library beside this file
+    # no such library exists beside this file
     assert "cannot open shared object file" in str(caught.value) or "not find" in str(caught.value)
     assert "device='cuda:1'" in str(caught.value)
     assert capsys.readouterr().out == ""
@@ -139,8 +139,8 @@ def test_a_gpu_that_does_not_exist_is_an_error_with_the_reason(use):
         check_device("cuda:7")
 
 
-def test_what_old_versions_print_is_the_reason(use, monkeypatch):
-    """They catch the error, print it in a frame, and take the CPU."""
+def test_the_message_of_old_versions_is_the_reason(use, monkeypatch):
+    """They catch the error, print it in a frame, and use the CPU."""
 
     def make(settings):
         print("*************** EP Error ***************\nno CUDA-capable device is detected\n**********\n")
@@ -152,7 +152,7 @@ def test_what_old_versions_print_is_the_reason(use, monkeypatch):
         check_device("cuda")
 
 
-def test_every_session_is_asked_where_it_is(use):
+def test_the_providers_of_every_session_are_checked(use):
     runtime = use(Runtime(lambda settings: Session([CPU])))
     with pytest.raises(EngineError, match="and not on the GPU"):
         sessions.make_session(b"", 1, Device("cuda"))
@@ -165,7 +165,7 @@ def test_every_session_is_asked_where_it_is(use):
 
 
 def refusing(**conditions):
-    """Return what refuses sessions whose settings are these."""
+    """Return a factory that refuses sessions with these settings."""
 
     def make(settings):
         if all(settings.get(name) == value for name, value in conditions.items()):
@@ -193,27 +193,27 @@ def test_a_step_that_cannot_be_recorded_still_runs_on_the_gpu_alone(use):
         assert cuda.make_step_session(b"", 0, recordable=True)[1] == "stepwise"
 
 
-def test_operators_on_the_cpu_are_told_of(use):
+def test_operators_on_the_cpu_are_reported(use):
     def make(settings):
         if settings["enable_cuda_graph"] == "1" or "session.disable_cpu_ep_fallback" in settings:
             raise runtime_bindings().Fail("this session cannot do that")
         return Session(on_host=["Mish", "Celu", "Mish"])
 
     runtime = use(Runtime(make))
-    with pytest.warns(UserWarning, match=r"runs on the CPU, .* on the GPU: Celu, Mish\. The step waits"):
+    with pytest.warns(UserWarning, match=r"runs on the CPU, .* on the GPU: Celu, Mish\. Each step waits"):
         assert cuda.make_step_session(b"", 0, recordable=True)[1] == "mixed"
     assert [settings["log"] for settings in runtime.asked] == [4, 4, 3]
 
 
 @pytest.mark.parametrize("name", ["Cpu", "CudaPinned", "CUDA_CPU"])
 def test_inputs_that_the_host_reads_are_never_recorded(use, name):
-    """A replay would read what was copied to the host for the recording, whatever the weights are by then."""
+    """A replay would read the weights copied to the host for the recording, not the present ones."""
     use(Runtime(lambda settings: Session(inputs=["Cuda", name])))
     with pytest.warns(UserWarning, match="runs on the CPU"):
         assert cuda.make_step_session(b"", 0, recordable=True)[1] == "mixed"
 
 
-def test_what_fails_in_any_way_is_an_error(use):
+def test_a_step_that_fails_in_every_mode_is_an_error(use):
     def fail(settings):
         raise runtime_bindings().InvalidGraph("no such operator")
 
@@ -230,7 +230,7 @@ def test_what_fails_in_any_way_is_an_error(use):
         "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0",
     ],
 )
-def test_missing_memory_names_what_takes_it(text):
+def test_missing_memory_names_the_data(text):
     with (
         pytest.raises(
             EngineError, match=r"cuda:0 does not hold the data \(80 bytes\).*partial_fit.*" + text[:9]
@@ -248,7 +248,7 @@ def test_errors_of_ours_are_explained_once():
 
 
 def test_one_thread_at_a_time_works_on_a_gpu():
-    """What the runtime records in one thread, the work of another would spoil."""
+    """Work of another thread would invalidate a recording."""
     entered = threading.Event()
 
     def other():

@@ -1,4 +1,4 @@
-"""Which onnxruntime is installed, and what is said where several overwrite each other."""
+"""Installed editions of onnxruntime, and the messages about editions that overwrite each other."""
 
 import importlib
 import platform
@@ -30,13 +30,13 @@ PLAIN = {**SHARED, "capi/native.so": "native code"}
 
 
 class Site:
-    """A folder of installed distributions, which stands for all of ``sys.path``."""
+    """A folder of installed distributions that replaces all of ``sys.path``."""
 
     def __init__(self, folder):
         self.folder = folder
 
     def install(self, name, version, files):
-        """Do what an installer does: write over what is there, and record names and sizes."""
+        """Install as an installer does: overwrite existing files, and record names and sizes."""
         info = self.folder / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -77,7 +77,7 @@ def site(tmp_path, monkeypatch):
     ("name", "version", "files"),
     [("onnxruntime-training-cpu", "1.19.2", TRAINING), ("onnxruntime-gpu", "1.31.1", PLAIN)],
 )
-def test_one_edition_is_taken_without_a_word(site, name, version, files):
+def test_one_edition_is_used_without_a_warning(site, name, version, files):
     site.install(name, version, files)
     assert load_runtime().__file__ == str(site.folder / "onnxruntime" / "__init__.py")
 
@@ -85,11 +85,11 @@ def test_one_edition_is_taken_without_a_word(site, name, version, files):
 def test_no_runtime_names_the_commands_for_this_python(site, monkeypatch):
     with pytest.raises(MissingRuntimeError) as caught:
         load_runtime()
-    told = str(caught.value)
-    assert told.startswith("No onnxruntime is installed. For Python 3.11 on Linux x86_64")
+    message = str(caught.value)
+    assert message.startswith("No onnxruntime is installed. For Python 3.11 on Linux x86_64")
     for extra in EDITIONS:
-        assert EDITIONS[extra].install_command() in told
-    assert 'pip install "onnxruntime-gpu[cuda,cudnn]", or ' in told
+        assert EDITIONS[extra].install_command() in message
+    assert 'pip install "onnxruntime-gpu[cuda,cudnn]", or ' in message
     monkeypatch.setattr(sys, "version_info", (3, 13, 0, "final", 0))
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(MissingRuntimeError, match=r"of its editions: pip install onnxruntime\.$"):
@@ -98,7 +98,7 @@ def test_no_runtime_names_the_commands_for_this_python(site, monkeypatch):
 
 @pytest.mark.parametrize("chosen", ["onnxruntime", "onnxruntime-gpu"])
 def test_a_chosen_edition_over_the_default_one_is_fine(site, chosen):
-    """What ``pip install onnxsgd``, then ``pip install onnxsgd[gpu]`` leaves."""
+    """The result of ``pip install onnxsgd``, then ``pip install onnxsgd[gpu]``."""
     site.install("onnxruntime-training-cpu", "1.19.2", TRAINING)
     site.install(chosen, "1.31.1", PLAIN)
     with warnings.catch_warnings():
@@ -106,27 +106,27 @@ def test_a_chosen_edition_over_the_default_one_is_fine(site, chosen):
         load_runtime()
 
 
-def test_a_chosen_edition_under_the_default_one_is_told(site):
-    """What one ``pip install onnxsgd[gpu]`` in an empty environment leaves: the GPU would never be used."""
+def test_a_chosen_edition_under_the_default_one_is_reported(site):
+    """The result of one ``pip install onnxsgd[gpu]`` in an empty environment: the GPU would never be used."""
     site.install("onnxruntime-gpu", "1.31.1", PLAIN)
     site.install("onnxruntime-training-cpu", "1.19.2", TRAINING)
-    with pytest.warns(UserWarning, match="cannot answer") as caught:
+    with pytest.warns(UserWarning, match="cannot be used") as caught:
         load_runtime()
-    told = str(caught[0].message)
-    assert told.startswith(
-        "onnxruntime-gpu 1.31.1 cannot answer: onnxruntime-training-cpu 1.19.2 was installed over it"
+    message = str(caught[0].message)
+    assert message.startswith(
+        "onnxruntime-gpu 1.31.1 cannot be used: onnxruntime-training-cpu 1.19.2 was installed over it"
     )
-    assert "To use it: pip install --force-reinstall --no-deps onnxruntime-gpu==1.31.1. To do" in told
+    assert "To use it: pip install --force-reinstall --no-deps onnxruntime-gpu==1.31.1. To do" in message
     assert (
         "without it: pip uninstall -y onnxruntime-gpu && "
-        "pip install --force-reinstall --no-deps onnxruntime-training-cpu==1.19.2." in told
+        "pip install --force-reinstall --no-deps onnxruntime-training-cpu==1.19.2." in message
     )
     load_runtime()  # once is enough
 
 
 @pytest.mark.parametrize("how", ["overwritten", "removed"])
-def test_a_mixture_that_serves_nobody_is_an_error(site, how):
-    """What an installer that writes in parallel leaves, or an update of one and the removal of a third."""
+def test_a_broken_mixture_is_an_error(site, how):
+    """The result of an installer that writes in parallel, or of an update of one and removal of a third."""
     site.install("onnxruntime-training-cpu", "1.19.2", TRAINING)
     site.install("onnxruntime", "1.31.1", PLAIN)
     if how == "removed":
@@ -135,16 +135,16 @@ def test_a_mixture_that_serves_nobody_is_an_error(site, how):
         site.folder.joinpath("onnxruntime/__init__.py").write_text("class InferenceSession: ...")
     with pytest.raises(MissingRuntimeError) as caught:
         load_runtime()
-    told = str(caught.value)
-    assert "onnxruntime-training-cpu 1.19.2 and onnxruntime 1.31.1 are installed together" in told
+    message = str(caught.value)
+    assert "onnxruntime-training-cpu 1.19.2 and onnxruntime 1.31.1 are installed together" in message
     assert (
         "Keep one: pip uninstall -y onnxruntime && "
         "pip install --force-reinstall --no-deps onnxruntime-training-cpu==1.19.2, or "
-        "pip install --force-reinstall --no-deps onnxruntime==1.31.1." in told
+        "pip install --force-reinstall --no-deps onnxruntime==1.31.1." in message
     )
 
 
-def test_the_command_for_an_edition_depends_on_what_is_there(site):
+def test_the_command_for_an_edition_depends_on_the_installed_ones(site):
     assert install_command("gpu") == 'pip install "onnxruntime-gpu[cuda,cudnn]"'
     site.install("onnxruntime-training-cpu", "1.19.2", TRAINING)
     assert install_command("cpu") == "pip install onnxruntime"
@@ -160,7 +160,7 @@ def test_the_command_for_an_edition_depends_on_what_is_there(site):
 
 
 def test_identical_files_are_no_conflict(site):
-    """A build of one's own under another name, or two editions in folders of their own."""
+    """A custom build under another name, or two editions in separate folders."""
     site.install("onnxruntime", "1.31.1", PLAIN)
     site.install("ort-nightly", "1.31.1", PLAIN)
     with warnings.catch_warnings():
@@ -168,7 +168,7 @@ def test_identical_files_are_no_conflict(site):
         load_runtime()
 
 
-def test_what_an_uninstallation_leaves_is_explained(site):
+def test_the_remains_of_an_uninstallation_are_explained(site):
     """Uninstalling one of two takes the files of both, and the folder still imports."""
     site.install("onnxruntime-training-cpu", "1.19.2", TRAINING)
     site.remove("__init__.py")
@@ -188,7 +188,7 @@ def test_a_library_that_does_not_load_is_quoted(site):
 
 
 def test_the_explanation_reaches_the_user_of_an_estimator(monkeypatch):
-    """The first thing that needs the runtime in a fit with a user's own graph is a trial run of it."""
+    """In a fit of a user's graph, its trial run is the first use of the runtime."""
     X = np.arange(22.0).reshape(2, 11)  # a width that no other test has left a session for
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     for cached in (load_runtime, orttraining.bindings):
@@ -262,8 +262,8 @@ def test_the_package_alone_brings_one_runtime_everywhere(
 def test_each_edition_is_an_extra():
     for extra, edition in EDITIONS.items():
         (requirement,) = (Requirement(line) for line in PROJECT["optional-dependencies"][extra])
-        told = Requirement(edition.requirement)
-        assert requirement.name == told.name == edition.distribution
-        assert requirement.extras == told.extras
-        assert told.specifier in (requirement.specifier, "")
+        expected = Requirement(edition.requirement)
+        assert requirement.name == expected.name == edition.distribution
+        assert requirement.extras == expected.extras
+        assert expected.specifier in (requirement.specifier, "")
     assert metadata.version("onnxsgd") == importlib.import_module("onnxsgd").__version__

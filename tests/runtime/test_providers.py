@@ -1,4 +1,4 @@
-"""Names of execution providers, their options and the device that is meant, without any of them installed."""
+"""Names of execution providers, their options and their device, without any of them installed."""
 
 import pytest
 
@@ -27,7 +27,7 @@ BOTH = (CUDA, CPU)
         ([(CUDA, {"device_id": "3"})], None, 0, Placement([CUDA], [{"device_id": "3"}], "cuda", 3)),
     ],
 )
-def test_what_is_meant(providers, options, index, expected):
+def test_names_options_and_index_are_resolved(providers, options, index, expected):
     assert resolve_placement(providers, options, index, BOTH) == expected
 
 

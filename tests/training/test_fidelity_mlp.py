@@ -27,7 +27,7 @@ def mlp(cls, activation="relu", **more):
 
 
 def trained_further(reference, X, y, epochs):
-    """Let scikit-learn itself go on from its own weights, with fresh momentum."""
+    """Continue scikit-learn's training from its own weights, with fresh momentum."""
     weights = [array.copy() for array in reference.coefs_ + reference.intercepts_]
     other = mlp(type(reference), reference.activation, max_iter=1, momentum=reference.momentum,
                 nesterovs_momentum=reference.nesterovs_momentum)  # fmt: skip

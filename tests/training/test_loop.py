@@ -1,4 +1,4 @@
-"""The parts of the training loop that users never see."""
+"""Private parts of the training loop."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is frozen is computed once for each sample, where it fits, and changes no number."""
+"""The frozen part is computed once for each sample, if its results fit, and changes no number."""
 
 import numpy as np
 import onnx
@@ -33,7 +33,7 @@ def _fit(model, names):
     ("model", "names"), [(_MODEL, ["w"]), (_BESIDE, ["w", "v"])], ids=["behind", "beside"]
 )
 def test_the_frozen_part_changes_no_number(model, names, monkeypatch):
-    """It may be computed beforehand or in each step: a tail that reads an input as well gets it."""
+    """It may be computed beforehand or in each step, also if the tail reads an input as well."""
     kept = _fit(model, names)
     monkeypatch.setattr(_program, "_KEPT_BYTES", 0)
     monkeypatch.setattr(_program, "_fits", lambda frozen, features: False)
@@ -42,7 +42,7 @@ def test_the_frozen_part_changes_no_number(model, names, monkeypatch):
         np.testing.assert_allclose(kept[name], in_each_step[name], rtol=1e-5)
 
 
-def test_what_does_not_fit_is_not_kept(monkeypatch):
+def test_results_that_do_not_fit_are_not_stored(monkeypatch):
     """One-hot bytes are hundreds of times larger than bytes: for all samples they may not fit into memory."""
     programs = []
     make = _program.make_program
@@ -57,8 +57,8 @@ def test_what_does_not_fit_is_not_kept(monkeypatch):
     assert computed.split.features == ("x",)
 
 
-def test_large_samples_go_through_a_few_at_a_time(monkeypatch):
-    """What a graph computes on the way is many times larger than its result."""
+def test_large_samples_are_computed_a_few_at_a_time(monkeypatch):
+    """Intermediate tensors of a graph are many times larger than its result."""
     estimator = OnnxSGDRegressor(_MODEL, max_iter=1, tol=None).fit(_X, _Y)
     expected = estimator.predict(_X)
     sizes = []

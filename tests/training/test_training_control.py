@@ -1,4 +1,4 @@
-"""When training starts, goes on and ends, and who is told."""
+"""Start, continuation and end of training, and callbacks."""
 
 import os
 import pickle
@@ -48,7 +48,7 @@ def classifier(**more):
     return OnnxSGDClassifier(**{"max_iter": 5, "tol": None, "eta0": 0.1, "random_state": 0} | more)
 
 
-#: What makes both libraries do the same.
+#: Settings for which both libraries compute the same.
 SAME = dict(shuffle=False, learning_rate="constant", eta0=0.002, random_state=0)
 
 
@@ -57,7 +57,7 @@ def agree(ours, theirs):
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-4, atol=1e-6)
 
 
-# Going on.
+# Continuation.
 
 
 def test_warm_start_is_that_of_sgd_regressor(diabetes):
@@ -66,11 +66,11 @@ def test_warm_start_is_that_of_sgd_regressor(diabetes):
     theirs = SGDRegressor(warm_start=True, max_iter=2, tol=None, **SAME)
     for _ in range(3):
         agree(ours.fit(X, y), theirs.fit(X, y))
-    # The schedule starts again, as it does there.
+    # The schedule restarts, as there.
     assert ours.t_ == 2 * len(X) == theirs.t_ - 1
 
 
-def test_warm_start_goes_on_with_other_settings(diabetes):
+def test_warm_start_continues_with_other_settings(diabetes):
     X, y = diabetes
     model = regressor(warm_start=True).fit(X, y)
     before = model.coef_.copy()
@@ -105,7 +105,7 @@ def test_k_epochs_of_fit_are_k_calls_of_partial_fit(diabetes, settings, shuffle)
     np.testing.assert_array_equal(parts.loss_curve_, whole.loss_curve_)
 
 
-def test_partial_fit_goes_on_after_fit(diabetes):
+def test_partial_fit_continues_a_fit(diabetes):
     X, y = diabetes
     model = regressor(max_iter=4, optimizer="adam").fit(X, y).partial_fit(X, y)
     np.testing.assert_array_equal(model.coef_, regressor(max_iter=5, optimizer="adam").fit(X, y).coef_)
@@ -154,7 +154,7 @@ def test_training_stops_where_that_of_sgd_regressor_does(diabetes, settings, lea
     agree(ours, theirs)
 
 
-def test_what_does_not_converge_warns_in_the_words_of_scikit_learn(diabetes):
+def test_no_convergence_warns_in_the_words_of_scikit_learn(diabetes):
     X, y = diabetes
     with pytest.warns(ConvergenceWarning) as theirs:
         SGDRegressor(max_iter=1).fit(X, y)
@@ -204,14 +204,14 @@ def test_validation_data_without_early_stopping_are_scored_only(diabetes):
     assert alone.validation_scores_ is None
 
 
-def test_averaged_weights_are_what_is_scored(diabetes):
+def test_averaged_weights_are_scored(diabetes):
     X, y = diabetes
     model = regressor(average=True).fit(X, y, X_val=X, y_val=y)
     assert model.validation_scores_[-1] == pytest.approx(model.score(X, y), rel=1e-6)
 
 
 def test_weights_of_samples_count_in_the_validation_score(diabetes):
-    """The held-out rows of weight zero are no rows."""
+    """Held-out rows of weight zero are dropped."""
     X, y = diabetes
     weight = (np.arange(len(y)) % 2).astype(float)
     settings = dict(early_stopping=True, batch_size=10, validation_fraction=0.3)
@@ -220,7 +220,7 @@ def test_weights_of_samples_count_in_the_validation_score(diabetes):
     np.testing.assert_array_equal(weighted.validation_scores_, without.validation_scores_)
 
 
-def test_validation_data_that_cannot_be_are_refused(diabetes, cancer):
+def test_invalid_validation_data_are_refused(diabetes, cancer):
     X, y = diabetes
     with pytest.raises(ValueError, match="go together"):
         regressor().fit(X, y, X_val=X)
@@ -252,7 +252,7 @@ def test_validation_data_go_through_a_pipeline(diabetes):
 
 @pytest.fixture
 def _interruptible():
-    """Let Ctrl-C raise, also where tests run in the background, which ignores it."""
+    """Make Ctrl-C raise, also where tests run in the background, which ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -260,7 +260,7 @@ def _interruptible():
 
 @pytest.mark.usefixtures("_interruptible")
 @pytest.mark.parametrize("early_stopping", [False, True])
-def test_ctrl_c_keeps_what_was_learned(diabetes, early_stopping):
+def test_ctrl_c_keeps_the_trained_weights(diabetes, early_stopping):
     X, y = diabetes
     model = regressor(max_iter=300_000, early_stopping=early_stopping, eta0=0.05)
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
@@ -280,7 +280,7 @@ def test_ctrl_c_keeps_what_was_learned(diabetes, early_stopping):
         assert model.set_params(max_iter=1).partial_fit(X, y).t_ == before + 14
 
 
-# Who is told.
+# Callbacks and progress.
 
 
 def test_nothing_is_printed_by_default(diabetes, capsys):
@@ -342,21 +342,21 @@ def test_a_progress_bar_shows_epochs(diabetes, capsys):
 
 
 class Recorder:
-    """A callback that remembers what it was told, and stops training after some epochs."""
+    """A callback that records its calls, and stops training after some epochs."""
 
     max_propagation_depth = None
 
     def __init__(self, epochs=10**9, fail=False):
-        self.epochs, self.fail, self.told, self.models = epochs, fail, [], []
+        self.epochs, self.fail, self.calls, self.models = epochs, fail, [], []
 
     def setup(self, estimator, context):
-        self.told.append("setup")
+        self.calls.append("setup")
 
     def on_fit_task_begin(self, estimator, context, *, X=None, y=None):
-        self.told.append(f"{context.task_name} begins")
+        self.calls.append(f"{context.task_name} begins")
 
     def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
-        self.told.append(f"{context.task_name} ends")
+        self.calls.append(f"{context.task_name} ends")
         if context.task_name == "epoch":
             self.models.append(fitted_estimator)
             if self.fail:
@@ -365,18 +365,18 @@ class Recorder:
         return False
 
     def teardown(self, estimator, context):
-        self.told.append("teardown")
+        self.calls.append("teardown")
 
 
 @needs_callbacks
-def test_a_callback_is_told_everything_in_order_and_may_stop(diabetes):
+def test_a_callback_is_called_in_order_and_may_stop(diabetes):
     X, y = diabetes
     recorder = Recorder(epochs=3)
     model = OnnxSGDRegressor(max_iter=100, random_state=0).set_callbacks(recorder).fit(X, y)
     epochs = ["epoch begins", "epoch ends"] * 3
-    assert recorder.told == ["setup", "fit begins", *epochs, "fit ends", "teardown"]
+    assert recorder.calls == ["setup", "fit begins", *epochs, "fit ends", "teardown"]
     assert model.n_iter_ == 3
-    # What the callback was given stays what it was then.
+    # The callback's arguments are not changed later.
     for count, then in enumerate(recorder.models, 1):
         alone = regressor(max_iter=count).fit(X, y)
         np.testing.assert_array_equal(then.predict(X), alone.predict(X))
@@ -390,7 +390,7 @@ def test_a_callback_that_fails_leaves_a_usable_estimator(diabetes):
     model = regressor().set_callbacks(recorder)
     with pytest.raises(RuntimeError, match="no"):
         model.fit(*diabetes)
-    assert recorder.told[-1] == "teardown"
+    assert recorder.calls[-1] == "teardown"
     assert model.t_ == 14
     assert np.isfinite(model.predict(diabetes[0])).all()
     np.testing.assert_array_equal(
@@ -403,10 +403,10 @@ def test_callbacks_come_through_meta_estimators(diabetes):
     X, y = diabetes
     recorder = Recorder()
     make_pipeline(StandardScaler(), regressor()).set_callbacks(recorder).fit(X, y)
-    assert recorder.told.count("epoch ends") == 5
+    assert recorder.calls.count("epoch ends") == 5
     recorder = Recorder()
     GridSearchCV(regressor(), {"alpha": [1e-4, 1e-2]}, cv=2).set_callbacks(recorder).fit(X, y)
-    assert recorder.told.count("epoch ends") == (2 * 2 + 1) * 5
+    assert recorder.calls.count("epoch ends") == (2 * 2 + 1) * 5
 
 
 @needs_callbacks
@@ -423,7 +423,7 @@ def test_an_estimator_with_callbacks_is_pickled(diabetes):
 
 
 def test_without_shuffling_the_training_rows_keep_their_order(diabetes):
-    """Held-out rows are drawn; the rest is trained on in the order it came in."""
+    """Held-out rows are drawn; the rest is trained on in its original order."""
     X, y = diabetes
     settings = dict(shuffle=False, batch_size=1, max_iter=1)
     stopping = regressor(early_stopping=True, validation_fraction=0.3, **settings).fit(X, y)

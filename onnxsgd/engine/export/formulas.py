@@ -33,7 +33,7 @@ class Formula(NDArrayOperatorsMixin):
     Parameters
     ----------
     text : str
-        A name, a number, or something in parentheses.
+        A name, a number, or an expression in parentheses.
     """
 
     def __init__(self, text: str) -> None:

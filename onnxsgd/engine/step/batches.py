@@ -99,7 +99,7 @@ class Batches:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether any of the features is a sparse matrix."""
+        """True if any of the features is a sparse matrix."""
         return any(sparse.issparse(array) for array in self.features.values())
 
     def plan(self, order: np.ndarray) -> EpochPlan:

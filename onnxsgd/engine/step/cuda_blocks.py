@@ -106,12 +106,12 @@ class BlockSession:
         They are for one set of buffers only: a recording holds addresses.
         """
         recording = str(next(_recordings) if self._records else -1)
-        waiting, going_on = (load_runtime().RunOptions() for _ in range(2))
-        for options in (waiting, going_on):
+        waiting, queueing = (load_runtime().RunOptions() for _ in range(2))
+        for options in (waiting, queueing):
             options.add_run_config_entry("gpu_graph_id", recording)
         if not self.is_mixed:
-            going_on.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        return waiting, going_on
+            queueing.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        return waiting, queueing
 
 
 class BoundBlock:
@@ -120,7 +120,7 @@ class BoundBlock:
     def __init__(self, session: BlockSession, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
         read = {value.name for value in session.session.get_inputs()}
         self._session = session
-        self._waiting, self._going_on = session.options()
+        self._waiting, self._queueing = session.options()
         self._inputs = {name: value for name, value in inputs.items() if name in read}
         self._outputs = outputs
         self._binding = self._bind()
@@ -134,7 +134,7 @@ class BoundBlock:
         if self._session.is_mixed:
             # inputs read on the host are copied there when they are bound
             self._binding = self._bind()
-        options = self._waiting if wait else self._going_on
+        options = self._waiting if wait else self._queueing
         self._session.session.run_with_iobinding(self._binding, options)
 
     def wait(self) -> None:

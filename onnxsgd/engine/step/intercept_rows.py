@@ -13,7 +13,7 @@ from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["keep_as_rows"]
 
-#: Operators that work element by element, whatever the number of dimensions.
+#: Elementwise operators, of tensors of any rank.
 _ELEMENTWISE = having(Fact.ELEMENTWISE) | {"CastLike"}
 
 

@@ -114,7 +114,7 @@ def test_the_graph_is_standard(exported):
 
 
 def test_the_manifest_names_every_input_and_output(exported):
-    """Whoever feeds what the manifest lists has fed everything, in the right shape."""
+    """The manifest lists every input of the graph, with its shape."""
     _, folder = exported
     manifest = json.loads((folder / "step.json").read_text())
     listed = [
@@ -128,19 +128,19 @@ def test_the_manifest_names_every_input_and_output(exported):
     }
     outputs = [manifest["loss"]["output"], *(tensor["output"] for tensor in manifest["tensors"])]
     assert sorted(outputs) == sorted(value.name for value in session.get_outputs())
-    # a Float32Array of JavaScript, or a tensor of the runtime, needs its numbers to start at such places
+    # a Float32Array of JavaScript, or a tensor of the runtime, needs aligned data
     assert all(tensor["offset"] % 64 == 0 for tensor in manifest["tensors"])
 
 
-def test_takes_what_the_estimator_takes(exported):
-    """What is frozen is a part of the graph: the features are raw ones, not what a scaler made of them."""
+def test_takes_the_features_of_the_estimator(exported):
+    """The frozen part is in the graph: features are raw, not scaled."""
     estimator, folder = exported
     (feature,) = json.loads((folder / "step.json").read_text())["features"]
     assert feature["shape"] == [8, estimator.n_features_in_]
 
 
 def test_starts_from_the_present_weights(exported, example):
-    """Training goes on, it does not start again."""
+    """Training continues, it does not restart."""
     estimator, folder = exported
     weights = example.TrainingStep(folder / "step.json").weights()
     np.testing.assert_array_equal(weights["coefs_1"], estimator.get_weights()["coefs_1"])
@@ -158,8 +158,8 @@ def test_runs_without_this_package(example, tmp_path):
     assert "the same losses" in done.stdout
 
 
-def test_refuses_what_it_cannot_export(tmp_path):
-    """An estimator that is not fitted, and a file name that says something else."""
+def test_refuses_an_invalid_export(tmp_path):
+    """An estimator that is not fitted, and a file name with another suffix."""
     with pytest.raises(NotFittedError):
         OnnxSGDRegressor().export_training_step(tmp_path / "step.onnx")
     fitted = OnnxSGDRegressor().partial_fit(_X, _Y)
@@ -168,7 +168,7 @@ def test_refuses_what_it_cannot_export(tmp_path):
 
 
 def test_a_function_of_the_user_has_no_formula(tmp_path):
-    """A learning rate with a branch is left to the caller, by name, not written down wrongly."""
+    """A learning rate with a branch is left to the caller, by name, not exported wrongly."""
     fitted = OnnxSGDRegressor(learning_rate=lambda t: 0.1 if t < 5 else 0.01).partial_fit(_X, _Y)
     manifest = json.loads(fitted.export_training_step(tmp_path / "step.onnx").read_text())
     numbers = {number["name"]: number for number in manifest["numbers"]}
@@ -193,7 +193,7 @@ def test_a_schedule_without_a_formula_says_so(tmp_path):
 
 @pytest.mark.parametrize("optimizer", [SGD(0.9), Adam(), AdamW()], ids=repr)
 def test_formulas_give_the_numbers_of_an_optimizer(optimizer):
-    """They are read off its code, and mean the same."""
+    """Formulas read from its code give the same numbers."""
     t, eta = np.arange(1.0, 9.0), np.linspace(0.5, 0.1, 8)
     for name, expected in optimizer.scalars(t, eta, 3.0).items():
         text = to_text(optimizer.scalars(Formula("t"), Formula("eta"), 3.0)[name])
@@ -212,13 +212,13 @@ def test_formulas_give_the_rates_of_a_schedule(schedule):
     "function", [lambda t: 1 if t else 2, lambda t: float(t), lambda t: 1 if t < 3 else 2]
 )
 def test_a_branch_is_no_formula(function):
-    """A condition would be read as one of its cases."""
+    """A condition would be exported as one of its cases."""
     assert read_formula(function, "t") is None
 
 
 @pytest.mark.slow
 def test_node_gets_the_same_losses(tmp_path):
-    """The digits classifier of the example goes on learning from Node."""
+    """Node continues to train the digits classifier of the example."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not installed")
     # the runtime unpacks to hundreds of megabytes: once, not once a run

@@ -1,4 +1,4 @@
-"""The two ways to run a graph forward and backward: the choice, equal numbers, what only one of them does."""
+"""The two executors of forward and backward passes: the choice, equal numbers, differences."""
 
 import functools
 import gc
@@ -118,7 +118,7 @@ def test_options_that_this_edition_does_not_have_are_left_out():
     assert options.logid == "mine"
 
 
-#: A convolution, a normalization, maxima, an attention: what gradients read of the forward pass differs most.
+#: A convolution, a normalization, maxima, an attention: their saved tensors differ most.
 NETWORKS = {
     "convolution": (
         """g (float[N, 2, 6, 6] X) => (float[N, 3] Y) {
@@ -221,7 +221,7 @@ def test_sizes_that_an_exporter_wrote_as_minus_one_are_not_known(build):
 
 
 def test_places_that_one_gather_reads_reach_the_backward_pass(portable):
-    # an optimizer of the runtime fuses Range and Gather, and forgets that the graph returns the former
+    # an optimizer of the runtime fuses Range and Gather, although the graph returns the former
     text = """g (int64[N, L] T) => (float[L, 3] Y, int64[L] P) <int64 zero = {0}, int64 one = {1}> {
         S = Shape(T)
         L = Gather(S, one)
@@ -238,8 +238,8 @@ def test_places_that_one_gather_reads_reach_the_backward_pass(portable):
     np.testing.assert_array_equal(places, np.arange(3))
 
 
-def test_outputs_that_are_inputs_have_memory_of_their_own(build):
-    # handed on as they are, they would be read in the array of the caller after it is gone
+def test_outputs_that_are_inputs_are_copied(build):
+    # without a copy, they would be read in the caller's array after it is freed
     model = parse(
         "g (float[N, 4] X) => (float[N, 1] Y, float[N, 4] X, float[4, 1] W, float[1] c) { Y = MatMul(X, W) }",
         W=np.ones((4, 1), np.float32),
@@ -257,7 +257,7 @@ def test_outputs_that_are_inputs_have_memory_of_their_own(build):
     assert function._output_names == ["Y", "X", "W", "c"]
 
 
-def test_gradients_have_memory_of_their_own(build):
+def test_gradients_do_not_share_memory_with_arguments(build):
     # the gradient of X is that of Y, of which the array belongs to the caller
     model = parse("g (float[N, 4] X) => (float[N, 4] Y) { Y = Add(X, W) }", W=np.ones(4, np.float32))
     function = build(model).new_instance()
@@ -278,7 +278,7 @@ def test_a_gradient_is_taken_for_an_output_that_nothing_trained_leads_to(build):
     np.testing.assert_allclose(gradient, x.T @ y, rtol=1e-5)
 
 
-def test_caches_that_do_not_fit_are_refused_and_the_object_goes_on_working(build):
+def test_caches_that_do_not_fit_are_refused_and_the_object_stays_usable(build):
     function = build(linear()).new_instance()
     x, w, seed = normal((3, 4), (4, 1), (3, 1))
     two = function.input_to_ort([x, w], function._devices)
@@ -325,7 +325,7 @@ def resident_bytes():
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
-def test_what_a_forward_saves_is_free_once_it_is_given_up(build):
+def test_saved_tensors_are_freed_with_a_discarded_forward(build):
     v, w = normal((4, 64), (64, 1))
     text = "g (float[N, 4] X) => (float[N, 1] Y) { A = MatMul(X, V) B = Tanh(A) Y = MatMul(B, W) }"
     function = build(parse(text, V=v, W=w)).new_instance()
@@ -341,11 +341,11 @@ def test_what_a_forward_saves_is_free_once_it_is_given_up(build):
     before = resident_bytes()
     for _ in range(10):
         forwards(50)
-    # what 50 forwards save takes 25 MB, which the runtime keeps for others; that of 500 would be 250 MB
+    # the saved tensors of 50 forwards take 25 MB, which the runtime reuses; those of 500 would take 250 MB
     assert resident_bytes() - before < 40e6
 
 
-def test_run_options_count_in_both_passes_of_the_portable_engine(portable):
+def test_run_options_apply_to_both_passes_of_the_portable_engine(portable):
     options = onnxruntime.RunOptions()
     function = portable(linear(), run_options=options).new_instance()
     x, w, seed = normal((3, 4), (4, 1), (3, 1))

@@ -1,4 +1,4 @@
-"""engine="auto": the training agent where it is proven, the portable engine where that is not, or fails."""
+"""engine="auto": the training agent where it is proven, the portable engine where it is not, or fails."""
 
 import logging
 
@@ -37,7 +37,7 @@ def fail(*_):
     raise EngineError("it broke")
 
 
-def test_the_agent_runs_what_is_proven(linear):
+def test_the_agent_runs_proven_operators(linear):
     built = OrtGradientForwardBackward(linear)
     function = built.new_instance()
     check(function)
@@ -61,7 +61,7 @@ def test_a_first_run_that_fails_is_repeated_by_the_portable_engine(method, linea
     check(built.new_instance())
 
 
-def test_forwards_that_waited_when_the_first_backward_failed_still_have_theirs(linear, monkeypatch):
+def test_pending_forwards_survive_a_failure_of_the_first_backward(linear, monkeypatch):
     function = OrtGradientForwardBackward(linear).new_instance()
     monkeypatch.setattr(executors.AgentExecutor, "backward", fail)
     for scale in (1, 2):
@@ -91,7 +91,7 @@ def test_a_gradient_that_fails_to_build_is_built_by_the_portable_engine(linear, 
         OrtGradientForwardBackward(linear, engine="onnxruntime-training")
 
 
-#: What gave wrong numbers, or ended the interpreter: input, its type, the node, the form in the message.
+#: Nodes that gave wrong numbers or crashed the interpreter: types of input and output, node, form in the log.
 UNPROVEN = [
     (
         "float[N, 2, 4, 4]",
@@ -123,7 +123,7 @@ UNPROVEN = [
 
 
 @pytest.mark.parametrize(("kind", "real", "node", "form"), UNPROVEN)
-def test_what_is_not_proven_is_left_to_the_portable_engine(kind, real, node, form, caplog):
+def test_unproven_operators_are_left_to_the_portable_engine(kind, real, node, form, caplog):
     model = onnx.parser.parse_model(
         f"""<ir_version: 9, opset_import: ["": 18]> g ({kind} X) => ({real} Y)
         <{real} w = {{2}}, float[2, 1, 1] K = {{1, 2}}> {{ S = Mul(X, w) {node} }}"""

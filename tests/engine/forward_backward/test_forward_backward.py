@@ -33,7 +33,7 @@ g (float[N, 4] X) => (float[N, 1] variable) <float[4, 1] coef = {1, 2, 3, 4}, fl
     variable = Add(multiplied, intercept)
 }"""
 
-#: Two inputs, four weights, two outputs of real numbers and one of integers; W is frozen in some tests.
+#: Two inputs, four weights, two floating-point outputs and one of integers; W is frozen in some tests.
 NETWORK = """<ir_version: 9, opset_import: ["": 18]>
 g (float[N, 4] X, float[N, 3] Z) => (float[N, 3] P, int64[N] L, float[N, 5] H) {
     A = Gemm(X, W, b)
@@ -123,7 +123,7 @@ def reference(model, feeds, seeds, wrt, step=1e-6):
     return forward(at), gradients
 
 
-def test_the_class_carries_what_the_documents_list(build, linear):
+def test_the_class_has_the_documented_attributes(build, linear):
     kind = build(linear, debug=True).cls_type_
     assert issubclass(kind, OrtGradientForwardBackwardFunction)
     assert kind._input_names == ["X"]
@@ -149,7 +149,7 @@ def test_the_class_carries_what_the_documents_list(build, linear):
 
 
 @pytest.mark.native
-def test_the_class_carries_what_only_the_training_edition_has(linear):
+def test_the_class_has_the_objects_of_the_training_edition(linear):
     kind = OrtGradientForwardBackward(linear, engine="onnxruntime-training").cls_type_
     assert isinstance(kind._training_agent, native.TrainingAgent)
     assert isinstance(kind._cache, native.OrtValueCache)
@@ -157,7 +157,7 @@ def test_the_class_carries_what_only_the_training_edition_has(linear):
     assert kind._graph_info.user_output_names == ["multiplied", "variable"]
 
 
-def test_the_class_has_none_of_that_with_the_portable_engine(linear):
+def test_the_class_has_none_of_them_with_the_portable_engine(linear):
     kind = OrtGradientForwardBackward(linear, engine="portable").cls_type_
     assert (kind._training_agent, kind._cache, kind._graph_builder, kind._graph_info) == (None,) * 4
 
@@ -245,7 +245,7 @@ def test_forwards_that_wait_form_a_stack(build, linear, one_thread):
     batches = [arrays((rows, 4), (rows, 1), seed=rows) for rows in (2, 3, 4)]
     for x, _ in batches:
         function.forward([x, coef, intercept], training=True)
-    # a forward that is not waited for does not disturb them
+    # a forward without training does not disturb them
     function.forward([batches[0][0], coef, intercept])
     assert len(function.states_) == 3
     for x, seed in reversed(batches):
@@ -288,7 +288,7 @@ def test_a_gradient_with_as_many_elements_is_read_in_the_shape_of_its_output(bui
 
 
 def test_outputs_survive_the_backward_pass(build, network, one_thread):
-    # left to itself, the runtime reuses their memory for gradients
+    # by default the runtime reuses their memory for gradients
     function = build(network, sess_options=one_thread).new_instance()
     x, z, p, h = arrays((6, 4), (6, 3), (6, 3), (6, 5))
     outputs = function.forward([x, z, *values_of(network).values()], training=True)
@@ -298,7 +298,7 @@ def test_outputs_survive_the_backward_pass(build, network, one_thread):
         np.testing.assert_array_equal(value.numpy(), kept)
 
 
-def test_caches_receive_what_is_computed(build, linear, one_thread):
+def test_caches_receive_the_results(build, linear, one_thread):
     function = build(linear, sess_options=one_thread).new_instance()
     x, coef, intercept, seed = arrays((3, 4), (4, 1), (1,), (3, 1))
     for training in (False, True):
@@ -485,7 +485,7 @@ def test_dropout_drops_the_same_elements_forward_and_backward(build, one_thread)
 
 
 @pytest.mark.native
-def test_a_builder_configuration_counts(network):
+def test_a_builder_configuration_is_used(network):
     config = native.OrtModuleGraphBuilderConfiguration()
     config.initializer_names_to_train = ["V", "W"]
     config.input_names_require_grad = ["X"]
@@ -494,10 +494,10 @@ def test_a_builder_configuration_counts(network):
     assert found.cls_type_._onx_out == ["X_grad", "V_grad", "W_grad"]
     assert pickle.loads(pickle.dumps(found)).cls_type_._onx_out == found.cls_type_._onx_out
     assert config.initializer_names == []
-    # it is the builder's: another engine does not take its place
+    # it configures the native builder: no fallback to another engine
     with pytest.raises(NotTrainableError, match="Atan has no gradient in onnxruntime-training"):
         OrtGradientForwardBackward(onnx.parser.parse_model(ATAN), graph_builder_config=config)
-    # an argument counts more
+    # an argument has precedence
     assert OrtGradientForwardBackward(network, ["b"], graph_builder_config=config).weights_to_train == ["b"]
     config.enable_caching = True
     with pytest.raises(UnsupportedError, match="enable_caching"):
@@ -570,13 +570,13 @@ def test_none_is_refused_forward_and_backward(build, linear, one_thread):
         function.backward(None)
 
 
-def test_what_is_no_model_is_refused(build):
+def test_another_object_than_a_model_is_refused(build):
     with pytest.raises(TypeError, match="onnx.ModelProto, not str"):
         build("model.onnx")
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_wrong_inputs_are_refused_and_the_object_goes_on_working(build, training, linear, one_thread):
+def test_wrong_inputs_are_refused_and_the_object_stays_usable(build, training, linear, one_thread):
     function = build(linear, sess_options=one_thread).new_instance()
     x, coef, intercept = given = arrays((3, 4), (4, 1), (1,))
     cases = [
@@ -618,7 +618,7 @@ def test_wrong_gradients_are_refused_and_the_forward_still_waits(build, network,
         function.backward([p, h])
 
 
-def test_debug_checks_where_tensors_are(build, linear):
+def test_debug_checks_the_devices_of_tensors(build, linear):
     function = build(linear, debug=True).new_instance()
     gpu = native.OrtDevice(native.OrtDevice.cuda(), native.OrtDevice.default_memory(), 0)
     assert function.device_name(gpu) == "Gpu"
@@ -652,7 +652,7 @@ def test_two_thousand_steps_do_not_leak(build, network, one_thread):
 
 
 def test_a_weight_may_lack_axes_of_size_one():
-    """There is one way only to read three numbers as a table of one row; other shapes are refused."""
+    """Three numbers are read as a matrix of one row; other shapes are refused."""
     onx = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 18]>'
         "g (float[N, 3] X) => (float[N, 3] Y) <float[1, 3] W = {1, 2, 3}> { Y = Mul(X, W) }"
@@ -668,7 +668,7 @@ def test_a_weight_may_lack_axes_of_size_one():
 
 
 def test_graphs_are_saved_from_the_class(tmp_path):
-    """As the documents call it."""
+    """The documented call."""
     onx = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 18]>'
         "g (float[N, 3] X) => (float[N, 3] Y) <float[1, 3] W = {1, 2, 3}> { Y = Mul(X, W) }"

@@ -1,4 +1,4 @@
-"""What may be recorded on a GPU: operators whose kernels leave nothing on the host."""
+"""Operators that a CUDA graph may record: their kernels keep no data on the host."""
 
 import numpy as np
 import onnx
@@ -39,7 +39,7 @@ def read(text):
     ],
 )  # fmt: skip
 def test_each_operator_is_known_or_refused(text, expected):
-    """Replayed, Dropout would draw the same numbers, and tables that kernels send would be gone."""
+    """Replayed, Dropout would draw the same numbers, and tables in host memory would be freed."""
     assert is_recordable(read(text).SerializeToString()) is expected
 
 
@@ -75,7 +75,7 @@ LOSSES = {
 @pytest.mark.parametrize("optimizer", [SGD(0.9, True), Adam()], ids=["sgd", "adam"])
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_blocks_with_every_loss_can_be_recorded(loss, optimizer):
-    """Otherwise a GPU would be told about each operator of each step: three to ten times slower."""
+    """Otherwise each operator of each step would be a kernel launch: three to ten times slower."""
     n_outputs = 3 if loss is CrossEntropy else 1
     model, weights = linear_graph(5, n_outputs)
     spec = StepSpec(

@@ -1,4 +1,4 @@
-"""Training on data that stay on a device gives the numbers of single steps; here the device is the CPU."""
+"""Training on resident data gives the numbers of single steps; here the device is the CPU."""
 
 import pickle
 
@@ -68,7 +68,7 @@ def data():
 
 @pytest.fixture
 def staying(monkeypatch):
-    """Let the data of every fit stay on the CPU, as they would on a GPU."""
+    """Keep the data of every fit resident on the CPU, as on a GPU."""
     monkeypatch.setattr(Device, "keeps_data", True)
 
 
@@ -91,7 +91,7 @@ def numbers(spec, count, start=0):
 
 
 def runners(model, spec, weights, data, sizes=(4, 1)):
-    """Return what makes single steps, with its buffers, and what makes them on data that stay."""
+    """Return a runner of single steps, its buffers, and a runner on resident data."""
     step = build_step(model, spec)
     session = make_session(step.model, 1)
     buffers = make_buffers(session, step)
@@ -140,7 +140,7 @@ def test_weights_and_states_are_those_of_single_steps_to_the_last_bit(model, wei
 
 
 def test_a_part_of_an_epoch_can_be_run(model, weights, data):
-    """What repeats the steps up to the last finite weights asks for one batch at a time."""
+    """Recovery of the last finite weights runs one batch at a time."""
     spec = make_spec()
     one, buffers, resident = runners(model, spec, weights, data)
     table, rates = numbers(spec, 7)
@@ -255,7 +255,7 @@ def test_data_that_cannot_stay_are_refused(features, message):
 
 
 class _FakeSession:
-    """As much of a session as is asked for its inputs, and told to run."""
+    """A stub of a session: its inputs and its runs."""
 
     def __init__(self):
         self.runs, self.bindings = [], 0
@@ -292,7 +292,7 @@ def entries(options, key):
 
 
 def test_each_set_of_buffers_is_recorded_for_itself(made_for_gpu, monkeypatch):
-    """What is recorded holds addresses: replayed for other buffers it would change the wrong ones."""
+    """A recording holds addresses: replayed for other buffers it would change the wrong ones."""
     make, _, _ = made_for_gpu
     written = []
 
@@ -350,12 +350,12 @@ def diabetes():
 
 
 def both_ways(estimator, monkeypatch, *args, **more):
-    """Return the estimator fitted as usual, and fitted on data that stay."""
+    """Return the estimator fitted by default, and fitted on resident data."""
     usual = estimator().fit(*args, **more)
     monkeypatch.setattr(Device, "keeps_data", True)
     before = compiled.n_built
     staying = estimator().fit(*args, **more)
-    # or the test compares a thing with itself
+    # otherwise the test would compare a fit with itself
     assert compiled.n_built > before
     return usual, staying
 
@@ -372,7 +372,7 @@ def both_ways(estimator, monkeypatch, *args, **more):
     ],
     ids=str,
 )
-def test_a_fit_is_the_same_wherever_the_data_are(diabetes, params, monkeypatch):
+def test_a_fit_is_the_same_on_resident_data(diabetes, params, monkeypatch):
     def estimator():
         settings = {"max_iter": 5, "tol": None, "random_state": 0, "engine": "portable"} | params
         return OnnxSGDRegressor(**settings)
@@ -406,7 +406,7 @@ def test_a_classifier_with_a_frozen_part_is_the_same(monkeypatch):
     np.testing.assert_allclose(staying.predict_proba(X), usual.predict_proba(X), rtol=1e-5)
 
 
-def test_training_goes_on_where_it_stopped(diabetes, monkeypatch):
+def test_training_continues(diabetes, monkeypatch):
     X, y = diabetes
     ways = []
     for keeps in (False, True):
@@ -478,7 +478,7 @@ def test_an_estimator_of_a_gpu_works_on_a_machine_without(diabetes, monkeypatch)
     with monkeypatch.context() as machine:
         machine.setattr("onnxsgd.estimators.base.check_device", lambda device: HOST)
         model = OnnxSGDRegressor(device="cuda:99", max_iter=2, tol=None).fit(X, y)
-    # whatever is installed: its own operators have no kernels on current GPUs
+    # not the engine installed here: operators of onnxruntime-training have no kernels on current GPUs
     assert model.engine_ == "portable"
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
@@ -494,7 +494,7 @@ def test_sparse_data_are_refused(diabetes, staying):
 
 
 def test_strings_that_the_frozen_part_reads_are_fine(staying):
-    """What is trained reads numbers; the strings never get to the device."""
+    """The trained part reads numbers; the strings never reach the device."""
     model = graph(
         """<ir_version: 9, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
         g (string[N, 1] city, float[N, 1] age) => (float[N, 1] Y) {
@@ -510,7 +510,7 @@ def test_strings_that_the_frozen_part_reads_are_fine(staying):
     np.testing.assert_allclose(estimator.fit(X, y).predict(X), y, atol=0.4)
 
 
-def test_graphs_inside_operators_are_fine(staying):
+def test_subgraphs_are_fine(staying):
     """The gradient of a recurrent layer is a loop, and a loop cannot be repeated in a block."""
     model = graph(
         """<ir_version: 9, opset_import: ["" : 18]> g (float[N, 4, 2] X) => (float[N, 1] Y) {
@@ -534,7 +534,7 @@ def test_operators_of_the_training_runtime_are_refused(staying):
         OnnxSGDRegressor(model, engine="onnxruntime-training").fit(normal(40, 4), normal(40))
 
 
-def test_tensors_may_be_called_what_blocks_call_their_own(staying):
+def test_tensors_may_have_the_names_of_a_block(staying):
     model = graph(
         """<ir_version: 9, opset_import: ["" : 18]> g (float[N, 3] "epoch/rows") => (float[N, 1] Y) {
         "step0/a" = MatMul("epoch/rows", "new/W") "epoch/losses" = Add("step0/a", "step/c")

@@ -182,7 +182,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(model, weights, data):
         assert runner.n_done == n_done
 
 
-def test_each_sample_is_taken_once_and_the_last_batch_is_filled_with_nothing(data):
+def test_each_sample_is_taken_once_and_the_last_batch_is_padded_with_weight_zero(data):
     plan = data.plan(np.random.RandomState(0).permutation(53))
     real = plan.rows.ravel()[plan.sample_weight.ravel() > 0]
     assert sorted(real) == list(range(53))
@@ -268,7 +268,7 @@ def test_a_weighted_sum_of_columns_is_one_product():
     np.testing.assert_allclose(evaluate(model, x=x, w=w)[0], [[0.5 * (x * x * w).sum()]], rtol=1e-6)
 
 
-def test_a_cache_builds_once_and_forgets_the_oldest():
+def test_a_cache_builds_once_and_drops_the_oldest():
     cache = CompiledCache(max_size=2)
     assert [cache.get(key, lambda key=key: key.upper()) for key in "abab"] == ["A", "B", "A", "B"]
     assert cache.n_built == 2
@@ -276,13 +276,13 @@ def test_a_cache_builds_once_and_forgets_the_oldest():
     cache.get("a", lambda: "A again")
     assert cache.n_built == 4
     assert cache.get("a", lambda: "never") == "A again"
-    # what was used last is kept: "c" goes, not "a"
+    # the entry used last is kept: "c" is dropped, not "a"
     cache.get("d", lambda: "D")
     assert cache.get("a", lambda: "never") == "A again"
     assert cache.get("c", lambda: "C again") == "C again"
 
 
-def test_a_cache_forgets_large_things_earlier():
+def test_a_cache_drops_large_entries_earlier():
     cache = CompiledCache(max_size=100, max_bytes=1000)
     for number in range(20):
         cache.get(number, lambda number=number: number, 100)
@@ -297,7 +297,7 @@ def test_a_cache_forgets_large_things_earlier():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_sessions_with_threads_are_left_alone_in_a_child_process():
-    """To destroy them where their threads are not ended the interpreter."""
+    """Destroying them in a process without their threads crashed the interpreter."""
     code = """
 import os, sys
 import numpy as np
@@ -337,7 +337,7 @@ def test_static_shapes_everywhere(model):
 
 @pytest.mark.parametrize("operator", ["Add", "Sub", "Mul", "Max", "Greater"])
 def test_numbers_beside_a_column_get_its_rank(operator):
-    """With fewer dimensions the runtime goes from element to element: 126 instead of 4 us for 20,000."""
+    """With fewer dimensions the runtime loops over single elements: 126 instead of 4 us for 20,000."""
     kind = "bool" if operator == "Greater" else "float"
     source = f"""
     <ir_version: 9, opset_import: ["" : 18]>
@@ -403,7 +403,7 @@ _MEETINGS = {
 
 
 @pytest.mark.parametrize("text", _MEETINGS.values(), ids=_MEETINGS)
-def test_trained_vectors_that_meet_are_trained_all_the_same(text):
+def test_trained_vectors_that_are_combined_are_trained(text):
     """Each update is that of the gradient, in the loop and in single steps."""
     bias = "float[4] b = {1, 2, 3, 4}, float[3, 4] W = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}"
     source = '<ir_version: 9, opset_import: ["" : 18]> g (float[N,3] X) => (float[N,4] Y) '
@@ -461,7 +461,7 @@ def _evaluate64(proto, inputs):
     ],
     ids=["a wider zero", "product of integers", "sum of integers"],
 )
-def test_what_only_looks_alike_is_not_fused(text):
+def test_similar_patterns_are_not_fused(text):
     source = (
         '<ir_version: 9, opset_import: ["" : 18]> g (float[3,3] x) => (float[A,B] y) '
         "<float zero = {0}, float[1,1,1] wide = {0}, int64[3,3] m = {1,0,0,0,1,0,0,0,1}, int64[1] axis = {0}>"
