@@ -18,8 +18,8 @@ MODULES = ["losses", "optimizers", "schedules", "penalties", "testing", "excepti
 
 @pytest.mark.parametrize("path", SCRIPT["written"](), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_lists_are_those_of_the_tables(path):
-    """Run ``python docs/make_lists.py`` after a row was added."""
-    assert path.read_text(encoding="utf-8") == SCRIPT["written"]()[path]
+    """Run ``python docs/make_lists.py`` after a row was added. Where lines are wrapped does not matter."""
+    assert path.read_text(encoding="utf-8").split() == SCRIPT["written"]()[path].split()
 
 
 @pytest.mark.parametrize("estimator", [OnnxSGDRegressor, OnnxSGDClassifier])
