@@ -14,7 +14,7 @@ import onnx_ir as ir
 from sklearn.base import BaseEstimator
 
 from onnxsgd.exceptions import ParameterTypeError
-from onnxsgd.runtime.cache import CompiledCache
+from onnxsgd.runtime.session_cache import CompiledCache
 
 __all__ = ["REMEMBERED_BYTES", "GraphSource", "read_source", "remember"]
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from onnxsgd._library_errors import reason, run_error
 from onnxsgd.exceptions import ParameterError, UnsupportedError
-from onnxsgd.runtime.cache import CompiledCache, compiled
 from onnxsgd.runtime.editions import load_runtime
+from onnxsgd.runtime.session_cache import CompiledCache, compiled
 
 __all__ = [
     "HOST",
@@ -109,7 +109,7 @@ def hold(device: Device) -> AbstractContextManager[Any]:
 
 
 def shared(key: Hashable, device: Device, build: Callable[[], T], nbytes: int = 0) -> T:
-    """Return an object compiled for a device; see :meth:`onnxsgd.runtime.cache.CompiledCache.get`."""
+    """Return an object compiled for a device; see :meth:`onnxsgd.runtime.session_cache.CompiledCache.get`."""
     cache = on_gpus if device.is_cuda else compiled
     # entries dropped from the cache free memory there
     with hold(device):

@@ -22,7 +22,7 @@ from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.reading.frozen_split import SplitGraph, split_frozen, undivided
 from onnxsgd.learner.learner import Learner
 from onnxsgd.losses import Loss
-from onnxsgd.runtime.cache import compiled
+from onnxsgd.runtime.session_cache import compiled
 from onnxsgd.runtime.sessions import HOST, Device, make_session, resolve_threads, shared
 from onnxsgd.training.loop import Recipe, Runners
 

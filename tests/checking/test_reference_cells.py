@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxsgd.checking.reference_cells import CELLS
 from onnxsgd.exceptions import GradientError, UnsupportedError
-from onnxsgd.gradient.portable.rules.lengths import Lengths
+from onnxsgd.gradient.portable.rules.sequence_lengths import Lengths
 from onnxsgd.testing import check_gradients
 
 TIME, BATCH, INPUTS, HIDDEN = 4, 3, 3, 2

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers, schedules
 from onnxsgd.exceptions import ConvergenceError, NotTrainableError, OnnxSGDError, ParameterError
 from onnxsgd.gradient.native import builder as orttraining
-from onnxsgd.runtime.cache import compiled
+from onnxsgd.runtime.session_cache import compiled
 
 
 @pytest.fixture(scope="module")

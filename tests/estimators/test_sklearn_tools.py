@@ -35,7 +35,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
-from onnxsgd.runtime.cache import compiled
+from onnxsgd.runtime.session_cache import compiled
 from onnxsgd.runtime.sessions import resolve_threads
 
 FIVE = KFold(5, shuffle=True, random_state=0)

@@ -10,9 +10,9 @@ from onnx_ir.passes.common import InlinePass
 
 from onnxsgd.exceptions import NotTrainableError, ParameterError
 from onnxsgd.gradient.portable.forward_shapes import infer_shapes
-from onnxsgd.gradient.portable.rules.batchwise import put_time_first
-from onnxsgd.gradient.portable.rules.orders import put_scan_axis_first
+from onnxsgd.gradient.portable.rules.batch_first import put_time_first
 from onnxsgd.gradient.portable.rules.quantization import is_quantized
+from onnxsgd.gradient.portable.rules.scan_axes import put_scan_axis_first
 from onnxsgd.gradient.portable.rules.table import KNOWN, STANDARD, reason_against
 from onnxsgd.gradient.portable.sweep import dependents, sweep
 from onnxsgd.gradient.portable.writing.broadcasting import expand_to, zeros_like

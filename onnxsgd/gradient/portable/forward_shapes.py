@@ -23,7 +23,7 @@ from onnxsgd.gradient.portable.writing.known_shapes import (
     read_shape,
     to_shape,
 )
-from onnxsgd.graph.captured import copy_constants_into_bodies
+from onnxsgd.graph.captured_constants import copy_constants_into_bodies
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["infer_shapes"]

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import NotTrainableError, OnnxSGDError
 from onnxsgd.gradient.portable.rules.control import CONTROL
-from onnxsgd.gradient.portable.rules.partition import find_partitions
 from onnxsgd.gradient.portable.rules.quantization import READ_QUANTIZED, is_quantized
+from onnxsgd.gradient.portable.rules.split_reads import find_partitions
 from onnxsgd.gradient.portable.rules.table import (
     NO_GRADIENT,
     RULES,

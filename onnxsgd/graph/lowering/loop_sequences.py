@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxsgd.graph.captured import copy_constants_into_bodies
+from onnxsgd.graph.captured_constants import copy_constants_into_bodies
 from onnxsgd.graph.model import graph_names, unique_name
 from onnxsgd.graph.nodes import attribute, first, fixed_size, graph_of, required, shape_of
 from onnxsgd.graph.rewriting import Writer, rewrite

@@ -7,8 +7,8 @@ from onnx import defs, inliner
 
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import UnsupportedError
-from onnxsgd.graph.opsets.newer import Form, in_older_operators, means_the_same
-from onnxsgd.graph.opsets.older import convert
+from onnxsgd.graph.opsets.newer_opsets import Form, in_older_operators, means_the_same
+from onnxsgd.graph.opsets.older_opsets import convert
 from onnxsgd.graph.opsets.transformer.contrib import expand_contrib, give_domain
 
 __all__ = ["IR_RANGE", "OPSET_RANGES", "bring_into_range", "in_opset"]
@@ -28,9 +28,9 @@ def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Cases:
 
-    - an older opset is converted by onnx, see :mod:`onnxsgd.graph.opsets.older`;
+    - an older opset is converted by onnx, see :mod:`onnxsgd.graph.opsets.older_opsets`;
     - a newer opset is replaced by the newest one in the range, and nodes that this lacks are rewritten in
-      its operators (see :mod:`onnxsgd.graph.opsets.newer`); an opset newer than the installed onnx is
+      its operators (see :mod:`onnxsgd.graph.opsets.newer_opsets`); an opset newer than the installed onnx is
       refused;
     - an IR version outside the range is replaced by the nearest one: models that pass the checks of this
       package use no additions of newer ones.

@@ -23,7 +23,7 @@ from onnxsgd.exceptions import ConvergenceError, MissingRuntimeError, Unsupporte
 from onnxsgd.graph.model import to_ir
 from onnxsgd.losses import CrossEntropy, SquaredError
 from onnxsgd.optimizers import SGD, Adam
-from onnxsgd.runtime.cache import compiled
+from onnxsgd.runtime.session_cache import compiled
 from onnxsgd.runtime.sessions import HOST, Device, make_session
 
 MLP = """

@@ -20,7 +20,7 @@ from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.losses import CrossEntropy, LogLoss, Loss, SquaredError
 from onnxsgd.optimizers import SGD, Adam
-from onnxsgd.runtime.cache import CompiledCache
+from onnxsgd.runtime.session_cache import CompiledCache
 from onnxsgd.runtime.sessions import make_session, resolve_threads
 
 MLP = """

@@ -15,7 +15,7 @@ from operator import add
 
 import onnx_ir as ir
 
-from onnxsgd.gradient.portable.rules.picks import Picks, picked_tables
+from onnxsgd.gradient.portable.rules.loop_gather import Picks, picked_tables
 from onnxsgd.gradient.portable.rules.scan import flipped, scan
 from onnxsgd.gradient.portable.writing.broadcasting import expand_to, zeros_like
 from onnxsgd.gradient.portable.writing.call import Call

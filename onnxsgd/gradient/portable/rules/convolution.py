@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onnxsgd.gradient.portable.rules.correlation import correlate
-from onnxsgd.gradient.portable.rules.spreading import spread
+from onnxsgd.gradient.portable.rules.convolution_image import spread
+from onnxsgd.gradient.portable.rules.convolution_weight import correlate
 from onnxsgd.gradient.portable.rules.windows import (
     Window,
     bare_window,

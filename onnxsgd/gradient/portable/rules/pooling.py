@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.gradient.portable.rules.maxima import maximum
-from onnxsgd.gradient.portable.rules.spreading import spread
+from onnxsgd.gradient.portable.rules.convolution_image import spread
+from onnxsgd.gradient.portable.rules.max_pool import maximum
 from onnxsgd.gradient.portable.rules.windows import Window, read_window, spatial
 from onnxsgd.gradient.portable.writing.broadcasting import size_of, zeros_like
 from onnxsgd.gradient.portable.writing.call import Call, Rules

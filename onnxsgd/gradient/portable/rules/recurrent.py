@@ -9,10 +9,10 @@ from functools import reduce
 from itertools import starmap
 from operator import add
 
-from onnxsgd.gradient.portable.rules.cells import CELLS, Gradients, Pass
-from onnxsgd.gradient.portable.rules.lengths import Lengths
-from onnxsgd.gradient.portable.rules.memory import Peepholes
+from onnxsgd.gradient.portable.rules.lstm_memory import Peepholes
+from onnxsgd.gradient.portable.rules.recurrent_cells import CELLS, Gradients, Pass
 from onnxsgd.gradient.portable.rules.scan import flipped
+from onnxsgd.gradient.portable.rules.sequence_lengths import Lengths
 from onnxsgd.gradient.portable.writing.broadcasting import zeros_like
 from onnxsgd.gradient.portable.writing.call import Call, Rules
 from onnxsgd.gradient.portable.writing.known_shapes import UNNAMED, Dim, Dims, to_shape

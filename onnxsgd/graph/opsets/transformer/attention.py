@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.nodes import attribute, rank
+from onnxsgd.graph.opsets.transformer.attention_heads import attend, merge_heads, scale_queries, split_heads
+from onnxsgd.graph.opsets.transformer.attention_masks import add, as_bias, lowest, of_keys, visible, within
 from onnxsgd.graph.opsets.transformer.axis_sizes import known_size, operand, size
 from onnxsgd.graph.opsets.transformer.fused_layers import mark
-from onnxsgd.graph.opsets.transformer.heads import attend, merge_heads, scale_queries, split_heads
-from onnxsgd.graph.opsets.transformer.masks import add, as_bias, lowest, of_keys, visible, within
 from onnxsgd.graph.opsets.transformer.refusal import refuse
 from onnxsgd.graph.rewriting import Table, Writer
 

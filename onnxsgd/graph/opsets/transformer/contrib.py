@@ -8,7 +8,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.opsets.transformer.attention import ATTENTION_RULES
 from onnxsgd.graph.opsets.transformer.fused_layers import LAYER_RULES
-from onnxsgd.graph.opsets.transformer.grouped import GROUPED_RULES
+from onnxsgd.graph.opsets.transformer.grouped_attention import GROUPED_RULES
 from onnxsgd.graph.rewriting import Table, rewrite
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 

@@ -9,18 +9,18 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.nodes import attribute, rank
-from onnxsgd.graph.opsets.transformer.axis_sizes import known_size, number, operand, positions
-from onnxsgd.graph.opsets.transformer.fused_layers import mark
-from onnxsgd.graph.opsets.transformer.heads import (
+from onnxsgd.graph.opsets.transformer.attention_heads import (
     attend,
     merge_heads,
     repeat_heads,
     scale_queries,
     split_heads,
 )
-from onnxsgd.graph.opsets.transformer.masks import add, as_bias, lowest, visible, within
+from onnxsgd.graph.opsets.transformer.attention_masks import add, as_bias, lowest, visible, within
+from onnxsgd.graph.opsets.transformer.axis_sizes import known_size, number, operand, positions
+from onnxsgd.graph.opsets.transformer.fused_layers import mark
 from onnxsgd.graph.opsets.transformer.refusal import refuse
-from onnxsgd.graph.opsets.transformer.rotary import angles_at, n_turned, rotate
+from onnxsgd.graph.opsets.transformer.rotary_embedding import angles_at, n_turned, rotate
 from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["GROUPED_RULES"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxsgd.gradient.portable.rules.tap_products import ENOUGH
+from onnxsgd.gradient.portable.rules.tap_weight import ENOUGH
 from onnxsgd.gradient.portable.rules.windows import Window, sizes_of
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 

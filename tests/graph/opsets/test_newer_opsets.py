@@ -7,7 +7,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from onnxsgd import OnnxSGDRegressor, onnx_derivative
-from onnxsgd.graph.opsets.newer import _RULES as RULES
+from onnxsgd.graph.opsets.newer_opsets import _RULES as RULES
 from onnxsgd.graph.opsets.versions import bring_into_range
 
 #: Shapes of inputs by their names.

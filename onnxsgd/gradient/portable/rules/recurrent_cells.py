@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onnxsgd.gradient.portable.rules.lengths import Lengths
-from onnxsgd.gradient.portable.rules.memory import Peepholes, memory, memory_behind
+from onnxsgd.gradient.portable.rules.lstm_memory import Peepholes, memory, memory_behind
 from onnxsgd.gradient.portable.rules.scan import Step, flipped, scan
+from onnxsgd.gradient.portable.rules.sequence_lengths import Lengths
 from onnxsgd.gradient.portable.writing.broadcasting import number, zeros_like
 from onnxsgd.gradient.portable.writing.call import Call
 from onnxsgd.gradient.portable.writing.emitter import Emitter

@@ -14,14 +14,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from onnxsgd.gradient.portable.rules.depthwise import correlate_channels, has_single_channels
-from onnxsgd.gradient.portable.rules.tap_products import (
+from onnxsgd.gradient.portable.rules.depthwise_weight import correlate_channels, has_single_channels
+from onnxsgd.gradient.portable.rules.patch_weight import correlate_tiles, has_tiles
+from onnxsgd.gradient.portable.rules.tap_weight import (
     all_taps_at_once,
     has_few_channels,
     has_few_taps,
     tap_by_tap,
 )
-from onnxsgd.gradient.portable.rules.tiles import correlate_tiles, has_tiles
 from onnxsgd.gradient.portable.rules.windows import Window
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 

@@ -15,7 +15,7 @@ from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.nodes import attribute, operands, rank
 from onnxsgd.graph.opsets.function_bodies import expand_functions
-from onnxsgd.graph.opsets.transformer.newer_standard import STANDARD_RULES
+from onnxsgd.graph.opsets.transformer.standard_opset_23 import STANDARD_RULES
 from onnxsgd.graph.rewriting import Table, Writer, rewrite
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 

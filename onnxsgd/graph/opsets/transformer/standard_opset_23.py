@@ -13,17 +13,17 @@ import onnx_ir as ir
 
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.graph.nodes import attribute, rank
-from onnxsgd.graph.opsets.transformer.axis_sizes import known_size, number, operand, size
-from onnxsgd.graph.opsets.transformer.fused_layers import reads, rms_norm
-from onnxsgd.graph.opsets.transformer.heads import (
+from onnxsgd.graph.opsets.transformer.attention_heads import (
     attend,
     merge_heads,
     repeat_heads,
     scale_queries,
     split_heads,
 )
-from onnxsgd.graph.opsets.transformer.masks import add, as_bias, lowest, visible, within
-from onnxsgd.graph.opsets.transformer.rotary import angles_at, n_turned, rotate
+from onnxsgd.graph.opsets.transformer.attention_masks import add, as_bias, lowest, visible, within
+from onnxsgd.graph.opsets.transformer.axis_sizes import known_size, number, operand, size
+from onnxsgd.graph.opsets.transformer.fused_layers import reads, rms_norm
+from onnxsgd.graph.opsets.transformer.rotary_embedding import angles_at, n_turned, rotate
 from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["STANDARD_RULES"]

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxsgd.gradient.portable import differentiate
-from onnxsgd.gradient.portable.rules import picks
+from onnxsgd.gradient.portable.rules import loop_gather as picks
 
 TRUE = np.array(True)
 
