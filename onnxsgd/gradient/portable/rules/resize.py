@@ -20,6 +20,9 @@ from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 
 __all__ = ["RESIZE"]
 
+#: Distance in pixels to a tie below which single precision decides: coordinates are less than 2^10 or so.
+_TIE = 1e-3
+
 
 def _resized(n: Call) -> Tensor:
     """Multiply the gradient by the transposed matrix of each axis that changes."""
@@ -27,7 +30,7 @@ def _resized(n: Call) -> Tensor:
     if factors is not None:
         return _summed(n, factors)
     axes, g = _axes(n), n.dy
-    if axes is None:
+    if axes is None or any(axis.size != axis.out and _rounds_at_a_tie(n, axis) for axis in axes):
         return _resized_at_run_time(n)
     if any(axis.out == 0 for axis in axes):
         return zeros_like(n.x)
@@ -212,6 +215,20 @@ def _coordinates(n: Call, axis: _Axis) -> np.ndarray:
             return np.full(1, np.float32(0.5) * (start + end) * last)
         return start * last + i * (end - start) * last / (out - 1)
     raise n.refuse(f"with coordinate_transformation_mode={mode!r} has no gradient rule")
+
+
+def _rounds_at_a_tie(n: Call, axis: _Axis) -> bool:
+    """Return whether the runtime may round a coordinate to another pixel than :func:`_nearest`.
+
+    It computes symmetric coordinates in an order of its own, whose rounding decides where two pixels are
+    equally near.
+    """
+    mode = n.attribute("coordinate_transformation_mode", "half_pixel")
+    if n.attribute("mode", "nearest") != "nearest" or mode != "half_pixel_symmetric":
+        return False
+    tie = 0.5 if n.attribute("nearest_mode", "round_prefer_floor").startswith("round") else 0.0
+    distance = _coordinates(n, axis) - tie
+    return bool((np.abs(distance - np.round(distance)) < _TIE).any())
 
 
 def _nearest(n: Call, x: np.ndarray) -> np.ndarray:

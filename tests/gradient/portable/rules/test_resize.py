@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from onnxsgd import onnx_derivative
 from onnxsgd.exceptions import NotTrainableError
 from onnxsgd.gradient.portable import differentiate
 
@@ -187,3 +188,30 @@ def test_one_axis_with_scales_that_are_fed_is_refused():
     """
     with pytest.raises(NotTrainableError, match="Resize .* needs constant scales"):
         differentiate(ir.from_proto(onnx.parser.parse_model(text)), ["Y"], ["A"])
+
+
+@pytest.mark.parametrize(
+    ("size", "scale", "rounding"),
+    [
+        (10, 0.75, "round_prefer_ceil"),
+        (6, 0.75, "round_prefer_ceil"),
+        (9, 0.4, "round_prefer_floor"),
+        (5, 2 / 3, "round_prefer_floor"),
+        (10, 1 / 3, "round_prefer_floor"),
+        (6, 2.205029249191284, "round_prefer_ceil"),
+    ],
+)
+def test_pixels_that_are_equally_near_are_those_of_the_runtime(run, size, scale, rounding):
+    """Single precision decides between them: the matrix of the operator is read off the runtime."""
+    attributes = {"coordinate_transformation_mode": "half_pixel_symmetric", "nearest_mode": rounding}
+    node = helper.make_node("Resize", ["X", "", "S"], ["Y"], **attributes)
+    inputs = [helper.make_tensor_value_info("X", TensorProto.FLOAT, [size, size])]
+    outputs = [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)]
+    scales = helper.make_tensor("S", TensorProto.FLOAT, [2], [1.0, scale])
+    graph = helper.make_graph([node], "g", inputs, outputs, [scales])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=8)
+    matrix = run(model, ["Y"], X=np.eye(size, dtype=np.float32))
+    seed = np.random.default_rng(0).normal(size=matrix.shape).astype(np.float32)
+    gradient = onnx_derivative(model, weights=[])
+    found = run(gradient, ["X_grad"], X=np.zeros((size, size), np.float32), Y_grad=seed)
+    np.testing.assert_allclose(found, seed @ matrix.T, rtol=0, atol=1e-6)
