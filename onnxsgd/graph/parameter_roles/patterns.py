@@ -101,7 +101,7 @@ def _picked_column(value: ir.Value) -> ir.Value | None:
     if pair is None or attribute(pair, "axis") not in (1, -1):
         return None
     columns, index = operands(pair), int(picked.item())
-    if any(column.shape is None or column.shape[-1] != 1 for column in columns):
+    if any(column.shape is None or len(column.shape) != 2 or column.shape[-1] != 1 for column in columns):
         return None
     return columns[index] if -len(columns) <= index < len(columns) else None
 
