@@ -132,7 +132,7 @@ def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[
         written = rule(writer, node)
     except OnnxSGDError:
         raise
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # no checker compares all attributes of a node with its operands
         raise GraphError(
             f"The {node.op_type} that computes {node.outputs[0].name!r} has operands or attributes that do "

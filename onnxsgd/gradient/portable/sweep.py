@@ -122,7 +122,7 @@ def _apply(
         ]
     except OnnxSGDError:
         raise
-    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # no checker compares all ranks and attributes of a node with those that its operator accepts
         raise NotTrainableError(
             f"{place(node)}: the gradient rule cannot read its operands and attributes ({reason(error)})"

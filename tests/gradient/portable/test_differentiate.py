@@ -290,3 +290,15 @@ def test_an_unknown_value_of_an_attribute_is_refused_by_name(text):
     onnx.checker.check_model(model)
     with pytest.raises(NotTrainableError, match=r"cannot read its operands and attributes \('other'\)"):
         differentiate(ir.from_proto(model), ["y"], ["x"])
+
+
+def test_an_axis_of_a_number_is_a_refusal():
+    """The checkers of onnx let GatherElements pick along an axis of a scalar."""
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float[N,4] x, float w) => (float[N,4] y) <int64[1,2] at = {0, 1}> {
+        g = GatherElements<axis = 1>(w, at)
+        l = ReduceL2(g)
+        y = Mul(x, l)
+    }"""
+    with pytest.raises(NotTrainableError, match="GatherElements.*cannot read its operands"):
+        differentiate(ir.from_proto(onnx.parser.parse_model(text)), ["y"], ["w"])
