@@ -292,13 +292,17 @@ def test_an_unknown_value_of_an_attribute_is_refused_by_name(text):
         differentiate(ir.from_proto(model), ["y"], ["x"])
 
 
-def test_an_axis_of_a_number_is_a_refusal():
+@pytest.mark.parametrize(
+    ("operator", "message"),
+    [("GatherElements", "GatherElements.*cannot read its operands"), ("Gather", "ReduceL2.*known rank")],
+)
+def test_an_axis_of_a_number_is_a_refusal(operator, message):
     """The checkers of onnx let GatherElements pick along an axis of a scalar."""
-    text = """<ir_version: 8, opset_import: ["" : 18]>
-    g (float[N,4] x, float w) => (float[N,4] y) <int64[1,2] at = {0, 1}> {
-        g = GatherElements<axis = 1>(w, at)
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+    g (float[N,4] x, float w) => (float[N,4] y) <int64[1,2] at = {{0, 1}}> {{
+        g = {operator}<axis = 1>(w, at)
         l = ReduceL2(g)
         y = Mul(x, l)
-    }"""
-    with pytest.raises(NotTrainableError, match="GatherElements.*cannot read its operands"):
+    }}"""
+    with pytest.raises(NotTrainableError, match=message):
         differentiate(ir.from_proto(onnx.parser.parse_model(text)), ["y"], ["w"])

@@ -95,7 +95,7 @@ def find_partitions(nodes: Sequence[ir.Node], emitter: Emitter) -> dict[ir.Node,
 
 def _read(n: Call) -> tuple[int, range, int] | None:
     """Return an axis, its elements that a node reads, and its size; None if these are not known."""
-    if n.x.dims is None or n.y.rank is None:
+    if not n.x.dims or n.y.rank is None:
         return None
     if n.node.op_type == "Slice":
         ranges = list((constant_ranges(n) or {}).items())
@@ -103,9 +103,9 @@ def _read(n: Call) -> tuple[int, range, int] | None:
             return None
         axis, (kept, size) = ranges[0]
         return (axis, kept, size) if len(kept) and kept.step == 1 else None
-    picked, axis = n.constant(1), n.attribute("axis", 0) % n.rank
+    picked, axis = n.constant(1), n.attribute("axis", 0) % len(n.x.dims)
     size = n.x.dims[axis]
-    if picked is None or np.shape(picked) not in ((), (1,)) or not isinstance(size, int):
+    if picked is None or np.shape(picked) not in ((), (1,)) or not isinstance(size, int) or size == 0:
         return None
     place = int(picked.reshape(())) % size
     return axis, range(place, place + 1), size
