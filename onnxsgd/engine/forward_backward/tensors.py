@@ -44,7 +44,15 @@ class TensorSpec:
         ------
         ParameterError
             If its type is wrong, or its shape differs in other ways.
+        UnsupportedError
+            If it is an array of strings, or of bfloat16 and the like.
         """
+        if isinstance(tensor, np.ndarray) and tensor.dtype.kind not in "biuf":
+            # the private bindings make tensors of numpy's own numbers alone
+            raise UnsupportedError(
+                f"{self.name!r} is an array of {tensor.dtype}: give an OrtValue, or cut the graph behind the "
+                f"part that reads it; arrays of numpy's own integers, real numbers and booleans are accepted."
+            )
         shape = tensor.shape if isinstance(tensor, np.ndarray) else tensor.shape()
         if self.dims is not None and not _fits(shape, self.dims) and _fits_but_for_ones(shape, self.dims):
             array = tensor if isinstance(tensor, np.ndarray) else tensor.numpy()

@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi import _pybind_state as native
 
+from onnxsgd import random_feed
 from onnxsgd.engine.forward_backward.forward_backward import (
     OrtGradientForwardBackward,
     OrtGradientForwardBackwardFunction,
@@ -677,3 +678,25 @@ def test_graphs_are_saved_from_the_class(tmp_path):
     saved = found.cls_type_.save_onnx_graph(tmp_path, prefix="a_")
     assert saved == found.new_instance().save_onnx_graph(str(tmp_path), prefix="a_")
     assert onnx.load(saved["_forward_onnx"]) == found.cls_type_._forward_onnx
+
+
+def test_arrays_of_strings_are_refused_by_name():
+    text = """<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+    g (string[N, 1] word, float[N, 2] x) => (float[N, 2] y) <float[2] w = {1, 2}> {
+        k = ai.onnx.ml.LabelEncoder<keys_strings = ["a"], values_floats = [1.0]>(word)
+        h = Mul(x, w)
+        y = Add(h, k)
+    }"""
+    instance = OrtGradientForwardBackward(onnx.parser.parse_model(text), engine="portable").new_instance()
+    arrays = [np.array([["a"]], object), np.ones((1, 2), np.float32), np.ones(2, np.float32)]
+    with pytest.raises(UnsupportedError, match="'word' is an array of object"):
+        instance.forward(arrays, training=True)
+
+
+def test_arrays_of_bfloat16_are_refused_by_name():
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (bfloat16[N, 2] x) => (float[N, 2] y)
+    <float[2] w = {1, 2}> { c = Cast<to = 1>(x)  y = Mul(c, w) }"""
+    instance = OrtGradientForwardBackward(onnx.parser.parse_model(text), engine="portable").new_instance()
+    (x,) = random_feed(onnx.parser.parse_model(text)).values()
+    with pytest.raises(UnsupportedError, match="'x' is an array of bfloat16"):
+        instance.forward([x, np.ones(2, np.float32)])
