@@ -20,12 +20,11 @@ from onnxsgd.learner.model_source import REMEMBERED_BYTES, GraphSource, remember
 
 if TYPE_CHECKING:
     from onnxsgd.graph.reading.head import ScoredGraph
+    from onnxsgd.graph.reading.trainable import Trainable
 
 __all__ = ["Learner", "ModelOptions", "TrainingData", "make_learner"]
 
 T = TypeVar("T")
-
-Trainable = Sequence[str] | Callable[[str], bool] | None
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def find_score(model: ir.Model, task: str, output: str | int | None = None) -> S
     score, kind = noted or _make_score(graph, value, link)
     if score.producer() is None:
         raise NotTrainableError(f"Output {value.name!r} is the input {score.name!r}: nothing to train.")
-    label = next((out for out in graph.outputs if not _is_matrix(out)), None)
+    label = next((out for out in graph.outputs if not is_real(out)), None)
     label_name = None if label is None else str(label.name)
     lookup = None if label is None else find_lookup(label)
     if (
@@ -135,7 +135,7 @@ def _find_output(graph: ir.Graph, output: str | int | None) -> ir.Value:
         value = graph.outputs[output]
     else:
         raise ParameterError(f"output={output} is not accepted: the graph has {len(graph.outputs)} outputs.")
-    if not _is_matrix(value):
+    if not is_real(value):
         raise NotTrainableError(
             f"{value.name!r} holds {value.type}, which has no gradient: output must name real numbers, "
             f"among the outputs {_names(graph)}, or inside the graph."
@@ -144,7 +144,7 @@ def _find_output(graph: ir.Graph, output: str | int | None) -> ir.Value:
 
 
 def _only_real_output(graph: ir.Graph) -> ir.Value:
-    found = [value for value in graph.outputs if _is_matrix(value)]
+    found = [value for value in graph.outputs if is_real(value)]
     if not found:
         raise NotTrainableError(
             f"No output of the graph holds real numbers, only {_names(graph)}: labels have no gradient. "
@@ -158,10 +158,6 @@ def _only_real_output(graph: ir.Graph) -> ir.Value:
 
 def _names(graph: ir.Graph) -> str:
     return ", ".join(f"{value.name!r} of {value.type}" for value in graph.outputs)
-
-
-def _is_matrix(value: ir.Value) -> bool:
-    return is_real(value)
 
 
 def _make_score(graph: ir.Graph, value: ir.Value, link: Link | None) -> tuple[ir.Value, str]:
