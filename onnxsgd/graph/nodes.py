@@ -12,6 +12,7 @@ from onnxsgd.graph.model import REAL_TYPES
 
 __all__ = [
     "attribute",
+    "bodies",
     "carries_gradient",
     "constant",
     "content",
@@ -126,12 +127,17 @@ def read_values(node: ir.Node) -> Iterator[tuple[int | None, ir.Value]]:
     for index, value in enumerate(node.inputs):
         if value is not None:
             yield index, value
+    for body in bodies(node):
+        yield from _captured(body, node.graph)
+
+
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """Yield the subgraphs of `node`, without those inside of them."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
-            yield from _captured(attribute.as_graph(), node.graph)
+            yield attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS:
-            for graph in attribute.as_graphs():
-                yield from _captured(graph, node.graph)
+            yield from attribute.as_graphs()
 
 
 def _captured(subgraph: ir.Graph, outer: ir.Graph | ir.Function | None) -> Iterator[tuple[None, ir.Value]]:

@@ -6,9 +6,9 @@ States whose gradient is taken may not: they are stacked over the iterations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
+
+from onnxsgd.graph.nodes import bodies
 
 __all__ = ["shape_loops"]
 
@@ -23,7 +23,7 @@ def shape_loops(graph: ir.Graph) -> bool:
     """
     found = False
     for node in graph:
-        for body in _bodies(node):
+        for body in bodies(node):
             if node.op_type == "Loop" and node.domain == "":
                 found |= _shape_states(node, body)
             found |= shape_loops(body)
@@ -50,9 +50,3 @@ def _common(first: ir.Shape | None, after: ir.Shape) -> ir.Shape:
     if first is None or len(first) != len(after):
         return after.copy()
     return ir.Shape([a if a == b else None for a, b in zip(first, after, strict=True)])
-
-
-def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()

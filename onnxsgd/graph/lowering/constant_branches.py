@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxsgd.graph.nodes import constant
+from onnxsgd.graph.nodes import bodies, constant
 
 __all__ = ["take_constant_branches"]
 
@@ -24,7 +24,7 @@ def take_constant_branches(model: ir.Model) -> None:
 
 def _take(graph: ir.Graph, defined: Counter[str]) -> None:
     for node in list(graph):
-        for body in _bodies(node):
+        for body in bodies(node):
             _take(body, defined)
         if (condition := _condition(node)) is None:
             continue
@@ -39,21 +39,13 @@ def _condition(node: ir.Node) -> bool | None:
     return bool(array.item()) if array is not None and array.size == 1 else None
 
 
-def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
-
-
 def _defined(graph: ir.Graph) -> Iterator[str]:
     """Yield the name of each tensor that a graph or one of its subgraphs defines."""
     yield from (str(value.name) for value in graph.inputs)
     yield from (name for name, value in graph.initializers.items() if not value.is_graph_input())
     for node in graph:
         yield from (value.name for value in node.outputs if value.name)
-        for body in _bodies(node):
+        for body in bodies(node):
             yield from _defined(body)
 
 

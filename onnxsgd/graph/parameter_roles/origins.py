@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxsgd.graph.model import FROZEN, REAL_TYPES
-from onnxsgd.graph.nodes import read_values
+from onnxsgd.graph.nodes import bodies, read_values
 
 __all__ = ["Origins", "Use", "trace_origins", "uses_of"]
 
@@ -83,7 +83,7 @@ def _trace(graph: ir.Graph, origins: Origins, is_layer: IsLayer) -> None:
     for node in graph:
         read = [value for _, value in read_values(node)]
         learned = not origins.learned.isdisjoint(read)
-        for inner in _subgraphs(node):
+        for inner in bodies(node):
             origins.data.update(inner.inputs)
             if learned:
                 origins.learned.update(inner.inputs)
@@ -98,14 +98,6 @@ def _trace(graph: ir.Graph, origins: Origins, is_layer: IsLayer) -> None:
         origins.data.update(node.outputs)
         if learned or is_layer(node, origins.tuned):
             origins.learned.update(node.outputs)
-
-
-def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
 
 
 def uses_of(value: ir.Value, origins: Origins, form: frozenset[str]) -> Iterator[Use]:
