@@ -120,7 +120,7 @@ def test_scikit_learn_checks(estimator, check, monkeypatch):
             # a score near 0 is a difference of terms as large as the largest score
             lambda x, y, err_msg="": compare(x, y, atol=1e-6 * max(1, abs(y).max()), err_msg=err_msg),
         )
-        # Where rounding decides the epoch in which the loss falls by less than tol, one training is longer.
+        # rounding decides the epoch in which the loss falls by less than tol: one training may be longer
         estimator = clone(estimator).set_params(tol=None, max_iter=100)
     check(estimator)
 

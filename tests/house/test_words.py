@@ -1,4 +1,4 @@
-"""The prose of the project uses the field's nouns, and says what a thing is before how it came about."""
+"""The prose of the project uses the nouns of the field."""
 
 from pathlib import Path
 
