@@ -55,7 +55,7 @@ def python(folder, *arguments):
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
