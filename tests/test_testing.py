@@ -143,6 +143,14 @@ def test_feeds_are_used():
     assert report.difference == 0
 
 
+def wide(size):
+    """Return a small graph that declares rows of `size` columns."""
+    return onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, {size}] X) => (float[N, {size}] Y) <float w = {{2.0}}> {{ Y = Mul(X, w) }}"""
+    )
+
+
 @pytest.mark.parametrize(
     ("target", "arguments", "error", "message"),
     [
@@ -153,6 +161,7 @@ def test_feeds_are_used():
         (losses.Hinge(), {"max_elements": -1}, ParameterError, "max_elements=-1"),
         (losses.Hinge(), {"dtype": np.float16}, ParameterError, "dtype=.*float16.* float32 or float64"),
         (losses.Hinge(), {"dtype": "no"}, ParameterError, "dtype='no'"),
+        (wide(2**28), {}, ParameterError, rf"'X' would be drawn in the shape \[5, {2**28}\]"),
         (losses.Hinge, {}, ParameterTypeError, "a Loss or an onnx.ModelProto, not ABCMeta"),
         (softmax_layer(), {}, ParameterError, r"2 outputs, \['P', 'J'\]"),
         (

@@ -14,6 +14,7 @@ from onnxsgd._library_errors import reason, run_error
 from onnxsgd.engine.predict import weights_as_inputs
 from onnxsgd.exceptions import GradientError, GraphError, ParameterError
 from onnxsgd.gradient.derivative import onnx_derivative
+from onnxsgd.graph.loading.random_inputs import check_drawn
 from onnxsgd.graph.lowering.forms import write_out
 from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.lowering.precision import with_precision
@@ -221,6 +222,7 @@ def _feed(value: ir.Value, given: Any, n_samples: int, rng: np.random.Generator)
         return np.asarray(given, dtype.numpy())
     known = [size if isinstance(size, int) and size >= 0 else None for size in dims]
     shape = [(1 if axis else n_samples) if size is None else size for axis, size in enumerate(known)]
+    check_drawn(str(value.name), shape)
     drawn = rng.normal(size=shape) if dtype in REAL_TYPES else rng.integers(2, size=shape)
     return drawn.astype(dtype.numpy())
 

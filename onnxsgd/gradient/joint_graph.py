@@ -102,6 +102,9 @@ def prepare(model: ir.Model, weights: Sequence[str], inputs: Sequence[str]) -> P
         raise GraphError(f"The graph lists an output twice: its outputs are {outputs}.")
     computed = [value for value in graph.outputs if value.producer() is not None]
     targets = [str(value.name) for value in computed if carries_gradient(value)]
+    for value in computed:
+        if value.name in targets and value.type is None:
+            raise GraphError(f"The element type of the output {value.name!r} cannot be inferred.")
     if not targets:
         raise NotTrainableError(f"No output is a computed tensor of real numbers: the outputs are {outputs}.")
     _claim(graph, [f"{name}_grad" for name in (*targets, *sources)])

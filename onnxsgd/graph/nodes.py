@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import REAL_TYPES
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "graph_of",
     "is_real",
     "maker",
+    "matrix",
     "operands",
     "rank",
     "read_values",
@@ -50,6 +52,23 @@ def operands(node: ir.Node) -> list[ir.Value]:
 def first(node: ir.Node) -> ir.Value:
     """Return the first input of `node`."""
     return operands(node)[0]
+
+
+def matrix(node: ir.Node) -> ir.Value:
+    """Return the first input of `node`, a matrix.
+
+    Raises
+    ------
+    GraphError
+        If it is known to have another rank.
+    """
+    value = first(node)
+    if rank(value) not in (None, 2):
+        raise GraphError(
+            f"The {node.op_type} that computes {node.outputs[0].name!r} reads {value.name!r}, of "
+            f"{rank(value)} axes: it must have 2."
+        )
+    return value
 
 
 def rank(value: ir.Value | None) -> int | None:

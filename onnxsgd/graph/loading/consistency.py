@@ -34,6 +34,9 @@ _RANKS = {
     "Upsample": {1: 1},
 }
 
+#: The most constant trips of a Loop: each takes a microsecond or more, and its states are kept for gradients.
+_MOST_TRIPS = 2**24
+
 #: The most bytes of an initializer that holds a shape, an axis, a bound; inference reads no larger ones.
 _SMALL = 4096
 
@@ -65,6 +68,7 @@ def check_consistency(model: onnx.ModelProto) -> None:
     _check_inferred([inferred.graph])
     _check_known_types(model, inferred.graph)
     _check_operands(inferred.graph, {})
+    _check_trips(inferred.graph, {})
     _check_fed_ranks(inferred.graph)
 
 
@@ -155,6 +159,35 @@ def _check_conditions(node: onnx.NodeProto, shapes: _Shapes) -> None:
                 f"{node.op_type} {node.name!r} reads {name!r}, of {math.prod(known)} elements, as a number: "
                 "it must have one element."
             )
+
+
+def _check_trips(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
+    """Refuse a Loop of constant, very many trips whose condition never changes, in subgraphs too."""
+    constants = {**outer, **{tensor.name: tensor for tensor in graph.initializer}}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute[0].HasField("t"):
+            constants[node.output[0]] = node.attribute[0].t
+    for node in graph.node:
+        trips = constants.get(node.input[0]) if node.op_type == "Loop" else None
+        if trips is not None and _keeps_condition(node):
+            count = int(onnx.numpy_helper.to_array(trips).reshape(()))
+            if count > _MOST_TRIPS:
+                raise GraphError(
+                    f"Loop {node.name!r} makes {count:,} trips: up to {_MOST_TRIPS:,} are accepted if "
+                    "nothing ends it before."
+                )
+        for subgraph in _subgraphs([node]):
+            _check_trips(subgraph, constants)
+
+
+def _keeps_condition(loop: onnx.NodeProto) -> bool:
+    """Return whether the body returns the condition that it is given, or a constant."""
+    (body,) = _subgraphs([loop])
+    makers = {name: node for node in body.node for name in node.output}
+    name = body.output[0].name
+    while name in makers and makers[name].op_type in ("Cast", "Identity"):
+        name = makers[name].input[0]
+    return name not in makers or makers[name].op_type == "Constant"
 
 
 def _check_ranks(node: onnx.NodeProto, shapes: _Shapes) -> None:

@@ -15,11 +15,14 @@ from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError, ParameterTypeError, UnsupportedError
 from onnxsgd.graph.loading.consistency import check_consistency
 from onnxsgd.graph.loading.external_data import load_beside, refuse_external
-from onnxsgd.graph.loading.size_limits import check_sizes
+from onnxsgd.graph.loading.size_limits import all_nodes, check_sizes
 from onnxsgd.graph.opsets.transformer.contrib import give_domain, lacks_domain
 from onnxsgd.graph.opsets.versions import IR_RANGE, bring_into_range
 
 __all__ = ["check_model", "check_proto", "load_model"]
+
+#: The domains of operators that the package knows.
+_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 
 
 def load_model(source: object) -> onnx.ModelProto:
@@ -82,7 +85,8 @@ def check_model(model: onnx.ModelProto) -> None:
 
     - sizes: declared against present data, before any allocation or inference;
     - external tensors: a message has no folder to read from;
-    - sparse initializers and training information, which are unsupported;
+    - sparse initializers and training information, which are unsupported, and operators of unknown domains
+      that bear the name of a standard one: passes tell operators by their names;
     - the rules of the standard, by ``onnx.checker``;
     - types and shapes: of the operands of each node, and those inferred from them.
 
@@ -91,11 +95,13 @@ def check_model(model: onnx.ModelProto) -> None:
     GraphError
         The model is not valid.
     UnsupportedError
-        It has sparse initializers or training information.
+        It has sparse initializers or training information, or an operator of an unknown domain under the
+        name of a standard one.
     """
     check_sizes(model)
     refuse_external(model, "a ModelProto")
     _refuse(model)
+    _refuse_namesakes(model)
     _check(model)
     check_consistency(model)
 
@@ -145,6 +151,17 @@ def _refuse(model: onnx.ModelProto) -> None:
     if model.graph.sparse_initializer:
         name = model.graph.sparse_initializer[0].values.name
         raise UnsupportedError(f"The model holds a sparse initializer, {name!r}: store it as a dense one.")
+
+
+def _refuse_namesakes(model: onnx.ModelProto) -> None:
+    functions = {(function.domain, function.name) for function in model.functions}
+    for node in all_nodes(model):
+        key = node.domain, node.op_type
+        if node.domain not in _DOMAINS and key not in functions and onnx.defs.has(node.op_type):
+            raise UnsupportedError(
+                f"The operator {node.op_type} of the domain {node.domain!r} bears the name of a standard "
+                "one, and the model defines no function for it: give it another name."
+            )
 
 
 def _check(model: onnx.ModelProto) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.graph.loading.load import check_proto
 from onnxsgd.graph.loading.size_limits import check_shapes
 
-__all__ = ["random_feed"]
+__all__ = ["check_drawn", "random_feed"]
 
 #: The types of a session's inputs, as it writes them.
 _SESSION_TYPES: dict[str, Any] = {
@@ -33,6 +34,9 @@ _SESSION_TYPES: dict[str, Any] = {
 
 #: The bound of integers, small enough for indices.
 _N_INTEGERS = 10
+
+#: The most elements of a random array: 2 GiB of float64.
+_MOST_DRAWN = 2**28
 
 
 def random_feed(inputs: Any, batch: int = 10, empty_dimension: int = 1) -> dict[str, np.ndarray]:
@@ -56,9 +60,9 @@ def random_feed(inputs: Any, batch: int = 10, empty_dimension: int = 1) -> dict[
     Raises
     ------
     ParameterError
-        If a size is negative.
+        If a size is negative, or an array would have more than 2^28 elements.
     GraphError
-        If a model is not valid, or the size of an input is negative or too large.
+        If a model is not valid, or the declared size of an input is negative or too large.
     UnsupportedError
         If an input is no tensor, or of a type that numpy lacks.
 
@@ -78,8 +82,25 @@ def random_feed(inputs: Any, batch: int = 10, empty_dimension: int = 1) -> dict[
     feed = {}
     for value in _values(inputs):
         dtype, dims = _describe(value)
-        feed[value.name] = _draw(rng, dtype, _sizes(dims, batch, empty_dimension))
+        shape = _sizes(dims, batch, empty_dimension)
+        check_drawn(value.name, shape)
+        feed[value.name] = _draw(rng, dtype, shape)
     return feed
+
+
+def check_drawn(name: str, shape: Sequence[int]) -> None:
+    """Refuse to draw more than 2^28 random numbers for an input.
+
+    Raises
+    ------
+    ParameterError
+        It names the shape.
+    """
+    if math.prod(shape) > _MOST_DRAWN:
+        raise ParameterError(
+            f"The input {name!r} would be drawn in the shape {list(shape)}: up to {_MOST_DRAWN:,} elements "
+            "are accepted."
+        )
 
 
 def _values(inputs: Any) -> Iterable[Any]:

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.loading.external_data import all_tensors
 
-__all__ = ["LARGEST_TENSOR", "check_shapes", "check_size_of", "check_sizes"]
+__all__ = ["LARGEST_TENSOR", "all_nodes", "check_shapes", "check_size_of", "check_sizes"]
 
 #: The most elements of a tensor, stored, declared or inferred: 8 GiB of float32. A training step keeps
 #: several of that size, and kernels count elements in 32 bits.
@@ -111,6 +111,12 @@ def check_size_of(name: str, sizes: Iterable[int]) -> None:
             f"Tensor {name!r} has the shape {_short(known)}: sizes must be >= 0, and up to "
             f"{LARGEST_TENSOR:,} elements are accepted."
         )
+
+
+def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a model, those of subgraphs and functions included."""
+    for graph, _ in _graphs(model):
+        yield from graph.node
 
 
 def _graphs(model: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto | onnx.FunctionProto, int]]:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxsgd.graph.lowering.class_labels import class_labels, label_tensor, pick_binary_label
 from onnxsgd.graph.lowering.forms.sums_and_extrema import divide_by_norm
 from onnxsgd.graph.lowering.svm import SVM_RULES
-from onnxsgd.graph.nodes import attribute, constant, first, operands, rank
+from onnxsgd.graph.nodes import attribute, constant, first, matrix, operands, rank
 from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["ML_RULES"]
@@ -72,7 +72,7 @@ def _mirror(w: Writer, score: ir.Value, link: str) -> ir.Value:
 
 def _gemm(w: Writer, node: ir.Node, coef: np.ndarray, intercept: np.ndarray) -> ir.Value:
     return w.op.Gemm(
-        w.as_float(first(node)), w.tensor("coef", coef.T.copy()), w.tensor("intercept", intercept)
+        w.as_float(matrix(node)), w.tensor("coef", coef.T.copy()), w.tensor("intercept", intercept)
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.lowering.class_labels import class_labels, pick_binary_label
-from onnxsgd.graph.nodes import attribute, first
+from onnxsgd.graph.nodes import attribute, matrix
 from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["SVM_RULES"]
@@ -41,7 +41,7 @@ def _classifier(w: Writer, node: ir.Node) -> list[ir.Value] | None:
 
 def _kernel_layer(w: Writer, node: ir.Node, count: int, sign: float) -> ir.Value:
     """Write ``sign * (K @ dual_coef + rho)``; for the linear kernel the two products become one."""
-    x = w.as_float(first(node))
+    x = w.as_float(matrix(node))
     vectors = np.array(attribute(node, "support_vectors"), np.float32).reshape(count, -1)
     dual = sign * np.array(attribute(node, "coefficients"), np.float64).reshape(count, 1)
     intercept = w.tensor("intercept", (sign * np.array(attribute(node, "rho")[:1])).astype(np.float32))

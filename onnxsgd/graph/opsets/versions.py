@@ -6,7 +6,7 @@ import onnx
 from onnx import defs, inliner
 
 from onnxsgd._library_errors import reason
-from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.exceptions import GraphError, UnsupportedError
 from onnxsgd.graph.opsets.newer_opsets import Form, in_older_operators, means_the_same
 from onnxsgd.graph.opsets.older_opsets import convert
 from onnxsgd.graph.opsets.transformer.contrib import expand_contrib, give_domain
@@ -42,6 +42,8 @@ def bring_into_range(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Raises
     ------
+    GraphError
+        A node does not fit the function that it calls.
     UnsupportedError
         The version of a node cannot be converted, or is unknown to the runtime.
     """
@@ -53,7 +55,7 @@ def _in_range(model: onnx.ModelProto) -> onnx.ModelProto:
     result.CopyFrom(model)
     give_domain(result)
     if result.functions:
-        result = inliner.inline_local_functions(result)
+        result = _inline(result)
     _merge_imports(result)
     result.ir_version = min(max(result.ir_version, IR_RANGE[0]), IR_RANGE[1])
     present = next(entry.version for entry in result.opset_import if entry.domain == "")
@@ -73,6 +75,14 @@ def _in_range(model: onnx.ModelProto) -> onnx.ModelProto:
             _check_same_meaning(result.graph, entry.domain, entry.version, newest)
             entry.version = newest
     return result
+
+
+def _inline(model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return inliner.inline_local_functions(model)
+    except RuntimeError as error:
+        # a node with more operands than its function has: no checker compares the two
+        raise GraphError(f"The functions of the model cannot be inlined: {reason(error)}.") from error
 
 
 def in_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:

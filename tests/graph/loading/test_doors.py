@@ -103,7 +103,17 @@ def nested(depth):
     return model
 
 
+def looped(condition):
+    """Return a Loop of 2^62 trips, and the condition of each but the first."""
+    return parsed(
+        f"""(float[N, 3] x) => (float[N, 3] y) <int64 n = {{{HUGE}}}, bool c = {{1}}> {{ y = Loop(n, c, x)
+        <body = b (int64 i, bool d, float[N, 3] s) => (bool e, float[N, 3] r)
+        {{ h = Not(d) e = {condition} r = Tanh(s) }}> }}"""
+    )
+
+
 REFUSED = {
+    "endless loop": (lambda: looped("Identity(d)"), "makes 4,611,686,018,427,387,904 trips"),
     "negative size": (lambda: declared([-3, -1]), r"shape \[-3, -1\]"),
     "huge size": (lambda: declared([HUGE, 3]), "elements are accepted"),
     "product of 64 bits": (lambda: declared([2**32, 2**32]), "elements are accepted"),
@@ -183,6 +193,10 @@ REFUSED = {
         ),
         "'trips', of 0 elements",
     ),
+    "namesake of a standard operator": (
+        lambda: parsed("(float[N, 3] x) => (float[N, 1] y) { y = own.Relu(x) }"),
+        "Relu of the domain 'own'",
+    ),
     "initializer outside": (lambda: constant_outside(in_initializer), "another file"),
     "attribute outside": (lambda: constant_outside(in_attribute), "another file"),
     "subgraph outside": (lambda: constant_outside(in_subgraph), "another file"),
@@ -203,6 +217,11 @@ def test_malformed_models_are_refused(case, door):
         DOORS[door](model)
     assert len(str(caught.value)) < 500
     assert model.SerializeToString() == before
+
+
+def test_a_loop_that_may_end_is_accepted():
+    """Exporters write a loop with a condition as one of very many trips."""
+    load_model(looped("Identity(h)"))
 
 
 @pytest.mark.parametrize("door", DOORS)

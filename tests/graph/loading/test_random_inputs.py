@@ -53,6 +53,14 @@ def test_a_size_beyond_any_memory_is_refused():
         random_feed([value])
 
 
+@pytest.mark.parametrize("size", [2**28, 2**31])
+def test_an_array_beyond_common_memory_is_refused(size):
+    """A declared size is within the limits of a tensor, and the batch is not."""
+    value = onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, [None, size])
+    with pytest.raises(ParameterError, match=rf"'X' would be drawn in the shape \[10, {size}\]"):
+        random_feed([value])
+
+
 def test_sizes_are_chosen():
     feed = random_feed(onnx.parser.parse_model(GRAPH).graph.input, batch=3, empty_dimension=5)
     assert (feed["X"].shape, feed["D"].shape) == ((3, 4), (3, 5, 2))

@@ -3,8 +3,10 @@
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
+from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.lowering.ai_onnx_ml import ML_RULES
 from onnxsgd.graph.lowering.lower import RULES, lower_for_training
 from onnxsgd.graph.model import to_ir, to_proto
@@ -197,6 +199,18 @@ def test_nodes_without_an_exact_equivalent_are_left_alone(operator, attributes):
     """A rule whose precondition does not hold must not touch the node."""
     model = ml(operator, X, SCORES if "Classifier" in operator else [("y", FLOAT)], attributes)
     assert operators(lower_for_training(model)) == {("ai.onnx.ml", operator)}
+
+
+@pytest.mark.parametrize("operator", ["LinearRegressor", "SVMRegressor"])
+def test_data_of_three_axes_is_refused(operator):
+    """Linear models take rows: neither the checker nor inference compares the rank."""
+    attributes = {**VECTORS, **MACHINES[1], "n_supports": 3}
+    if operator == "LinearRegressor":
+        attributes = {"coefficients": [1.0, 2.0]}
+    model = ml(operator, X, [("y", FLOAT)], attributes)
+    model.graph.inputs[0].shape = ir.Shape(["N", 4, 2])
+    with pytest.raises(GraphError, match=f"The {operator} that computes 'y' reads 'x0', of 3 axes"):
+        lower_for_training(model)
 
 
 def test_a_binary_classifier_has_one_column_of_scores():
