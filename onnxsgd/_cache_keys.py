@@ -5,10 +5,10 @@ from __future__ import annotations
 import pickle
 from collections.abc import Hashable
 
-__all__ = ["known_by"]
+__all__ = ["cache_key"]
 
 
-def known_by(thing: object) -> Hashable:
+def cache_key(thing: object) -> Hashable:
     """Return the class of an object and its present attributes.
 
     Objects with equal keys compute the same; a changed object has a new key. Attributes that cannot be

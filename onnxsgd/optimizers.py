@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onnxsgd._cache_keys import known_by
+from onnxsgd._cache_keys import cache_key
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Optimizer(ABC):
         By default the class with all attributes. An optimizer whose numbers enter only as scalars may leave
         them out, so that a search over them recompiles nothing.
         """
-        return (known_by(self),)
+        return (cache_key(self),)
 
     @property
     def takes_scaled_gradient(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from onnxsgd._cache_keys import known_by
+from onnxsgd._cache_keys import cache_key
 from onnxsgd.engine.step.fuse import fuse
 from onnxsgd.engine.step.intercept_rows import keep_as_rows
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, WEIGHT, build_update, state_names
@@ -74,7 +74,7 @@ class StepSpec:
     def key(self) -> tuple[Any, ...]:
         """The cache key of the compiled step: the present specification, less the optimizer's numbers."""
         return (
-            self.weights, self.penalised, known_by(self.loss), self.optimizer.structure, self.l1, self.l2,
+            self.weights, self.penalised, cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes,
         )  # fmt: skip
 
