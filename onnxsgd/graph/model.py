@@ -5,7 +5,7 @@ At the public boundary a model is an ``onnx.ModelProto``; inside, passes work on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx
 import onnx_ir as ir
@@ -22,6 +22,7 @@ __all__ = [
     "find_value",
     "graph_names",
     "real_initializers",
+    "subgraphs",
     "to_ir",
     "to_proto",
     "unique_name",
@@ -82,6 +83,15 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     except ir.serde.SerdeError as error:
         cause = error.__cause__ or error
         raise GraphError(f"The model cannot be written: {reason(cause)}.") from error
+
+
+def subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs that are attributes of `nodes`, not those inside them."""
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield attribute.g
+            yield from attribute.graphs
 
 
 def graph_names(graph: ir.Graph) -> set[str]:

@@ -10,6 +10,7 @@ import onnx
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.loading.size_limits import check_shapes
+from onnxsgd.graph.model import subgraphs
 from onnxsgd.graph.opsets.transformer.contrib import give_domain
 
 __all__ = ["check_consistency"]
@@ -115,14 +116,14 @@ def _forget_shapes(graph: onnx.GraphProto) -> None:
     for value in graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
-    for subgraph in _subgraphs(graph.node):
+    for subgraph in subgraphs(graph.node):
         _forget_shapes(subgraph)
 
 
 def _check_inferred(graphs: Iterable[onnx.GraphProto]) -> None:
     for graph in graphs:
         check_shapes((*graph.value_info, *graph.output))
-        _check_inferred(_subgraphs(graph.node))
+        _check_inferred(subgraphs(graph.node))
 
 
 #: The size of each axis, None if unknown, by the name of a tensor.
@@ -136,7 +137,7 @@ def _check_operands(graph: onnx.GraphProto, outer: _Shapes) -> None:
         _check_conditions(node, shapes)
         _check_ranks(node, shapes)
         _check_normalized_axis(node, shapes)
-        for subgraph in _subgraphs([node]):
+        for subgraph in subgraphs([node]):
             _check_operands(subgraph, shapes)
 
 
@@ -176,13 +177,13 @@ def _check_trips(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) 
                     f"Loop {node.name!r} makes {count:,} trips: up to {_MOST_TRIPS:,} are accepted if "
                     "nothing ends it before."
                 )
-        for subgraph in _subgraphs([node]):
+        for subgraph in subgraphs([node]):
             _check_trips(subgraph, constants)
 
 
 def _keeps_condition(loop: onnx.NodeProto) -> bool:
     """Return whether the body returns the condition that it is given, or a constant."""
-    (body,) = _subgraphs([loop])
+    (body,) = subgraphs([loop])
     makers = {name: node for node in body.node for name in node.output}
     name = body.output[0].name
     while name in makers and makers[name].op_type in ("Cast", "Identity"):
@@ -224,11 +225,3 @@ def _check_normalized_axis(node: onnx.NodeProto, shapes: _Shapes) -> None:
                 f"LayerNormalization {node.name!r} has axis={axis}: its input has {rank} axes, so that "
                 f"it must be in {-rank} to {rank - 1}."
             )
-
-
-def _subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.GraphProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield attribute.g
-            yield from attribute.graphs

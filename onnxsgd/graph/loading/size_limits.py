@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.loading.external_data import all_tensors
+from onnxsgd.graph.model import subgraphs
 
 __all__ = ["LARGEST_TENSOR", "all_nodes", "check_shapes", "check_size_of", "check_sizes"]
 
@@ -126,11 +127,7 @@ def _graphs(model: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto | onnx.Fun
     while left:
         graph, depth = left.pop()
         yield graph, depth
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    left.append((attribute.g, depth + 1))
-                left += [(inner, depth + 1) for inner in attribute.graphs]
+        left += [(inner, depth + 1) for inner in subgraphs(graph.node)]
 
 
 def _check_text(model: onnx.ModelProto) -> None:

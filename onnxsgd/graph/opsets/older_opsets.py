@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import onnx
 from onnx import version_converter
 
+from onnxsgd.graph.model import subgraphs
+
 __all__ = ["convert"]
 
 #: The first opset with Hardmax along one axis, and with modes of Resize and inputs of Pad.
@@ -52,11 +54,8 @@ def convert(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield `graph` and the graphs in its nodes."""
     yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                if inner.node:
-                    yield from _graphs(inner)
+    for inner in subgraphs(graph.node):
+        yield from _graphs(inner)
 
 
 def _linear_resizes(graph: onnx.GraphProto) -> Iterator[str]:

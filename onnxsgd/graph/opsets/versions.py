@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import onnx
-from onnx import defs, inliner
+from onnx import defs
 
 from onnxsgd._library_errors import reason
-from onnxsgd.exceptions import GraphError, UnsupportedError
+from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.model import subgraphs
+from onnxsgd.graph.opsets.model_functions import inline_functions, short_domain
 from onnxsgd.graph.opsets.newer_opsets import Form, in_older_operators, means_the_same
 from onnxsgd.graph.opsets.older_opsets import convert
 from onnxsgd.graph.opsets.transformer.contrib import expand_contrib, give_domain
@@ -55,7 +57,7 @@ def _in_range(model: onnx.ModelProto) -> onnx.ModelProto:
     result.CopyFrom(model)
     give_domain(result)
     if result.functions:
-        result = _inline(result)
+        result = inline_functions(result)
     _merge_imports(result)
     result.ir_version = min(max(result.ir_version, IR_RANGE[0]), IR_RANGE[1])
     present = next(entry.version for entry in result.opset_import if entry.domain == "")
@@ -75,14 +77,6 @@ def _in_range(model: onnx.ModelProto) -> onnx.ModelProto:
             _check_same_meaning(result.graph, entry.domain, entry.version, newest)
             entry.version = newest
     return result
-
-
-def _inline(model: onnx.ModelProto) -> onnx.ModelProto:
-    try:
-        return inliner.inline_local_functions(model)
-    except RuntimeError as error:
-        # a node with more operands than its function has: no checker compares the two
-        raise GraphError(f"The functions of the model cannot be inlined: {reason(error)}.") from error
 
 
 def in_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
@@ -118,7 +112,7 @@ def _merge_imports(model: onnx.ModelProto) -> None:
     """Import each domain once, the standard one under its short name."""
     versions: dict[str, int] = {}
     for entry in model.opset_import:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        domain = short_domain(entry.domain)
         versions[domain] = max(entry.version, versions.get(domain, 0))
     versions.setdefault("", _DEFAULT_OPSET)
     del model.opset_import[:]
@@ -142,14 +136,12 @@ def _convert(model: onnx.ModelProto, version: int, needed: str) -> onnx.ModelPro
 def _check_same_meaning(graph: onnx.GraphProto, domain: str, version: int, older: int) -> None:
     """Refuse a node that the older version lacks, or has without these inputs and attributes."""
     for node in graph.node:
-        for attribute in node.attribute:
-            for subgraph in [attribute.g, *attribute.graphs]:
-                _check_same_meaning(subgraph, domain, version, older)
-        own = "" if node.domain == "ai.onnx" else node.domain
+        for subgraph in subgraphs([node]):
+            _check_same_meaning(subgraph, domain, version, older)
         names = frozenset(attribute.name for attribute in node.attribute)
         form = Form(node.op_type, names, len(node.input), len(node.output))
-        if own == domain and not means_the_same(form, domain, version, older):
+        if short_domain(node.domain) == domain and not means_the_same(form, domain, version, older):
             raise UnsupportedError(
                 f"Node {node.name!r}, a {node.op_type} of opset {version}, does not exist in this form in "
-                f"opset {older}, the newest that the runtime reads: export the model for that opset."
+                f"opset {older}, which the runtime reads: export the model for that opset."
             )

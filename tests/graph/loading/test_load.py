@@ -112,29 +112,6 @@ def test_the_message_is_not_changed(model):
     assert [value.name for value in loaded.graph.input] == ["x"]
 
 
-def test_functions_are_inlined():
-    """The dynamo exporter of torch writes functions; no later step supports them."""
-    model = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 18, "own": 1]>
-        g (float[N, 3] x) => (float[N, 3] y) { y = own.Twice(x) }
-        <domain: "own", opset_import: ["": 18]> Twice (a) => (b) { b = Add(a, a) }"""
-    )
-    loaded = load_model(model)
-    assert [node.op_type for node in loaded.graph.node] == ["Add"]
-    assert not loaded.functions
-
-
-def test_operands_beyond_those_of_a_function_are_refused():
-    """In one sentence: onnx raises an assertion of its C++ code."""
-    model = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 18, "own": 1]>
-        g (float[N, 3] x) => (float[N, 3] y) { y = own.Twice(x, x) }
-        <domain: "own", opset_import: ["": 18]> Twice (a) => (b) { b = Add(a, a) }"""
-    )
-    with pytest.raises(GraphError, match="cannot be inlined: .*exceed number of formal parameters"):
-        load_model(model)
-
-
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
