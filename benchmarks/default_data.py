@@ -1,0 +1,135 @@
+"""Data sets of the comparison of default settings: bundled with scikit-learn, and generated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import special
+from sklearn import datasets
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.preprocessing import OneHotEncoder
+
+__all__ = [
+    "Data", "collinear", "counts", "linnerud", "lognormal", "one_hot", "outliers", "scales", "stream",
+    "table", "text", "wide",
+]  # fmt: skip
+
+#: Samples and targets.
+Data = tuple[Any, np.ndarray]
+
+_N = 500
+
+
+def _targets(score: np.ndarray, is_class: bool, rng: np.random.Generator, noise: float = 0.3) -> np.ndarray:
+    """Return noisy targets of a linear score: its own values, or classes of its thirds."""
+    score = (score - score.mean()) / score.std() + noise * rng.normal(size=len(score))
+    return np.digitize(score, np.quantile(score, [1 / 3, 2 / 3])) if is_class else score
+
+
+def linnerud() -> Data:
+    """Return the bundled set of 20 rows and three targets."""
+    return datasets.load_linnerud(return_X_y=True)
+
+
+def table(is_class: bool, n: int, target_scale: float = 1.0, n_features: int = 10) -> Data:
+    """Return `n` normal rows; real targets are multiplied by `target_scale`, with a mean of five times it."""
+    rng = np.random.default_rng(n)
+    X = rng.normal(2.0, 1.0, (n, n_features))
+    y = _targets(X @ rng.normal(size=n_features), is_class, rng)
+    return X, y if is_class else target_scale * (y + 5.0)
+
+
+def scales(is_class: bool) -> Data:
+    """Return nine columns of scales 1e-4 to 1e4 side by side, each shifted by three deviations."""
+    rng = np.random.default_rng(1)
+    Z = rng.normal(3.0, 1.0, (_N, 9))
+    return Z * 10.0 ** np.arange(-4, 5), _targets(Z @ rng.normal(size=9), is_class, rng)
+
+
+def lognormal(is_class: bool) -> Data:
+    """Return features with a long tail."""
+    rng = np.random.default_rng(2)
+    Z = rng.normal(size=(_N, 10))
+    return np.exp(1.5 * Z), _targets(Z @ rng.normal(size=10), is_class, rng)
+
+
+def one_hot(is_class: bool) -> Data:
+    """Return the one-hot codes of six categorical columns, a sparse matrix."""
+    rng = np.random.default_rng(3)
+    codes = (20 * rng.random((_N, 6)) ** 2).astype(int)
+    X = OneHotEncoder().fit_transform(codes)
+    return X, _targets(X @ rng.normal(size=X.shape[1]), is_class, rng)
+
+
+def collinear(is_class: bool) -> Data:
+    """Return 30 columns that are nearly combinations of four."""
+    rng = np.random.default_rng(4)
+    Z = rng.normal(size=(_N, 4))
+    X = Z @ rng.normal(size=(4, 30)) + 0.01 * rng.normal(size=(_N, 30))
+    return X, _targets(Z @ rng.normal(size=4), is_class, rng)
+
+
+def outliers(is_class: bool) -> Data:
+    """Return a table with 2 % of its entries a hundred times too large."""
+    rng = np.random.default_rng(5)
+    Z = rng.normal(size=(_N, 10))
+    y = _targets(Z @ rng.normal(size=10), is_class, rng)
+    return np.where(rng.random(Z.shape) < 0.02, 100.0, 1.0) * Z, y
+
+
+def counts(is_class: bool) -> Data:
+    """Return counts of rates between 0.1 and 1,000."""
+    rng = np.random.default_rng(6)
+    Z = rng.normal(size=(_N, 10))
+    rates = 10.0 ** np.linspace(-1, 3, 10)
+    X = rng.poisson(rates * np.exp(0.3 * Z)).astype(float)
+    return X, _targets((np.sqrt(X) / np.sqrt(rates)) @ rng.normal(size=10), is_class, rng)
+
+
+def wide(is_class: bool) -> Data:
+    """Return more columns than rows."""
+    rng = np.random.default_rng(7)
+    X = rng.normal(1.0, 1.0, (120, 300))
+    return X, _targets(X[:, :10] @ rng.normal(size=10), is_class, rng)
+
+
+def text(kind: str) -> Data:
+    """Return documents of generated words on eight topics, as "tfidf" or "counts"."""
+    rng = np.random.default_rng(8)
+    n_words, n_topics = 8000, 8
+    common = 1.0 / np.arange(1, n_words + 1)
+    topics = [common * rng.lognormal(0.0, 1.0, n_words) for _ in range(n_topics)]
+    labels = rng.integers(n_topics, size=1500)
+    documents = [
+        " ".join(f"w{word}" for word in rng.choice(n_words, 60, p=topics[label] / topics[label].sum()))
+        for label in labels
+    ]
+    vectorizer = TfidfVectorizer() if kind == "tfidf" else CountVectorizer()
+    return vectorizer.fit_transform(documents), labels
+
+
+def stream(kind: str, is_class: bool, is_raw: bool, seed: int) -> Iterator[Data]:
+    """Yield 60 calls of 200 rows.
+
+    Parameters
+    ----------
+    kind : {"stationary", "drift", "change"}
+        The true weights: constant, slowly rotating, or replaced after half of the calls.
+    is_class : bool
+        Whether the targets are two classes.
+    is_raw : bool
+        Whether the columns have shifts and scales from 0.01 to 100.
+    seed : int
+        Determines the rows.
+    """
+    rng = np.random.default_rng(seed)
+    first, second = rng.normal(size=(2, 10))
+    for call in range(60):
+        angle = {"stationary": 0.0, "drift": np.pi * call / 60, "change": np.pi / 2 * (call >= 30)}[kind]
+        Z = rng.normal(size=(200, 10))
+        score = Z @ (np.cos(angle) * first + np.sin(angle) * second)
+        X = (Z + 3.0) * 10.0 ** np.linspace(-2, 2, 10) if is_raw else Z
+        y = score + 0.3 * rng.normal(size=200)
+        yield X, (rng.random(200) < special.expit(4 * y)).astype(int) if is_class else y
