@@ -14,7 +14,8 @@ from onnxsgd.engine.step.update import build_update, state_names
 from onnxsgd.exceptions import OnnxSGDError
 from onnxsgd.graph.model import to_proto
 
-REFERENCE = np.load(Path(__file__).parent / "data" / "torch_optimizers.npz")
+with np.load(Path(__file__).parent / "data" / "torch_optimizers.npz") as _file:
+    REFERENCE = dict(_file)
 CASES = {
     "adam": (optimizers.Adam(), 0.0),
     "adam_l2": (optimizers.Adam(), 0.1),

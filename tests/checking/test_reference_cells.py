@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from onnxsgd.checking.reference_cells import _ACTIVATIONS as ACTIVATIONS
 from onnxsgd.checking.reference_cells import CELLS
 from onnxsgd.exceptions import GradientError, UnsupportedError
 from onnxsgd.gradient.portable.rules.sequence_lengths import Lengths
@@ -85,10 +86,15 @@ def test_the_runtime_computes_the_same(name, attributes, direction, lengths):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "activations"),
-    [("RNN", ["Relu"]), ("GRU", ["Tanh", "Sigmoid"]), ("LSTM", ["Sigmoid", "Relu", "Sigmoid"])],
-)
+#: Activations of the gates in another order than by default.
+NAMED = [("RNN", ["Relu"]), ("GRU", ["Tanh", "Sigmoid"]), ("LSTM", ["Sigmoid", "Relu", "Sigmoid"])]
+
+
+def test_every_activation_has_a_case():
+    assert set(ACTIVATIONS) == {entry.lower() for _, activations in NAMED for entry in activations}
+
+
+@pytest.mark.parametrize(("name", "activations"), NAMED)
 def test_activations_are_those_named(name, activations):
     listed = ", ".join(f'"{entry}"' for entry in activations)
     model, feeds = recurrent(name, f", activations = [{listed}]")

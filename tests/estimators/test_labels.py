@@ -8,6 +8,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 
 from onnxsgd import OnnxSGDClassifier
+from onnxsgd.estimators.labels import _ELEMENTWISE as ELEMENTWISE
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 
 X = np.random.RandomState(0).randn(60, 3).astype(np.float32)
@@ -16,6 +17,26 @@ CLASS = (X[:, 0] > 0).astype(int)
 
 def classifier(model=None, **more):
     return OnnxSGDClassifier(model, **{"max_iter": 3, "tol": None, "random_state": 0} | more)
+
+
+#: By loss of several labels of a sample: the probability of a score.
+PROBABILITIES = {
+    "log_loss": ("sigmoid", lambda z: 1 / (1 + np.exp(-z))),
+    "modified_huber": ("modified_huber", lambda z: np.interp(z, [-1, 1], [0, 1])),
+}
+
+
+def test_every_probability_of_several_labels_has_a_case():
+    assert set(ELEMENTWISE) == {kind for kind, _ in PROBABILITIES.values()}
+
+
+@pytest.mark.parametrize("loss", PROBABILITIES)
+def test_probabilities_of_several_labels(loss):
+    model = classifier(loss=loss, eta0=1.0, learning_rate="constant").fit(X, X > 0)
+    scores = model.decision_function(X).astype(float)
+    assert scores.min() < -1
+    assert scores.max() > 1
+    np.testing.assert_allclose(model.predict_proba(X), PROBABILITIES[loss][1](scores), rtol=1e-5, atol=1e-7)
 
 
 def labels_of(onx):

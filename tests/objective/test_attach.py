@@ -13,6 +13,7 @@ from onnxsgd.gradient.derivative import DerivativeOptions, onnx_derivative
 from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import FROZEN, to_ir
 from onnxsgd.objective.attach import add_loss_output
+from onnxsgd.objective.score_table import SCORES as TABLE
 
 SIGN, INDICATOR = ("hinge", "squared_hinge", "modified_huber", "perceptron"), ("log_loss",)
 
@@ -100,6 +101,11 @@ def penalty_slope(penalty, name, tensor):
 
 def column(weights, array):
     return weights.reshape(-1, *[1] * (array.ndim - 1))
+
+
+def test_every_score_has_a_case():
+    """The score "log" has its tests below."""
+    assert set(TABLE) == {*SCORES, "log"}
 
 
 @pytest.mark.parametrize("score", SCORES)

@@ -20,10 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
-from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
 from onnxsgd.exceptions import ParameterError, UnsupportedError
-from onnxsgd.optimizers import SGD, Adam, AdamW
-from onnxsgd.schedules import Adaptive, Constant, InvScaling, Optimal
+from onnxsgd.schedules import Constant
 
 _EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -189,31 +187,6 @@ def test_a_schedule_without_a_formula_says_so(tmp_path):
     with pytest.raises(UnsupportedError, match=r"_Halved\(eta0=0.1\) has no formula.*has_formula = False"):
         fitted.export_training_step(tmp_path / "step.onnx")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("optimizer", [SGD(0.9), Adam(), AdamW()], ids=repr)
-def test_formulas_give_the_numbers_of_an_optimizer(optimizer):
-    """Formulas read from its code give the same numbers."""
-    t, eta = np.arange(1.0, 9.0), np.linspace(0.5, 0.1, 8)
-    for name, expected in optimizer.scalars(t, eta, 3.0).items():
-        text = to_text(optimizer.scalars(Formula("t"), Formula("eta"), 3.0)[name])
-        words = {"min": np.minimum, "sqrt": np.sqrt, "t": t, "eta": eta}
-        np.testing.assert_allclose(eval(text, words) + 0 * t, expected + 0 * t, rtol=1e-15)
-
-
-@pytest.mark.parametrize("schedule", [Constant(0.1), Adaptive(0.1), InvScaling(), Optimal()], ids=repr)
-def test_formulas_give_the_rates_of_a_schedule(schedule):
-    text = read_formula(schedule.rate, "t", "eta")
-    for t in (1, 2, 50):
-        assert eval(text, {"t": t, "eta": 0.3}) == pytest.approx(schedule.rate(t, 0.3), rel=1e-15)
-
-
-@pytest.mark.parametrize(
-    "function", [lambda t: 1 if t else 2, lambda t: float(t), lambda t: 1 if t < 3 else 2]
-)
-def test_a_branch_is_no_formula(function):
-    """A condition would be exported as one of its cases."""
-    assert read_formula(function, "t") is None
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from onnxsgd.engine.step.cuda_graph_operators import _CONDITIONS as CONDITIONS
 from onnxsgd.engine.step.cuda_graph_operators import is_recordable
 from onnxsgd.engine.step.training_step import StepSpec, build_step
 from onnxsgd.engine.step.unrolled import build_block
@@ -19,25 +20,32 @@ def read(text):
     return parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> g {text}')
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("(float[4,3] x, float[3,2] w) => (float[4,2] y) { y = MatMul(x, w) }", True),
-        ("(float[2,4,3] x, float[3,2] w) => (float[2,4,2] y) { y = MatMul(x, w) }", True),
-        ("(float[2,4,3] x, float[2,3,2] w) => (float[2,4,2] y) { y = MatMul(x, w) }", True),
-        ("(float[2,4,3] x, float[1,3,2] w) => (float[2,4,2] y) { y = MatMul(x, w) }", False),
-        ("(float[4,3] x, float[2,3,2] w) => (float[2,4,2] y) { y = MatMul(x, w) }", False),
-        ("(float[4,3] x) => (float[8,3] y) { y = Concat<axis = 0>(x, x) }", True),
-        ("(float[4,3] x, float[2,3] z) => (float[6,3] y) { y = Concat<axis = 0>(x, z) }", False),
-        (f"(float[1] x) => (float[32] y) {{ y = Concat<axis = 0>({', '.join('x' * 32)}) }}", True),
-        (f"(float[1] x) => (float[33] y) {{ y = Concat<axis = 0>({', '.join('x' * 33)}) }}", False),
-        ("(float[4] x) => (float[2] y, float[2] z) <int64[2] s = {2, 2}> { y, z = Split(x, s) }", True),
-        ("(float[4] x) => (float[1] y, float[3] z) <int64[2] s = {1, 3}> { y, z = Split(x, s) }", False),
-        ("(float[4,3] x) => (float[4,3] y) { y = Dropout(x) }", False),
-        ("(float[4,3] x, int64[2,1] i) => (float[2,3] y) { y = GatherND(x, i) }", False),
-        ("(float[4,3] x) => (float[4,3] y) { m = Relu(x) y = RandomNormalLike(m) }", False),
-    ],
-)  # fmt: skip
+#: Graphs, and whether a CUDA graph may record them.
+GRAPHS = [
+    ("(float[4,3] x, float[3,2] w) => (float[4,2] y) { y = MatMul(x, w) }", True),
+    ("(float[2,4,3] x, float[3,2] w) => (float[2,4,2] y) { y = MatMul(x, w) }", True),
+    ("(float[2,4,3] x, float[2,3,2] w) => (float[2,4,2] y) { y = MatMul(x, w) }", True),
+    ("(float[2,4,3] x, float[1,3,2] w) => (float[2,4,2] y) { y = MatMul(x, w) }", False),
+    ("(float[4,3] x, float[2,3,2] w) => (float[2,4,2] y) { y = MatMul(x, w) }", False),
+    ("(float[4,3] x) => (float[8,3] y) { y = Concat<axis = 0>(x, x) }", True),
+    ("(float[4,3] x, float[2,3] z) => (float[6,3] y) { y = Concat<axis = 0>(x, z) }", False),
+    (f"(float[1] x) => (float[32] y) {{ y = Concat<axis = 0>({', '.join('x' * 32)}) }}", True),
+    (f"(float[1] x) => (float[33] y) {{ y = Concat<axis = 0>({', '.join('x' * 33)}) }}", False),
+    ("(float[4] x) => (float[2] y, float[2] z) <int64[2] s = {2, 2}> { y, z = Split(x, s) }", True),
+    ("(float[4] x) => (float[1] y, float[3] z) <int64[2] s = {1, 3}> { y, z = Split(x, s) }", False),
+    ("(float[4,3] x) => (float[4,3] y) { y = Dropout(x) }", False),
+    ("(float[4,3] x, int64[2,1] i) => (float[2,3] y) { y = GatherND(x, i) }", False),
+    ("(float[4,3] x) => (float[4,3] y) { m = Relu(x) y = RandomNormalLike(m) }", False),
+]  # fmt: skip
+
+
+def test_every_condition_holds_and_fails_in_a_case():
+    for operator in CONDITIONS:
+        answers = {expected for text, expected in GRAPHS if f"= {operator}" in text}
+        assert answers == {True, False}, operator
+
+
+@pytest.mark.parametrize(("text", "expected"), GRAPHS)
 def test_each_operator_is_known_or_refused(text, expected):
     """Replayed, Dropout would draw the same numbers, and tables in host memory would be freed."""
     assert is_recordable(read(text).SerializeToString()) is expected

@@ -337,6 +337,10 @@ REFUSED = {
         Case("V = ai.onnx.ml.Binarizer(X)\n Y = Mul(V, X)", {"X": X}),
         "ai.onnx.ml.Binarizer has no gradient",
     ),
+    "AveragePool": (
+        Case('Y = AveragePool<kernel_shape=[2, 2], auto_pad="SAME_UPPER">(X)', {"X": IMAGE}),
+        "AveragePool with auto_pad",
+    ),
     "Conv auto_pad": (
         Case('Y = Conv<auto_pad="SAME_UPPER">(X, W)', {"X": (1, 1, 4, 4), "W": (1, 1, 3, 3)}),
         "Conv with auto_pad",
@@ -345,6 +349,10 @@ REFUSED = {
     "LayerNormalization": (
         Case("Z = Squeeze(W)\n Y = LayerNormalization(X, Z)", {"X": X, "W": ("M", 4)}, opsets=(18,)),
         "LayerNormalization without bias, its scale of unknown shape,",
+    ),
+    "MatMul": (
+        Case("Z = Squeeze(W)\n Y = MatMul(X, Z)", {"X": (3,), "W": ("M", 3)}),
+        "MatMul with a vector on the right",
     ),
     "MaxPool": (
         Case("Y, i = MaxPool<kernel_shape=[2, 2], storage_order=1>(X)", {"X": IMAGE}),
@@ -367,7 +375,24 @@ REFUSED = {
         Case("Y = ReduceL2<axes=[1], keepdims=0>(X)", {"X": X}, opsets=(13,)),
         "keepdims=0 before opset 18",
     ),
+    "ReduceLogSumExp": (
+        Case("Y = ReduceLogSumExp<axes=[1], keepdims=0>(X)", {"X": X}, opsets=(13,)),
+        "keepdims=0 before opset 18",
+    ),
+    "ReduceMean": (
+        Case("Y = ReduceMean<noop_with_empty_axes=1>(X)", {"X": X}, opsets=(18,)),
+        "noop_with_empty_axes=1",
+    ),
     "ReduceSum": (Case("Y = ReduceSum<noop_with_empty_axes=1>(X)", {"X": X}), "noop_with_empty_axes=1"),
+    "ScatterElements": (
+        Case(
+            'Y = ScatterElements<reduction="add">(X, i, W)',
+            {"X": (3, 4), "W": (1, 4)},
+            {"i": np.array([[0, 1, 2, 0]])},
+            (18,),
+        ),
+        "ScatterElements with reduction='add'",
+    ),
     "ScatterND": (
         Case(
             'Y = ScatterND<reduction="add">(X, i, W)',
@@ -385,6 +410,10 @@ REFUSED = {
         ),
         "Slice with steps that are not constant and positive",
     ),
+    "Transpose": (
+        Case("Z = Squeeze(W)\n V = Transpose(Z)\n Y = Mul(X, V)", {"X": (), "W": ("M", 4)}),
+        "Transpose without perm, of a tensor of unknown rank,",
+    ),
     "Where": (
         Case("Y = Where(c, X, W)", {"X": X, "W": W}, {"c": np.array([True, False, True, True])}),
         "Where of operands whose shapes differ",
@@ -395,6 +424,10 @@ REFUSED = {
         "No gradient can reach 'W'",
     ),
 }
+
+
+def test_each_refusal_of_the_table_has_a_case():
+    assert set(REFUSALS) <= {name.split()[0] for name in REFUSED}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 
 from onnxsgd.exceptions import GraphError, ParameterError, UnsupportedError
-from onnxsgd.graph.loading.random_inputs import random_feed
+from onnxsgd.graph.loading.random_inputs import _SESSION_TYPES, random_feed
 
 GRAPH = """<ir_version: 9, opset_import: ["": 18]>
 g (float[N, 4] X, double[N, M, 2] D, int64[3] I, bool[N] B, float S, float16[N, 4] H) => (float[N, 4] Y)
@@ -25,6 +25,19 @@ EXPECTED = {
     "S": ((), "float32"),
     "H": ((10, 4), "float16"),
 }
+
+
+def test_types_of_sessions_are_those_of_onnx():
+    """The runtime writes "tensor(float)" for FLOAT; strings have the type of numpy's texts here."""
+    integers = {f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
+    expected = {
+        f"tensor({name.lower()})": onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(name))
+        for name in {"FLOAT16", "FLOAT", "DOUBLE", "BOOL", *integers}
+    }
+    assert {name: np.dtype(kind) for name, kind in _SESSION_TYPES.items()} == {
+        **expected,
+        "tensor(string)": np.dtype(str),
+    }
 
 
 def test_an_unknown_first_dimension_is_the_batch_and_others_are_one():

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxsgd.graph.lowering.forms import FORMS, write_out
+from onnxsgd.graph.lowering.forms.layers import MATRIX_FORMS
 from onnxsgd.graph.model import to_ir, to_proto
 
 ALL = (13, 15, 18, 20, 21)
@@ -120,6 +121,12 @@ def test_forms_keep_values(operator, opset, body, more, run):
         assert actual.shape == expected.shape
         # values of 1e8 and more (cosh, products) are compared to rounding, those near zero to the scale of x
         np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-6 * scale)
+
+
+def test_every_form_of_matrices_is_tested():
+    """A second form of the same layer."""
+    of_matrices = {name for name, *_, more in NODES if more.get("x") == "float[N, 3] x"}
+    assert {name for _, name in MATRIX_FORMS} == of_matrices
 
 
 def test_every_form_is_tested():

@@ -8,6 +8,7 @@ from onnx import parser
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.lowering.inference_mode import _SWITCHES as SWITCHES
 from onnxsgd.graph.lowering.inference_mode import inference_form
 from onnxsgd.graph.model import to_ir, to_proto
 
@@ -61,15 +62,29 @@ def test_an_input_for_the_training_mode_is_dropped():
     np.testing.assert_array_equal(run(model)[0], X)
 
 
-@pytest.mark.parametrize(
-    ("node", "mean"),
-    [
-        ("RandomNormalLike<mean = 2.5, scale = 3.0>(X)", 2.5),
-        ("RandomUniformLike<low = 1.0, high = 4.0>(X)", 2.5),
-        ("RandomNormal<shape = [3], mean = -1.0>()", -1.0),
-        ("RandomUniform<shape = [3]>()", 0.5),
-    ],
-)
+#: Random numbers and their mean.
+MEANS = [
+    ("RandomNormalLike<mean = 2.5, scale = 3.0>(X)", 2.5),
+    ("RandomUniformLike<low = 1.0, high = 4.0>(X)", 2.5),
+    ("RandomNormal<shape = [3], mean = -1.0>()", -1.0),
+    ("RandomUniform<shape = [3]>()", 0.5),
+]
+
+#: Random numbers whose mean is none of their values.
+REFUSED = ["Bernoulli(X)", "Multinomial<dtype = 6>(X)"]
+
+
+def operator_of(node):
+    return node.split("(")[0].split("<")[0]
+
+
+def test_every_switch_has_a_case():
+    """BatchNormalization and Dropout have tests above."""
+    drawn = {operator_of(node) for node in [*(node for node, _ in MEANS), *REFUSED]}
+    assert set(SWITCHES) == drawn | {"BatchNormalization", "Dropout"}
+
+
+@pytest.mark.parametrize(("node", "mean"), MEANS)
 def test_random_numbers_become_their_mean(node, mean):
     model, _ = inference_form(read(f"R = {node}\nY = Add(X, R)"))
     np.testing.assert_allclose(run(model)[0], X + mean, rtol=1e-6)
@@ -83,10 +98,10 @@ def test_subgraphs_are_switched_too():
     np.testing.assert_array_equal(run(model)[0], X)
 
 
-@pytest.mark.parametrize("node", ["Bernoulli(X)", "Multinomial<dtype = 6>(X)"])
+@pytest.mark.parametrize("node", REFUSED)
 def test_draws_without_a_mean_are_refused_by_name(node):
     output = "float[N, 3] Y" if node.startswith("B") else "int32[N, 1] Y"
-    with pytest.raises(UnsupportedError, match=node.split("(")[0].split("<")[0]):
+    with pytest.raises(UnsupportedError, match=operator_of(node)):
         inference_form(read(f"Y = {node}", output))
 
 

@@ -7,8 +7,10 @@ import onnx_ir as ir
 import pytest
 
 from onnxsgd.exceptions import GraphError
+from onnxsgd.graph.lowering.ai_onnx_ml import _LINKS as LINKS
 from onnxsgd.graph.lowering.ai_onnx_ml import ML_RULES
 from onnxsgd.graph.lowering.lower import RULES, lower_for_training
+from onnxsgd.graph.lowering.svm import _KERNELS as KERNELS
 from onnxsgd.graph.model import to_ir, to_proto
 
 ALL = (13, 15, 18, 20, 21)
@@ -152,6 +154,16 @@ ML_NODES = [
 def test_every_rule_for_ml_has_a_case():
     """An ArrayFeatureExtractor reads a second operand: see test_columns_of_numbers."""
     assert {name for _, name in ML_RULES} - {node[0] for node in ML_NODES} == {"ArrayFeatureExtractor"}
+
+
+def test_every_link_has_a_case():
+    assert set(LINKS) == {node[3].get("post_transform", "NONE") for node in ML_NODES}
+
+
+def test_every_kernel_has_a_case():
+    """The linear one needs no function: its two products become one."""
+    for operator in ("SVMClassifier", "SVMRegressor"):
+        assert {*KERNELS, "LINEAR"} == {node[3]["kernel_type"] for node in ML_NODES if node[0] == operator}
 
 
 def test_columns_of_numbers(run):

@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.lowering.lower import lower_for_training
+from onnxsgd.graph.lowering.precision import _STANDARD_FORMS as STANDARD_FORMS
 from onnxsgd.graph.lowering.precision import restore_digits, with_precision
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.sklearn.convert import convert_estimator
@@ -85,6 +86,11 @@ def test_operators_of_other_domains_compute_between_casts():
     np.testing.assert_array_equal(run(wide, X)["Y"], -X + (-X > 0.5))
 
 
+def test_every_standard_form_has_a_case():
+    """The Imputer's is the next test."""
+    assert set(STANDARD_FORMS) == {("ai.onnx.ml", "Imputer")}
+
+
 def test_an_imputer_keeps_float64():
     X = 1.7e9 + 100 * np.random.RandomState(0).rand(9, 2)
     X[[0, 3], [1, 0]] = np.nan
@@ -105,6 +111,7 @@ def test_digits_are_restored_after_every_function_of_the_converters():
         "transposed": fitted.coef_.T,
         "part": -fitted.coef_[1:],
         "doubled": 2 * fitted.coef_[0],
+        "negative_double": -2 * fitted.scale_,
         "reciprocal": 1 / fitted.scale_,
         "unknown": np.array([0.12345, 0.6789]),
         "twins": np.array([0.7]),
@@ -119,7 +126,7 @@ def test_digits_are_restored_after_every_function_of_the_converters():
     model = ir.Model(graph, ir_version=9)
     restore_digits(model, fitted)
     found = {name: value.const_value.numpy() for name, value in model.graph.initializers.items()}
-    for name in ("same", "transposed", "part", "doubled", "reciprocal"):
+    for name in ("same", "transposed", "part", "doubled", "negative_double", "reciprocal"):
         np.testing.assert_array_equal(found[name], constants[name], err_msg=name)
     for name in ("unknown", "twins"):
         np.testing.assert_array_equal(found[name], constants[name].astype(np.float32), err_msg=name)

@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxsgd.gradient.portable import differentiate
+from onnxsgd.gradient.portable.rules.recurrent_cells import _SLOPES, CELLS
 
 TIME, BATCH, INPUTS, HIDDEN = 4, 2, 3, 2
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -67,6 +68,28 @@ def test_batch_before_time(check_runtime, gradients, name):
     for dx, target in zip(found, expected, strict=True):
         np.testing.assert_allclose(dx, target, rtol=1e-9, atol=1e-12)
     check_runtime(plain, arrays)
+
+
+#: Of each cell: activations of its gates in another order than by default.
+ACTIVATIONS = {
+    "RNN": ["Sigmoid"],
+    "GRU": ["Tanh", "Relu"],
+    "LSTM": ["Relu", "Sigmoid", "Tanh"],
+}
+
+
+def test_every_cell_and_every_slope_has_a_case():
+    assert set(CELLS) == set(ACTIVATIONS) == set(GATES)
+    assert set(_SLOPES) == set().union(*ACTIVATIONS.values())
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(check, name):
+    listed = ", ".join(f'"{activation}"' for activation in ACTIVATIONS[name])
+    operands, outputs = sizes(name), ("Y", "P")
+    if name == "LSTM":
+        operands, outputs = {**operands, "C": operands["H"]}, ("Y", "P", "Q")
+    check(cell(name, f", activations = [{listed}]"), operands, outputs=outputs)
 
 
 def of_lengths(name, attributes="", counts=(TIME, 0, 2)):

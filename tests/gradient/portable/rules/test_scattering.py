@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from onnxsgd.gradient.portable.rules.scattering import _REDUCTIONS
+
 DISTINCT = np.array([[1, 2], [0, -1], [2, 1]])
 REPEATED = np.array([[1, 1], [0, -1], [2, 2]])
 PAIRS = np.array([[1, 0], [3, 2], [1, 0], [-3, 0]])
@@ -31,6 +33,10 @@ CASES = [
         )
     ),
 ]
+
+
+def test_every_reduction_has_a_case():
+    assert set(_REDUCTIONS) == {"none", *REDUCTIONS}
 
 
 def test_gradient_is_the_derivative(check, case):

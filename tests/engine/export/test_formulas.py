@@ -1,0 +1,68 @@
+"""Formulas read from functions of numbers give the same numbers as text."""
+
+import math
+
+import numpy as np
+import pytest
+
+from onnxsgd.engine.export.formulas import _FUNCTIONS, _OPERATORS, Formula, read_formula, to_text
+from onnxsgd.optimizers import SGD, Adam, AdamW
+from onnxsgd.schedules import Adaptive, Constant, InvScaling, Optimal
+
+#: Functions of `x` and `y`, with the ufunc that each of them shows.
+CASES = {
+    np.add: lambda x, y: x + y,
+    np.subtract: lambda x, y: 2.0 - (x - y),
+    np.multiply: lambda x, y: x * (y * 3),
+    np.divide: lambda x, y: 1 / (x / y),
+    np.power: lambda x, y: (x**y) ** 0.5,
+    np.minimum: lambda x, y: np.minimum(x, y) + np.minimum(0.5, x),
+    np.maximum: lambda x, y: np.maximum(x, y * 2),
+    np.sqrt: lambda x, y: np.sqrt(x + y),
+    np.exp: lambda x, y: np.exp(x * y),
+    np.log: lambda x, y: np.log(x / y),
+    np.cos: lambda x, y: np.cos(x) * y,
+}
+
+
+def test_every_function_has_a_case():
+    assert set(_OPERATORS) | set(_FUNCTIONS) == set(CASES)
+
+
+@pytest.mark.parametrize("ufunc", CASES, ids=lambda ufunc: ufunc.__name__)
+def test_the_text_gives_the_numbers_of_the_function(ufunc):
+    """The names of functions are those that Python and JavaScript share."""
+    text = read_formula(CASES[ufunc], "x", "y")
+    names = {"min": min, "max": max, "sqrt": math.sqrt, "exp": math.exp, "log": math.log, "cos": math.cos}
+    for x, y in [(0.3, 1.7), (2.5, 0.4)]:
+        assert eval(text, {**names, "x": x, "y": y}) == pytest.approx(CASES[ufunc](x, y), rel=1e-14)
+
+
+@pytest.mark.parametrize("function", [lambda t: np.sin(t), lambda t: np.add.reduce(t), lambda t: "text"])
+def test_other_functions_have_no_formula(function):
+    assert read_formula(function, "t") is None
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.9), Adam(), AdamW()], ids=repr)
+def test_formulas_give_the_numbers_of_an_optimizer(optimizer):
+    """Formulas read from its code give the same numbers."""
+    t, eta = np.arange(1.0, 9.0), np.linspace(0.5, 0.1, 8)
+    for name, expected in optimizer.scalars(t, eta, 3.0).items():
+        text = to_text(optimizer.scalars(Formula("t"), Formula("eta"), 3.0)[name])
+        words = {"min": np.minimum, "sqrt": np.sqrt, "t": t, "eta": eta}
+        np.testing.assert_allclose(eval(text, words) + 0 * t, expected + 0 * t, rtol=1e-15)
+
+
+@pytest.mark.parametrize("schedule", [Constant(0.1), Adaptive(0.1), InvScaling(), Optimal()], ids=repr)
+def test_formulas_give_the_rates_of_a_schedule(schedule):
+    text = read_formula(schedule.rate, "t", "eta")
+    for t in (1, 2, 50):
+        assert eval(text, {"t": t, "eta": 0.3}) == pytest.approx(schedule.rate(t, 0.3), rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda t: 1 if t else 2, lambda t: float(t), lambda t: 1 if t < 3 else 2]
+)
+def test_a_branch_is_no_formula(function):
+    """A condition would be exported as one of its cases."""
+    assert read_formula(function, "t") is None

@@ -1,0 +1,57 @@
+"""Double buffers of weights: a step reads one set and writes the other."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxsgd.engine.step.buffers import _NUMPY_TYPES, Buffers, dtype_of
+from onnxsgd.engine.step.update import WEIGHT
+
+KEY, STATE = ("w", WEIGHT), ("w", "momentum")
+START = {KEY: np.array([1.0, 2.0]), STATE: np.array([3.0, 4.0])}
+
+#: The element types of tensors of a step.
+INTEGERS = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
+TYPES = ["FLOAT16", "FLOAT", "DOUBLE", "BOOL", *INTEGERS]
+
+
+def test_types_are_those_of_onnx():
+    """A wrong width would read beyond the memory that is bound."""
+    expected = {
+        f"tensor({name.lower()})": onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(name))
+        for name in TYPES
+    }
+    assert {name: np.dtype(kind) for name, kind in _NUMPY_TYPES.items()} == expected
+    assert dtype_of(SimpleNamespace(type="tensor(double)")) is np.float64
+
+
+def test_missing_tensors_are_zero():
+    """States of an optimizer start at zero when a fit starts from weights alone."""
+    buffers = Buffers(START)
+    buffers.load(START)
+    buffers.load({KEY: START[KEY]})
+    np.testing.assert_array_equal(buffers.snapshot()[STATE], [0, 0])
+
+
+@pytest.mark.parametrize("flips", [1, 2])
+def test_the_present_set_is_the_one_written_last(flips):
+    buffers = Buffers(START)
+    buffers.load(START)
+    for step in range(flips):
+        following = buffers.sets[1 - buffers.current]
+        following[KEY][...] = 10 + step
+        buffers.flip()
+    assert list(buffers.weights()) == ["w"]
+    np.testing.assert_array_equal(buffers.weights()["w"], [9 + flips] * 2)
+
+
+def test_a_snapshot_does_not_change():
+    """The best weights of early stopping survive later updates."""
+    buffers = Buffers(START)
+    buffers.load(START)
+    kept = buffers.snapshot()
+    buffers.sets[buffers.current][KEY][...] = -1
+    np.testing.assert_array_equal(kept[KEY], [1, 2])
+    np.testing.assert_array_equal(buffers.weights()["w"], [-1, -1])

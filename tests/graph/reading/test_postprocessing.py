@@ -1,0 +1,88 @@
+"""Labels and probabilities that are added to a graph are those of scipy."""
+
+import numpy as np
+import onnx.parser
+import pytest
+from scipy.special import expit, softmax
+
+from onnxsgd.graph.model import to_ir
+from onnxsgd.graph.reading.postprocessing import (
+    _ONE_BY_ONE,
+    _PROBABILITIES,
+    add_classifier_tail,
+    add_multilabel_tail,
+    name_output,
+)
+
+
+def scores(columns):
+    return to_ir(
+        onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["": 18]> g (float[N, {columns}] x) => (float[N, {columns}] z)'
+            "{ z = Identity(x) }"
+        )
+    )
+
+
+def half(z):
+    return np.clip((z + 1) / 2, 0, 1)
+
+
+def complete(p):
+    if p.shape[1] == 1:
+        return np.hstack([1 - p, p])
+    total = p.sum(axis=1, keepdims=True)
+    return np.divide(p, total, where=total > 0, out=np.full_like(p, 1 / p.shape[1]))
+
+
+#: The probabilities of each link, of each score alone and over the classes.
+ALONE = {None: lambda z: z, "sigmoid": expit, "modified_huber": half}
+CLASSES = {
+    None: lambda z: z,
+    "sigmoid": lambda z: complete(expit(z)),
+    "softmax": lambda z: softmax(z, axis=1),
+    "modified_huber": lambda z: complete(half(z)),
+}
+
+#: The last row has no positive share by modified_huber: its classes are equally likely.
+Z = np.vstack([np.random.default_rng(0).normal(size=(6, 3)), [[-2.0, -3.0, -4.0]]]).astype(np.float32)
+
+
+def test_every_link_has_a_case():
+    assert set(_ONE_BY_ONE) == set(ALONE)
+
+
+def test_every_link_over_classes_has_a_case():
+    assert set(_PROBABILITIES) == set(CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("link", "columns"),
+    [*((link, 3) for link in CLASSES), *((link, 1) for link in CLASSES if link != "softmax")],
+)
+@pytest.mark.parametrize("labels", [["no", "yes", "perhaps"], [7, 3, 5], [2**63, 2**63 + 1, 2**63 + 2]])
+def test_classes(link, columns, labels, run):
+    classes = np.array(labels[: max(columns, 2)])
+    model = add_classifier_tail(scores(columns), classes, link, ("label", "p"))
+    z = Z[:, :columns]
+    found = run(model, {"x": z})
+    winner = (z[:, 0] > 0).astype(int) if columns == 1 else z.argmax(axis=1)
+    np.testing.assert_array_equal(found["label"], classes[winner])
+    np.testing.assert_allclose(found["p"], CLASSES[link](z.astype(float)), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("link", ALONE)
+def test_several_labels_of_a_sample(link, run):
+    found = run(add_multilabel_tail(scores(3), link, ("labels", "p")), {"x": Z})
+    np.testing.assert_array_equal(found["labels"], Z > 0)
+    np.testing.assert_allclose(found["p"], ALONE[link](Z.astype(float)), rtol=1e-6, atol=1e-7)
+
+
+def test_the_output_is_renamed_in_a_copy(run):
+    model = scores(3)
+    named = name_output(model, "x")
+    assert [value.name for value in named.graph.outputs] != ["x"]
+    assert [value.name for value in name_output(model, "y").graph.outputs] == ["y"]
+    assert [value.name for value in model.graph.outputs] == ["z"]
+    (found,) = run(named, {"x": Z}).values()
+    np.testing.assert_array_equal(found, Z)
