@@ -14,13 +14,13 @@ from onnxsgd._library_errors import reason, run_error
 from onnxsgd.engine.predict import weights_as_inputs
 from onnxsgd.exceptions import GradientError, GraphError, ParameterError
 from onnxsgd.gradient.derivative import onnx_derivative
+from onnxsgd.graph.append import check_operators
 from onnxsgd.graph.loading.random_inputs import check_drawn
 from onnxsgd.graph.lowering.forms import write_out
 from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.lowering.precision import with_precision
 from onnxsgd.graph.model import REAL_TYPES, to_proto
 from onnxsgd.losses import Loss
-from onnxsgd.objective.graft import check_operators
 from onnxsgd.objective.score_table import weighted_loss
 from onnxsgd.objective.scored_output import dtype_and_shape
 from onnxsgd.runtime.sessions import make_session

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import element_type
+from onnxsgd.graph.nodes import element_type, maker
+from onnxsgd.graph.writing import computed, new_node, replace_input
 
 __all__ = ["fill_seeds", "find_seeds", "yield_seeds"]
 
@@ -24,13 +25,11 @@ def fill_seeds(graph: ir.Graph, seeds: Mapping[ir.Value, ir.Value]) -> None:
     names = graph_names(graph)
     for y, seed in seeds.items():
         one = ir.tensor(np.ones(1, element_type(y).numpy()))
-        shape = ir.node("Shape", [y])
-        ones = ir.node("ConstantOfShape", shape.outputs, {"value": one})
-        shape.outputs[0].name = unique_name(f"{y.name}_shape", names)
-        ones.outputs[0].name = unique_name(f"{seed.name}_filled", names)
-        ones.outputs[0].type, ones.outputs[0].shape = seed.type, seed.shape
-        graph.extend([shape, ones])
-        _replace_input(graph, seed, ones.outputs[0])
+        shape = computed("Shape", [y], name=unique_name(f"{y.name}_shape", names))
+        ones = computed("ConstantOfShape", [shape], {"value": one}, like=seed)
+        ones.name = unique_name(f"{seed.name}_filled", names)
+        graph.extend([maker(shape), maker(ones)])
+        replace_input(graph, seed, ones)
     graph.sort()
 
 
@@ -40,19 +39,12 @@ def yield_seeds(graph: ir.Graph, outputs: Sequence[ir.Value], seeds: Mapping[ir.
     attributes: dict[str, list[int]] = {"full_shape_outputs": list(range(len(outputs)))}
     if missing:
         attributes["non_differentiable_outputs"] = missing
-    node = ir.node(
-        "YieldOp", outputs, attributes, domain="com.microsoft", num_outputs=len(seeds), name="YieldOp"
-    )
-    graph.append(node)
+    values = [ir.Value() for _ in seeds]
+    graph.append(new_node("YieldOp", outputs, values, attributes, domain="com.microsoft", name="YieldOp"))
     graph.opset_imports.setdefault("com.microsoft", 1)
-    for seed, value in zip(seeds.values(), node.outputs, strict=True):
+    for seed, value in zip(seeds.values(), values, strict=True):
         name = seed.name
         value.type, value.shape = seed.type, seed.shape
-        _replace_input(graph, seed, value)
+        replace_input(graph, seed, value)
         value.name = name
     graph.sort()
-
-
-def _replace_input(graph: ir.Graph, value: ir.Value, replacement: ir.Value) -> None:
-    ir.convenience.replace_all_uses_with(value, replacement, replace_graph_outputs=True)
-    graph.inputs.remove(value)

@@ -1,17 +1,21 @@
-"""Appending of computed nodes to a graph, under new names."""
+"""Appending of formulas to a graph, under new names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+import onnx
 import onnx_ir as ir
 from onnxscript import GraphBuilder
 
 from onnxsgd._builder import Builder
+from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import FROZEN, REAL_TYPES, graph_names, unique_name
+from onnxsgd.graph.nodes import content
+from onnxsgd.graph.writing import new_node
 
-__all__ = ["appending", "blank", "take_constants"]
+__all__ = ["appending", "blank", "check_operators", "graft", "take_constants"]
 
 
 @contextmanager
@@ -21,15 +25,39 @@ def appending(graph: ir.Graph) -> Iterator[Builder]:
     yield op
     names = graph_names(graph)
     take_constants(scratch, graph, names)
-    nodes = list(scratch)
-    scratch.remove(nodes)
-    taken = {str(node.name) for node in graph.all_nodes()}
-    for node in nodes:
-        node.name = unique_name(str(node.name or node.op_type), taken)
-        node.metadata_props.clear()
-        for value in node.outputs:
-            value.name = unique_name(str(value.name or node.op_type), names)
-    graph.extend(nodes)
+    _append(_taken(scratch), graph, names, lambda name, op_type: name or op_type)
+
+
+def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Builder], ir.Value]) -> ir.Value:
+    """Append the nodes of `build` to `graph`, and return their result.
+
+    Parameters
+    ----------
+    graph : ir.Graph
+        Changed in place.
+    names : set of str
+        The tensor names in use; the new ones are added.
+    prefix : str
+        The prefix of the new names.
+    build : callable
+        Receives an ``onnxscript.OpBuilder``, builds nodes on values of `graph`, and returns one value.
+
+    Raises
+    ------
+    GraphError
+        If the graph's opset lacks an operator that `build` uses.
+
+    Notes
+    -----
+    Constants become nodes, not initializers: an initializer of a real type would be taken for a weight. They
+    are also marked as frozen, in case a later pass lifts them to initializers.
+    """
+    scratch, op = blank(graph)
+    result = build(op)
+    nodes = [*_constant_nodes(scratch, f"constant of {prefix}"), *_taken(scratch)]
+    check_operators(nodes, graph.opset_imports)
+    _append(nodes, graph, names, lambda name, op_type: f"{prefix}_{op_type}")
+    return result
 
 
 def blank(graph: ir.Graph) -> tuple[ir.Graph, Builder]:
@@ -49,3 +77,44 @@ def take_constants(scratch: ir.Graph, graph: ir.Graph, names: set[str]) -> None:
             value.metadata_props.setdefault(FROZEN, "constant of a formula")
         value.name = unique_name(name, names)
         graph.register_initializer(value)
+
+
+def check_operators(nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> None:
+    """Refuse nodes whose operator is not in the imported opset."""
+    for node in nodes:
+        try:
+            onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
+        except onnx.defs.SchemaError:
+            raise GraphError(
+                f"Opset {opsets[node.domain]} has no operator {node.op_type}; onnx.version_converter brings "
+                "a model to a newer one."
+            ) from None
+
+
+def _taken(scratch: ir.Graph) -> list[ir.Node]:
+    nodes = list(scratch)
+    scratch.remove(nodes)
+    return nodes
+
+
+def _constant_nodes(scratch: ir.Graph, frozen: str) -> list[ir.Node]:
+    """Take the initializers out of `scratch`, and return equivalent Constant nodes."""
+    nodes = []
+    for name in list(scratch.initializers):
+        value = scratch.initializers.pop(name)
+        value.metadata_props[FROZEN] = frozen
+        nodes.append(new_node("Constant", [], [value], {"value": content(value)}))
+    return nodes
+
+
+def _append(
+    nodes: Iterable[ir.Node], graph: ir.Graph, names: set[str], name_of: Callable[[str | None, str], str]
+) -> None:
+    """Append `nodes`; `name_of` maps a name, or None, and the operator to a new name."""
+    taken = {str(node.name) for node in graph.all_nodes()}
+    for node in nodes:
+        node.name = unique_name(name_of(node.name, node.op_type), taken)
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.name = unique_name(name_of(value.name, node.op_type), names)
+        graph.append(node)

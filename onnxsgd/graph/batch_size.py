@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from onnxsgd.graph.model import graph_names, unique_name
 from onnxsgd.graph.sizes import fix_sizes
+from onnxsgd.graph.writing import add_initializer
 
 __all__ = ["fixed_batch_size", "free_batch_size"]
 
@@ -59,8 +60,8 @@ def free_batch_size(model: ir.Model, symbol: str = "n_samples") -> ir.Model:
             continue
         open_target = _open(node.op_type, target, list(shape), number)
         if open_target is not None:
-            tensor = ir.tensor(open_target, name=unique_name(f"{node.outputs[0].name}_shape", names))
-            node.replace_input_with(1, _register(graph, tensor))
+            name = unique_name(f"{node.outputs[0].name}_shape", names)
+            node.replace_input_with(1, add_initializer(graph, name, open_target))
     result = fix_sizes(freed, symbol)
     for value in result.graph.outputs:
         shape = sized.get(value.name)
@@ -93,14 +94,3 @@ def _open(
     if target[0] == -1 or not all(isinstance(size, int) for size in rest):
         return None
     return np.array([-1, *rest], np.int64)
-
-
-def _register(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
-    value = ir.Value(
-        name=tensor.name,
-        type=ir.TensorType(tensor.dtype),
-        shape=ir.Shape(tensor.numpy().shape),
-        const_value=tensor,
-    )
-    graph.register_initializer(value)
-    return value

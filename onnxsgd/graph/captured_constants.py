@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxsgd.graph.model import graph_names, unique_name
 from onnxsgd.graph.nodes import constant
+from onnxsgd.graph.writing import new_node
 
 __all__ = ["copy_constants_into_bodies"]
 
@@ -44,6 +45,5 @@ def _small_integers(value: ir.Value) -> np.ndarray | None:
 def _constant(body: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
     kind = ir.TensorType(ir.DataType.from_numpy(array.dtype))
     copy = ir.Value(name=name, shape=ir.Shape(array.shape), type=kind)
-    attribute = ir.AttrTensor("value", ir.Tensor(array))
-    body.insert_before(body[0], ir.Node("", "Constant", [], [attribute], outputs=[copy], name=name))
+    body.insert_before(body[0], new_node("Constant", [], [copy], {"value": ir.Tensor(array)}, name=name))
     return copy

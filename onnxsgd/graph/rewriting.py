@@ -13,6 +13,7 @@ from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError, OnnxSGDError
 from onnxsgd.graph.append import appending, blank, take_constants
 from onnxsgd.graph.model import FROZEN, graph_names, unique_name
+from onnxsgd.graph.writing import Replacement, replace_nodes
 
 __all__ = [
     "Rule",
@@ -88,17 +89,14 @@ def rewrite(model: ir.Model, table: Table, nodes: Iterable[ir.Node] | None = Non
     int
         The number of nodes that were replaced.
     """
-    graph, count = model.graph, 0
+    graph = model.graph
     names = graph_names(graph)
-    waiting = list(reversed(list(graph if nodes is None else nodes)))
-    while waiting:
-        node = waiting.pop()
+
+    def find(node: ir.Node) -> Replacement | None:
         rule = _rule_for(table, node)
-        written = None if rule is None else _apply(rule, node, graph, names)
-        if written is not None:
-            count += 1
-            waiting.extend(reversed(written))
-    return count
+        return None if rule is None else _replacement(rule, node, graph, names)
+
+    return replace_nodes(graph if nodes is None else nodes, find)
 
 
 def is_rewritten(table: Table, node: ir.Node) -> bool:
@@ -125,8 +123,8 @@ def extend(graph: ir.Graph, name: str, write: Callable[[Writer], ir.Value]) -> i
     return result
 
 
-def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[ir.Node] | None:
-    """Replace `node` by the nodes of `rule`; return these, or None if the rule does not apply."""
+def _replacement(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> Replacement | None:
+    """Return the nodes of `rule`, their constants added to `graph`; None if the rule does not apply."""
     scratch, writer = _blank(graph)
     try:
         written = rule(writer, node)
@@ -149,11 +147,7 @@ def _apply(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) -> list[
     new_nodes = list(scratch)
     inherited = {new: str(old.name) for old, new in zip(node.outputs, results, strict=False)}
     _move(scratch, new_nodes, graph, inherited, str(node.outputs[-1].name or node.outputs[0].name), names)
-    graph.insert_before(node, new_nodes)
-    for old, new in zip(node.outputs, results, strict=False):
-        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
-    return new_nodes
+    return new_nodes, results
 
 
 def _blank(graph: ir.Graph) -> tuple[ir.Graph, Writer]:

@@ -10,10 +10,10 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd.exceptions import GraphError
+from onnxsgd.graph.append import graft
 from onnxsgd.graph.loading.load import check_proto
 from onnxsgd.graph.model import find_value, to_ir, to_proto
 from onnxsgd.graph.opsets.versions import bring_into_range
-from onnxsgd.objective.graft import graft
 from onnxsgd.objective.names import claim_names
 from onnxsgd.objective.penalty_nodes import penalty_value, read_penalties
 from onnxsgd.objective.score_table import ProbabilityLogLoss, make_score, weighted_loss

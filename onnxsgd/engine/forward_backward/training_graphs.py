@@ -27,7 +27,9 @@ from onnxsgd.gradient.with_respect_to import Sources, select_sources
 from onnxsgd.graph.gradient_path import Passes
 from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import graph_names, to_ir, to_proto, unique_name
+from onnxsgd.graph.nodes import maker
 from onnxsgd.graph.opsets.versions import bring_into_range
+from onnxsgd.graph.writing import computed
 
 __all__ = ["TrainingGraphs", "build_training_graphs"]
 
@@ -203,12 +205,9 @@ def _compute_outputs(graph: ir.Graph, outputs: MutableSequence[ir.Value]) -> Non
     names = graph_names(graph)
     for index, value in enumerate(outputs):
         if value.producer() is None:
-            node = ir.node("Identity", [value])
-            copy = node.outputs[0]
-            copy.name = unique_name(f"{value.name}_output", names)
-            copy.type, copy.shape = value.type, value.shape
-            graph.append(node)
-            outputs[index] = copy
+            name = unique_name(f"{value.name}_output", names)
+            outputs[index] = computed("Identity", [value], name=name, like=value)
+            graph.append(maker(outputs[index]))
 
 
 def _split(whole: ir.Model, ends: _Ends) -> tuple[onnx.ModelProto, onnx.ModelProto]:

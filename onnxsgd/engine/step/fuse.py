@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
-from onnxsgd.graph.nodes import constant
+from onnxsgd.graph.nodes import constant, maker
 from onnxsgd.graph.operators import Fact, having
+from onnxsgd.graph.writing import Replacement, add_initializer, computed, replace_nodes
 
 __all__ = ["add_products", "fuse", "ones", "widen_scalars"]
+
+#: Maps a node to the value that replaces its output, or None; a value without a name is that of a new node.
+_Rule = Callable[[ir.Graph, ir.Node], ir.Value | None]
 
 #: x times this is at least 1 for every normal positive float32 x.
 _STEEP = 3.3e38
@@ -35,43 +40,59 @@ def fuse(model: ir.Model) -> None:
     CommonSubexpressionEliminationPass()(model)
     graph = model.graph
     for rule in _RULES:
-        for node in list(graph):
-            rule(graph, node)
+        _apply(rule, graph)
+    for node in list(graph):
+        widen_scalars(graph, node)
     RemoveUnusedNodesPass()(model)
 
 
 def add_products(graph: ir.Graph) -> None:
     """Fuse every product that is added to a tensor with that sum."""
-    for node in list(graph):
-        _added_product(graph, node)
+    _apply(_added_product, graph)
 
 
-def _idle_reshape(graph: ir.Graph, node: ir.Node) -> None:
+def _apply(rule: _Rule, graph: ir.Graph) -> None:
+    replace_nodes(graph, partial(_replacement, rule, graph))
+
+
+def _replacement(rule: _Rule, graph: ir.Graph, node: ir.Node) -> Replacement | None:
+    """Return the new node of `rule`, under the names of `node`, or a value that exists."""
+    new = rule(graph, node)
+    if new is None:
+        return None
+    if new.name is not None:
+        return [], [new]
+    old = node.outputs[0]
+    new.name, new.type, new.shape = old.name, old.type, old.shape
+    return [maker(new)], [new]
+
+
+def _idle_reshape(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
     """Remove a Reshape to the shape of its operand."""
     if node.op_type != "Reshape":
-        return
+        return None
     x, y = node.inputs[0], node.outputs[0]
     if x is None or x.shape is None or not x.shape.is_static() or x.shape != y.shape:
-        return
+        return None
     if y.is_graph_output():
         if x.producer() is None or x.is_graph_output():
-            return
+            return None
         x.name, y.name = y.name, x.name
-    ir.convenience.replace_all_uses_with(y, x, replace_graph_outputs=True)
+    return x
 
 
-def _steep_mask(graph: ir.Graph, node: ir.Node) -> None:
+def _steep_mask(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
     """Compute the mask of a ReLU by one operator without branches.
 
     Cases: ``Cast(Greater(x, 0))``, and ``Cast(Cast(x, bool))`` of an x that a ReLU made, to the type of x
     become ``HardSigmoid(x)`` with a slope so steep that it is 0 for x <= 0 and 1 for every positive x that
     is not subnormal.
     """
-    if node.op_type != "Cast" or (maker := _maker(node, 0, ("Greater", "Cast"))) is None:
-        return
-    x = maker.inputs[0]
-    if not (_number(maker.inputs[1]) == 0.0 if maker.op_type == "Greater" else _maker(maker, 0, ("Relu",))):
-        return
+    if node.op_type != "Cast" or (mask := _maker(node, 0, ("Greater", "Cast"))) is None:
+        return None
+    x = mask.inputs[0]
+    if not (_number(mask.inputs[1]) == 0.0 if mask.op_type == "Greater" else _maker(mask, 0, ("Relu",))):
+        return None
     if (
         x is None
         or x.shape is None
@@ -79,66 +100,66 @@ def _steep_mask(graph: ir.Graph, node: ir.Node) -> None:
         or x.dtype != node.outputs[0].dtype
         or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
     ):
-        return
-    _replace(graph, node, ir.node("HardSigmoid", [x], {"alpha": _STEEP, "beta": 0.0}))
+        return None
+    return computed("HardSigmoid", [x], {"alpha": _STEEP, "beta": 0.0})
 
 
-def _sum_as_product(graph: ir.Graph, node: ir.Node) -> None:
+def _sum_as_product(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
     """Sum a matrix over its rows by a product with a row of ones, which the next rule can fuse with a sum.
 
     Case: ``ReduceSum(x, axes=[0])`` of x [n, k] becomes ``MatMul(ones, x)``, ones of shape [n] or, with
     keepdims, [1, n].
     """
     if node.op_type != "ReduceSum" or len(node.inputs) < 2:
-        return
+        return None
     x, axes = node.inputs[0], constant(node.inputs[1])
     if x is None or x.shape is None or axes is None or axes.tolist() not in ([0], [-2]):
-        return
+        return None
     if x.dtype is None or x.dtype not in REAL_TYPES:
-        return
+        return None
     if len(x.shape) != 2 or not x.shape.is_static():
-        return
+        return None
     n = x.shape.numpy()[0]
     keepdims = node.attributes.get_int("keepdims", 1)
     row = ones(graph, (1, n) if keepdims else (n,), x.dtype)
-    _replace(graph, node, ir.node("MatMul", [row, x]))
+    return computed("MatMul", [row, x])
 
 
-def _added_product(graph: ir.Graph, node: ir.Node) -> None:
+def _added_product(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
     """Fuse a product with the sum that reads it.
 
     Cases: ``Add(c, Gemm(a, b))`` becomes ``Gemm(a, b, c)``, and so does a ``MatMul`` of two matrices; the
     product must have no other reader, and the shape of c.
     """
     if node.op_type != "Add":
-        return
+        return None
     for c, product in (node.inputs, reversed(node.inputs)):
-        maker = None if product is None else product.producer()
-        if product is None or maker is None or len(product.uses()) != 1 or product.is_graph_output():
+        factors = None if product is None else product.producer()
+        if product is None or factors is None or len(product.uses()) != 1 or product.is_graph_output():
             continue
         shapes_agree = c is not None and c.shape == product.shape == node.outputs[0].shape
-        if shapes_agree and _is_table(c) and _is_plain_product(maker):
+        if shapes_agree and _is_table(c) and _is_plain_product(factors):
             attributes: dict[str, int | float] = {
-                name: maker.attributes.get_int(name, 0) for name in ("transA", "transB")
+                name: factors.attributes.get_int(name, 0) for name in ("transA", "transB")
             }
-            attributes["alpha"] = maker.attributes.get_float("alpha", 1.0)
-            _replace(graph, node, ir.node("Gemm", [*maker.inputs[:2], c], attributes))
-            return
+            attributes["alpha"] = factors.attributes.get_float("alpha", 1.0)
+            return computed("Gemm", [*factors.inputs[:2], c], attributes)
+    return None
 
 
-def _weighted_sum(graph: ir.Graph, node: ir.Node) -> None:
+def _weighted_sum(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
     """Sum products of two columns by one product of matrices.
 
     Cases: ``ReduceSum(Mul(a, b))`` of a and b [n, 1] to [1, 1] becomes ``Gemm(a, b, transA=1)``; a constant
     factor of a becomes the product's alpha.
     """
     if node.op_type != "ReduceSum" or len(node.inputs) > 1 or node.attributes.get_int("keepdims", 1) != 1:
-        return
+        return None
     product = _maker(node, 0, ("Mul",))
     if product is None or _has_integers(product):
-        return
+        return None
     if any(not _is_column(value) for value in (*product.inputs, *product.outputs)):
-        return
+        return None
     a, b = product.inputs
     if (
         a is None
@@ -146,13 +167,13 @@ def _weighted_sum(graph: ir.Graph, node: ir.Node) -> None:
         or a.shape != b.shape
         or node.attributes.get_int("noop_with_empty_axes", 0) != 0
     ):
-        return
+        return None
     alpha = 1.0
     factor = _maker(product, 0, ("Mul",))
     number = None if factor is None else _number(factor.inputs[1])
     if factor is not None and number is not None and _is_column(factor.inputs[0]):
         a, alpha = factor.inputs[0], number
-    _replace(graph, node, ir.node("Gemm", [a, b], {"transA": 1, "alpha": alpha}))
+    return computed("Gemm", [a, b], {"transA": 1, "alpha": alpha})
 
 
 def widen_scalars(graph: ir.Graph, node: ir.Node) -> None:
@@ -196,21 +217,19 @@ def _reshaped(graph: ir.Graph, value: ir.Value) -> ir.Value:
     for node, _ in value.uses():
         if node.op_type == "Reshape" and node.outputs[0].shape == (1, 1):
             return node.outputs[0]
-    node = ir.node("Reshape", [value, _initializer(graph, "shape", np.array([1, 1], np.int64))])
-    output = node.outputs[0]
-    output.name = unique_name(f"{value.name}_table", graph_names(graph))
-    output.type, output.shape = value.type, ir.Shape([1, 1])
-    graph.insert_before(graph[0], node)
-    return output
+    target = _initializer(graph, "shape", np.array([1, 1], np.int64))
+    table = computed("Reshape", [value, target], name=unique_name(f"{value.name}_table", graph_names(graph)))
+    table.type, table.shape = value.type, ir.Shape([1, 1])
+    graph.insert_before(graph[0], maker(table))
+    return table
 
 
-_RULES: tuple[Callable[[ir.Graph, ir.Node], None], ...] = (
+_RULES: tuple[_Rule, ...] = (
     _idle_reshape,
     _steep_mask,
     _sum_as_product,
     _added_product,
     _weighted_sum,
-    widen_scalars,
 )
 
 
@@ -236,8 +255,8 @@ def _has_integers(node: ir.Node) -> bool:
 def _maker(node: ir.Node, index: int, op_types: tuple[str, ...]) -> ir.Node | None:
     """Return the producer of an input, if it is of one of these types."""
     value = node.inputs[index]
-    maker = None if value is None else value.producer()
-    return maker if maker is not None and maker.op_type in op_types else None
+    made = None if value is None else value.producer()
+    return made if made is not None and made.op_type in op_types else None
 
 
 def _number(value: ir.Value | None) -> float | None:
@@ -263,17 +282,4 @@ def _initializer(graph: ir.Graph, base: str, array: np.ndarray) -> ir.Value:
             continue
         if np.array_equal(known.numpy(), array):
             return value
-    name = unique_name(base, graph_names(graph))
-    tensor = ir.tensor(array, name=name)
-    value = ir.Value(
-        name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
-    )
-    graph.register_initializer(value)
-    return value
-
-
-def _replace(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
-    """Replace `old` by `new`; both have one output."""
-    new.outputs[0].name = old.outputs[0].name
-    new.outputs[0].type, new.outputs[0].shape = old.outputs[0].type, old.outputs[0].shape
-    ir.convenience.replace_nodes_and_values(graph, old, [old], [new], old.outputs, new.outputs)
+    return add_initializer(graph, unique_name(base, graph_names(graph)), array)

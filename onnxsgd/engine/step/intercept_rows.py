@@ -8,8 +8,9 @@ import onnx_ir as ir
 
 from onnxsgd.engine.step.fuse import add_products, ones
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import element_type, operands, shape_of
+from onnxsgd.graph.nodes import element_type, maker, operands, shape_of
 from onnxsgd.graph.operators import Fact, having
+from onnxsgd.graph.writing import computed
 
 __all__ = ["keep_as_rows"]
 
@@ -98,9 +99,8 @@ def _as_row(graph: ir.Graph, product: ir.Node, row: Sequence[int]) -> ir.Value:
     """Return the sum over rows that `product` computes, as a row."""
     weights, table = operands(product)
     rows = ones(graph, (1, *shape_of(weights).numpy()), element_type(weights))
-    node = ir.node("MatMul", [rows, table])
-    (total,), (vector,) = node.outputs, product.outputs
-    total.name = unique_name(f"{vector.name}_row", graph_names(graph))
+    (vector,) = product.outputs
+    total = computed("MatMul", [rows, table], name=unique_name(f"{vector.name}_row", graph_names(graph)))
     total.type, total.shape = vector.type, ir.Shape(row)
-    graph.insert_after(product, node)
+    graph.insert_after(product, maker(total))
     return total

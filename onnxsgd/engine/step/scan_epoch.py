@@ -20,6 +20,7 @@ from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_u
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.nodes import shape_of
+from onnxsgd.graph.writing import new_node
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches, EpochPlan
@@ -60,9 +61,8 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     last = [declare(f"last/{old.name}", old) for old, _ in carried]
     stacked = {value: declare(f"all/{value.name}", value, stacked=True) for value in sliced}
     raw_prediction = declare("all/raw_prediction", body.outputs[-1], stacked=True)
-    attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(sliced))]
-    scan = ir.Node("", "Scan", [*first, *stacked.values()], attributes, outputs=[*last, raw_prediction])
-    graph.append(scan)
+    attributes = {"body": body, "num_scan_inputs": len(sliced)}
+    graph.append(new_node("Scan", [*first, *stacked.values()], [*last, raw_prediction], attributes))
     # the gradient of a loss need not depend on the target
     target = stacked.setdefault(targets, declare(f"all/{_PREFIX}{step.target}", targets, stacked=True))
     weight = ir.Value(

@@ -20,6 +20,7 @@ from onnxsgd.graph.lowering.forms import MATRIX_FORMS, write_out
 from onnxsgd.graph.model import graph_names, to_proto, unique_name, value_named
 from onnxsgd.graph.nodes import element_type
 from onnxsgd.graph.sizes import fix_sizes
+from onnxsgd.graph.writing import replace_input
 from onnxsgd.losses import Loss
 from onnxsgd.objective.score_table import check_shape, weighted_loss
 
@@ -211,7 +212,7 @@ def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses | None:
         slope = op.Mul(own, data.gradient_weight)
         if table is not raw:
             slope = op.Reshape(slope, [spec.batch_size])
-    _take_place_of(graph, seed, slope)
+    replace_input(graph, seed, slope)
     return _BothPasses(both, data, table, loss, dict(zip(spec.weights, gradients, strict=True)))
 
 
@@ -240,7 +241,7 @@ def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
         table = _as_table(op, raw_again, spec)
         loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
         loss.name = "loss"
-    _take_place_of(graph, inputs[f"{objective.name}_grad"], seed)
+    replace_input(graph, inputs[f"{objective.name}_grad"], seed)
     return _BothPasses(both, data, table, loss, dict(zip(spec.weights, gradients, strict=True)))
 
 
@@ -304,12 +305,6 @@ def _keep_as_rows(
     rows = {value.name for value in keep_as_rows(model.graph, groups)}
     RemoveUnusedNodesPass()(model)
     return frozenset(key for key, (old, _) in tensors.items() if old in rows)
-
-
-def _take_place_of(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    """Replace the input `old` by `new` and remove it."""
-    ir.convenience.replace_all_uses_with(old, new)
-    graph.inputs.remove(old)
 
 
 def _add_input(

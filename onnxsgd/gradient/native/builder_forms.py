@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import unique_name
-from onnxsgd.graph.nodes import element_type, required, shape_of
+from onnxsgd.graph.nodes import element_type, maker, required, shape_of
+from onnxsgd.graph.writing import add_initializer, computed
 
 __all__ = ["complete"]
 
@@ -63,9 +64,7 @@ def _add_bias(graph: ir.Graph, node: ir.Node, names: set[str]) -> None:
         return
     scale = required(node, 1)
     name = unique_name(f"{node.name}_bias", names)
-    tensor = ir.tensor(np.zeros(shape_of(scale).numpy(), element_type(scale).numpy()), name=name)
-    bias = ir.Value(name=name, type=scale.type, shape=scale.shape, const_value=tensor)
-    graph.register_initializer(bias)
+    bias = add_initializer(graph, name, np.zeros(shape_of(scale).numpy(), element_type(scale).numpy()))
     node.resize_inputs(3)
     node.replace_input_with(2, bias)
 
@@ -86,11 +85,10 @@ def _read_once(graph: ir.Graph, node: ir.Node, sources: Collection[ir.Value], na
         positions = [index for index, other in enumerate(node.inputs) if other is value]
         if len(positions) < 2:
             continue
-        copy = ir.node("Identity", [value], name=f"{node.name}_input_{positions[0]}")
-        copy.outputs[0].name = unique_name(f"{value.name}_copy", names)
-        copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
-        graph.insert_before(node, copy)
+        copy = computed("Identity", [value], name=unique_name(f"{value.name}_copy", names), like=value)
+        maker(copy).name = f"{node.name}_input_{positions[0]}"
+        graph.insert_before(node, maker(copy))
         # an output, so that it is not optimised away
-        graph.outputs.append(copy.outputs[0])
+        graph.outputs.append(copy)
         for index in positions:
-            node.replace_input_with(index, copy.outputs[0])
+            node.replace_input_with(index, copy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -13,8 +12,9 @@ from onnxsgd.graph.gradient_path import Path
 from onnxsgd.graph.model import REAL_TYPES, unique_name
 from onnxsgd.graph.named_shapes import named_dims
 from onnxsgd.graph.nodes import carries_gradient
+from onnxsgd.graph.writing import copy_node
 
-__all__ = ["Isolated", "copy_node", "isolate"]
+__all__ = ["Isolated", "isolate"]
 
 #: Largest size of a constant of no real type (shapes, axes, indices) whose value the isolated graph holds.
 _MAX_CONSTANT_SIZE = 4096
@@ -140,13 +140,6 @@ class _Isolation:
         name = unique_name(base, self.names)
         self.origins[name] = value
         return ir.Value(name=name, type=ir.TensorType(value.dtype), shape=named_dims(value.shape, base))
-
-
-def copy_node(node: ir.Node, inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value]) -> ir.Node:
-    """Return a copy of `node`, which has no subgraphs, with other inputs and outputs."""
-    return ir.Node(
-        node.domain, node.op_type, inputs, node.attributes.values(), outputs=outputs, name=node.name
-    )
 
 
 def _is_yielded(value: ir.Value, path: Path) -> bool:

@@ -12,13 +12,14 @@ import onnx_ir as ir
 from onnxsgd.exceptions import EngineError
 from onnxsgd.gradient.native.builder import NativeGradient, build_gradient_model, check_path
 from onnxsgd.gradient.native.coverage import passes_gradient
-from onnxsgd.gradient.native.isolate import Isolated, copy_node, isolate
+from onnxsgd.gradient.native.isolate import Isolated, isolate
 from onnxsgd.gradient.native.lowering import lower_path
 from onnxsgd.gradient.native.standardize import standardize
 from onnxsgd.graph.gradient_path import find_path
 from onnxsgd.graph.model import graph_names, to_proto, unique_name
 from onnxsgd.graph.named_shapes import infer_shapes
-from onnxsgd.graph.nodes import operands
+from onnxsgd.graph.nodes import maker, operands
+from onnxsgd.graph.writing import add_initializer, computed, copy_node
 
 __all__ = ["differentiate", "differentiate_with_native"]
 
@@ -91,9 +92,8 @@ def _name_results(
     for source in sources:
         result = gradients[source]
         if result in results or result.producer() is None:
-            node = ir.node("Identity", [result])
-            graph.append(node)
-            result = node.outputs[0]
+            result = computed("Identity", [result])
+            graph.append(maker(result))
         result.name = f"{source.name}{_SUFFIX}"
         results.append(result)
     return results
@@ -152,9 +152,7 @@ class _Backward:
         for value in self.graph.initializers.values():
             if value not in images and value.uses() and value.const_value is not None:
                 name = unique_name(str(value.name), names)
-                tensor = ir.Tensor(value.const_value.numpy(), name=name)
-                images[value] = ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
-                graph.register_initializer(images[value])
+                images[value] = add_initializer(graph, name, value.const_value.numpy())
         nodes = self.nodes()
         for node in nodes:
             for value in node.outputs:
@@ -189,12 +187,11 @@ class _Backward:
                 ir.convenience.replace_all_uses_with(user.outputs[0], other, replace_graph_outputs=True)
                 self.graph.remove(user, safe=True)
         if returned.uses():
+            shape = computed("Shape", [value])
             zero = ir.tensor([0], dtype=value.dtype)
-            shape = ir.node("Shape", [value])
-            zeros = ir.node("ConstantOfShape", shape.outputs, {"value": zero})
-            self.graph.insert_before(node, [shape, zeros])
-            zeros.outputs[0].type, zeros.outputs[0].shape = value.type, value.shape
-            ir.convenience.replace_all_uses_with(returned, zeros.outputs[0])
+            zeros = computed("ConstantOfShape", [shape], {"value": zero}, like=value)
+            self.graph.insert_before(node, [maker(shape), maker(zeros)])
+            ir.convenience.replace_all_uses_with(returned, zeros)
 
     def _remove_unused(self) -> None:
         for node in reversed(self.nodes()):

@@ -12,7 +12,9 @@ import onnx_ir as ir
 from onnxsgd.gradient.native import standard_operators as operators
 from onnxsgd.gradient.native import standard_shapes as shapes
 from onnxsgd.gradient.native.replacements import Writer, element_type
+from onnxsgd.graph.model import graph_names, unique_name
 from onnxsgd.graph.nodes import operands
+from onnxsgd.graph.writing import Replacement, replace_nodes
 
 __all__ = ["FLOAT64_RULES", "RULES", "standardize"]
 
@@ -61,12 +63,14 @@ def standardize(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
     to rounding. Operators without a rule stay: ``ConvGrad``, ``AveragePoolGrad``, ``SliceGrad``, ``TanhGrad``
     and the like need onnxruntime-training.
     """
-    for node in nodes:
-        rule = _rule_for(node)
-        writer = Writer(graph.opset_imports[""])
+    names = graph_names(graph)
+
+    def find(node: ir.Node) -> Replacement | None:
+        rule, writer = _rule_for(node), Writer(graph.opset_imports[""])
         results = rule(writer, node) if rule is not None else None
-        if results is not None:
-            _replace(graph, node, writer, results)
+        return None if results is None else _named(graph, node, writer, results, names)
+
+    replace_nodes(nodes, find)
 
 
 def _rule_for(node: ir.Node) -> Rule | None:
@@ -81,20 +85,19 @@ def _rule_for(node: ir.Node) -> Rule | None:
     return FLOAT64_RULES[key] if element_type(inputs[0]) == ir.DataType.DOUBLE else None
 
 
-def _replace(graph: ir.Graph, node: ir.Node, writer: Writer, results: Sequence[ir.Value]) -> None:
-    """Replace `node` by the nodes of `writer`, under its names and names derived from them."""
+def _named(
+    graph: ir.Graph, node: ir.Node, writer: Writer, results: Sequence[ir.Value], names: set[str]
+) -> Replacement:
+    """Name the nodes of `writer` after `node`, and add its constants to `graph`."""
     base = node.outputs[0].name
     for count, value in enumerate(writer.constants):
-        value.name = f"{base}_constant_{count}"
+        value.name = unique_name(f"{base}_constant_{count}", names)
         graph.register_initializer(value)
     for count, value in enumerate(value for new in writer.nodes for value in new.outputs):
-        value.name = f"{base}_part_{count}"
+        value.name = unique_name(f"{base}_part_{count}", names)
     for old, new in zip(node.outputs, results, strict=True):
         if new.producer() in writer.nodes:
             new.name = old.name or new.name
         new.shape = old.shape if new.shape is None else new.shape
         new.type = old.type if new.type is None else new.type
-    graph.insert_before(node, writer.nodes)
-    for old, new in zip(node.outputs, results, strict=True):
-        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
+    return writer.nodes, results

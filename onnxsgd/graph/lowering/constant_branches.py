@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxsgd.graph.nodes import bodies, constant
+from onnxsgd.graph.nodes import bodies, constant, maker
+from onnxsgd.graph.writing import computed, replace_output
 
 __all__ = ["take_constant_branches"]
 
@@ -60,14 +61,10 @@ def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph, defined: Counter[s
     for value in constants:
         graph.register_initializer(value)
     # the rest of the graph reads the results by name
-    results = [ir.node("Identity", [value]) for value in outputs]
-    graph.insert_before(node, [*nodes, *results])
-    for old, result in zip(node.outputs, results, strict=True):
-        new, name = result.outputs[0], old.name
-        new.type, new.shape = old.type, old.shape
-        old.name = None
-        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-        new.name = name
+    results = [computed("Identity", [value]) for value in outputs]
+    graph.insert_before(node, [*nodes, *map(maker, results)])
+    for old, new in zip(node.outputs, results, strict=True):
+        replace_output(old, new)
     graph.remove(node, safe=True)
 
 

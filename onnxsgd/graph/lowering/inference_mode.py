@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import attribute, constant, graph_of
+from onnxsgd.graph.nodes import attribute, constant, graph_of, maker
 from onnxsgd.graph.operators import Fact, having
+from onnxsgd.graph.writing import computed, replace_output
 
 __all__ = ["RANDOM", "inference_form"]
 
@@ -75,7 +76,9 @@ def _freeze_statistics(node: ir.Node, names: set[str]) -> None:
     node.attributes.pop("training_mode", None)
     for index, output in list(enumerate(node.outputs))[1:]:
         if output.uses() or output.is_graph_output():
-            _put_in_place_of(output, [ir.node("Identity", [node.inputs[3 if index % 2 else 4]])], node, names)
+            statistic = computed("Identity", [node.inputs[3 if index % 2 else 4]])
+            replace_output(output, statistic)
+            graph_of(node).insert_before(node, maker(statistic))
     node.resize_outputs(1)
 
 
@@ -91,13 +94,16 @@ def _take_mean(node: ir.Node, names: set[str]) -> None:
     like = node.inputs[0] if node.inputs else None
     if like is None:
         dtype = ir.DataType(attribute(node, "dtype", ir.DataType.FLOAT))
-        shape = _constant(np.array(attribute(node, "shape"), np.int64))
+        shape = computed("Constant", [], {"value": ir.tensor(np.array(attribute(node, "shape"), np.int64))})
     else:
         dtype = ir.DataType(attribute(node, "dtype", like.dtype or ir.DataType.FLOAT))
-        shape = ir.node("Shape", [like])
-    number = _constant(np.array(mean, dtype.numpy()))
-    written = [number, shape, ir.node("Expand", [number.outputs[0], shape.outputs[0]])]
-    _put_in_place_of(node.outputs[0], written, node, names)
+        shape = computed("Shape", [like])
+    number = computed("Constant", [], {"value": ir.tensor(np.array(mean, dtype.numpy()))})
+    for value in (number, shape):
+        value.name = unique_name(f"{node.outputs[0].name}_mean", names)
+    expanded = computed("Expand", [number, shape])
+    replace_output(node.outputs[0], expanded)
+    graph_of(node).insert_before(node, [maker(value) for value in (number, shape, expanded)])
     graph_of(node).remove(node, safe=True)
 
 
@@ -118,18 +124,3 @@ _SWITCHES: dict[str, Callable[[ir.Node, set[str]], None]] = {
     "RandomUniform": _take_mean,
     "RandomUniformLike": _take_mean,
 }
-
-
-def _constant(array: np.ndarray) -> ir.Node:
-    return ir.node("Constant", [], {"value": ir.tensor(array)})
-
-
-def _put_in_place_of(old: ir.Value, written: list[ir.Node], node: ir.Node, names: set[str]) -> None:
-    """Insert nodes before `node`; the last one's output takes the uses and the name of `old`."""
-    new = written[-1].outputs[0]
-    for entry in written[:-1]:
-        entry.outputs[0].name = unique_name(f"{old.name}_mean", names)
-    new.name, new.type, new.shape = old.name, old.type, old.shape
-    old.name = None
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    graph_of(node).insert_before(node, written)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -13,6 +14,7 @@ from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.lowering.inference_mode import RANDOM
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.graph.nodes import content
+from onnxsgd.graph.writing import add_initializer
 
 __all__ = ["fold_integers"]
 
@@ -47,7 +49,7 @@ def fold_integers(model: ir.Model) -> None:
         return
     folded = [value for node in nodes for value in node.outputs if value.name]
     for value, array in zip(folded, _evaluate(nodes, folded, graph.opset_imports), strict=True):
-        _replace(graph, value, ir.tensor(array, name=value.name))
+        _replace(graph, value, np.asarray(array))
     graph.remove([node for node in nodes if not any(v.is_graph_output() for v in node.outputs)], safe=True)
 
 
@@ -98,11 +100,9 @@ def _serialize(value: ir.Value) -> onnx.TensorProto:
     return tensor
 
 
-def _replace(graph: ir.Graph, old: ir.Value, tensor: ir.TensorProtocol) -> None:
+def _replace(graph: ir.Graph, old: ir.Value, array: np.ndarray) -> None:
     """Replace `old` by an initializer of the same name; a graph output stays computed."""
     if old.is_graph_output():
         return
-    new = ir.Value(name=old.name, type=old.type, shape=old.shape, const_value=tensor)
-    old.name = None
-    ir.convenience.replace_all_uses_with(old, new)
-    graph.register_initializer(new)
+    name, old.name = str(old.name), None
+    ir.convenience.replace_all_uses_with(old, add_initializer(graph, name, array))

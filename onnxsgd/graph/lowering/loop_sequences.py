@@ -16,6 +16,7 @@ from onnxsgd.graph.model import graph_names, unique_name
 from onnxsgd.graph.nodes import attribute, first, fixed_size, graph_of, required, shape_of
 from onnxsgd.graph.rewriting import Writer, rewrite
 from onnxsgd.graph.shape_inference import ShapeInferencePass
+from onnxsgd.graph.writing import copy_node, new_node
 
 __all__ = ["stack_sequences"]
 
@@ -113,7 +114,7 @@ def _collect(loop: ir.Node, filled: _Filled, names: set[str]) -> tuple[ir.Node, 
     # a body must compute all its outputs
     copy = ir.Value(name=unique_name(f"{inserted.name}_collected", names), type=inserted.type)
     copy.shape = filled.shape.copy()
-    body.insert_before(filled.insert, ir.Node("", "Identity", [inserted], outputs=[copy], name=copy.name))
+    body.insert_before(filled.insert, new_node("Identity", [inserted], [copy], name=copy.name))
     body.outputs.pop(1 + filled.state)
     body.outputs.append(copy)
     body.remove(filled.insert, safe=True)
@@ -122,7 +123,7 @@ def _collect(loop: ir.Node, filled: _Filled, names: set[str]) -> tuple[ir.Node, 
     old = [value for index, value in enumerate(loop.outputs) if index != filled.state]
     stacked = ir.Value(type=inserted.type, shape=ir.Shape([None, *filled.shape]))
     kept = [ir.Value(type=value.type, shape=value.shape) for value in old]
-    new = ir.Node("", "Loop", inputs, loop.attributes.values(), outputs=[*kept, stacked], name=loop.name)
+    new = copy_node(loop, inputs, [*kept, stacked])
     for before, after in zip((*old, loop.outputs[filled.state]), new.outputs, strict=True):
         name, before.name = before.name, None
         ir.convenience.replace_all_uses_with(before, after, replace_graph_outputs=True)

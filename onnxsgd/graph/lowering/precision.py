@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from onnxsgd.graph.lowering.missing_kernels import write_out_missing_kernels
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
-from onnxsgd.graph.nodes import attribute, first
+from onnxsgd.graph.nodes import attribute, first, maker
 from onnxsgd.graph.rewriting import Table, Writer, rewrite
+from onnxsgd.graph.writing import computed
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -169,10 +170,9 @@ def _enclose(node: ir.Node, graph: ir.Graph, dtype: ir.DataType, names: set[str]
     """Run a node in float32: cast its operands and its results."""
 
     def cast(value: ir.Value, to: ir.DataType) -> ir.Node:
-        made = ir.node("Cast", [value], {"to": to})
-        made.outputs[0].name = unique_name(f"{value.name}_cast", names)
-        made.outputs[0].type, made.outputs[0].shape = ir.TensorType(to), value.shape
-        return made
+        made = computed("Cast", [value], {"to": to}, name=unique_name(f"{value.name}_cast", names))
+        made.type, made.shape = ir.TensorType(to), value.shape
+        return maker(made)
 
     for index, value in enumerate(node.inputs):
         if value is not None and value.dtype == dtype:

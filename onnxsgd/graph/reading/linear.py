@@ -10,8 +10,10 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
+from onnxsgd.graph.nodes import maker
 from onnxsgd.graph.reading.frozen_split import BATCH
 from onnxsgd.graph.sizes import fix_sizes
+from onnxsgd.graph.writing import add_initializer, computed
 
 __all__ = ["IR_VERSION", "OPSET", "add_linear_layer", "linear_graph", "linear_parameters"]
 
@@ -72,15 +74,11 @@ def add_linear_layer(
     coef = _zeros(graph, unique_name("coef", names), source.dtype, (width, n_outputs))
     intercept = _zeros(graph, unique_name("intercept", names), source.dtype, (n_outputs,))
     if source.shape is None or len(source.shape) != 2:
-        flatten = ir.node("Flatten", [source], {"axis": 1})
-        graph.append(flatten)
-        source = flatten.outputs[0]
-        source.name = unique_name("flat", names)
-    gemm = ir.node("Gemm", [source, coef, intercept])
-    graph.append(gemm)
-    score = gemm.outputs[0]
-    score.name = unique_name("score", names)
+        source = computed("Flatten", [source], {"axis": 1}, name=unique_name("flat", names))
+        graph.append(maker(source))
+    score = computed("Gemm", [source, coef, intercept], name=unique_name("score", names))
     score.type, score.shape = coef.type, ir.Shape([BATCH, n_outputs])
+    graph.append(maker(score))
     graph.outputs[:] = [score]
     return copy, (str(coef.name), str(intercept.name))
 
@@ -107,10 +105,7 @@ def _row_size(model: ir.Model) -> int | None:
 
 
 def _zeros(graph: ir.Graph, name: str, dtype: ir.DataType | None, shape: tuple[int, ...]) -> ir.Value:
-    tensor = ir.tensor(np.zeros(shape, (dtype or ir.DataType.FLOAT).numpy()), name=name)
-    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(shape), const_value=tensor)
-    graph.register_initializer(value)
-    return value
+    return add_initializer(graph, name, np.zeros(shape, (dtype or ir.DataType.FLOAT).numpy()))
 
 
 #: Operators that change only the type or the shape of a linear function.

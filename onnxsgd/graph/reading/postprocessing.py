@@ -8,7 +8,8 @@ import onnx_ir as ir
 from onnxsgd._builder import Builder
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import LINK, SCORE, graph_names, unique_name
-from onnxsgd.graph.nodes import element_type
+from onnxsgd.graph.nodes import element_type, maker
+from onnxsgd.graph.writing import add_initializer, computed
 
 __all__ = ["add_classifier_tail", "add_multilabel_tail", "name_output"]
 
@@ -17,11 +18,9 @@ def name_output(model: ir.Model, name: str) -> ir.Model:
     """Return a copy of `model`, which has one output, with that output named `name`."""
     copy = model.clone()
     graph = copy.graph
-    identity = ir.node("Identity", [graph.outputs[0]])
-    graph.append(identity)
-    output = identity.outputs[0]
-    output.name = unique_name(name, graph_names(graph))
-    output.type, output.shape = graph.outputs[0].type, graph.outputs[0].shape
+    source = graph.outputs[0]
+    output = computed("Identity", [source], name=unique_name(name, graph_names(graph)), like=source)
+    graph.append(maker(output))
     graph.outputs[:] = [output]
     return copy
 
@@ -109,10 +108,7 @@ def _add_labels(graph: ir.Graph, classes: np.ndarray) -> ir.Value:
     else:
         encoded = [str(label).encode() for label in classes]
         tensor = ir.StringTensor(encoded, shape=ir.Shape(classes.shape), name=name)
-    type_ = ir.TensorType(tensor.dtype)
-    value = ir.Value(name=name, type=type_, shape=ir.Shape(classes.shape), const_value=tensor)
-    graph.register_initializer(value)
-    return value
+    return add_initializer(graph, name, tensor)
 
 
 def _half(op: Builder, score: ir.Value) -> ir.Value:

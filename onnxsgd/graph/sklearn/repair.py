@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, is_classifier, is_regressor
 
 from onnxsgd.graph.model import FROZEN, graph_names, unique_name
 from onnxsgd.graph.nodes import required
+from onnxsgd.graph.writing import add_initializer
 
 if TYPE_CHECKING:
     from skl2onnx.common._topology import Topology
@@ -72,9 +73,7 @@ def _repair_width(model: ir.Model, estimator: BaseEstimator) -> None:
     (output,) = model.graph.outputs
     reshape = output.producer()
     if reshape is not None and reshape.op_type == "Reshape":
-        shape = ir.Value(name="n_outputs", const_value=ir.tensor(np.array([-1, width])))
-        model.graph.register_initializer(shape)
-        reshape.replace_input_with(1, shape)
+        reshape.replace_input_with(1, add_initializer(model.graph, "n_outputs", np.array([-1, width])))
 
 
 def _drop_complements(model: ir.Model, estimator: BaseEstimator) -> None:

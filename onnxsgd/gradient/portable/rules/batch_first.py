@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxsgd.graph.model import graph_names, unique_name
 from onnxsgd.graph.nodes import graph_of
+from onnxsgd.graph.writing import displace, new_node
 
 __all__ = ["put_time_first"]
 
@@ -46,12 +47,9 @@ def _transpose_around(node: ir.Node, names: set[str]) -> None:
 def _transpose_output(node: ir.Node, index: int, perm: tuple[int, ...], name: str) -> None:
     """Rename the output at `index`, and transpose it to a value that replaces it."""
     old = node.outputs[index]
-    result = ir.Value(name=old.name, type=old.type, shape=old.shape)
-    ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
-    old.name, old.shape = name, None
+    result, old.shape = displace(old, name), None
     graph_of(node).insert_after(node, _transposition(old, result, perm))
 
 
 def _transposition(value: ir.Value, result: ir.Value, perm: tuple[int, ...]) -> ir.Node:
-    attribute = ir.AttrInt64s("perm", perm)
-    return ir.Node("", "Transpose", [value], [attribute], outputs=[result], name=result.name)
+    return new_node("Transpose", [value], [result], {"perm": perm}, name=result.name)

@@ -22,6 +22,7 @@ from onnxsgd.gradient.portable.writing.call import Call
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.known_shapes import UNNAMED, read_shape
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
+from onnxsgd.graph.writing import new_node
 
 __all__ = ["CONTROL"]
 
@@ -38,12 +39,12 @@ ControlRule = Callable[[Call, list[ir.Value], Sweep], list[tuple[ir.Value, Tenso
 def _branches(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value, Tensor]]:
     """Return an If on the same condition whose branches are the gradients of the branches."""
     seeds = [n.gradient(index) for index in range(len(n.node.outputs))]
-    graphs = []
+    graphs = {}
     for name in ("then_branch", "else_branch"):
         body = n.emitter.child()
         outputs = body.inline(n.node.attributes[name].as_graph(), [])
         results = _swept(body, sweep, wanted, outputs, seeds)
-        graphs.append(ir.AttrGraph(name, body.graph([], results)))
+        graphs[name] = body.graph([], results)
     kinds = [(tensor.dtype, tensor.dims) for tensor in map(n.emitter.tensor, wanted)]
     return list(zip(wanted, n.emitter.append("If", [n.x.value], graphs, kinds), strict=True))
 
@@ -99,7 +100,7 @@ def _loop(n: Call, wanted: list[ir.Value], sweep: Sweep) -> list[tuple[ir.Value,
         there = [inner.emitter.borrow(tensor) for tensor in elements]
         return _backwards(inner, wanted, sweep, replace(loop, elements=there))
 
-    branches = [_branch(n, name, wanted, find) for name, find in (("then", made), ("else", _passed))]
+    branches = {"then_branch": _branch(n, wanted, made), "else_branch": _branch(n, wanted, _passed)}
     kinds = [(tensor.dtype, tensor.dims) for tensor in map(n.emitter.tensor, wanted)]
     taken = op.Size(elements[0]).cast(ir.DataType.BOOL)
     return list(zip(wanted, n.emitter.append("If", [taken.value], branches, kinds), strict=True))
@@ -113,8 +114,8 @@ def _iterates(n: Call) -> bool:
 
 
 def _branch(
-    n: Call, name: str, wanted: list[ir.Value], find: Callable[[Call], list[tuple[ir.Value, Tensor]]]
-) -> ir.Attr:
+    n: Call, wanted: list[ir.Value], find: Callable[[Call], list[tuple[ir.Value, Tensor]]]
+) -> ir.Graph:
     """Return a branch of an If with the gradients that `find` returns, or zeros."""
     body = n.emitter.child()
     reached = [n.gradient(index) for index in range(len(n.node.outputs))]
@@ -123,7 +124,7 @@ def _branch(
     for x in map(body.tensor, wanted):
         parts = [gradient for value, gradient in found if value is x.value]
         results.append(expand_to(reduce(add, parts), x) if parts else zeros_like(x))
-    return ir.AttrGraph(f"{name}_branch", body.graph([], results))
+    return body.graph([], results)
 
 
 def _passed(n: Call) -> list[tuple[ir.Value, Tensor]]:
@@ -139,7 +140,7 @@ def _saved(n: Call, graph: ir.Graph, inputs: Sequence[ir.Value]) -> list[Tensor]
     found = []
     for value, output in zip(inputs, n.node.outputs[start:], strict=True):
         copy = ir.Value(name=n.emitter.new_name(), type=value.type, shape=value.shape)
-        graph.append(ir.Node("", "Identity", [value], outputs=[copy], name=copy.name))
+        graph.append(new_node("Identity", [value], [copy], name=copy.name))
         graph.outputs.append(copy)
         output.name, output.type = n.emitter.new_name(), value.type
         dims = read_shape(value.shape, value.name or "")

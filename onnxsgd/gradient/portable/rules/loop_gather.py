@@ -20,6 +20,7 @@ from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.known_shapes import UNNAMED
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 from onnxsgd.graph.nodes import required
+from onnxsgd.graph.writing import new_node
 
 __all__ = ["Picks", "picked_tables"]
 
@@ -80,7 +81,7 @@ class Picks:
         for node in _gathers(graph, tables):
             kind, name = ir.TensorType(ir.DataType.INT64), emitter.new_name()
             counts.append(ir.Value(name=name, type=kind, shape=ir.Shape([])))
-            graph.append(ir.Node("", "Size", [node.inputs[1]], outputs=counts[-1:], name=name))
+            graph.append(new_node("Size", [node.inputs[1]], counts[-1:], name=name))
         return counts
 
     @classmethod

@@ -40,7 +40,7 @@ def scan(
     elements = [_argument(body, t, t.dims[1:] if t.dims is not None else None) for t in sequences]
     after, collected = step(body, inner, elements)
     graph = body.graph([*inner, *elements], [*after, *collected])
-    attributes = [ir.AttrGraph("body", graph), ir.AttrInt64("num_scan_inputs", len(sequences))]
+    attributes = {"body": graph, "num_scan_inputs": len(sequences)}
     kinds = [(t.dtype, s.dims) for t, s in zip(after, states, strict=True)]
     kinds += [(t.dtype, _stacked(sequences[0].dims, t.dims)) for t in collected]
     inputs = [tensor.value for tensor in (*states, *sequences)]

@@ -15,8 +15,9 @@ import onnx_ir as ir
 from onnxsgd.exceptions import NotTrainableError
 from onnxsgd.gradient.portable.writing.call import place
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import attribute, graph_of, required
+from onnxsgd.graph.nodes import attribute, graph_of, maker, required
 from onnxsgd.graph.sizes import infer_sizes
+from onnxsgd.graph.writing import computed, displace, new_node
 
 __all__ = ["put_scan_axis_first"]
 
@@ -99,9 +100,7 @@ def _turn_outputs(node: ir.Node, names: set[str]) -> None:
             perm.insert(order.axis % (len(perm) + 1), 0)
             makers.append(partial(_transposition, perm))
         if makers and old.name:
-            result = ir.Value(name=old.name, type=old.type, shape=old.shape)
-            ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
-            old.name, old.shape = unique_name(f"{old.name}_turned", names), None
+            result, old.shape = displace(old, unique_name(f"{old.name}_turned", names)), None
             ends = [*(_named_like(old, names) for _ in makers[1:]), result]
             graph_of(node).insert_after(node, _chain(old, makers, ends))
 
@@ -129,18 +128,16 @@ def _chain(value: ir.Value, makers: Sequence[_Maker], ends: Sequence[ir.Value]) 
 
 
 def _transposition(perm: list[int], value: ir.Value, result: ir.Value) -> list[ir.Node]:
-    return [ir.node("Transpose", [value], {"perm": perm}, outputs=[result])]
+    return [new_node("Transpose", [value], [result], {"perm": perm})]
 
 
 def _reversal(names: set[str], value: ir.Value, result: ir.Value) -> list[ir.Node]:
     """Return nodes that reverse the first axis."""
     numbers = {"start": -1, "end": -np.iinfo(np.int64).max, "axis": 0, "step": -1}
-    constants = []
+    bounds = []
     for name, number in numbers.items():
-        constant = ir.Value(
-            name=unique_name(f"{result.name}_{name}", names), type=ir.TensorType(ir.DataType.INT64)
-        )
         held = ir.tensor(np.array([number], np.int64))
-        constants.append(ir.node("Constant", [], {"value": held}, outputs=[constant]))
-    bounds = [constant.outputs[0] for constant in constants]
-    return [*constants, ir.node("Slice", [value, *bounds], outputs=[result])]
+        bound = computed("Constant", [], {"value": held}, name=unique_name(f"{result.name}_{name}", names))
+        bound.type = ir.TensorType(ir.DataType.INT64)
+        bounds.append(bound)
+    return [*map(maker, bounds), new_node("Slice", [value, *bounds], [result])]

@@ -1,5 +1,7 @@
 """The writer of nodes of a gradient graph.
 
+Rules write formulas of tensors whose shapes, also computed ones, and types are known as they are written: a
+builder of other graphs has neither, and infers types, at fifty times the time of a node.
 Python numbers become constants of the element type of the other operands, lists of ints become int64
 vectors. The same operator on the same operands is written once: rules may repeat themselves.
 """
@@ -7,7 +9,7 @@ vectors. The same operator on the same operands is written once: rules may repea
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from onnxsgd.gradient.portable.writing.known_shapes import (
 )
 from onnxsgd.gradient.portable.writing.tensor import Tensor
 from onnxsgd.graph.operators import Fact, having
+from onnxsgd.graph.writing import new_node
 
 __all__ = ["Emitter"]
 
@@ -61,9 +64,9 @@ class Emitter:
         """Return a constant."""
         key = ("Constant", array.dtype.str, array.shape, array.tobytes())
         if key not in self._written:
-            value = ir.AttrTensor("value", ir.Tensor(array))
+            value = {"value": ir.Tensor(array)}
             dtype = ir.DataType.from_numpy(array.dtype)
-            self._written[key] = self.append("Constant", [], [value], [(dtype, array.shape)])
+            self._written[key] = self.append("Constant", [], value, [(dtype, array.shape)])
         return self._written[key][0]
 
     def child(self) -> Emitter:
@@ -101,7 +104,7 @@ class Emitter:
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Return a separate value that equals `tensor`."""
-        return self.append("Identity", [tensor.value], [], [(tensor.dtype, tensor.dims)])[0]
+        return self.append("Identity", [tensor.value], {}, [(tensor.dtype, tensor.dims)])[0]
 
     def new_name(self) -> str:
         """Return a name that the graph does not use."""
@@ -124,8 +127,7 @@ class Emitter:
             kind = _result_type(op_type, attributes, first, dtype)
             dims = [result_dims(op_type, attributes, arguments), *[None] * (outputs - 1)]
             inputs = [None if operand is None else operand.value for operand in operands]
-            attrs = ir.convenience.convert_attributes(attributes) if attributes else []
-            self._written[key] = self.append(op_type, inputs, attrs, [(kind, d) for d in dims])
+            self._written[key] = self.append(op_type, inputs, attributes, [(kind, d) for d in dims])
         return self._written[key]
 
     def _operand(self, argument: Any, dtype: ir.DataType | None) -> Tensor | None:
@@ -141,7 +143,7 @@ class Emitter:
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
-        attributes: Sequence[ir.Attr],
+        attributes: Mapping[str, Any],
         results: Sequence[tuple[ir.DataType | None, Dims]],
     ) -> list[Tensor]:
         """Append one node, whose results have the given types and shapes, and return them."""
@@ -151,7 +153,7 @@ class Emitter:
             value = ir.Value(name=self.new_name(), shape=to_shape(dims), type=kind)
             tensors.append(Tensor(self, value, dtype, dims))
         outputs = [tensor.value for tensor in tensors]
-        self.nodes.append(ir.Node("", op_type, inputs, attributes, outputs=outputs, name=outputs[0].name))
+        self.nodes.append(new_node(op_type, inputs, outputs, attributes, name=outputs[0].name))
         return tensors
 
 
