@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 import onnx
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import TensorProto
 
 from onnxsgd.exceptions import GraphError
@@ -131,17 +132,32 @@ def _graphs(model: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto | onnx.Fun
 
 
 def _check_text(model: onnx.ModelProto) -> None:
-    """Refuse names that are not UTF-8: protobuf raises on reading one, or returns bytes."""
+    """Refuse text that is not UTF-8: protobuf raises on reading it, or returns bytes."""
+    left: list[Message] = [model]
     try:
-        names: list[str | bytes] = [entry.domain for entry in model.opset_import]
-        for graph, _ in _graphs(model):
-            for node in graph.node:
-                names += [node.op_type, node.domain, node.name, *node.input, *node.output]
-                names += [attribute.name for attribute in node.attribute]
+        while left:
+            texts, inside = _contents(left.pop())
+            left += inside
+            if any(isinstance(text, bytes) for text in texts):
+                raise GraphError("A name in the model is not UTF-8 text.")
     except UnicodeDecodeError as error:
         raise GraphError("A name in the model is not UTF-8 text.") from error
-    if any(isinstance(name, bytes) for name in names):
-        raise GraphError("A name in the model is not UTF-8 text.")
+
+
+def _contents(message: Message) -> tuple[list[str | bytes], list[Message]]:
+    """Return the texts and the messages that are fields of a message."""
+    if isinstance(message, TensorProto):
+        # without its data, which reading would copy
+        return [message.name, message.doc_string], list(message.external_data)
+    texts: list[str | bytes] = []
+    inside: list[Message] = []
+    for field, value in message.ListFields():
+        values = [value] if isinstance(value, str | bytes | Message) else value
+        if field.type == field.TYPE_STRING:
+            texts += values
+        elif field.type == field.TYPE_MESSAGE:
+            inside += values
+    return texts, inside
 
 
 def _declared(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.ValueInfoProto]:

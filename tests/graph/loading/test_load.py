@@ -112,6 +112,22 @@ def test_the_message_is_not_changed(model):
     assert [value.name for value in loaded.graph.input] == ["x"]
 
 
+@pytest.mark.parametrize("name", ["rows_", "data_", "result_", "weight_", "graph_", "MatMul", "node_"])
+def test_text_that_is_no_utf_8_is_refused(name):
+    """Names of tensors, sizes, nodes and graphs, too: protobuf raises on reading them, or returns bytes."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 18]> graph_ (float[rows_, 3] data_) => (float[rows_, 1] result_)
+        <float[3, 1] weight_ = {1, 2, 3}> { [node_] result_ = MatMul(data_, weight_) }"""
+    )
+    content = model.SerializeToString()
+    assert name.encode() in content
+    broken = onnx.ModelProto()
+    broken.ParseFromString(content.replace(name.encode(), b"\xba" * len(name)))
+    for source in (broken, broken.SerializeToString()):
+        with pytest.raises(GraphError, match="not UTF-8"):
+            load_model(source)
+
+
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
