@@ -22,7 +22,7 @@ from hide_torch import hide_torch
 
 #: The functions of each stage, by module and name.
 _STAGES: dict[str, tuple[tuple[str, str], ...]] = {
-    "the model: read, converted, chosen weights": (("onnxsgd.learner.learner", "make_learner"),),
+    "the model: read, converted, chosen weights": (("onnxsgd.learner.dtype_choice", "make_learner"),),
     "differentiate": (("onnxsgd.gradient.joint_graph", "forward_backward_model"),),
     "build the step: loss, update, fusions": (
         ("onnxsgd.engine.step.training_step", "build_step"),

@@ -9,7 +9,7 @@ import pytest
 
 from onnxsgd.exceptions import OnnxSGDError
 from onnxsgd.gradient.native.builder import is_available
-from onnxsgd.runtime.sessions import check_device
+from onnxsgd.runtime.device import check_device
 
 
 def _load(name: str) -> ModuleType:

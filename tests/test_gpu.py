@@ -22,8 +22,9 @@ from onnxsgd.engine.step import cuda_blocks as blocks
 from onnxsgd.engine.step import cuda_graph_operators as recordable
 from onnxsgd.exceptions import ConvergenceError, EngineError, MissingRuntimeError, UnsupportedError
 from onnxsgd.runtime import cuda
+from onnxsgd.runtime.cache import cache
+from onnxsgd.runtime.device import check_device
 from onnxsgd.runtime.providers import CUDA
-from onnxsgd.runtime.sessions import check_device, on_gpus
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def sessions(monkeypatch):
         made.append(make(*args, **more))
         return made[-1]
 
-    on_gpus.clear()
+    cache.clear()
     monkeypatch.setattr(blocks, "make_step_session", remember)
     return made
 

@@ -14,7 +14,9 @@ from scipy import sparse
 from onnxsgd._library_errors import run_error
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.model import to_proto
-from onnxsgd.runtime.sessions import HOST, Device, hold, make_session, resolve_threads, shared
+from onnxsgd.runtime.cache import cached
+from onnxsgd.runtime.device import HOST, Device, hold
+from onnxsgd.runtime.sessions import make_session, resolve_threads
 
 __all__ = ["InferenceGraph", "weights_as_inputs"]
 
@@ -50,24 +52,13 @@ class InferenceGraph:
         The tensor to compute.
     weights : sequence of str
         The initializers given at each call; those that `output` does not need are left out.
-    n_threads : int or None
-        Threads of the session; None: chosen by the size of the graph.
-    device : Device
-        The device of the computation; arguments and results are on the CPU.
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        output: str,
-        weights: Sequence[str],
-        n_threads: int | None,
-        device: Device = HOST,
-    ) -> None:
+    def __init__(self, model: ir.Model, output: str, weights: Sequence[str]) -> None:
         cut = cut_at(model, output)
         self.weights = tuple(name for name in weights if name in cut.graph.initializers)
         size = sum(value.const_value.size for value in cut.graph.initializers.values() if value.const_value)
-        self._n_threads, self._work, self._device = n_threads, 256 * size, device
+        self._work = 256 * size
         self.features = tuple(str(value.name) for value in cut.graph.inputs)
         self._largest = max((_row_size(value) for node in cut.graph for value in node.outputs), default=1)
         shapes = [value.shape for value in cut.graph.inputs]
@@ -76,18 +67,36 @@ class InferenceGraph:
         self.nbytes = len(self._bytes)
         self.key = hashlib.sha256(self._bytes).hexdigest()
 
-    def run(self, features: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the tensor for `features`, one array or sparse matrix for each data input of the graph.
+    def run(
+        self,
+        features: Mapping[str, Any],
+        weights: Mapping[str, np.ndarray],
+        n_threads: int | None = None,
+        device: Device = HOST,
+    ) -> np.ndarray:
+        """Return the tensor for `features`.
 
         Samples are computed in blocks, so that intermediate tensors stay small.
+
+        Parameters
+        ----------
+        features : mapping of str to array or sparse matrix
+            One for each data input of the graph.
+        weights : mapping of str to ndarray
+            The present weights.
+        n_threads : int or None
+            Threads of the session; None: chosen by the size of the graph.
+        device : Device
+            The device of the computation; arguments and results are on the CPU.
         """
+        session = self._session(n_threads, device)
         feeds = {name: weights[name] for name in self.weights}
         size = self._block_size(features)
         n_samples = max((features[name].shape[0] for name in self.features), default=0)
-        blocks = [
-            self._run_block(feeds, {name: features[name][start : start + size] for name in self.features})
-            for start in range(0, max(n_samples, 1), size)
-        ]
+        starts = range(0, max(n_samples, 1), size)
+        rows = ({name: features[name][start : start + size] for name in self.features} for start in starts)
+        with hold(device):
+            blocks = [self._run_block(session, feeds, block) for block in rows]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _block_size(self, features: Mapping[str, Any]) -> int:
@@ -97,7 +106,9 @@ class InferenceGraph:
         largest = max(self._largest, _GROWTH * max(sizes, default=1))
         return max(2, min(_BLOCK, _TENSOR_BLOCK // largest, _DENSE_BLOCK // max([1, *sparse_sizes])))
 
-    def _run_block(self, feeds: Mapping[str, np.ndarray], rows: Mapping[str, Any]) -> np.ndarray:
+    def _run_block(
+        self, session: Any, feeds: Mapping[str, np.ndarray], rows: Mapping[str, Any]
+    ) -> np.ndarray:
         """Return the tensor for some samples.
 
         A single sample is computed twice. The runtime rounds products of one row differently from those of
@@ -107,22 +118,20 @@ class InferenceGraph:
         is_alone = self._takes_any_number and all(len(array) == 1 for array in dense.values())
         if is_alone:
             dense = {name: np.repeat(array, 2, axis=0) for name, array in dense.items()}
-        session = self._session()
         try:
-            with hold(self._device):
-                result = session.run(None, {**feeds, **dense})[0]
+            result = session.run(None, {**feeds, **dense})[0]
         except Exception as error:
             raise run_error(error) from error
         return result[:1] if is_alone else result
 
-    def _session(self) -> Any:
+    def _session(self, n_threads: int | None, device: Device) -> Any:
         # resolved at each call: a worker process uses fewer threads
-        n_threads = resolve_threads(self._n_threads, self._work)
-        return shared(
-            (self.key, n_threads, self._device),
-            self._device,
-            lambda: make_session(self._bytes, n_threads, self._device),
+        n_threads = resolve_threads(n_threads, self._work)
+        return cached(
+            ("predictions", self.key, n_threads, device),
+            lambda: make_session(self._bytes, n_threads, device),
             self.nbytes,
+            device,
         )
 
 

@@ -449,7 +449,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 f"y has shape {y.shape}; in the first call it had shape {('n_samples', *wanted)}."
             )
 
-    def _accept_learner(self, learner: Learner, y: np.ndarray, n_outputs: int) -> Learner:
+    def _check_learner(self, y: np.ndarray) -> None:
+        learner, n_outputs = self._learner, self._n_outputs
         if self._has_several_labels:
             self._check_columns(learner, y, n_outputs)
         classes = self._find_classes(learner, y)
@@ -463,7 +464,6 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 "tensor of that width with output=, or put a new layer on top with head='linear'."
             )
         self.classes_ = classes
-        return learner.with_classes(classes)
 
     def _find_classes(self, learner: Learner, y: np.ndarray) -> np.ndarray:
         """Return the labels of the columns: those that are given, those of the graph, or those of `y`."""

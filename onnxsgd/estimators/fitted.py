@@ -14,8 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.data.features import check_strings, check_X, takes_strings
-from onnxsgd.data.text import check_texts
-from onnxsgd.engine.predict import InferenceGraph
+from onnxsgd.data.text import TextPart, check_texts
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
 from onnxsgd.estimators.persistence import pack, unpack
 from onnxsgd.estimators.summary import show_in_full, summarize
@@ -23,7 +22,7 @@ from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import content
 from onnxsgd.learner.learner import Learner
-from onnxsgd.training.loop import FitState
+from onnxsgd.training.state import FitState
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -34,14 +33,15 @@ __all__ = ["TrainedModel"]
 class TrainedModel(BaseEstimator):
     """The half of the base class that works on the results of training.
 
-    They are the learner, a graph; the state of the fit, arrays and numbers; and the number of scores.
+    They are the learner, a graph; the state of the fit, arrays and numbers; the number of scores; and the
+    vectorizers of text before the graph, if any.
     """
 
     _task: ClassVar[str]
     _learner: Learner
     _state: FitState
     _n_outputs: int
-    _score_graph: InferenceGraph
+    _text: TextPart | None = None
     average: bool | int
     model: Any
     n_threads: int | None
@@ -71,8 +71,7 @@ class TrainedModel(BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         if "_state" in state:
-            state["_saved"] = pack(state.pop("_learner"), state.pop("_state"))
-            del state["_score_graph"]
+            state["_saved"] = pack(state.pop("_learner"), state.pop("_state"), state.pop("_text", None))
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -81,8 +80,7 @@ class TrainedModel(BaseEstimator):
         state.setdefault("dtype", None)
         super().__setstate__(state)
         if saved is not None:
-            self._learner, self._state = unpack(saved)
-            self._score_graph = self._make_score_graph(self._learner)
+            self._learner, self._state, self._text = unpack(saved)
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return a copy of the trained weights, under their names in the graph."""
@@ -148,22 +146,15 @@ class TrainedModel(BaseEstimator):
         """
         check_is_fitted(self)
         proto = to_proto(self._finished_graph())
-        part = self._learner.text
-        if part is None or not text:
+        if self._text is None or not text:
             return proto
         from onnxsgd.estimators.text_graph import with_text_part
 
-        return with_text_part(proto, part.transformer, part.sample)
+        return with_text_part(proto, self._text.transformer, self._text.sample)
 
     @abstractmethod
     def _finished_graph(self) -> Any:
         """Return the trained graph with the outputs that users get."""
-
-    def _make_score_graph(self, learner: Learner) -> InferenceGraph:
-        return learner.once(
-            ("score graph", self.n_threads),
-            lambda: InferenceGraph(learner.score_model, learner.score, learner.weights, self.n_threads),
-        )
 
     def _attributes_at(self, state: FitState) -> dict[str, Any]:
         """Return the attributes of an estimator stopped at `state`, which later epochs change."""
@@ -213,14 +204,15 @@ class TrainedModel(BaseEstimator):
         check_is_fitted(self)
         checked = self._check_again(X)
         features = self._learner.read(X, checked)
-        raw = self._table(self._score_graph.run(features, self._weights()))
+        scores = self._learner.score_graph.run(features, self._weights(), self.n_threads)
+        raw = self._table(scores)
         return raw if getattr(checked, "dtype", None) == np.float32 else raw.astype(np.float64)
 
     def _check_again(self, X: object) -> Any:
         """Return `X` checked against the training data; of texts, the features."""
-        if self._learner.text is not None:
-            part = self._learner.text
-            return part.features(check_texts(self, X, model=part.transformer, reset=False))
+        if self._text is not None:
+            texts = check_texts(self, X, model=self._text.transformer, reset=False)
+            return self._text.features(texts)
         by_name = len(self._learner.inputs) > 1
         if takes_strings(self._learner.inputs):
             return check_strings(self, X, reset=False, by_name=by_name)

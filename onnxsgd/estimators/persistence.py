@@ -16,7 +16,7 @@ from onnxsgd.data.text import TextPart
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.learner.learner import Learner
-from onnxsgd.training.loop import FitState
+from onnxsgd.training.state import FitState
 
 __all__ = ["FORMAT", "pack", "unpack"]
 
@@ -24,8 +24,10 @@ __all__ = ["FORMAT", "pack", "unpack"]
 FORMAT = 1
 
 
-def pack(learner: Learner, state: FitState) -> dict[str, Any]:
-    """Return a learner and the state of its fit as bytes, arrays, numbers, names, and lists of these.
+def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dict[str, Any]:
+    """Return a learner, the state of its fit, and the vectorizers before it, in their saved form.
+
+    It holds bytes, arrays, numbers, names, and lists of these.
 
     Format 1::
 
@@ -43,10 +45,10 @@ def pack(learner: Learner, state: FitState) -> dict[str, Any]:
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
     is_whole = learner.model is learner.score_model
-    text = {} if learner.text is None else {"text": [learner.text.transformer, learner.text.sample]}
+    saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
     n_updates = {} if state.n_updates is None else {"n_updates": state.n_updates}
     return {
-        **text,
+        **saved_text,
         **n_updates,
         "format": FORMAT,
         "version": __version__,
@@ -68,8 +70,8 @@ def pack(learner: Learner, state: FitState) -> dict[str, Any]:
     }
 
 
-def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState]:
-    """Return the learner and the state that :func:`pack` saved.
+def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
+    """Return the learner, the state and the vectorizers that :func:`pack` saved.
 
     Raises
     ------
@@ -91,7 +93,6 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState]:
         intercepts=frozenset(saved["intercepts"]),
         linear=None if saved["linear"] is None else tuple(saved["linear"]),
         exported_for=saved["exported_for"],
-        text=TextPart(*saved["text"]) if "text" in saved else None,
     )
     generator = np.random.RandomState()
     generator.set_state(tuple(saved["random_state"]))
@@ -105,7 +106,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState]:
         validation_scores=list(saved["validation_scores"]),
         n_updates=saved.get("n_updates"),
     )
-    return learner, state
+    return learner, state, TextPart(*saved["text"]) if "text" in saved else None
 
 
 def _parse(content: bytes) -> Any:

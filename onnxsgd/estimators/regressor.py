@@ -16,7 +16,6 @@ from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.to_skl2onnx import register_regressor
 from onnxsgd.exceptions import GraphError
-from onnxsgd.learner.learner import Learner
 from onnxsgd.losses import REGRESSION_LOSSES, Loss, make_loss
 
 if TYPE_CHECKING:
@@ -299,9 +298,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
             self._y_is_vector = y.ndim == 1
         return table, table.shape[1]
 
-    def _accept_learner(self, learner: Learner, y: np.ndarray, n_outputs: int) -> Learner:
+    def _check_learner(self, y: np.ndarray) -> None:
         self._check_width(y)
-        return learner
 
     def _check_width(self, y: np.ndarray) -> None:
         if y.shape[1] != self._n_outputs:

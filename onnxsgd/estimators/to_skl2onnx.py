@@ -130,7 +130,7 @@ def _cast(source: str, result: str, to: int, scope: Scope, container: ModelCompo
 
 
 def _refuse_text(model: BaseEstimator) -> None:
-    if model._learner.text is not None:
+    if model._text is not None:
         raise UnsupportedError(
             f"{type(model).__name__} begins with vectorizers of text, which a converter of a step cannot "
             "write: take to_onnx() of the estimator."

@@ -1,24 +1,26 @@
-"""Choice between float32 and float64 for `dtype=None`."""
+"""The learner of a model, tried on the first data, and the choice between float32 and float64."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import BaseEstimator
 from sklearn.utils.sparsefuncs import min_max_axis
 
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.data.features import Features, n_rows, take_rows
-from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.exceptions import GraphError, UnsupportedError
+from onnxsgd.learner.build import ModelOptions, TrainingData, make_learner
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import GraphSource
+from onnxsgd.learner.score_check import check_inputs, count_scores
 
-__all__ = ["Prepared", "choose_precision", "loses_columns"]
+__all__ = ["Prepared", "loses_columns", "prepare_learner"]
 
 #: The largest accepted change of a column, or of raw scores, by float32, relative to their spread.
 _TOLERANCE = 1e-3
@@ -42,61 +44,84 @@ class Prepared:
     ----------
     learner : Learner
         The graph.
-    graph : InferenceGraph
-        Its raw scores.
     features : dict
         The data in the types of its inputs.
     n_outputs : int
         Raw scores of a sample.
+    n_threads : int or None
+        Threads of its runs.
     """
 
     learner: Learner
-    graph: InferenceGraph
     features: Features
     n_outputs: int
+    n_threads: int | None
+
+    def scores(self, features: Features) -> np.ndarray:
+        """Return raw scores before training, as a float64 table."""
+        raw = self.learner.score_graph.run(features, self.learner.initial_weights(), self.n_threads)
+        return raw.reshape(len(raw), -1).astype(np.float64)
 
 
-def choose_precision(
-    dtype: str | None, source: object, checked: object, prepare: Callable[[str | None], Prepared]
+def prepare_learner(
+    source: BaseEstimator | GraphSource | None,
+    X: object,
+    checked: object,
+    n_outputs: int,
+    options: ModelOptions,
+    n_threads: int | None,
 ) -> Prepared:
-    """Return the result of `prepare` in `dtype`, or, if that is None, in a type precise enough for the data.
+    """Return the learner of `source` in a type precise enough for the data, tried on them.
 
     A graph keeps its own type. Other models are float32, unless float32 changes a column by more than 1e-3
     of its spread, or raw scores by more than 1e-3 of theirs; then they are float64.
 
     Parameters
     ----------
-    dtype : {"float32", "float64", None}
-        The parameter of the estimators.
     source : estimator, GraphSource or None
-        The model.
+        The model; an estimator is fitted.
+    X : object
+        The user's data.
     checked : object
         `X` from :func:`onnxsgd.data.features.check_X`.
-    prepare : callable
-        Makes and tries the learner in a type; None: that of its graph, float32 for converted estimators.
+    n_outputs : int
+        The width of a linear model, or of a new layer.
+    options : ModelOptions
+        The parameters of the estimator; a `dtype` other than None is used as it is.
+    n_threads : int or None
+        Threads of the trial.
 
     Raises
     ------
+    GraphError
+        If the graph does not fit the data.
     UnsupportedError
-        If `dtype` is "float64", and the runtime cannot run the model in it.
+        If the `dtype` is "float64", and the runtime cannot run the model in it.
 
     Warns
     -----
     UserWarning
         If float64 is needed, and the runtime cannot run the model in it.
     """
-    if dtype == "float64":
+
+    def prepare(dtype: str | None) -> Prepared:
+        learner = make_learner(source, TrainingData(checked), n_outputs, replace(options, dtype=dtype))
+        check_inputs(learner)
+        features = learner.read(X, checked)
+        return Prepared(learner, features, count_scores(learner, features, n_threads), n_threads)
+
+    if options.dtype == "float64":
         return _as_named(prepare)
-    if dtype is not None or isinstance(source, GraphSource):
-        return prepare(dtype)
+    if options.dtype is not None or isinstance(source, GraphSource):
+        return prepare(options.dtype)
     if loses_columns(checked):
         return _in_float64(prepare, "casting X to float32 changes a column by more than 1e-3 of its spread")
     narrow = prepare(None)
     if source is None or not _is_suspicious(narrow):
         return narrow
     wide = _in_float64(prepare, "the raw scores are off by more than 1e-3 of their spread in float32")
-    rows = _some_rows(narrow.features)
-    return wide if _differ(_scores(wide, rows), _scores(narrow, rows), _TOLERANCE) else narrow
+    exact, rounded = wide.scores(_some_rows(wide.features)), narrow.scores(_some_rows(narrow.features))
+    return wide if _differ(exact, rounded, _TOLERANCE) else narrow
 
 
 def _as_named(prepare: Callable[[str | None], Prepared]) -> Prepared:
@@ -201,21 +226,12 @@ def _is_suspicious(narrow: Prepared) -> bool:
     runs of the graph, and no second graph.
     """
     rows = _some_rows(narrow.features)
-    moved = {name: _move(array) for name, array in take_rows(narrow.features, rows).items()}
-    return _differ(_scores(narrow, rows), _run(narrow, moved), _SUSPICION)
+    moved = {name: _move(array) for name, array in rows.items()}
+    return _differ(narrow.scores(rows), narrow.scores(moved), _SUSPICION)
 
 
-def _some_rows(features: Features) -> np.ndarray:
-    return np.unique(np.linspace(0, n_rows(features) - 1, _ROWS).astype(int))
-
-
-def _scores(prepared: Prepared, rows: np.ndarray) -> np.ndarray:
-    return _run(prepared, take_rows(prepared.features, rows))
-
-
-def _run(prepared: Prepared, features: Features) -> np.ndarray:
-    raw = prepared.graph.run(features, prepared.learner.initial_weights())
-    return raw.reshape(len(raw), -1).astype(np.float64)
+def _some_rows(features: Features) -> Features:
+    return take_rows(features, np.unique(np.linspace(0, n_rows(features) - 1, _ROWS).astype(int)))
 
 
 def _move(array: Any) -> Any:

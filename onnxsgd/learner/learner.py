@@ -1,101 +1,44 @@
-"""The learner: a trainable graph, made from a fitted estimator, a graph, or nothing."""
+"""The learner: a trainable graph and its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
-from sklearn.base import BaseEstimator
 
 from onnxsgd.data.features import Features, fills_gaps, read_features
-from onnxsgd.data.text import TextPart
-from onnxsgd.exceptions import ParameterError
-from onnxsgd.graph.cut import cut_at
-from onnxsgd.graph.reading.linear import add_linear_layer, linear_graph, linear_parameters
-from onnxsgd.learner.model_source import REMEMBERED_BYTES, GraphSource, remember
+from onnxsgd.engine.predict import InferenceGraph
+from onnxsgd.graph.nodes import content
+from onnxsgd.graph.reading.frozen_split import SplitGraph, split_frozen, undivided
 
-if TYPE_CHECKING:
-    from onnxsgd.graph.reading.head import ScoredGraph
-    from onnxsgd.graph.reading.trainable import Trainable
-
-__all__ = ["Learner", "ModelOptions", "TrainingData", "make_learner"]
-
-T = TypeVar("T")
+__all__ = ["Learner", "Parts"]
 
 
 @dataclass(frozen=True)
-class ModelOptions:
-    """The parameters of an estimator that determine the use of its model.
+class Parts:
+    """The graph of raw scores in two parts.
 
     Attributes
     ----------
-    task : {"regression", "classification"}
-        The task.
-    output : str, int or None
-        The tensor that predicts.
-    head : {"linear", None}
-        The new layer on top of it.
-    trainable : sequence of str, callable or None
-        The weights to train.
-    engine : str
-        The gradient engine.
-    dtype : {"float32", "float64", None}
-        The type of the graph; None: its own, and float32 for converted estimators and linear models.
+    split : SplitGraph
+        The two parts.
+    frozen : dict of InferenceGraph
+        The graph of each feature of the tail that the frozen part computes.
+    tail : InferenceGraph
+        Raw scores from these features.
     """
 
-    task: str
-    output: str | int | None
-    head: str | None
-    trainable: Trainable
-    engine: str
-    dtype: str | None = None
-
-    @property
-    def key(self) -> Hashable | None:
-        """The cache key of the options; None if they have none, as with a function for `trainable`."""
-        trainable: Any = self.trainable
-        if trainable is not None and not isinstance(trainable, str):
-            names = None if callable(trainable) else list(trainable)
-            if names is None or not all(isinstance(name, str) for name in names):
-                return None
-            trainable = tuple(names)
-        # the type tells True from 1
-        return (self.task, type(self.output), self.output, self.head, trainable, self.engine, self.dtype)
+    split: SplitGraph
+    frozen: Mapping[str, InferenceGraph]
+    tail: InferenceGraph
 
 
-@dataclass(frozen=True)
-class TrainingData:
-    """The data that a model is made for.
-
-    Attributes
-    ----------
-    checked : object
-        `X` from :func:`onnxsgd.data.features.check_X`.
-    """
-
-    checked: Any
-
-    @property
-    def n_features(self) -> int | None:
-        """The number of columns, if this is one table."""
-        return self.checked.shape[1] if getattr(self.checked, "ndim", 0) == 2 else None
-
-    def row_shapes(self, inputs: Sequence[ir.Value]) -> dict[str, tuple[int, ...]]:
-        """Return the shape of a row of each input of a graph, as far as the data determine it."""
-        if isinstance(self.checked, dict):
-            return {name: tuple(array.shape[1:]) for name, array in self.checked.items()}
-        if len(inputs) == 1 and hasattr(self.checked, "ndim"):
-            return {str(inputs[0].name): tuple(self.checked.shape[1:])}
-        return {}
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Learner:
-    """A trainable graph.
+    """A trainable graph. Its parts are made on first use; equal models share one learner.
 
     Attributes
     ----------
@@ -115,10 +58,6 @@ class Learner:
         Coefficients and intercepts, where the score is a linear function of the only input.
     exported_for : int or None
         The fixed batch size that the user's graph was exported for, if any.
-    text : TextPart or None
-        The steps before the graph, if the model was a pipeline that vectorizes text.
-    made : dict
-        The cache of :meth:`once`.
     """
 
     model: ir.Model
@@ -129,15 +68,6 @@ class Learner:
     intercepts: frozenset[str]
     linear: tuple[str, str | None] | None
     exported_for: int | None = None
-    text: TextPart | None = None
-    made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the result of `make`, cached under `key`."""
-        if key not in self.made:
-            self.made[key] = make()
-        made: T = self.made[key]
-        return made
 
     @property
     def score(self) -> str:
@@ -158,10 +88,30 @@ class Learner:
         """True if the data may have NaN for missing values."""
         return fills_gaps(self.score_model.graph)
 
+    @cached_property
+    def score_graph(self) -> InferenceGraph:
+        """The raw scores, as a function of data and weights."""
+        return InferenceGraph(self.score_model, self.score, self.weights)
+
+    @cached_property
+    def divided(self) -> Parts:
+        """The frozen part, and the rest."""
+        split = split_frozen(self.score_model, self.weights)
+        given = {str(value.name) for value in self.inputs}
+        made = [name for name in split.features if name not in given]
+        frozen = {name: InferenceGraph(self.score_model, name, ()) for name in made}
+        return Parts(split, frozen, InferenceGraph(split.tail, self.score, self.weights))
+
+    @cached_property
+    def undivided(self) -> Parts:
+        """The whole graph as the tail, without a frozen part."""
+        split = undivided(self.score_model)
+        return Parts(split, {}, InferenceGraph(split.tail, self.score, self.weights))
+
     def initial_weights(self) -> dict[str, np.ndarray]:
         """Return the weights of the user's model."""
         initializers = self.score_model.graph.initializers
-        return {name: np.array(initializers[name].const_value.numpy()) for name in self.weights}  # type: ignore[union-attr]
+        return {name: np.array(content(initializers[name]).numpy()) for name in self.weights}
 
     def with_weights(self, weights: dict[str, np.ndarray], *, score_only: bool = False) -> ir.Model:
         """Return the graph with these weights in it."""
@@ -169,132 +119,3 @@ class Learner:
         for name, array in weights.items():
             copy.graph.initializers[name].const_value = ir.tensor(np.array(array), name=name)
         return copy
-
-    def with_classes(self, classes: np.ndarray) -> Learner:
-        """Return the same learner for these labels."""
-        return replace(self, classes=classes)
-
-
-def make_learner(
-    source: BaseEstimator | GraphSource | None, data: TrainingData, n_outputs: int, options: ModelOptions
-) -> Learner:
-    """Return the learner of `source` for these data.
-
-    Equal graphs with equal options share one learner: a grid search prepares its model once.
-
-    Parameters
-    ----------
-    source : estimator, GraphSource or None
-        The result of :func:`~onnxsgd.learner.model_source.read_source`; an estimator is fitted.
-    data : TrainingData
-        The training data.
-    n_outputs : int
-        The width of a linear model, or of a new layer.
-    options : ModelOptions
-        The rest.
-    """
-    if source is None:
-        return _linear_learner(data.n_features, n_outputs, options)
-    if not isinstance(source, GraphSource):
-        from onnxsgd.graph.sklearn.convert import convert_estimator
-
-        scored = convert_estimator(source, data.checked, options.task, options.output)
-        scored = _in_precision(scored, options.dtype)
-        if options.dtype == "float64":
-            from onnxsgd.graph.lowering.precision import restore_digits
-
-            restore_digits(scored.model, source)
-        return _make_learner(scored, None, data, n_outputs, options)
-    inputs = source.model.graph.inputs
-    new_layer = (n_outputs, *data.row_shapes(inputs).items()) if options.head is not None else None
-    is_known = source.digest is not None and options.key is not None
-    key = (source.digest, options.key, new_layer) if is_known else None
-    return remember(key, lambda: _graph_learner(source.model, data, n_outputs, options))
-
-
-def _graph_learner(model: ir.Model, data: TrainingData, n_outputs: int, options: ModelOptions) -> Learner:
-    from onnxsgd.graph.batch_size import fixed_batch_size, free_batch_size
-    from onnxsgd.graph.reading.head import find_score
-
-    scored = find_score(model, options.task, options.output)
-    exported_for = fixed_batch_size(scored.model)
-    scored = _in_precision(replace(scored, model=free_batch_size(scored.model)), options.dtype)
-    return _make_learner(scored, exported_for, data, n_outputs, options)
-
-
-def _in_precision(scored: ScoredGraph, dtype: str | None) -> ScoredGraph:
-    if dtype is None:
-        return scored
-    from onnxsgd.graph.lowering.precision import with_precision
-
-    return replace(scored, model=with_precision(scored.model, _REAL_TYPES[dtype]))
-
-
-#: Types of graphs by name.
-_REAL_TYPES = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}
-
-
-def _make_learner(
-    scored: ScoredGraph,
-    exported_for: int | None,
-    data: TrainingData,
-    n_outputs: int,
-    options: ModelOptions,
-) -> Learner:
-    cut = cut_at(scored.model, scored.score)
-    if options.head is not None:
-        learner = _transfer_learner(cut, n_outputs, options, data.row_shapes(cut.graph.inputs))
-        return replace(learner, exported_for=exported_for)
-    weights = _select(cut, options)
-    return Learner(
-        model=scored.model, score_model=cut, link=scored.link, classes=scored.classes, weights=weights,
-        intercepts=_intercepts(cut, weights), linear=linear_parameters(cut), exported_for=exported_for,
-    )  # fmt: skip
-
-
-def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOptions) -> Learner:
-    for name in ("output", "head"):
-        if getattr(options, name) is not None:
-            raise ParameterError(f"{name}={getattr(options, name)!r} needs a model; model is None.")
-    if n_features is None:
-        raise ParameterError("model=None makes a linear model, which takes one numeric array or frame as X.")
-    is_known = n_features * n_outputs * 4 <= REMEMBERED_BYTES and options.key is not None
-    key = (n_features, n_outputs, options.key) if is_known else None
-
-    def make() -> Learner:
-        dtype = _REAL_TYPES[options.dtype or "float32"]
-        graph, (coef, intercept) = linear_graph(n_features, n_outputs, dtype)
-        weights = _select(graph, options) if options.trainable is not None else (coef, intercept)
-        return Learner(
-            model=graph, score_model=graph, link="own", classes=None, weights=weights,
-            intercepts=frozenset({intercept}), linear=(coef, intercept),
-        )  # fmt: skip
-
-    return remember(key, make)
-
-
-def _transfer_learner(
-    backbone: ir.Model, n_outputs: int, options: ModelOptions, row_shapes: dict[str, tuple[int, ...]]
-) -> Learner:
-    graph, (coef, intercept) = add_linear_layer(backbone, n_outputs, row_shapes)
-    weights = _select(graph, options, (coef, intercept))
-    return Learner(
-        model=graph, score_model=graph, link="own", classes=None, weights=weights,
-        intercepts=_intercepts(graph, weights), linear=linear_parameters(graph),
-    )  # fmt: skip
-
-
-def _select(model: ir.Model, options: ModelOptions, head: Sequence[str] = ()) -> tuple[str, ...]:
-    from onnxsgd.gradient.engines import PORTABLE, differentiable
-    from onnxsgd.graph.reading.trainable import select_trainable, with_head
-
-    trainable = with_head(options.trainable, head) if head else options.trainable
-    score = str(model.graph.outputs[0].name)
-    engines = differentiable(PORTABLE), differentiable(options.engine)
-    return tuple(select_trainable(model, score, trainable, *engines))
-
-
-def _intercepts(model: ir.Model, weights: tuple[str, ...]) -> frozenset[str]:
-    from onnxsgd.graph.reading.trainable import intercept_names
-
-    return frozenset(intercept_names(model, weights))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from onnxsgd.data.features import Features, n_rows, take_rows
-from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.exceptions import EngineError, GraphError, UnsupportedError
 from onnxsgd.learner.learner import Learner
 
@@ -29,8 +28,8 @@ def check_inputs(learner: Learner) -> None:
             )
 
 
-def count_scores(graph: InferenceGraph, learner: Learner, features: Features) -> int:
-    """Return the number of raw predictions of `graph` for each sample.
+def count_scores(learner: Learner, features: Features, n_threads: int | None) -> int:
+    """Return the number of raw predictions for each sample.
 
     Raises
     ------
@@ -39,7 +38,7 @@ def count_scores(graph: InferenceGraph, learner: Learner, features: Features) ->
         predictions depend on the other samples in a graph exported for a fixed batch size.
     """
     count = min(n_rows(features), 3)
-    raw = _run(graph, learner, take_rows(features, slice(0, count)))
+    raw = _run(learner, take_rows(features, slice(0, count)), n_threads)
     if raw.ndim not in (1, 2) or len(raw) != count:
         raise GraphError(
             f"the graph turns {count} samples into raw predictions {learner.score!r} of shape {raw.shape}; "
@@ -47,15 +46,16 @@ def count_scores(graph: InferenceGraph, learner: Learner, features: Features) ->
             "output=, or put a new layer on top with head='linear'."
         )
     if learner.exported_for is not None:
-        _check_independence(graph, learner, features)
+        _check_independence(learner, features, n_threads)
     return raw.size // count
 
 
-def _check_independence(graph: InferenceGraph, learner: Learner, features: Features) -> None:
+def _check_independence(learner: Learner, features: Features, n_threads: int | None) -> None:
     """Compare predictions for a batch with those for each of its samples alone."""
     count = min(n_rows(features), 1 + (learner.exported_for or 1))
-    alone = [_run(graph, learner, take_rows(features, slice(row, row + 1))) for row in range(count)]
-    together = _run(graph, learner, take_rows(features, slice(0, count)))
+    parts = [slice(row, row + 1) for row in range(count)]
+    alone = [_run(learner, take_rows(features, part), n_threads) for part in parts]
+    together = _run(learner, take_rows(features, slice(0, count)), n_threads)
     expected = np.concatenate(alone)
     tolerance = 1e-3 * np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
     close = {"rtol": 0.0, "atol": tolerance, "equal_nan": True}
@@ -63,9 +63,9 @@ def _check_independence(graph: InferenceGraph, learner: Learner, features: Featu
         raise GraphError(_fixed(learner, "mixes samples otherwise"))
 
 
-def _run(graph: InferenceGraph, learner: Learner, features: Features) -> np.ndarray:
+def _run(learner: Learner, features: Features, n_threads: int | None) -> np.ndarray:
     try:
-        return graph.run(features, learner.initial_weights())
+        return learner.score_graph.run(features, learner.initial_weights(), n_threads)
     except (EngineError, UnsupportedError) as error:
         if learner.exported_for is not None:
             cause = str(error).rstrip(".")

@@ -1,119 +1,19 @@
-"""Sessions of the runtime: devices, threads, sharing."""
+"""Sessions of the runtime, and their threads."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from onnxsgd._library_errors import reason, run_error
-from onnxsgd.exceptions import ParameterError, UnsupportedError
+from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.runtime.device import HOST, Device
 from onnxsgd.runtime.editions import load_runtime
-from onnxsgd.runtime.session_cache import CompiledCache, compiled
 
-__all__ = [
-    "HOST",
-    "Device",
-    "check_device",
-    "hold",
-    "make_session",
-    "on_gpus",
-    "open_session",
-    "resolve_threads",
-    "shared",
-]
-
-T = TypeVar("T")
-
-#: The sessions on GPUs: fewer of them, as each takes some of a GPU's memory.
-on_gpus = CompiledCache(max_size=16)
+__all__ = ["make_session", "open_session", "resolve_threads"]
 
 #: Up to this many multiplications a step, a second thread costs more than it saves.
 _SINGLE_THREAD_WORK = 20_000_000
-
-
-@dataclass(frozen=True)
-class Device:
-    """The device of a session.
-
-    Attributes
-    ----------
-    kind : {"cpu", "cuda"}
-        Its kind.
-    index : int
-        Its number among several of that kind.
-    """
-
-    kind: str
-    index: int = 0
-
-    @property
-    def is_cuda(self) -> bool:
-        """True for a GPU."""
-        return self.kind == "cuda"
-
-    @property
-    def keeps_data(self) -> bool:
-        """True if the data of a fit are resident on it, so that no step waits for them."""
-        return self.is_cuda
-
-    def __str__(self) -> str:
-        return f"cuda:{self.index}" if self.is_cuda else self.kind
-
-
-HOST = Device("cpu")
-
-
-def check_device(device: str) -> Device:
-    """Return the device of that name, if the runtime can use it.
-
-    Parameters
-    ----------
-    device : str
-        "cpu", "cuda" or "cuda:1"; "cuda" is "cuda:0".
-
-    Raises
-    ------
-    ParameterError
-        If the name is none of these.
-    MissingRuntimeError
-        If it names a GPU, and the installed runtime does not support GPUs or cannot use that one.
-    """
-    named = re.fullmatch(r"cuda(?::(\d{1,9}))?", device) if isinstance(device, str) else None
-    if device != HOST.kind and named is None:
-        raise ParameterError(
-            f"device={device!r} is not accepted: it must be 'cpu', 'cuda', or 'cuda:1' for the second GPU."
-        )
-    if named is None:
-        return HOST
-    from onnxsgd.runtime.cuda import check_cuda
-
-    index = int(named[1] or 0)
-    check_cuda(index)
-    return Device("cuda", index)
-
-
-def hold(device: Device) -> AbstractContextManager[Any]:
-    """Return the context manager for work on a device: on a GPU, a lock for one thread at a time.
-
-    While the runtime records the work of one thread there, it cannot work for another one.
-    """
-    if not device.is_cuda:
-        return nullcontext()
-    from onnxsgd.runtime.cuda import LOCK
-
-    return LOCK
-
-
-def shared(key: Hashable, device: Device, build: Callable[[], T], nbytes: int = 0) -> T:
-    """Return an object compiled for a device; see :meth:`onnxsgd.runtime.session_cache.CompiledCache.get`."""
-    cache = on_gpus if device.is_cuda else compiled
-    # entries dropped from the cache free memory there
-    with hold(device):
-        return cache.get(key, build, nbytes)
 
 
 def resolve_threads(n_threads: int | None, work: int) -> int:

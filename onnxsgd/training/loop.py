@@ -5,100 +5,22 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors
-from onnxsgd.engine.step.update import AVERAGE, AVERAGE_RATE, L1_DEBT, L1_TOTAL, WEIGHT
+from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
 from onnxsgd.exceptions import ConvergenceError
-from onnxsgd.optimizers import Optimizer
-from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import Schedule
-from onnxsgd.training.plateau import Plateau
+from onnxsgd.training.fit_plan import FitPlan, Recipe
+from onnxsgd.training.state import FitState
+from onnxsgd.training.stopping import Plateau, Stopping
 
-__all__ = [
-    "FitState",
-    "Observer",
-    "Recipe",
-    "Runners",
-    "adapt_state",
-    "fresh_generator",
-    "run_epoch",
-    "train",
-]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The settings of a fit.
-
-    Attributes
-    ----------
-    optimizer, schedule, penalty : objects
-        The update rule, the learning rate, the norms.
-    average_from : int
-        The update at which averaging starts; 0: never.
-    shuffle : bool
-        Whether each epoch has a new random order.
-    penalised : frozenset of str
-        The weights that the penalty applies to.
-    """
-
-    optimizer: Optimizer
-    schedule: Schedule
-    penalty: Penalty
-    average_from: int
-    shuffle: bool
-    penalised: frozenset[str]
-
-    def for_updates(self, n_updates: int | None) -> Recipe:
-        """Return the recipe of `n_updates` updates; None: the number is unknown."""
-        return replace(self, schedule=self.schedule.for_updates(n_updates))
-
-
-@dataclass
-class FitState:
-    """The state of a fit, from which a later fit or ``partial_fit`` continues.
-
-    Attributes
-    ----------
-    tensors : dict of ndarray
-        Weights and their states.
-    eta : float
-        The present learning rate.
-    random_state : numpy.random.RandomState
-        Draws the order of the samples.
-    t : int
-        Updates made.
-    l1_total : float
-        The l1 penalty that each weight could have received so far.
-    loss_curve : list of float
-        The objective of each epoch.
-    validation_scores : list of float
-        The score of each epoch on the validation data, if any.
-    n_updates : int or None
-        The largest number of updates of the last call to ``fit``; None before the first call.
-    """
-
-    tensors: Tensors
-    eta: float
-    random_state: np.random.RandomState
-    t: int = 0
-    l1_total: float = 0.0
-    loss_curve: list[float] = field(default_factory=list)
-    validation_scores: list[float] = field(default_factory=list)
-    n_updates: int | None = None
-
-    def weights(self, average_from: int = 0) -> dict[str, np.ndarray]:
-        """Return the weights, averaged ones once averaging has started."""
-        is_averaged = 0 < average_from <= self.t and any(kind == AVERAGE for _, kind in self.tensors)
-        kind = AVERAGE if is_averaged else WEIGHT
-        return {name: array for (name, k), array in self.tensors.items() if k == kind}
+__all__ = ["Observer", "Runners", "run_epoch", "train"]
 
 
 class Buffers(Protocol):
@@ -144,15 +66,6 @@ class Runners:
         return self.epoch or self.step
 
 
-def adapt_state(state: FitState, recipe: Recipe) -> None:
-    """Adapt `state` to a recipe that may have changed since: initialize quantities that it lacks."""
-    kinds = {kind for _, kind in state.tensors}
-    if L1_DEBT not in kinds:
-        state.l1_total = 0.0
-    if recipe.average_from and AVERAGE not in kinds:
-        state.tensors |= {(name, AVERAGE): a.copy() for name, a in state.weights().items()}
-
-
 class Observer(Protocol):
     """A callback of each epoch."""
 
@@ -166,15 +79,11 @@ class Observer(Protocol):
 def train(
     runners: Runners,
     batches: Batches,
-    recipe: Recipe,
+    plan: FitPlan,
+    stopping: Stopping,
     state: FitState,
-    *,
-    max_iter: int,
-    tol: float | None,
-    n_iter_no_change: int,
-    score: Callable[[dict[str, np.ndarray]], float] | None,
-    stop_on_score: bool,
-    observers: Sequence[Observer],
+    observers: Sequence[Observer] = (),
+    score: Callable[[dict[str, np.ndarray]], float] | None = None,
 ) -> int:
     """Train until the loss, or the score, stops improving, or an observer asks to stop.
 
@@ -182,19 +91,20 @@ def train(
 
     `state` is changed in place. However the loop ends, it is usable and holds the last finite weights.
     """
-    plateau = Plateau(tol, n_iter_no_change)
+    recipe = plan.recipe
+    plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
     best: tuple[Tensors, float] | None = None
     n_epochs = 0
     try:
-        for _ in range(max_iter):
+        for _ in range(stopping.max_iter):
             n_epochs += 1
             for observer in observers:
                 observer.epoch_begins()
-            loss = run_epoch(runners, batches, recipe, state)
+            loss = run_epoch(runners, batches, plan, state)
             value = loss
             if score is not None:
                 state.validation_scores.append(score(state.weights(recipe.average_from)))
-                if stop_on_score:
+                if stopping.on_score:
                     value = -state.validation_scores[-1]
                     best = (state.tensors, state.l1_total) if value < plateau.best else best
             votes = [observer.epoch_ends(state) for observer in observers]
@@ -203,7 +113,7 @@ def train(
             if plateau.reached(value) and not _lower_rate(recipe.schedule, state, plateau):
                 break
         else:
-            if tol is not None:
+            if stopping.tol is not None:
                 warnings.warn(
                     "Maximum number of iteration reached before convergence. Consider increasing max_iter "
                     "to improve the fit.",
@@ -217,7 +127,7 @@ def train(
     return n_epochs
 
 
-def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitState) -> float:
+def run_epoch(runners: Runners, batches: Batches, plan: FitPlan, state: FitState) -> float:
     """Make one update for each batch; return the objective: mean loss plus penalty.
 
     Raises
@@ -225,14 +135,15 @@ def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitStat
     ConvergenceError
         If the loss or a weight is no longer finite. `state` then holds the last finite weights.
     """
-    n_samples = len(batches.target)
+    recipe, n_samples = plan.recipe, len(batches.target)
     numbers = _numbers(recipe, state, batches.n_batches)
-    plan = batches.plan(_shuffled(n_samples, state.random_state) if recipe.shuffle else np.arange(n_samples))
+    order = _shuffled(n_samples, state.random_state) if recipe.shuffle else np.arange(n_samples)
+    epoch = batches.plan(order)
     if recipe.optimizer.takes_scaled_gradient:
-        plan = plan.descending(numbers.rates)
+        epoch = epoch.descending(numbers.rates)
     losses = np.full(batches.n_batches, math.nan)
     try:
-        runners.fastest.run(plan, numbers.table, losses)
+        runners.fastest.run(epoch, numbers.table, losses)
     finally:
         n_done = runners.fastest.n_done
         tensors = runners.buffers.snapshot()
@@ -241,8 +152,8 @@ def run_epoch(runners: Runners, batches: Batches, recipe: Recipe, state: FitStat
             state.tensors = tensors
             numbers.move(state, n_done)
     if not is_finite:
-        _restore_last_finite(runners, plan, numbers, state)
-    objective = plan.mean_loss(losses) + _penalty(recipe, state)
+        _restore_last_finite(runners, epoch, numbers, state)
+    objective = epoch.mean_loss(losses) + _penalty(plan, state)
     state.loss_curve.append(objective)
     return objective
 
@@ -300,7 +211,7 @@ def _numbers(recipe: Recipe, state: FitState, count: int) -> _Numbers:
     return _Numbers(table, rates, l1_totals)
 
 
-def _restore_last_finite(runners: Runners, plan: EpochPlan, numbers: _Numbers, state: FitState) -> None:
+def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, state: FitState) -> None:
     """Repeat the epoch from its start up to the last finite weights, then raise.
 
     Repeating costs time only when training has failed anyway; keeping a copy of the weights at each
@@ -309,9 +220,9 @@ def _restore_last_finite(runners: Runners, plan: EpochPlan, numbers: _Numbers, s
     loss = np.full(1, math.nan)
     n_finite = n_done = 0
     runners.buffers.load(state.tensors)
-    for number in range(len(plan.totals)):
+    for number in range(len(epoch.totals)):
         part = slice(number, number + 1)
-        runners.step.run(plan.part(part), numbers.table[part], loss)
+        runners.step.run(epoch.part(part), numbers.table[part], loss)
         n_done = number + 1
         tensors = runners.buffers.snapshot()
         if not math.isfinite(loss[0]) or not _all_finite(tensors):
@@ -334,16 +245,10 @@ def _lower_rate(schedule: Schedule, state: FitState, plateau: Plateau) -> bool:
     return True
 
 
-def _penalty(recipe: Recipe, state: FitState) -> float:
+def _penalty(plan: FitPlan, state: FitState) -> float:
     weights = state.weights()
-    return recipe.penalty.value(weights[name] for name in recipe.penalised)
+    return plan.recipe.penalty.value(weights[name] for name in plan.penalised)
 
 
 def _all_finite(tensors: Tensors) -> bool:
     return all(np.isfinite(array).all() for array in tensors.values())
-
-
-def fresh_generator(seed: int | np.random.RandomState | None) -> np.random.RandomState:
-    """Return a new generator, seeded by at most one draw from the caller's."""
-    generator = check_random_state(seed)
-    return np.random.RandomState(generator.randint(np.iinfo(np.int32).max))

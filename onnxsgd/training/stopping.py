@@ -1,11 +1,33 @@
-"""The stopping rule: a loss or a score that no longer improves."""
+"""The stopping rule: a number of epochs, a loss or a score that no longer improves."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-__all__ = ["Plateau"]
+__all__ = ["Plateau", "Stopping"]
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """The end of a fit.
+
+    Attributes
+    ----------
+    max_iter : int
+        The largest number of epochs.
+    tol : float or None
+        The smallest improvement that counts; None: all epochs are made.
+    n_iter_no_change : int
+        Epochs without an improvement before training stops.
+    on_score : bool
+        Whether the score on validation data is to improve, otherwise the loss.
+    """
+
+    max_iter: int
+    tol: float | None
+    n_iter_no_change: int = 1
+    on_score: bool = False
 
 
 @dataclass

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers, schedules
 from onnxsgd.exceptions import ConvergenceError, NotTrainableError, OnnxSGDError, ParameterError
 from onnxsgd.gradient.native import builder as orttraining
-from onnxsgd.runtime.session_cache import compiled
+from onnxsgd.runtime.cache import cache
 
 
 @pytest.fixture(scope="module")
@@ -589,10 +589,10 @@ def test_a_refused_fit_does_not_change_the_estimator(diabetes):
 def test_calls_with_few_samples_share_compiled_steps(diabetes):
     X, y = diabetes
     model = small(OnnxSGDRegressor, alpha=0.123).partial_fit(X[:64], y[:64])
-    before = compiled.n_built
+    before = cache.n_built
     for count in range(1, 33):
         model.partial_fit(X[:count], y[:count])
-    assert compiled.n_built - before <= 6
+    assert cache.n_built - before <= 6
 
 
 def test_graphs_that_are_no_linear_function_publish_no_coefficients():

@@ -35,7 +35,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
-from onnxsgd.runtime.session_cache import compiled
+from onnxsgd.runtime.cache import cache
 from onnxsgd.runtime.sessions import resolve_threads
 
 FIVE = KFold(5, shuffle=True, random_state=0)
@@ -350,10 +350,10 @@ def test_numeric_hyper_parameters_need_no_new_session(cancer, model):
         cv=StratifiedKFold(2),
         refit=False,
     )
-    compiled.clear()
+    cache.clear()
     classifier(model=model, momentum=0.5, penalty="elasticnet").fit(X[:250], y[:250]).predict(X)
-    for_one = compiled.n_built
+    for_one = cache.n_built
     assert for_one > 0
     search.fit(X, y)
     assert len(search.cv_results_["params"]) == 32
-    assert compiled.n_built == for_one
+    assert cache.n_built == for_one

@@ -57,7 +57,7 @@ def test_gradients_agree_with_central_differences(sklearn_case):
     features = features_of(model, X[:4])
     # only the tail is differentiated; it reads the results of the frozen part
     features = {
-        name: features[name] if name in features else InferenceGraph(score, name, (), 1).run(features, {})
+        name: features[name] if name in features else InferenceGraph(score, name, ()).run(features, {}, 1)
         for name in parts.features
     }
     report = check_gradients(

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
-from onnxsgd.learner import learner as _learner
+from onnxsgd.learner import build as _build
 from onnxsgd.learner import model_source as _sources
 from onnxsgd.learner.model_source import read_source
 
@@ -28,7 +28,7 @@ def _regressor(model=_MODEL, **options):
 def test_a_second_fit_prepares_nothing(monkeypatch):
     first = _regressor().fit(_X, _Y)
     monkeypatch.setattr(_sources, "_read_graph", None)
-    monkeypatch.setattr(_learner, "_graph_learner", None)
+    monkeypatch.setattr(_build, "_graph_learner", None)
     for model in (_MODEL, copy.deepcopy(_MODEL), _MODEL.SerializeToString(deterministic=True)):
         second = _regressor(model, alpha=0.1).fit(_X, _Y)
         assert second._learner is first._learner
@@ -84,14 +84,14 @@ def test_labels_are_not_shared():
     labels = np.array(["no", "yes"])[(_Y[:, 0] > 0).astype(int)]
     first = OnnxSGDClassifier(_MODEL, max_iter=2, tol=None).fit(_X, labels)
     second = OnnxSGDClassifier(_MODEL, max_iter=2, tol=None).fit(_X, labels == "yes")
-    assert second._learner.made is first._learner.made
+    assert second._learner is first._learner
     assert list(first.classes_) == ["no", "yes"]
     assert list(second.classes_) == [False, True]
 
 
 def test_large_graphs_are_not_remembered(monkeypatch):
     assert read_source(_MODEL).digest is not None
-    monkeypatch.setattr(_sources, "REMEMBERED_BYTES", 10)
+    monkeypatch.setattr(_sources, "LARGEST_CACHED", 10)
     for model in (_MODEL, _MODEL.SerializeToString()):
         assert read_source(model).digest is None
     _regressor().fit(_X, _Y)

@@ -11,8 +11,8 @@ from onnxsgd import OnnxSGDClassifier
 from onnxsgd.exceptions import EngineError, MissingRuntimeError, ParameterError
 from onnxsgd.runtime import cuda, sessions
 from onnxsgd.runtime.bindings import runtime_bindings
+from onnxsgd.runtime.device import HOST, Device, check_device, hold
 from onnxsgd.runtime.providers import CPU, CUDA
-from onnxsgd.runtime.sessions import HOST, Device, check_device, hold
 
 
 class Options:

@@ -36,7 +36,7 @@ def test_the_frozen_part_changes_no_number(model, names, monkeypatch):
     """It may be computed beforehand or in each step, also if the tail reads an input as well."""
     kept = _fit(model, names)
     monkeypatch.setattr(_program, "_KEPT_BYTES", 0)
-    monkeypatch.setattr(_program, "_fits", lambda frozen, features: False)
+    monkeypatch.setattr(_program, "_fits", lambda program, features: False)
     in_each_step = _fit(model, names)
     for name in names:
         np.testing.assert_allclose(kept[name], in_each_step[name], rtol=1e-5)
@@ -52,9 +52,9 @@ def test_results_that_do_not_fit_are_not_stored(monkeypatch):
         monkeypatch.setattr(_program, "_KEPT_BYTES", limit)
         _fit(_MODEL, ["w"])
     kept, computed = programs
-    assert list(kept.frozen) == ["a"]
-    assert computed.frozen == {}
-    assert computed.split.features == ("x",)
+    assert list(kept.parts.frozen) == ["a"]
+    assert computed.parts.frozen == {}
+    assert computed.parts.split.features == ("x",)
 
 
 def test_large_samples_are_computed_a_few_at_a_time(monkeypatch):
@@ -67,7 +67,7 @@ def test_large_samples_are_computed_a_few_at_a_time(monkeypatch):
     monkeypatch.setattr(
         inference.InferenceGraph,
         "_run_block",
-        lambda self, feeds, rows: sizes.append(len(rows["x"])) or original(self, feeds, rows),
+        lambda self, *given: sizes.append(len(given[-1]["x"])) or original(self, *given),
     )
     np.testing.assert_array_equal(estimator.predict(_X), expected)
     # a row of x may become 8 times as large

@@ -13,8 +13,9 @@ from onnxsgd.engine.step.cuda_graph_operators import is_recordable
 from onnxsgd.engine.step.deferred_losses import can_repeat
 from onnxsgd.engine.step.unrolled import build_block
 from onnxsgd.runtime.cuda import Mode, make_step_session
+from onnxsgd.runtime.device import Device
 from onnxsgd.runtime.editions import load_runtime
-from onnxsgd.runtime.sessions import Device, make_session
+from onnxsgd.runtime.sessions import make_session
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches

@@ -16,8 +16,8 @@ from onnxsgd.engine.step.cuda_blocks import Block, BlockSession, BoundBlock
 from onnxsgd.engine.step.unrolled import COUNTER, LOSSES, ROWS, input_name, output_name
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.runtime.cuda import explained
+from onnxsgd.runtime.device import Device, hold
 from onnxsgd.runtime.editions import load_runtime
-from onnxsgd.runtime.sessions import Device, hold
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches, EpochPlan

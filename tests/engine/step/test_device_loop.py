@@ -23,8 +23,9 @@ from onnxsgd.exceptions import ConvergenceError, MissingRuntimeError, Unsupporte
 from onnxsgd.graph.model import to_ir
 from onnxsgd.losses import CrossEntropy, SquaredError
 from onnxsgd.optimizers import SGD, Adam
-from onnxsgd.runtime.session_cache import compiled
-from onnxsgd.runtime.sessions import HOST, Device, make_session
+from onnxsgd.runtime.cache import cache
+from onnxsgd.runtime.device import HOST, Device
+from onnxsgd.runtime.sessions import make_session
 
 MLP = """
 <ir_version: 9, opset_import: ["" : 18]>
@@ -353,10 +354,10 @@ def both_ways(estimator, monkeypatch, *args, **more):
     """Return the estimator fitted by default, and fitted on resident data."""
     usual = estimator().fit(*args, **more)
     monkeypatch.setattr(Device, "keeps_data", True)
-    before = compiled.n_built
+    before = cache.n_built
     staying = estimator().fit(*args, **more)
     # otherwise the test would compare a fit with itself
-    assert compiled.n_built > before
+    assert cache.n_built > before
     return usual, staying
 
 
@@ -467,10 +468,10 @@ def test_a_second_fit_of_equal_structure_compiles_nothing(diabetes, staying):
         OnnxSGDRegressor(max_iter=1, tol=None, engine="portable", **params).fit(X[:n_samples], y[:n_samples])
 
     fit(400)
-    before = compiled.n_built
+    before = cache.n_built
     fit(400, alpha=0.5, eta0=0.003)
     fit(431)
-    assert compiled.n_built == before
+    assert cache.n_built == before
 
 
 def test_an_estimator_of_a_gpu_works_on_a_machine_without(diabetes, monkeypatch):

@@ -1,8 +1,5 @@
 """The compiled step, the loop over batches, and the buffers between them."""
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +17,6 @@ from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.losses import CrossEntropy, LogLoss, Loss, SquaredError
 from onnxsgd.optimizers import SGD, Adam
-from onnxsgd.runtime.session_cache import CompiledCache
 from onnxsgd.runtime.sessions import make_session, resolve_threads
 
 MLP = """
@@ -266,56 +262,6 @@ def test_a_weighted_sum_of_columns_is_one_product():
     fuse(model)
     assert [node.op_type for node in model.graph] == ["Mul", "Gemm"]
     np.testing.assert_allclose(evaluate(model, x=x, w=w)[0], [[0.5 * (x * x * w).sum()]], rtol=1e-6)
-
-
-def test_a_cache_builds_once_and_drops_the_oldest():
-    cache = CompiledCache(max_size=2)
-    assert [cache.get(key, lambda key=key: key.upper()) for key in "abab"] == ["A", "B", "A", "B"]
-    assert cache.n_built == 2
-    cache.get("c", lambda: "C")
-    cache.get("a", lambda: "A again")
-    assert cache.n_built == 4
-    assert cache.get("a", lambda: "never") == "A again"
-    # the entry used last is kept: "c" is dropped, not "a"
-    cache.get("d", lambda: "D")
-    assert cache.get("a", lambda: "never") == "A again"
-    assert cache.get("c", lambda: "C again") == "C again"
-
-
-def test_a_cache_drops_large_entries_earlier():
-    cache = CompiledCache(max_size=100, max_bytes=1000)
-    for number in range(20):
-        cache.get(number, lambda number=number: number, 100)
-    assert cache.get(10, lambda: "anew", 100) == 10
-    assert cache.get(9, lambda: "anew", 100) == "anew"
-    # one that is larger than all that is allowed leaves room for the last few
-    cache.get("large", lambda: "large", 10_000)
-    assert cache.get("large", lambda: "anew", 10_000) == "large"
-    assert cache.get(19, lambda: "anew", 100) == 19
-    assert cache.get(12, lambda: "anew", 100) == "anew"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_sessions_with_threads_are_left_alone_in_a_child_process():
-    """Destroying them in a process without their threads crashed the interpreter."""
-    code = """
-import os, sys
-import numpy as np
-from onnxsgd import OnnxSGDRegressor
-X = np.random.RandomState(0).normal(size=(50, 3)).astype(np.float32)
-def fit(n_threads, batch_size):
-    OnnxSGDRegressor(max_iter=2, tol=None, n_threads=n_threads, batch_size=batch_size).fit(X, X[:, 0])
-for n_threads in (2, 3, 4, 8):
-    for batch_size in (4, 8, 16, 32):
-        fit(n_threads, batch_size)
-child = os.fork()
-if child:
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-fit(1, 2)
-os._exit(0)
-"""
-    result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=False)
-    assert result.returncode == 0, result.stderr
 
 
 def test_threads_follow_the_work_and_the_limit_of_joblib(monkeypatch):

@@ -1,0 +1,133 @@
+"""The half of the base class that reads training data, and makes the learner for them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_consistent_length
+
+from onnxsgd.data.features import Features, check_strings, check_X, n_rows, takes_strings
+from onnxsgd.data.samples import Samples
+from onnxsgd.data.targets import check_sample_weight
+from onnxsgd.data.text import check_texts, has_text, split_text
+from onnxsgd.estimators.fitted import TrainedModel
+from onnxsgd.estimators.inner_model import fitted
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.learner.build import ModelOptions
+from onnxsgd.learner.dtype_choice import prepare_learner
+from onnxsgd.learner.model_source import GraphSource, read_source
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from onnxsgd.graph.reading.trainable import Trainable
+
+__all__ = ["TrainingDataReader"]
+
+
+class TrainingDataReader(TrainedModel):
+    """The half of the base class that works before training."""
+
+    output: str | int | None
+    head: str | None
+    trainable: Trainable
+    engine: str
+    dtype: str | None
+
+    # Methods that differ between the two estimators.
+
+    @abstractmethod
+    def _read_target(self, y: ArrayLike, resuming: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
+        """Check `y`; return it as a table, or as labels, and the number of outputs of a new layer."""
+
+    @abstractmethod
+    def _check_learner(self, y: np.ndarray) -> None:
+        """Check that the new learner fits `y`."""
+
+    @abstractmethod
+    def _check_scorable(self, y: np.ndarray, name: str) -> None:
+        """Refuse validation targets without a score; `name` is their source."""
+
+    @abstractmethod
+    def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows to train on and those to validate on."""
+
+    def _read_samples(
+        self,
+        X: object,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None,
+        *,
+        resuming: bool,
+        classes: ArrayLike | None = None,
+    ) -> Samples:
+        """Check the training data, and make the learner unless training resumes; drop rows of weight zero."""
+        if y is None:
+            raise ParameterError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
+            )
+        source = None if resuming else read_source(self.model)
+        checked = self._check_again(X) if resuming else self._check_first(X, source)
+        target, n_outputs = self._read_target(y, resuming, classes)
+        if not isinstance(checked, dict):
+            check_consistent_length(target, checked)
+        weight = check_sample_weight(sample_weight, target)
+        if resuming:
+            features = self._learner.read(X, checked)
+        else:
+            data = checked if has_text(source) else X
+            if hasattr(source, "fit"):
+                source = fitted(source, data, y, None if sample_weight is None else weight, self)
+            features = self._make_learner(source, data, checked, n_outputs)
+            self._check_learner(target)
+        if len(target) != n_rows(features):
+            raise ParameterError(f"X has {n_rows(features)} samples and y has {len(target)}.")
+        return Samples(features, target, weight).without_zeros()
+
+    def _check_first(self, X: object, source: Any) -> Any:
+        """Return the checked data of a first call."""
+        if has_text(source):
+            return check_texts(self, X, model=source, reset=True)
+        if isinstance(source, GraphSource) and takes_strings(source.model.graph.inputs):
+            return check_strings(self, X, reset=True)
+        # support for NaN as missing value is known only after the conversion
+        return check_X(self, X, reset=True, allow_nan=self.model is not None)
+
+    def _make_learner(self, source: Any, X: object, checked: Any, n_outputs: int) -> Features:
+        """Make the learner; return the data for its graph."""
+        self._text = None
+        if has_text(source):
+            self._text, source = split_text(source, X)
+            checked = self._text.features(X)
+        options = ModelOptions(self._task, self.output, self.head, self.trainable, self.engine, self.dtype)
+        prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads)
+        self._learner, self._n_outputs = prepared.learner, prepared.n_outputs
+        return prepared.features
+
+    def _read_validation(self, X_val: object, y_val: ArrayLike | None) -> Samples | None:
+        if (X_val is None) != (y_val is None):
+            raise ParameterError("X_val and y_val go together: one of them is None.")
+        if y_val is None:
+            return None
+        checked = self._check_again(X_val)
+        target, _ = self._read_target(y_val, True, None)
+        features = self._learner.read(X_val, checked)
+        if len(target) != n_rows(features):
+            raise ParameterError(f"X_val has {n_rows(features)} samples and y_val has {len(target)}.")
+        self._check_scorable(target, "y_val")
+        return Samples(features, target, np.ones(len(target)))
+
+    def _hold_out(self, samples: Samples) -> tuple[Samples, Samples]:
+        """Return the samples to train on, in their original order, and those to validate on."""
+        share = f"validation_fraction={self.validation_fraction!r} of {len(samples.target)} samples"
+        try:
+            rows, held_out = self._split(samples.target)
+        except ValueError as error:
+            raise ParameterError(
+                f"{share} cannot be held out: {error} Give X_val and y_val, or another fraction."
+            ) from None
+        validation = samples.take(held_out)
+        self._check_scorable(validation.target, share)
+        return samples.take(np.sort(rows)), validation

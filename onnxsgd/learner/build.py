@@ -1,0 +1,215 @@
+"""Making of a learner from a fitted estimator, a graph, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+from sklearn.base import BaseEstimator
+
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.graph.cut import cut_at
+from onnxsgd.graph.reading.linear import add_linear_layer, linear_graph, linear_parameters
+from onnxsgd.learner.learner import Learner
+from onnxsgd.learner.model_source import LARGEST_CACHED, GraphSource
+from onnxsgd.runtime.cache import cached
+
+if TYPE_CHECKING:
+    from onnxsgd.graph.reading.head import ScoredGraph
+    from onnxsgd.graph.reading.trainable import Trainable
+
+__all__ = ["ModelOptions", "TrainingData", "make_learner"]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The parameters of an estimator that determine the use of its model.
+
+    Attributes
+    ----------
+    task : {"regression", "classification"}
+        The task.
+    output : str, int or None
+        The tensor that predicts.
+    head : {"linear", None}
+        The new layer on top of it.
+    trainable : sequence of str, callable or None
+        The weights to train.
+    engine : str
+        The gradient engine.
+    dtype : {"float32", "float64", None}
+        The type of the graph; None: its own, and float32 for converted estimators and linear models.
+    """
+
+    task: str
+    output: str | int | None
+    head: str | None
+    trainable: Trainable
+    engine: str
+    dtype: str | None = None
+
+    @property
+    def key(self) -> Hashable | None:
+        """The cache key of the options; None if they have none, as with a function for `trainable`."""
+        trainable: Any = self.trainable
+        if trainable is not None and not isinstance(trainable, str):
+            names = None if callable(trainable) else list(trainable)
+            if names is None or not all(isinstance(name, str) for name in names):
+                return None
+            trainable = tuple(names)
+        # the type tells True from 1
+        return (self.task, type(self.output), self.output, self.head, trainable, self.engine, self.dtype)
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The data that a model is made for.
+
+    Attributes
+    ----------
+    checked : object
+        `X` from :func:`onnxsgd.data.features.check_X`.
+    """
+
+    checked: Any
+
+    @property
+    def n_features(self) -> int | None:
+        """The number of columns, if this is one table."""
+        return self.checked.shape[1] if getattr(self.checked, "ndim", 0) == 2 else None
+
+    def row_shapes(self, inputs: Sequence[ir.Value]) -> dict[str, tuple[int, ...]]:
+        """Return the shape of a row of each input of a graph, as far as the data determine it."""
+        if isinstance(self.checked, dict):
+            return {name: tuple(array.shape[1:]) for name, array in self.checked.items()}
+        if len(inputs) == 1 and hasattr(self.checked, "ndim"):
+            return {str(inputs[0].name): tuple(self.checked.shape[1:])}
+        return {}
+
+
+def make_learner(
+    source: BaseEstimator | GraphSource | None, data: TrainingData, n_outputs: int, options: ModelOptions
+) -> Learner:
+    """Return the learner of `source` for these data.
+
+    Equal graphs with equal options share one learner: a grid search prepares its model once.
+
+    Parameters
+    ----------
+    source : estimator, GraphSource or None
+        The result of :func:`~onnxsgd.learner.model_source.read_source`; an estimator is fitted.
+    data : TrainingData
+        The training data.
+    n_outputs : int
+        The width of a linear model, or of a new layer.
+    options : ModelOptions
+        The rest.
+    """
+    if source is None:
+        return _linear_learner(data.n_features, n_outputs, options)
+    if not isinstance(source, GraphSource):
+        from onnxsgd.graph.sklearn.convert import convert_estimator
+
+        scored = convert_estimator(source, data.checked, options.task, options.output)
+        scored = _in_precision(scored, options.dtype)
+        if options.dtype == "float64":
+            from onnxsgd.graph.lowering.precision import restore_digits
+
+            restore_digits(scored.model, source)
+        return _make_learner(scored, None, data, n_outputs, options)
+    inputs = source.model.graph.inputs
+    new_layer = (n_outputs, *data.row_shapes(inputs).items()) if options.head is not None else None
+    is_known = source.digest is not None and options.key is not None
+    key = ("learner", source.digest, options.key, new_layer) if is_known else None
+    return cached(key, lambda: _graph_learner(source.model, data, n_outputs, options), source.nbytes)
+
+
+def _graph_learner(model: ir.Model, data: TrainingData, n_outputs: int, options: ModelOptions) -> Learner:
+    from onnxsgd.graph.batch_size import fixed_batch_size, free_batch_size
+    from onnxsgd.graph.reading.head import find_score
+
+    scored = find_score(model, options.task, options.output)
+    exported_for = fixed_batch_size(scored.model)
+    scored = _in_precision(replace(scored, model=free_batch_size(scored.model)), options.dtype)
+    return _make_learner(scored, exported_for, data, n_outputs, options)
+
+
+def _in_precision(scored: ScoredGraph, dtype: str | None) -> ScoredGraph:
+    if dtype is None:
+        return scored
+    from onnxsgd.graph.lowering.precision import with_precision
+
+    return replace(scored, model=with_precision(scored.model, _REAL_TYPES[dtype]))
+
+
+#: Types of graphs by name.
+_REAL_TYPES = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}
+
+
+def _make_learner(
+    scored: ScoredGraph,
+    exported_for: int | None,
+    data: TrainingData,
+    n_outputs: int,
+    options: ModelOptions,
+) -> Learner:
+    cut = cut_at(scored.model, scored.score)
+    if options.head is not None:
+        learner = _transfer_learner(cut, n_outputs, options, data.row_shapes(cut.graph.inputs))
+        return replace(learner, exported_for=exported_for)
+    weights = _select(cut, options)
+    return Learner(
+        model=scored.model, score_model=cut, link=scored.link, classes=scored.classes, weights=weights,
+        intercepts=_intercepts(cut, weights), linear=linear_parameters(cut), exported_for=exported_for,
+    )  # fmt: skip
+
+
+def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOptions) -> Learner:
+    for name in ("output", "head"):
+        if getattr(options, name) is not None:
+            raise ParameterError(f"{name}={getattr(options, name)!r} needs a model; model is None.")
+    if n_features is None:
+        raise ParameterError("model=None makes a linear model, which takes one numeric array or frame as X.")
+    nbytes = 4 * n_features * n_outputs
+    is_known = nbytes <= LARGEST_CACHED and options.key is not None
+    key = ("learner", n_features, n_outputs, options.key) if is_known else None
+
+    def make() -> Learner:
+        dtype = _REAL_TYPES[options.dtype or "float32"]
+        graph, (coef, intercept) = linear_graph(n_features, n_outputs, dtype)
+        weights = _select(graph, options) if options.trainable is not None else (coef, intercept)
+        return Learner(
+            model=graph, score_model=graph, link="own", classes=None, weights=weights,
+            intercepts=frozenset({intercept}), linear=(coef, intercept),
+        )  # fmt: skip
+
+    return cached(key, make, nbytes)
+
+
+def _transfer_learner(
+    backbone: ir.Model, n_outputs: int, options: ModelOptions, row_shapes: dict[str, tuple[int, ...]]
+) -> Learner:
+    graph, (coef, intercept) = add_linear_layer(backbone, n_outputs, row_shapes)
+    weights = _select(graph, options, (coef, intercept))
+    return Learner(
+        model=graph, score_model=graph, link="own", classes=None, weights=weights,
+        intercepts=_intercepts(graph, weights), linear=linear_parameters(graph),
+    )  # fmt: skip
+
+
+def _select(model: ir.Model, options: ModelOptions, head: Sequence[str] = ()) -> tuple[str, ...]:
+    from onnxsgd.gradient.engines import PORTABLE, differentiable
+    from onnxsgd.graph.reading.trainable import select_trainable, with_head
+
+    trainable = with_head(options.trainable, head) if head else options.trainable
+    score = str(model.graph.outputs[0].name)
+    engines = differentiable(PORTABLE), differentiable(options.engine)
+    return tuple(select_trainable(model, score, trainable, *engines))
+
+
+def _intercepts(model: ir.Model, weights: tuple[str, ...]) -> frozenset[str]:
+    from onnxsgd.graph.reading.trainable import intercept_names
+
+    return frozenset(intercept_names(model, weights))

@@ -1,0 +1,137 @@
+"""The cache of a process: models read, learners, compiled sessions."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from onnxsgd.runtime.device import HOST, Device, hold
+
+__all__ = ["Cache", "Limit", "cache", "cached"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The bound of a cache.
+
+    Attributes
+    ----------
+    n_entries : int
+        The largest number of entries.
+    n_bytes : float
+        The largest total size of their graphs. The last few entries are kept however large they are: a fit
+        needs several at a time.
+    """
+
+    n_entries: int
+    n_bytes: float = math.inf
+
+
+#: The number of entries kept in any case: those of one fit.
+_FEW = 8
+
+
+class Cache:
+    """A thread-safe cache of the most recently used entries, with a bound for each kind of device.
+
+    A session does not survive a fork, so the cache starts empty in a child process.
+
+    Parameters
+    ----------
+    limits : mapping of str to Limit
+        The bound of each kind of device.
+
+    Attributes
+    ----------
+    n_built : int
+        The number of entries built, that is, of cache misses.
+    """
+
+    def __init__(self, limits: Mapping[str, Limit]) -> None:
+        self._limits = limits
+        self._reset()
+
+    def get(self, key: Hashable, build: Callable[[], T], nbytes: int = 0, kind: str = HOST.kind) -> T:
+        """Return the entry of `key`; if missing, store the result of `build`, a graph of `nbytes`.
+
+        Threads that miss the same key build it once; other keys do not wait for it.
+        """
+        if self._process != os.getpid():
+            # Locks may be held by a thread that does not exist in the child process. Nor do the threads of
+            # sessions: destroying a session, which waits for them, would crash the interpreter.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._entries))
+            self._reset()
+        with self._lock:
+            if key in self._entries[kind]:
+                return self._found(kind, key)
+            building = self._building.setdefault((kind, key), threading.RLock())
+        with building:
+            with self._lock:
+                if key in self._entries[kind]:
+                    return self._found(kind, key)
+            try:
+                made = build()
+                with self._lock:
+                    self._entries[kind][key] = made, nbytes
+                    self.n_built += 1
+                    self._drop_oldest(kind)
+            finally:
+                self._building.pop((kind, key), None)
+        return made
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        with self._lock:
+            self._reset()
+
+    def _found(self, kind: str, key: Hashable) -> Any:
+        self._entries[kind].move_to_end(key)
+        return self._entries[kind][key][0]
+
+    def _drop_oldest(self, kind: str) -> None:
+        entries, limit = self._entries[kind], self._limits[kind]
+        total = sum(nbytes for _, nbytes in entries.values())
+        while len(entries) > limit.n_entries or (total > limit.n_bytes and len(entries) > _FEW):
+            _, (_, nbytes) = entries.popitem(last=False)
+            total -= nbytes
+
+    def _reset(self) -> None:
+        self._lock = threading.RLock()
+        self._building: dict[Hashable, Any] = {}
+        self._entries: dict[str, OrderedDict[Hashable, tuple[Any, int]]]
+        self._entries = {kind: OrderedDict() for kind in self._limits}
+        self._process = os.getpid()
+        self.n_built = 0
+
+
+#: The cache of this process. A key begins with the kind of the entry: "source" and "learner" under a digest
+#: of the model and the options, "predictions", "step", "epoch" and "block" under a digest of the graph, the
+#: specification of the step, the threads and the device. GPUs have few: each takes some of a GPU's memory.
+cache = Cache({"cpu": Limit(144, 128_000_000), "cuda": Limit(16)})
+
+
+def cached(key: Hashable | None, build: Callable[[], T], nbytes: int = 0, device: Device = HOST) -> T:
+    """Return the entry of :data:`cache` for a device; the result of `build` if `key` is None.
+
+    Parameters
+    ----------
+    key : hashable or None
+        Equal keys denote equal entries; None: the entry is not cached.
+    build : callable
+        Makes the entry.
+    nbytes : int
+        The size of its graph.
+    device : Device
+        The device that it is compiled for.
+    """
+    # entries dropped from the cache free memory there
+    with hold(device):
+        return build() if key is None else cache.get(key, build, nbytes, device.kind)

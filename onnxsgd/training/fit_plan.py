@@ -1,0 +1,94 @@
+"""The plan of a fit: the settings that are fixed once its model is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from onnxsgd.engine.step.training_step import StepSpec
+from onnxsgd.learner.learner import Learner
+from onnxsgd.losses import Loss
+from onnxsgd.optimizers import Optimizer
+from onnxsgd.penalties import Penalty
+from onnxsgd.runtime.device import Device
+from onnxsgd.schedules import Schedule
+
+__all__ = ["FitPlan", "Recipe"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings of the updates, which do not depend on the model.
+
+    Attributes
+    ----------
+    optimizer, schedule, penalty : objects
+        The update rule, the learning rate, the norms.
+    average_from : int
+        The update at which averaging starts; 0: never.
+    shuffle : bool
+        Whether each epoch has a new random order.
+    """
+
+    optimizer: Optimizer
+    schedule: Schedule
+    penalty: Penalty
+    average_from: int
+    shuffle: bool
+
+    def for_updates(self, n_updates: int | None) -> Recipe:
+        """Return the recipe of `n_updates` updates; None: the number is unknown."""
+        return replace(self, schedule=self.schedule.for_updates(n_updates))
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """The settings of a fit.
+
+    Attributes
+    ----------
+    learner : Learner
+        The trainable graph.
+    loss : Loss
+        The loss.
+    recipe : Recipe
+        The settings of the updates.
+    engine : str
+        The gradient engine in use.
+    device : Device
+        The device of the updates.
+    n_outputs : int
+        Raw predictions of a sample.
+    batch_size : int
+        Samples of an update.
+    n_threads : int or None
+        Threads on the CPU; None: chosen by the size of the graph.
+    """
+
+    learner: Learner
+    loss: Loss
+    recipe: Recipe
+    engine: str
+    device: Device
+    n_outputs: int
+    batch_size: int
+    n_threads: int | None
+
+    @property
+    def penalised(self) -> frozenset[str]:
+        """The weights that the penalty applies to."""
+        return frozenset(self.learner.weights) - self.learner.intercepts
+
+    def for_updates(self, n_updates: int | None) -> FitPlan:
+        """Return the plan of `n_updates` updates; None: the number is unknown."""
+        return replace(self, recipe=self.recipe.for_updates(n_updates))
+
+    @property
+    def step_spec(self) -> StepSpec:
+        """The specification of the training step."""
+        recipe = self.recipe
+        return StepSpec(
+            weights=self.learner.weights, penalised=self.penalised, loss=self.loss,
+            optimizer=recipe.optimizer, l1=recipe.penalty.l1 is not None, l2=recipe.penalty.l2 is not None,
+            average=recipe.average_from > 0, batch_size=self.batch_size, n_outputs=self.n_outputs,
+            engine=self.engine,
+        )  # fmt: skip

@@ -1,0 +1,83 @@
+"""The state of a fit: weights, their states, numbers, random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.update import AVERAGE, L1_DEBT, WEIGHT
+from onnxsgd.training.fit_plan import Recipe
+
+__all__ = ["FitState", "adapt_state", "fresh_state"]
+
+
+@dataclass
+class FitState:
+    """The state of a fit, from which a later fit or ``partial_fit`` continues.
+
+    Attributes
+    ----------
+    tensors : dict of ndarray
+        Weights and their states.
+    eta : float
+        The present learning rate.
+    random_state : numpy.random.RandomState
+        Draws the order of the samples.
+    t : int
+        Updates made.
+    l1_total : float
+        The l1 penalty that each weight could have received so far.
+    loss_curve : list of float
+        The objective of each epoch.
+    validation_scores : list of float
+        The score of each epoch on the validation data, if any.
+    n_updates : int or None
+        The largest number of updates of the last call to ``fit``; None before the first call.
+    """
+
+    tensors: Tensors
+    eta: float
+    random_state: np.random.RandomState
+    t: int = 0
+    l1_total: float = 0.0
+    loss_curve: list[float] = field(default_factory=list)
+    validation_scores: list[float] = field(default_factory=list)
+    n_updates: int | None = None
+
+    def weights(self, average_from: int = 0) -> dict[str, np.ndarray]:
+        """Return the weights, averaged ones once averaging has started."""
+        is_averaged = 0 < average_from <= self.t and any(kind == AVERAGE for _, kind in self.tensors)
+        kind = AVERAGE if is_averaged else WEIGHT
+        return {name: array for (name, k), array in self.tensors.items() if k == kind}
+
+
+def adapt_state(state: FitState, recipe: Recipe) -> None:
+    """Adapt `state` to a recipe that may have changed since: initialize quantities that it lacks."""
+    kinds = {kind for _, kind in state.tensors}
+    if L1_DEBT not in kinds:
+        state.l1_total = 0.0
+    if recipe.average_from and AVERAGE not in kinds:
+        state.tensors |= {(name, AVERAGE): a.copy() for name, a in state.weights().items()}
+
+
+def fresh_state(
+    weights: Mapping[str, np.ndarray], eta: float, seed: int | np.random.RandomState | None
+) -> FitState:
+    """Return the state before the first update.
+
+    Parameters
+    ----------
+    weights : mapping of str to ndarray
+        The weights, which are copied.
+    eta : float
+        The learning rate.
+    seed : int, RandomState or None
+        Seeds a new generator; a generator loses at most one draw.
+    """
+    generator = np.random.RandomState(check_random_state(seed).randint(np.iinfo(np.int32).max))
+    tensors = {(name, WEIGHT): np.array(array) for name, array in weights.items()}
+    return FitState(tensors, eta=eta, random_state=generator)
