@@ -92,7 +92,7 @@ def check_sample_weight(sample_weight: ArrayLike | None, y: np.ndarray) -> np.nd
         return np.ones(len(y))
     weight = np.array(_check_sample_weight(sample_weight, y, dtype=np.float64))
     if (weight < 0).any():
-        raise ParameterError(f"sample_weight contains {weight.min()!r}: weights must be >= 0.")
+        raise ParameterError(f"sample_weight contains {weight.min():g}: weights must be >= 0.")
     if not np.isfinite(weight.sum()):
         raise ParameterError("sample_weight has a sum that is not finite: scale the weights down.")
     if not weight.any():

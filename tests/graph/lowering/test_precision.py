@@ -111,7 +111,7 @@ def test_digits_are_restored_after_every_function_of_the_converters():
         "transposed": fitted.coef_.T,
         "part": -fitted.coef_[1:],
         "doubled": 2 * fitted.coef_[0],
-        "negative_double": -2 * fitted.scale_,
+        "negative_double": -2 * fitted.coef_[0],
         "reciprocal": 1 / fitted.scale_,
         "unknown": np.array([0.12345, 0.6789]),
         "twins": np.array([0.7]),

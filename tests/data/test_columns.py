@@ -1,0 +1,47 @@
+"""Named columns of frames and dictionaries."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from onnxsgd.data.columns import column_kinds, column_names, is_mapping
+
+COLUMNS = {"age": [1, 2], "height": [1.5, 2.5], "town": ["a", "b"], "member": [True, False]}
+KINDS = {"age": "i", "height": "f", "town": "O", "member": "b"}
+
+
+def polars_frame(columns):
+    return pytest.importorskip("polars").DataFrame(columns)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, polars_frame])
+def test_frames_of_any_library_have_the_same_kinds(frame):
+    X = frame(COLUMNS)
+    assert column_names(X) == list(COLUMNS)
+    kinds = column_kinds(X)
+    # pandas 3 has a type of strings
+    assert {name: "O" if kind in "OUT" else kind for name, kind in kinds.items()} == KINDS
+
+
+def test_categories_are_objects():
+    X = pd.DataFrame({"c": pd.Categorical(["u", "v"])})
+    assert column_kinds(X) == {"c": "O"}
+
+
+def test_dictionaries_are_columns():
+    X = {"a": np.ones(2), 3: np.array(["u", "v"])}
+    assert is_mapping(X)
+    assert column_names(X) == ["a", "3"]
+    assert column_kinds(X) == {"a": "f", "3": "U"}
+
+
+def test_a_sparse_dictionary_of_keys_is_no_dictionary_of_columns():
+    """It is one matrix: its keys are places."""
+    X = sparse.dok_matrix((3, 2))
+    assert not is_mapping(X)
+    assert column_names(X) is None
+
+
+def test_arrays_have_no_names():
+    assert column_names(np.ones((2, 2))) is None

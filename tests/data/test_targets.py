@@ -1,0 +1,99 @@
+"""Targets and weights: encoded for a loss, or refused with the value."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.preprocessing import LabelBinarizer
+from sklearn.utils.class_weight import compute_sample_weight
+
+from onnxsgd.data import targets
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.losses import CrossEntropy, Hinge, LogLoss
+
+CLASSES = np.array(["b", "a", "c"])
+Y = np.array(["a", "c", "b", "a"])
+
+
+@pytest.mark.parametrize(("loss", "low"), [(CrossEntropy(), 0), (Hinge(), -1)])
+def test_columns_follow_the_order_of_the_classes(loss, low):
+    """A graph may hold its classes in any order: column k is class k."""
+    encoded = targets.encode_labels(Y, CLASSES, 3, loss)
+    expected = LabelBinarizer(neg_label=low).fit(["a", "b", "c"]).transform(Y)[:, [1, 0, 2]]
+    np.testing.assert_array_equal(encoded, expected)
+
+
+@pytest.mark.parametrize(("loss", "low"), [(LogLoss(), 0.0), (Hinge(), -1.0)])
+def test_one_output_is_that_of_the_second_class(loss, low):
+    encoded = targets.encode_labels(np.array([7, 3, 7]), np.array([7, 3]), 1, loss)
+    np.testing.assert_array_equal(encoded, [[low], [1.0], [low]])
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "unknown"),
+    [
+        (np.array(["a", "z"]), CLASSES, r"\['z'\]"),
+        (np.array([1, 9, 9]), np.array([3, 1]), r"\[9\]"),
+        (np.array([1, 2]), np.array(["1", "2"]), r"\[1, 2\]"),
+    ],
+)
+def test_unknown_labels_are_named(y, classes, unknown):
+    with pytest.raises(ParameterError, match=f"y_val contains the labels {unknown}"):
+        targets.check_known_labels(y, classes, "y_val")
+
+
+@pytest.mark.parametrize("class_weight", ["balanced", {"a": 2.0, "b": 0.5, "c": 3.0}])
+def test_weights_of_classes_are_those_of_scikit_learn(class_weight):
+    found = targets.class_weights(class_weight, CLASSES, Y)
+    np.testing.assert_allclose(found, compute_sample_weight(class_weight, Y), rtol=1e-15)
+
+
+def test_a_batch_may_lack_a_class():
+    """partial_fit balances the classes that are present; scikit-learn refuses."""
+    y = np.array(["a", "a", "c"])
+    found = targets.class_weights("balanced", CLASSES, y)
+    np.testing.assert_allclose(found, compute_sample_weight("balanced", y), rtol=1e-15)
+
+
+def test_weights_of_several_labels_are_multiplied():
+    table = np.array([[1, 0], [1, 1], [0, 0], [1, 0]])
+    found = targets.class_weights("balanced", np.arange(2), table)
+    np.testing.assert_allclose(found, compute_sample_weight("balanced", table), rtol=1e-15)
+    with pytest.raises(ParameterError, match="must be 'balanced' or None"):
+        targets.class_weights({0: 2.0}, np.arange(2), table)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        ([1.0, -0.5], "contains -0.5: weights must be >= 0"),
+        # newer versions of scikit-learn refuse it themselves
+        ([0, 0], "0 for all|at least one non-zero"),
+        ([1e308, 1e308], "not finite"),
+    ],
+)
+def test_weights_of_samples_that_cannot_be_averaged_are_refused(weight, message):
+    with np.errstate(over="ignore"), pytest.raises(ValueError, match=message):
+        targets.check_sample_weight(weight, np.ones(2))
+
+
+def test_missing_weights_are_one():
+    np.testing.assert_array_equal(targets.check_sample_weight(None, np.ones(3)), np.ones(3))
+
+
+@pytest.mark.parametrize("form", [np.array, sparse.csr_matrix, lambda y: np.array(y, bool)])
+def test_several_labels_are_a_table_of_zeros_and_ones(form):
+    table = targets.check_labels(form([[1, 0], [1, 1]]))
+    np.testing.assert_array_equal(table, [[1, 0], [1, 1]])
+    np.testing.assert_array_equal(targets.encode_indicators(table, Hinge()), [[1, -1], [1, 1]])
+    np.testing.assert_array_equal(targets.encode_indicators(table, LogLoss()), [[1, 0], [1, 1]])
+
+
+def test_targets_of_more_dimensions_are_refused():
+    with pytest.raises((ParameterError, ValueError), match="dim"):
+        targets.check_real_target(np.ones((2, 2, 2)))
+    assert targets.check_real_target([1, 2]).dtype == np.float64
+
+
+def test_one_sample_has_no_r2():
+    with pytest.raises(ParameterError, match="y_val has 1 sample, which R.2 cannot score"):
+        targets.check_scorable_by_r2(np.ones(1), "y_val")

@@ -1,0 +1,62 @@
+"""Formulas appended to a graph, under names that are free."""
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from onnxsgd.exceptions import GraphError
+from onnxsgd.graph.append import appending, graft
+from onnxsgd.graph.model import FROZEN, graph_names, real_initializers, to_ir
+
+TEXT = """<ir_version: 8, opset_import: ["": {opset}]> g (float[N, 2] x) => (float[N, 2] y)
+    <float[2] Mul = {{1, 2}}, float val_0 = {{7}}> {{ val_1 = Add(x, val_0) y = Mul(val_1, Mul) }}"""
+
+X = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+
+
+@pytest.fixture
+def model():
+    return to_ir(onnx.parser.parse_model(TEXT.format(opset=18)))
+
+
+def test_nodes_are_appended_under_free_names(model, run):
+    """Names of the builder, such as val_0, may be those of the user's tensors."""
+    graph = model.graph
+    with appending(graph) as op:
+        result = op.Add(op.Mul(graph.outputs[0], 2.0), graph.inputs[0])
+        result.name = "y"
+    graph.outputs.append(result)
+    result.type, result.shape = graph.outputs[0].type, graph.outputs[0].shape
+    names = [value.name for node in graph for value in node.outputs] + list(graph.initializers)
+    assert len(set(names)) == len(names)
+    found = run(model, {"x": X})
+    y = (X + 7) * [1, 2]
+    np.testing.assert_array_equal(found["y"], y)
+    np.testing.assert_array_equal(found[result.name], 2 * y + X)
+
+
+def test_numbers_of_a_formula_are_no_weights(model):
+    """The 2 of a formula would be trained otherwise."""
+    with appending(model.graph) as op:
+        op.Mul(model.graph.inputs[0], 2.5)
+    marked = [value.name for value in real_initializers(model.graph) if FROZEN in value.metadata_props]
+    assert len(marked) == 1
+    assert float(model.graph.initializers[marked[0]].const_value.numpy()) == 2.5
+
+
+def test_a_graft_adds_no_initializers(model, run):
+    graph = model.graph
+    names, initializers = graph_names(graph), list(graph.initializers)
+    result = graft(graph, names, "Mul", lambda op: op.Sub(op.Mul(graph.outputs[0], 3.0), 1.0))
+    assert list(graph.initializers) == initializers
+    assert result.name in names
+    assert result.name.startswith("Mul_")
+    result.type, result.shape = graph.outputs[0].type, graph.outputs[0].shape
+    graph.outputs[:] = [result]
+    np.testing.assert_array_equal(run(model, {"x": X})[result.name], 3 * (X + 7) * [1, 2] - 1)
+
+
+def test_an_operator_of_a_newer_opset_is_refused():
+    graph = to_ir(onnx.parser.parse_model(TEXT.format(opset=13))).graph
+    with pytest.raises(GraphError, match="Opset 13 has no operator Mish; onnx.version_converter"):
+        graft(graph, graph_names(graph), "loss", lambda op: op.Mish(graph.outputs[0]))
