@@ -35,6 +35,9 @@ _RANKS = {
     "Upsample": {1: 1},
 }
 
+#: The first IR version in which an initializer need not be an input.
+_IR_OF_INITIALIZERS = 4
+
 #: The most constant trips of a Loop: each takes a microsecond or more, and its states are kept for gradients.
 _MOST_TRIPS = 2**24
 
@@ -88,7 +91,8 @@ def _check_known_types(model: onnx.ModelProto, inferred: onnx.GraphProto) -> Non
 
 def _outline(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model of the same types, without large weights and declared shapes of results."""
-    outline = onnx.ModelProto(ir_version=model.ir_version)
+    # before version 4, inference knows only initializers that are inputs too
+    outline = onnx.ModelProto(ir_version=max(model.ir_version, _IR_OF_INITIALIZERS))
     outline.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid("unknown", 1)])
     outline.functions.extend(model.functions)
     graph = outline.graph

@@ -197,6 +197,14 @@ REFUSED = {
         lambda: parsed("(float[N, 3] x) => (float[N, 1] y) { y = own.Relu(x) }"),
         "Relu of the domain 'own'",
     ),
+    "kernel of another rank in an old file": (
+        lambda: parsed(
+            "(float[N, 1, 4, 4] x) => (float[N, 1, 4, 4] y) <float[1] k = {1.0}> "
+            "{ y = ConvTranspose<kernel_shape = [1, 1]>(x, k) }",
+            '<ir_version: 1, opset_import: ["": 18]>',
+        ),
+        "must have at least 3 dimensions",
+    ),
     "initializer outside": (lambda: constant_outside(in_initializer), "another file"),
     "attribute outside": (lambda: constant_outside(in_attribute), "another file"),
     "subgraph outside": (lambda: constant_outside(in_subgraph), "another file"),
