@@ -5,15 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from onnxsgd.graph.operators import Fact, having
+
 __all__ = ["ShapeInferencePass"]
 
-#: Operators whose first output is a sequence.
-_MAKERS = frozenset(
-    {
-        *("SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceMap"),
-        "SplitToSequence",
-    }
-)
+_SEQUENCES = having(Fact.SEQUENCE)
 
 
 class ShapeInferencePass(common.ShapeInferencePass):
@@ -34,7 +30,7 @@ def _mark_sequences(graph: ir.Graph) -> None:
     for node in graph:
         if node.domain != "":
             continue
-        if node.op_type in _MAKERS or (node.op_type == "Identity" and _is_sequence(node.inputs[0])):
+        if node.op_type in _SEQUENCES or (node.op_type == "Identity" and _is_sequence(node.inputs[0])):
             _mark(node.outputs[0])
         elif node.op_type == "If":
             _mark_branches(node)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
+from onnxsgd.graph.operators import Fact, having_in_ml
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["fix_sizes", "infer_sizes"]
 
 #: Operators of ai.onnx.ml whose result has the shape of their first operand; inference lacks this.
-_SHAPE_KEEPING = frozenset({"Binarizer", "Imputer", "LabelEncoder", "Normalizer", "Scaler"})
+_SHAPE_KEEPING = having_in_ml(Fact.ELEMENTWISE) | {"Normalizer"}
 
 
 def fix_sizes(

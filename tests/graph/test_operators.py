@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxsgd.graph.operators import OPERATORS, Fact, having
+from onnxsgd.graph.operators import ML_OPERATORS, OPERATORS, TYPE_ONLY, Fact, having, having_in_ml
 
 SCHEMAS = {
     schema.name: schema
@@ -106,6 +106,54 @@ def test_the_elements_stay_the_same(name):
     assert set(run(name, arrays).ravel()) == set(FLOATS.ravel())
 
 
+@cases(Fact.IN_ORDER)
+def test_the_elements_stay_in_order(name):
+    arrays = [FLOATS[None] if name == "Squeeze" else FLOATS, *OPERANDS.get(name, [])]
+    np.testing.assert_array_equal(run(name, arrays).ravel(), FLOATS.ravel())
+
+
+def test_the_order_of_other_forms_may_change():
+    """Of all forms, only an Expand repeats elements, only a Transpose moves them."""
+    assert having(Fact.FORM) - having(Fact.IN_ORDER) == {"Expand", "Transpose"}
+
+
+@cases(Fact.SIZES)
+def test_elements_do_not_count_and_sizes_do(name):
+    np.testing.assert_array_equal(run(name, [FLOATS]), run(name, [-FLOATS]))
+    assert not np.array_equal(run(name, [FLOATS]), run(name, [FLOATS[:1]]))
+
+
+def test_all_operators_that_return_sizes_are_marked():
+    """Their schemas take a tensor of any type, and return integers."""
+    real = {
+        name
+        for name in having(Fact.INT64)
+        if len(schema_types(SCHEMAS[name].inputs[0])) > 12 and len(SCHEMAS[name].inputs) == 1
+        and run(name, [FLOATS]).tolist() == run(name, [-FLOATS]).tolist()
+        and run(name, [FLOATS]).tolist() != run(name, [FLOATS[:1]]).tolist()
+    }  # fmt: skip
+    assert real - {"NonZero"} == having(Fact.SIZES)
+
+
+def test_recurrent_operators_are_those_with_a_hidden_size():
+    real = {name for name, schema in SCHEMAS.items() if "hidden_size" in schema.attributes}
+    assert real == having(Fact.RECURRENT)
+
+
+def test_recurrent_operators_share_the_positions_of_their_operands():
+    names = [[operand.name for operand in SCHEMAS[name].inputs] for name in having(Fact.RECURRENT)]
+    assert len({tuple(known[:6]) for known in names}) == 1
+
+
+def test_sequences_are_those_of_the_schemas():
+    real = {
+        name
+        for name, schema in SCHEMAS.items()
+        if schema.outputs and all(kind.startswith("seq(") for kind in schema_types(schema.outputs[0]))
+    }
+    assert real == having(Fact.SEQUENCE)
+
+
 @cases(Fact.REDUCTION)
 def test_an_axis_is_reduced_to_one_element(name):
     values = np.abs(FLOATS)
@@ -149,3 +197,44 @@ def test_results_are_drawn(name):
     attributes = {"shape": [4, 50]} if name in ("RandomNormal", "RandomUniform") else {}
     results = [run(name, read.get(name, []), **attributes) for _ in range(2)]
     assert (results[0] != results[1]).any()
+
+
+@pytest.mark.parametrize("name", sorted(TYPE_ONLY))
+def test_only_the_type_of_an_operand_counts(name):
+    position, like = TYPE_ONLY[name], np.zeros(3)
+    arrays = [FLOATS, FLOATS]
+    arrays[position] = like
+    result = run(name, arrays)
+    arrays[position] = like + 1
+    np.testing.assert_array_equal(run(name, arrays), result)
+    arrays[position] = like.astype(np.int64)
+    assert run(name, arrays).dtype != result.dtype
+
+
+ML_ATTRIBUTES = {
+    "Binarizer": {"threshold": 0.5},
+    "Imputer": {"imputed_value_floats": [4.0, 5.0, 6.0], "replaced_value_float": 0.0},
+    "LabelEncoder": {"keys_floats": [0.0, 1.0], "values_floats": [5.0, 6.0], "default_float": 7.0},
+    "Scaler": {"offset": [1.0, 2.0, 3.0], "scale": [2.0, 3.0, 4.0]},
+}
+
+
+@pytest.mark.parametrize("name", sorted(having_in_ml(Fact.ELEMENTWISE)))
+def test_an_element_of_ai_onnx_ml_changes_only_its_place(name):
+    node = helper.make_node(name, ["x"], ["y"], domain="ai.onnx.ml", **ML_ATTRIBUTES[name])
+    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", [value], [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
+    before = np.ones((2, 3), np.float32)
+    for place in np.ndindex(before.shape):
+        after = before.copy()
+        after[place] = 0.0
+        changed = model.run(None, {"x": after})[0] != model.run(None, {"x": before})[0]
+        assert changed[place]
+        assert changed.sum() == 1
+
+
+def test_rows_of_ai_onnx_ml_are_operators_of_it():
+    assert all(onnx.defs.has(name, "ai.onnx.ml") for name in ML_OPERATORS)
+    assert list(ML_OPERATORS) == sorted(ML_OPERATORS)

@@ -11,10 +11,10 @@ from onnxsgd.graph.model import unique_name
 from onnxsgd.graph.nodes import element_type, maker, required, shape_of
 from onnxsgd.graph.writing import add_initializer, computed
 
-__all__ = ["complete"]
+__all__ = ["OPTIONAL_OUTPUTS", "complete"]
 
 #: Number of outputs of the operators whose gradient reads optional outputs.
-_OUTPUTS = {"Dropout": 2, "LayerNormalization": 3, "SoftmaxCrossEntropyLoss": 2}
+OPTIONAL_OUTPUTS = {"Dropout": 2, "LayerNormalization": 3, "SoftmaxCrossEntropyLoss": 2}
 
 
 def complete(graph: ir.Graph, sources: Collection[ir.Value], names: set[str]) -> None:
@@ -52,7 +52,7 @@ def complete(graph: ir.Graph, sources: Collection[ir.Value], names: set[str]) ->
 
 
 def _add_outputs(node: ir.Node, names: set[str]) -> None:
-    wanted = _OUTPUTS.get(node.op_type, 0)
+    wanted = OPTIONAL_OUTPUTS.get(node.op_type, 0)
     if len(node.outputs) < wanted:
         node.resize_outputs(wanted)
     for value in node.outputs[:wanted]:

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from onnxsgd.gradient.native.refused_forms import REFUSALS
-from onnxsgd.graph.operators import Fact, having
+from onnxsgd.graph.operators import TYPE_ONLY, Fact, having
 
 __all__ = [
     "DIFFERENTIABLE",
-    "UNUSED_INPUTS",
     "blocks_gradient",
     "has_zero_gradient",
     "passes_gradient",
@@ -86,10 +85,6 @@ DIFFERENTIABLE: Mapping[str, tuple[int, ...] | None] = {
 }
 
 
-#: The positions, by operator, of inputs that do not change a result, beside shapes and indices.
-UNUSED_INPUTS: Mapping[str, tuple[int, ...]] = {"CastLike": (1,)}
-
-
 def has_zero_gradient(node: ir.Node) -> bool:
     """Return whether the results of `node` do not change with a small change of its inputs."""
     return node.domain == "" and node.op_type in having(Fact.FLAT)
@@ -110,7 +105,7 @@ def blocks_gradient(node: ir.Node, index: int) -> bool:
     """Return whether results of `node` depend on its input at `index`, but no gradient flows there."""
     if passes_gradient(node, index) or has_zero_gradient(node):
         return False
-    return index not in UNUSED_INPUTS.get(node.op_type, ())
+    return index != TYPE_ONLY.get(node.op_type)
 
 
 def why_not(node: ir.Node) -> str | None:

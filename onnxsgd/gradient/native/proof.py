@@ -11,6 +11,7 @@ from itertools import permutations
 
 import onnx_ir as ir
 
+from onnxsgd.gradient.native.builder_forms import OPTIONAL_OUTPUTS
 from onnxsgd.gradient.native.dimensions import broadcast_axes
 from onnxsgd.gradient.native.proven_forms import PROVEN
 from onnxsgd.graph.model import REAL_TYPES
@@ -29,9 +30,6 @@ _DEFAULTS: dict[str, tuple[object, ...]] = {
     "reduction": ("none", "mean", "sum"),
     "storage_order": (0,),
 }
-
-#: The operators whose form depends on the use of their other outputs.
-_WITH_MORE_OUTPUTS = frozenset({"Dropout", "LayerNormalization", "SoftmaxCrossEntropyLoss"})
 
 #: The operators that read sizes, axes or places as tensors, which may be computed.
 _SIZED = frozenset(
@@ -59,7 +57,7 @@ def form_of(node: ir.Node) -> str:
     real = _real_inputs(node)
     dtype = real[0].dtype if real else None
     words = [node.op_type, "untyped" if dtype is None else dtype.name, _sizes(real), *_attributes(node)]
-    if node.op_type in _WITH_MORE_OUTPUTS and any(_is_read(value) for value in node.outputs[1:]):
+    if node.op_type in OPTIONAL_OUTPUTS and any(_is_read(value) for value in node.outputs[1:]):
         words.append("outputs")
     if node.op_type in _SIZED and any(_is_computed(value) for value in node.inputs[1:]):
         words.append("computed")

@@ -15,13 +15,12 @@ from onnxsgd.gradient.portable.rules.table import (
     NO_GRADIENT,
     RULES,
     STANDARD,
-    TYPE_ONLY,
     reason_against,
 )
 from onnxsgd.gradient.portable.writing.call import Call, Rule, place
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.tensor import Tensor
-from onnxsgd.graph.operators import Fact, having
+from onnxsgd.graph.operators import TYPE_ONLY, Fact, having
 
 __all__ = ["dependents", "sweep"]
 

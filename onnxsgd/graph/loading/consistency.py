@@ -11,6 +11,7 @@ from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.loading.size_limits import check_shapes
 from onnxsgd.graph.model import subgraphs
+from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.opsets.transformer.contrib import give_domain
 
 __all__ = ["check_consistency"]
@@ -26,11 +27,8 @@ _NEED_TYPES = frozenset({"DictVectorizer", "LabelEncoder"})
 _N_CONDITIONS = {"If": 1, "Loop": 2}
 
 #: The ranks of operands, by position, for kernels that crash on others.
-_RECURRENT = {0: 3, 1: 3, 2: 3, 3: 2, 4: 1, 5: 3, 6: 3, 7: 2}
 _RANKS = {
-    "GRU": _RECURRENT,
-    "LSTM": _RECURRENT,
-    "RNN": _RECURRENT,
+    **{name: {0: 3, 1: 3, 2: 3, 3: 2, 4: 1, 5: 3, 6: 3, 7: 2} for name in having(Fact.RECURRENT)},
     "Resize": {1: 1, 2: 1, 3: 1},
     "Upsample": {1: 1},
 }

@@ -83,7 +83,7 @@ def _behind_copies(value: ir.Value) -> ir.Node | None:
     return node
 
 
-_COPYING = having(Fact.FORM) - {"Expand", "Transpose"}
+_COPYING = having(Fact.IN_ORDER)
 
 
 def _encoded_labels(node: ir.Node) -> np.ndarray | None:

@@ -114,6 +114,7 @@ def _refuse(node: ir.Node, names: set[str]) -> None:
     )
 
 
+#: The inference form of each operator that trains or draws.
 _SWITCHES: dict[str, Callable[[ir.Node, set[str]], None]] = {
     "BatchNormalization": _freeze_statistics,
     "Bernoulli": _refuse,

@@ -14,6 +14,7 @@ from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.lowering.inference_mode import RANDOM
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.graph.nodes import content
+from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import add_initializer
 
 __all__ = ["fold_integers"]
@@ -24,8 +25,7 @@ _MAX_SIZE = 4096
 #: The most tensors named in an error.
 _NAMED = 5
 
-#: Operators that read only shapes.
-_OF_SHAPES = frozenset({"Shape", "Size"})
+_SIZES = having(Fact.SIZES)
 
 
 def fold_integers(model: ir.Model) -> None:
@@ -41,7 +41,7 @@ def fold_integers(model: ir.Model) -> None:
     real = {value for value in constants if value.dtype in REAL_TYPES}
     nodes = []
     for node in graph:
-        known = constants if node.op_type in _OF_SHAPES else constants - real
+        known = constants if node.op_type in _SIZES else constants - real
         if _is_foldable(node) and all(value is None or value in known for value in node.inputs):
             nodes.append(node)
             constants.update(node.outputs)

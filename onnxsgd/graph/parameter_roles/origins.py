@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from onnxsgd.graph.model import FROZEN, REAL_TYPES
 from onnxsgd.graph.nodes import bodies, read_values
+from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["Origins", "Use", "trace_origins", "uses_of"]
 
-#: Operators whose results depend only on the shape of their input.
-_OF_SHAPES = frozenset({"Shape", "Size"})
+_SIZES = having(Fact.SIZES)
 
 #: Inputs of several numbers that configure an operator: no path of a parameter leads through them.
 _SETTINGS: dict[str, frozenset[int]] = {
@@ -91,8 +91,8 @@ def _trace(graph: ir.Graph, origins: Origins, is_layer: IsLayer) -> None:
             learned = learned or any(
                 value in origins.learned for entry in inner.all_nodes() for value in entry.outputs
             )
-        if node.op_type in _OF_SHAPES or origins.data.isdisjoint(read):
-            if not origins.tuned.isdisjoint(read) and node.op_type not in _OF_SHAPES:
+        if node.op_type in _SIZES or origins.data.isdisjoint(read):
+            if not origins.tuned.isdisjoint(read) and node.op_type not in _SIZES:
                 origins.tuned.update(node.outputs)
             continue
         origins.data.update(node.outputs)
@@ -121,7 +121,7 @@ def uses_of(value: ir.Value, origins: Origins, form: frozenset[str]) -> Iterator
             if any(result in origins.data for result in node.outputs):
                 yield Use(node, index, operand, formula)
                 continue
-            if node.op_type in _OF_SHAPES or index in _SETTINGS.get(node.op_type, ()):
+            if node.op_type in _SIZES or index in _SETTINGS.get(node.op_type, ()):
                 continue
             behind = formula if node.op_type in form else formula | {node.op_type}
             for entry in ((result, behind) for result in node.outputs):

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxsgd.graph.model import FROZEN, PARAMETER, REAL_TYPES
 from onnxsgd.graph.nodes import content, first, operands
+from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.parameter_roles.constant_arrays import find_waves, is_geometric, is_grid
 from onnxsgd.graph.parameter_roles.origins import Origins, Use, trace_origins, uses_of
 from onnxsgd.graph.parameter_roles.patterns import FORM, behind_form, made_by
@@ -40,8 +41,8 @@ _LAYERS: dict[str, dict[int, str]] = {
     "RNN": {1: _WEIGHT, 2: _WEIGHT, 3: _INTERCEPT, 5: _WEIGHT},
 }
 
-#: Initial states: zeros are no parameters.
-_STATES = {("GRU", 5), ("LSTM", 5), ("LSTM", 6), ("RNN", 5)}
+#: Positions of the initial states of recurrent layers: zeros are no parameters.
+_STATES = (5, 6)
 
 #: Layers whose result may have an intercept added, even a single number.
 _LINEAR = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
@@ -49,6 +50,7 @@ _LINEAR = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 #: Operators in which a tensor that meets the results of layers is a parameter.
 _ARITHMETIC = frozenset({"Add", "Concat", "Div", "Mean", "Mul", "Sub", "Sum", "Where"})
 
+#: Operators that a parameter passes without becoming a formula: they keep or pick elements.
 _FORM = frozenset({*FORM, "Gather", "Slice", "Split", "Concat", "Tile"})
 
 
@@ -155,7 +157,7 @@ def _role_in(value: ir.Value, use: Use, origins: Origins) -> Role:
     if node.domain != "" or (array.size == 1 and use.formula):
         return _constant(use)
     if (kind := _LAYERS.get(operator, {}).get(use.index)) is not None:
-        if (operator, use.index) in _STATES and not array.any():
+        if operator in having(Fact.RECURRENT) and use.index in _STATES and not array.any():
             return Role(None, f"initial state of {operator}, zeros")
         if _is_regrouped(node) and np.all(array == array.flat[0]):
             return Role(None, f"constant of a {operator} of groups")
@@ -235,6 +237,7 @@ def _is_frequency(use: Use, origins: Origins) -> bool:
     return bool(ends) and ends <= {"Cos", "Sin"}
 
 
+#: Products of positions and frequencies.
 _PRODUCTS = frozenset({"Einsum", "MatMul", "Mul"})
 
 

@@ -81,6 +81,7 @@ def holds_probabilities(value: ir.Value) -> bool:
     return node is not None and all(holds_probabilities(v) for v in operands(node) if is_real(v))
 
 
+#: Operators that mix, select or scale probabilities, as ensembles and calibrations do.
 _MIXING = (
     *("Add", "Cast", "Clip", "Concat", "Div", "Flatten", "Gather", "Identity", "Max", "Mean", "Min"),
     *("Mul", "ReduceMean", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Sum", "Transpose", "Unsqueeze"),

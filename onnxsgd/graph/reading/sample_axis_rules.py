@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from onnxsgd.graph.nodes import attribute
-from onnxsgd.graph.operators import Fact, having
+from onnxsgd.graph.operators import Fact, having, having_in_ml
 from onnxsgd.graph.reading.sample_axis import CONSTANT, Along, Many, NodeView, Rule, Sizes, State
 
 __all__ = ["RULES"]
@@ -449,26 +449,21 @@ def _normalized_strings(view: NodeView) -> State:
     return None if view.attribute("stopwords") else view.state(0)
 
 
-_ROWS = (
+#: Operators of images: each row of the result follows from one row of the operand.
+_OF_IMAGES = (
     "AveragePool", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool",
     "GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN", "LpPool",
     "MaxPool", "SpaceToDepth",
 )  # fmt: skip
-_SOFTMAX = ["Hardmax", "LogSoftmax", "LpNormalization", "Softmax", "TopK"]
-_ML_TABLES = (
-    "LinearClassifier", "LinearRegressor", "Normalizer", "SVMClassifier", "SVMRegressor", "TreeEnsemble",
-    "TreeEnsembleClassifier", "TreeEnsembleRegressor",
-)  # fmt: skip
-_ML_ELEMENTWISE = ["Binarizer", "Imputer", "LabelEncoder", "Scaler"]
 
 _STANDARD: dict[str, Rule] = {
     **dict.fromkeys(having(Fact.ELEMENTWISE), _elementwise),
     **dict.fromkeys(("Cast", "DequantizeLinear", "QuantizeLinear"), _first_elementwise),
-    **dict.fromkeys(_ROWS, _rows),
+    **dict.fromkeys(_OF_IMAGES, _rows),
     **dict.fromkeys(having(Fact.REDUCTION), _reduce),
-    **dict.fromkeys(_SOFTMAX, _over_axis(-1)),
-    **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reinterpret),
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
+    **dict.fromkeys(("Hardmax", "LogSoftmax", "LpNormalization", "Softmax", "TopK"), _over_axis(-1)),
+    **dict.fromkeys(having(Fact.IN_ORDER) - having(Fact.ELEMENTWISE), _reinterpret),
+    **dict.fromkeys(having(Fact.RECURRENT), _recurrent),
     "LayerNormalization": _from_axis_on,
     **dict.fromkeys(("ArgMax", "ArgMin"), _argument),
     **dict.fromkeys(("Expand", "Tile"), _spread),
@@ -500,8 +495,10 @@ _STANDARD: dict[str, Rule] = {
 }
 
 _ML: dict[str, Rule] = {
-    **dict.fromkeys(_ML_TABLES, _rows_of_table),
-    **dict.fromkeys(_ML_ELEMENTWISE, _first_elementwise),
+    **dict.fromkeys(("LinearClassifier", "LinearRegressor", "Normalizer"), _rows_of_table),
+    **dict.fromkeys(("SVMClassifier", "SVMRegressor"), _rows_of_table),
+    **dict.fromkeys(("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"), _rows_of_table),
+    **dict.fromkeys(having_in_ml(Fact.ELEMENTWISE), _first_elementwise),
     "ArrayFeatureExtractor": _array_features,
     "FeatureVectorizer": _rows_of_all,
     "OneHotEncoder": _one_more_axis,

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxsgd.graph.model import graph_names, unique_name
 from onnxsgd.graph.nodes import graph_of
+from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import displace, new_node
 
 __all__ = ["put_time_first"]
@@ -17,7 +18,7 @@ __all__ = ["put_time_first"]
 #: Y, (batch, direction, hidden) of the last states.
 _SEQUENCE, _STATE, _RESULT = (0,), (5, 6), ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
 
-_OPERATORS = frozenset({"GRU", "LSTM", "RNN"})
+_RECURRENT = having(Fact.RECURRENT)
 
 
 def put_time_first(graph: ir.Graph) -> None:
@@ -25,7 +26,7 @@ def put_time_first(graph: ir.Graph) -> None:
     names = graph_names(graph)
     for node in list(graph.all_nodes()):
         layout = node.attributes.get("layout")
-        if node.domain == "" and node.op_type in _OPERATORS and layout is not None:
+        if node.domain == "" and node.op_type in _RECURRENT and layout is not None:
             if layout.as_int():
                 _transpose_around(node, names)
             node.attributes.pop("layout")

@@ -23,6 +23,7 @@ from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 
 __all__ = ["SCATTERING"]
 
+#: The operators that scatter, and those that read the elements they write.
 _OPERATORS = {"ScatterElements": "GatherElements", "ScatterND": "GatherND"}
 
 

@@ -20,7 +20,7 @@ from onnxsgd.gradient.portable.rules.resize import RESIZE
 from onnxsgd.gradient.portable.rules.sampling import GRID_SAMPLE
 from onnxsgd.gradient.portable.rules.scattering import SCATTERING
 from onnxsgd.gradient.portable.writing.call import Rules
-from onnxsgd.graph.operators import Fact, having
+from onnxsgd.graph.operators import TYPE_ONLY, Fact, having
 from onnxsgd.graph.opsets.function_bodies import is_function
 from onnxsgd.graph.opsets.transformer.refusal import refused_form
 
@@ -29,7 +29,6 @@ __all__ = [
     "NO_GRADIENT",
     "RULES",
     "STANDARD",
-    "TYPE_ONLY",
     "passes_gradient",
     "reason_against",
 ]
@@ -56,9 +55,6 @@ RULES: Rules = {
 #: Operators whose result does not change when the elements of a real input change a little.
 NO_GRADIENT = having(Fact.FLAT)
 
-
-#: Inputs of which only the type matters.
-TYPE_ONLY = {"CastLike": 1}
 
 #: Operators with a rule, or without a gradient by definition.
 KNOWN = frozenset(RULES) | frozenset(CONTROL) | NO_GRADIENT
