@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.nodes import standard_operator
 from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.graph.writing import add_initializer
 
@@ -72,7 +73,7 @@ def free_batch_size(model: ir.Model, symbol: str = "n_samples") -> ir.Model:
 
 def _constant_target(node: ir.Node) -> np.ndarray | None:
     """Return the constant target shape of a Reshape or an Expand of a computed value, or None."""
-    if node.op_type not in ("Reshape", "Expand") or node.domain != "":
+    if standard_operator(node) not in ("Reshape", "Expand"):
         return None
     source, target = node.inputs[:2]
     if source is None or source.is_initializer() or target is None or target.const_value is None:

@@ -25,11 +25,26 @@ __all__ = [
     "maker",
     "matrix",
     "operands",
+    "qualified_operator",
     "rank",
     "read_values",
     "required",
     "shape_of",
+    "standard_operator",
 ]
+
+
+def standard_operator(node: ir.Node) -> str:
+    """Return the name of the standard operator of `node`; "" for one of another domain.
+
+    Operators of ``com.microsoft`` have names of standard ones: Gelu, GridSample, Pad, Trilu, for instance.
+    """
+    return node.op_type if node.domain == "" else ""
+
+
+def qualified_operator(node: ir.Node) -> str:
+    """Return the name of the operator of `node` for a message, with a domain other than the standard one."""
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:

@@ -1,9 +1,18 @@
-"""Tests of graph/nodes.py: an accessor names the tensor or the node that lacks a fact."""
+"""Tests of graph/nodes.py: an accessor names the tensor or the node that lacks a fact.
+
+Operators of other domains are no standard ones, with any name.
+"""
 
 import onnx_ir as ir
 import pytest
 
+from onnxsgd.gradient.native.coverage import has_zero_gradient
+from onnxsgd.gradient.portable.rules import table
+from onnxsgd.gradient.portable.sweep import dependents
 from onnxsgd.graph import nodes
+from onnxsgd.graph.parameter_roles.origins import trace_origins
+from onnxsgd.graph.parameter_roles.patterns import made_by
+from onnxsgd.graph.reading.trainable import trace_gradients
 
 
 @pytest.mark.parametrize(
@@ -47,3 +56,33 @@ def test_missing_input_names_the_node():
         nodes.graph_of(node)
     graph = ir.Graph([value], node.outputs, nodes=[node], opset_imports={"": 18})
     assert nodes.graph_of(node) is graph
+
+
+@pytest.fixture(name="namesake", params=["com.microsoft", ""])
+def _namesake(request):
+    """Return Y = Floor(X), of a domain, in a model."""
+    x, y = (ir.val(name, ir.DataType.FLOAT, [2]) for name in "XY")
+    node = ir.Node(request.param, "Floor", [x], outputs=[y])
+    opsets = {"": 18, "com.microsoft": 1}
+    return ir.Model(ir.Graph([x], [y], nodes=[node], opset_imports=opsets, name="g"), ir_version=8)
+
+
+def test_a_namesake_of_a_step_function_is_none(namesake):
+    (node,) = namesake.graph
+    is_standard = not node.domain
+    assert nodes.standard_operator(node) == ("Floor" if is_standard else "")
+    assert nodes.qualified_operator(node) == ("Floor" if is_standard else "com.microsoft.Floor")
+    assert has_zero_gradient(node) is is_standard
+    assert table.passes_gradient(node, 0) is not is_standard
+    assert (node.outputs[0] in dependents([node], node.inputs)) is not is_standard
+    assert (trace_gradients(namesake, "Y", lambda node: "no rule").nodes == ()) is is_standard
+    assert (made_by(node.outputs[0], "Floor") is node) is is_standard
+
+
+@pytest.mark.parametrize("domain", ["com.microsoft", ""])
+def test_a_namesake_of_a_shape_carries_data(domain):
+    x = ir.val("X", ir.DataType.FLOAT, [2])
+    node = ir.node("Shape", [x], domain=domain)
+    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 18}, name="g")
+    data = trace_origins(graph, lambda node, tuned: False).data
+    assert (node.outputs[0] in data) is bool(domain)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from onnxsgd.gradient.native.refused_forms import REFUSALS
+from onnxsgd.graph.nodes import qualified_operator, standard_operator
 from onnxsgd.graph.operators import TYPE_ONLY, Fact, having
 
 __all__ = [
@@ -87,7 +88,7 @@ DIFFERENTIABLE: Mapping[str, tuple[int, ...] | None] = {
 
 def has_zero_gradient(node: ir.Node) -> bool:
     """Return whether the results of `node` do not change with a small change of its inputs."""
-    return node.domain == "" and node.op_type in having(Fact.FLAT)
+    return standard_operator(node) in having(Fact.FLAT)
 
 
 def passes_gradient(node: ir.Node, index: int | None) -> bool:
@@ -97,7 +98,7 @@ def passes_gradient(node: ir.Node, index: int | None) -> bool:
     """
     if has_zero_gradient(node):
         return False
-    inputs = DIFFERENTIABLE.get(node.op_type) if node.domain == "" else None
+    inputs = DIFFERENTIABLE.get(standard_operator(node))
     return inputs is None or index in inputs
 
 
@@ -105,16 +106,15 @@ def blocks_gradient(node: ir.Node, index: int) -> bool:
     """Return whether results of `node` depend on its input at `index`, but no gradient flows there."""
     if passes_gradient(node, index) or has_zero_gradient(node):
         return False
-    return index != TYPE_ONLY.get(node.op_type)
+    return index != TYPE_ONLY.get(standard_operator(node))
 
 
 def why_not(node: ir.Node) -> str | None:
     """Return why no gradient passes `node`, as a phrase; None if one does, or is zero."""
     if has_zero_gradient(node):
         return None
-    if node.domain != "" or node.op_type not in DIFFERENTIABLE:
-        name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        return f"{name} has no gradient in onnxruntime-training"
+    if standard_operator(node) not in DIFFERENTIABLE:
+        return f"{qualified_operator(node)} has no gradient in onnxruntime-training"
     refuse = REFUSALS.get(node.op_type)
     reason = refuse(node) if refuse is not None else None
     return f"{node.op_type} {reason} has no gradient in onnxruntime-training" if reason else None

@@ -11,7 +11,7 @@ from onnxsgd.gradient.native.builder_forms import complete
 from onnxsgd.graph.gradient_path import Path
 from onnxsgd.graph.model import REAL_TYPES, unique_name
 from onnxsgd.graph.named_shapes import named_dims
-from onnxsgd.graph.nodes import carries_gradient
+from onnxsgd.graph.nodes import carries_gradient, standard_operator
 from onnxsgd.graph.writing import copy_node
 
 __all__ = ["Isolated", "isolate"]
@@ -151,5 +151,5 @@ def _is_yielded(value: ir.Value, path: Path) -> bool:
     producer = value.producer()
     return bool(value.name) and (
         value in path.values
-        or (producer is not None and producer.op_type == "Split" and carries_gradient(value))
+        or (producer is not None and standard_operator(producer) == "Split" and carries_gradient(value))
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxsgd.graph.nodes import bodies
+from onnxsgd.graph.nodes import bodies, standard_operator
 
 __all__ = ["shape_loops"]
 
@@ -24,7 +24,7 @@ def shape_loops(graph: ir.Graph) -> bool:
     found = False
     for node in graph:
         for body in bodies(node):
-            if node.op_type == "Loop" and node.domain == "":
+            if standard_operator(node) == "Loop":
                 found |= _shape_states(node, body)
             found |= shape_loops(body)
     return found

@@ -13,12 +13,13 @@ from onnxsgd.gradient.portable.forward_shapes import infer_shapes
 from onnxsgd.gradient.portable.rules.batch_first import put_time_first
 from onnxsgd.gradient.portable.rules.quantization import is_quantized
 from onnxsgd.gradient.portable.rules.scan_axes import put_scan_axis_first
-from onnxsgd.gradient.portable.rules.table import KNOWN, STANDARD, reason_against
+from onnxsgd.gradient.portable.rules.table import KNOWN, reason_against
 from onnxsgd.gradient.portable.sweep import dependents, sweep
 from onnxsgd.gradient.portable.writing.broadcasting import expand_to, zeros_like
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.tensor import Tensor
 from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.nodes import standard_operator
 from onnxsgd.graph.opsets.function_bodies import expand_functions
 
 __all__ = ["differentiable", "differentiate"]
@@ -137,7 +138,8 @@ def _expand(model: ir.Model, wrt: Sequence[str]) -> ir.Model:
 
     def chosen(node: ir.Node) -> bool:
         depends = not dependents(model.graph, sources).isdisjoint(node.outputs)
-        return node.domain in STANDARD and node.op_type not in KNOWN and depends
+        operator = standard_operator(node)
+        return bool(operator) and operator not in KNOWN and depends
 
     return expand_functions(model, chosen)
 

@@ -24,6 +24,7 @@ from onnxsgd.gradient.portable.writing.known_shapes import (
     to_shape,
 )
 from onnxsgd.graph.captured_constants import copy_constants_into_bodies
+from onnxsgd.graph.nodes import standard_operator
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["infer_shapes"]
@@ -73,10 +74,11 @@ def _complete_shapes(graph: ir.Graph) -> bool:
 
 def _shape_by_operator(node: ir.Node) -> ir.Shape | None:
     """Return the shape of the first output of a node, as far as the operator alone determines it."""
-    if node.op_type in _LIKE_FIRST and node.inputs[0] is not None:
+    operator = standard_operator(node)
+    if operator in _LIKE_FIRST and node.inputs[0] is not None:
         node.outputs[0].type = node.inputs[0].type
         return node.inputs[0].shape
-    return _held_shape(node.inputs[_SHAPED_BY[node.op_type]]) if node.op_type in _SHAPED_BY else None
+    return _held_shape(node.inputs[_SHAPED_BY[operator]]) if operator in _SHAPED_BY else None
 
 
 def _held_shape(computed: ir.Value | None) -> ir.Shape | None:
@@ -99,7 +101,7 @@ def _read_equal(graph: ir.Graph, declared: dict[ir.Value, ir.Shape | None]) -> d
             _match(names, dims[value], read_shape(declared.get(value), value.name or ""))
         if node.op_type == "Reshape":
             _match_reshape(names, node, operands[0], dims[node.outputs[0]])
-        elif node.op_type in ELEMENTWISE:
+        elif standard_operator(node) in ELEMENTWISE:
             _match(names, dims[node.outputs[0]], broadcast(*operands))
         for value in node.outputs:
             if dims[value] is None:

@@ -14,12 +14,12 @@ from onnxsgd.gradient.portable.rules.split_reads import find_partitions
 from onnxsgd.gradient.portable.rules.table import (
     NO_GRADIENT,
     RULES,
-    STANDARD,
     reason_against,
 )
 from onnxsgd.gradient.portable.writing.call import Call, Rule, place
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.tensor import Tensor
+from onnxsgd.graph.nodes import standard_operator
 from onnxsgd.graph.operators import TYPE_ONLY, Fact, having
 
 __all__ = ["dependents", "sweep"]
@@ -73,11 +73,12 @@ def dependents(nodes: Iterable[ir.Node], sources: Iterable[ir.Value]) -> set[ir.
     """Return the values that depend on `sources` in a differentiable way."""
     found = set(sources)
     for node in nodes:
-        if node.op_type in NO_GRADIENT and node.domain in STANDARD:
+        if standard_operator(node) in NO_GRADIENT:
             continue
         read = [value for value in _operands(node) if value in found]
         if read:
-            # Quantized numbers represent real ones: their path is followed until it ends, or is refused.
+            # Quantized numbers represent real ones: their path is followed until it ends, or is refused, as
+            # operators of other domains are.
             follows = node.op_type == "QuantizeLinear" or any(is_quantized(value) for value in read)
             found.update(v for v in node.outputs if follows or v.dtype is None or v.dtype.is_floating_point())
     return found

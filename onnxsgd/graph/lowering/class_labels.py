@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.nodes import attribute, constant, first, operands
+from onnxsgd.graph.nodes import attribute, constant, first, operands, standard_operator
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.rewriting import Writer
 
@@ -72,13 +72,13 @@ def find_lookup(label: ir.Value) -> Lookup | None:
     if table is None or table.size == 0:
         return None
     winner = _behind_copies(operands(node)[1])
-    largest_of = first(winner) if winner is not None and winner.op_type == "ArgMax" else None
+    largest_of = first(winner) if winner is not None and standard_operator(winner) == "ArgMax" else None
     return Lookup(label, first(node), _as_labels(table.reshape(-1).tolist()), largest_of)
 
 
 def _behind_copies(value: ir.Value) -> ir.Node | None:
     node = value.producer()
-    while node is not None and node.op_type in _COPYING:
+    while node is not None and standard_operator(node) in _COPYING:
         node = first(node).producer()
     return node
 

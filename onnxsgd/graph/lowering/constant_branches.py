@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxsgd.graph.nodes import bodies, constant, maker
+from onnxsgd.graph.nodes import bodies, constant, maker, standard_operator
 from onnxsgd.graph.writing import computed, replace_output
 
 __all__ = ["take_constant_branches"]
@@ -36,7 +36,7 @@ def _take(graph: ir.Graph, defined: Counter[str]) -> None:
 
 def _condition(node: ir.Node) -> bool | None:
     """Return the constant condition of an If; None for others, and for other operators."""
-    array = constant(node.inputs[0]) if (node.domain, node.op_type) == ("", "If") else None
+    array = constant(node.inputs[0]) if standard_operator(node) == "If" else None
     return bool(array.item()) if array is not None and array.size == 1 else None
 
 

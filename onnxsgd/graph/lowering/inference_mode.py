@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import attribute, constant, graph_of, maker
+from onnxsgd.graph.nodes import attribute, constant, graph_of, maker, standard_operator
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import computed, replace_output
 
@@ -61,15 +61,14 @@ def inference_form(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
 
 def _trains(node: ir.Node) -> bool:
     """Return whether `node` is in training mode or random."""
-    if node.domain != "":
-        return False
-    if node.op_type == "BatchNormalization":
+    operator = standard_operator(node)
+    if operator == "BatchNormalization":
         return bool(attribute(node, "training_mode", 0)) or len(node.outputs) > 1
-    if node.op_type == "Dropout":
+    if operator == "Dropout":
         training = node.inputs[2] if len(node.inputs) > 2 else None
         value = constant(training)
         return training is not None and (value is None or bool(value))
-    return node.op_type in RANDOM
+    return operator in RANDOM
 
 
 def _freeze_statistics(node: ir.Node, names: set[str]) -> None:

@@ -13,7 +13,7 @@ from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.lowering.inference_mode import RANDOM
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.nodes import content
+from onnxsgd.graph.nodes import content, standard_operator
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import add_initializer
 
@@ -41,7 +41,7 @@ def fold_integers(model: ir.Model) -> None:
     real = {value for value in constants if value.dtype in REAL_TYPES}
     nodes = []
     for node in graph:
-        known = constants if node.op_type in _SIZES else constants - real
+        known = constants if standard_operator(node) in _SIZES else constants - real
         if _is_foldable(node) and all(value is None or value in known for value in node.inputs):
             nodes.append(node)
             constants.update(node.outputs)
@@ -54,7 +54,8 @@ def fold_integers(model: ir.Model) -> None:
 
 
 def _is_foldable(node: ir.Node) -> bool:
-    simple = node.domain == "" and node.op_type not in RANDOM and node.inputs
+    operator = standard_operator(node)
+    simple = operator and operator not in RANDOM and node.inputs
     holds_graph = any(
         attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
         for attribute in node.attributes.values()

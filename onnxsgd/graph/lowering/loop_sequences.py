@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxsgd.graph.captured_constants import copy_constants_into_bodies
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import attribute, first, fixed_size, graph_of, required, shape_of
+from onnxsgd.graph.nodes import attribute, first, fixed_size, graph_of, required, shape_of, standard_operator
 from onnxsgd.graph.rewriting import Writer, rewrite
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 from onnxsgd.graph.writing import copy_node, new_node
@@ -58,7 +58,7 @@ class _Filled:
 
 
 def _is(node: ir.Node | None, op_type: str) -> bool:
-    return node is not None and node.domain == "" and node.op_type == op_type
+    return node is not None and standard_operator(node) == op_type
 
 
 def _inferred(model: ir.Model) -> Callable[[ir.Value], ir.Shape | None]:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxsgd.graph.lowering.forms import FORMS, write_out
 from onnxsgd.graph.model import PARAMETER
-from onnxsgd.graph.nodes import operands
+from onnxsgd.graph.nodes import operands, standard_operator
 from onnxsgd.graph.parameter_roles.roles import find_roles
 from onnxsgd.graph.rewriting import Rule, Table
 
@@ -40,7 +40,7 @@ def write_out_missing_kernels(model: ir.Model) -> None:
 
 def _is_missing(node: ir.Node) -> bool:
     dtype = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
-    return node.domain == "" and dtype is not None and node.op_type in _MISSING.get(dtype, ())
+    return dtype is not None and standard_operator(node) in _MISSING.get(dtype, ())
 
 
 def _where_missing(rule: Rule) -> Rule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxsgd.graph.lowering.forms.activations import softplus
-from onnxsgd.graph.nodes import constant, first, operands
+from onnxsgd.graph.nodes import constant, first, operands, standard_operator
 from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["STANDARD_RULES"]
@@ -21,10 +21,14 @@ def _sigmoid_as_quotient(w: Writer, node: ir.Node) -> ir.Value | None:
     if numerator and not _is_one(numerator[0]):
         return None
     total = denominator.producer()
-    if total is None or total.op_type != "Add" or not any(_is_one(value) for value in total.inputs):
+    if (
+        total is None
+        or standard_operator(total) != "Add"
+        or not any(_is_one(value) for value in total.inputs)
+    ):
         return None
     exponential = next((value.producer() for value in operands(total) if not _is_one(value)), None)
-    if exponential is None or exponential.op_type != "Exp":
+    if exponential is None or standard_operator(exponential) != "Exp":
         return None
     return w.op.Exp(w.op.Neg(softplus(w, first(exponential))))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxsgd.graph.model import FROZEN, REAL_TYPES
-from onnxsgd.graph.nodes import bodies, read_values
+from onnxsgd.graph.nodes import bodies, read_values, standard_operator
 from onnxsgd.graph.operators import Fact, having
 
 __all__ = ["Origins", "Use", "trace_origins", "uses_of"]
@@ -58,7 +58,8 @@ class Use:
     operand : ir.Value
         That input: the value itself, or a formula of it.
     formula : frozenset of str
-        The operators between the value and the input that change more than its form.
+        The operators between the value and the input that change more than its form; "" for one that is not
+        standard.
     """
 
     node: ir.Node
@@ -91,8 +92,9 @@ def _trace(graph: ir.Graph, origins: Origins, is_layer: IsLayer) -> None:
             learned = learned or any(
                 value in origins.learned for entry in inner.all_nodes() for value in entry.outputs
             )
-        if node.op_type in _SIZES or origins.data.isdisjoint(read):
-            if not origins.tuned.isdisjoint(read) and node.op_type not in _SIZES:
+        operator = standard_operator(node)
+        if operator in _SIZES or origins.data.isdisjoint(read):
+            if not origins.tuned.isdisjoint(read) and operator not in _SIZES:
                 origins.tuned.update(node.outputs)
             continue
         origins.data.update(node.outputs)
@@ -121,9 +123,10 @@ def uses_of(value: ir.Value, origins: Origins, form: frozenset[str]) -> Iterator
             if any(result in origins.data for result in node.outputs):
                 yield Use(node, index, operand, formula)
                 continue
-            if node.op_type in _SIZES or index in _SETTINGS.get(node.op_type, ()):
+            operator = standard_operator(node)
+            if operator in _SIZES or index in _SETTINGS.get(operator, ()):
                 continue
-            behind = formula if node.op_type in form else formula | {node.op_type}
+            behind = formula if operator in form else formula | {operator}
             for entry in ((result, behind) for result in node.outputs):
                 if entry not in known:
                     known.add(entry)

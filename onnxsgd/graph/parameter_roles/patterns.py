@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.nodes import attribute, constant, first, is_real, operands, rank
+from onnxsgd.graph.nodes import attribute, constant, first, is_real, operands, rank, standard_operator
 from onnxsgd.graph.operators import Fact, having
 
 __all__ = [
@@ -29,7 +29,7 @@ FORM = having(Fact.FORM)
 def made_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
     """Return the node that computes `value` if it is a standard one of these types."""
     node = None if value is None else value.producer()
-    return node if node is not None and node.domain == "" and node.op_type in op_types else None
+    return node if node is not None and standard_operator(node) in op_types else None
 
 
 def strip(value: ir.Value) -> ir.Value:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import FROZEN, PARAMETER, REAL_TYPES
-from onnxsgd.graph.nodes import content, first, operands
+from onnxsgd.graph.nodes import content, first, operands, standard_operator
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.parameter_roles.constant_arrays import find_waves, is_geometric, is_grid
 from onnxsgd.graph.parameter_roles.origins import Origins, Use, trace_origins, uses_of
@@ -113,11 +113,12 @@ def _find_role(value: ir.Value, origins: Origins, waves: set[ir.Value]) -> Role:
 
 def _is_layer(node: ir.Node, tuned: set[ir.Value]) -> bool:
     """Return whether `node` has a learned input, or normalises, and so may be the first layer."""
-    if node.domain != "":
+    operator = standard_operator(node)
+    if not operator:
         return False
-    learns = _LAYERS.get(node.op_type, ())
+    learns = _LAYERS.get(operator, ())
     return _is_normalised(node) or any(
-        value in tuned and (index in learns or (node.op_type == "Mul" and _spreads(node, index)))
+        value in tuned and (index in learns or (operator == "Mul" and _spreads(node, index)))
         for index, value in enumerate(node.inputs)
     )
 
@@ -130,7 +131,7 @@ def _is_normalised(node: ir.Node | None) -> bool:
     waiting, known = [node], {node}
     while waiting:
         node = waiting.pop()
-        if node is None or node.op_type not in ("Div", "Mul", "Reciprocal"):
+        if node is None or standard_operator(node) not in ("Div", "Mul", "Reciprocal"):
             continue
         if node.op_type != "Mul" and made_by(behind_form(operands(node)[-1]), "Sqrt") is not None:
             return True
@@ -152,9 +153,9 @@ def _spreads(node: ir.Node, index: int) -> bool:
 
 def _role_in(value: ir.Value, use: Use, origins: Origins) -> Role:
     """Return the role of `value` in one of its uses with data."""
-    node, operator = use.node, use.node.op_type
+    node, operator = use.node, standard_operator(use.node)
     array = _numbers(value)
-    if node.domain != "" or (array.size == 1 and use.formula):
+    if not operator or (array.size == 1 and use.formula):
         return _constant(use)
     if (kind := _LAYERS.get(operator, {}).get(use.index)) is not None:
         if operator in having(Fact.RECURRENT) and use.index in _STATES and not array.any():
@@ -182,7 +183,7 @@ def _is_regrouped(node: ir.Node) -> bool:
 
     Its scale and its shift are then ones and zeros; those of the layer follow.
     """
-    readers = {reader.op_type for reader, _ in node.outputs[0].uses()}
+    readers = {standard_operator(reader) for reader, _ in node.outputs[0].uses()}
     return (
         node.op_type == "InstanceNormalization"
         and "Reshape" in readers
@@ -210,7 +211,7 @@ def _reason_against(use: Use, array: np.ndarray, origins: Origins) -> str | None
         return "statistics of a normalisation"
     if not origins.learned.isdisjoint(_others(use)):
         return None
-    operator = use.node.op_type
+    operator = standard_operator(use.node)
     embeds = _spreads(use.node, use.index) if operator == "Mul" else operator == "Add" and not _is_row(array)
     return None if embeds else f"constant before the first layer, read by {operator}"
 
@@ -231,9 +232,11 @@ def _is_frequency(use: Use, origins: Origins) -> bool:
     """
     if use.formula & {"Cos", "Sin"}:
         return bool(use.formula & _PRODUCTS)
-    if use.node.op_type not in _PRODUCTS or any(_is_real_data(value, origins) for value in _others(use)):
+    if standard_operator(use.node) not in _PRODUCTS or any(
+        _is_real_data(value, origins) for value in _others(use)
+    ):
         return False
-    ends = {node.op_type for node in _readers(use.node)}
+    ends = {standard_operator(node) for node in _readers(use.node)}
     return bool(ends) and ends <= {"Cos", "Sin"}
 
 
@@ -251,7 +254,7 @@ def _readers(node: ir.Node) -> Iterator[ir.Node]:
     """Yield the nodes that read the results of `node`, after changes of their form."""
     for value in node.outputs:
         for reader, _ in value.uses():
-            if reader.op_type in _FORM:
+            if standard_operator(reader) in _FORM:
                 yield from _readers(reader)
             else:
                 yield reader
@@ -259,12 +262,12 @@ def _readers(node: ir.Node) -> Iterator[ir.Node]:
 
 def _is_centre(use: Use, origins: Origins) -> bool:
     """Return whether a vector is subtracted before a division by the root of another constant."""
-    if use.node.op_type != "Sub" or use.index != 1:
+    if standard_operator(use.node) != "Sub" or use.index != 1:
         return False
     factors = [
         value
         for reader in _readers(use.node)
-        if reader.op_type in ("Div", "Mul")
+        if standard_operator(reader) in ("Div", "Mul")
         for value in operands(reader)
         if value not in origins.data
     ]
@@ -273,7 +276,7 @@ def _is_centre(use: Use, origins: Origins) -> bool:
 
 def _takes_root(value: ir.Value) -> bool:
     node = value.producer()
-    return node is not None and (node.op_type == "Sqrt" or any(map(_takes_root, operands(node))))
+    return node is not None and (standard_operator(node) == "Sqrt" or any(map(_takes_root, operands(node))))
 
 
 def _linear_behind(value: ir.Value) -> ir.Node | None:
@@ -281,6 +284,6 @@ def _linear_behind(value: ir.Value) -> ir.Node | None:
     while node := made_by(value, *FORM, "Slice"):
         value = first(node)
     node = value.producer()
-    if node is None or node.op_type not in _LINEAR:
+    if node is None or standard_operator(node) not in _LINEAR:
         return None
     return node if any(behind_form(entry).is_initializer() for entry in operands(node)) else None

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
-from onnxsgd.graph.nodes import maker
+from onnxsgd.graph.nodes import maker, standard_operator
 from onnxsgd.graph.reading.frozen_split import BATCH
 from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.graph.writing import add_initializer, computed
@@ -123,8 +123,8 @@ def linear_parameters(model: ir.Model) -> tuple[str, str | None] | None:
         return None
     if any(node.outputs[0].dtype not in REAL_TYPES for node in model.graph):
         return None
-    nodes = [node for node in model.graph if node.op_type not in _NEUTRAL]
-    operators = [node.op_type for node in nodes]
+    nodes = [node for node in model.graph if standard_operator(node) not in _NEUTRAL]
+    operators = [standard_operator(node) for node in nodes]
     if operators not in (["Gemm"], ["MatMul"], ["MatMul", "Add"]):
         return None
     product = nodes[0]
@@ -150,7 +150,7 @@ def _is_real_table(value: ir.Value) -> bool:
 def _is_the_input(value: ir.Value | None) -> bool:
     """Return whether `value` is the input of the graph, possibly in another real type."""
     while value is not None and (maker := value.producer()) is not None:
-        if maker.op_type not in ("Identity", "Cast"):
+        if standard_operator(maker) not in ("Identity", "Cast"):
             return False
         value = maker.inputs[0]
     return value is not None and value.is_graph_input()

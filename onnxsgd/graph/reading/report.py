@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxsgd.exceptions import NotTrainableError
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.nodes import qualified_operator
 from onnxsgd.graph.parameter_roles.roles import Role, find_roles
 from onnxsgd.graph.reading.head import ScoredGraph
 from onnxsgd.graph.reading.trainable import (
@@ -199,7 +200,7 @@ def _describe_operators(
 ) -> tuple[OperatorRow, ...]:
     kinds: dict[str, list[ir.Node]] = {}
     for node in nodes:
-        kinds.setdefault(f"{node.domain}.{node.op_type}" if node.domain else node.op_type, []).append(node)
+        kinds.setdefault(qualified_operator(node), []).append(node)
     rows = []
     for operator, members in kinds.items():
         against = {

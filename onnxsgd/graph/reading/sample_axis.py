@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.lowering.inference_mode import RANDOM
-from onnxsgd.graph.nodes import attribute, constant, read_values
+from onnxsgd.graph.nodes import attribute, constant, read_values, standard_operator
 from onnxsgd.graph.sizes import fix_sizes
 
 __all__ = [
@@ -185,7 +185,7 @@ def _result(
 ) -> Sequence[State]:
     """Return the states of the outputs of `node`."""
     rule = rules.get((node.domain, node.op_type))
-    if node.op_type in RANDOM:
+    if standard_operator(node) in RANDOM:
         return []
     if all(state == CONSTANT for state in read):
         return [CONSTANT] * len(node.outputs)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
 from onnxsgd.graph.cut import tensor_named
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.nodes import carries_gradient, read_values
+from onnxsgd.graph.nodes import carries_gradient, qualified_operator, read_values, standard_operator
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.parameter_roles.roles import Role, find_roles
 
@@ -75,7 +75,7 @@ def trace_gradients(model: ir.Model, score: str, differentiable: Differentiable)
     nodes = []
     for node in reversed(graph):
         reached = [value for value in node.outputs if value in obstacles]
-        if not reached or node.op_type in _STEPS:
+        if not reached or standard_operator(node) in _STEPS:
             continue
         nodes.append(node)
         obstacle = next((obstacles[value] for value in reached if obstacles[value] is not None), None)
@@ -203,10 +203,9 @@ def initializers_in_use(graph: ir.Graph) -> list[ir.Value]:
 
 def describe_node(node: ir.Node) -> str:
     """Return the operator of `node` and its place, as a phrase."""
-    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     name = f" {node.name!r}" if node.name else ""
     result = next((value for value in node.outputs if value.dtype in REAL_TYPES), node.outputs[0])
-    return f"the {operator}{name} that computes {result.name!r}"
+    return f"the {qualified_operator(node)}{name} that computes {result.name!r}"
 
 
 def _check_names(trainable: str | Sequence[str], initializers: Iterable[str]) -> set[str]:

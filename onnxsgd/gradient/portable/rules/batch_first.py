@@ -8,7 +8,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import graph_of
+from onnxsgd.graph.nodes import graph_of, standard_operator
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import displace, new_node
 
@@ -26,7 +26,7 @@ def put_time_first(graph: ir.Graph) -> None:
     names = graph_names(graph)
     for node in list(graph.all_nodes()):
         layout = node.attributes.get("layout")
-        if node.domain == "" and node.op_type in _RECURRENT and layout is not None:
+        if standard_operator(node) in _RECURRENT and layout is not None:
             if layout.as_int():
                 _transpose_around(node, names)
             node.attributes.pop("layout")

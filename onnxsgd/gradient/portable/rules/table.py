@@ -20,6 +20,7 @@ from onnxsgd.gradient.portable.rules.resize import RESIZE
 from onnxsgd.gradient.portable.rules.sampling import GRID_SAMPLE
 from onnxsgd.gradient.portable.rules.scattering import SCATTERING
 from onnxsgd.gradient.portable.writing.call import Rules
+from onnxsgd.graph.nodes import qualified_operator, standard_operator
 from onnxsgd.graph.operators import TYPE_ONLY, Fact, having
 from onnxsgd.graph.opsets.function_bodies import is_function
 from onnxsgd.graph.opsets.transformer.refusal import refused_form
@@ -28,7 +29,6 @@ __all__ = [
     "KNOWN",
     "NO_GRADIENT",
     "RULES",
-    "STANDARD",
     "passes_gradient",
     "reason_against",
 ]
@@ -59,15 +59,12 @@ NO_GRADIENT = having(Fact.FLAT)
 #: Operators with a rule, or without a gradient by definition.
 KNOWN = frozenset(RULES) | frozenset(CONTROL) | NO_GRADIENT
 
-#: The names of the domain of standard operators.
-STANDARD = frozenset({"", "ai.onnx"})
-
 
 def reason_against(node: ir.Node) -> str | None:
     """Return why no gradient can pass a node; None if it has a rule or a definition, or needs none."""
-    if node.domain not in STANDARD:
+    if not standard_operator(node):
         form = refused_form(node)
-        reason = f"operator {node.domain}.{node.op_type} is not a standard operator and has no gradient rule"
+        reason = f"operator {qualified_operator(node)} is not a standard operator and has no gradient rule"
         return reason if form is None else f"{reason} in this form: {form}"
     if node.op_type in KNOWN or is_function(node.op_type):
         return None
@@ -80,15 +77,16 @@ def passes_gradient(node: ir.Node, index: int | None) -> bool:
     None denotes the values that the subgraphs of the node capture. True for an operator without a rule: on a
     path, it must be found and refused.
     """
-    if node.domain not in STANDARD:
+    operator = standard_operator(node)
+    if not operator:
         return True
-    if node.op_type in NO_GRADIENT or index == TYPE_ONLY.get(node.op_type, -1):
+    if operator in NO_GRADIENT or index == TYPE_ONLY.get(operator, -1):
         return False
-    rules = RULES.get(node.op_type)
+    rules = RULES.get(operator)
     if index is None or rules is None or callable(rules):
         return True
     training: int = node.attributes.get_int("training_mode", 0)
-    if node.op_type == "BatchNormalization" and training:
+    if operator == "BatchNormalization" and training:
         return index in _READ_IN_TRAINING
     return index < len(rules) and rules[index] is not None
 

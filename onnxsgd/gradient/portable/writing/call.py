@@ -13,6 +13,7 @@ from onnxsgd.gradient.portable.writing.broadcasting import expand_to
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.known_shapes import Dims
 from onnxsgd.gradient.portable.writing.tensor import Tensor
+from onnxsgd.graph.nodes import qualified_operator
 
 __all__ = ["Call", "Rule", "Rules", "constant_value", "place"]
 
@@ -167,8 +168,7 @@ def place(node: ir.Node) -> str:
     """Return the name of a node in an error."""
     name = f" {node.name!r}" if node.name else ""
     outputs = ", ".join(repr(value.name) for value in node.outputs if value.name)
-    domain = f"{node.domain}." if node.domain else ""
-    return f"operator {domain}{node.op_type} (node{name} computing {outputs})"
+    return f"operator {qualified_operator(node)} (node{name} computing {outputs})"
 
 
 def constant_value(value: ir.Value) -> np.ndarray | None:
