@@ -100,4 +100,8 @@ def _typed(value: ir.Value) -> ir.Value:
 
 
 def _extract(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
-    return ir.Model(ir.convenience.extract(model.graph, inputs, outputs), ir_version=model.ir_version)
+    graph = ir.convenience.extract(model.graph, inputs, outputs)
+    # extract collects initializers in a set, and so in an order that changes from call to call
+    for name in [name for name in model.graph.initializers if name in graph.initializers]:
+        graph.initializers[name] = graph.initializers.pop(name)
+    return ir.Model(graph, ir_version=model.ir_version)

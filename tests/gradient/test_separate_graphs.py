@@ -124,6 +124,18 @@ def test_little_is_saved(model, request):
     assert sorted(f"{value.dtype.name} {value.shape}" for value in saved) == expected
 
 
+def test_initializers_stay_in_order(parse):
+    """The bytes of a graph are the key of its session: two splits must give the same."""
+    sums = " ".join(f"A{i + 1} = Add(A{i}, C{i})" for i in range(9))
+    proto = parse(f"g (real[N, 4] X) => (real[N, 4] Y) {{ A0 = Mul(X, u) {sums} Y = Mul(A9, u) }}")
+    names = ["u", *(f"C{i}" for i in range(9))]
+    for name in names:
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4, np.float32), name))
+    both = forward_backward_model(ir.from_proto(proto), ["u"], engine="portable")
+    halves = split(both, ["Y"], ["Y_grad"], ["u_grad"])
+    assert list(halves.forward.graph.initializers)[-9:] == names[1:]
+
+
 @pytest.mark.parametrize("model", ["products"], indirect=True)
 def test_the_split_graph_is_not_changed(model):
     both, outputs, seeds, gradients = differentiated(model)
