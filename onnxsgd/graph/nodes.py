@@ -174,6 +174,7 @@ def bodies(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
+# analyze_implicit_usage of onnx_ir 1.1 walks a whole graph, and misses captured values that branches return
 def _captured(subgraph: ir.Graph, outer: ir.Graph | ir.Function | None) -> Iterator[tuple[None, ir.Value]]:
     read = [value for node in subgraph.all_nodes() for value in node.inputs if value is not None]
     for value in (*read, *subgraph.outputs):

@@ -63,6 +63,9 @@ class Writer:
         return write(x, axes=list(axes), keepdims=keepdims)
 
 
+# onnxscript.rewriter matches patterns of nodes: on Swin of tests/networks one rule takes as long as all of
+# graph.lowering here, 1 ms, and constants of a replacement become nodes.
+
 #: A rule returns the replacements of the node's outputs, or None, before it has written anything, if its
 #: precondition does not hold. Trailing outputs that nothing reads need no replacement.
 Rule = Callable[[Writer, ir.Node], ir.Value | Sequence[ir.Value] | None]

@@ -15,7 +15,7 @@ _SEQUENCES = having(Fact.SEQUENCE)
 class ShapeInferencePass(common.ShapeInferencePass):
     """Inference by onnx that distinguishes sequences of tensors from tensors.
 
-    The pass of onnx_ir, up to 0.1 at least, gives an untyped sequence the type of its elements.
+    The pass of onnx_ir, up to 1.1 at least, gives an untyped sequence the type of its elements.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

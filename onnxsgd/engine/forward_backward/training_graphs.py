@@ -202,6 +202,7 @@ def _compute_outputs(graph: ir.Graph, outputs: MutableSequence[ir.Value]) -> Non
 
     An input returned as an output would lie in the caller's memory, which may be freed.
     """
+    # OutputFixPass of onnx_ir copies inputs alone, not initializers
     names = graph_names(graph)
     for index, value in enumerate(outputs):
         if value.producer() is None:

@@ -194,6 +194,7 @@ class _Backward:
             ir.convenience.replace_all_uses_with(returned, zeros)
 
     def _remove_unused(self) -> None:
+        # RemoveUnusedNodesPass of onnx_ir would also remove the forward nodes, which have other readers
         for node in reversed(self.nodes()):
             if not any(value.uses() or value.is_graph_output() for value in node.outputs):
                 self.graph.remove(node, safe=True)

@@ -13,6 +13,8 @@ from onnxsgd.graph.writing import computed, replace_output
 __all__ = ["take_constant_branches"]
 
 
+# fold_constants of onnxscript 0.7 inlines branches too, but drops the names of the tensors that they return:
+# a user may have chosen one of them as the output
 def take_constant_branches(model: ir.Model) -> None:
     """Replace each If with a constant condition by the nodes of its branch, in place.
 

@@ -28,6 +28,8 @@ _NAMED = 5
 _SIZES = having(Fact.SIZES)
 
 
+# fold_constants of onnxscript 0.7, held to the same nodes by should_fold, takes two to four times as long
+# (Swin of tests/networks: 3.9 ms, here 1.0), and rewrites other nodes
 def fold_integers(model: ir.Model) -> None:
     """Replace constant integers and booleans by their values, in place.
 
