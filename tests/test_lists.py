@@ -10,10 +10,15 @@ import pytest
 
 import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.data.text import _SAMPLE
+from onnxsgd.graph.opsets.transformer.contrib import CONTRIB_RULES
+from onnxsgd.graph.opsets.versions import OPSET_RANGES
+from onnxsgd.learner.dtype_choice import _ROWS, _TOLERANCE
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = runpy.run_path(str(ROOT / "docs" / "make_lists.py"))
 REFERENCE = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
+GUIDE = " ".join((ROOT / "docs" / "guide.rst").read_text(encoding="utf-8").split())
 MODULES = ["losses", "optimizers", "schedules", "penalties", "testing", "exceptions"]
 
 
@@ -47,3 +52,31 @@ def test_the_reference_shows_every_public_name():
     blocks = re.findall(r"\.\. autosummary::\n   :toctree: generated/\n\n((?:   \w+\n)+)", REFERENCE)
     shown = set("".join(blocks).split())
     assert shown == set(onnxsgd.__all__) - {*MODULES, "__version__"}
+
+
+def test_the_guide_lists_the_expanded_operators_of_transformers():
+    """LayerNormalization is in the standard, and TransposeMatMul the old name of FusedMatMul."""
+    listed = re.search(r"to_onnx\(\)`` returns: (.*?)\. Weights", GUIDE)[1]
+    names = set(re.split(r", | and ", listed))
+    assert names | {"LayerNormalization", "TransposeMatMul"} == {name for _, name in CONTRIB_RULES}
+
+
+def test_the_guide_gives_the_numbers_of_the_code():
+    low, high = OPSET_RANGES[""]
+    assert f"Graphs of opsets {low} to {high} are not converted" in GUIDE
+    assert f"Swish and the like) into those of opset {high}" in GUIDE
+    assert f"the same features of the first {_SAMPLE} training samples" in GUIDE
+    assert _TOLERANCE == 1 / 1000
+    assert f"more than a thousandth of theirs (compared on up to {_ROWS} rows" in GUIDE
+
+
+@pytest.mark.parametrize("call", re.findall(r"OnnxSGD(?:Regressor|Classifier)\(([^()]*)\)", GUIDE))
+def test_the_guide_uses_parameters_that_exist(call):
+    used = set(re.findall(r"(\w+)=", call))
+    assert used <= set(OnnxSGDRegressor().get_params())
+
+
+def test_the_guide_names_parameters_that_exist():
+    """In the form ``name=``, of an estimator or of the functions shown beside it."""
+    used = set(re.findall(r"``(\w+)=", GUIDE))
+    assert used <= {*OnnxSGDRegressor().get_params(), "text"}

@@ -195,6 +195,14 @@ def test_old_files_stay_readable(name, monkeypatch):
     np.testing.assert_allclose(getattr(model, method)(X[:50]), expected["after"], rtol=1e-3, atol=1e-4)
 
 
+def test_old_files_find_the_classes_where_they_name_them():
+    """Pickles of format 1 hold the modules of that time."""
+    from onnxsgd import _classifier, _regressor
+
+    assert _classifier.OnnxSGDClassifier is OnnxSGDClassifier
+    assert _regressor.OnnxSGDRegressor is OnnxSGDRegressor
+
+
 def test_every_format_has_a_file():
     assert {path.name for path in DATA.glob("*_format_*.pkl")} == {
         f"{name}_format_{number}.pkl"
