@@ -9,7 +9,7 @@ from onnxsgd.training.loop import FitState
 
 __all__ = ["Progress"]
 
-#: The least time between two writes to a terminal, in seconds.
+#: The least time between two writes to a terminal, in seconds: faster ones would not be read.
 _INTERVAL = 0.1
 #: Characters of the bar.
 _WIDTH = 20

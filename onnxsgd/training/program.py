@@ -26,9 +26,12 @@ from onnxsgd.training.loop import Runners
 
 __all__ = ["Program", "make_program"]
 
-#: The number of steps from which on compiling the loop inside the runtime pays.
+#: The number of steps from which on compiling the loop inside the runtime pays. ``benchmarks/constants.py``,
+#: a linear model in five epochs: single steps take 0.86 of the time at 250 steps, 0.93 at 500, 1.09 at 1,000,
+#: 1.60 at 4,000.
 _MANY_STEPS = 500
-#: The largest stored output of the frozen part for all samples, unless the data are larger still.
+#: The largest stored output of the frozen part for all samples, unless the data are larger still: a bound of
+#: memory, not a measured one.
 _KEPT_BYTES = 256_000_000
 
 

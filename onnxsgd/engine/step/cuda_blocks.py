@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["Block", "BlockSession", "BoundBlock", "block_sizes"]
 
 #: The largest numbers of steps and operators of a block, and of bytes that it may gather.
+#: ``benchmarks/gpu.py`` measures updates with these blocks, and without recording.
 _MOST_STEPS, _MOST_OPERATORS, _MOST_BYTES = 16, 512, 64_000_000
 #: Recording a block takes about three runs of it: with fewer calls than this it is not recorded.
+#: ``benchmarks/gpu.py`` has both in its table, "onnxsgd" and "onnxsgd, not recorded".
 _WORTH_RECORDING = 16
 #: A session keeps its recordings until it is destroyed, so sessions are renewed after this many.
 _MOST_RECORDINGS = 64

@@ -18,9 +18,13 @@ from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 __all__ = ["spread"]
 
 #: The largest number of weights, for each element of the image, that it pays to reverse.
+#: ``benchmarks/constants.py``, 128 channels of one image: 1.91 of the time at 18 weights for each element,
+#: 1.13 at 4.5, 0.88 at 2, 0.75 at 1.1. The limit stays above that: another formula rounds differently.
 _WEIGHTS_PER_ELEMENT = 8
 
-#: The largest window that is reversed by a product with a matrix of that width.
+#: The largest window that is reversed by a product with a matrix of that width, which grows with its square.
+#: ``benchmarks/constants.py``: 0.76 of the time of a transposed convolution at 3 x 3, 0.80 at 7 x 7, 0.87 at
+#: 11 x 11.
 _MATRIX = 64
 
 

@@ -18,13 +18,17 @@ from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 
 __all__ = ["correlate_channels", "has_single_channels"]
 
-#: The width of a block: as many columns as are multiplied at once.
+#: The width of a block: as many columns as are multiplied at once. ``benchmarks/constants.py``, 56 columns:
+#: 1.14 of the time with 8, 1.18 with 32.
 _BLOCK = 16
 
-#: Images up to this width are one block.
+#: Images up to this width are one block. ``benchmarks/constants.py``: one block takes 0.69 of the time of
+#: blocks at 24 columns, 0.71 at 32, 0.99 at 48, 1.57 at 64.
 _NARROW = 32
 
-#: Number of products of an element in the time of a copy of it.
+#: Number of products of an element in the time of a copy of it. ``benchmarks/constants.py``, 3 x 3 taps: rows
+#: one by one take 0.87 of the time at 4 x 4, 0.34 at 7 x 7, where this still multiplies all rows, and 1 from
+#: 14 x 14 on, where all rows would take 14 to 33 times as long.
 _COPY = 14
 
 

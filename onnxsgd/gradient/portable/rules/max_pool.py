@@ -25,7 +25,9 @@ __all__ = ["maximum"]
 _END = np.iinfo(np.int64).max
 
 #: The largest window, and the largest image, whose elements are compared with the maxima: an update of vgg of
-#: ``benchmarks/networks.py`` takes 0.91 of the time so. At 56 x 56 it was measured to gain nothing.
+#: ``benchmarks/networks.py`` takes 0.91 of the time so. At 56 x 56 it was measured to gain nothing there.
+#: ``benchmarks/constants.py``, alone and for 16 images of 8 channels: 1.65 of the time at 8 x 8, 1.13 at
+#: 16 x 16, 0.36 at 32 x 32, 0.37 at 56 x 56; windows of 16 elements 0.87 at 32 x 32.
 _TAPS, _PLACES = 4, 32 * 32
 
 

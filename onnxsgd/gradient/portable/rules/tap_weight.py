@@ -16,12 +16,18 @@ from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 __all__ = ["ENOUGH", "all_taps_at_once", "has_few_channels", "has_few_taps", "tap_by_tap"]
 
 #: Over so many places a sum is as fast for each image as over all of them, and no image has to be moved.
+#: ``benchmarks/constants.py``: sums over all images take 0.91 of the time at 49 places, 0.98 at 100, 1.02 at
+#: 196, 1.05 at 400.
 ENOUGH = 192
 
 #: The columns of a matrix that are multiplied at once: with fewer, a product takes the same time.
+#: ``benchmarks/constants.py``: one product for all taps takes 0.54 of the time at 4 channels, 0.74 at 8, 1.08
+#: at 16.
 _LANES = 16
 
-#: The largest number of taps that are cut out one by one.
+#: The largest number of taps that are cut out one by one: each adds nodes to the graph.
+#: ``benchmarks/constants.py``: cutting takes 0.41 of the time of a convolution at 9 taps, 0.64 at 49, 0.85 at
+#: 81, 0.97 at 121.
 _TAPS = 64
 
 

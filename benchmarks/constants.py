@@ -1,0 +1,300 @@
+"""Measured constants: the time with each choice, on both sides of a limit.
+
+``python benchmarks/constants.py --constant NAME`` prints, for each size of the work and each value of the
+constant, the best time, and its ratio to that with the first value; without a name, all of them. A limit is
+set to its extremes, so that either choice is made at every size; the size at which the ratio crosses 1 is the
+limit. Processor time of one thread by default, which other processes on the machine disturb little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import onnx.parser
+from measure import interleave
+
+__all__ = ["CONSTANTS", "Constant"]
+
+_NEVER, _ALWAYS = 0, 10**9
+_ROUNDS, _SECONDS = 9, 0.1
+_RNG = np.random.default_rng(0)
+
+#: A number no two fits share: equal structures would reuse compiled steps.
+_fresh = itertools.count(5)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant of a module, the values to compare, and the work.
+
+    Attributes
+    ----------
+    module : str
+        The module, below ``onnxsgd``.
+    values : sequence
+        The values of the constant; the first is compared with the others.
+    sizes : sequence of int
+        The sizes of the work.
+    work : callable
+        From a size to a function without arguments, the unit of work; called under each value.
+    clock : {"cpu", "wall"}
+        The clock.
+    """
+
+    module: str
+    values: Sequence[int]
+    sizes: Sequence[int]
+    work: Callable[[int], Callable[[], object]]
+    clock: str = "cpu"
+
+    def measure(self, name: str) -> None:
+        """Print a row for each size."""
+        module = importlib.import_module(f"onnxsgd.{self.module}")
+        print(f"{self.module}.{name} = {getattr(module, name)!r}")
+        for size in self.sizes:
+            blocks = {str(value): self._block(module, name, value, size) for value in self.values}
+            samples = interleave(blocks, _ROUNDS, _SECONDS, self.clock)
+            first = samples[str(self.values[0])]
+            cells = (
+                f"{value}: {1e6 * found.best:.0f} us (x {found.ratio_to(first):.2f})"
+                for value, found in samples.items()
+            )
+            print(f"  size {size:>9}:  " + "   ".join(cells), flush=True)
+
+    def _block(self, module: Any, name: str, value: int, size: int) -> Callable[[int], None]:
+        with patch.object(module, name, value):
+            unit = self.work(size)
+        unit()
+
+        def block(units: int) -> None:
+            with patch.object(module, name, value):
+                for _ in range(units):
+                    unit()
+
+        return block
+
+
+def _session(model: onnx.ModelProto, n_threads: int = 1) -> Callable[[], object]:
+    """Return a run of a model on random inputs."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = n_threads
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    feeds = {
+        value.name: _RNG.normal(size=[size if isinstance(size, int) else 1 for size in value.shape])
+        for value in session.get_inputs()
+    }
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+    return lambda: session.run(None, feeds)
+
+
+def _gradient(
+    node: str, x: Sequence[int], w: Sequence[int] | None, wrt: str, n_threads: int = 1
+) -> Callable[[], object]:
+    """Return a run of the gradient with respect to an operand, or to both."""
+    from onnxsgd.gradient.derivative import onnx_derivative
+
+    tensors = {"X": x, **({"W": w} if w else {})}
+    inputs = ", ".join(f"float[{', '.join(map(str, shape))}] {name}" for name, shape in tensors.items())
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 18]> g ({inputs}) => (float[A] Y) {{ {node} }}'
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    return _session(onnx_derivative(model, inputs=list(wrt), engine="portable"), n_threads)
+
+
+def _conv_weight(x: Sequence[int], w: Sequence[int], attributes: str = "") -> Callable[[], object]:
+    kernel = w[2:]
+    pads = [k // 2 for k in kernel] * 2 if "strides" not in attributes else [0] * 2 * len(kernel)
+    return _gradient(f"Y = Conv<pads={pads}{attributes}>(X, W)", x, w, "W")
+
+
+def _conv_image(x: Sequence[int], w: Sequence[int]) -> Callable[[], object]:
+    pads = [k // 2 for k in w[2:]] * 2
+    return _gradient(f"Y = Conv<pads={pads}>(X, W)", x, w, "X")
+
+
+def _patches(size: int) -> Callable[[], object]:
+    return _conv_weight((8, 3, 8 * size, 8 * size), (32, 3, size, size), f", strides=[{size}, {size}]")
+
+
+def _pool(kernel: int, size: int) -> Callable[[], object]:
+    shape = f"kernel_shape=[{kernel}, {kernel}], strides=[{kernel}, {kernel}]"
+    return _gradient(f"Y = MaxPool<{shape}>(X)", (16, 8, size, size), None, "X")
+
+
+def _depthwise(channels: int, size: int, kernel: int = 3) -> Callable[[], object]:
+    return _conv_weight((8, channels, size, size), (channels, 1, kernel, kernel), f", group={channels}")
+
+
+def _number_beside_a_column(rows: int) -> Callable[[], object]:
+    """Return the fused form of a weighted residual: a column times a number that is fed."""
+    import onnx_ir as ir
+
+    from onnxsgd.engine.step.fuse import fuse
+
+    text = f"""<ir_version: 9, opset_import: ["": 18]> g (float[{rows}, 1] x, float[{rows}, 1] z, float[1] s)
+        => (float[{rows}, 1] y) {{ d = Sub(x, z) e = Mul(d, s) f = Add(e, s) y = Mul(f, d) }}"""
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    fuse(model)
+    return _session(ir.to_proto(model))
+
+
+def _fit_from_scratch(n_steps: int) -> Callable[[], object]:
+    """Return a fit of five epochs that compiles its step."""
+    from onnxsgd import OnnxSGDRegressor
+
+    def fit() -> object:
+        X = _RNG.normal(size=(2 * n_steps, next(_fresh))).astype(np.float32)
+        estimator = OnnxSGDRegressor(max_iter=5, tol=None, batch_size=10, eta0=1e-4)
+        return estimator.fit(X, X[:, 0])
+
+    return fit
+
+
+def _epochs(n_features: int) -> Callable[[], object]:
+    """Return epochs over more data than a cache holds, in batches of 100 samples."""
+    from onnxsgd import OnnxSGDRegressor
+
+    X = _RNG.normal(size=(8_000_000 // n_features, n_features)).astype(np.float32)
+    estimator = OnnxSGDRegressor(max_iter=2, tol=None, batch_size=100, eta0=1e-4)
+    return lambda: estimator.fit(X, X[:, 0])
+
+
+def _predictions(n_features: int) -> Callable[[], object]:
+    from sklearn.neural_network import MLPRegressor
+
+    from onnxsgd import OnnxSGDRegressor
+
+    X = _RNG.normal(size=(100_000, n_features)).astype(np.float32)
+    network = MLPRegressor(hidden_layer_sizes=(32,), solver="lbfgs", max_iter=50).fit(X[:200], X[:200, 0])
+    estimator = OnnxSGDRegressor(network, max_iter=1, tol=None).partial_fit(X[:200], X[:200, 0])
+    return lambda: estimator.predict(X)
+
+
+def _sparse_predictions(n_features: int) -> Callable[[], object]:
+    from scipy import sparse
+
+    from onnxsgd import OnnxSGDRegressor
+
+    X = sparse.random(20_000, n_features, 0.01, "csr", np.float32, random_state=0)
+    estimator = OnnxSGDRegressor(max_iter=1, tol=None).partial_fit(X[:200], np.arange(200.0))
+    return lambda: estimator.predict(X)
+
+
+def _ranges(n_features: int) -> Callable[[], object]:
+    """Return the search for the extremes of each column."""
+    from onnxsgd.learner.dtype_choice import _bounds
+
+    X = _RNG.normal(size=(4_000_000 // n_features, n_features))
+    return lambda: _bounds(X)
+
+
+def _perceptron(width: int, n_threads: int) -> Callable[[], object]:
+    """Return three products of 64 rows by a square matrix: forward, and both gradients."""
+    return _gradient("Y = MatMul(X, W)", (64, width), (width, width), "XW", n_threads)
+
+
+def _threads(width: int) -> None:
+    """Print the times of one thread and of two, for the multiplications of a step."""
+    blocks = {str(n): _repeat(_perceptron(width, n)) for n in (1, 2)}
+    samples = interleave(blocks, _ROUNDS, _SECONDS, "wall")
+    work = 3 * 64 * width**2
+    ratio = samples["2"].ratio_to(samples["1"])
+    cells = (f"{n} threads: {1e6 * found.best:.0f} us" for n, found in samples.items())
+    print(f"  size {work:>9}:  " + "   ".join(cells) + f" (x {ratio:.2f})", flush=True)
+
+
+def _repeat(unit: Callable[[], object]) -> Callable[[int], None]:
+    def block(units: int) -> None:
+        for _ in range(units):
+            unit()
+
+    return block
+
+
+_RULES = "gradient.portable.rules"
+
+#: The constants by name; one name may belong to several modules.
+CONSTANTS: dict[str, list[Constant]] = {
+    "ENOUGH": [
+        Constant(f"{_RULES}.tap_weight", (_NEVER, _ALWAYS), (49, 100, 196, 400, 784),
+                 lambda places: _conv_weight((16, 16, *2 * [math.isqrt(places)]), (16, 16, 3, 3))),
+    ],
+    "_LANES": [
+        Constant(f"{_RULES}.tap_weight", (_NEVER, _ALWAYS), (4, 8, 16, 32),
+                 lambda channels: _conv_weight((8, channels, 14, 14), (32, channels, 3, 3))),
+    ],
+    "_TAPS": [
+        Constant(f"{_RULES}.tap_weight", (_NEVER, _ALWAYS), (9, 25, 49, 81, 121),
+                 lambda taps: _conv_weight((8, 16, 24, 24), (16, 16, math.isqrt(taps), math.isqrt(taps)))),
+        Constant(f"{_RULES}.patch_weight", (_ALWAYS, _NEVER), (2, 4, 8), _patches),
+        Constant(f"{_RULES}.max_pool", (_NEVER, _ALWAYS), (2, 4), lambda kernel: _pool(kernel, 32)),
+    ],
+    "_PLACES": [
+        Constant(f"{_RULES}.max_pool", (_NEVER, _ALWAYS), (8, 16, 32, 56), lambda size: _pool(2, size)),
+    ],
+    "_WEIGHTS_PER_ELEMENT": [
+        Constant(f"{_RULES}.convolution_image", (_NEVER, _ALWAYS), (8, 16, 24, 32),
+                 lambda size: _conv_image((1, 128, size, size), (128, 128, 3, 3))),
+    ],
+    "_MATRIX": [
+        Constant(f"{_RULES}.convolution_image", (_NEVER, _ALWAYS), (3, 5, 7, 9, 11),
+                 lambda size: _conv_image((4, 16, 24, 24), (16, 16, size, size))),
+    ],
+    "_BLOCK": [
+        Constant(f"{_RULES}.depthwise_weight", (16, 8, 32), (56, 112), lambda size: _depthwise(32, size)),
+        Constant("engine.predict", (16_384, 1_024, 4_096, 65_536), (8, 64), _predictions),
+        Constant("learner.dtype_choice", (1 << 16, 1 << 13, 1 << 19, 1 << 22), (8, 100), _ranges),
+    ],
+    "_NARROW": [
+        Constant(f"{_RULES}.depthwise_weight", (_NEVER, _ALWAYS), (16, 24, 32, 48, 64, 112),
+                 lambda size: _depthwise(32, size)),
+    ],
+    "_COPY": [
+        Constant(f"{_RULES}.depthwise_weight", (14, _NEVER, _ALWAYS), (4, 7, 14, 28),
+                 lambda size: _depthwise(64, size)),
+    ],
+    "_LONG": [
+        Constant("engine.step.fuse", (_NEVER, _ALWAYS), (16, 64, 256, 4_096), _number_beside_a_column),
+        Constant("learner.dtype_choice", (512, 1, 64, 4_096), (8, 100, 400), _ranges),
+    ],
+    "_MANY_STEPS": [
+        Constant("training.program", (_NEVER, _ALWAYS), (100, 250, 500, 1_000, 4_000), _fit_from_scratch),
+    ],
+    "_BLOCK_BYTES": [
+        Constant("engine.step.scan_epoch", (4_000_000, 250_000, 1_000_000, 16_000_000), (10, 100), _epochs),
+    ],
+    "_DENSE_BLOCK": [
+        Constant("engine.predict", (4_000_000, 500_000, 32_000_000), (1_000, 10_000), _sparse_predictions),
+    ],
+}  # fmt: skip
+
+
+def main() -> None:
+    """Measure the constants that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--constant", choices=[*CONSTANTS, "_SINGLE_THREAD_WORK"])
+    chosen = parser.parse_args().constant
+    for name, entries in CONSTANTS.items():
+        for entry in entries if chosen in (None, name) else ():
+            entry.measure(name)
+    if chosen in (None, "_SINGLE_THREAD_WORK"):
+        print("runtime.sessions._SINGLE_THREAD_WORK")
+        for width in (128, 256, 512, 1024):
+            _threads(width)
+
+
+if __name__ == "__main__":
+    main()
