@@ -13,6 +13,7 @@ from onnxsgd.runtime.editions import load_runtime
 __all__ = ["make_session", "open_session", "resolve_threads"]
 
 #: Up to this many multiplications a step, a second thread costs more than it saves.
+#: ``benchmarks/constants.py`` compares one thread with two, on an idle machine.
 _SINGLE_THREAD_WORK = 20_000_000
 
 
