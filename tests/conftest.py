@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.preprocessing import StandardScaler
 
 from onnxsgd.exceptions import OnnxSGDError
 from onnxsgd.gradient.native.builder import is_available
@@ -19,6 +22,24 @@ def _load(name: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    X, y = load_breast_cancer(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    X, y = load_diabetes(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), (y - y.mean()) / y.std()
+
+
+@pytest.fixture(scope="module")
+def iris():
+    X, y = load_iris(return_X_y=True)
+    return StandardScaler().fit_transform(X).astype(np.float32), y
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

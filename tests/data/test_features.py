@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 from scipy import sparse
 from sklearn.compose import ColumnTransformer
-from sklearn.datasets import load_diabetes, load_iris, make_multilabel_classification
+from sklearn.datasets import make_multilabel_classification
 from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import hamming_loss
@@ -21,18 +21,6 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 
 # Older versions of scikit-learn read frames in a way that newer versions of polars deprecate.
 pytestmark = pytest.mark.filterwarnings("ignore:Support for the dataframe interchange protocol")
-
-
-@pytest.fixture(scope="module")
-def diabetes():
-    X, y = load_diabetes(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), (y - y.mean()) / y.std()
-
-
-@pytest.fixture(scope="module")
-def iris():
-    X, y = load_iris(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), y
 
 
 @pytest.fixture(params=["pandas", "polars"])

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
@@ -23,24 +23,6 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers, sch
 from onnxsgd.exceptions import ConvergenceError, NotTrainableError, OnnxSGDError, ParameterError
 from onnxsgd.gradient.native import builder as orttraining
 from onnxsgd.runtime.cache import cache
-
-
-@pytest.fixture(scope="module")
-def diabetes():
-    X, y = load_diabetes(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), (y - y.mean()) / y.std()
-
-
-@pytest.fixture(scope="module")
-def iris():
-    X, y = load_iris(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), y
-
-
-@pytest.fixture(scope="module")
-def cancer():
-    X, y = load_breast_cancer(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), y
 
 
 def run(model, X):

@@ -11,7 +11,7 @@ from pathlib import Path
 import joblib
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
@@ -22,18 +22,6 @@ from onnxsgd.estimators.persistence import FORMAT, pack
 from onnxsgd.training import loop as _fit
 
 DATA = Path(__file__).parents[1] / "data"
-
-
-@pytest.fixture(scope="module")
-def diabetes():
-    X, y = load_diabetes(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), (y - y.mean()) / y.std()
-
-
-@pytest.fixture(scope="module")
-def iris():
-    X, y = load_iris(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), y
 
 
 def regressor(**more):

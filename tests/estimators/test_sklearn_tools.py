@@ -10,7 +10,6 @@ import pytest
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.ensemble import BaggingRegressor, StackingClassifier, VotingClassifier
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (makes the next import possible)
 from sklearn.feature_selection import RFE, SelectFromModel
@@ -42,24 +41,6 @@ FIVE = KFold(5, shuffle=True, random_state=0)
 
 #: A model inside that converges after a few epochs.
 QUICK = MLPClassifier((8,), tol=10.0, n_iter_no_change=2, random_state=0)
-
-
-@pytest.fixture(scope="module")
-def diabetes():
-    X, y = load_diabetes(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), (y - y.mean()) / y.std()
-
-
-@pytest.fixture(scope="module")
-def iris():
-    X, y = load_iris(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), y
-
-
-@pytest.fixture(scope="module")
-def cancer():
-    X, y = load_breast_cancer(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), y
 
 
 def regressor(**more):

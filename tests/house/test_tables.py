@@ -56,10 +56,10 @@ GUARDS = {
     "graph/loading/test_random_inputs.py::test_types_of_sessions_are_those_of_onnx": (
         "graph.loading.random_inputs:_SESSION_TYPES",
     ),
-    "graph/lowering/test_lower.py::test_every_rule_for_ml_has_a_case": (
+    "graph/lowering/test_ai_onnx_ml.py::test_every_rule_for_ml_has_a_case": (
         "graph.lowering.ai_onnx_ml:ML_RULES",
     ),
-    "graph/lowering/test_lower.py::test_every_link_has_a_case": ("graph.lowering.ai_onnx_ml:_LINKS",),
+    "graph/lowering/test_ai_onnx_ml.py::test_every_link_has_a_case": ("graph.lowering.ai_onnx_ml:_LINKS",),
     "graph/lowering/test_forms.py::test_every_form_is_tested": ("graph.lowering.forms:FORMS",),
     "graph/lowering/test_forms.py::test_every_form_of_matrices_is_tested": (
         "graph.lowering.forms.layers:MATRIX_FORMS",
@@ -76,7 +76,7 @@ GUARDS = {
     "graph/lowering/test_precision.py::test_every_standard_form_has_a_case": (
         "graph.lowering.precision:_STANDARD_FORMS",
     ),
-    "graph/lowering/test_lower.py::test_every_kernel_has_a_case": ("graph.lowering.svm:_KERNELS",),
+    "graph/lowering/test_ai_onnx_ml.py::test_every_kernel_has_a_case": ("graph.lowering.svm:_KERNELS",),
     "graph/opsets/test_newer_opsets.py::test_every_rule_has_a_case": ("graph.opsets.newer_opsets:_RULES",),
     "graph/opsets/transformer/test_contrib.py::test_every_rule_has_a_case": (
         "graph.opsets.transformer.contrib:CONTRIB_RULES",
@@ -91,10 +91,10 @@ GUARDS = {
         "graph.reading.sample_axis_rules:RULES",
     ),
     "graph/test_sizes.py::test_every_open_shape_has_a_case": ("graph.sizes:_SHAPES",),
-    "graph/sklearn/test_convert.py::test_every_adaptation_has_a_case": (
+    "graph/sklearn/test_prepare.py::test_every_adaptation_has_a_case": (
         "graph.sklearn.prepare:_ADAPTATIONS",
     ),
-    "graph/sklearn/test_convert.py::test_every_inverse_has_a_case": (
+    "graph/sklearn/test_target_transform.py::test_every_inverse_has_a_case": (
         "graph.sklearn.target_transform:_FUNCTIONS",
         "graph.sklearn.target_transform:_INVERSES",
     ),

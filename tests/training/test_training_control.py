@@ -9,35 +9,16 @@ import warnings
 import numpy as np
 import pytest
 import sklearn
-from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.model_selection import GridSearchCV, ShuffleSplit
+from sklearn.model_selection import ShuffleSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
 from onnxsgd.exceptions import ParameterError
-
-try:
-    from sklearn.callback import ProgressBar, ScoringMonitor
-except ImportError:
-    ProgressBar = ScoringMonitor = None
-
-needs_callbacks = pytest.mark.skipif(ScoringMonitor is None, reason="scikit-learn has callbacks from 1.9 on")
-
-
-@pytest.fixture(scope="module")
-def diabetes():
-    X, y = load_diabetes(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), (y - y.mean()) / y.std()
-
-
-@pytest.fixture(scope="module")
-def cancer():
-    X, y = load_breast_cancer(return_X_y=True)
-    return StandardScaler().fit_transform(X).astype(np.float32), y
 
 
 def regressor(**more):
@@ -55,9 +36,6 @@ SAME = dict(shuffle=False, learning_rate="constant", eta0=0.002, random_state=0)
 def agree(ours, theirs):
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-4, atol=1e-6)
-
-
-# Continuation.
 
 
 def test_warm_start_is_that_of_sgd_regressor(diabetes):
@@ -135,9 +113,6 @@ def test_average_is_that_of_sgd_regressor(diabetes, average):
     agree(ours, SGDRegressor(average=average, max_iter=3, tol=None, **SAME).fit(X, y))
     raw = regressor(batch_size=1, max_iter=3, **SAME).fit(X, y)
     assert np.abs(ours.coef_ - raw.coef_).max() > 1e-3
-
-
-# Stopping.
 
 
 @pytest.mark.parametrize(
@@ -247,9 +222,6 @@ def test_validation_data_go_through_a_pipeline(diabetes):
     np.testing.assert_array_equal(pipeline[-1].coef_, by_hand.coef_)
 
 
-# Ctrl-C.
-
-
 @pytest.fixture
 def _interruptible():
     """Make Ctrl-C raise, also where tests run in the background, which ignores it."""
@@ -278,148 +250,6 @@ def test_ctrl_c_keeps_the_trained_weights(diabetes, early_stopping):
     if not early_stopping:
         before = model.t_
         assert model.set_params(max_iter=1).partial_fit(X, y).t_ == before + 14
-
-
-# Callbacks and progress.
-
-
-def test_nothing_is_printed_by_default(diabetes, capsys):
-    regressor().fit(*diabetes).partial_fit(*diabetes)
-    assert capsys.readouterr() == ("", "")
-
-
-def test_verbose_prints_a_line_for_each_epoch_into_a_file(diabetes, capsys):
-    X, y = diabetes
-    model = regressor(verbose=1, early_stopping=True).fit(X, y)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 5
-    assert lines[2].startswith(f"Epoch 3/5, loss {model.loss_curve_[2]:.6g}, learning rate ")
-    assert f"validation score {model.validation_scores_[2]:.6g}" in lines[2]
-
-
-def test_verbose_moves_a_bar_on_a_terminal(diabetes, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    regressor(verbose=1).fit(*diabetes)
-    shown = capsys.readouterr().out
-    assert shown.count("\n") == 1
-    # Five epochs take no tenth of a second: the first is shown, and the last.
-    assert shown.count("\r") == 2
-    assert shown.endswith("\x1b[K\n")
-    assert shown.split("\r")[-1].startswith("[####################] Epoch 5/5, loss ")
-
-
-@needs_callbacks
-def test_a_scoring_monitor_sees_each_epoch(cancer):
-    X, y = cancer
-    monitor = ScoringMonitor(scoring="neg_log_loss")
-    classifier().set_callbacks(monitor).fit(X, y)
-    logged = [row["neg_log_loss"] for row in monitor.get_logs().data if row["task_name"] == "epoch"]
-    expected = []
-    model = classifier()
-    for _ in range(5):
-        probability = model.partial_fit(X, y).predict_proba(X)[np.arange(len(y)), y]
-        expected.append(np.mean(np.log(probability)))
-    np.testing.assert_allclose(logged, expected, rtol=1e-5)
-
-
-@needs_callbacks
-def test_a_scoring_monitor_is_given_the_weights_of_samples(diabetes):
-    X, y = diabetes
-    weight = np.linspace(0.1, 2, len(y))
-    monitor = ScoringMonitor(scoring="r2")
-    model = regressor().set_callbacks(monitor).fit(X, y, sample_weight=weight)
-    logged = [row["r2"] for row in monitor.get_logs().data if row["task_name"] == "epoch"]
-    assert logged[-1] == pytest.approx(model.score(X, y, sample_weight=weight), rel=1e-6)
-
-
-@needs_callbacks
-def test_a_progress_bar_shows_epochs(diabetes, capsys):
-    pytest.importorskip("rich")
-    regressor().set_callbacks(ProgressBar()).fit(*diabetes)
-    shown = capsys.readouterr().out
-    assert "OnnxSGDRegressor - fit" in shown
-    assert "100%" in shown
-
-
-class Recorder:
-    """A callback that records its calls, and stops training after some epochs."""
-
-    max_propagation_depth = None
-
-    def __init__(self, epochs=10**9, fail=False):
-        self.epochs, self.fail, self.calls, self.models = epochs, fail, [], []
-
-    def setup(self, estimator, context):
-        self.calls.append("setup")
-
-    def on_fit_task_begin(self, estimator, context, *, X=None, y=None):
-        self.calls.append(f"{context.task_name} begins")
-
-    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
-        self.calls.append(f"{context.task_name} ends")
-        if context.task_name == "epoch":
-            self.models.append(fitted_estimator)
-            if self.fail:
-                raise RuntimeError("no")
-            return len(self.models) >= self.epochs
-        return False
-
-    def teardown(self, estimator, context):
-        self.calls.append("teardown")
-
-
-@needs_callbacks
-def test_a_callback_is_called_in_order_and_may_stop(diabetes):
-    X, y = diabetes
-    recorder = Recorder(epochs=3)
-    model = OnnxSGDRegressor(max_iter=100, random_state=0).set_callbacks(recorder).fit(X, y)
-    epochs = ["epoch begins", "epoch ends"] * 3
-    assert recorder.calls == ["setup", "fit begins", *epochs, "fit ends", "teardown"]
-    assert model.n_iter_ == 3
-    # The callback's arguments are not changed later.
-    for count, then in enumerate(recorder.models, 1):
-        alone = regressor(max_iter=count).fit(X, y)
-        np.testing.assert_array_equal(then.predict(X), alone.predict(X))
-        np.testing.assert_array_equal(then.coef_, alone.coef_)
-        assert (then.n_iter_, then.t_) == (count, 14 * count)
-
-
-@needs_callbacks
-def test_a_callback_that_fails_leaves_a_usable_estimator(diabetes):
-    recorder = Recorder(fail=True)
-    model = regressor().set_callbacks(recorder)
-    with pytest.raises(RuntimeError, match="no"):
-        model.fit(*diabetes)
-    assert recorder.calls[-1] == "teardown"
-    assert model.t_ == 14
-    assert np.isfinite(model.predict(diabetes[0])).all()
-    np.testing.assert_array_equal(
-        model.set_callbacks().fit(*diabetes).coef_, regressor().fit(*diabetes).coef_
-    )
-
-
-@needs_callbacks
-def test_callbacks_come_through_meta_estimators(diabetes):
-    X, y = diabetes
-    recorder = Recorder()
-    make_pipeline(StandardScaler(), regressor()).set_callbacks(recorder).fit(X, y)
-    assert recorder.calls.count("epoch ends") == 5
-    recorder = Recorder()
-    GridSearchCV(regressor(), {"alpha": [1e-4, 1e-2]}, cv=2).set_callbacks(recorder).fit(X, y)
-    assert recorder.calls.count("epoch ends") == (2 * 2 + 1) * 5
-
-
-@needs_callbacks
-def test_an_estimator_with_callbacks_is_pickled(diabetes):
-    monitor = ScoringMonitor(scoring="r2")
-    model = regressor().set_callbacks(monitor).fit(*diabetes)
-    restored = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(restored.predict(diabetes[0]), model.predict(diabetes[0]))
-    restored.fit(*diabetes)
-    assert len(restored._skl_callbacks[0].get_logs(select="all")) == 2
-
-
-# Validation data.
 
 
 def test_without_shuffling_the_training_rows_keep_their_order(diabetes):

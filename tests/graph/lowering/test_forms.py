@@ -4,31 +4,20 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from graph.lowering.lowered import operators, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxsgd.graph.lowering.forms import FORMS, write_out
 from onnxsgd.graph.lowering.forms.layers import MATRIX_FORMS
-from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.graph.model import to_proto
 
 ALL = (13, 15, 18, 20, 21)
 
 
-def parse(body, opset=18, x="float[N, 3, 4] x", y="float[] y", weights=""):
-    imports = f'["": {opset}, "ai.onnx.ml": 3]'
-    text = f"<ir_version: 8, opset_import: {imports}> g ({x}) => ({y}) {weights} {{ {body} }}"
-    proto = onnx.parser.parse_model(text)
-    del proto.graph.output[0].type.tensor_type.shape.dim[:]
-    inferred = onnx.shape_inference.infer_shapes(proto)
-    return to_ir(inferred)
-
-
-def operators(model):
-    return {(node.domain, node.op_type) for node in model.graph}
-
-
 STATISTICS = """<float[3] s = {1, 2, 3}, float[3] b = {4, 5, 6},
     float[3] m = {0.1, 0.2, 0.3}, float[3] v = {1, 2, 3}>"""
+
 
 #: Operator, its opsets, the node, and further parts of the graph.
 NODES = [

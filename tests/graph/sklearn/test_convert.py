@@ -6,12 +6,11 @@ import pytest
 import scipy.special
 from sklearn.base import is_classifier
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.compose import TransformedTargetRegressor, make_column_transformer
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_iris
 from sklearn.decomposition import PCA
 from sklearn.ensemble import VotingClassifier
 from sklearn.exceptions import NotFittedError
-from sklearn.frozen import FrozenEstimator
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
@@ -19,16 +18,9 @@ from sklearn.multioutput import MultiOutputClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
-    FunctionTransformer,
-    MaxAbsScaler,
-    MinMaxScaler,
     OneHotEncoder,
-    QuantileTransformer,
-    RobustScaler,
-    StandardScaler,
 )
 from sklearn.svm import SVC
-from sklearn_cases import CASES as SKLEARN_CASES
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.cut import cut_at
@@ -37,9 +29,6 @@ from onnxsgd.graph.model import to_ir
 from onnxsgd.graph.reading.head import find_score
 from onnxsgd.graph.reading.trainable import intercept_names, select_trainable
 from onnxsgd.graph.sklearn.convert import convert_estimator, estimator_to_onnx
-from onnxsgd.graph.sklearn.prepare import _ADAPTATIONS as ADAPTATIONS
-from onnxsgd.graph.sklearn.target_transform import _FUNCTIONS as FUNCTIONS
-from onnxsgd.graph.sklearn.target_transform import _INVERSES as INVERSES
 
 
 def test_conversion_keeps_predictions(sklearn_case, run):
@@ -105,18 +94,6 @@ def test_fitted_parameters_are_trained(sklearn_case):
     assert len(intercepts) * 2 == len(names)
     assert all("intercept" in name for name in intercepts)
     assert not any("intercept" in name for name in set(names) - intercepts)
-
-
-def test_the_estimator_is_not_changed():
-    """Conversion works on a copy: the user's VotingClassifier keeps its parameters and its members."""
-
-    X, y = np.eye(6), np.array([0, 1, 2, 0, 1, 2])
-    member = FrozenEstimator(LogisticRegression().fit(X, y))
-    voting = VotingClassifier([("a", member)], voting="soft").fit(X, y)
-    before, members = voting.get_params(), list(voting.estimators_)
-    convert_estimator(voting, X)
-    assert voting.get_params() == before
-    assert voting.estimators_ == members
 
 
 @pytest.mark.parametrize(
@@ -213,64 +190,3 @@ def test_classes_are_those_of_the_estimator(labels):
     scored = convert_estimator(LogisticRegression().fit(X, labels[(X[:, 0] > 0).astype(int)]))
     np.testing.assert_array_equal(scored.classes, labels)
     assert scored.classes.dtype == labels.dtype
-
-
-#: Transformers of a target; each inverse of the package's tables is among them.
-TRANSFORMERS = [
-    FunctionTransformer(),
-    FunctionTransformer(np.log, np.exp),
-    FunctionTransformer(np.exp, np.log),
-    FunctionTransformer(np.log1p, np.expm1),
-    FunctionTransformer(np.expm1, np.log1p),
-    FunctionTransformer(np.square, np.sqrt),
-    FunctionTransformer(np.sqrt, np.square),
-    MaxAbsScaler(),
-    MinMaxScaler((-1, 2)),
-    RobustScaler(),
-    StandardScaler(),
-]
-
-
-def test_every_inverse_has_a_case():
-    assert {type(transformer) for transformer in TRANSFORMERS} == set(INVERSES)
-    assert {getattr(transformer, "inverse_func", None) for transformer in TRANSFORMERS} == set(FUNCTIONS)
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # of estimators that scikit-learn will drop
-def test_every_adaptation_has_a_case():
-    """Estimators that are changed before their conversion are among those converted, alone or in others."""
-    parts = {type(part) for case in SKLEARN_CASES for part in parts_of(case.make())}
-    assert set(ADAPTATIONS) <= parts
-
-
-def parts_of(estimator):
-    """Yield an estimator and those among its parameters."""
-    yield estimator
-    for value in estimator.get_params().values():
-        if hasattr(value, "get_params") and not isinstance(value, type):
-            yield value
-
-
-@pytest.fixture
-def target_data():
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(40, 3)).astype(np.float32), rng.uniform(1, 3, 40)
-
-
-@pytest.mark.parametrize("transformer", TRANSFORMERS, ids=repr)
-def test_inverse_of_a_target(transformer, target_data, run):
-    X, y = target_data
-    model = TransformedTargetRegressor(Ridge(), transformer=transformer).fit(X, y)
-    scored = convert_estimator(model)
-    np.testing.assert_allclose(run(scored.model, X)[scored.score][:, 0], model.predict(X), rtol=1e-5)
-
-
-def test_other_inverses_of_a_target_are_refused(target_data):
-    X, y = target_data
-    for transformer in [
-        FunctionTransformer(np.square, np.abs, check_inverse=False),
-        QuantileTransformer(n_quantiles=4),
-    ]:
-        model = TransformedTargetRegressor(Ridge(), transformer=transformer, check_inverse=False).fit(X, y)
-        with pytest.raises(UnsupportedError, match="one of"):
-            convert_estimator(model)

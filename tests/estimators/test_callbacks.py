@@ -1,0 +1,137 @@
+"""Callbacks of a fit, of scikit-learn and of users."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+
+try:
+    from sklearn.callback import ProgressBar, ScoringMonitor
+except ImportError:
+    ProgressBar = ScoringMonitor = None
+
+needs_callbacks = pytest.mark.skipif(ScoringMonitor is None, reason="scikit-learn has callbacks from 1.9 on")
+
+
+def regressor(**more):
+    return OnnxSGDRegressor(**{"max_iter": 5, "tol": None, "random_state": 0} | more)
+
+
+def classifier(**more):
+    return OnnxSGDClassifier(**{"max_iter": 5, "tol": None, "eta0": 0.1, "random_state": 0} | more)
+
+
+@needs_callbacks
+def test_a_scoring_monitor_sees_each_epoch(cancer):
+    X, y = cancer
+    monitor = ScoringMonitor(scoring="neg_log_loss")
+    classifier().set_callbacks(monitor).fit(X, y)
+    logged = [row["neg_log_loss"] for row in monitor.get_logs().data if row["task_name"] == "epoch"]
+    expected = []
+    model = classifier()
+    for _ in range(5):
+        probability = model.partial_fit(X, y).predict_proba(X)[np.arange(len(y)), y]
+        expected.append(np.mean(np.log(probability)))
+    np.testing.assert_allclose(logged, expected, rtol=1e-5)
+
+
+@needs_callbacks
+def test_a_scoring_monitor_is_given_the_weights_of_samples(diabetes):
+    X, y = diabetes
+    weight = np.linspace(0.1, 2, len(y))
+    monitor = ScoringMonitor(scoring="r2")
+    model = regressor().set_callbacks(monitor).fit(X, y, sample_weight=weight)
+    logged = [row["r2"] for row in monitor.get_logs().data if row["task_name"] == "epoch"]
+    assert logged[-1] == pytest.approx(model.score(X, y, sample_weight=weight), rel=1e-6)
+
+
+@needs_callbacks
+def test_a_progress_bar_shows_epochs(diabetes, capsys):
+    pytest.importorskip("rich")
+    regressor().set_callbacks(ProgressBar()).fit(*diabetes)
+    shown = capsys.readouterr().out
+    assert "OnnxSGDRegressor - fit" in shown
+    assert "100%" in shown
+
+
+class Recorder:
+    """A callback that records its calls, and stops training after some epochs."""
+
+    max_propagation_depth = None
+
+    def __init__(self, epochs=10**9, fail=False):
+        self.epochs, self.fail, self.calls, self.models = epochs, fail, [], []
+
+    def setup(self, estimator, context):
+        self.calls.append("setup")
+
+    def on_fit_task_begin(self, estimator, context, *, X=None, y=None):
+        self.calls.append(f"{context.task_name} begins")
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        self.calls.append(f"{context.task_name} ends")
+        if context.task_name == "epoch":
+            self.models.append(fitted_estimator)
+            if self.fail:
+                raise RuntimeError("no")
+            return len(self.models) >= self.epochs
+        return False
+
+    def teardown(self, estimator, context):
+        self.calls.append("teardown")
+
+
+@needs_callbacks
+def test_a_callback_is_called_in_order_and_may_stop(diabetes):
+    X, y = diabetes
+    recorder = Recorder(epochs=3)
+    model = OnnxSGDRegressor(max_iter=100, random_state=0).set_callbacks(recorder).fit(X, y)
+    epochs = ["epoch begins", "epoch ends"] * 3
+    assert recorder.calls == ["setup", "fit begins", *epochs, "fit ends", "teardown"]
+    assert model.n_iter_ == 3
+    # The callback's arguments are not changed later.
+    for count, then in enumerate(recorder.models, 1):
+        alone = regressor(max_iter=count).fit(X, y)
+        np.testing.assert_array_equal(then.predict(X), alone.predict(X))
+        np.testing.assert_array_equal(then.coef_, alone.coef_)
+        assert (then.n_iter_, then.t_) == (count, 14 * count)
+
+
+@needs_callbacks
+def test_a_callback_that_fails_leaves_a_usable_estimator(diabetes):
+    recorder = Recorder(fail=True)
+    model = regressor().set_callbacks(recorder)
+    with pytest.raises(RuntimeError, match="no"):
+        model.fit(*diabetes)
+    assert recorder.calls[-1] == "teardown"
+    assert model.t_ == 14
+    assert np.isfinite(model.predict(diabetes[0])).all()
+    np.testing.assert_array_equal(
+        model.set_callbacks().fit(*diabetes).coef_, regressor().fit(*diabetes).coef_
+    )
+
+
+@needs_callbacks
+def test_callbacks_come_through_meta_estimators(diabetes):
+    X, y = diabetes
+    recorder = Recorder()
+    make_pipeline(StandardScaler(), regressor()).set_callbacks(recorder).fit(X, y)
+    assert recorder.calls.count("epoch ends") == 5
+    recorder = Recorder()
+    GridSearchCV(regressor(), {"alpha": [1e-4, 1e-2]}, cv=2).set_callbacks(recorder).fit(X, y)
+    assert recorder.calls.count("epoch ends") == (2 * 2 + 1) * 5
+
+
+@needs_callbacks
+def test_an_estimator_with_callbacks_is_pickled(diabetes):
+    monitor = ScoringMonitor(scoring="r2")
+    model = regressor().set_callbacks(monitor).fit(*diabetes)
+    restored = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(restored.predict(diabetes[0]), model.predict(diabetes[0]))
+    restored.fit(*diabetes)
+    assert len(restored._skl_callbacks[0].get_logs(select="all")) == 2
