@@ -1,0 +1,205 @@
+"""Tests stand where their module does: ``tests/graph/test_cut.py`` for ``onnxsgd/graph/cut.py``.
+
+A module without a file of its name is listed in COVERED, a test file without a module in SUBJECTS.
+``python tests/house/mirror.py`` measures the functions of the former that their test file executes.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE, TESTS = ROOT / "onnxsgd", ROOT / "tests"
+
+#: Of test files: the modules without a file of their name that they test, paths below ``onnxsgd``.
+COVERED = {
+    "checking/test_reference_cells.py": "gradient/portable/rules/sequence_lengths",
+    "data/test_text.py": "estimators/text_graph",
+    "engine/export/test_step_file.py": "engine/export/manifest training/step_export",
+    "engine/forward_backward/test_executors.py": "engine/forward_backward/runtime_options",
+    "engine/forward_backward/test_forward_backward.py": (
+        "engine/forward_backward/devices engine/forward_backward/function_base "
+        "engine/forward_backward/function_class engine/forward_backward/tensors "
+        "engine/forward_backward/training_graphs graph/named_shapes"
+    ),
+    "engine/step/test_device_loop.py": "engine/step/cuda_blocks engine/step/unrolled",
+    "engine/step/test_scan_epoch.py": "engine/step/update",
+    "engine/step/test_training_step.py": "engine/step/single_step",
+    "estimators/test_estimators.py": (
+        "engine/predict estimators/base estimators/classifier estimators/fitted estimators/parameters "
+        "estimators/regressor exceptions learner/build training/fit_plan training/state"
+    ),
+    "estimators/test_persistence.py": "_classifier _regressor",
+    "estimators/test_sklearn_tools.py": "estimators/inner_model",
+    "estimators/test_to_skl2onnx.py": "estimators/import_hook",
+    "gradient/native/test_builder.py": (
+        "gradient/native/builder_forms gradient/native/coverage gradient/native/isolate "
+        "gradient/native/native_engine gradient/native/refused_forms"
+    ),
+    "gradient/native/test_proof.py": "gradient/native/proven_forms",
+    "gradient/native/test_standardize.py": (
+        "gradient/native/replacements gradient/native/standard_operators gradient/native/standard_shapes"
+    ),
+    "gradient/portable/rules/test_control.py": (
+        "checking/reference_scan gradient/portable/body_shapes gradient/portable/rules/scan "
+        "gradient/portable/rules/scan_axes graph/captured_constants"
+    ),
+    "gradient/portable/rules/test_convolution.py": (
+        "gradient/portable/rules/convolution_image gradient/portable/rules/convolution_weight "
+        "gradient/portable/rules/depthwise_weight gradient/portable/rules/patch_weight "
+        "gradient/portable/rules/tap_weight gradient/portable/rules/windows"
+    ),
+    "gradient/portable/rules/test_elementwise.py": (
+        "gradient/portable/writing/broadcasting gradient/portable/writing/call "
+        "gradient/portable/writing/emitter gradient/portable/writing/tensor"
+    ),
+    "gradient/portable/rules/test_indexing.py": (
+        "gradient/portable/rules/slicing gradient/portable/rules/split_reads"
+    ),
+    "gradient/portable/rules/test_pooling.py": "gradient/portable/rules/max_pool",
+    "gradient/portable/rules/test_products.py": "gradient/portable/rules/einsum",
+    "gradient/portable/rules/test_recurrent.py": (
+        "gradient/portable/rules/batch_first gradient/portable/rules/lstm_memory "
+        "gradient/portable/rules/recurrent_cells"
+    ),
+    "gradient/portable/rules/test_resize.py": "gradient/portable/rules/resize_identity",
+    "gradient/portable/test_differentiate.py": "gradient/portable/forward_shapes gradient/portable/sweep",
+    "gradient/test_derivative.py": (
+        "gradient/derivative_options gradient/engines gradient/joint_graph gradient/output_gradients "
+        "gradient/with_respect_to"
+    ),
+    "graph/loading/test_doors.py": "graph/loading/consistency graph/loading/size_limits",
+    "graph/lowering/test_ai_onnx_ml.py": "graph/lowering/class_labels graph/lowering/svm",
+    "graph/lowering/test_forms.py": (
+        "graph/lowering/forms/activations graph/lowering/forms/layers graph/lowering/forms/sums_and_extrema"
+    ),
+    "graph/lowering/test_lower.py": "graph/lowering/stable_formulas",
+    "graph/opsets/test_newer_opsets.py": (
+        "graph/opsets/function_bodies graph/opsets/transformer/standard_opset_23"
+    ),
+    "graph/opsets/transformer/test_contrib.py": (
+        "graph/opsets/transformer/attention graph/opsets/transformer/attention_heads "
+        "graph/opsets/transformer/attention_masks graph/opsets/transformer/axis_sizes "
+        "graph/opsets/transformer/fused_layers graph/opsets/transformer/grouped_attention "
+        "graph/opsets/transformer/refusal graph/opsets/transformer/rotary_embedding"
+    ),
+    "graph/reading/test_sample_axis.py": "graph/reading/sample_axis_rules",
+    "graph/reading/test_trainable.py": (
+        "graph/parameter_roles/constant_arrays graph/parameter_roles/origins graph/parameter_roles/patterns "
+        "graph/parameter_roles/roles"
+    ),
+    "graph/sklearn/test_convert.py": "graph/sklearn/polynomial_features graph/sklearn/repair",
+    "learner/test_describe.py": "graph/reading/report",
+    "learner/test_learner.py": "learner/model_source",
+    "objective/test_attach.py": "objective/score_table objective/scored_output",
+    "runtime/test_cuda.py": "runtime/bindings runtime/device",
+    "test_losses.py": "_builder losses/_base losses/_classification losses/_regression",
+    "test_package.py": "_version",
+    "test_testing.py": "checking/problems",
+    "training/test_training_control.py": "estimators/training_data training/stopping",
+}
+
+#: Test files whose subject is no module, and that subject.
+SUBJECTS = {
+    "backend/test_nodes.py": "the node tests of onnx",
+    "benchmarks/test_defaults.py": "a benchmark",
+    "estimators/test_common.py": "scikit-learn's checks of estimators",
+    "estimators/test_estimators.py": "both estimators",
+    "estimators/test_metadata_routing.py": "scikit-learn's routing of weights and validation data",
+    "estimators/test_scores.py": "a page of the documentation",
+    "estimators/test_sklearn_tools.py": "scikit-learn's tools around an estimator",
+    "gradient/native/test_sweep.py": "the sweep that proves forms",
+    "gradient/portable/rules/test_function_bodies.py": "operators without a rule, defined by others",
+    "gradient/portable/test_higher_order.py": "gradients of gradients",
+    "gradient/portable/test_kinks.py": "conventions of the rules at kinks",
+    "gradient/portable/test_networks.py": "whole networks",
+    "gradient/portable/test_torch.py": "torch as another implementation",
+    "gradient/test_kinks.py": "both engines at kinks",
+    "gradient/test_random_graphs.py": "random graphs",
+    "graph/loading/test_doors.py": "malformed models at every public function",
+    "graph/opsets/transformer/test_bert.py": "a fused network",
+    "hostile/test_hostile.py": "mutated models",
+    "learner/test_converted.py": "every converted estimator, from graph to fit",
+    "learner/test_real_graphs.py": "published networks",
+    "networks/test_networks.py": "networks that torch exported",
+    "test_examples.py": "the examples",
+    "test_gpu.py": "training on a GPU",
+    "test_lists.py": "lists in documentation",
+    "test_package.py": "the public names",
+    "test_recipes.py": "the recipes of CONTRIBUTING",
+    "training/test_fidelity_mlp.py": "scikit-learn's networks, update by update",
+    "training/test_fidelity_sgd.py": "scikit-learn's linear models, update by update",
+    "training/test_named_rows.py": "named optimizers, schedules and penalties in fits",
+    "training/test_training_control.py": "stopping, validation, callbacks",
+}
+
+MODULES = {
+    path.relative_to(PACKAGE).with_suffix("").as_posix(): path
+    for path in PACKAGE.rglob("*.py")
+    if path.name != "__init__.py"
+}
+FOLDERS = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py")}
+FILES = {path.relative_to(TESTS).as_posix(): path for path in TESTS.rglob("test_*.py")}
+
+
+def file_of(module):
+    """Return the test file with the name of a module or a folder; a private name loses its underscore."""
+    folder, _, name = module.rpartition("/")
+    return f"{folder}/test_{name.lstrip('_')}.py".lstrip("/")
+
+
+#: Modules that the public names import when they are first used.
+PUBLIC = (
+    "onnxsgd/estimators/regressor.py",
+    "onnxsgd/estimators/classifier.py",
+    "onnxsgd/gradient/derivative.py",
+    "onnxsgd/objective/attach.py",
+    "onnxsgd/engine/forward_backward/forward_backward.py",
+    "onnxsgd/learner/describe.py",
+)
+
+
+@cache
+def imported(path):
+    """Return the files of the package, and of the tests' helpers, that a file imports anywhere."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {name.name for name in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    bases = [root / name.replace(".", "/") for name in names for root in (ROOT, TESTS)]
+    files = [file for base in bases for file in (base.with_suffix(".py"), base / "__init__.py")]
+    public = [ROOT / name for name in PUBLIC if "onnxsgd" in names]
+    return [file for file in (*files, *public) if file.exists()]
+
+
+def reachable(file):
+    """Return the modules that a test file and its conftest files import, directly or through others."""
+    waiting = [FILES[file], *(TESTS / parent / "conftest.py" for parent in Path(file).parents)]
+    found = set()
+    while waiting:
+        path = waiting.pop()
+        if path not in found and path.exists():
+            found.add(path)
+            waiting += imported(path)
+    return {module for module, path in MODULES.items() if path in found}
+
+
+def test_each_test_file_has_the_name_of_a_module_or_a_stated_subject():
+    mirrored = {file_of(module) for module in {*MODULES, *FOLDERS}}
+    house = {file for file in FILES if file.startswith("house/")}
+    assert set(FILES) - mirrored - house == set(SUBJECTS)
+
+
+def test_each_module_has_a_test_file_or_one_that_covers_it():
+    covered = [module for modules in COVERED.values() for module in modules.split()]
+    assert len(set(covered)) == len(covered)
+    assert {module for module in MODULES if file_of(module) not in FILES} == set(covered)
+
+
+@pytest.mark.parametrize("file", COVERED)
+def test_a_file_reaches_the_modules_that_it_covers(file):
+    assert set(COVERED[file].split()) <= reachable(file)
