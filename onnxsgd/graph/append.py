@@ -13,7 +13,7 @@ from onnxsgd._builder import Builder
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import FROZEN, REAL_TYPES, graph_names, unique_name
 from onnxsgd.graph.nodes import content
-from onnxsgd.graph.writing import new_node
+from onnxsgd.graph.writing import new_node, take_nodes
 
 __all__ = ["appending", "blank", "check_operators", "graft", "take_constants"]
 
@@ -25,7 +25,7 @@ def appending(graph: ir.Graph) -> Iterator[Builder]:
     yield op
     names = graph_names(graph)
     take_constants(scratch, graph, names)
-    _append(_taken(scratch), graph, names, lambda name, op_type: name or op_type)
+    _append(take_nodes(scratch), graph, names, lambda name, op_type: name or op_type)
 
 
 def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Builder], ir.Value]) -> ir.Value:
@@ -54,7 +54,7 @@ def graft(graph: ir.Graph, names: set[str], prefix: str, build: Callable[[Builde
     """
     scratch, op = blank(graph)
     result = build(op)
-    nodes = [*_constant_nodes(scratch, f"constant of {prefix}"), *_taken(scratch)]
+    nodes = [*_constant_nodes(scratch, f"constant of {prefix}"), *take_nodes(scratch)]
     check_operators(nodes, graph.opset_imports)
     _append(nodes, graph, names, lambda name, op_type: f"{prefix}_{op_type}")
     return result
@@ -89,12 +89,6 @@ def check_operators(nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> None
                 f"Opset {opsets[node.domain]} has no operator {node.op_type}; onnx.version_converter brings "
                 "a model to a newer one."
             ) from None
-
-
-def _taken(scratch: ir.Graph) -> list[ir.Node]:
-    nodes = list(scratch)
-    scratch.remove(nodes)
-    return nodes
 
 
 def _constant_nodes(scratch: ir.Graph, frozen: str) -> list[ir.Node]:

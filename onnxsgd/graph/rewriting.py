@@ -13,7 +13,7 @@ from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError, OnnxSGDError
 from onnxsgd.graph.append import appending, blank, take_constants
 from onnxsgd.graph.model import FROZEN, graph_names, unique_name
-from onnxsgd.graph.writing import Replacement, replace_nodes
+from onnxsgd.graph.writing import Replacement, replace_nodes, take_nodes
 
 __all__ = [
     "Rule",
@@ -147,7 +147,7 @@ def _replacement(rule: Rule, node: ir.Node, graph: ir.Graph, names: set[str]) ->
         if old.is_graph_output() and new not in own:
             # an output of a graph needs its own node
             results[index] = writer.op.Identity(new)
-    new_nodes = list(scratch)
+    new_nodes = take_nodes(scratch)
     inherited = {new: str(old.name) for old, new in zip(node.outputs, results, strict=False)}
     _move(scratch, new_nodes, graph, inherited, str(node.outputs[-1].name or node.outputs[0].name), names)
     return new_nodes, results
@@ -166,8 +166,7 @@ def _move(
     base: str,
     names: set[str],
 ) -> None:
-    """Take `nodes` off `scratch`, its initializers to `graph`, and name all values, first as `given`."""
-    scratch.remove(nodes)
+    """Move the initializers of `scratch` to `graph`; name its `nodes` and their values, first as `given`."""
     for node in nodes:
         node.metadata_props.clear()
         for value in node.outputs:

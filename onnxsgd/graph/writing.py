@@ -24,6 +24,7 @@ __all__ = [
     "replace_input",
     "replace_nodes",
     "replace_output",
+    "take_nodes",
 ]
 
 #: The nodes in the place of one, and the values in the places of its outputs.
@@ -71,6 +72,14 @@ def add_initializer(graph: ir.Graph, name: str, tensor: np.ndarray | ir.TensorPr
     value = ir.Value(name=name, type=ir.TensorType(held.dtype), shape=shape, const_value=held)
     graph.register_initializer(value)
     return value
+
+
+def take_nodes(graph: ir.Graph) -> list[ir.Node]:
+    """Take the nodes out of `graph`, which then computes nothing, and return them in their order."""
+    graph.outputs.clear()
+    nodes = list(graph)
+    graph.remove(nodes)
+    return nodes
 
 
 def displace(old: ir.Value, name: str) -> ir.Value:

@@ -18,6 +18,7 @@ from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.nodes import element_type, shape_of
+from onnxsgd.graph.writing import take_nodes
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.training_step import CompiledStep
@@ -174,7 +175,7 @@ def _move(body: ir.Graph, graph: ir.Graph, prefix: str, given: dict[ir.Value, ir
     for value, present in given.items():
         ir.convenience.replace_all_uses_with(value, present)
     outputs = list(body.outputs)
-    body.outputs.clear()
+    nodes = take_nodes(body)
     constants = [body.initializers.pop(name) for name in list(body.initializers)]
     for constant in constants:
         constant.name = f"constant/{constant.name}"
@@ -182,8 +183,6 @@ def _move(body: ir.Graph, graph: ir.Graph, prefix: str, given: dict[ir.Value, ir
             ir.convenience.replace_all_uses_with(constant, graph.initializers[constant.name])
         else:
             graph.register_initializer(constant)
-    nodes = list(body)
-    body.remove(nodes)
     for node in nodes:
         node.name = None
         for value in node.outputs:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxsgd.graph.nodes import bodies, constant, maker, standard_operator
-from onnxsgd.graph.writing import computed, replace_output
+from onnxsgd.graph.writing import computed, replace_output, take_nodes
 
 __all__ = ["take_constant_branches"]
 
@@ -53,10 +53,9 @@ def _defined(graph: ir.Graph) -> Iterator[str]:
 
 
 def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph, defined: Counter[str]) -> None:
-    outputs, nodes, constants = list(branch.outputs), list(branch), list(branch.initializers.values())
-    branch.outputs.clear()
+    outputs, constants = list(branch.outputs), list(branch.initializers.values())
     branch.initializers.clear()
-    branch.remove(nodes)
+    nodes = take_nodes(branch)
     for value in (*constants, *(value for inner in nodes for value in inner.outputs)):
         if value.name and defined[value.name] > 1:
             value.name = _free_name(value.name, defined)

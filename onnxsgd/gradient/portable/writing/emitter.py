@@ -23,7 +23,7 @@ from onnxsgd.gradient.portable.writing.known_shapes import (
 )
 from onnxsgd.gradient.portable.writing.tensor import Tensor
 from onnxsgd.graph.operators import Fact, having
-from onnxsgd.graph.writing import new_node
+from onnxsgd.graph.writing import new_node, take_nodes
 
 __all__ = ["Emitter"]
 
@@ -91,10 +91,8 @@ class Emitter:
         for node in clone.all_nodes():
             for value in node.outputs:
                 value.name = self.new_name() if value.name else value.name
-        outputs, nodes = list(clone.outputs), list(clone)
-        clone.outputs.clear()
-        clone.remove(nodes)
-        self.nodes.extend(nodes)
+        outputs = list(clone.outputs)
+        self.nodes.extend(take_nodes(clone))
         return outputs
 
     def graph(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> ir.Graph:
