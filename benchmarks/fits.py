@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hide_torch import hide_torch
 from numpy.typing import NDArray
 
 __all__ = ["FITS", "FitTime", "fit_table", "run_fit", "versions"]
@@ -194,7 +193,6 @@ def _run_cold(name: str, contestant: str, n_threads: int) -> tuple[float, float]
 
 def _main() -> None:
     name, contestant, n_threads = sys.argv[1:]
-    hide_torch()
     start = time.perf_counter()
     FITS[name][contestant](int(n_threads))()
     print(json.dumps(time.perf_counter() - start))

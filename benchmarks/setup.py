@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hide_torch import hide_torch
 
 #: The functions of each stage, by module and name.
 _STAGES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -98,11 +97,10 @@ def main() -> None:
 
 def _measure(engine: str) -> dict[str, dict[str, float]]:
     """Return the seconds of the stages of each fit."""
-    hide_torch()
     imports = {
-        "import scikit-learn": _time_import("sklearn.linear_model"),
-        "import onnxsgd": _time_import("onnxsgd.estimators.regressor"),
-        "import the runtime": _time_import("onnxruntime"),
+        "import scikit-learn": _time(lambda: __import__("sklearn.linear_model")),
+        "import onnxsgd": _time(lambda: __import__("onnxsgd.estimators.regressor")),
+        "import the runtime": _time(lambda: sys.modules["onnxsgd.runtime.editions"].load_runtime()),
     }
     from onnxsgd import OnnxSGDRegressor
 
@@ -128,9 +126,9 @@ def _data(n_features: int) -> tuple[Any, Any]:
     return X, (X @ rng.normal(size=n_features) + 0.1 * rng.normal(size=1000)).astype(np.float32)
 
 
-def _time_import(module: str) -> float:
+def _time(load: Callable[[], object]) -> float:
     start = time.perf_counter()
-    __import__(module)
+    load()
     return time.perf_counter() - start
 
 

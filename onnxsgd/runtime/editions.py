@@ -21,6 +21,7 @@ from importlib import metadata
 from types import ModuleType
 
 from onnxsgd.exceptions import MissingRuntimeError
+from onnxsgd.runtime.hidden_torch import hidden_torch
 
 __all__ = ["EDITIONS", "Edition", "default_edition", "install_command", "load_runtime"]
 
@@ -119,7 +120,8 @@ def load_runtime() -> ModuleType:
     if len(installed) > 1:
         _check_mixture(installed)
     try:
-        runtime = importlib.import_module("onnxruntime")
+        with hidden_torch():
+            runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
         raise MissingRuntimeError(_explain_failure(installed, str(error))) from error
     # An uninstallation leaves a folder without modules, which is imported without an error.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from onnxsgd.engine.step.training_step import StepSpec
+from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.learner.learner import Learner
 from onnxsgd.losses import Loss
 from onnxsgd.optimizers import Optimizer

@@ -16,7 +16,8 @@ from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import can_repeat, is_standard
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
-from onnxsgd.engine.step.training_step import CompiledStep, StepSpec, build_step
+from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.training_step import CompiledStep, build_step
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.learner.learner import Parts
 from onnxsgd.runtime.cache import cached

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 
 from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
-from onnxsgd.engine.step.training_step import CompiledStep, StepSpec
+from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.training_step import CompiledStep
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.losses import Loss

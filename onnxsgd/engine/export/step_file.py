@@ -23,7 +23,8 @@ from onnxsgd.engine.export.manifest import (
     describe_penalty,
     describe_tensors,
 )
-from onnxsgd.engine.step.training_step import CompiledStep, StepSpec, build_step
+from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.training_step import CompiledStep, build_step
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 

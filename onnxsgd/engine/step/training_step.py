@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from onnxsgd._cache_keys import cache_key
 from onnxsgd.engine.step.fuse import fuse
 from onnxsgd.engine.step.intercept_rows import keep_as_rows
-from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, WEIGHT, build_update, state_names
+from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.update import WEIGHT, build_update
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.lowering.forms import MATRIX_FORMS, write_out
@@ -26,68 +25,8 @@ from onnxsgd.objective.score_table import check_shape, weighted_loss
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
-    from onnxsgd.optimizers import Optimizer
 
-__all__ = ["CompiledStep", "StepSpec", "build_step"]
-
-
-@dataclass(frozen=True)
-class StepSpec:
-    """The parameters of a step, beside the graph. Equal specifications compile to the same step.
-
-    Attributes
-    ----------
-    weights : tuple of str
-        The initializers that are trained.
-    penalised : frozenset of str
-        Those of them that penalties apply to.
-    loss : Loss
-        The loss.
-    optimizer : Optimizer
-        The update rule; its numbers are inputs of the step.
-    l1, l2 : bool
-        Whether there is a penalty of that kind; its strength is an input of the step.
-    average : bool
-        Whether running averages of the weights are kept.
-    batch_size : int
-        Rows of a batch.
-    n_outputs : int
-        Columns of the raw prediction and of the target.
-    engine : str
-        The gradient engine.
-    row_shapes : tuple of (str, tuple of int)
-        The shape of a row of each feature; needed only for those whose shape the graph leaves open.
-    """
-
-    weights: tuple[str, ...]
-    penalised: frozenset[str]
-    loss: Loss
-    optimizer: Optimizer
-    l1: bool
-    l2: bool
-    average: bool
-    batch_size: int
-    n_outputs: int
-    engine: str
-    row_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """The cache key of the compiled step: the present specification, less the optimizer's numbers."""
-        return (
-            self.weights, self.penalised, cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
-            self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes,
-        )  # fmt: skip
-
-    def states(self, weight: str) -> tuple[str, ...]:
-        """Return the names of the tensors kept for `weight`."""
-        return state_names(self.optimizer, l1=self.l1 and weight in self.penalised, average=self.average)
-
-    @property
-    def scalars(self) -> tuple[str, ...]:
-        """The names of the scalar inputs of a step."""
-        names = tuple(self.optimizer.scalars(np.ones(1), np.ones(1), 0.0))
-        return (*names, *((L1_TOTAL,) if self.l1 else ()), *((AVERAGE_RATE,) if self.average else ()))
+__all__ = ["CompiledStep", "build_step"]
 
 
 @dataclass(frozen=True)

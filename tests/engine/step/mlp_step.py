@@ -4,7 +4,8 @@ import numpy as np
 
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
-from onnxsgd.engine.step.training_step import StepSpec, build_step
+from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.model import to_proto
 from onnxsgd.losses import CrossEntropy

@@ -7,7 +7,8 @@ from onnx import parser
 
 from onnxsgd.engine.step.cuda_graph_operators import _CONDITIONS as CONDITIONS
 from onnxsgd.engine.step.cuda_graph_operators import is_recordable
-from onnxsgd.engine.step.training_step import StepSpec, build_step
+from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.unrolled import build_block
 from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import to_ir

@@ -17,7 +17,8 @@ from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.cuda_blocks import Block, BlockSession, BoundBlock, block_sizes
 from onnxsgd.engine.step.device_loop import ResidentRunner, check_data
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
-from onnxsgd.engine.step.training_step import StepSpec, build_step
+from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError, MissingRuntimeError, UnsupportedError
 from onnxsgd.graph.model import to_ir
