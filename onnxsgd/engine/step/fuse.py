@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
-from onnxsgd.graph.nodes import constant, maker
+from onnxsgd.graph.nodes import attribute, constant, maker
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import Replacement, add_initializer, computed, replace_nodes
 
@@ -122,7 +122,7 @@ def _sum_as_product(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
     if len(x.shape) != 2 or not x.shape.is_static():
         return None
     n = x.shape.numpy()[0]
-    keepdims = node.attributes.get_int("keepdims", 1)
+    keepdims = attribute(node, "keepdims", 1)
     row = ones(graph, (1, n) if keepdims else (n,), x.dtype)
     return computed("MatMul", [row, x])
 
@@ -142,9 +142,9 @@ def _added_product(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
         shapes_agree = c is not None and c.shape == product.shape == node.outputs[0].shape
         if shapes_agree and _is_table(c) and _is_plain_product(factors):
             attributes: dict[str, int | float] = {
-                name: factors.attributes.get_int(name, 0) for name in ("transA", "transB")
+                name: attribute(factors, name, 0) for name in ("transA", "transB")
             }
-            attributes["alpha"] = factors.attributes.get_float("alpha", 1.0)
+            attributes["alpha"] = attribute(factors, "alpha", 1.0)
             return computed("Gemm", [*factors.inputs[:2], c], attributes)
     return None
 
@@ -155,7 +155,7 @@ def _weighted_sum(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
     Cases: ``ReduceSum(Mul(a, b))`` of a and b [n, 1] to [1, 1] becomes ``Gemm(a, b, transA=1)``; a constant
     factor of a becomes the product's alpha.
     """
-    if node.op_type != "ReduceSum" or len(node.inputs) > 1 or node.attributes.get_int("keepdims", 1) != 1:
+    if node.op_type != "ReduceSum" or len(node.inputs) > 1 or attribute(node, "keepdims", 1) != 1:
         return None
     product = _maker(node, 0, ("Mul",))
     if product is None or _has_integers(product):
@@ -163,12 +163,7 @@ def _weighted_sum(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
     if any(not _is_column(value) for value in (*product.inputs, *product.outputs)):
         return None
     a, b = product.inputs
-    if (
-        a is None
-        or b is None
-        or a.shape != b.shape
-        or node.attributes.get_int("noop_with_empty_axes", 0) != 0
-    ):
+    if a is None or b is None or a.shape != b.shape or attribute(node, "noop_with_empty_axes", 0) != 0:
         return None
     alpha = 1.0
     factor = _maker(product, 0, ("Mul",))
@@ -246,7 +241,7 @@ def _is_plain_product(node: ir.Node) -> bool:
     if node.op_type == "MatMul":
         return True
     added = len(node.inputs) > 2 and node.inputs[2] is not None
-    return node.op_type == "Gemm" and not (added and node.attributes.get_float("beta", 1.0) != 0.0)
+    return node.op_type == "Gemm" and not (added and attribute(node, "beta", 1.0) != 0.0)
 
 
 def _has_integers(node: ir.Node) -> bool:

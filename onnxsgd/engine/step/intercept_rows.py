@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxsgd.engine.step.fuse import add_products, ones
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import element_type, maker, operands, shape_of
+from onnxsgd.graph.nodes import constant, element_type, maker, operands, shape_of
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import computed
 
@@ -90,8 +90,8 @@ def _sums_rows(node: ir.Node) -> bool:
     if node.op_type != "MatMul":
         return False
     weights, table = node.inputs
-    known = None if weights is None else ir.convenience.get_const_tensor(weights)
-    is_vector_of_ones = known is not None and len(known.shape) == 1 and bool((known.numpy() == 1).all())
+    known = constant(weights)
+    is_vector_of_ones = known is not None and known.ndim == 1 and bool((known == 1).all())
     return is_vector_of_ones and table is not None and table.shape is not None and len(table.shape) == 2
 
 

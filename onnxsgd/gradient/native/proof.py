@@ -15,7 +15,7 @@ from onnxsgd.gradient.native.builder_forms import OPTIONAL_OUTPUTS
 from onnxsgd.gradient.native.dimensions import broadcast_axes
 from onnxsgd.gradient.native.proven_forms import PROVEN
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.nodes import attribute
+from onnxsgd.graph.nodes import attribute, constant
 
 __all__ = ["form_of", "rank_of", "unproven"]
 
@@ -123,7 +123,7 @@ def _stack(shape: ir.Shape | None, kept: int) -> ir.Shape | None:
 
 
 def _is_computed(value: ir.Value | None) -> bool:
-    return value is not None and ir.convenience.get_const_tensor(value) is None
+    return value is not None and constant(value) is None
 
 
 def _is_read(value: ir.Value) -> bool:

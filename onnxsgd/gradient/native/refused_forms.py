@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import onnx_ir as ir
 
 from onnxsgd.gradient.native.dimensions import broadcast_axes, same_shape
-from onnxsgd.graph.nodes import attribute, operands, rank
+from onnxsgd.graph.nodes import attribute, constant, operands, rank
 
 __all__ = ["REFUSALS"]
 
@@ -17,18 +16,12 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def _array(value: ir.Value | None) -> Any:
-    """Return the elements of a constant; None for a computed or fed value."""
-    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
-    return None if tensor is None else tensor.numpy()
-
-
 def _conv(node: ir.Node) -> str | None:
     return "with auto_pad" if attribute(node, "auto_pad", "NOTSET").startswith("SAME") else None
 
 
 def _dropout(node: ir.Node) -> str | None:
-    training = _array(_input(node, 2))
+    training = constant(_input(node, 2))
     return None if training is not None and training else "outside training mode"
 
 
@@ -59,7 +52,7 @@ def _pow(node: ir.Node) -> str | None:
     base, exponent = operands(node)
     if base.dtype != exponent.dtype:
         return f"with an exponent of type {exponent.dtype}"
-    if (array := _array(exponent)) is not None and (array == 0).any():
+    if (array := constant(exponent)) is not None and (array == 0).any():
         # 0 times infinity where the base is 0
         return "with an exponent of 0"
     return None if rank(exponent) == 0 or broadcast_axes(base.shape, exponent.shape) == [] else _SHAPES
@@ -75,7 +68,7 @@ def _reduction(node: ir.Node) -> str | None:
 
 
 def _noop(node: ir.Node) -> str | None:
-    none = attribute(node, "noop_with_empty_axes", 0) and _array(_input(node, 1)) is None
+    none = attribute(node, "noop_with_empty_axes", 0) and constant(_input(node, 1)) is None
     return "with noop_with_empty_axes=1 and axes that are not constant" if none else None
 
 
@@ -88,7 +81,7 @@ def _scatter(node: ir.Node) -> str | None:
 
 
 def _slice(node: ir.Node) -> str | None:
-    steps = _array(_input(node, 4))
+    steps = constant(_input(node, 4))
     fine = _input(node, 4) is None or (steps is not None and (steps > 0).all())
     return None if fine else "with steps that are not constant and positive"
 
@@ -99,7 +92,7 @@ def _transpose(node: ir.Node) -> str | None:
 
 
 def _where(node: ir.Node) -> str | None:
-    chosen = [value for value in node.inputs[1:] if _array(value) is None]
+    chosen = [value for value in node.inputs[1:] if constant(value) is None]
     return (
         None if all(same_shape(value.shape, node.outputs[0].shape) for value in chosen if value) else _SHAPES
     )

@@ -12,7 +12,6 @@ import math
 import onnx_ir as ir
 
 from onnxsgd.gradient.portable.body_shapes import shape_loops
-from onnxsgd.gradient.portable.writing.call import constant_value
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.known_shapes import (
     ELEMENTWISE,
@@ -24,7 +23,7 @@ from onnxsgd.gradient.portable.writing.known_shapes import (
     to_shape,
 )
 from onnxsgd.graph.captured_constants import copy_constants_into_bodies
-from onnxsgd.graph.nodes import standard_operator
+from onnxsgd.graph.nodes import constant, standard_operator
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["infer_shapes"]
@@ -143,7 +142,7 @@ def _match(names: dict[Dim, Dim], inferred: Dims, other: Dims) -> None:
 
 def _match_reshape(names: dict[Dim, Dim], node: ir.Node, before: Dims, after: Dims) -> None:
     """Find the size that a Reshape leaves open, if its other sizes are all those of the tensor but one."""
-    shape = None if node.inputs[1] is None else constant_value(node.inputs[1])
+    shape = constant(node.inputs[1])
     if before is None or after is None or shape is None or "allowzero" in node.attributes:
         return
     sizes = shape.ravel().tolist()

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
-from onnxsgd.graph.nodes import maker, standard_operator
+from onnxsgd.graph.nodes import attribute, maker, standard_operator
 from onnxsgd.graph.reading.frozen_split import BATCH
 from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.graph.writing import add_initializer, computed
@@ -128,8 +128,8 @@ def linear_parameters(model: ir.Model) -> tuple[str, str | None] | None:
     if operators not in (["Gemm"], ["MatMul"], ["MatMul", "Add"]):
         return None
     product = nodes[0]
-    plain = all(product.attributes.get_int(name, 0) == 0 for name in ("transA", "transB"))
-    scaled = any(product.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta"))
+    plain = all(attribute(product, name, 0) == 0 for name in ("transA", "transB"))
+    scaled = any(attribute(product, name, 1.0) != 1.0 for name in ("alpha", "beta"))
     if not plain or scaled or not _is_the_input(product.inputs[0]):
         return None
     coef = _initializer(product, 1)

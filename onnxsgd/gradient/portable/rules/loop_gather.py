@@ -15,11 +15,11 @@ import onnx_ir as ir
 
 from onnxsgd.gradient.portable.rules.indexing import ADDING_SCATTER, gather_back
 from onnxsgd.gradient.portable.writing.broadcasting import dim_of, number
-from onnxsgd.gradient.portable.writing.call import Call, constant_value
+from onnxsgd.gradient.portable.writing.call import Call
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.known_shapes import UNNAMED
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
-from onnxsgd.graph.nodes import required
+from onnxsgd.graph.nodes import attribute, constant, required
 from onnxsgd.graph.writing import new_node
 
 __all__ = ["Picks", "picked_tables"]
@@ -52,10 +52,10 @@ def _is_picked(table: Tensor, graph: ir.Graph) -> bool:
 
 def _picks_few(node: ir.Node, table: Tensor, graph: ir.Graph) -> bool:
     """Return whether a node is a Gather of few rows, with indices that the body computes or receives."""
-    indices, assumed = node.inputs[1], ir.AttrInt64("axis", 0)
-    if node.op_type != "Gather" or node.attributes.get("axis", assumed).as_int() != 0:
+    indices = node.inputs[1]
+    if node.op_type != "Gather" or attribute(node, "axis", 0) != 0:
         return False
-    if indices is None or indices.graph is not graph or constant_value(indices) is not None:
+    if indices is None or indices.graph is not graph or constant(indices) is not None:
         return False
     rows = [dim for dim in indices.shape or () if isinstance(dim, int)]
     return indices.shape is not None and math.prod(rows) * _FEW <= int((table.dims or (0,))[0])

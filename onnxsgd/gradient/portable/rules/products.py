@@ -10,6 +10,7 @@ from onnxsgd.gradient.portable.rules.einsum import einsum_gradient
 from onnxsgd.gradient.portable.writing.broadcasting import reshape_to, sum_to, swap_last
 from onnxsgd.gradient.portable.writing.call import Call, Rules
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
+from onnxsgd.graph.nodes import attribute
 
 __all__ = ["PRODUCTS", "transposed_product"]
 
@@ -98,8 +99,8 @@ def transposed_product(product: Tensor) -> Tensor | None:
         return None
     a, b = (product.emitter.tensor(value) for value in node.inputs if value is not None)
     if node.op_type == "Gemm":
-        trans_a, trans_b = (node.attributes.get_int(name, 0) for name in ("transA", "transB"))
-        return _gemm(b, a, 1 - trans_b, 1 - trans_a, node.attributes.get_float("alpha", 1.0))
+        trans_a, trans_b = (attribute(node, name, 0) for name in ("transA", "transB"))
+        return _gemm(b, a, 1 - trans_b, 1 - trans_a, attribute(node, "alpha", 1.0))
     if not a.rank == b.rank == product.rank:
         return None
     return op.MatMul(_unswapped(b), _unswapped(a))
@@ -111,7 +112,7 @@ def _unswapped(x: Tensor) -> Tensor:
     source = node.inputs[0] if node is not None and node.op_type == "Transpose" else None
     if node is None or source is None:
         return swap_last(x)
-    is_swap = list(node.attributes.get_ints("perm", ())) == [*axes[:-2], axes[-1], axes[-2]]
+    is_swap = list(attribute(node, "perm", ())) == [*axes[:-2], axes[-1], axes[-2]]
     return x.emitter.tensor(source) if is_swap else swap_last(x)
 
 

@@ -20,7 +20,7 @@ from onnxsgd.gradient.portable.rules.resize import RESIZE
 from onnxsgd.gradient.portable.rules.sampling import GRID_SAMPLE
 from onnxsgd.gradient.portable.rules.scattering import SCATTERING
 from onnxsgd.gradient.portable.writing.call import Rules
-from onnxsgd.graph.nodes import qualified_operator, standard_operator
+from onnxsgd.graph.nodes import attribute, qualified_operator, standard_operator
 from onnxsgd.graph.operators import TYPE_ONLY, Fact, having
 from onnxsgd.graph.opsets.function_bodies import is_function
 from onnxsgd.graph.opsets.transformer.refusal import refused_form
@@ -85,7 +85,7 @@ def passes_gradient(node: ir.Node, index: int | None) -> bool:
     rules = RULES.get(operator)
     if index is None or rules is None or callable(rules):
         return True
-    training: int = node.attributes.get_int("training_mode", 0)
+    training: int = attribute(node, "training_mode", 0)
     if operator == "BatchNormalization" and training:
         return index in _READ_IN_TRAINING
     return index < len(rules) and rules[index] is not None

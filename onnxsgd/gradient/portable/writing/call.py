@@ -13,9 +13,9 @@ from onnxsgd.gradient.portable.writing.broadcasting import expand_to
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.known_shapes import Dims
 from onnxsgd.gradient.portable.writing.tensor import Tensor
-from onnxsgd.graph.nodes import qualified_operator
+from onnxsgd.graph.nodes import constant, qualified_operator
 
-__all__ = ["Call", "Rule", "Rules", "constant_value", "place"]
+__all__ = ["Call", "Rule", "Rules", "place"]
 
 
 class Call:
@@ -138,8 +138,7 @@ class Call:
 
     def constant(self, index: int) -> np.ndarray | None:
         """Return the value of the input at `index` if it is a constant, else None."""
-        value = self.node.inputs[index] if index < len(self.node.inputs) else None
-        return None if value is None else constant_value(value)
+        return constant(self.node.inputs[index] if index < len(self.node.inputs) else None)
 
     def extra_output(self, index: int, dims: Dims, dtype: ir.DataType | None) -> Tensor:
         """Return an optional output of the node, of shape `dims`, declared if it is not yet."""
@@ -169,11 +168,3 @@ def place(node: ir.Node) -> str:
     name = f" {node.name!r}" if node.name else ""
     outputs = ", ".join(repr(value.name) for value in node.outputs if value.name)
     return f"operator {qualified_operator(node)} (node{name} computing {outputs})"
-
-
-def constant_value(value: ir.Value) -> np.ndarray | None:
-    """Return the array of a constant value, or None if it depends on the inputs."""
-    if value.is_graph_input():
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
