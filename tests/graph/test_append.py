@@ -44,6 +44,24 @@ def test_numbers_of_a_formula_are_no_weights(model):
     assert float(model.graph.initializers[marked[0]].const_value.numpy()) == 2.5
 
 
+def test_constants_of_users_keep_their_names(model, run):
+    """The builder names a number after its value, and does not check the graph."""
+    other = model.clone()
+    with appending(other.graph) as op:
+        op.Mul(other.graph.inputs[0], 2.5)
+    (name,) = set(other.graph.initializers) - set(model.graph.initializers)
+    model.graph.initializers["val_0"].name = name
+    graph = model.graph
+    with appending(graph) as op:
+        result = op.Mul(graph.inputs[0], 2.5)
+        result.name = "scaled"
+    result.type, result.shape = graph.outputs[0].type, graph.outputs[0].shape
+    graph.outputs.append(result)
+    found = run(model, {"x": X})
+    np.testing.assert_array_equal(found["y"], (X + 7) * [1, 2])
+    np.testing.assert_array_equal(found["scaled"], 2.5 * X)
+
+
 def test_a_graft_adds_no_initializers(model, run):
     graph = model.graph
     names, initializers = graph_names(graph), list(graph.initializers)

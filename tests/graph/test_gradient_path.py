@@ -59,3 +59,12 @@ def test_an_operator_without_gradient_ends_the_path(graph):
 def test_upstream_holds_what_no_trained_tensor_reaches(graph):
     upstream = values_upstream(graph, [find_value(graph, "y")], anything)
     assert {value.name for value in upstream} == {"y", "i", "h", "before", "x", "w", "v", "beside"}
+
+
+def test_a_node_that_reads_a_tensor_where_no_gradient_passes_is_beside():
+    """Pow has no gradient for its exponent here; its base is frozen."""
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[2] x) => (float[2] y)
+        <float[2] w = {1, 2}> { h = Mul(x, w) g = Pow(x, h) y = Add(h, g) }"""
+    graph = to_ir(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))).graph
+    found = path(graph, "w", "y", lambda node, index: (node.op_type, index) != ("Pow", 1))
+    assert [node.op_type for node in found.nodes] == ["Mul", "Add"]

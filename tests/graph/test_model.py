@@ -36,6 +36,17 @@ def test_a_copy_shares_nothing_with_the_model_of_the_user(model):
     assert model.SerializeToString(deterministic=True) == before
 
 
+def test_a_zip_map_of_the_user_stays():
+    """It becomes a matrix in the copy alone."""
+    text = """<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 3]>
+        g (float[N, 2] s) => (seq(map(int64, float)) p) {
+            p = ai.onnx.ml.ZipMap <classlabels_int64s = [3, 7]> (s) }"""
+    model = onnx.parser.parse_model(text)
+    before = model.SerializeToString(deterministic=True)
+    assert [node.op_type for node in to_ir(model).graph] == ["Identity"]
+    assert model.SerializeToString(deterministic=True) == before
+
+
 def test_a_round_trip_keeps_the_function(model):
     x = np.array([[3.0, 4.0]], np.float32)
     for condition in (True, False):

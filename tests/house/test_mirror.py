@@ -33,7 +33,6 @@ COVERED = {
     ),
     "estimators/test_persistence.py": "_classifier _regressor",
     "estimators/test_sklearn_tools.py": "estimators/inner_model",
-    "estimators/test_to_skl2onnx.py": "estimators/import_hook",
     "gradient/native/test_builder.py": (
         "gradient/native/builder_forms gradient/native/coverage gradient/native/isolate "
         "gradient/native/native_engine gradient/native/refused_forms"
@@ -51,10 +50,6 @@ COVERED = {
         "gradient/portable/rules/depthwise_weight gradient/portable/rules/patch_weight "
         "gradient/portable/rules/tap_weight gradient/portable/rules/windows"
     ),
-    "gradient/portable/rules/test_elementwise.py": (
-        "gradient/portable/writing/broadcasting gradient/portable/writing/call "
-        "gradient/portable/writing/emitter gradient/portable/writing/tensor"
-    ),
     "gradient/portable/rules/test_indexing.py": (
         "gradient/portable/rules/slicing gradient/portable/rules/split_reads"
     ),
@@ -65,13 +60,17 @@ COVERED = {
         "gradient/portable/rules/recurrent_cells"
     ),
     "gradient/portable/rules/test_resize.py": "gradient/portable/rules/resize_identity",
+    "gradient/portable/rules/test_table.py": (
+        "gradient/portable/writing/broadcasting gradient/portable/writing/call "
+        "gradient/portable/writing/emitter gradient/portable/writing/tensor"
+    ),
     "gradient/portable/test_differentiate.py": "gradient/portable/forward_shapes gradient/portable/sweep",
     "gradient/test_derivative.py": (
         "gradient/derivative_options gradient/engines gradient/joint_graph gradient/output_gradients "
         "gradient/with_respect_to"
     ),
     "graph/loading/test_doors.py": "graph/loading/consistency graph/loading/size_limits",
-    "graph/lowering/test_ai_onnx_ml.py": "graph/lowering/class_labels graph/lowering/svm",
+    "graph/lowering/test_ai_onnx_ml.py": "graph/lowering/svm",
     "graph/lowering/test_forms.py": (
         "graph/lowering/forms/activations graph/lowering/forms/layers graph/lowering/forms/sums_and_extrema"
     ),
@@ -85,10 +84,10 @@ COVERED = {
         "graph/opsets/transformer/fused_layers graph/opsets/transformer/grouped_attention "
         "graph/opsets/transformer/refusal graph/opsets/transformer/rotary_embedding"
     ),
+    "graph/reading/test_head.py": "graph/lowering/class_labels graph/parameter_roles/patterns",
     "graph/reading/test_sample_axis.py": "graph/reading/sample_axis_rules",
     "graph/reading/test_trainable.py": (
-        "graph/parameter_roles/constant_arrays graph/parameter_roles/origins graph/parameter_roles/patterns "
-        "graph/parameter_roles/roles"
+        "graph/parameter_roles/constant_arrays graph/parameter_roles/origins graph/parameter_roles/roles"
     ),
     "graph/sklearn/test_convert.py": "graph/sklearn/polynomial_features graph/sklearn/repair",
     "learner/test_describe.py": "graph/reading/report",

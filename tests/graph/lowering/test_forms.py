@@ -87,6 +87,13 @@ NODES = [
 ]
 
 
+#: Layers on matrices: operator, node, and weights.
+MATRIX_NODES = [
+    ("BatchNormalization", "y = BatchNormalization(x, s, b, m, v)", STATISTICS),
+    ("BatchNormalization", "y = BatchNormalization<epsilon = 0.1>(x, s, b, m, v)", STATISTICS),
+]
+
+
 @pytest.mark.parametrize(
     ("operator", "opset", "body", "more"),
     [
@@ -113,9 +120,26 @@ def test_forms_keep_values(operator, opset, body, more, run):
 
 
 def test_every_form_of_matrices_is_tested():
-    """A second form of the same layer."""
-    of_matrices = {name for name, *_, more in NODES if more.get("x") == "float[N, 3] x"}
-    assert {name for _, name in MATRIX_FORMS} == of_matrices
+    assert {name for _, name in MATRIX_FORMS} == {node[0] for node in MATRIX_NODES}
+
+
+@pytest.mark.parametrize("opset", ALL)
+@pytest.mark.parametrize(("operator", "body", "weights"), MATRIX_NODES)
+def test_forms_of_matrices_keep_values(operator, body, weights, opset, run):
+    """A second form of the same layer, in the compiled step."""
+    model = parse(body, opset, x="float[N, 3] x", weights=weights)
+    written = model.clone()
+    write_out(written, MATRIX_FORMS)
+    onnx.checker.check_model(to_proto(written), full_check=True)
+    assert ("", operator) not in operators(written)
+    x = {"x": np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)}
+    np.testing.assert_allclose(run(written, x)["y"], run(model, x)["y"], rtol=2e-6, atol=1e-6)
+
+
+def test_forms_of_matrices_leave_images_alone():
+    model = parse("y = BatchNormalization(x, s, b, m, v)", weights=STATISTICS)
+    write_out(model, MATRIX_FORMS)
+    assert operators(model) == {("", "BatchNormalization")}
 
 
 def test_every_form_is_tested():
