@@ -1,7 +1,8 @@
 """Functions that a test file executes, of the modules it covers: ``python tests/house/mirror.py [FILE ...]``.
 
 Runs the files of ``COVERED`` in ``test_mirror.py`` one by one, in child processes, and prints for each module
-the share of its functions that its file executes; the functions that none executes follow. Some minutes.
+the share of its functions that its file executes, and the others by name. Methods of protocols and of
+abstract classes are executed by none. Some minutes.
 """
 
 import inspect

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper, parser, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from onnxsgd.graph.lowering.lower import lower_for_training
@@ -161,23 +161,54 @@ FOUND = [
     (X, "Y = ai.onnx.ml.LinearRegressor<coefficients = [1.0, 2.0, 3.0, 4.0], targets = 1>(X)", 0),
 ]
 
-#: Operators without a case: the evaluator fails on the first two, the others come from converted models and
-#: have one in tests/learner/test_converted.py.
+TREE = (
+    "nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], nodes_featureids = [0, 0, 0], "
+    'nodes_values = [0.5, 0.0, 0.0], nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"], '
+    "nodes_truenodeids = [1, 0, 0], nodes_falsenodeids = [2, 0, 0], "
+)
+VECTORS = (
+    'kernel_type = "RBF", kernel_params = [0.5, 0.0, 3.0], rho = [0.1], '
+    "support_vectors = [1.0, 0.0, 2.0, 1.0, 0.0, 1.0, 1.0, 0.0], "
+)
+LINEAR = "coefficients = [1.0, 2.0, 3.0, 4.0, 4.0, 3.0, 2.0, 1.0], intercepts = [0.1, 0.2], "
+LABELS = "classlabels_ints = [3, 7]"
+
+#: As above, for operators that the reference evaluator cannot compute, or that lowering would replace.
+COMPUTED = [
+    (IMAGE, "Y = GlobalLpPool(X)", 0),
+    (IMAGE, "Y = LRN<size = 1>(X)", 0),
+    (X, "Y = ai.onnx.ml.FeatureVectorizer<inputdimensions = [4, 4]>(X, X)", 0),
+    (X, "Y = ai.onnx.ml.LabelEncoder<keys_floats = [0.5], values_floats = [2.0], default_float = 1.0>(X)", 0),
+    (X, "Y = ai.onnx.ml.OneHotEncoder<cats_int64s = [0, 1]>(X)", 0),
+    (X, f"L, Y = ai.onnx.ml.LinearClassifier<{LINEAR}{LABELS}>(X)", 0),
+    (X, f"Y = ai.onnx.ml.SVMRegressor<{VECTORS}coefficients = [1.0, -1.0], n_supports = 2>(X)", 0),
+    (
+        X,
+        f"L, Y = ai.onnx.ml.SVMClassifier<{VECTORS}coefficients = [1.0, -1.0], vectors_per_class = [1, 1], "
+        f"{LABELS}>(X)",
+        0,
+    ),
+    (
+        X,
+        f"Y = ai.onnx.ml.TreeEnsembleRegressor<{TREE}n_targets = 1, target_treeids = [0, 0], "
+        "target_nodeids = [1, 2], target_ids = [0, 0], target_weights = [1.0, 2.0]>(X)",
+        0,
+    ),
+    (
+        X,
+        f"L, Y = ai.onnx.ml.TreeEnsembleClassifier<{TREE}class_treeids = [0, 0], class_nodeids = [1, 2], "
+        "class_ids = [0, 1], class_weights = [1.0, 1.0], classlabels_int64s = [3, 7]>(X)",
+        0,
+    ),
+]
+
+#: Operators without a case: forms of one opset, of strings, or of other runtimes, with cases in
+#: tests/data/test_text.py and tests/learner/test_converted.py.
 UNTESTED = {
-    ("", "GlobalLpPool"),
     ("", "GroupNormalization"),
-    ("", "LRN"),
     ("", "StringNormalizer"),
     ("", "TfIdfVectorizer"),
-    ("ai.onnx.ml", "FeatureVectorizer"),
-    ("ai.onnx.ml", "LabelEncoder"),
-    ("ai.onnx.ml", "LinearClassifier"),
-    ("ai.onnx.ml", "OneHotEncoder"),
-    ("ai.onnx.ml", "SVMClassifier"),
-    ("ai.onnx.ml", "SVMRegressor"),
     ("ai.onnx.ml", "TreeEnsemble"),
-    ("ai.onnx.ml", "TreeEnsembleClassifier"),
-    ("ai.onnx.ml", "TreeEnsembleRegressor"),
     ("com.microsoft", "Tokenizer"),
 }
 
@@ -277,6 +308,18 @@ def test_each_part_is_that_of_one_sample(inputs, body, axis):
     np.testing.assert_allclose(together, np.concatenate(alone, axis), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("inputs", "body", "axis"), COMPUTED)
+def test_each_part_of_a_computed_table_is_that_of_one_sample(inputs, body, axis, run):
+    proto = parser.parse_model(f"{HEAD} g ({inputs}) => (float Y) {{ {body} }}")
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    model = to_ir(shape_inference.infer_shapes(proto))
+    assert sample_axes(model)["Y"] == Along(axis)
+    values = feeds(model, 5)
+    together = run(to_ir(proto), values)["Y"]
+    alone = [run(to_ir(proto), {"X": values["X"][i : i + 1]})["Y"] for i in range(5)]
+    np.testing.assert_allclose(together, np.concatenate(alone, axis), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("inputs", "body", "reason"), MIXED, ids=[f"{case[2]} {i}" for i, case in enumerate(MIXED)]
 )
@@ -287,7 +330,7 @@ def test_no_axis_is_found_in_mixed_samples(inputs, body, reason):
 def test_every_rule_has_a_case():
     tested = {
         (node.domain, node.op_type)
-        for inputs, body, _ in FOUND
+        for inputs, body, _ in [*FOUND, *COMPUTED]
         for node in parser.parse_model(f"{HEAD} g ({inputs}) => (float[A, B] Y) {{ {body} }}").graph.node
     }
     assert set(RULES) - tested == UNTESTED
