@@ -159,7 +159,7 @@ def _backwards(
     captured = [value for value in wanted if value not in n.node.inputs or _is_read(loop.graph, value)]
     picks = _picks(n, loop.graph, captured)
     captured = [value for value in captured if value not in picks.tables]
-    real = [k for k in range(loop.states) if _is_real(loop.graph.inputs[loop.first + k])]
+    real = [k for k in range(loop.states) if _is_floating(loop.graph.inputs[loop.first + k])]
     stacked = [
         k for k in range(loop.first + loop.states, len(loop.graph.inputs)) if n.node.inputs[k] in wanted
     ]
@@ -203,7 +203,8 @@ def _cut(tensors: list[Tensor], *sizes: int) -> list[list[Tensor]]:
     return [tensors[a:b] for a, b in zip([0, *ends], [*ends, len(tensors)], strict=True)]
 
 
-def _is_real(value: ir.Value) -> bool:
+def _is_floating(value: ir.Value) -> bool:
+    """Return whether a state has a gradient; a state in bfloat16 has one, too."""
     return value.dtype is not None and value.dtype.is_floating_point()
 
 

@@ -49,7 +49,7 @@ class Tensor:
         return is_static(self.dims)
 
     @property
-    def is_real(self) -> bool:
+    def is_floating(self) -> bool:
         """True if the elements are floating-point numbers."""
         return self.dtype is not None and self.dtype.is_floating_point()
 
@@ -139,7 +139,7 @@ op = _Operators()
 
 
 def _arithmetic(op_type: str, a: Operand, b: Operand) -> Tensor:
-    dtype = next((t.dtype for t in (a, b) if isinstance(t, Tensor) and t.is_real), None)
+    dtype = next((t.dtype for t in (a, b) if isinstance(t, Tensor) and t.is_floating), None)
     a, b = (t.cast(dtype) if isinstance(t, Tensor) and t.dtype == ir.DataType.BOOL else t for t in (a, b))
     result: Tensor = getattr(op, op_type)(a, b)
     return result
