@@ -159,7 +159,8 @@ def _reshaped(model, graph, rng):
     if (tensor := _tensor(model, graph, rng)) is not None:
         shape = [int(rng.integers(4)) for _ in range(rng.integers(5))]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type or 1)
-        array = rng.integers(0, 3, size=shape).astype(dtype)
+        array = rng.integers(0, 3, size=shape)
+        array = array.astype(np.str_ if np.dtype(dtype).kind == "O" else dtype)
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
 
 
