@@ -57,6 +57,7 @@ class Cache:
 
     def __init__(self, limits: Mapping[str, Limit]) -> None:
         self._limits = limits
+        self._lock = threading.RLock()
         self._reset()
 
     def get(self, key: Hashable, build: Callable[[], T], nbytes: int = 0, kind: str = HOST.kind) -> T:
@@ -68,6 +69,7 @@ class Cache:
             # Locks may be held by a thread that does not exist in the child process. Nor do the threads of
             # sessions: destroying a session, which waits for them, would crash the interpreter.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._entries))
+            self._lock = threading.RLock()
             self._reset()
         with self._lock:
             if key in self._entries[kind]:
@@ -104,7 +106,6 @@ class Cache:
             total -= nbytes
 
     def _reset(self) -> None:
-        self._lock = threading.RLock()
         self._building: dict[Hashable, Any] = {}
         self._entries: dict[str, OrderedDict[Hashable, tuple[Any, int]]]
         self._entries = {kind: OrderedDict() for kind in self._limits}
