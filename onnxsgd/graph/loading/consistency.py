@@ -164,15 +164,15 @@ def _check_conditions(node: onnx.NodeProto, shapes: _Shapes) -> None:
             )
 
 
-def _check_trips(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
-    """Refuse a Loop of constant, very many trips whose condition never changes, in subgraphs too."""
-    constants = {**outer, **{tensor.name: tensor for tensor in graph.initializer}}
-    for node in graph.node:
-        if node.op_type == "Constant" and node.attribute[0].HasField("t"):
-            constants[node.output[0]] = node.attribute[0].t
+_Constants = Mapping[str, onnx.TensorProto]
+
+
+def _check_trips(graph: onnx.GraphProto, outer: _Constants) -> None:
+    """Refuse a Loop of constant, very many trips whose condition stays true, in subgraphs too."""
+    constants = {**outer, **_constants(graph)}
     for node in graph.node:
         trips = constants.get(node.input[0]) if node.op_type == "Loop" else None
-        if trips is not None and _keeps_condition(node):
+        if trips is not None and _stays_true(node, constants):
             count = int(onnx.numpy_helper.to_array(trips).reshape(()))
             if count > _MOST_TRIPS:
                 raise GraphError(
@@ -183,14 +183,32 @@ def _check_trips(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) 
             _check_trips(subgraph, constants)
 
 
-def _keeps_condition(loop: onnx.NodeProto) -> bool:
-    """Return whether the body returns the condition that it is given, or a constant."""
+def _constants(graph: onnx.GraphProto) -> _Constants:
+    """Return the initializers and Constant nodes of one graph."""
+    made = {
+        node.output[0]: node.attribute[0].t
+        for node in graph.node
+        if node.op_type == "Constant" and node.attribute[0].HasField("t")
+    }
+    return made | {tensor.name: tensor for tensor in graph.initializer}
+
+
+def _stays_true(loop: onnx.NodeProto, outer: _Constants) -> bool:
+    """Return whether the body returns the condition that it gets, or true; not if the first one is false."""
     (body,) = subgraphs([loop])
+    first = outer.get(loop.input[1]) if len(loop.input) > 1 else None
+    if first is not None and not _is_true(first):
+        return False
     makers = {name: node for node in body.node for name in node.output}
     name = body.output[0].name
     while name in makers and makers[name].op_type in ("Cast", "Identity"):
         name = makers[name].input[0]
-    return name not in makers or makers[name].op_type == "Constant"
+    returned = {**outer, **_constants(body)}.get(name)
+    return name == body.input[1].name or (returned is not None and _is_true(returned))
+
+
+def _is_true(tensor: onnx.TensorProto) -> bool:
+    return bool(onnx.numpy_helper.to_array(tensor).any())
 
 
 def _check_ranks(node: onnx.NodeProto, shapes: _Shapes) -> None:

@@ -103,16 +103,20 @@ def nested(depth):
     return model
 
 
-def looped(condition):
-    """Return a Loop of 2^62 trips, and the condition of each but the first."""
+def looped(condition, first=1):
+    """Return a Loop of 2^62 trips, the first condition, and that of each further trip."""
     return parsed(
-        f"""(float[N, 3] x) => (float[N, 3] y) <int64 n = {{{HUGE}}}, bool c = {{1}}> {{ y = Loop(n, c, x)
-        <body = b (int64 i, bool d, float[N, 3] s) => (bool e, float[N, 3] r)
+        f"""(float[N, 3] x) => (float[N, 3] y) <int64 n = {{{HUGE}}}, bool c = {{{first}}}>
+        {{ y = Loop(n, c, x) <body = b (int64 i, bool d, float[N, 3] s) => (bool e, float[N, 3] r)
         {{ h = Not(d) e = {condition} r = Tanh(s) }}> }}"""
     )
 
 
 REFUSED = {
+    "endless loop, constant": (
+        lambda: looped("Constant<value = bool {1}>()"),
+        "makes 4,611,686,018,427,387,904 trips",
+    ),
     "endless loop": (lambda: looped("Identity(d)"), "makes 4,611,686,018,427,387,904 trips"),
     "negative size": (lambda: declared([-3, -1]), r"shape \[-3, -1\]"),
     "huge size": (lambda: declared([HUGE, 3]), "elements are accepted"),
@@ -227,9 +231,19 @@ def test_malformed_models_are_refused(case, door):
     assert model.SerializeToString() == before
 
 
-def test_a_loop_that_may_end_is_accepted():
+@pytest.mark.parametrize(
+    ("condition", "first"),
+    [
+        ("Identity(h)", 1),
+        ("Identity(d)", 0),
+        ("Constant<value = bool {0}>()", 1),
+        ("Constant<value = bool {1}>()", 0),
+    ],
+    ids=["computed", "never entered", "one trip", "never entered, constant"],
+)
+def test_a_loop_that_may_end_is_accepted(condition, first):
     """Exporters write a loop with a condition as one of very many trips."""
-    load_model(looped("Identity(h)"))
+    load_model(looped(condition, first))
 
 
 @pytest.mark.parametrize("door", DOORS)
