@@ -1,12 +1,13 @@
 """Optimizers: update rules of weights, as short ONNX formulas.
 
-An optimizer is a small frozen object. For each weight it keeps the tensors named in `slots`, of the
-weight's shape, initially zero. `update` builds the new weight and the new slots; `scalars` gives the
+An optimizer is a small frozen object. For each weight it keeps the tensors named in `slots`, by default of
+the weight's shape, initially zero. `update` builds the new weight and the new slots; `scalars` gives the
 numbers of one step, which enter the graph as inputs, so that a search over them recompiles nothing.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
     from onnxsgd._builder import Builder
 
-__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Optimizer", "make_optimizer"]
+__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "BlockAdam", "Optimizer", "make_optimizer"]
+
+#: The scalars of proximal optimizers that hold the strengths of the l1 and l2 penalties.
+L1_STRENGTH, DECAY = "l1", "decay"
 
 
 class Optimizer(ABC):
@@ -33,6 +37,18 @@ class Optimizer(ABC):
     def slots(self) -> tuple[str, ...]:
         """The names of the tensors kept for each weight."""
         return ()
+
+    def slot_shape(self, slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a slot of a weight of the given shape, with as many dimensions."""
+        return shape
+
+    @property
+    def is_proximal(self) -> bool:
+        """True if `update` applies the l1 penalty too, whose strength is then the scalar "l1".
+
+        By default the step applies it after the update, cumulatively.
+        """
+        return False
 
     @property
     def structure(self) -> tuple[Any, ...]:
@@ -174,11 +190,7 @@ class Adam(Optimizer):
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        for name in ("beta_1", "beta_2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ParameterError(
-                    f"{name}={getattr(self, name)!r} is not accepted: it must be a number in [0, 1)."
-                )
+        _check_decay_rates(self)
         if not self.epsilon > 0:
             raise ParameterError(f"epsilon={self.epsilon!r} is not accepted: it must be a number > 0.")
 
@@ -259,11 +271,105 @@ class AdamW(Adam):
         return op.Sub(weight, op.Mul(weight, decay)), gradient
 
 
+@dataclass(frozen=True)
+class BlockAdam(Optimizer):
+    """Adam with one second moment for each tensor; penalties are proximal steps.
+
+    ::
+
+        m = beta_1 m + (1 - beta_1) gradient
+        v = beta_2 v + (1 - beta_2) mean(gradient^2)
+        k = eta / sqrt(v / (1 - beta_2^t))
+        w = w - k / (1 - beta_1^t) m
+        w = sign(w) max(|w| - k l1, 0) / (1 + k l2)
+
+    All elements of a tensor have the same rate, as in SGD: directions are kept, and columns that outnumber
+    the rows do no harm. The default of ``learning_rate="auto"``.
+
+    Parameters
+    ----------
+    beta_1, beta_2 : float, default=0.9, 0.999
+        Decay rates of the first and second moments, in [0, 1).
+
+    References
+    ----------
+    Y. Zhang et al., "Adam-mini: Use Fewer Learning Rates To Gain More", ICLR 2025, has one second moment for
+    each block too. N. Parikh, S. Boyd, "Proximal Algorithms", 2014, section 6.5.2, has the penalties.
+    """
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+
+    def __post_init__(self) -> None:
+        _check_decay_rates(self)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("first_moment", "second_moment")
+
+    def slot_shape(self, slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (1,) * len(shape) if slot == "second_moment" else shape
+
+    @property
+    def is_proximal(self) -> bool:
+        return True
+
+    @property
+    def structure(self) -> tuple[Any, ...]:
+        return (BlockAdam,) if type(self) is BlockAdam else super().structure
+
+    def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
+        # the slots hold sums without the factors 1 - beta: these, and the corrections of both, are here
+        return {
+            "rate": eta * np.sqrt((1.0 - self.beta_2**t) / (1.0 - self.beta_2)),
+            "momentum_rate": (1.0 - self.beta_1) / (1.0 - self.beta_1**t),
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            DECAY: l2,
+        }
+
+    def update(
+        self,
+        op: Builder,
+        weight: ir.Value,
+        gradient: ir.Value,
+        slots: tuple[ir.Value, ...],
+        scalars: Mapping[str, ir.Value],
+        penalised: bool,
+    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
+        shape = weight.shape.numpy()  # type: ignore[union-attr]
+        first = op.Add(op.Mul(slots[0], scalars["beta_1"]), gradient)
+        square = op.ReduceSumSquare(gradient, list(range(len(shape))), keepdims=1)
+        mean = op.Mul(square, 1.0 / math.prod(shape))
+        second = op.Add(op.Mul(slots[1], scalars["beta_2"]), mean)
+        rate = op.Div(scalars["rate"], op.Add(op.Sqrt(second), _TINY))
+        weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
+        if L1_STRENGTH in scalars:
+            most = op.Mul(rate, scalars[L1_STRENGTH])
+            weight = op.Sub(weight, op.Max(op.Min(weight, most), op.Neg(most)))
+        if penalised:
+            weight = op.Div(weight, op.Add(op.Mul(rate, scalars[DECAY]), 1.0))
+        return weight, (first, second)
+
+
+#: Keeps the division by a second moment of zero finite.
+_TINY = 1e-20
+
+
+def _check_decay_rates(optimizer: Adam | BlockAdam) -> None:
+    for name in ("beta_1", "beta_2"):
+        if not 0 <= getattr(optimizer, name) < 1:
+            raise ParameterError(
+                f"{name}={getattr(optimizer, name)!r} is not accepted: it must be a number in [0, 1)."
+            )
+
+
 #: The constructor of each named optimizer, from the parameters `momentum` and `nesterov`.
 OPTIMIZERS: dict[str, Callable[[float, bool], Optimizer]] = {
     "sgd": lambda momentum, nesterov: SGD(momentum, nesterov),
     "adam": lambda momentum, nesterov: Adam(),
     "adamw": lambda momentum, nesterov: AdamW(),
+    "block_adam": lambda momentum, nesterov: BlockAdam(),
 }
 
 
@@ -272,7 +378,7 @@ def make_optimizer(optimizer: str | Optimizer, momentum: float, nesterov: bool) 
 
     Parameters
     ----------
-    optimizer : {"sgd", "adam", "adamw"} or Optimizer
+    optimizer : {"sgd", "adam", "adamw", "block_adam"} or Optimizer
         A name or an object.
     momentum, nesterov : float, bool
         Parameters of "sgd". Every other optimizer refuses them.

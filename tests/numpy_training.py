@@ -45,7 +45,25 @@ class PlainAdamW(PlainAdam):
         return self.moved(w - min(1.0, eta * l2) * w, gradient, t, eta)
 
 
-OPTIMIZERS = {"sgd": PlainSGD, "adam": PlainAdam, "adamw": PlainAdamW}
+class PlainBlockAdam:
+    """Adam with the mean of the squares over a tensor in place of each square; a proximal step at the end.
+
+    The proximal operator of ``k (l1 |w| + l2 w^2 / 2)``: Parikh and Boyd 2014, 6.5.2 and 6.5.3.
+    """
+
+    def __init__(self, momentum=0.0, nesterov=False, beta_1=0.9, beta_2=0.999):
+        self.beta_1, self.beta_2 = beta_1, beta_2
+        self.m = self.v = 0.0
+
+    def __call__(self, w, gradient, t, eta, l2, l1=0.0):
+        self.m = self.beta_1 * self.m + (1 - self.beta_1) * gradient
+        self.v = self.beta_2 * self.v + (1 - self.beta_2) * np.mean(gradient**2)
+        k = eta / np.sqrt(self.v / (1 - self.beta_2**t))
+        w = w - k * self.m / (1 - self.beta_1**t)
+        return np.sign(w) * np.maximum(np.abs(w) - k * l1, 0) / (1 + k * l2)
+
+
+OPTIMIZERS = {"sgd": PlainSGD, "adam": PlainAdam, "adamw": PlainAdamW, "block_adam": PlainBlockAdam}
 
 
 def bottou(t, eta0, power_t, alpha, n_updates):
@@ -86,14 +104,16 @@ def fit_line(X, y, n_epochs, batch_size, optimizer, schedule, penalty, eta0, pow
     w, b, debt, total, t = np.zeros(X.shape[1]), 0.0, np.zeros(X.shape[1]), 0.0, 0
     move_w, move_b = OPTIMIZERS[optimizer](**sgd), OPTIMIZERS[optimizer](**sgd)
     l1, l2 = PENALTIES[penalty](alpha, l1_ratio)
+    own_l1 = {"l1": l1} if optimizer == "block_adam" else {}
     n_updates = n_epochs * -(-len(X) // batch_size)
     for _ in range(n_epochs):
         for start in range(0, len(X), batch_size):
             rows, t = slice(start, start + batch_size), t + 1
             residual = X[rows] @ w + b - y[rows]
             eta = SCHEDULES[schedule](t, eta0, power_t, alpha, n_updates)
-            w = move_w(w, (residual[:, None] * X[rows]).mean(axis=0), t, eta, l2)
+            w = move_w(w, (residual[:, None] * X[rows]).mean(axis=0), t, eta, l2, **own_l1)
             b = move_b(b, residual.mean(), t, eta, 0.0)
             total += eta * l1
-            truncated(w, debt, total)
+            if not own_l1:
+                truncated(w, debt, total)
     return w, b

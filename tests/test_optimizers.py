@@ -26,7 +26,7 @@ CASES = {
 }
 
 
-def update_session(optimizer, shape, dtype, penalised=True):
+def update_session(optimizer, shape, dtype, penalised=True, further=()):
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 18}, name="update")
     type_ = ir.TensorType(dtype)
 
@@ -36,8 +36,11 @@ def update_session(optimizer, shape, dtype, penalised=True):
         return value
 
     weight, gradient = add_input("weight", shape), add_input("gradient", shape)
-    states = {name: add_input(name, shape) for name in state_names(optimizer, l1=False, average=False)}
-    names = optimizer.scalars(np.ones(1), np.ones(1), 0.0)
+    states = {
+        name: add_input(name, optimizer.slot_shape(name, shape))
+        for name in state_names(optimizer, l1=False, average=False)
+    }
+    names = [*optimizer.scalars(np.ones(1), np.ones(1), 0.0), *further]
     scalars = {name: add_input(f"scalar_{name}", ()) for name in names}
     new, new_states = build_update(
         GraphBuilder(graph).op, optimizer, weight, gradient, states, scalars, l2=penalised
@@ -51,15 +54,15 @@ def update_session(optimizer, shape, dtype, penalised=True):
     ), list(states)
 
 
-def run_updates(optimizer, start, gradients, rates, l2, dtype, penalised=True):
-    """Return the weights after each update."""
+def run_updates(optimizer, start, gradients, rates, l2, dtype, penalised=True, **further):
+    """Return the weights after each update; `further`: numbers that are not the optimizer's."""
     weight = start.astype(dtype)
     element = ir.DataType.from_numpy(np.dtype(dtype))
-    session, names = update_session(optimizer, weight.shape, element, penalised)
-    states = {name: np.zeros_like(weight) for name in names}
+    session, names = update_session(optimizer, weight.shape, element, penalised, further)
+    states = {name: np.zeros(optimizer.slot_shape(name, weight.shape), dtype) for name in names}
     weights = []
     for t, (gradient, eta) in enumerate(zip(gradients.astype(dtype), rates, strict=True), start=1):
-        scalars = optimizer.scalars(np.array(t), np.array(eta), l2)
+        scalars = {**optimizer.scalars(np.array(t), np.array(eta), l2), **further}
         scale = dtype(-eta if optimizer.takes_scaled_gradient else 1.0)
         feeds = {"weight": weight, "gradient": gradient * scale, **states}
         feeds.update({f"scalar_{name}": np.array(value, dtype) for name, value in scalars.items()})
@@ -84,6 +87,7 @@ NAMED = {
     "sgd": [{}, {"momentum": 0.7}, {"momentum": 0.7, "nesterov": True}],
     "adam": [{}, {"beta_1": 0.6, "beta_2": 0.8, "epsilon": 0.05}],
     "adamw": [{}, {"beta_1": 0.6, "beta_2": 0.8, "epsilon": 0.05}],
+    "block_adam": [{}, {"beta_1": 0.6, "beta_2": 0.8}],
 }
 NAMED_CASES = [
     pytest.param(name, options, id="-".join([name, *options])) for name in NAMED for options in NAMED[name]
@@ -120,6 +124,24 @@ def test_an_intercept_does_not_decay(name, options):
     np.testing.assert_array_equal(bound, free)
 
 
+def test_a_proximal_optimizer_applies_the_l1_penalty():
+    """At the end of 40 updates towards a sparse solution some weights are exactly zero, in both."""
+    rng = np.random.default_rng(3)
+    start, noise = rng.normal(size=(4, 3)), 0.01 * rng.normal(size=(40, 4, 3))
+    plain, expected = PLAIN["block_adam"](), start
+    weights = run_updates(optimizers.BlockAdam(), start, noise, [0.05] * 40, 0.002, np.float64, l1=0.002)
+    for t, (weight, gradient) in enumerate(zip(weights, noise, strict=True), start=1):
+        expected = plain(expected, gradient, t, 0.05, 0.002, 0.002)
+        np.testing.assert_allclose(weight, expected, rtol=1e-11, atol=1e-13)
+    assert 0 < np.count_nonzero(expected) < 12
+
+
+def test_a_gradient_of_zeros_moves_nothing():
+    start = np.ones((2, 2))
+    (weight,) = run_updates(optimizers.BlockAdam(), start, np.zeros((1, 2, 2)), [0.1], 0.0, np.float32)
+    np.testing.assert_array_equal(weight, start)
+
+
 @pytest.mark.parametrize(
     ("cls", "options"),
     [
@@ -128,6 +150,7 @@ def test_an_intercept_does_not_decay(name, options):
         (optimizers.Adam, {"beta_1": 1.0}),
         (optimizers.Adam, {"beta_2": -1.0}),
         (optimizers.AdamW, {"epsilon": 0.0}),
+        (optimizers.BlockAdam, {"beta_2": 1.0}),
     ],
 )
 def test_numbers_out_of_range_are_refused_by_name(cls, options):

@@ -53,7 +53,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         The schedule "optimal" uses it too.
     l1_ratio : float, default=0.15
         The share of the absolute norm in "elasticnet", from 0 to 1.
-    optimizer : {"sgd", "adam", "adamw"} or Optimizer, default="sgd"
+    optimizer : {"sgd", "adam", "adamw", "block_adam"} or Optimizer, default="sgd"
         The update rule, see :mod:`onnxsgd.optimizers`.
     momentum : float, default=0.0
         The share of the last step that "sgd" keeps, 0 <= momentum < 1.

@@ -15,6 +15,7 @@ from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
 from onnxsgd.exceptions import ConvergenceError
+from onnxsgd.optimizers import L1_STRENGTH
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.fit_plan import FitPlan, Recipe
 from onnxsgd.training.state import FitState
@@ -201,8 +202,9 @@ def _numbers(recipe: Recipe, state: FitState, count: int) -> _Numbers:
     rates = recipe.schedule.rates(state.t + 1, state.eta, count)
     l1_totals = state.l1_total + np.cumsum(rates * (recipe.penalty.l1 or 0.0))
     scalars = dict(recipe.optimizer.scalars(t, rates, recipe.penalty.l2 or 0.0))
-    if recipe.penalty.l1 is not None:
-        scalars[L1_TOTAL] = l1_totals
+    l1 = recipe.penalty.l1
+    if l1 is not None:
+        scalars |= {L1_STRENGTH: l1} if recipe.optimizer.is_proximal else {L1_TOTAL: l1_totals}
     if recipe.average_from:
         scalars[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - recipe.average_from + 1)
     table = np.empty((count, len(scalars)))

@@ -15,6 +15,7 @@ from onnxsgd.engine.step.training_step import CompiledStep
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.losses import Loss
+from onnxsgd.optimizers import L1_STRENGTH
 from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import Schedule
 
@@ -119,6 +120,7 @@ def describe_numbers(
         "t": to_text(t + 1),
         "eta": _read_rate(training.schedule),
         **_read_scalars(spec, l2),
+        L1_STRENGTH: to_text(l1),
         L1_TOTAL: to_text(Formula(L1_TOTAL) + eta * l1),
         AVERAGE_RATE: to_text(1.0 / np.maximum(1.0, t - training.average_from + 1.0)),
     }

@@ -17,7 +17,7 @@ from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.lowering.forms import MATRIX_FORMS, write_out
 from onnxsgd.graph.model import graph_names, to_proto, unique_name, value_named
-from onnxsgd.graph.nodes import element_type
+from onnxsgd.graph.nodes import element_type, shape_of
 from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.graph.writing import replace_input
 from onnxsgd.losses import Loss
@@ -215,7 +215,8 @@ def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tup
     for name in both.gradients:
         weight = old[name, WEIGHT] = inputs[name]
         for kind in spec.states(name):
-            old[name, kind] = _add_input(graph, names, f"{name}_{kind}", weight.type, weight.shape)
+            shape = ir.Shape(spec.state_shape(name, kind, tuple(shape_of(weight).numpy())))
+            old[name, kind] = _add_input(graph, names, f"{name}_{kind}", weight.type, shape)
     with appending(graph) as op:
         for name, gradient in both.gradients.items():
             weight = inputs[name]
@@ -223,7 +224,8 @@ def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tup
             new[name, WEIGHT], states = build_update(
                 op, spec.optimizer, weight, gradient,
                 {kind: old[name, kind] for kind in spec.states(name)},
-                _as_type_of(op, both.data.scalars, weight), l2=spec.l2 and name in spec.penalised,
+                _as_type_of(op, spec.numbers_of(name, both.data.scalars), weight),
+                l2=spec.l2 and name in spec.penalised,
             )  # fmt: skip
             new.update({(name, kind): value for kind, value in states.items()})
         for key, value in new.items():

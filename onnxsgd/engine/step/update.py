@@ -1,9 +1,11 @@
-"""The update of one weight: optimizer, cumulative l1 penalty, running average."""
+"""The update of one weight: optimizer, penalties, running average."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from onnxsgd.optimizers import DECAY, L1_STRENGTH
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -11,19 +13,26 @@ if TYPE_CHECKING:
     from onnxsgd._builder import Builder
     from onnxsgd.optimizers import Optimizer
 
-__all__ = ["AVERAGE", "AVERAGE_RATE", "L1_DEBT", "L1_TOTAL", "WEIGHT", "build_update", "state_names"]
+__all__ = [
+    "AVERAGE", "AVERAGE_RATE", "L1_DEBT", "L1_TOTAL", "PENALTY_SCALE", "WEIGHT", "build_update",
+    "state_names",
+]  # fmt: skip
 
 #: The kind of a weight itself, beside the kinds of its states.
 WEIGHT = "weight"
 #: Tensors kept for a weight beside the optimizer's.
 L1_DEBT, AVERAGE = "l1_debt", "average"
+#: The factor of the l2 penalty for each column of the data, constant: a weight of standardised data, s times
+#: that of the raw data, has 1 / s^2.
+PENALTY_SCALE = "penalty_scale"
 #: Numbers of a step beside the optimizer's.
 L1_TOTAL, AVERAGE_RATE = "l1_total", "average_rate"
 
 
-def state_names(optimizer: Optimizer, *, l1: bool, average: bool) -> tuple[str, ...]:
-    """Return the names of the tensors kept for one weight."""
-    return (*optimizer.slots, *((L1_DEBT,) if l1 else ()), *((AVERAGE,) if average else ()))
+def state_names(optimizer: Optimizer, *, l1: bool, average: bool, scaled: bool = False) -> tuple[str, ...]:
+    """Return the names of the tensors kept for a weight; `scaled`: the penalty has factors for columns."""
+    further = {L1_DEBT: l1 and not optimizer.is_proximal, AVERAGE: average, PENALTY_SCALE: scaled}
+    return (*optimizer.slots, *(kind for kind, is_kept in further.items() if is_kept))
 
 
 def build_update(
@@ -37,6 +46,8 @@ def build_update(
     l2: bool,
 ) -> tuple[ir.Value, dict[str, ir.Value]]:
     """Build the new weight and its new states; the names in `states` select the parts of the update."""
+    if PENALTY_SCALE in states:
+        scalars = _scaled_penalties(op, scalars, states[PENALTY_SCALE])
     slots = tuple(states[name] for name in optimizer.slots)
     weight, new_slots = optimizer.update(op, weight, gradient, slots, scalars, l2)
     new_states = dict(zip(optimizer.slots, new_slots, strict=True))
@@ -45,7 +56,19 @@ def build_update(
         new_states[AVERAGE] = op.Add(states[AVERAGE], step)
     if L1_DEBT in states:
         weight, new_states[L1_DEBT] = _truncate(op, weight, states[L1_DEBT], scalars[L1_TOTAL])
+    if PENALTY_SCALE in states:
+        new_states[PENALTY_SCALE] = op.Identity(states[PENALTY_SCALE])
     return weight, new_states
+
+
+def _scaled_penalties(
+    op: Builder, scalars: Mapping[str, ir.Value], scale: ir.Value
+) -> Mapping[str, ir.Value]:
+    """Return the numbers of an update with a strength of the penalties for each column."""
+    scaled = {DECAY: op.Mul(scalars[DECAY], scale)} if DECAY in scalars else {}
+    if L1_STRENGTH in scalars:
+        scaled[L1_STRENGTH] = op.Mul(scalars[L1_STRENGTH], op.Sqrt(scale))
+    return {**scalars, **scaled}
 
 
 def _truncate(op: Builder, weight: ir.Value, debt: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value]:
