@@ -1,0 +1,114 @@
+"""Mean and deviation of columns, of all data at once or of one part after another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+__all__ = ["Moments", "add_moments"]
+
+#: Numbers of dense data that are converted to float64 at once: 1 MB.
+_BLOCK = 131_072
+#: A deviation of fewer units in the last place of the mean is rounding.
+_ROUNDING = 8
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The weighted moments of columns.
+
+    Sparse columns are not centred, so that they remain sparse: their moments are those of the non-zeros,
+    about zero. A rare column then has the same scale as a frequent one.
+
+    Attributes
+    ----------
+    count : ndarray of shape [n_columns]
+        The weight of all rows, or of those with a non-zero.
+    mean : ndarray of shape [n_columns]
+        The mean; of sparse columns zero.
+    squares : ndarray of shape [n_columns]
+        The sum of squared differences from the mean.
+    """
+
+    count: np.ndarray
+    mean: np.ndarray
+    squares: np.ndarray
+
+    @classmethod
+    def of(cls, table: Any, weight: np.ndarray) -> Moments:
+        """Return the moments of a dense or sparse table, of which row `i` counts `weight[i]` times."""
+        if sparse.issparse(table):
+            return cls._of_sparse(sparse.csr_array(table), weight)
+        moments = None
+        n_rows = max(1, _BLOCK // max(1, table.shape[1]))
+        for start in range(0, len(table), n_rows):
+            rows = slice(start, start + n_rows)
+            part = cls._of_dense(np.asarray(table[rows], np.float64), weight[rows])
+            moments = part if moments is None else moments.merged(part)
+        return cls(*np.zeros((3, table.shape[1]))) if moments is None else moments
+
+    @classmethod
+    def _of_dense(cls, table: np.ndarray, weight: np.ndarray) -> Moments:
+        total = float(weight.sum())
+        # about the first row first, which keeps the digits of columns far from zero
+        mean = table[0] + (weight @ (table - table[0])) / total
+        return cls(np.full(table.shape[1], total), mean, weight @ (table - mean) ** 2)
+
+    @classmethod
+    def _of_sparse(cls, table: Any, weight: np.ndarray) -> Moments:
+        is_stored = sparse.csr_array(
+            (np.asarray(table.data != 0, np.float64), table.indices, table.indptr), shape=table.shape
+        )
+        squared = sparse.csr_array(
+            (np.asarray(table.data, np.float64) ** 2, table.indices, table.indptr), shape=table.shape
+        )
+        return cls(is_stored.T @ weight, np.zeros(table.shape[1]), squared.T @ weight)
+
+    def merged(self, other: Moments) -> Moments:
+        """Return the moments of both sets of rows.
+
+        References
+        ----------
+        T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing
+        Sample Variances", 1979.
+        """
+        count = self.count + other.count
+        share = np.divide(other.count, count, out=np.zeros_like(count), where=count > 0)
+        step = other.mean - self.mean
+        return Moments(
+            count,
+            self.mean + share * step,
+            self.squares + other.squares + step**2 * self.count * share,
+        )
+
+    def deviation(self, dtype: np.dtype[Any] | type = np.float64) -> np.ndarray:
+        """Return the standard deviation; for columns constant but for rounding the absolute mean, or 1.
+
+        Parameters
+        ----------
+        dtype : dtype
+            The type that the data were rounded to.
+        """
+        deviation = np.sqrt(self._variance)
+        size = np.abs(self.mean)
+        is_constant = deviation <= _ROUNDING * float(np.finfo(dtype).eps) * size
+        return np.where(is_constant, np.where(size > 0, size, 1.0), deviation)
+
+    @property
+    def size(self) -> np.ndarray:
+        """The root of the mean square; 1 for columns of zeros."""
+        size = np.sqrt(self._variance + self.mean**2)
+        return np.where(size > 0, size, 1.0)
+
+    @property
+    def _variance(self) -> np.ndarray:
+        return np.divide(self.squares, self.count, out=np.zeros_like(self.squares), where=self.count > 0)
+
+
+def add_moments(moments: dict[str, Moments], name: str, table: Any, weight: np.ndarray) -> None:
+    """Merge the moments of further rows into those under `name`."""
+    part = Moments.of(table, weight)
+    moments[name] = moments[name].merged(part) if name in moments else part

@@ -1,0 +1,117 @@
+"""The first and the last linear layers of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.nodes import operands
+
+__all__ = ["FirstLayer", "first_layers", "last_layer"]
+
+#: Operators that change only the type or the shape of a result.
+_NEUTRAL = frozenset({"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+
+
+@dataclass(frozen=True)
+class FirstLayer:
+    """A trained linear layer whose input is data.
+
+    Attributes
+    ----------
+    feature, weight : str
+        The data input; the coefficients, of shape [n_features, n_outputs].
+    intercept : str or None
+        The trained intercepts, of shape [n_outputs] or [1, n_outputs], if the layer has some.
+    is_transposed : bool
+        Whether the coefficients have shape [n_outputs, n_features].
+    """
+
+    feature: str
+    weight: str
+    intercept: str | None
+    is_transposed: bool
+
+
+def first_layers(model: ir.Model, weights: Collection[str]) -> tuple[FirstLayer, ...]:
+    """Return the layers of the data inputs that trained linear layers alone read.
+
+    Cases: ``Gemm(x, w)``, ``Gemm(x, w, b)``, ``MatMul(x, w)`` and ``Add(MatMul(x, w), b)`` of a real table x,
+    with weights that no other node reads. An input with any other reader has no layer here.
+    """
+    layers: list[FirstLayer] = []
+    for value in model.graph.inputs:
+        found = [_layer(value, node, index, weights) for node, index in value.uses()]
+        if _is_real_table(value) and None not in found:
+            layers.extend(filter(None, found))
+    return tuple(layers)
+
+
+def _layer(value: ir.Value, node: ir.Node, index: int, weights: Collection[str]) -> FirstLayer | None:
+    weight = node.inputs[1] if index == 0 and node.op_type in ("Gemm", "MatMul") else None
+    if weight is None or not _is_trained(weight, weights) or weight.shape is None or len(weight.shape) != 2:
+        return None
+    is_plain = node.attributes.get_int("transA", 0) == 0 and all(
+        node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta")
+    )
+    if not is_plain:
+        return None
+    added = _added(node)
+    intercept = added.name if added is not None and _is_intercept(added, weight, node, weights) else None
+    return FirstLayer(
+        str(value.name), str(weight.name), intercept, bool(node.attributes.get_int("transB", 0))
+    )
+
+
+def _added(product: ir.Node) -> ir.Value | None:
+    """Return the tensor that is added to a product: by Gemm itself, or by its only reader."""
+    if product.op_type == "Gemm":
+        return product.inputs[2] if len(product.inputs) > 2 else None
+    uses = list(product.outputs[0].uses())
+    if len(uses) != 1 or uses[0][0].op_type != "Add":
+        return None
+    return uses[0][0].inputs[1 - uses[0][1]]
+
+
+def _is_intercept(value: ir.Value, weight: ir.Value, product: ir.Node, weights: Collection[str]) -> bool:
+    """Tell whether a tensor is a trained number for each output of a product."""
+    if not _is_trained(value, weights) or value.shape is None or weight.shape is None:
+        return False
+    width = weight.shape[0 if product.attributes.get_int("transB", 0) else 1]
+    return value.shape in ((width,), (1, width))
+
+
+def last_layer(model: ir.Model, weights: Collection[str]) -> frozenset[str]:
+    """Return the trained weights of the product that gives the only output, and those added to it.
+
+    Empty if the graph ends in another function of its last layer.
+    """
+    found: set[str] = set()
+    value: ir.Value | None = model.graph.outputs[0]
+    while value is not None and (node := value.producer()) is not None:
+        if node.op_type in _NEUTRAL:
+            value = node.inputs[0]
+        elif node.op_type in ("Gemm", "MatMul"):
+            return frozenset(found | _names(operands(node), weights))
+        elif node.op_type == "Add":
+            added = _names(node.inputs, weights)
+            found |= added
+            value = next((v for v in operands(node) if v.name not in added), None) if added else None
+        else:
+            break
+    return frozenset()
+
+
+def _names(values: Iterable[ir.Value | None], weights: Collection[str]) -> set[str]:
+    return {str(value.name) for value in values if value is not None and value.name in weights}
+
+
+def _is_trained(value: ir.Value, weights: Collection[str]) -> bool:
+    return value.name in weights and len(value.uses()) == 1
+
+
+def _is_real_table(value: ir.Value) -> bool:
+    return value.dtype in REAL_TYPES and value.shape is not None and len(value.shape) == 2

@@ -1,0 +1,61 @@
+"""Means and deviations agree with numpy in float64, for all rows at once and in parts."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from onnxsgd.data import moments as module
+from onnxsgd.data.moments import Moments
+
+X = np.random.default_rng(0).normal([0.0, 1e6, 5.0], [1.0, 0.1, 1e-3], (200, 3))
+WEIGHT = np.random.default_rng(1).integers(1, 4, 200).astype(float)
+
+
+@pytest.mark.parametrize("block", [21, 131_072])
+def test_weights_are_repetitions(block, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", block)
+    moments = Moments.of(X, WEIGHT)
+    repeated = np.repeat(X, WEIGHT.astype(int), axis=0)
+    np.testing.assert_allclose(moments.mean, repeated.mean(axis=0), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(moments.deviation(), repeated.std(axis=0), rtol=1e-8)
+    np.testing.assert_allclose(moments.size, np.sqrt((repeated**2).mean(axis=0)), rtol=1e-12)
+
+
+def test_parts_are_merged():
+    parts = [Moments.of(X[rows], WEIGHT[rows]) for rows in (slice(0, 1), slice(1, 50), slice(50, 200))]
+    merged = parts[0].merged(parts[1]).merged(parts[2])
+    whole = Moments.of(X, WEIGHT)
+    np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(merged.deviation(), whole.deviation(), rtol=1e-8)
+
+
+def test_sparse_columns_have_the_size_of_their_non_zeros():
+    table = np.array([[0.0, 2.0, 0.0], [3.0, 0.0, 0.0], [-4.0, 0.0, 0.0]])
+    weight = np.array([5.0, 1.0, 3.0])
+    moments = Moments.of(sparse.csr_matrix(table), weight)
+    np.testing.assert_array_equal(moments.mean, 0.0)
+    np.testing.assert_allclose(moments.deviation(), [np.sqrt((9 + 3 * 16) / 4), 2.0, 1.0], rtol=1e-15)
+    # a call without a non-zero of a column changes nothing about it
+    later = Moments.of(sparse.csr_matrix(table[:1]), weight[:1])
+    assert moments.merged(later).deviation()[0] == moments.deviation()[0]
+
+
+def test_explicit_zeros_do_not_count():
+    table = sparse.csr_matrix(([0.0, 2.0], [0, 0], [0, 1, 2]), shape=(2, 1))
+    assert Moments.of(table, np.ones(2)).deviation()[0] == 2.0
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.0, 1.0), (-3.0, 3.0), (1e9, 1e9)])
+def test_constant_columns_have_their_own_size(value, expected):
+    """Rounding in float32 is no deviation either."""
+    table = np.full((50, 1), np.float32(value)) * (1 + 1e-8 * np.arange(50)[:, None])
+    moments = Moments.of(table, np.ones(50))
+    assert moments.deviation(np.float32)[0] == pytest.approx(expected, rel=1e-6)
+    # in float64 the same differences are data
+    assert value == 0 or moments.deviation()[0] < 1e-6 * expected
+
+
+def test_no_rows_have_no_moments():
+    moments = Moments.of(np.zeros((0, 2)), np.zeros(0))
+    np.testing.assert_array_equal(moments.deviation(), 1.0)
+    np.testing.assert_array_equal(moments.merged(Moments.of(X[:, :2], WEIGHT)).mean > 0.5, [False, True])
