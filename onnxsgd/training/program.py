@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import onnx_ir as ir
 from scipy import sparse
 
 from onnxsgd.data.features import Features, n_rows, take_rows
+from onnxsgd.data.moments import Moments, add_moments
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import can_repeat, is_standard
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
@@ -19,9 +20,11 @@ from onnxsgd.engine.step.single_step import StepRunner, make_buffers
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import CompiledStep, build_step
 from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.reading.end_layers import FirstLayer, first_layers
 from onnxsgd.learner.learner import Parts
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import make_session, resolve_threads
+from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.loop import Runners
 
@@ -63,13 +66,40 @@ class Program:
         """Return the raw predictions from inputs of the tail."""
         return self.parts.tail.run(features, weights, self.plan.n_threads, self.plan.device)
 
-    def batches(self, features: Features, target: np.ndarray, sample_weight: np.ndarray) -> Batches:
-        """Return the training data, cut into batches."""
+    def batches(
+        self,
+        features: Features,
+        target: np.ndarray,
+        sample_weight: np.ndarray,
+        moments: dict[str, Moments] | None = None,
+    ) -> Batches:
+        """Return the training data, cut into batches.
+
+        Parameters
+        ----------
+        features, target, sample_weight : dict, ndarray, ndarray
+            The data.
+        moments : dict of Moments or None
+            The moments of earlier parts of the data, under the names of features: those of this part are
+            merged into them, and the inputs of first layers are standardised by them. None: training works
+            on the data as they are.
+        """
         # the next power of two, so that calls with few samples, of any number, share some compiled steps
         size = min(self.plan.batch_size, 1 << (len(target) - 1).bit_length())
         target = np.ascontiguousarray(target, self.parts.split.dtype)
         is_mean = self.plan.batch_size > 1
-        return Batches(self.tail_features(features), target, sample_weight, size, is_mean)
+        batches = Batches(self.tail_features(features), target, sample_weight, size, is_mean)
+        if moments is None:
+            return batches
+        for name in {layer.feature for layer in self.first_layers}:
+            add_moments(moments, name, batches.features[name], sample_weight)
+        standards = make_coordinates(self.first_layers, batches.features, moments).standards
+        return replace(batches, standards=standards)
+
+    @cached_property
+    def first_layers(self) -> tuple[FirstLayer, ...]:
+        """The linear layers that read the data."""
+        return first_layers(self.parts.split.tail, self.plan.learner.weights)
 
     def runners(
         self, tensors: Mapping[tuple[str, str], np.ndarray], batches: Batches, epochs: int
@@ -80,8 +110,22 @@ class Program:
         """
         shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
         spec = replace(self.plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes)
+        if batches.standards:
+            coordinates = Coordinates(self.first_layers, batches.standards)
+            scales = coordinates.penalty_scales(tensors)
+            shaped = tuple((n, scale.shape) for n, scale in scales.items() if n in spec.penalised)
+            runners = self._runners(replace(spec, penalty_scales=shaped), tensors, batches, epochs)
+            runners = replace(runners, buffers=StandardisedBuffers(runners.buffers, coordinates))
+        else:
+            runners = self._runners(spec, tensors, batches, epochs)
+        runners.buffers.load(tensors)
+        return runners
+
+    def _runners(
+        self, spec: StepSpec, tensors: Mapping[tuple[str, str], np.ndarray], batches: Batches, epochs: int
+    ) -> Runners:
         if self.plan.device.keeps_data:
-            return self._resident_runners(spec, tensors, batches, epochs)
+            return self._resident_runners(spec, batches, epochs)
         work = 3 * spec.batch_size * sum(array.size for array in tensors.values())
         n_threads = resolve_threads(self.plan.n_threads, work)
         tail = self.parts.tail
@@ -93,7 +137,6 @@ class Program:
 
         session, step = cached(("step", *key), build, tail.nbytes)
         buffers = make_buffers(session, step)
-        buffers.load(tensors)
         one = StepRunner(session, step, buffers, batches)
         is_long = epochs * batches.n_batches >= _MANY_STEPS
         if batches.is_sparse or not is_long or not can_repeat(step):
@@ -105,9 +148,7 @@ class Program:
         loop = cached(("epoch", *key), build_loop, tail.nbytes)
         return Runners(buffers, one, EpochRunner(loop, step, buffers, batches))
 
-    def _resident_runners(
-        self, spec: StepSpec, tensors: Mapping[tuple[str, str], np.ndarray], batches: Batches, epochs: int
-    ) -> Runners:
+    def _resident_runners(self, spec: StepSpec, batches: Batches, epochs: int) -> Runners:
         """Return runners on a device with resident data; equal blocks share a session."""
         from onnxsgd.engine.step.cuda_blocks import Block, block_sizes
         from onnxsgd.engine.step.device_loop import ResidentRunner, check_data
@@ -126,7 +167,6 @@ class Program:
             for size in block_sizes(step, batches)
         }
         runner = ResidentRunner(blocks, step, batches, device, epochs)
-        runner.buffers.load(tensors)
         return Runners(runner.buffers, runner)
 
 

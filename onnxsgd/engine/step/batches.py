@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-__all__ = ["Batches", "EpochPlan"]
+__all__ = ["Batches", "EpochPlan", "Standard"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,25 @@ class EpochPlan:
 
 
 @dataclass(frozen=True)
+class Standard:
+    """The standardisation of columns: ``(x - shift) * factor``.
+
+    Attributes
+    ----------
+    shift, factor : ndarray of shape [n_features]
+        Numbers of the type of the data; shifts of zero for sparse data.
+    """
+
+    shift: np.ndarray
+    factor: np.ndarray
+
+    def apply(self, rows: np.ndarray) -> None:
+        """Standardise rows in place."""
+        rows -= self.shift
+        rows *= self.factor
+
+
+@dataclass(frozen=True)
 class Batches:
     """The training data, cut into batches.
 
@@ -77,6 +96,8 @@ class Batches:
     is_mean : bool
         Whether the loss of a batch is the mean over its samples; otherwise batches are single samples, whose
         loss is multiplied by their weight.
+    standards : dict of Standard
+        The standardisation of features, which their copies into buffers receive.
     """
 
     features: Mapping[str, Any]
@@ -84,6 +105,7 @@ class Batches:
     sample_weight: np.ndarray
     batch_size: int
     is_mean: bool
+    standards: Mapping[str, Standard] = field(default_factory=dict)
 
     @property
     def n_batches(self) -> int:
@@ -127,12 +149,22 @@ class Batches:
         weight /= totals[:, None, None]
         return weight.astype(self.target.dtype), totals / totals.sum()
 
+    def table(self, name: str) -> np.ndarray:
+        """Return a dense feature of all samples, standardised: a contiguous array, not to be changed."""
+        if name not in self.standards:
+            return np.ascontiguousarray(self.features[name])
+        rows = np.array(self.features[name], order="C")
+        self.standards[name].apply(rows)
+        return rows
+
     def fill(self, rows: np.ndarray, features: Mapping[str, np.ndarray], target: np.ndarray) -> None:
         """Copy the given samples into buffers, for a batch or for several: `rows` has their shape."""
         # converted once, not for each array
         rows = np.asarray(rows, np.intp)
         for name, buffer in features.items():
             _take(self.features[name], rows, buffer)
+            if name in self.standards:
+                self.standards[name].apply(buffer)
         _take(self.target, rows, target)
 
 

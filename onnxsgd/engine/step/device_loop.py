@@ -143,7 +143,7 @@ class ResidentRunner:
         check_data(batches, device)
         self._device, self._step = device, step
         self._sizes = sorted(blocks, reverse=True)
-        data = {name: np.ascontiguousarray(array) for name, array in batches.features.items()}
+        data = {name: batches.table(name) for name in batches.features}
         data[step.target] = np.ascontiguousarray(batches.target)
         n_bytes = sum(array.nbytes for array in data.values())
         self._contents = (

@@ -1,0 +1,92 @@
+"""Standardised coordinates describe the same functions, and change no number that others see."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from onnxsgd.data.moments import Moments
+from onnxsgd.engine.step.update import AVERAGE, PENALTY_SCALE, WEIGHT
+from onnxsgd.graph.reading.end_layers import FirstLayer
+from onnxsgd.training.coordinates import StandardisedBuffers, make_coordinates
+
+RNG = np.random.default_rng(0)
+X = RNG.normal([3.0, -200.0, 0.1], [1e-3, 50.0, 1.0], (40, 3))
+W, B = RNG.normal(size=(3, 2)), RNG.normal(size=2)
+
+
+def coordinates(layer, table=X):
+    return make_coordinates((layer,), {"x": table}, {"x": Moments.of(table, np.ones(len(X)))})
+
+
+def standard_data(changed):
+    rows = X.copy()
+    changed.standards["x"].apply(rows)
+    return rows
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_the_layer_is_the_same_function(is_transposed):
+    layer = FirstLayer("x", "w", "b", is_transposed)
+    changed = coordinates(layer)
+    given = W.T.copy() if is_transposed else W
+    tensors = changed.standardised({("w", WEIGHT): given, ("b", WEIGHT): B[None]})
+    rows = standard_data(changed)
+    np.testing.assert_allclose(rows.mean(axis=0), 0, atol=1e-9)
+    np.testing.assert_allclose(rows.std(axis=0), 1, rtol=1e-9)
+    weight = tensors["w", WEIGHT].T if is_transposed else tensors["w", WEIGHT]
+    np.testing.assert_allclose(rows @ weight + tensors["b", WEIGHT], X @ W + B, rtol=1e-9, atol=1e-11)
+    back = changed.raw(tensors)
+    np.testing.assert_allclose(back["w", WEIGHT], given, rtol=1e-12)
+    np.testing.assert_allclose(back["b", WEIGHT], B[None], rtol=1e-9)
+
+
+def test_without_intercept_columns_are_scaled_only():
+    changed = coordinates(FirstLayer("x", "w", None, False))
+    rows = standard_data(changed)
+    np.testing.assert_allclose((rows**2).mean(axis=0), 1, rtol=1e-12)
+    np.testing.assert_allclose(
+        rows @ changed.standardised({("w", WEIGHT): W})["w", WEIGHT], X @ W, rtol=1e-12
+    )
+
+
+def test_sparse_columns_are_scaled_only():
+    changed = coordinates(FirstLayer("x", "w", "b", False), sparse.csr_matrix(X * (np.abs(X) > 1)))
+    np.testing.assert_array_equal(changed.standards["x"].shift, 0)
+
+
+def test_averages_are_weights_and_moments_are_not():
+    changed = coordinates(FirstLayer("x", "w", "b", False))
+    tensors = {(name, kind): value for name, value in (("w", W), ("b", B)) for kind in (WEIGHT, AVERAGE)}
+    tensors["w", "first_moment"] = W
+    new = changed.standardised(tensors)
+    np.testing.assert_array_equal(new["w", AVERAGE], new["w", WEIGHT])
+    np.testing.assert_array_equal(new["b", AVERAGE], new["b", WEIGHT])
+    assert new["w", "first_moment"] is W
+
+
+def test_the_penalty_of_raw_weights_has_a_factor_for_each_column():
+    changed = coordinates(FirstLayer("x", "w", "b", False))
+    tensors = {("w", WEIGHT): W, ("b", WEIGHT): B}
+    weight = changed.standardised(tensors)["w", WEIGHT]
+    scale = changed.penalty_scales(tensors)["w"]
+    np.testing.assert_allclose((scale * weight**2).sum(), (W**2).sum(), rtol=1e-12)
+
+
+class _Recorder:
+    def load(self, tensors):
+        self.tensors = dict(tensors)
+
+    def snapshot(self):
+        return dict(self.tensors)
+
+
+def test_buffers_show_weights_of_raw_data():
+    inner = _Recorder()
+    buffers = StandardisedBuffers(inner, coordinates(FirstLayer("x", "w", "b", False)))
+    tensors = {("w", WEIGHT): W, ("b", WEIGHT): B}
+    buffers.load(tensors)
+    assert ("w", PENALTY_SCALE) in inner.tensors
+    assert not np.allclose(inner.tensors["w", WEIGHT], W)
+    seen = buffers.snapshot()
+    assert set(seen) == set(tensors)
+    np.testing.assert_allclose(seen["w", WEIGHT], W, rtol=1e-12)
