@@ -157,7 +157,9 @@ def _fit_from_scratch(n_steps: int) -> Callable[[], object]:
 
     def fit() -> object:
         X = _RNG.normal(size=(2 * n_steps, next(_fresh))).astype(np.float32)
-        estimator = OnnxSGDRegressor(max_iter=5, tol=None, batch_size=10, eta0=1e-4)
+        estimator = OnnxSGDRegressor(
+            max_iter=5, tol=None, batch_size=10, learning_rate="invscaling", eta0=1e-4
+        )
         return estimator.fit(X, X[:, 0])
 
     return fit
@@ -168,7 +170,7 @@ def _epochs(n_features: int) -> Callable[[], object]:
     from onnxsgd import OnnxSGDRegressor
 
     X = _RNG.normal(size=(8_000_000 // n_features, n_features)).astype(np.float32)
-    estimator = OnnxSGDRegressor(max_iter=2, tol=None, batch_size=100, eta0=1e-4)
+    estimator = OnnxSGDRegressor(max_iter=2, tol=None, batch_size=100, learning_rate="invscaling", eta0=1e-4)
     return lambda: estimator.fit(X, X[:, 0])
 
 

@@ -71,7 +71,9 @@ def main() -> None:
 def _measure(kind: str, megabytes: float) -> dict[str, float]:
     from onnxsgd import OnnxSGDRegressor
 
-    estimator = OnnxSGDRegressor(max_iter=1, tol=None, batch_size=_BATCH_SIZE, eta0=1e-4, random_state=0)
+    estimator = OnnxSGDRegressor(
+        max_iter=1, tol=None, batch_size=_BATCH_SIZE, learning_rate="invscaling", eta0=1e-4, random_state=0
+    )
     small = np.zeros((_BATCH_SIZE, _N_FEATURES), np.float32)
     # The memory that libraries take once, on their first use, is not part of a fit.
     estimator.fit(small, small[:, 0])

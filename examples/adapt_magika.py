@@ -138,7 +138,15 @@ def main():
     answers = ask(path, labels, X)
     reading = {name: max(sorted(set(y)), key=list(y[answers == name]).count) for name in set(answers)}
     before = np.mean(np.array([reading.get(name) for name in ask(path, labels, X_test)]) == y_test)
-    head = OnnxSGDClassifier(path, output=features, head="linear", eta0=0.1, max_iter=30, random_state=0)
+    head = OnnxSGDClassifier(
+        path,
+        output=features,
+        head="linear",
+        learning_rate="invscaling",
+        eta0=0.1,
+        max_iter=30,
+        random_state=0,
+    )
     head.fit(X, y)
     print(f"new types: accuracy {before:.3f} before, {head.score(X_test, y_test):.3f} with a new layer")
 

@@ -143,7 +143,9 @@ def make_files(folder):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         network = MLPClassifier((64,), max_iter=20, random_state=0).fit(X[first], y[first])
-    estimator = OnnxSGDClassifier(network, momentum=0.9, eta0=0.05, shuffle=False, random_state=0)
+    estimator = OnnxSGDClassifier(
+        network, learning_rate="invscaling", momentum=0.9, eta0=0.05, shuffle=False, random_state=0
+    )
     estimator.partial_fit(X[second], y[second])
     estimator.export_training_step(folder / "step.onnx")
     for _ in range(N_EPOCHS):

@@ -103,11 +103,11 @@ def test_it_is_refused_in_a_child_process_too(diabetes):
 @pytest.mark.parametrize(
     "params",
     [
-        {"momentum": 0.0},
-        {"momentum": 0.9},
-        {"momentum": 0.9, "nesterov": True},
-        {"optimizer": "adam", "eta0": 1e-3},
-        {"optimizer": "adamw", "eta0": 1e-3},
+        {"learning_rate": "invscaling", "momentum": 0.0},
+        {"learning_rate": "invscaling", "momentum": 0.9},
+        {"learning_rate": "invscaling", "momentum": 0.9, "nesterov": True},
+        {"learning_rate": "invscaling", "optimizer": "adam", "eta0": 1e-3},
+        {"learning_rate": "invscaling", "optimizer": "adamw", "eta0": 1e-3},
         {"average": 10, "penalty": "elasticnet", "alpha": 1e-3},
         {"penalty": "l1", "alpha": 1e-2},
         {"penalty": None, "loss": "huber"},
@@ -134,7 +134,14 @@ def test_the_numbers_are_those_of_the_cpu(diabetes, mlp, params, sessions):
 @pytest.mark.gpu
 def test_a_replay_gives_the_numbers_of_a_run(diabetes, mlp, monkeypatch):
     """A replay that reads or writes other memory than its recorded run would fail here."""
-    settings = {"max_iter": 40, "tol": None, "random_state": 0, "optimizer": "adam", "batch_size": 10}
+    settings = {
+        "max_iter": 40,
+        "tol": None,
+        "random_state": 0,
+        "learning_rate": "invscaling",
+        "optimizer": "adam",
+        "batch_size": 10,
+    }
     replayed = OnnxSGDRegressor(mlp, device="cuda", **settings).fit(*diabetes)
     monkeypatch.setattr(blocks, "_WORTH_RECORDING", 10**9)
     run = OnnxSGDRegressor(mlp, device="cuda", **settings).fit(*diabetes)
@@ -237,7 +244,8 @@ def test_early_stopping_and_a_frozen_part(digits):
     with catch_warnings(action="ignore"):
         backbone = MLPClassifier((32,), max_iter=20, random_state=0).fit(X, y)
     settings = {
-        "head": "linear", "early_stopping": True, "max_iter": 30, "random_state": 0, "eta0": 0.1,
+        "head": "linear", "early_stopping": True, "max_iter": 30, "random_state": 0,
+        "learning_rate": "invscaling", "eta0": 0.1,
         "engine": "portable", "tol": None,
     }  # fmt: skip
     trained = {
@@ -255,7 +263,9 @@ def test_training_continues_in_parts_and_on_another_machine(diabetes):
     X, y = diabetes
     trained = {}
     for device in ("cpu", "cuda"):
-        model = OnnxSGDRegressor(optimizer="adam", max_iter=3, tol=None, random_state=0, device=device)
+        model = OnnxSGDRegressor(
+            learning_rate="invscaling", optimizer="adam", max_iter=3, tol=None, random_state=0, device=device
+        )
         model.fit(X, y)
         for start in range(0, 400, 50):
             model.partial_fit(X[start : start + 50], y[start : start + 50])

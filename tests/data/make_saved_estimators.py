@@ -25,7 +25,13 @@ def scaled(load):
 def make_regressor():
     X, y = scaled(load_diabetes)
     model = OnnxSGDRegressor(
-        optimizer="adam", penalty="elasticnet", average=5, max_iter=5, tol=None, random_state=0
+        learning_rate="invscaling",
+        optimizer="adam",
+        penalty="elasticnet",
+        average=5,
+        max_iter=5,
+        tol=None,
+        random_state=0,
     )
     return model.fit(X, y / 100), X, y / 100
 
@@ -34,7 +40,13 @@ def make_classifier():
     X, y = scaled(load_breast_cancer)
     y = np.where(y == 1, "benign", "malignant")
     graph = OnnxSGDClassifier(max_iter=2, tol=None, random_state=0).fit(X, y).to_onnx().SerializeToString()
-    return OnnxSGDClassifier(graph, momentum=0.9, max_iter=5, tol=None, random_state=0).fit(X, y), X, y
+    return (
+        OnnxSGDClassifier(
+            graph, learning_rate="invscaling", momentum=0.9, max_iter=5, tol=None, random_state=0
+        ).fit(X, y),
+        X,
+        y,
+    )
 
 
 def write(name, model, X, y):

@@ -36,7 +36,9 @@ def regressor(**more):
 
 
 def classifier(**more):
-    return OnnxSGDClassifier(**{"max_iter": 5, "tol": None, "eta0": 0.1, "random_state": 0} | more)
+    return OnnxSGDClassifier(
+        **{"max_iter": 5, "tol": None, "learning_rate": "invscaling", "eta0": 0.1, "random_state": 0} | more
+    )
 
 
 # Arrays.
@@ -136,7 +138,7 @@ def test_sparse_matrices_become_dense_a_batch_at_a_time(form):
     X = form(sparse.random(1_000, 50_000, 2e-4, format="csr", dtype=np.float32, random_state=0))
     dense = 1_000 * 50_000 * 4
     y = np.asarray(X[:, :50].sum(axis=1)).ravel()
-    model = regressor(max_iter=1, eta0=0.5)
+    model = regressor(max_iter=1, learning_rate="invscaling", eta0=0.5)
     assert peak_of(lambda: model.fit(X, y)) < 0.1 * dense
     assert peak_of(lambda: model.predict(X)) < 0.1 * dense
     assert model.loss_curve_[0] > 0
@@ -197,7 +199,9 @@ def test_a_converted_column_transformer_takes_columns_by_name(frames, people, ki
             else frame.with_columns(frames.col("city").cast(frames.Categorical))
         )
     pipeline = people_model(LogisticRegression())
-    model = classifier(model=pipeline, max_iter=1, eta0=1e-9, penalty=None).fit(frame, y)
+    model = classifier(model=pipeline, max_iter=1, learning_rate="invscaling", eta0=1e-9, penalty=None).fit(
+        frame, y
+    )
     expected = pipeline.fit(frame, y).predict_proba(frame)
     np.testing.assert_allclose(model.predict_proba(frame), expected, rtol=1e-4, atol=1e-5)
     turned = frame[["city", "income", "age"]]
@@ -420,7 +424,7 @@ def test_several_labels_are_as_many_classifiers_of_one(documents, loss):
 def test_several_labels_train_an_mlp_further(documents):
     X, Y = documents
     mlp = MLPClassifier((20,), max_iter=400, tol=0.01, random_state=0).fit(X, Y)
-    model = classifier(model=mlp, max_iter=1, eta0=1e-9, penalty=None).fit(X, Y)
+    model = classifier(model=mlp, max_iter=1, learning_rate="invscaling", eta0=1e-9, penalty=None).fit(X, Y)
     np.testing.assert_allclose(model.predict_proba(X), mlp.predict_proba(X), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(model.predict(X), mlp.predict(X))
     np.testing.assert_array_equal(model.classes_, mlp.classes_)
@@ -484,7 +488,7 @@ def test_weights_reach_the_model_inside(diabetes):
     """An inner model that supports weights is fitted with them, without rows of weight zero."""
     X, y = diabetes
     weight = np.random.RandomState(0).randint(0, 3, len(y)).astype(float)
-    settings = dict(max_iter=1, eta0=1e-9, penalty=None)
+    settings = dict(max_iter=1, learning_rate="invscaling", eta0=1e-9, penalty=None)
     for inner in (Ridge(), make_pipeline(StandardScaler(), make_pipeline(Ridge()))):
         model = regressor(model=inner, **settings).fit(X, y, sample_weight=weight)
         rows = np.repeat(np.arange(len(y)), weight.astype(int))

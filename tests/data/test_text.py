@@ -40,7 +40,10 @@ STILL = {"eta0": 1e-20, "learning_rate": "constant", "penalty": None, "max_iter"
 
 
 def classifier(model, **more):
-    return OnnxSGDClassifier(model, **{"max_iter": 4, "eta0": 0.1, "tol": None, "random_state": 0} | more)
+    return OnnxSGDClassifier(
+        model,
+        **{"max_iter": 4, "learning_rate": "invscaling", "eta0": 0.1, "tol": None, "random_state": 0} | more,
+    )
 
 
 def columns(vectorizer=None):
@@ -174,7 +177,9 @@ def test_a_target_transformer_around_a_pipeline_of_texts():
     )
     still = OnnxSGDRegressor(inner.fit(TEXTS, y), **STILL).fit(TEXTS, y)
     np.testing.assert_allclose(still.predict(TEXTS), inner.predict(TEXTS), rtol=1e-5)
-    unfitted = OnnxSGDRegressor(clone(inner), max_iter=3, tol=None, eta0=0.01).fit(TEXTS, y)
+    unfitted = OnnxSGDRegressor(
+        clone(inner), max_iter=3, tol=None, learning_rate="invscaling", eta0=0.01
+    ).fit(TEXTS, y)
     assert unfitted.score(TEXTS, y) > 0.5
     outer = make_pipeline(TfidfVectorizer(), clone(inner.set_params(regressor=Ridge())))
     np.testing.assert_allclose(
@@ -309,7 +314,9 @@ def embedding(stop=""):
 def test_words_that_are_looked_up_in_a_trained_table():
     words = np.array(["a", "B", "c", "other"] * 12, dtype=object)
     y = np.tile([1.0, -1.0, 2.0, 0.5], 12)
-    model = OnnxSGDRegressor(embedding(), max_iter=300, tol=None, eta0=0.1, random_state=0).fit(words, y)
+    model = OnnxSGDRegressor(
+        embedding(), max_iter=300, tol=None, learning_rate="invscaling", eta0=0.1, random_state=0
+    ).fit(words, y)
     assert set(model.get_weights()) == {"E", "W"}
     np.testing.assert_allclose(model.predict(["A", "b", "C", "?"]), [1.0, -1.0, 2.0, 0.5], atol=0.05)
 

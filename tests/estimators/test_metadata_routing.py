@@ -101,7 +101,7 @@ def test_classes_and_weights_go_through_partial_fit():
 
 def test_weights_reach_an_inner_model_that_asks_for_them(diabetes):
     X, y, weight = diabetes
-    settings = dict(max_iter=1, eta0=1e-9, penalty=None)
+    settings = dict(max_iter=1, learning_rate="invscaling", eta0=1e-9, penalty=None)
     asks = Ridge().set_fit_request(sample_weight=True)
     declines = Ridge().set_fit_request(sample_weight=False)
     for inner, expected in ((asks, Ridge().fit(X, y, weight)), (declines, Ridge().fit(X, y))):
@@ -120,7 +120,9 @@ def test_an_inner_model_that_takes_no_weights_is_fitted_without():
     weight = np.linspace(0.5, 1.5, len(y))
     inner = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), LogisticRegression())
     inner[-1].set_fit_request(sample_weight=False)
-    model = OnnxSGDClassifier(inner, max_iter=1, tol=None, eta0=1e-9, penalty=None)
+    model = OnnxSGDClassifier(
+        inner, max_iter=1, tol=None, learning_rate="invscaling", eta0=1e-9, penalty=None
+    )
     model.fit(X, y, sample_weight=weight)
     np.testing.assert_allclose(
         model.predict_proba(X), clone_fit(inner, X, y).predict_proba(X), rtol=1e-4, atol=1e-5

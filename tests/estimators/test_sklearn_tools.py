@@ -48,14 +48,16 @@ def regressor(**more):
 
 
 def classifier(**more):
-    return OnnxSGDClassifier(**{"max_iter": 10, "tol": None, "eta0": 0.1, "random_state": 0} | more)
+    return OnnxSGDClassifier(
+        **{"max_iter": 10, "tol": None, "learning_rate": "invscaling", "eta0": 0.1, "random_state": 0} | more
+    )
 
 
 # Cloning, and models inside.
 
 
 def test_clone_gives_an_estimator_that_fits_like_the_first(iris):
-    fitted = classifier(model=QUICK, optimizer="adam").fit(*iris)
+    fitted = classifier(model=QUICK, learning_rate="invscaling", optimizer="adam").fit(*iris)
     again = clone(fitted).fit(*iris)
     np.testing.assert_array_equal(again.predict_proba(iris[0]), fitted.predict_proba(iris[0]))
 
@@ -66,7 +68,7 @@ def test_nothing_leaks_from_the_test_fold_through_a_fitted_model(diabetes):
     wide = np.c_[X, np.random.RandomState(1).randn(442, 300)]
     knows_all = Ridge(alpha=1e-3).fit(wide, y)
     assert knows_all.score(wide, y) > 0.6
-    settings = dict(max_iter=1, eta0=1e-6)
+    settings = dict(max_iter=1, learning_rate="invscaling", eta0=1e-6)
     with_fitted = cross_val_score(regressor(model=knows_all, **settings), wide, y, cv=FIVE)
     with_unfitted = cross_val_score(regressor(model=Ridge(alpha=1e-3), **settings), wide, y, cv=FIVE)
     np.testing.assert_array_equal(with_fitted, with_unfitted)
@@ -77,7 +79,11 @@ def test_nothing_leaks_from_the_test_fold_through_a_fitted_model(diabetes):
 def test_frozen_estimators_and_graphs_keep_their_weights(diabetes, tmp_path, form):
     X, y = diabetes
     fitted = Ridge().fit(X, y)
-    proto = regressor(model=fitted, max_iter=1, eta0=1e-12, penalty=None).fit(X, y).to_onnx()
+    proto = (
+        regressor(model=fitted, max_iter=1, learning_rate="invscaling", eta0=1e-12, penalty=None)
+        .fit(X, y)
+        .to_onnx()
+    )
     onnx.save(proto, tmp_path / "ridge.onnx")
     forms = {
         "frozen": FrozenEstimator(fitted),
@@ -85,7 +91,7 @@ def test_frozen_estimators_and_graphs_keep_their_weights(diabetes, tmp_path, for
         "bytes": proto.SerializeToString(),
         "path": tmp_path / "ridge.onnx",
     }
-    model = regressor(model=forms[form], max_iter=1, eta0=1e-9, penalty=None)
+    model = regressor(model=forms[form], max_iter=1, learning_rate="invscaling", eta0=1e-9, penalty=None)
     found = cross_validate(model, X, y, cv=FIVE, return_estimator=True)
     for estimator in found["estimator"]:
         np.testing.assert_allclose(estimator.predict(X), fitted.predict(X), rtol=1e-4, atol=1e-5)
@@ -93,7 +99,13 @@ def test_frozen_estimators_and_graphs_keep_their_weights(diabetes, tmp_path, for
 
 def test_parameters_of_the_inner_model_are_reached_by_name(diabetes):
     X, y = diabetes
-    model = regressor(model=make_pipeline(StandardScaler(), Ridge()), max_iter=1, eta0=1e-9, penalty=None)
+    model = regressor(
+        model=make_pipeline(StandardScaler(), Ridge()),
+        max_iter=1,
+        learning_rate="invscaling",
+        eta0=1e-9,
+        penalty=None,
+    )
     assert "model__ridge__alpha" in model.get_params()
     model.set_params(model__ridge__alpha=1e5).fit(X, y)
     expected = make_pipeline(StandardScaler(), Ridge(alpha=1e5)).fit(X, y).predict(X)
@@ -102,7 +114,7 @@ def test_parameters_of_the_inner_model_are_reached_by_name(diabetes):
 
 def test_a_search_over_the_inner_model_picks_the_best(diabetes):
     X, y = diabetes
-    model = regressor(model=Ridge(), max_iter=1, eta0=1e-9)
+    model = regressor(model=Ridge(), max_iter=1, learning_rate="invscaling", eta0=1e-9)
     search = GridSearchCV(model, {"model__alpha": [1.0, 1e4, 1e6]}, cv=FIVE).fit(X, y)
     plain = GridSearchCV(Ridge(), {"alpha": [1.0, 1e4, 1e6]}, cv=FIVE).fit(X, y)
     assert search.best_params_["model__alpha"] == plain.best_params_["alpha"]
@@ -227,7 +239,7 @@ def test_permutation_importance_finds_the_columns_that_matter():
     random = np.random.RandomState(0)
     X = random.randn(300, 4).astype(np.float32)
     y = 3 * X[:, 1] - X[:, 3]
-    model = regressor(eta0=0.1, max_iter=30).fit(X, y)
+    model = regressor(learning_rate="invscaling", eta0=0.1, max_iter=30).fit(X, y)
     importance = permutation_importance(model, X, y, n_repeats=20, random_state=0)
     # R² falls by twice the share of the variance that a column explains.
     share = X.var(axis=0) * np.array([0, 9, 0, 1]) / y.var()
@@ -320,7 +332,9 @@ def test_a_fork_after_training_does_not_hang():
 def test_numeric_hyper_parameters_need_no_new_session(cancer, model):
     X, y = cancer[0][:500], cancer[1][:500]  # folds of equal size
     search = GridSearchCV(
-        classifier(model=model, optimizer="sgd", momentum=0.5, penalty="elasticnet"),
+        classifier(
+            model=model, learning_rate="invscaling", optimizer="sgd", momentum=0.5, penalty="elasticnet"
+        ),
         {
             "alpha": [1e-5, 1e-3],
             "l1_ratio": [0.1, 0.5],
@@ -332,7 +346,9 @@ def test_numeric_hyper_parameters_need_no_new_session(cancer, model):
         refit=False,
     )
     cache.clear()
-    classifier(model=model, momentum=0.5, penalty="elasticnet").fit(X[:250], y[:250]).predict(X)
+    classifier(model=model, learning_rate="invscaling", momentum=0.5, penalty="elasticnet").fit(
+        X[:250], y[:250]
+    ).predict(X)
     for_one = cache.n_built
     assert for_one > 0
     search.fit(X, y)

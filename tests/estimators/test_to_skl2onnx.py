@@ -56,7 +56,9 @@ def regressor(**more):
 
 
 def classifier(**more):
-    return OnnxSGDClassifier(**{"max_iter": 5, "tol": None, "eta0": 0.1, "random_state": 0} | more)
+    return OnnxSGDClassifier(
+        **{"max_iter": 5, "tol": None, "learning_rate": "invscaling", "eta0": 0.1, "random_state": 0} | more
+    )
 
 
 def run(proto, feeds):
@@ -203,7 +205,7 @@ def test_ours_over_ours(iris):
     """A pipeline that holds one of our estimators is a model to train."""
     X, y = iris
     inner = make_pipeline(StandardScaler(), classifier(max_iter=20)).fit(X[::2], y[::2])
-    outer = classifier(model=inner, max_iter=1, eta0=1e-9, penalty=None).fit(X, y)
+    outer = classifier(model=inner, max_iter=1, learning_rate="invscaling", eta0=1e-9, penalty=None).fit(X, y)
     np.testing.assert_allclose(outer.predict_proba(X), inner.predict_proba(X), rtol=1e-3, atol=1e-5)
     label, probability = run(convert(outer, X), X)
     np.testing.assert_array_equal(label, inner.predict(X))
@@ -281,12 +283,12 @@ def reduction_graph(opset):
 
 def test_an_operator_that_changed_is_converted_or_refused(diabetes):
     X, y = diabetes
-    model = regressor(model=reduction_graph(18), eta0=1e-6).fit(X, y)
+    model = regressor(model=reduction_graph(18), learning_rate="invscaling", eta0=1e-6).fit(X, y)
     (predicted,) = run(to_onnx(model, X[:1], target_opset=18), X)
     np.testing.assert_allclose(predicted.ravel(), model.predict(X), rtol=1e-4, atol=1e-4)
     with pytest.raises(UnsupportedError, match="set target_opset to 18, or more"):
         to_onnx(model, X[:1], target_opset=15)
-    older = regressor(model=reduction_graph(15), eta0=1e-6).fit(X, y)
+    older = regressor(model=reduction_graph(15), learning_rate="invscaling", eta0=1e-6).fit(X, y)
     (predicted,) = run(to_onnx(older, X[:1], target_opset=18), X)
     np.testing.assert_allclose(predicted.ravel(), older.predict(X), rtol=1e-4, atol=1e-4)
 

@@ -75,7 +75,9 @@ def test_training_lowers_the_loss_and_the_file_agrees(sklearn_case, engine):
     rng = np.random.RandomState(0)
     start = {name: a * rng.uniform(0.8, 1.2, a.shape) for name, a in model.get_weights().items()}
     largest = float(max(np.abs(array).max() for array in start.values()))
-    model.set_weights(start).set_params(warm_start=True, eta0=1e-3 * largest, max_iter=15).fit(X, y)
+    model.set_weights(start).set_params(
+        warm_start=True, learning_rate="invscaling", eta0=1e-3 * largest, max_iter=15
+    ).fit(X, y)
     assert min(model.loss_curve_[1:]) < model.loss_curve_[0] * (1 - 1e-6) or model.loss_curve_[0] < 1e-3
     assert model.engine_ == engine
     session = onnxruntime.InferenceSession(

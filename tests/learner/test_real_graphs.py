@@ -83,7 +83,15 @@ def test_magika_learns_types_it_does_not_know(magika, engine):
     path, features, _ = magika.read_network()
     X, y = magika.make_new_files(40, seed=0)
     head = OnnxSGDClassifier(
-        path, output=features, head="linear", engine=engine, eta0=0.1, max_iter=20, tol=None, random_state=0
+        path,
+        output=features,
+        head="linear",
+        engine=engine,
+        learning_rate="invscaling",
+        eta0=0.1,
+        max_iter=20,
+        tol=None,
+        random_state=0,
     ).fit(X, y)
     assert list(head.get_weights()) == ["coef", "intercept"]
     assert head.score(*magika.make_new_files(40, seed=1)) > 0.95
@@ -162,6 +170,7 @@ def test_engines_agree_on_a_real_network(text_direction):
             path,
             classes=["0", "180"],
             engine=name,
+            learning_rate="invscaling",
             eta0=1e-4,
             batch_size=16,
             max_iter=3,
@@ -283,7 +292,8 @@ def test_a_network_for_one_picture_takes_several(name, engine):
     pooled = next(node for node in reversed(model.graph.node) if "AveragePool" in node.op_type)
     X = np.random.default_rng(0).normal(size=(4, 3, 224, 224)).astype(np.float32)
     head = OnnxSGDClassifier(
-        model, output=pooled.output[0], head="linear", engine=engine, trainable=lambda name: True, eta0=1e-4,
+        model, output=pooled.output[0], head="linear", engine=engine, trainable=lambda name: True,
+        learning_rate="invscaling", eta0=1e-4,
         batch_size=2, max_iter=1, tol=None, random_state=0,
     ).fit(X, [0, 1, 1, 0])  # fmt: skip
     assert len(head.get_weights()) > 50

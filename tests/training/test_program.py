@@ -25,7 +25,10 @@ _Y = np.sin(_X).sum(axis=1)
 
 
 def _fit(model, names):
-    estimator = OnnxSGDRegressor(model, trainable=names, max_iter=4, tol=None, batch_size=8, random_state=0)
+    """Fit by a named rate: "auto" standardises stored results, which trained layers then read as data."""
+    estimator = OnnxSGDRegressor(
+        model, trainable=names, max_iter=4, tol=None, batch_size=8, random_state=0, learning_rate="invscaling"
+    )
     return estimator.fit(_X, _Y).get_weights()
 
 

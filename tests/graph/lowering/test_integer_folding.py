@@ -106,7 +106,9 @@ def test_comparisons_and_roundings_of_a_weight_follow_it():
     assert "Greater" in [node.op_type for node in lowered.graph]
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32([-1, 1]), "b"))
     x = np.zeros((1, 2), np.float32)
-    learner = OnnxSGDRegressor(model, trainable=["b"], max_iter=1, tol=None, eta0=1e-9)
+    learner = OnnxSGDRegressor(
+        model, trainable=["b"], max_iter=1, tol=None, learning_rate="invscaling", eta0=1e-9
+    )
     learner.fit(x, np.zeros((1, 2)))
     learner.set_weights({"b": np.float32([3, -2])})
     np.testing.assert_array_equal(learner.predict(x), [[3, 0]])

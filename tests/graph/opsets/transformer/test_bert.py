@@ -61,7 +61,9 @@ def test_a_classifier_trains(bert, run):
     np.testing.assert_allclose(start.decision_function(ids), before, rtol=1e-4, atol=1e-5)
     # all learned tensors, under their names, the merged projections as one tensor
     assert set(SHAPES) - {"kinds"} <= set(start.get_weights())
-    trained = OnnxSGDClassifier(model, optimizer="adam", max_iter=100, tol=None, random_state=0).fit(ids, y)
+    trained = OnnxSGDClassifier(
+        model, learning_rate="invscaling", optimizer="adam", max_iter=100, tol=None, random_state=0
+    ).fit(ids, y)
     assert trained.score(ids, y) > 0.9
     exported = trained.to_onnx()
     assert {entry.domain for entry in exported.opset_import} == {""}
@@ -109,5 +111,7 @@ def test_a_block_that_torch_exports_and_the_optimizer_fuses(tmp_path, run):
     y = ids[:, 0] % 3
     start = OnnxSGDClassifier(fused.model, learning_rate="constant", eta0=1e-12, max_iter=1, tol=None)
     np.testing.assert_allclose(start.fit(ids, y).decision_function(ids), before, rtol=1e-4, atol=1e-5)
-    trained = OnnxSGDClassifier(fused.model, optimizer="adam", max_iter=60, tol=None, random_state=0)
+    trained = OnnxSGDClassifier(
+        fused.model, learning_rate="invscaling", optimizer="adam", max_iter=60, tol=None, random_state=0
+    )
     assert trained.fit(ids, y).score(ids, y) > 0.9
