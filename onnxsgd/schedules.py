@@ -17,7 +17,7 @@ import numpy as np
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
-__all__ = ["SCHEDULES", "Adaptive", "Constant", "InvScaling", "Optimal", "Schedule", "make_schedule"]
+__all__ = ["SCHEDULES", "Adaptive", "Auto", "Constant", "InvScaling", "Optimal", "Schedule", "make_schedule"]
 
 
 class Schedule(ABC):
@@ -61,6 +61,10 @@ class Schedule(ABC):
         rates = np.empty(count)
         for index in range(count):
             eta = rates[index] = self.rate(t + index, eta)
+        return rates
+
+    def for_batches(self, rates: np.ndarray, batch_size: int) -> np.ndarray:
+        """Return these rates for batches of `batch_size` rows; by default the same for any number."""
         return rates
 
     def after_plateau(self, eta: float) -> float | None:
@@ -121,6 +125,45 @@ class Adaptive(Constant):
 
     def after_plateau(self, eta: float) -> float | None:
         return eta / self.divisor if eta > self.eta_min else None
+
+
+@dataclass(frozen=True)
+class Auto(Schedule):
+    """A rate that training itself finds, for updates of normalised size (:class:`~.optimizers.BlockAdam`).
+
+    ``fit`` starts with `eta0`, for batches of 32 samples, and looks at the mean loss of each window of one
+    epoch, of 32 updates at least. If the loss grows, it restores the weights before and divides the rate by
+    4; if it gains no more, the rate falls linearly to zero. ``partial_fit`` keeps one rate, so that it can
+    follow a drift: the first one, divided as in the last ``fit``, and by 8 for networks.
+    ``benchmarks/defaults.py`` chose these numbers.
+
+    Parameters
+    ----------
+    eta0 : float, default=0.05
+        The first rate, > 0.
+    """
+
+    eta0: float = 0.05
+
+    def __post_init__(self) -> None:
+        _check_positive("eta0", self.eta0)
+
+    @property
+    def initial(self) -> float:
+        return self.eta0
+
+    def rate(self, t: int, eta: float) -> float:
+        return eta
+
+    def rates(self, t: int, eta: float, count: int) -> np.ndarray:
+        return np.full(count, eta)
+
+    def for_batches(self, rates: np.ndarray, batch_size: int) -> np.ndarray:
+        return rates * math.sqrt(min(batch_size, _MOST_USEFUL_ROWS) / _USUAL_ROWS)
+
+
+#: The rate is for batches of this many rows; it grows with the root of their number up to this one.
+_USUAL_ROWS, _MOST_USEFUL_ROWS = 32, 1024
 
 
 @dataclass(frozen=True)
@@ -193,6 +236,16 @@ class Optimal(Schedule):
 
 
 @dataclass(frozen=True)
+class Still(Schedule):
+    """A rate of zero, at which an epoch computes the objective and moves nothing."""
+
+    initial: ClassVar[float] = 0.0
+
+    def rate(self, t: int, eta: float) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
 class _Function(Schedule):
     """A plain callable ``t -> rate`` as a schedule."""
 
@@ -225,6 +278,7 @@ SCHEDULES: dict[str, Callable[[float, float, float], Schedule]] = {
     "optimal": lambda eta0, power_t, alpha: Optimal(alpha),
     "invscaling": lambda eta0, power_t, alpha: InvScaling(eta0, power_t),
     "adaptive": lambda eta0, power_t, alpha: Adaptive(eta0),
+    "auto": lambda eta0, power_t, alpha: Auto(),
 }
 
 
@@ -235,7 +289,7 @@ def make_schedule(
 
     Parameters
     ----------
-    schedule : {"constant", "optimal", "invscaling", "adaptive"}, Schedule or callable
+    schedule : {"constant", "optimal", "invscaling", "adaptive", "auto"}, Schedule or callable
         A name, an object, or a function of the update's number.
     eta0, power_t, alpha : float
         Parameters of a named schedule; an object has its own.

@@ -77,6 +77,8 @@ SCHEDULES = {
     "optimal": bottou,
     "invscaling": lambda t, eta0, power_t, alpha, n_updates: eta0 * np.exp(-power_t * np.log(t)),
     "adaptive": lambda t, eta0, power_t, alpha, n_updates: eta0,
+    # with the rate of the estimator's control, here its first one
+    "auto": lambda t, eta0, power_t, alpha, n_updates: 0.05,
 }
 
 #: The coefficients of the absolute norm and of half the squared norm.

@@ -9,7 +9,13 @@ from numpy_training import SCHEDULES as PLAIN
 from onnxsgd import schedules
 
 #: Of each row of SCHEDULES: its rates between plateaus, in shares of the first; None: it stops at a plateau.
-PLATEAUS = {"constant": None, "optimal": None, "invscaling": None, "adaptive": [1, 1 / 5, 1 / 25]}
+PLATEAUS = {
+    "constant": None,
+    "optimal": None,
+    "invscaling": None,
+    "adaptive": [1, 1 / 5, 1 / 25],
+    "auto": None,
+}
 
 
 def test_every_schedule_has_a_case():

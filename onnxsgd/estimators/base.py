@@ -14,23 +14,23 @@ from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from onnxsgd.data.moments import add_moments
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.text import has_text
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd.estimators.inner_model import inner_routing
-from onnxsgd.estimators.parameters import CONSTRAINTS
+from onnxsgd.estimators.parameters import CONSTRAINTS, choose_updates
 from onnxsgd.estimators.progress import Progress
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
 from onnxsgd.estimators.training_data import TrainingDataReader
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.graph.reading.end_layers import last_layer
 from onnxsgd.losses import Loss
-from onnxsgd.optimizers import make_optimizer
 from onnxsgd.penalties import make_penalty
 from onnxsgd.runtime.device import check_device
-from onnxsgd.schedules import make_schedule
 from onnxsgd.training.fit_plan import FitPlan, Recipe
 from onnxsgd.training.loop import Observer, train
-from onnxsgd.training.state import adapt_state, fresh_state
+from onnxsgd.training.state import TARGET, adapt_state, fresh_state, start_at_mean
 from onnxsgd.training.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
                 self.n_iter_ = 0
             # a schedule that needs the number of updates is refused before anything changes
             recipe.for_updates(self._state.n_updates)
-        self._train(self._make_plan(recipe), Stopping(max_iter=1, tol=None), samples)
+        self._train(self._make_plan(recipe), Stopping(max_iter=1, tol=None, in_parts=True), samples)
         return self
 
     def export_training_step(self, path: str | os.PathLike[str]) -> Path:
@@ -225,9 +225,10 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
         return self._make_recipe()
 
     def _make_recipe(self) -> Recipe:
+        optimizer, schedule = choose_updates(self)
         return Recipe(
-            optimizer=make_optimizer(self.optimizer, self.momentum, self.nesterov),
-            schedule=make_schedule(self.learning_rate, self.eta0, self.power_t, self.alpha),
+            optimizer=optimizer,
+            schedule=schedule,
             penalty=make_penalty(self.penalty, self.alpha, self.l1_ratio),
             average_from=int(self.average),
             shuffle=bool(self.shuffle),
@@ -236,6 +237,8 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
     def _make_plan(self, recipe: Recipe) -> FitPlan:
         from onnxsgd.gradient.engines import resolve_engine
 
+        weights = self._learner.weights
+        is_scaled = recipe.is_auto and self._task == "regression"
         return FitPlan(
             learner=self._learner,
             loss=self._make_loss(),
@@ -246,6 +249,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
             n_outputs=self._n_outputs,
             batch_size=self.batch_size,
             n_threads=self.n_threads,
+            output_weights=last_layer(self._learner.score_model, weights) if is_scaled else frozenset(),
         )
 
     def _train(
@@ -263,17 +267,23 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
         samples = samples.weighted_by(self._extra_weight(samples.target)).without_zeros()
         program = make_program(plan, samples.features)
         adapt_state(self._state, plan.recipe)
-        batches = program.batches(samples.features, self._encode(samples.target), samples.weight)
+        moments = self._state.moments if plan.recipe.is_auto else None
+        target = self._encode(samples.target)
+        batches = program.batches(samples.features, target, samples.weight, moments, stopping.in_parts)
+        if plan.output_weights:
+            is_first = TARGET not in self._state.moments
+            add_moments(self._state.moments, TARGET, target, samples.weight)
+            if is_first:
+                start_at_mean(self._state, plan.output_weights, self._learner.intercepts)
         if is_fit:
             self._state.n_updates = stopping.max_iter * batches.n_batches
         plan = plan.for_updates(self._state.n_updates)
         runners = program.runners(self._state.tensors, batches, stopping.max_iter)
         progress = Progress(int(self.verbose), stopping.max_iter)
+        active = [observer for observer in (*observers, progress) if observer.is_active]
         score = self._scorer(program, validation)
         try:
-            self.n_iter_ += train(
-                runners, batches, plan, stopping, self._state, (*observers, progress), score
-            )
+            self.n_iter_ += train(runners, batches, plan, stopping, self._state, active, score)
         finally:
             progress.close()
             self._publish()

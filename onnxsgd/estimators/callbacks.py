@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onnxsgd.training.loop import FitState
+from onnxsgd.training.state import FitState
 
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
@@ -53,6 +53,11 @@ class FitCallbacks:
         self._context = None
         if getattr(estimator, "_skl_callbacks", None):
             self._context = estimator._init_callback_context(max_subtasks=max_iter)
+
+    @property
+    def is_active(self) -> bool:
+        """True if the estimator has callbacks."""
+        return self._context is not None
 
     def fit_begins(self) -> None:
         """Call the callbacks at the beginning of training."""

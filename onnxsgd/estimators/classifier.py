@@ -86,30 +86,35 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         The schedule "optimal" uses it too.
     l1_ratio : float, default=0.15
         The share of the absolute norm in "elasticnet", from 0 to 1.
-    optimizer : {"sgd", "adam", "adamw", "block_adam"} or Optimizer, default="sgd"
-        The update rule, see :mod:`onnxsgd.optimizers`.
+    optimizer : {"sgd", "adam", "adamw", "block_adam"} or Optimizer or None, default=None
+        The update rule, see :mod:`onnxsgd.optimizers`. None: "block_adam" for ``learning_rate="auto"``,
+        "sgd" for any other.
     momentum : float, default=0.0
         The share of the last step that "sgd" keeps, 0 <= momentum < 1.
     nesterov : bool, default=False
         Whether "sgd" looks ahead along the momentum.
-    learning_rate : {"constant", "optimal", "invscaling", "adaptive"}, Schedule or callable, \
-            default="invscaling"
+    learning_rate : {"constant", "optimal", "invscaling", "adaptive", "auto"}, Schedule or callable, \
+            default="auto"
         The learning rate of each update, see :mod:`onnxsgd.schedules`:
 
+        - "auto": training finds it, for data of any scale. Layers that read the data learn in coordinates
+          where columns are standardised; the rate falls when the loss grows, or gains no more. A fit never
+          returns weights with a higher objective than it started with;
         - "constant": ``eta0``;
         - "optimal": ``1 / (alpha (t0 + t - 1))``;
         - "invscaling": ``eta0 / t^power_t``;
         - "adaptive": ``eta0``, divided by 5 whenever the loss, or the score, stops improving;
         - a callable: a function of the number of the update, 1, 2, ...
-    eta0 : float, default=0.01
-        The first learning rate, > 0.
+    eta0 : float or None, default=None
+        The first learning rate, > 0. None: 0.01. Not for "auto".
     power_t : float, default=0.25
-        The exponent of "invscaling".
+        The exponent of "invscaling". Not for "auto".
     max_iter : int, default=1000
         The largest number of epochs of a call to ``fit``.
     tol : float or None, default=1e-3
         Training stops when the loss (with ``early_stopping=True`` the score) did not improve by this much
-        for `n_iter_no_change` epochs in a row. None: `max_iter` epochs.
+        for `n_iter_no_change` epochs in a row; with "auto", by this share of the loss, for 2 windows of 32
+        updates at least, and after a decay of the rate. None: `max_iter` epochs.
     n_iter_no_change : int, default=5
         The number of epochs without improvement that make a plateau.
     early_stopping : bool, default=False
@@ -119,7 +124,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         These rows are drawn at random, in the proportions of the classes, also with
         ``shuffle=False``, as scikit-learn's SGD estimators draw them; the others keep their order.
     batch_size : int, default=32
-        Samples of an update. The loss of a batch is the weighted mean over its samples; with
+        Samples of an update, with "auto" at most an eighth of the data, unless that is below 8. The loss of
+        a batch is the weighted mean over its samples; with
         ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
         ``SGDClassifier``.
     shuffle : bool, default=True
@@ -176,11 +182,13 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     n_iter_ : int
         Epochs made.
     t_ : int
-        Updates made.
+        Updates that the weights received; without those that "auto" undid.
     loss_curve_ : list of float
-        Mean loss plus penalty of each epoch.
+        Mean loss plus penalty of each epoch; infinite where training diverged, and "auto" went back.
     best_loss_ : float
         The lowest of these.
+    learning_rates_ : ndarray of shape (n_epochs,)
+        The learning rate of the last update of each epoch.
     validation_scores_ : list of float or None
         The score on the validation data after each epoch.
     engine_ : str
@@ -248,11 +256,11 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         penalty: str | None = "l2",
         alpha: float = 1e-4,
         l1_ratio: float = 0.15,
-        optimizer: str | Optimizer = "sgd",
+        optimizer: str | Optimizer | None = None,
         momentum: float = 0.0,
         nesterov: bool = False,
-        learning_rate: str | Schedule | Callable[[int], float] = "invscaling",
-        eta0: float = 0.01,
+        learning_rate: str | Schedule | Callable[[int], float] = "auto",
+        eta0: float | None = None,
         power_t: float = 0.25,
         max_iter: int = 1000,
         tol: float | None = 1e-3,

@@ -159,7 +159,10 @@ class TrainedModel(BaseEstimator):
     def _attributes_at(self, state: FitState) -> dict[str, Any]:
         """Return the attributes of an estimator stopped at `state`, which later epochs change."""
         fixed = replace(
-            state, loss_curve=list(state.loss_curve), validation_scores=list(state.validation_scores)
+            state,
+            loss_curve=list(state.loss_curve),
+            learning_rates=list(state.learning_rates),
+            validation_scores=list(state.validation_scores),
         )
         stopped = copy(self)
         stopped._state = fixed
@@ -180,6 +183,7 @@ class TrainedModel(BaseEstimator):
             "t_": state.t,
             "loss_curve_": list(state.loss_curve),
             "best_loss_": min(state.loss_curve, default=None),
+            "learning_rates_": np.array(state.learning_rates, np.float64),
             "validation_scores_": list(state.validation_scores) or None,
         }
         if self._learner.linear is not None:

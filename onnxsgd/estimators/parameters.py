@@ -1,4 +1,4 @@
-"""Constraints on the parameters of both estimators."""
+"""Parameters of both estimators: constraints, and the choice of optimizer and learning rate."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from onnxsgd.optimizers import OPTIMIZERS, Optimizer
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
 from onnxsgd.penalties import PENALTIES
-from onnxsgd.schedules import SCHEDULES, Schedule
+from onnxsgd.schedules import SCHEDULES, Auto, Schedule, make_schedule
 
-__all__ = ["CONSTRAINTS"]
+__all__ = ["CONSTRAINTS", "choose_updates"]
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
@@ -23,11 +24,11 @@ CONSTRAINTS: dict[str, Any] = {
     "penalty": [StrOptions({name for name in PENALTIES if name}), None],
     "alpha": [_NOT_NEGATIVE],
     "l1_ratio": [Interval(Real, 0, 1, closed="both")],
-    "optimizer": [StrOptions(set(OPTIMIZERS)), Optimizer],
+    "optimizer": [StrOptions(set(OPTIMIZERS)), Optimizer, None],
     "momentum": [Interval(Real, 0, 1, closed="left")],
     "nesterov": ["boolean"],
     "learning_rate": [StrOptions(set(SCHEDULES)), Schedule, callable],
-    "eta0": [_POSITIVE],
+    "eta0": [_POSITIVE, None],
     "power_t": [Interval(Real, None, None, closed="neither")],
     "max_iter": [_COUNT],
     "tol": [_NOT_NEGATIVE, None],
@@ -48,3 +49,43 @@ CONSTRAINTS: dict[str, Any] = {
     "n_threads": [_COUNT, None],
     "verbose": ["verbose"],
 }
+
+#: The first rate of a named schedule, and the exponent of "invscaling", if none is given.
+_ETA0, _POWER_T = 0.01, 0.25
+
+
+def choose_updates(estimator: Any) -> tuple[Optimizer, Schedule]:
+    """Return the optimizer and the schedule of an estimator as objects.
+
+    Raises
+    ------
+    ParameterError
+        If a parameter would have no effect.
+    """
+    eta0 = _ETA0 if estimator.eta0 is None else estimator.eta0
+    schedule = make_schedule(estimator.learning_rate, eta0, estimator.power_t, estimator.alpha)
+    if isinstance(schedule, Auto):
+        return _auto_optimizer(estimator), schedule
+    name = "sgd" if estimator.optimizer is None else estimator.optimizer
+    return make_optimizer(name, estimator.momentum, estimator.nesterov), schedule
+
+
+def _auto_optimizer(estimator: Any) -> Optimizer:
+    """Return the optimizer of ``learning_rate="auto"``; refuse parameters that it does not use."""
+    given = {"eta0": estimator.eta0 is not None, "power_t": estimator.power_t != _POWER_T}
+    given |= {"momentum": estimator.momentum != 0, "nesterov": bool(estimator.nesterov)}
+    names = [f"{name}={getattr(estimator, name)!r}" for name, is_given in given.items() if is_given]
+    if names:
+        raise ParameterError(
+            f"{', '.join(names)} has no effect on learning_rate='auto', which finds the rate itself: name a "
+            "learning_rate, such as 'constant' or 'invscaling'."
+        )
+    if estimator.optimizer is None:
+        return BlockAdam()
+    optimizer = make_optimizer(estimator.optimizer, 0.0, False)
+    if not isinstance(optimizer, BlockAdam):
+        raise ParameterError(
+            f"optimizer={estimator.optimizer!r} needs a named learning_rate, such as 'constant' or "
+            "'invscaling': learning_rate='auto' has its own optimizer, 'block_adam'."
+        )
+    return optimizer

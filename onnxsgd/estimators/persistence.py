@@ -6,12 +6,14 @@ format number, and every format ever written stays readable; ``tests/data`` keep
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import onnx
 
 from onnxsgd._version import __version__
+from onnxsgd.data.moments import Moments
 from onnxsgd.data.text import TextPart
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.model import to_ir, to_proto
@@ -41,15 +43,21 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         random_state     the result of ``numpy.random.RandomState.get_state``, as a list
         eta, t, l1_total, loss_curve, validation_scores
                          the other attributes of the state
+        learning_rates   an attribute of the state; older files lack it
         n_updates        only after ``fit``: the largest number of its updates
+        moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares]
+        rate_share       only where it is not 1: an attribute of the state
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
     is_whole = learner.model is learner.score_model
     saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
     n_updates = {} if state.n_updates is None else {"n_updates": state.n_updates}
+    moments = [[name, m.count, m.mean, m.squares] for name, m in state.moments.items()]
     return {
         **saved_text,
         **n_updates,
+        **({"moments": moments} if moments else {}),
+        **({"rate_share": state.rate_share} if state.rate_share != 1 else {}),
         "format": FORMAT,
         "version": __version__,
         "model": to_proto(learner.model).SerializeToString(),
@@ -67,6 +75,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         "l1_total": state.l1_total,
         "loss_curve": list(state.loss_curve),
         "validation_scores": list(state.validation_scores),
+        "learning_rates": list(state.learning_rates),
     }
 
 
@@ -104,7 +113,10 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         l1_total=saved["l1_total"],
         loss_curve=list(saved["loss_curve"]),
         validation_scores=list(saved["validation_scores"]),
+        learning_rates=list(saved.get("learning_rates", [math.nan] * len(saved["loss_curve"]))),
+        rate_share=saved.get("rate_share", 1.0),
         n_updates=saved.get("n_updates"),
+        moments={name: Moments(*arrays) for name, *arrays in saved.get("moments", [])},
     )
     return learner, state, TextPart(*saved["text"]) if "text" in saved else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from onnxsgd.training.loop import FitState
+from onnxsgd.training.state import FitState
 
 __all__ = ["Progress"]
 
@@ -37,6 +37,11 @@ class Progress:
         self._start = time.perf_counter()
         self._shown_at = -_INTERVAL
         self._line = ""
+
+    @property
+    def is_active(self) -> bool:
+        """True if lines are shown."""
+        return self._verbose > 0
 
     def epoch_begins(self) -> None:
         """Count one more epoch."""

@@ -10,9 +10,12 @@ from onnxsgd.losses import Loss
 from onnxsgd.optimizers import Optimizer
 from onnxsgd.penalties import Penalty
 from onnxsgd.runtime.device import Device
-from onnxsgd.schedules import Schedule
+from onnxsgd.schedules import Auto, Schedule
 
 __all__ = ["FitPlan", "Recipe"]
+
+#: An epoch has this many updates at least, unless its batches had fewer rows than the second number.
+_FEWEST_UPDATES, _FEWEST_ROWS = 8, 8
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,11 @@ class Recipe:
     penalty: Penalty
     average_from: int
     shuffle: bool
+
+    @property
+    def is_auto(self) -> bool:
+        """True if training finds the rate, and standardises first layers."""
+        return isinstance(self.schedule, Auto)
 
     def for_updates(self, n_updates: int | None) -> Recipe:
         """Return the recipe of `n_updates` updates; None: the number is unknown."""
@@ -62,6 +70,8 @@ class FitPlan:
         Samples of an update.
     n_threads : int or None
         Threads on the CPU; None: chosen by the size of the graph.
+    output_weights : frozenset of str
+        The weights of the last layer, if their rate is in units of the target.
     """
 
     learner: Learner
@@ -72,11 +82,23 @@ class FitPlan:
     n_outputs: int
     batch_size: int
     n_threads: int | None
+    output_weights: frozenset[str] = frozenset()
 
     @property
     def penalised(self) -> frozenset[str]:
         """The weights that the penalty applies to."""
         return frozenset(self.learner.weights) - self.learner.intercepts
+
+    def rows_of_batch(self, n_samples: int, in_parts: bool) -> int:
+        """Return the rows of a batch of so many samples.
+
+        At most the next power of two, so that calls with few samples, of any number, share some compiled
+        steps. Where training finds the rate, an epoch of few samples has several updates.
+        """
+        if self.recipe.is_auto and not in_parts:
+            most = max(_FEWEST_ROWS, n_samples // _FEWEST_UPDATES)
+            return min(self.batch_size, 1 << (most.bit_length() - 1), 1 << (n_samples - 1).bit_length())
+        return min(self.batch_size, 1 << (n_samples - 1).bit_length())
 
     def for_updates(self, n_updates: int | None) -> FitPlan:
         """Return the plan of `n_updates` updates; None: the number is unknown."""
@@ -90,5 +112,5 @@ class FitPlan:
             weights=self.learner.weights, penalised=self.penalised, loss=self.loss,
             optimizer=recipe.optimizer, l1=recipe.penalty.l1 is not None, l2=recipe.penalty.l2 is not None,
             average=recipe.average_from > 0, batch_size=self.batch_size, n_outputs=self.n_outputs,
-            engine=self.engine,
+            engine=self.engine, output_weights=self.output_weights,
         )  # fmt: skip

@@ -25,8 +25,8 @@ from onnxsgd.learner.learner import Parts
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import make_session, resolve_threads
 from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
+from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
-from onnxsgd.training.loop import Runners
 
 __all__ = ["Program", "make_program"]
 
@@ -72,6 +72,7 @@ class Program:
         target: np.ndarray,
         sample_weight: np.ndarray,
         moments: dict[str, Moments] | None = None,
+        in_parts: bool = False,
     ) -> Batches:
         """Return the training data, cut into batches.
 
@@ -83,9 +84,10 @@ class Program:
             The moments of earlier parts of the data, under the names of features: those of this part are
             merged into them, and the inputs of first layers are standardised by them. None: training works
             on the data as they are.
+        in_parts : bool
+            Whether these data are a part of a stream.
         """
-        # the next power of two, so that calls with few samples, of any number, share some compiled steps
-        size = min(self.plan.batch_size, 1 << (len(target) - 1).bit_length())
+        size = self.plan.rows_of_batch(len(target), in_parts)
         target = np.ascontiguousarray(target, self.parts.split.dtype)
         is_mean = self.plan.batch_size > 1
         batches = Batches(self.tail_features(features), target, sample_weight, size, is_mean)
@@ -174,7 +176,8 @@ def make_program(plan: FitPlan, features: Features) -> Program:
     """Return the program of a fit on data like `features`; the training step is not compiled yet.
 
     The results of the frozen part are stored for all samples if they fit into memory. Otherwise, and for
-    sparse data, whose results would be dense, the frozen part is computed in each step.
+    sparse data, whose results would be dense, the frozen part is computed in each step. Where training finds
+    the rate, stored results are standardised like data, those of each step are not.
     """
     learner = plan.learner
     is_sparse = any(sparse.issparse(array) for array in features.values())

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from sklearn.utils import check_random_state
 
+from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import AVERAGE, L1_DEBT, WEIGHT
 from onnxsgd.training.fit_plan import Recipe
 
-__all__ = ["FitState", "adapt_state", "fresh_state"]
+__all__ = ["TARGET", "FitState", "adapt_state", "fresh_state", "start_at_mean"]
+
+#: The key of the target's moments; no tensor has an empty name.
+TARGET = ""
 
 
 @dataclass
@@ -35,8 +40,15 @@ class FitState:
         The objective of each epoch.
     validation_scores : list of float
         The score of each epoch on the validation data, if any.
+    learning_rates : list of float
+        The learning rate of the last update of each epoch.
+    rate_share : float
+        The share of the first rate that was small enough for the last fit, if training finds the rate.
     n_updates : int or None
         The largest number of updates of the last call to ``fit``; None before the first call.
+    moments : dict of Moments
+        The moments of features that first layers read, and, under :data:`TARGET`, of the target, if training
+        standardises them.
     """
 
     tensors: Tensors
@@ -46,7 +58,22 @@ class FitState:
     l1_total: float = 0.0
     loss_curve: list[float] = field(default_factory=list)
     validation_scores: list[float] = field(default_factory=list)
+    learning_rates: list[float] = field(default_factory=list)
+    rate_share: float = 1.0
     n_updates: int | None = None
+    moments: dict[str, Moments] = field(default_factory=dict)
+
+    @property
+    def target_scale(self) -> float:
+        """The deviation of the target, a root mean square over its columns; 1 if it is constant."""
+        known = self.moments[TARGET]
+        scale = math.sqrt(known.squares.sum() / known.count.sum())
+        return scale or 1.0
+
+    def record(self, objectives: np.ndarray, learning_rates: np.ndarray) -> None:
+        """Record the objectives and the learning rates of further epochs."""
+        self.loss_curve.extend(objectives.tolist())
+        self.learning_rates.extend(learning_rates.tolist())
 
     def weights(self, average_from: int = 0) -> dict[str, np.ndarray]:
         """Return the weights, averaged ones once averaging has started."""
@@ -62,6 +89,15 @@ def adapt_state(state: FitState, recipe: Recipe) -> None:
         state.l1_total = 0.0
     if recipe.average_from and AVERAGE not in kinds:
         state.tensors |= {(name, AVERAGE): a.copy() for name, a in state.weights().items()}
+
+
+def start_at_mean(state: FitState, output_weights: Collection[str], intercepts: Collection[str]) -> None:
+    """Let a last layer of zeros predict the mean of the target."""
+    layer = {name: state.tensors[name, WEIGHT] for name in output_weights}
+    if any(array.any() for array in layer.values()):
+        return
+    for name in set(layer) & set(intercepts):
+        layer[name][...] = state.moments[TARGET].mean.reshape(layer[name].shape)
 
 
 def fresh_state(

@@ -10,8 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from onnxsgd.engine.export.manifest import Training
+from onnxsgd.engine.export.raw_weights import with_raw_weights, with_standardised_inputs
 from onnxsgd.engine.export.step_file import write_training_step
+from onnxsgd.engine.step.training_step import build_step
+from onnxsgd.graph.nodes import element_type
+from onnxsgd.graph.reading.end_layers import first_layers
+from onnxsgd.training.coordinates import Coordinates, make_coordinates
 from onnxsgd.training.fit_plan import FitPlan
+from onnxsgd.training.loop import rate_of_parts
 from onnxsgd.training.state import FitState
 
 __all__ = ["export_step"]
@@ -40,10 +46,31 @@ def export_step(
     training = Training(
         schedule=recipe.schedule, penalty=recipe.penalty, average_from=recipe.average_from,
         classes=None if classes is None else [_plain(label) for label in classes],
-        tensors=state.tensors, t=state.t, eta=state.eta, l1_total=state.l1_total,
+        tensors=state.tensors, t=state.t, eta=rate_of_parts(plan, state), l1_total=state.l1_total,
+        target_scale=state.target_scale if plan.output_weights else 1.0,
     )  # fmt: skip
-    spec = replace(plan, engine="portable").step_spec
-    return write_training_step(path, plan.learner.undivided.split.tail, spec, training)
+    spec, tail = replace(plan, engine="portable").step_spec, plan.learner.undivided.split.tail
+    if not recipe.is_auto:
+        return write_training_step(path, build_step(tail, spec, with_rows=False), spec, training)
+    coordinates = _coordinates(plan, state)
+    scales = coordinates.penalty_scales(state.tensors)
+    shaped = tuple((name, scale.shape) for name, scale in scales.items() if name in spec.penalised)
+    standardised = with_standardised_inputs(tail, coordinates.standards)
+    step = build_step(standardised, replace(spec, penalty_scales=shaped), with_rows=False)
+    step = with_raw_weights(step, coordinates.layers, coordinates.standards, scales)
+    return write_training_step(path, step, spec, training)
+
+
+def _coordinates(plan: FitPlan, state: FitState) -> Coordinates:
+    """Return the coordinates of the present moments."""
+    known = [parts.split.tail for parts in (plan.learner.divided, plan.learner.undivided)]
+    for tail in known:
+        layers = first_layers(tail, plan.learner.weights)
+        if all(layer.feature in state.moments for layer in layers):
+            dtypes = {str(value.name): element_type(value).numpy() for value in tail.graph.inputs}
+            features = {layer.feature: np.empty(0, dtypes[layer.feature]) for layer in layers}
+            return make_coordinates(layers, features, state.moments)
+    return Coordinates((), {})
 
 
 def _plain(label: object) -> object:

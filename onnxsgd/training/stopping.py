@@ -22,12 +22,15 @@ class Stopping:
         Epochs without an improvement before training stops.
     on_score : bool
         Whether the score on validation data is to improve, otherwise the loss.
+    in_parts : bool
+        Whether the data are a part of a stream: one epoch, at the present rate.
     """
 
     max_iter: int
     tol: float | None
     n_iter_no_change: int = 1
     on_score: bool = False
+    in_parts: bool = False
 
 
 @dataclass

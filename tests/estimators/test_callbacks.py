@@ -23,7 +23,8 @@ def regressor(**more):
 
 
 def classifier(**more):
-    return OnnxSGDClassifier(**{"max_iter": 5, "tol": None, "eta0": 0.1, "random_state": 0} | more)
+    named = {"learning_rate": "invscaling", "eta0": 0.1}
+    return OnnxSGDClassifier(**{"max_iter": 5, "tol": None, "random_state": 0} | named | more)
 
 
 @needs_callbacks
@@ -90,16 +91,30 @@ class Recorder:
 def test_a_callback_is_called_in_order_and_may_stop(diabetes):
     X, y = diabetes
     recorder = Recorder(epochs=3)
-    model = OnnxSGDRegressor(max_iter=100, random_state=0).set_callbacks(recorder).fit(X, y)
+    # the decay of "auto" depends on max_iter
+    named = {"learning_rate": "invscaling", "random_state": 0}
+    model = OnnxSGDRegressor(max_iter=100, **named).set_callbacks(recorder).fit(X, y)
     epochs = ["epoch begins", "epoch ends"] * 3
     assert recorder.calls == ["setup", "fit begins", *epochs, "fit ends", "teardown"]
     assert model.n_iter_ == 3
     # The callback's arguments are not changed later.
     for count, then in enumerate(recorder.models, 1):
-        alone = regressor(max_iter=count).fit(X, y)
+        alone = regressor(max_iter=count, **named).fit(X, y)
         np.testing.assert_array_equal(then.predict(X), alone.predict(X))
         np.testing.assert_array_equal(then.coef_, alone.coef_)
         assert (then.n_iter_, then.t_) == (count, 14 * count)
+
+
+@needs_callbacks
+def test_a_callback_sees_each_epoch_of_auto(diabetes):
+    """Windows of several epochs are made at once only if nothing observes them."""
+    recorder = Recorder()
+    model = regressor(max_iter=9).set_callbacks(recorder).fit(*diabetes)
+    assert [then.n_iter_ for then in recorder.models] == [*range(1, 10)]
+    assert [len(then.learning_rates_) for then in recorder.models] == [*range(1, 10)]
+    np.testing.assert_array_equal(model.coef_, regressor(max_iter=9).fit(*diabetes).coef_)
+    stopped = OnnxSGDRegressor(max_iter=100, random_state=0).set_callbacks(Recorder(epochs=4)).fit(*diabetes)
+    assert (stopped.n_iter_, stopped.t_) == (4, 4 * 14)
 
 
 @needs_callbacks

@@ -31,7 +31,7 @@ def run(model, X):
 
 
 def small(cls, **more):
-    return cls(**{"max_iter": 5, "tol": None, "random_state": 0} | more)
+    return cls(**{"learning_rate": "invscaling", "max_iter": 5, "tol": None, "random_state": 0} | more)
 
 
 # Training.
@@ -135,7 +135,12 @@ def test_warm_start_continues_from_the_present_weights(diabetes):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_partial_fit_once_an_epoch_is_fit(diabetes, optimizer):
     X, y = diabetes
-    settings = dict(optimizer=optimizer, shuffle=False, momentum=0.9 if optimizer == "sgd" else 0.0)
+    settings = dict(
+        learning_rate="invscaling",
+        optimizer=optimizer,
+        shuffle=False,
+        momentum=0.9 if optimizer == "sgd" else 0.0,
+    )
     whole = small(OnnxSGDRegressor, **settings).fit(X, y)
     parts = small(OnnxSGDRegressor, **settings)
     for _ in range(5):
@@ -227,23 +232,30 @@ def test_missing_values_are_for_models_that_fill_them(diabetes):
         model.predict(infinite)
 
 
-def test_an_interrupt_keeps_the_trained_weights(diabetes, monkeypatch):
+@pytest.mark.parametrize(
+    # "auto" begins with the objective of the first weights
+    ("learning_rate", "interrupted_at", "t"),
+    [("invscaling", 19, 19), ("auto", 33, 19), ("auto", 5, 0)],
+)
+def test_an_interrupt_keeps_the_trained_weights(diabetes, learning_rate, interrupted_at, t, monkeypatch):
     X, y = diabetes
     calls = []
 
     def interrupted(source, rows, buffer):
         calls.append(rows)
-        if len(calls) == 2 * 19 + 1:  # features and targets of 19 batches are through
+        if len(calls) == 2 * interrupted_at + 1:  # features and targets of so many batches are through
             raise KeyboardInterrupt
         np.take(source, rows, axis=0, out=buffer)
 
     monkeypatch.setattr("onnxsgd.engine.step.batches._take", interrupted)
     with pytest.warns(UserWarning, match="interrupted"):
-        model = OnnxSGDRegressor(max_iter=10).fit(X, y)
-    assert model.t_ == 19
-    assert np.abs(model.coef_).max() > 0
+        model = OnnxSGDRegressor(max_iter=10, learning_rate=learning_rate).fit(X, y)
+    assert model.t_ == t
+    assert bool(model.coef_.any()) == (t > 0)
+    assert len(model.loss_curve_) == len(model.learning_rates_) == t // 14
+    assert model.n_iter_ == -(-t // 14)
     model.partial_fit(X, y)
-    assert model.t_ == 19 + 14
+    assert model.t_ == t + 14
 
 
 def test_stopping_early_warns_in_the_words_of_scikit_learn(diabetes):
@@ -257,10 +269,10 @@ def test_stopping_early_warns_in_the_words_of_scikit_learn(diabetes):
         ({"loss": "hinge"}, "loss"),
         ({"penalty": "l3"}, "penalty"),
         ({"alpha": -1.0}, "alpha"),
-        ({"eta0": 0.0}, "eta0"),
-        ({"optimizer": "lion"}, "optimizer"),
-        ({"optimizer": "adam", "momentum": 0.5}, "no effect"),
-        ({"nesterov": True}, "nesterov"),
+        ({"learning_rate": "invscaling", "eta0": 0.0}, "eta0"),
+        ({"learning_rate": "invscaling", "optimizer": "lion"}, "optimizer"),
+        ({"learning_rate": "invscaling", "optimizer": "adam", "momentum": 0.5}, "no effect"),
+        ({"learning_rate": "invscaling", "nesterov": True}, "nesterov"),
         ({"learning_rate": "cosine"}, "learning_rate"),
         ({"learning_rate": "optimal", "alpha": 0.0}, "alpha must be > 0"),
         ({"batch_size": 0}, "batch_size"),
@@ -522,7 +534,7 @@ def test_penalties_that_change_between_calls_start_afresh(diabetes):
     for _ in range(20):
         model.partial_fit(X, y)
     before = model.coef_.copy()
-    model.set_params(penalty="l1", alpha=1e-9, eta0=1e-9).partial_fit(X, y)
+    model.set_params(penalty="l1", alpha=1e-9, learning_rate="invscaling", eta0=1e-9).partial_fit(X, y)
     np.testing.assert_allclose(model.coef_, before, rtol=0, atol=1e-5)
 
 
@@ -530,7 +542,7 @@ def test_averaging_that_begins_later_begins_at_the_present_weights(diabetes):
     X, y = diabetes
     model = small(OnnxSGDRegressor, learning_rate="constant").fit(X, y)
     before = model.coef_.copy()
-    model.set_params(average=True, eta0=1e-9).partial_fit(X, y)
+    model.set_params(average=True, learning_rate="invscaling", eta0=1e-9).partial_fit(X, y)
     np.testing.assert_allclose(model.coef_, before, rtol=0, atol=1e-5)
 
 
@@ -538,7 +550,7 @@ def test_a_rate_that_changes_between_calls_is_honoured(diabetes):
     X, y = diabetes
     model = small(OnnxSGDRegressor, learning_rate="constant", penalty=None).fit(X, y)
     before = model.coef_.copy()
-    model.set_params(eta0=1e-9).partial_fit(X, y)
+    model.set_params(learning_rate="invscaling", eta0=1e-9).partial_fit(X, y)
     np.testing.assert_allclose(model.coef_, before, rtol=0, atol=1e-6)
 
 
@@ -630,14 +642,18 @@ class ScaledByHand(Scaled):
 def test_a_loss_that_was_changed_is_another():
     X, y = load_diabetes(return_X_y=True)
     loss = Scaled(0.5)
-    options = {"max_iter": 3, "tol": None, "random_state": 0, "eta0": 0.001}
+    options = {"max_iter": 3, "tol": None, "random_state": 0, "learning_rate": "invscaling", "eta0": 0.001}
     for scale in (0.5, 0.25):
         loss.scale = scale
         found = OnnxSGDRegressor(loss=loss, **options).fit(X, y).coef_
         np.testing.assert_allclose(
             found, OnnxSGDRegressor(loss=ScaledByHand(scale), **options).fit(X, y).coef_, rtol=1e-4
         )
-        plain = OnnxSGDRegressor(**options | {"eta0": 0.002 * scale}, alpha=1e-12).fit(X, y).coef_
+        plain = (
+            OnnxSGDRegressor(**options | {"learning_rate": "invscaling", "eta0": 0.002 * scale}, alpha=1e-12)
+            .fit(X, y)
+            .coef_
+        )
         np.testing.assert_allclose(found, plain, rtol=1e-2)
 
 

@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
 from onnxsgd.estimators.persistence import FORMAT, pack
-from onnxsgd.training import loop as _fit
+from onnxsgd.training import epochs as _epochs
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -29,7 +29,9 @@ def regressor(**more):
 
 
 def classifier(**more):
-    return OnnxSGDClassifier(**{"max_iter": 5, "tol": None, "eta0": 0.1, "random_state": 0} | more)
+    return OnnxSGDClassifier(
+        **{"max_iter": 5, "tol": None, "learning_rate": "invscaling", "eta0": 0.1, "random_state": 0} | more
+    )
 
 
 def by_skops(model):
@@ -63,7 +65,9 @@ def round_trip(request, tmp_path, monkeypatch):
 QUICK = MLPClassifier((8,), tol=10.0, n_iter_no_change=2, random_state=0)
 MODELS = {
     "linear": lambda X, y: regressor(penalty="l1", average=10).fit(X, y),
-    "adam": lambda X, y: regressor(optimizer="adam", penalty="elasticnet").fit(X, y),
+    "adam": lambda X, y: regressor(learning_rate="invscaling", optimizer="adam", penalty="elasticnet").fit(
+        X, y
+    ),
     "schedule": lambda X, y: regressor(learning_rate=schedules.InvScaling(0.1, 0.5)).fit(X, y),
     "several outputs": lambda X, y: regressor().fit(X, np.c_[y, -y]),
     "mlp": lambda X, y: classifier(model=QUICK).fit(X, y > 0),
@@ -88,6 +92,7 @@ def test_the_same_predictions_and_the_same_training_from_there(diabetes, kind, r
     np.testing.assert_array_equal(other.predict(X), model.predict(X))
     for name in ("t_", "n_iter_", "loss_curve_", "validation_scores_", "engine_", "n_features_in_"):
         assert getattr(other, name) == getattr(model, name)
+    np.testing.assert_array_equal(other.learning_rates_, model.learning_rates_)
     if round_trip is copy.copy:
         return  # it shares the generator of random numbers with the first
     target = model.predict(X)
@@ -104,7 +109,7 @@ def test_unfitted_estimators_too(round_trip):
 
 def test_the_saved_form_is_bytes_arrays_and_numbers(iris):
     """A file must not depend on classes of this package or of its dependencies, other than the estimator."""
-    model = classifier(model=None, optimizer="adam").fit(*iris)
+    model = classifier(model=None, learning_rate="invscaling", optimizer="adam").fit(*iris)
     content = pickle.dumps(model, protocol=2)
     loaded = {arg.split(" ")[0] for op, arg, _ in pickletools.genops(content) if op.name == "GLOBAL"}
     assert {name for name in loaded if name.split(".")[0] not in ("numpy", "copy_reg", "_codecs")} == {
@@ -137,7 +142,7 @@ def test_equal_estimators_have_equal_hashes(iris):
     """joblib.Memory looks at these."""
     model = classifier().fit(*iris)
     assert joblib.hash(model) == joblib.hash(pickle.loads(pickle.dumps(model)))
-    assert joblib.hash(model) != joblib.hash(classifier(eta0=0.2).fit(*iris))
+    assert joblib.hash(model) != joblib.hash(classifier(learning_rate="invscaling", eta0=0.2).fit(*iris))
 
 
 def test_a_format_from_the_future_names_the_version(iris):
@@ -178,7 +183,7 @@ def test_old_files_stay_readable(name, monkeypatch):
     assert model.t_ == expected["t"]
     labels = y / 100 if name == "regressor" else np.where(y == 1, "benign", "malignant")
     # in the order of that release: the draw of samples from a generator is not part of the format
-    monkeypatch.setattr(_fit, "_shuffled", lambda n, random_state: random_state.permutation(n))
+    monkeypatch.setattr(_epochs, "_shuffled", lambda n, random_state: random_state.permutation(n))
     model.partial_fit(X, labels)
     np.testing.assert_allclose(getattr(model, method)(X[:50]), expected["after"], rtol=1e-3, atol=1e-4)
 
@@ -200,7 +205,7 @@ def test_every_format_has_a_file():
 
 
 def test_packing_is_not_touched_by_accident(iris):
-    """New keys need a new format, and a file of it in the tests; older files lack `n_updates`."""
+    """New keys need a new format, and a file of it in the tests; some are missing in older files."""
     model = classifier().fit(*iris)
     saved = pack(model._learner, model._state)
     assert (FORMAT, set(saved)) == (
@@ -208,6 +213,6 @@ def test_packing_is_not_touched_by_accident(iris):
         {
             "format", "version", "model", "score_model", "link", "weights", "intercepts", "linear", "classes",
             "exported_for", "tensors", "random_state", "eta", "t", "l1_total", "loss_curve",
-            "validation_scores", "n_updates",
+            "validation_scores", "learning_rates", "n_updates",
         },
     )  # fmt: skip

@@ -17,7 +17,9 @@ PACKAGE, TESTS = ROOT / "onnxsgd", ROOT / "tests"
 COVERED = {
     "checking/test_reference_cells.py": "gradient/portable/rules/sequence_lengths",
     "data/test_text.py": "estimators/text_graph",
-    "engine/export/test_step_file.py": "engine/export/manifest training/step_export",
+    "engine/export/test_step_file.py": (
+        "engine/export/manifest engine/export/raw_weights training/step_export"
+    ),
     "engine/forward_backward/test_executors.py": "engine/forward_backward/runtime_options",
     "engine/forward_backward/test_forward_backward.py": (
         "engine/forward_backward/devices engine/forward_backward/function_base "
@@ -97,13 +99,14 @@ COVERED = {
     "test_losses.py": "_builder losses/_base losses/_classification losses/_regression",
     "test_package.py": "_version",
     "test_testing.py": "checking/problems",
-    "training/test_training_control.py": "estimators/training_data training/stopping",
+    "training/test_training_control.py": "estimators/training_data training/loop training/stopping",
 }
 
 #: Test files whose subject is no module, and that subject.
 SUBJECTS = {
     "backend/test_nodes.py": "the node tests of onnx",
     "benchmarks/test_defaults.py": "a benchmark",
+    "estimators/test_auto.py": "the default of learning_rate, from outside",
     "estimators/test_common.py": "scikit-learn's checks of estimators",
     "estimators/test_estimators.py": "both estimators",
     "estimators/test_metadata_routing.py": "scikit-learn's routing of weights and validation data",

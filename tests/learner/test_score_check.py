@@ -53,8 +53,11 @@ def test_predictions_that_are_no_number_are_not_taken_for_mixed_ones():
         """(float[1, 3] x) => (float[1, 1] y) <float[3, 1] w = {1, 1, 1}>
         { m = MatMul (x, w)  y = Sqrt (m) }"""
     )
-    with pytest.raises(ConvergenceError):
-        OnnxSGDRegressor(model).fit(_X, _Y)
+    for learning_rate in ("auto", "invscaling"):
+        with pytest.raises(ConvergenceError):
+            OnnxSGDRegressor(model, learning_rate=learning_rate).fit(_X, _Y)
+        with pytest.raises(ConvergenceError):
+            OnnxSGDRegressor(model, learning_rate=learning_rate).partial_fit(_X, _Y)
 
 
 def test_an_input_without_samples_is_refused():

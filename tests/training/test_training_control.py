@@ -26,7 +26,9 @@ def regressor(**more):
 
 
 def classifier(**more):
-    return OnnxSGDClassifier(**{"max_iter": 5, "tol": None, "eta0": 0.1, "random_state": 0} | more)
+    return OnnxSGDClassifier(
+        **{"max_iter": 5, "tol": None, "learning_rate": "invscaling", "eta0": 0.1, "random_state": 0} | more
+    )
 
 
 #: Settings for which both libraries compute the same.
@@ -52,7 +54,7 @@ def test_warm_start_continues_with_other_settings(diabetes):
     X, y = diabetes
     model = regressor(warm_start=True).fit(X, y)
     before = model.coef_.copy()
-    model.set_params(max_iter=1, eta0=1e-12, optimizer="adam").fit(X, y)
+    model.set_params(max_iter=1, learning_rate="invscaling", eta0=1e-12, optimizer="adam").fit(X, y)
     np.testing.assert_allclose(model.coef_, before, atol=1e-7)
     with pytest.raises(ValueError, match="expecting 10 features"):
         model.fit(X[:, :3], y)
@@ -66,8 +68,8 @@ def test_warm_start_continues_with_other_settings(diabetes):
     [
         {"learning_rate": "invscaling", "momentum": 0.9},
         {"learning_rate": "optimal", "alpha": 1.0},
-        {"optimizer": "adam", "penalty": "l1"},
-        {"optimizer": "adamw", "average": 20},
+        {"learning_rate": "invscaling", "optimizer": "adam", "penalty": "l1"},
+        {"learning_rate": "invscaling", "optimizer": "adamw", "average": 20},
         {"learning_rate": schedules.InvScaling(0.1, 0.5), "average": True},
     ],
     ids=str,
@@ -85,8 +87,10 @@ def test_k_epochs_of_fit_are_k_calls_of_partial_fit(diabetes, settings, shuffle)
 
 def test_partial_fit_continues_a_fit(diabetes):
     X, y = diabetes
-    model = regressor(max_iter=4, optimizer="adam").fit(X, y).partial_fit(X, y)
-    np.testing.assert_array_equal(model.coef_, regressor(max_iter=5, optimizer="adam").fit(X, y).coef_)
+    model = regressor(max_iter=4, learning_rate="invscaling", optimizer="adam").fit(X, y).partial_fit(X, y)
+    np.testing.assert_array_equal(
+        model.coef_, regressor(max_iter=5, learning_rate="invscaling", optimizer="adam").fit(X, y).coef_
+    )
 
 
 def test_partial_fit_is_that_of_sgd_classifier(cancer):
@@ -144,7 +148,14 @@ def test_no_convergence_warns_in_the_words_of_scikit_learn(diabetes):
 
 def test_early_stopping_trains_on_the_rest_and_keeps_the_best(diabetes):
     X, y = diabetes
-    model = regressor(early_stopping=True, validation_fraction=0.25, eta0=0.2, batch_size=4, max_iter=30)
+    model = regressor(
+        early_stopping=True,
+        validation_fraction=0.25,
+        learning_rate="invscaling",
+        eta0=0.2,
+        batch_size=4,
+        max_iter=30,
+    )
     model.set_params(learning_rate="constant").fit(X, y)
     assert model.t_ == 30 * np.ceil(0.75 * len(X) / 4)
     assert len(model.validation_scores_) == 30
@@ -160,7 +171,7 @@ def test_early_stopping_scores_the_data_it_is_given(diabetes, cancer, kind):
     X, y = (diabetes if kind == "regressor" else cancer)[:2]
     make, metric = (regressor, r2_score) if kind == "regressor" else (classifier, accuracy_score)
     fit, held = slice(0, 300), slice(300, None)
-    model = make(early_stopping=True, max_iter=1000, tol=1e-3)
+    model = make(early_stopping=True, max_iter=1000, tol=1e-3, learning_rate="invscaling")
     model.fit(X[fit], y[fit], X_val=X[held], y_val=y[held])
     assert model.t_ == model.n_iter_ * np.ceil(300 / 32)
     assert max(model.validation_scores_) == pytest.approx(metric(y[held], model.predict(X[held])), rel=1e-6)
@@ -168,6 +179,41 @@ def test_early_stopping_scores_the_data_it_is_given(diabetes, cancer, kind):
     improved = scores[1:] >= np.maximum.accumulate(scores)[:-1] + 1e-3
     assert not improved[-5:].any()
     assert improved[-6]
+
+
+def test_auto_returns_the_weights_of_the_best_score(diabetes):
+    """Their states belong to them: the number of updates is theirs."""
+    X, y = diabetes[:2]
+    model = regressor(early_stopping=True, max_iter=1000, tol=1e-3)
+    model.fit(X[:300], y[:300], X_val=X[300:], y_val=y[300:])
+    assert model.t_ == 10 * (1 + np.argmax(model.validation_scores_))
+    best = pytest.approx(r2_score(y[300:], model.predict(X[300:])), rel=1e-6)
+    assert max(model.validation_scores_) == best
+
+
+def test_learning_rates_of_named_schedules(diabetes):
+    """That of the last update of each epoch."""
+    X, y = diabetes[:2]
+    t = 14.0 * np.arange(1, 6)
+    constant = regressor(learning_rate="constant", eta0=0.002).fit(X, y)
+    np.testing.assert_array_equal(constant.learning_rates_, np.full(5, 0.002))
+    falling = regressor(learning_rate="invscaling", eta0=0.02, power_t=0.5).fit(X, y)
+    np.testing.assert_allclose(falling.learning_rates_, 0.02 / np.sqrt(t), rtol=1e-12)
+    falling.partial_fit(X, y)
+    assert falling.learning_rates_[5:] == pytest.approx([0.02 / np.sqrt(6 * 14)], rel=1e-12)
+
+
+def test_learning_rates_of_auto(diabetes):
+    """The root of the share of 32 rows, and a linear decay at the end."""
+    X, y = diabetes[:2]
+    model = regressor(max_iter=300, batch_size=8, tol=1e-3).fit(X, y)
+    rates = model.learning_rates_
+    assert len(rates) == len(model.loss_curve_) == model.n_iter_
+    assert rates[0] == pytest.approx(0.05 / 2)
+    length = int(np.sum(rates < rates[0]))
+    assert length >= 5
+    np.testing.assert_allclose(rates[-length:], rates[0] * (1 - np.arange(1, length + 1) / (length + 1)))
+    assert model.partial_fit(X, y).learning_rates_[-1] == pytest.approx(0.05 / 2)
 
 
 def test_validation_data_without_early_stopping_are_scored_only(diabetes):
@@ -234,7 +280,7 @@ def _interruptible():
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_ctrl_c_keeps_the_trained_weights(diabetes, early_stopping):
     X, y = diabetes
-    model = regressor(max_iter=300_000, early_stopping=early_stopping, eta0=0.05)
+    model = regressor(max_iter=300_000, early_stopping=early_stopping, learning_rate="invscaling", eta0=0.05)
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:

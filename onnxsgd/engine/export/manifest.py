@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
-from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.step_spec import OUTPUT, StepSpec
 from onnxsgd.engine.step.training_step import CompiledStep
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
 from onnxsgd.exceptions import UnsupportedError
@@ -42,6 +42,8 @@ class Training:
         Updates made.
     eta, l1_total : float
         The present learning rate, and the l1 penalty that each weight could have received so far.
+    target_scale : float
+        The factor of the rate of the last layer.
     """
 
     schedule: Schedule
@@ -52,6 +54,7 @@ class Training:
     t: int
     eta: float
     l1_total: float
+    target_scale: float = 1.0
 
 
 def describe_tensors(model: onnx.ModelProto) -> dict[str, dict[str, Any]]:
@@ -119,7 +122,7 @@ def describe_numbers(
     formulas = {
         "t": to_text(t + 1),
         "eta": _read_rate(training.schedule),
-        **_read_scalars(spec, l2),
+        **_read_scalars(spec, training, l2),
         L1_STRENGTH: to_text(l1),
         L1_TOTAL: to_text(Formula(L1_TOTAL) + eta * l1),
         AVERAGE_RATE: to_text(1.0 / np.maximum(1.0, t - training.average_from + 1.0)),
@@ -152,14 +155,19 @@ def _read_rate(schedule: Schedule) -> str | None:
     return formula
 
 
-def _read_scalars(spec: StepSpec, l2: float) -> dict[str, str | None]:
+def _read_scalars(spec: StepSpec, training: Training, l2: float) -> dict[str, str | None]:
     """Return the formula of each number of the optimizer, None where it has none."""
+    factor = float(training.schedule.for_batches(np.ones(1), spec.batch_size)[0])
 
-    def scalar(name: str) -> Any:
-        return lambda t, eta: spec.optimizer.scalars(t, eta, l2)[name]
+    def scalar(name: str, factor: float) -> Any:
+        return lambda t, eta: spec.optimizer.scalars(t, eta if factor == 1 else eta * factor, l2)[name]
 
     names = spec.optimizer.scalars(np.ones(1), np.ones(1), l2)
-    return {name: read_formula(scalar(name), "t", "eta") for name in names}
+    formulas = {name: read_formula(scalar(name, factor), "t", "eta") for name in names}
+    if not spec.output_weights:
+        return formulas
+    factor *= training.target_scale
+    return formulas | {f"{OUTPUT}{name}": read_formula(scalar(name, factor), "t", "eta") for name in names}
 
 
 def describe_penalty(spec: StepSpec, penalty: Penalty) -> dict[str, Any]:

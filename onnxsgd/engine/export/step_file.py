@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from onnxsgd._version import __version__
 from onnxsgd.engine.export.manifest import (
@@ -24,7 +23,7 @@ from onnxsgd.engine.export.manifest import (
     describe_tensors,
 )
 from onnxsgd.engine.step.step_spec import StepSpec
-from onnxsgd.engine.step.training_step import CompiledStep, build_step
+from onnxsgd.engine.step.training_step import CompiledStep
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 
@@ -41,19 +40,19 @@ _ALIGNMENT = 64
 
 
 def write_training_step(
-    path: str | os.PathLike[str], model: ir.Model, spec: StepSpec, training: Training
+    path: str | os.PathLike[str], step: CompiledStep, spec: StepSpec, training: Training
 ) -> Path:
-    """Write the training step of `model` and return the path of its manifest.
+    """Write a training step and return the path of its manifest.
 
     Parameters
     ----------
     path : str or path-like
         The file of the graph, which ends in ``.onnx``. The manifest ends in ``.json`` instead, the values of
         weights and states in ``.bin``.
-    model : ir.Model
-        As :func:`onnxsgd.engine.step.training_step.build_step` takes it.
+    step : CompiledStep
+        The step, built without rows.
     spec : StepSpec
-        The step.
+        Its specification.
     training : Training
         The state that training continues from.
 
@@ -67,7 +66,6 @@ def write_training_step(
     graph_file = Path(path)
     if graph_file.suffix != ".onnx":
         raise ParameterError(f"path={os.fspath(path)!r} is not accepted: it must end in '.onnx'.")
-    step = build_step(model, spec, with_rows=False)
     proto = onnx.load_from_string(step.model)
     _check_operators(proto)
     described = describe_tensors(proto)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,17 @@ class EpochPlan:
         factors = self.factors[batches].astype(weight.dtype)
         sample_weight[...] = weight.reshape(sample_weight.shape)
         np.multiply(weight, factors[..., None, None], out=gradient_weight)
+
+    @classmethod
+    def joined(cls, epochs: Sequence[EpochPlan]) -> EpochPlan:
+        """Return the batches of several epochs as those of one; the mean loss is that over all of them."""
+        if len(epochs) == 1:
+            return epochs[0]
+        rows, sample_weight, factors, totals = (
+            np.concatenate([getattr(epoch, name) for epoch in epochs])
+            for name in ("rows", "sample_weight", "factors", "totals")
+        )
+        return cls(rows, sample_weight, factors, totals / len(epochs))
 
     def mean_loss(self, losses: np.ndarray) -> float:
         """Return the weighted mean loss of the epoch, given the losses of its batches."""

@@ -1,7 +1,7 @@
 """Training with data, weights and losses resident on a device; the host only launches blocks.
 
-Before an epoch the host sends its order, sample weights and scalars; after it the host reads the losses, and
-the weights on request. In between, every call is a block of steps that needs nothing from the host.
+Before each epoch the host sends its order, sample weights and scalars; after it the host reads the losses,
+and the weights on request. In between, every call is a block of steps that needs nothing from the host.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ class ResidentRunner:
     ) -> None:
         check_data(batches, device)
         self._device, self._step = device, step
+        self._n_batches = batches.n_batches
         self._sizes = sorted(blocks, reverse=True)
         data = {name: batches.table(name) for name in batches.features}
         data[step.target] = np.ascontiguousarray(batches.target)
@@ -176,19 +177,29 @@ class ResidentRunner:
         A loss that is not finite does not stop the updates: the host reads it after the last one.
         """
         self.n_done = 0
+        n_batches = self._n_batches
+        parts = [plan] if len(losses) <= n_batches else _parts(plan, n_batches)
         with hold(self._device), explained(str(self._device), self._contents):
-            self._plan.send(plan, scalars, self.buffers.current)
-            try:
-                for size, n_calls in self._calls(len(losses)):
-                    for number in range(n_calls):
-                        self._bound[size, self.buffers.current].run(wait=number == n_calls - 1)
-                        self.buffers.flip()
-                        self.n_done += size
-            finally:
-                for size in self._sizes:
-                    self._bound[size, 0].wait()
-                found = self._plan.losses[self.buffers.current].numpy()
-                losses[: self.n_done] = found[: self.n_done]
+            for number, part in enumerate(parts):
+                place = slice(number * n_batches, (number + 1) * n_batches)
+                self._run_epoch(part, scalars[place], losses[place])
+
+    def _run_epoch(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
+        """Make the updates of one epoch at most, for which the inputs on the device have room."""
+        self._plan.send(plan, scalars, self.buffers.current)
+        n_done = 0
+        try:
+            for size, n_calls in self._calls(len(losses)):
+                for number in range(n_calls):
+                    self._bound[size, self.buffers.current].run(wait=number == n_calls - 1)
+                    self.buffers.flip()
+                    n_done += size
+        finally:
+            for size in self._sizes:
+                self._bound[size, 0].wait()
+            found = self._plan.losses[self.buffers.current].numpy()
+            losses[:n_done] = found[:n_done]
+            self.n_done += n_done
 
     def _calls(self, n_batches: int) -> Iterator[tuple[int, int]]:
         """Yield the size of each block, and the number of calls to it."""
@@ -261,6 +272,11 @@ class _Plan:
             if not (weight_is_sent and name == self._name_of_weight):
                 self.sent[name].update_inplace(array)
         self.counters[current].update_inplace(np.zeros(1, np.int64))
+
+
+def _parts(plan: EpochPlan, n_batches: int) -> list[EpochPlan]:
+    """Cut the plan of several epochs into plans of `n_batches` each."""
+    return [plan.part(slice(start, start + n_batches)) for start in range(0, len(plan.totals), n_batches)]
 
 
 def _place(array: np.ndarray, device: Device) -> Any:

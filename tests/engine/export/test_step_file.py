@@ -48,10 +48,21 @@ def _mlp():
 
 _CASES = {
     "sgd": (OnnxSGDRegressor(), _Y),
-    "one row a batch": (OnnxSGDRegressor(batch_size=1, eta0=0.001), _Y),
-    "nesterov, mlp": (lambda: OnnxSGDRegressor(_mlp(), momentum=0.9, nesterov=True), _Y),
-    "adam, elasticnet": (OnnxSGDRegressor(optimizer="adam", penalty="elasticnet", alpha=0.01), _Y),
-    "adamw, huber": (OnnxSGDRegressor(optimizer="adamw", loss="huber", alpha=0.01), _Y),
+    "one row a batch": (OnnxSGDRegressor(batch_size=1, learning_rate="invscaling", eta0=0.001), _Y),
+    "nesterov, mlp": (
+        lambda: OnnxSGDRegressor(_mlp(), learning_rate="invscaling", momentum=0.9, nesterov=True),
+        _Y,
+    ),
+    "auto, mlp": (lambda: OnnxSGDRegressor(_mlp()), _Y),
+    "auto, elasticnet": (OnnxSGDRegressor(penalty="elasticnet", alpha=0.01), _Y),
+    "adam, elasticnet": (
+        OnnxSGDRegressor(learning_rate="invscaling", optimizer="adam", penalty="elasticnet", alpha=0.01),
+        _Y,
+    ),
+    "adamw, huber": (
+        OnnxSGDRegressor(learning_rate="invscaling", optimizer="adamw", loss="huber", alpha=0.01),
+        _Y,
+    ),
     "l1": (OnnxSGDRegressor(penalty="l1", alpha=0.05), _Y),
     "average": (OnnxSGDRegressor(average=6), _Y),
     "one output": (OnnxSGDRegressor(learning_rate="adaptive"), _Y[:, 0]),
@@ -98,7 +109,9 @@ def test_trains_as_the_estimator_does(name, example, tmp_path):
 def exported(tmp_path_factory):
     """An estimator with a frozen part, and the folder with its step."""
     folder = tmp_path_factory.mktemp("step")
-    estimator = OnnxSGDRegressor(_mlp(), optimizer="adam", batch_size=8, trainable=["coefs_1"])
+    estimator = OnnxSGDRegressor(
+        _mlp(), learning_rate="invscaling", optimizer="adam", batch_size=8, trainable=["coefs_1"]
+    )
     estimator.partial_fit(_X, _Y)
     estimator.export_training_step(folder / "step.onnx")
     return estimator, folder

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.engine.step import cuda_blocks as blocks
-from onnxsgd.engine.step.batches import Batches
+from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.cuda_blocks import Block, BlockSession, BoundBlock, block_sizes
 from onnxsgd.engine.step.device_loop import ResidentRunner, check_data
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
@@ -157,6 +157,21 @@ def test_a_part_of_an_epoch_can_be_run(model, weights, data):
         assert resident.n_done == len(found)
         np.testing.assert_allclose(found, whole[part], rtol=1e-6)
     one.run(plan, table, whole)
+    assert_same(resident.buffers.snapshot(), buffers.snapshot())
+
+
+def test_several_epochs_are_run_one_after_another(model, weights, data):
+    """The inputs on the device have room for one."""
+    spec = make_spec()
+    one, buffers, resident = runners(model, spec, weights, data)
+    table, rates = numbers(spec, 21)
+    epochs = [data.plan(np.random.RandomState(epoch).permutation(53)) for epoch in range(3)]
+    plan = EpochPlan.joined(epochs).descending(rates)
+    wanted, found = np.zeros(21), np.zeros(21)
+    one.run(plan, table, wanted)
+    resident.run(plan, table, found)
+    assert resident.n_done == 21
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
     assert_same(resident.buffers.snapshot(), buffers.snapshot())
 
 
@@ -365,12 +380,23 @@ def both_ways(estimator, monkeypatch, *args, **more):
 @pytest.mark.parametrize(
     "params",
     [
-        {},
-        {"optimizer": "adam", "early_stopping": True},
-        {"momentum": 0.9, "nesterov": True, "average": 5, "penalty": "elasticnet"},
-        {"batch_size": 1, "max_iter": 2},
-        {"batch_size": 1000},
+        {"learning_rate": "invscaling"},
+        {"learning_rate": "invscaling", "optimizer": "adam", "early_stopping": True},
+        {
+            "learning_rate": "invscaling",
+            "momentum": 0.9,
+            "nesterov": True,
+            "average": 5,
+            "penalty": "elasticnet",
+        },
+        {"learning_rate": "invscaling", "batch_size": 1, "max_iter": 2},
+        {"learning_rate": "invscaling", "batch_size": 1000},
         {"loss": "huber", "learning_rate": "adaptive", "shuffle": False},
+        {},
+        # windows of three epochs
+        {"penalty": "elasticnet", "max_iter": 12, "average": 5},
+        {"early_stopping": True, "max_iter": 12, "batch_size": 16},
+        {"batch_size": 1, "max_iter": 3},
     ],
     ids=str,
 )
@@ -389,7 +415,8 @@ def test_a_fit_is_the_same_on_resident_data(diabetes, params, monkeypatch):
         np.testing.assert_allclose(staying.validation_scores_, usual.validation_scores_, rtol=1e-5)
 
 
-def test_a_classifier_with_a_frozen_part_is_the_same(monkeypatch):
+@pytest.mark.parametrize("learning_rate", ["invscaling", "auto"])
+def test_a_classifier_with_a_frozen_part_is_the_same(learning_rate, monkeypatch):
     X, y = load_iris(return_X_y=True)
     X = X.astype(np.float32)
     model = graph(
@@ -401,7 +428,7 @@ def test_a_classifier_with_a_frozen_part_is_the_same(monkeypatch):
     def estimator():
         return OnnxSGDClassifier(
             model, trainable=["W", "V", "b"], max_iter=10, tol=None, random_state=0, engine="portable",
-            class_weight="balanced",
+            class_weight="balanced", learning_rate=learning_rate,
         )  # fmt: skip
 
     usual, staying = both_ways(estimator, monkeypatch, X, y)
@@ -413,7 +440,14 @@ def test_training_continues(diabetes, monkeypatch):
     ways = []
     for keeps in (False, True):
         monkeypatch.setattr(Device, "keeps_data", keeps)
-        model = OnnxSGDRegressor(optimizer="adam", max_iter=2, tol=None, random_state=0, warm_start=True)
+        model = OnnxSGDRegressor(
+            learning_rate="invscaling",
+            optimizer="adam",
+            max_iter=2,
+            tol=None,
+            random_state=0,
+            warm_start=True,
+        )
         ways.append(model.fit(X, y).partial_fit(X[:50], y[:50]).fit(X, y))
     assert ways[0].t_ == ways[1].t_
     np.testing.assert_allclose(ways[1].coef_, ways[0].coef_, rtol=1e-5)
@@ -446,7 +480,7 @@ def test_an_interrupted_fit_is_usable(diabetes, staying, monkeypatch):
 
     monkeypatch.setattr(BoundBlock, "run", interrupted)
     with pytest.warns(UserWarning, match="interrupted"):
-        model = OnnxSGDRegressor(max_iter=10, engine="portable").fit(X, y)
+        model = OnnxSGDRegressor(max_iter=10, engine="portable", learning_rate="invscaling").fit(X, y)
     # 14 batches: a block of eight and six of one
     assert model.t_ == 8 + 4
     assert np.abs(model.coef_).max() > 0
@@ -457,7 +491,10 @@ def test_the_host_waits_once_for_each_kind_of_block(diabetes, staying, monkeypat
     """Two sessions do not wait for each other on a GPU: the last call of each must."""
     runs, run = [], BoundBlock.run
     monkeypatch.setattr(BoundBlock, "run", lambda self, *, wait: runs.append(wait) or run(self, wait=wait))
-    OnnxSGDRegressor(max_iter=1, tol=None, batch_size=8, engine="portable").fit(*diabetes)
+    model = OnnxSGDRegressor(
+        max_iter=1, tol=None, batch_size=8, engine="portable", learning_rate="invscaling"
+    )
+    model.fit(*diabetes)
     # 56 batches: three blocks of sixteen and eight of one
     assert runs == [False, False, True, *[False] * 7, True]
 
@@ -470,7 +507,7 @@ def test_a_second_fit_of_equal_structure_compiles_nothing(diabetes, staying):
 
     fit(400)
     before = cache.n_built
-    fit(400, alpha=0.5, eta0=0.003)
+    fit(400, alpha=0.5)
     fit(431)
     assert cache.n_built == before
 
@@ -507,7 +544,14 @@ def test_strings_that_the_frozen_part_reads_are_fine(staying):
     X = {"city": np.array(["a", "b"] * 20, dtype=object), "age": normal(40)}
     y = np.array([1.0, -1.0] * 20)
     estimator = OnnxSGDRegressor(
-        model, trainable=["W"], max_iter=50, tol=None, eta0=0.1, penalty=None, engine="portable"
+        model,
+        trainable=["W"],
+        max_iter=50,
+        tol=None,
+        learning_rate="invscaling",
+        eta0=0.1,
+        penalty=None,
+        engine="portable",
     )
     np.testing.assert_allclose(estimator.fit(X, y).predict(X), y, atol=0.4)
 
@@ -521,7 +565,9 @@ def test_subgraphs_are_fine(staying):
         W=normal(1, 12, 2), R=normal(1, 12, 3), V=normal(3, 1), zero=np.array([0]),
     )  # fmt: skip
     X, y = normal(40, 4, 2), normal(40)
-    fitted = OnnxSGDRegressor(model, max_iter=30, tol=None, engine="portable", eta0=0.1).fit(X, y)
+    fitted = OnnxSGDRegressor(
+        model, max_iter=30, tol=None, engine="portable", learning_rate="invscaling", eta0=0.1
+    ).fit(X, y)
     assert fitted.loss_curve_[-1] < fitted.loss_curve_[0]
 
 
@@ -544,7 +590,8 @@ def test_tensors_may_have_the_names_of_a_block(staying):
         **{"new/W": normal(3, 2), "step/c": normal(2), "step/epoch/rows": normal(2, 1)},
     )
     fitted = OnnxSGDRegressor(
-        model, trainable=["new/W", "step/c"], max_iter=2, tol=None, engine="portable"
-    ).fit(normal(64, 3), normal(64))
+        model, trainable=["new/W", "step/c"], max_iter=2, tol=None, engine="portable",
+        learning_rate="invscaling",
+    ).fit(normal(64, 3), normal(64))  # fmt: skip
     assert fitted.t_ == 4
     assert ir.from_proto(fitted.to_onnx()).graph.initializers.keys() >= {"new/W", "step/c", "step/epoch/rows"}

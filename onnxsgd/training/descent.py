@@ -1,0 +1,149 @@
+"""The control of the learning rate by windows of updates: cuts, a linear decay, the end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+__all__ = ["Descent", "Verdict"]
+
+#: A window whose loss exceeds the best by this share, and by this share of the first loss, is undone.
+_WORSE, _WORSE_OF_START = 0.25, 1e-3
+#: The divisor of the rate then, and the number of divisions before training stops.
+_CUT, _MOST_CUTS = 4.0, 12
+#: A loss below this share of the first one counts as large as this when gains are compared with it.
+_SMALL = 0.05
+#: The fewest windows of the decay.
+_SHORTEST_DECAY = 5
+#: The share of the windows after which the decay begins at the latest.
+_LATEST_DECAY = 2 / 3
+
+
+class Verdict(Enum):
+    """The judgement of a window."""
+
+    #: The best loss so far: its weights are worth a copy.
+    BETTER = "better"
+    #: Not the best loss, but near.
+    KEPT = "kept"
+    #: The loss grew: the weights of the last copy are to be restored.
+    UNDONE = "undone"
+
+
+@dataclass
+class Descent:
+    """The state of the control.
+
+    The loss of a window is compared with the best so far. Windows without gain begin a linear decay to zero,
+    whose end is the end of training.
+
+    Parameters
+    ----------
+    start : float
+        The loss before the first window.
+    tol : float or None
+        The gain that counts, as a share of the best loss; None: only the number of windows ends training.
+    patience : int
+        Windows in a row without such a gain that begin the decay.
+    n_windows : int
+        The largest number of windows.
+
+    Attributes
+    ----------
+    best : float
+        The lowest loss of a window, or that of the start.
+    has_converged : bool
+        Whether the decay began because the loss gained no more.
+    has_ended : bool
+        Whether training is to stop.
+    """
+
+    start: float
+    tol: float | None
+    patience: int
+    n_windows: int
+    best: float = field(init=False)
+    has_converged: bool = field(default=False, init=False)
+    has_ended: bool = field(default=False, init=False)
+    _base: float = field(default=1.0, init=False)
+    _n_done: int = field(default=0, init=False)
+    _n_cuts: int = field(default=0, init=False)
+    _mark: float = field(init=False)
+    _n_idle: int = field(default=0, init=False)
+    _decay: tuple[int, int] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.best = self._mark = self.start
+        self._end_in_time()
+
+    @property
+    def highest(self) -> float:
+        """The loss of a window above which it is undone."""
+        return self.best + _WORSE * abs(self.best) + _WORSE_OF_START * abs(self.start)
+
+    @property
+    def base(self) -> float:
+        """The rate without the decay, as a share of the first one."""
+        return self._base
+
+    @property
+    def factor(self) -> float:
+        """The rate of the next window, as a share of the first one."""
+        if self._decay is None:
+            return self._base
+        done, length = self._decay
+        return self._base * (1.0 - done / (length + 1))
+
+    def judge(self, loss: float) -> Verdict:
+        """Record the loss of a window, which may be infinite or no number."""
+        self._n_done += 1
+        if not loss <= self.highest:
+            self._cut()
+            return Verdict.UNDONE
+        self._count_idle(loss)
+        self._advance()
+        if loss >= self.best:
+            return Verdict.KEPT
+        self.best = loss
+        return Verdict.BETTER
+
+    def begin_decay(self) -> None:
+        """Begin the decay, unless it has begun: another criterion has converged."""
+        self.has_converged = True
+        if self._decay is None:
+            length = max(_SHORTEST_DECAY, self._n_done // 2)
+            self._decay = (1, max(0, min(length, self.n_windows - self._n_done)))
+            self.has_ended = self._decay[1] == 0
+
+    def _cut(self) -> None:
+        self._base /= _CUT
+        self._n_cuts += 1
+        self.has_ended |= self._n_cuts > _MOST_CUTS or self._n_done >= self.n_windows
+        self._end_in_time()
+
+    def _count_idle(self, loss: float) -> None:
+        if self.tol is None:
+            return
+        start = abs(self.start)
+        gain = self.tol * min(start, max(abs(self._mark), _SMALL * start))
+        if loss <= self._mark - gain:
+            self._mark, self._n_idle = loss, 0
+        else:
+            self._n_idle += 1
+
+    def _advance(self) -> None:
+        if self._decay is not None:
+            done, length = self._decay
+            self._decay = (done + 1, length)
+            self.has_ended = done >= length
+        elif self._n_idle >= self.patience:
+            self.begin_decay()
+        else:
+            self._end_in_time()
+        self.has_ended |= self._n_done >= self.n_windows
+
+    def _end_in_time(self) -> None:
+        """Begin the decay where it would end too late otherwise."""
+        if self._decay is None and self._n_done >= math.ceil(_LATEST_DECAY * self.n_windows):
+            self._decay = (1, max(0, self.n_windows - self._n_done))

@@ -1,0 +1,234 @@
+"""Epochs of updates over explicit state: order, rates, losses, the last finite weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from onnxsgd.engine.step.batches import Batches, EpochPlan
+from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.step_spec import OUTPUT
+from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
+from onnxsgd.exceptions import ConvergenceError
+from onnxsgd.optimizers import L1_STRENGTH
+from onnxsgd.training.fit_plan import FitPlan
+from onnxsgd.training.state import FitState
+
+__all__ = ["Runners", "run_epochs"]
+
+#: Updates between two checks of the loss of a long epoch.
+_PART = 4096
+
+
+class Buffers(Protocol):
+    """Weights and states, such as :class:`onnxsgd.engine.step.buffers.Buffers`."""
+
+    def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
+        """Copy these values into the buffers."""
+
+    def snapshot(self) -> Tensors:
+        """Return a copy of the present values."""
+
+
+class Runner(Protocol):
+    """A runner of updates, such as :class:`onnxsgd.engine.step.single_step.StepRunner`."""
+
+    n_done: int
+
+    def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
+        """Make one update for each batch."""
+
+
+@dataclass(frozen=True)
+class Runners:
+    """The runners of the updates of a fit.
+
+    Attributes
+    ----------
+    buffers : Buffers
+        Weights and states, shared by the two.
+    step : Runner
+        One batch in a call.
+    epoch : Runner or None
+        Many batches in a call, if that is faster.
+    """
+
+    buffers: Buffers
+    step: Runner
+    epoch: Runner | None = None
+
+    @property
+    def fastest(self) -> Runner:
+        """The runner to use."""
+        return self.epoch or self.step
+
+
+def run_epochs(
+    runners: Runners,
+    batches: Batches,
+    plan: FitPlan,
+    state: FitState,
+    count: int = 1,
+    *,
+    limit: float | None = None,
+) -> float:
+    """Make one update for each batch of `count` epochs; return the mean objective: mean loss plus penalty.
+
+    With a `limit`, the objective is infinite where training diverges: where numbers are no longer finite, or
+    the mean loss of a part of a long epoch exceeds the limit. The caller then restores an earlier state.
+
+    Raises
+    ------
+    ConvergenceError
+        If the loss or a weight is no longer finite. `state` then holds the last finite weights.
+    """
+    epochs = [batches.plan(_order(batches, plan, state)) for _ in range(count)]
+    updates = EpochPlan.joined(epochs)
+    numbers = _numbers(plan, state, batches, len(updates.totals))
+    if plan.recipe.optimizer.takes_scaled_gradient:
+        updates = updates.descending(numbers.used)
+    losses = np.full(len(updates.totals), math.nan)
+    n_whole = 0
+    n_before = 0
+    try:
+        for part in _parts(len(losses), limit):
+            n_before = part.start
+            # all updates stay one object, whose weights a device need not receive again
+            plan_of_part = updates if len(losses[part]) == len(losses) else updates.part(part)
+            runners.fastest.run(plan_of_part, numbers.table[part], losses[part])
+            if limit is not None and not losses[part].mean() <= limit:
+                break
+    finally:
+        n_done = n_before + runners.fastest.n_done
+        tensors = runners.buffers.snapshot()
+        is_finite = _all_finite(tensors) and bool(np.isfinite(losses[:n_done]).all())
+        if is_finite:
+            state.tensors = tensors
+            numbers.move(state, n_done)
+            n_whole = n_done // batches.n_batches
+            objectives = _mean_losses(epochs, losses)[:n_whole] + _penalty(plan, state)
+            state.record(objectives, numbers.used.reshape(count, -1)[:n_whole, -1])
+    if limit is not None and not (is_finite and n_done == len(losses)):
+        n_missing = count - n_whole
+        state.record(np.full(n_missing, math.inf), numbers.used[-n_missing:])
+        return math.inf
+    if not is_finite:
+        _restore_last_finite(runners, updates, numbers, state)
+    return float(np.mean(objectives))
+
+
+def _parts(n_updates: int, limit: float | None) -> list[slice]:
+    """Return the parts of some updates, after each of which the loss is compared with the limit."""
+    if limit is None or math.isinf(limit):
+        return [slice(0, n_updates)]
+    return [slice(start, start + _PART) for start in range(0, n_updates, _PART)]
+
+
+def _mean_losses(epochs: Sequence[EpochPlan], losses: np.ndarray) -> np.ndarray:
+    """Return the mean loss of each epoch."""
+    parts = np.split(losses, len(epochs))
+    return np.array([epoch.mean_loss(part) for epoch, part in zip(epochs, parts, strict=True)])
+
+
+def _order(batches: Batches, plan: FitPlan, state: FitState) -> np.ndarray:
+    n_samples = len(batches.target)
+    return _shuffled(n_samples, state.random_state) if plan.recipe.shuffle else np.arange(n_samples)
+
+
+def _shuffled(n: int, random_state: np.random.RandomState) -> np.ndarray:
+    """Return the numbers below `n` in random order.
+
+    It sorts random keys with the numbers in their lower halves: numpy has vector instructions for sorting,
+    but not for its permutation. One pair of keys in four billion is equal and keeps its order.
+    """
+    keys = random_state.randint(0, 1 << 32, n, np.uint32).astype(np.uint64)
+    keys <<= np.uint64(32)
+    keys |= np.arange(n, dtype=np.uint64)
+    keys.sort()
+    return keys.astype(np.uint32)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The numbers of the next updates.
+
+    Attributes
+    ----------
+    table : ndarray of shape [n_updates, n_scalars]
+        The scalar inputs of each step.
+    rates, used, l1_totals : ndarray of shape [n_updates]
+        The learning rate of the schedule, that of these batches, and the l1 penalty received so far.
+    """
+
+    table: np.ndarray
+    rates: np.ndarray
+    used: np.ndarray
+    l1_totals: np.ndarray
+
+    def move(self, state: FitState, n_updates: int) -> None:
+        """Advance `state` by `n_updates` updates."""
+        if n_updates:
+            state.t += n_updates
+            state.eta = float(self.rates[n_updates - 1])
+            state.l1_total = float(self.l1_totals[n_updates - 1])
+
+
+def _numbers(plan: FitPlan, state: FitState, batches: Batches, count: int) -> _Numbers:
+    """Return the numbers of the next `count` updates."""
+    recipe = plan.recipe
+    t = np.arange(state.t + 1, state.t + 1 + count, dtype=np.float64)
+    rates = recipe.schedule.rates(state.t + 1, state.eta, count)
+    used = recipe.schedule.for_batches(rates, batches.batch_size)
+    l1, l2 = recipe.penalty.l1, recipe.penalty.l2 or 0.0
+    l1_totals = state.l1_total + np.cumsum(used * (l1 or 0.0))
+    scalars = dict(recipe.optimizer.scalars(t, used, l2))
+    if plan.output_weights:
+        scaled = recipe.optimizer.scalars(t, used * state.target_scale, l2)
+        scalars |= {f"{OUTPUT}{name}": value for name, value in scaled.items()}
+    if l1 is not None:
+        scalars |= {L1_STRENGTH: l1} if recipe.optimizer.is_proximal else {L1_TOTAL: l1_totals}
+    if recipe.average_from:
+        scalars[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - recipe.average_from + 1)
+    table = np.empty((count, len(scalars)))
+    for number, column in enumerate(scalars.values()):
+        table[:, number] = column
+    return _Numbers(table, rates, used, l1_totals)
+
+
+def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, state: FitState) -> None:
+    """Repeat the epoch from its start up to the last finite weights, then raise.
+
+    Repeating costs time only when training has failed anyway; keeping a copy of the weights at each
+    update would cost time always.
+    """
+    loss = np.full(1, math.nan)
+    n_finite = n_done = 0
+    runners.buffers.load(state.tensors)
+    for number in range(len(epoch.totals)):
+        part = slice(number, number + 1)
+        runners.step.run(epoch.part(part), numbers.table[part], loss)
+        n_done = number + 1
+        tensors = runners.buffers.snapshot()
+        if not math.isfinite(loss[0]) or not _all_finite(tensors):
+            break
+        state.tensors, n_finite = tensors, n_done
+    failed_at, rate = state.t + n_done, numbers.used[n_done - 1]
+    numbers.move(state, n_finite)
+    raise ConvergenceError(
+        f"The loss or the weights are no longer finite at update {failed_at}, with learning rate {rate:.6g}. "
+        f"The estimator keeps the last finite weights, those of update {state.t}. Scale the data, or lower "
+        "the learning rate."
+    )
+
+
+def _penalty(plan: FitPlan, state: FitState) -> float:
+    weights = state.weights()
+    return plan.recipe.penalty.value(weights[name] for name in plan.penalised)
+
+
+def _all_finite(tensors: Tensors) -> bool:
+    return all(np.isfinite(array).all() for array in tensors.values())

@@ -1,0 +1,248 @@
+"""Rules of a fit: the learning rate after each epoch, the end, the weights that are returned."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.exceptions import ConvergenceError
+from onnxsgd.schedules import Schedule
+from onnxsgd.training.descent import Descent, Verdict
+from onnxsgd.training.state import FitState
+from onnxsgd.training.stopping import Plateau, Stopping
+
+__all__ = ["DescentRule", "PlateauRule", "Rule"]
+
+#: The fewest updates, and the fewest windows without gain, that tell a trend from noise.
+_WINDOW, _LEAST_PATIENCE = 32, 2
+#: A part of a window diverged with this many times the growth that undoes a whole window: parts differ.
+_DIVERGED = 40.0
+
+
+class Rule(Protocol):
+    """The control of a fit."""
+
+    @property
+    def has_converged(self) -> bool:
+        """True if the loss, or the score, improves no more."""
+
+    @property
+    def limit(self) -> float | None:
+        """The mean loss of many updates that is divergence; None: divergence is an error."""
+
+    @property
+    def n_epochs(self) -> int:
+        """The number of epochs up to the next decision."""
+
+    def begin(self) -> None:
+        """Handle the beginning of training."""
+
+    def after_epochs(self, loss: float, count: int, score: float | None) -> bool:
+        """Handle the end of some epochs, with their mean loss; return whether training stops.
+
+        An infinite loss: training diverged. There is a score only after single epochs.
+        """
+
+    def end(self) -> None:
+        """Handle the end of training: choose the weights."""
+
+
+class PlateauRule:
+    """Stops, or lowers the rate, when the loss or the score stops improving.
+
+    Parameters
+    ----------
+    stopping : Stopping
+        The end of the fit.
+    schedule : Schedule
+        Gives the rate after a plateau.
+    state : FitState
+        The state of the fit.
+    """
+
+    def __init__(self, stopping: Stopping, schedule: Schedule, state: FitState) -> None:
+        self._has_converged = False
+        self._on_score = stopping.on_score
+        self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
+        self._schedule = schedule
+        self._state = state
+        self._best: tuple[Tensors, float] | None = None
+
+    @property
+    def has_converged(self) -> bool:
+        """True if the loss, or the score, improves no more."""
+        return self._has_converged
+
+    @property
+    def limit(self) -> None:
+        """None: divergence is an error."""
+
+    @property
+    def n_epochs(self) -> int:
+        """The number of epochs up to the next decision."""
+        return 1
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def after_epochs(self, loss: float, count: int, score: float | None) -> bool:
+        """Handle the end of an epoch; return whether training stops."""
+        value = loss
+        if self._on_score and score is not None:
+            value = -score
+            if value < self._plateau.best:
+                self._best = (self._state.tensors, self._state.l1_total)
+        if not self._plateau.reached(value):
+            return False
+        eta = self._schedule.after_plateau(self._state.eta)
+        if eta is None:
+            self._has_converged = True
+            return True
+        self._state.eta, self._plateau.count = eta, 0
+        return False
+
+    def end(self) -> None:
+        """Restore the weights that scored best, if scores decide."""
+        if self._best is not None:
+            self._state.tensors, self._state.l1_total = self._best
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """Weights and states, and the number of updates that they had."""
+
+    tensors: Tensors
+    t: int
+
+    @classmethod
+    def of(cls, state: FitState) -> _Copy:
+        return cls(dict(state.tensors), state.t)
+
+    def restore(self, state: FitState) -> None:
+        state.tensors, state.t = dict(self.tensors), self.t
+
+
+class DescentRule:
+    """Finds the rate by windows of updates, and never returns weights worse than the first ones.
+
+    Parameters
+    ----------
+    stopping : Stopping
+        The end of the fit.
+    state : FitState
+        The state of the fit.
+    n_batches : int
+        Updates of an epoch.
+    objective : callable
+        Returns the exact objective at the present weights.
+    load : callable
+        Copies weights and states into the buffers of the training step.
+    score : callable or None
+        Returns the score of weights, if scores decide.
+    """
+
+    def __init__(
+        self,
+        stopping: Stopping,
+        state: FitState,
+        n_batches: int,
+        objective: Callable[[], float],
+        load: Callable[[Tensors], None],
+        score: Callable[[dict[str, np.ndarray]], float] | None,
+    ) -> None:
+        self._stopping, self._state, self._eta = stopping, state, state.eta
+        self._objective, self._load = objective, load
+        self._score = score if stopping.on_score else None
+        # three windows at least: one at the full rate, and a decay
+        self._length = max(1, min(-(-_WINDOW // n_batches), stopping.max_iter // 3))
+        self._losses: list[float] = []
+        self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
+        self._has_begun = False
+
+    @property
+    def has_converged(self) -> bool:
+        """True if the loss, or the score, improves no more."""
+        return self._descent.has_converged
+
+    @property
+    def limit(self) -> float:
+        """The mean loss of many updates that is divergence, which is undone."""
+        descent = self._descent
+        return descent.best + _DIVERGED * (descent.highest - descent.best)
+
+    @property
+    def n_epochs(self) -> int:
+        """The number of epochs up to the next decision."""
+        return self._length - len(self._losses)
+
+    def begin(self) -> None:
+        """Compute the objective and the score of the first weights.
+
+        Raises
+        ------
+        ConvergenceError
+            If the objective is not finite.
+        """
+        self._first = self._copy = self._best = _Copy.of(self._state)
+        stopping, start = self._stopping, self._objective()
+        if not math.isfinite(start):
+            raise ConvergenceError(
+                f"The objective of the first weights is {start}: predictions for the training data are not "
+                "finite, or too large for their type. Scale the data, or change the initial weights."
+            )
+        self._descent = Descent(
+            start=start,
+            tol=None if self._score else stopping.tol,
+            patience=max(_LEAST_PATIENCE, -(-stopping.n_iter_no_change // self._length)),
+            n_windows=max(1, stopping.max_iter // self._length),
+        )
+        if self._score is not None:
+            self._plateau.reached(-self._score(self._state.weights()))
+        self._has_begun = True
+
+    def after_epochs(self, loss: float, count: int, score: float | None) -> bool:
+        """Handle the end of some epochs; return whether training stops."""
+        if self._score is not None and score is not None:
+            self._record_score(score)
+        self._losses.extend([loss] * count)
+        if len(self._losses) < self._length and math.isfinite(loss):
+            return False
+        verdict = self._descent.judge(float(np.mean(self._losses)))
+        self._losses.clear()
+        if verdict is Verdict.BETTER:
+            self._copy = _Copy.of(self._state)
+        elif verdict is Verdict.UNDONE:
+            self._copy.restore(self._state)
+            self._load(self._state.tensors)
+        self._state.eta = self._eta * self._descent.factor
+        self._state.rate_share = self._descent.base
+        return self._descent.has_ended
+
+    def end(self) -> None:
+        """Choose the last weights, those that scored best if scores decide, or the first ones."""
+        if not self._has_begun:
+            # interrupted before the first update
+            return
+        if self._score is not None:
+            self._best.restore(self._state)
+        elif not self._objective() <= self._descent.start:
+            self._first.restore(self._state)
+            warnings.warn(
+                f"Training did not lower the objective ({self._descent.start:.6g}): the weights are those it "
+                "started with. Unless those are the best, name a learning_rate, or raise max_iter.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+
+    def _record_score(self, score: float) -> None:
+        if -score < self._plateau.best:
+            self._best = _Copy.of(self._state)
+        if self._plateau.reached(-score):
+            self._descent.begin_decay()

@@ -1,0 +1,188 @@
+"""``learning_rate="auto"``, the default: any scale of data, any batch size, never worse than the start."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_digits, load_iris, load_linnerud, load_wine
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.preprocessing import StandardScaler
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.optimizers import SGD, BlockAdam
+from onnxsgd.schedules import Auto
+
+RNG = np.random.default_rng(0)
+Z = RNG.normal(3.0, 1.0, (300, 6))
+SCALES = 10.0 ** np.array([-4, -2, 0, 1, 3, 4])
+SCORE = Z @ [1.0, -2.0, 0.5, 1.0, -1.0, 2.0]
+Y = 1e5 * (SCORE + 0.2 * RNG.normal(size=300))
+
+
+def objective(model, X, y, alpha=1e-4):
+    """Half the mean squared error and the penalty, in float64."""
+    coef = model.coef_.astype(np.float64)
+    return 0.5 * np.mean((model.predict(X) - y) ** 2) + 0.5 * alpha * coef @ coef
+
+
+def minimum(X, y, alpha=1e-4):
+    """Return the least objective, in closed form."""
+    centred = X - X.mean(axis=0)
+    solved = np.linalg.solve(
+        centred.T @ centred / len(X) + alpha * np.eye(X.shape[1]), centred.T @ (y - y.mean()) / len(X)
+    )
+    return 0.5 * np.mean((centred @ solved - (y - y.mean())) ** 2) + 0.5 * alpha * solved @ solved
+
+
+@pytest.mark.parametrize("scales", [np.ones(6), SCALES], ids=["even", "uneven"])
+def test_the_minimum_is_reached_on_raw_data(scales):
+    """Also where the penalty matters for the columns of small numbers, and the targets are large."""
+    X = Z * scales
+    model = OnnxSGDRegressor(random_state=0).fit(X, Y)
+    start = 0.5 * np.var(Y)
+    assert objective(model, X, Y) - minimum(X, Y) < 0.005 * (start - minimum(X, Y))
+
+
+@pytest.mark.parametrize("penalty", ["l1", "l2", "elasticnet"])
+def test_penalties_keep_their_strength(penalty):
+    """An independent solver of the same objective: scikit-learn's coordinate descent."""
+    from sklearn.linear_model import ElasticNet
+
+    ratio = {"l1": 1.0, "l2": 1e-9, "elasticnet": 0.4}[penalty]
+    X = Z * [1e-2, 1, 1, 1, 1, 1e2]
+    model = OnnxSGDRegressor(
+        penalty=penalty, alpha=0.3, l1_ratio=ratio if penalty == "elasticnet" else 0.15, random_state=0
+    ).fit(X, SCORE)
+    exact = ElasticNet(alpha=0.3, l1_ratio=ratio).fit(X, SCORE)
+    np.testing.assert_allclose(model.coef_, exact.coef_, atol=0.03)
+    if penalty == "l1":
+        assert exact.coef_[0] == model.coef_[0] == 0
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 256, 1024])
+@pytest.mark.parametrize("load", [load_iris, load_wine])
+def test_raw_data_and_batches_of_any_size(load, batch_size):
+    X, y = load(return_X_y=True)
+    solver = OneVsRestClassifier(LogisticRegression(C=100)).fit(StandardScaler().fit_transform(X), y)
+    ours = OnnxSGDClassifier(batch_size=batch_size, random_state=0).fit(X, y)
+    assert ours.score(X, y) > solver.score(StandardScaler().fit_transform(X), y) - 0.03
+
+
+def test_sparse_data():
+    X = sparse.csr_matrix(RNG.random((300, 40)) * (RNG.random((300, 40)) < 0.1))
+    y = np.asarray(X @ RNG.normal(size=40) > 0).astype(int)
+    assert OnnxSGDClassifier(random_state=0).fit(X, y).score(X, y) > 0.97
+
+
+def test_a_tuned_model_is_never_worse():
+    X, y = load_linnerud(return_X_y=True)
+    start = Ridge(alpha=1e-4 * len(X)).fit(X, y[:, 0])
+    before = 0.5 * np.mean((start.predict(X) - y[:, 0]) ** 2) + 0.5e-4 * start.coef_ @ start.coef_
+    model = OnnxSGDRegressor(FrozenEstimator(start), random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y[:, 0])
+    assert objective(model, X, y[:, 0]) <= before * (1 + 1e-6)
+
+
+def test_no_gain_returns_the_start_with_a_warning():
+    X, y = Z, SCORE
+    start = Ridge(alpha=1e-4 * len(X)).fit(X, y)
+    with pytest.warns(ConvergenceWarning):
+        model = OnnxSGDRegressor(FrozenEstimator(start), max_iter=1, random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.coef_, start.coef_, rtol=1e-5)
+
+
+def test_parts_reach_what_one_epoch_reaches():
+    """The tolerance: 1 % of the variance. Moments of the first parts are those of few rows."""
+    X = Z[np.arange(3000) % 300] * SCALES
+    y = Y[np.arange(3000) % 300]
+    parts = OnnxSGDRegressor(random_state=0)
+    for start in range(0, 3000, 250):
+        parts.partial_fit(X[start : start + 250], y[start : start + 250])
+    whole = OnnxSGDRegressor(max_iter=1, shuffle=False, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        whole.fit(X, y)
+    assert parts.score(X, y) > whole.score(X, y) - 0.01
+
+
+def test_a_stream_of_single_rows():
+    model = OnnxSGDClassifier(random_state=0)
+    # columns of smaller numbers would be penalised too much
+    X, y = Z * [0.1, 0.1, 1, 1, 100, 1e4], (SCORE > 9.0).astype(int)
+    for row in range(300):
+        model.partial_fit(X[[row]], y[[row]], classes=[0, 1])
+    assert model.score(X, y) > 0.9
+
+
+def test_a_stream_after_fit_keeps_a_network():
+    """At the first rate of `fit` the accuracy falls to 0.3."""
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:600], y[:600]
+    start = MLPClassifier((30,), max_iter=60, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        start.fit(X, y)
+        model = OnnxSGDClassifier(FrozenEstimator(start), random_state=0).fit(X, y)
+    before = model.score(X, y)
+    scores = []
+    for _ in range(3):
+        for part in range(0, 600, 50):
+            model.partial_fit(X[part : part + 50], y[part : part + 50])
+            scores.append(model.score(X, y))
+    assert min(scores) > before - 0.03
+    # divided by 4 at each cut, and by 8 for a network
+    share = model.learning_rates_[-1] / 0.05
+    assert share in (1 / 8, 1 / 32, 1 / 64)
+
+
+def test_a_linear_model_follows_a_drift_after_fit():
+    model = OnnxSGDRegressor(random_state=0).fit(Z, SCORE)
+    for _ in range(15):
+        model.partial_fit(Z, -SCORE)
+    assert model.score(Z, -SCORE) > 0.97
+
+
+def test_training_continues_from_a_pickle():
+    X = Z * SCALES
+    model = OnnxSGDRegressor(random_state=0).partial_fit(X[:100], Y[:100])
+    copy = pickle.loads(pickle.dumps(model))
+    for part in (slice(100, 200), slice(200, 300)):
+        model.partial_fit(X[part], Y[part])
+        copy.partial_fit(X[part], Y[part])
+    np.testing.assert_array_equal(copy.coef_, model.coef_)
+
+
+def test_the_seed_decides():
+    first, second = (OnnxSGDRegressor(random_state=3).fit(Z, Y).coef_ for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"eta0": 0.1}, {"power_t": 0.5}, {"momentum": 0.9}, {"optimizer": "sgd"}, {"optimizer": SGD()},
+        {"optimizer": "adam"}, {"learning_rate": Auto(), "eta0": 0.1},
+    ],
+)  # fmt: skip
+def test_parameters_without_effect_are_refused(given):
+    with pytest.raises(ValueError, match=f"{list(given)[-1]}=.*learning_rate"):
+        OnnxSGDRegressor(**given).fit(Z, Y)
+
+
+def test_a_named_rate_is_plain_sgd():
+    names = {"learning_rate": "invscaling", "max_iter": 3, "tol": None, "random_state": 0}
+    default = OnnxSGDRegressor(**names).fit(Z / 5, SCORE)
+    explicit = OnnxSGDRegressor(**names, optimizer="sgd", eta0=0.01).fit(Z / 5, SCORE)
+    np.testing.assert_array_equal(default.coef_, explicit.coef_)
+
+
+def test_block_adam_may_be_given_with_its_own_numbers():
+    model = OnnxSGDRegressor(optimizer=BlockAdam(beta_1=0.5), learning_rate=Auto(eta0=0.02), random_state=0)
+    assert model.fit(Z, Y).score(Z, Y) > 0.99

@@ -1,0 +1,95 @@
+"""The control of the rate: decisions on given losses."""
+
+import math
+
+import pytest
+
+from onnxsgd.training.descent import Descent, Verdict
+
+
+def control(start=1.0, tol=1e-3, patience=2, n_windows=1000):
+    return Descent(start, tol, patience, n_windows)
+
+
+def factors(descent, losses):
+    """Return the factor of each window until the end."""
+    used = []
+    for loss in losses:
+        used.append(descent.factor)
+        descent.judge(loss)
+        if descent.has_ended:
+            break
+    return used
+
+
+def test_a_falling_loss_keeps_the_rate():
+    descent = control()
+    for number in range(1, 50):
+        assert descent.judge(0.95**number) is Verdict.BETTER
+        assert descent.factor == 1.0
+    assert not descent.has_ended
+
+
+def test_two_windows_without_gain_begin_a_linear_decay():
+    used = factors(control(), [0.5, 0.5, 0.5] + 20 * [0.4999])
+    assert used == pytest.approx([1, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+
+
+def test_a_long_descent_decays_for_half_its_length():
+    descent = control()
+    used = factors(descent, [0.99**number for number in range(1, 41)] + 60 * [0.669])
+    assert len(used) == 42 + 21
+    assert descent.has_converged
+
+
+def test_gains_are_shares_of_the_loss_but_not_of_tiny_ones():
+    """Below a twentieth of the first loss, gains are compared with that twentieth."""
+    falling = [1.0 * 0.9995**number for number in range(30)]
+    assert len(factors(control(start=1.0), falling)) == 2 + 5
+    tiny = [1e-4 * 0.9**number for number in range(30)]
+    assert len(factors(control(start=1.0), [1e-4, *tiny])) == 3 + 5
+
+
+@pytest.mark.parametrize("loss", [1.3, math.inf, math.nan])
+def test_a_growing_loss_is_undone_and_cuts_the_rate(loss):
+    descent = control()
+    assert descent.judge(loss) is Verdict.UNDONE
+    assert descent.factor == 0.25
+    assert descent.judge(0.9) is Verdict.BETTER
+    assert descent.factor == 0.25
+    assert descent.judge(0.91) is Verdict.KEPT
+    assert descent.best == 0.9
+
+
+def test_training_stops_when_no_rate_is_small_enough():
+    used = factors(control(), 100 * [math.inf])
+    assert used == [0.25**number for number in range(13)]
+
+
+def test_a_start_at_zero_loss_is_kept():
+    descent = control(start=0.0)
+    assert descent.judge(1e-9) is Verdict.UNDONE
+    assert descent.judge(0.0) is Verdict.KEPT
+
+
+@pytest.mark.parametrize("n_windows", [1, 2, 3, 4, 10, 99])
+@pytest.mark.parametrize("tol", [None, 1e-3])
+def test_the_decay_fits_into_the_number_of_windows(n_windows, tol):
+    descent = control(tol=tol, n_windows=n_windows)
+    used = factors(descent, [0.9**number for number in range(1, 200)])
+    assert len(used) == n_windows
+    assert used == sorted(used, reverse=True)
+    assert n_windows < 3 or used[-1] < 0.6
+    assert used[0] == 1.0 or n_windows < 2
+    assert not descent.has_converged
+
+
+def test_without_a_tolerance_a_flat_loss_goes_on():
+    assert len(factors(control(tol=None, n_windows=30), 100 * [0.5])) == 30
+
+
+def test_another_criterion_begins_the_decay():
+    descent = control()
+    descent.judge(0.9)
+    descent.begin_decay()
+    assert len(factors(descent, [0.9 * 0.9**number for number in range(100)])) == 5

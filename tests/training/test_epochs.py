@@ -1,0 +1,59 @@
+"""Epochs: the random order of the samples, and the early end of an epoch that diverges."""
+
+import numpy as np
+import pytest
+
+from onnxsgd import OnnxSGDRegressor
+from onnxsgd.engine.step.single_step import StepRunner
+from onnxsgd.schedules import Auto
+from onnxsgd.training import epochs
+from onnxsgd.training.epochs import _shuffled
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 1000, 70_000])
+def test_each_number_is_drawn_once(n):
+    order = _shuffled(n, np.random.RandomState(0))
+    np.testing.assert_array_equal(np.sort(order), np.arange(n))
+
+
+def test_every_order_is_as_likely():
+    random_state = np.random.RandomState(0)
+    drawn = [tuple(_shuffled(4, random_state)) for _ in range(24_000)]
+    counts = np.unique(drawn, axis=0, return_counts=True)[1]
+    assert len(counts) == 24
+    # chi-squared with 23 degrees of freedom: 49.7 with a probability of 0.001
+    assert ((counts - 1000) ** 2 / 1000).sum() < 49.7
+
+
+def test_the_seed_decides():
+    first, second, other = (_shuffled(50, np.random.RandomState(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, other)
+
+
+def test_a_long_epoch_that_diverges_ends_early(monkeypatch):
+    """At a rate far too large, epochs of 256 updates end after parts of 16 until the rate is small enough."""
+    X = np.random.RandomState(0).normal(size=(2048, 3)).astype(np.float32)
+    y = X @ np.array([1.0, -2.0, 0.5], np.float32)
+    counts, run = [], StepRunner.run
+
+    def counting(self, plan, scalars, losses):
+        run(self, plan, scalars, losses)
+        counts.append(self.n_done)
+
+    monkeypatch.setattr(StepRunner, "run", counting)
+    monkeypatch.setattr("onnxsgd.training.program._MANY_STEPS", 10**9)
+    monkeypatch.setattr(epochs, "_PART", 16)
+    model = OnnxSGDRegressor(
+        learning_rate=Auto(eta0=500.0), batch_size=8, max_iter=15, tol=None, random_state=0
+    )
+    model.fit(X, y)
+    undone = np.isinf(model.loss_curve_)
+    assert undone[0]
+    assert not undone[-1]
+    assert len(undone) == model.n_iter_ == 15
+    # the objective of the first weights, the epochs, and that of the last weights
+    assert counts[0] == counts[-1] == 256
+    assert sum(counts[1:-1]) <= 256 * (~undone).sum() + 32 * undone.sum()
+    np.testing.assert_allclose(model.learning_rates_[0], 500.0 / 2)
+    assert model.score(X, y) > 0.999

@@ -1,0 +1,133 @@
+"""Rules on a problem of one number: the state after each epoch, and the weights that are returned."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.exceptions import ConvergenceError
+from onnxsgd.training.rules import DescentRule
+from onnxsgd.training.state import FitState
+from onnxsgd.training.stopping import Stopping
+
+KEY = ("w", WEIGHT)
+
+
+class Problem:
+    """The objective w^2, of which a test chooses the path."""
+
+    def __init__(self, start=1.0, n_batches=32, score=None, begins=True, **stopping):
+        self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
+        self.loaded = []
+        stopping = Stopping(**{"max_iter": 100, "tol": 1e-3, "n_iter_no_change": 2, **stopping})
+        self.rule = DescentRule(
+            stopping, self.state, n_batches, lambda: self.objective, self.loaded.append, score
+        )
+        if begins:
+            self.rule.begin()
+
+    @property
+    def objective(self):
+        return float(self.state.tensors[KEY]) ** 2
+
+    def move(self, to, loss=None, score=None):
+        self.state.tensors = {KEY: np.array(to)}
+        self.state.t += 32
+        return self.rule.after_epochs(to**2 if loss is None else loss, 1, score)
+
+
+def test_weights_before_a_bad_window_are_restored():
+    problem = Problem()
+    problem.move(0.5)
+    problem.move(3.0)
+    assert problem.state.tensors[KEY] == 0.5
+    assert problem.state.t == 32
+    assert problem.state.eta == 0.05 / 4
+    assert problem.state.rate_share == 1 / 4
+    assert [tensors[KEY] for tensors in problem.loaded] == [0.5]
+
+
+def test_divergence_is_undone():
+    problem = Problem()
+    problem.move(0.5)
+    problem.move(1e12, loss=math.inf)
+    assert problem.state.tensors[KEY] == 0.5
+
+
+def test_worse_weights_than_the_first_are_never_returned():
+    """The mean loss of each window may look better than the objective at its end."""
+    problem = Problem()
+    problem.move(1.5, loss=0.9)
+    with pytest.warns(ConvergenceWarning, match="did not lower the objective"):
+        problem.rule.end()
+    assert problem.state.tensors[KEY] == 1.0
+    assert problem.state.t == 0
+
+
+def test_better_weights_are_returned_without_a_word():
+    problem = Problem()
+    problem.move(0.9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        problem.rule.end()
+    assert problem.state.tensors[KEY] == 0.9
+
+
+def test_a_rule_that_was_interrupted_before_it_began_changes_nothing():
+    problem = Problem(begins=False)
+    problem.rule.end()
+    assert problem.state.tensors[KEY] == 1.0
+
+
+def test_first_weights_without_an_objective_are_refused():
+    with pytest.raises(ConvergenceError, match="objective of the first weights is inf"):
+        Problem(start=math.inf)
+
+
+def test_a_window_has_32_updates_at_least():
+    problem = Problem(n_batches=5)
+    assert problem.rule.n_epochs == 7
+    for _ in range(6):
+        problem.move(3.0)
+    assert problem.state.tensors[KEY] == 3.0
+    assert problem.rule.n_epochs == 1
+    problem.move(3.0)
+    assert problem.state.tensors[KEY] == 1.0
+    assert problem.rule.n_epochs == 7
+
+
+def test_few_epochs_have_three_windows():
+    problem = Problem(n_batches=1, max_iter=9)
+    assert problem.rule.n_epochs == 3
+    used = []
+    for number in range(9):
+        used.append(problem.state.eta)
+        ends = problem.move(0.9**number)
+    assert ends
+    np.testing.assert_allclose(used, [0.05] * 6 + [0.025] * 3)
+    assert not problem.rule.has_converged
+
+
+def scored(start_score, path):
+    """Return the weight that is returned after a path of (weight, score)."""
+    problem = Problem(score=lambda weights: start_score, on_score=True)
+    for weight, score in path:
+        problem.move(weight, score=score)
+    problem.rule.end()
+    return problem
+
+
+def test_the_best_score_is_returned():
+    assert scored(0.1, [(0.9, 0.5), (0.8, 0.7), (0.7, 0.6)]).state.tensors[KEY] == 0.8
+
+
+def test_the_first_weights_are_returned_if_none_score_better():
+    assert scored(0.9, [(0.9, 0.5), (0.8, 0.7)]).state.tensors[KEY] == 1.0
+
+
+def test_a_score_without_gain_ends_training():
+    problem = scored(0.5, [(0.9 * 0.9**number, 0.5) for number in range(2)])
+    assert problem.rule.has_converged
