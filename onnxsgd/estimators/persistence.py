@@ -22,6 +22,9 @@ from onnxsgd.training.state import FitState
 
 __all__ = ["FORMAT", "pack", "unpack"]
 
+#: Attributes of the state: owners of slots and rates, and the updates that these begin with.
+_OWNERS = ("optimizer", "slots_from", "averages_from", "schedule")
+
 #: The number of the format written.
 FORMAT = 1
 
@@ -44,6 +47,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         eta, t, l1_total, loss_curve, validation_scores
                          the other attributes of the state
         learning_rates   an attribute of the state; older files lack it
+        owners           a dictionary of further ones; older files lack it
         n_updates        only after ``fit``: the largest number of its updates
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares]
         rate_share       only where it is not 1: an attribute of the state
@@ -76,6 +80,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         "loss_curve": list(state.loss_curve),
         "validation_scores": list(state.validation_scores),
         "learning_rates": list(state.learning_rates),
+        "owners": {name: getattr(state, name) for name in _OWNERS},
     }
 
 
@@ -111,6 +116,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         random_state=generator,
         t=saved["t"],
         l1_total=saved["l1_total"],
+        **saved.get("owners", {}),
         loss_curve=list(saved["loss_curve"]),
         validation_scores=list(saved["validation_scores"]),
         learning_rates=list(saved.get("learning_rates", [math.nan] * len(saved["loss_curve"]))),

@@ -185,14 +185,16 @@ def _numbers(plan: FitPlan, state: FitState, batches: Batches, count: int) -> _N
     used = recipe.schedule.for_batches(rates, batches.batch_size)
     l1, l2 = recipe.penalty.l1, recipe.penalty.l2 or 0.0
     l1_totals = state.l1_total + np.cumsum(used * (l1 or 0.0))
-    scalars = dict(recipe.optimizer.scalars(t, used, l2))
+    # the bias corrections count the updates of the slots
+    t_slots = t - state.slots_from
+    scalars = dict(recipe.optimizer.scalars(t_slots, used, l2))
     if plan.output_weights:
-        scaled = recipe.optimizer.scalars(t, used * state.target_scale, l2)
+        scaled = recipe.optimizer.scalars(t_slots, used * state.target_scale, l2)
         scalars |= {f"{OUTPUT}{name}": value for name, value in scaled.items()}
     if l1 is not None:
         scalars |= {L1_STRENGTH: l1} if recipe.optimizer.is_proximal else {L1_TOTAL: l1_totals}
     if recipe.average_from:
-        scalars[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - recipe.average_from + 1)
+        scalars[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - state.first_averaged(recipe.average_from) + 1)
     table = np.empty((count, len(scalars)))
     for number, column in enumerate(scalars.values()):
         table[:, number] = column

@@ -43,9 +43,25 @@ class Recipe:
         """True if training finds the rate, and standardises first layers."""
         return isinstance(self.schedule, Auto)
 
+    @property
+    def slots_owner(self) -> str:
+        """The name of all that gives the slots of the optimizer their meaning."""
+        optimizer = self.optimizer
+        coordinates = "standardised" if self.is_auto else "raw"
+        return f"{_class_name(optimizer)} {'/'.join(optimizer.slots)} {coordinates}"
+
+    @property
+    def rate_owner(self) -> str:
+        """The name of the schedule, with its parameters, that gives the present rate its meaning."""
+        return f"{_class_name(self.schedule)} {sorted(vars(self.schedule).items())}"
+
     def for_updates(self, n_updates: int | None) -> Recipe:
         """Return the recipe of `n_updates` updates; None: the number is unknown."""
         return replace(self, schedule=self.schedule.for_updates(n_updates))
+
+
+def _class_name(thing: object) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ __all__ = ["TARGET", "FitState", "adapt_state", "fresh_state", "start_at_mean"]
 
 #: The key of the target's moments; no tensor has an empty name.
 TARGET = ""
+#: The kinds of tensors that are no slots of an optimizer.
+_OF_NO_OPTIMIZER = frozenset({WEIGHT, AVERAGE, L1_DEBT})
 
 
 @dataclass
@@ -36,6 +38,12 @@ class FitState:
         Updates made.
     l1_total : float
         The l1 penalty that each weight could have received so far.
+    optimizer : str or None
+        The owner of the optimizer's slots; None: the next optimizer.
+    slots_from, averages_from : int
+        Updates made before the slots, and before the averages, began.
+    schedule : str or None
+        The owner of `eta`; None: the next schedule.
     loss_curve : list of float
         The objective of each epoch.
     validation_scores : list of float
@@ -56,6 +64,10 @@ class FitState:
     random_state: np.random.RandomState
     t: int = 0
     l1_total: float = 0.0
+    optimizer: str | None = None
+    slots_from: int = 0
+    averages_from: int = 0
+    schedule: str | None = None
     loss_curve: list[float] = field(default_factory=list)
     validation_scores: list[float] = field(default_factory=list)
     learning_rates: list[float] = field(default_factory=list)
@@ -75,6 +87,10 @@ class FitState:
         self.loss_curve.extend(objectives.tolist())
         self.learning_rates.extend(learning_rates.tolist())
 
+    def first_averaged(self, average_from: int) -> int:
+        """Return the update at which the averages begin, for the parameter `average_from`."""
+        return max(average_from, self.averages_from + 1)
+
     def weights(self, average_from: int = 0) -> dict[str, np.ndarray]:
         """Return the weights, averaged ones once averaging has started."""
         is_averaged = 0 < average_from <= self.t and any(kind == AVERAGE for _, kind in self.tensors)
@@ -83,12 +99,23 @@ class FitState:
 
 
 def adapt_state(state: FitState, recipe: Recipe) -> None:
-    """Adapt `state` to a recipe that may have changed since: initialize quantities that it lacks."""
+    """Adapt `state` to a recipe that may have changed since: initialize quantities that it lacks.
+
+    Slots of another optimizer are dropped, and a rate of another schedule is replaced by the first one of
+    this schedule.
+    """
+    if state.optimizer not in (None, recipe.slots_owner):
+        state.tensors = {key: a for key, a in state.tensors.items() if key[1] in _OF_NO_OPTIMIZER}
+        state.slots_from = state.t
+    if state.schedule not in (None, recipe.rate_owner):
+        state.eta = recipe.schedule.initial
+    state.optimizer, state.schedule = recipe.slots_owner, recipe.rate_owner
     kinds = {kind for _, kind in state.tensors}
     if L1_DEBT not in kinds:
         state.l1_total = 0.0
     if recipe.average_from and AVERAGE not in kinds:
         state.tensors |= {(name, AVERAGE): a.copy() for name, a in state.weights().items()}
+        state.averages_from = state.t
 
 
 def start_at_mean(state: FitState, output_weights: Collection[str], intercepts: Collection[str]) -> None:

@@ -44,7 +44,8 @@ def export_step(
     """
     recipe = plan.recipe
     training = Training(
-        schedule=recipe.schedule, penalty=recipe.penalty, average_from=recipe.average_from,
+        schedule=recipe.schedule, penalty=recipe.penalty,
+        average_from=state.first_averaged(recipe.average_from), slots_from=state.slots_from,
         classes=None if classes is None else [_plain(label) for label in classes],
         tensors=state.tensors, t=state.t, eta=rate_of_parts(plan, state), l1_total=state.l1_total,
         target_scale=state.target_scale if plan.output_weights else 1.0,

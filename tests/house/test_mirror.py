@@ -31,7 +31,7 @@ COVERED = {
     "engine/step/test_training_step.py": "engine/step/single_step engine/step/step_spec",
     "estimators/test_estimators.py": (
         "engine/predict estimators/base estimators/classifier estimators/fitted estimators/parameters "
-        "estimators/regressor exceptions learner/build training/fit_plan training/state"
+        "estimators/regressor exceptions learner/build training/fit_plan"
     ),
     "estimators/test_persistence.py": "_classifier _regressor",
     "estimators/test_sklearn_tools.py": "estimators/inner_model",

@@ -33,7 +33,7 @@ class Training:
     penalty : Penalty
         The strengths of the norms.
     average_from : int
-        The update at which averaging starts; 0: never.
+        The update at which averaging starts.
     classes : list or None
         The labels of a classifier.
     tensors : dict of ndarray
@@ -44,6 +44,8 @@ class Training:
         The present learning rate, and the l1 penalty that each weight could have received so far.
     target_scale : float
         The factor of the rate of the last layer.
+    slots_from : int
+        Updates made before the slots of the optimizer began.
     """
 
     schedule: Schedule
@@ -55,6 +57,7 @@ class Training:
     eta: float
     l1_total: float
     target_scale: float = 1.0
+    slots_from: int = 0
 
 
 def describe_tensors(model: onnx.ModelProto) -> dict[str, dict[str, Any]]:
@@ -159,8 +162,12 @@ def _read_scalars(spec: StepSpec, training: Training, l2: float) -> dict[str, st
     """Return the formula of each number of the optimizer, None where it has none."""
     factor = float(training.schedule.for_batches(np.ones(1), spec.batch_size)[0])
 
+    start = training.slots_from
+
     def scalar(name: str, factor: float) -> Any:
-        return lambda t, eta: spec.optimizer.scalars(t, eta if factor == 1 else eta * factor, l2)[name]
+        return lambda t, eta: spec.optimizer.scalars(
+            t - start if start else t, eta if factor == 1 else eta * factor, l2
+        )[name]
 
     names = spec.optimizer.scalars(np.ones(1), np.ones(1), l2)
     formulas = {name: read_formula(scalar(name, factor), "t", "eta") for name in names}

@@ -105,6 +105,23 @@ def test_trains_as_the_estimator_does(name, example, tmp_path):
         np.testing.assert_allclose(step.tensors[tensor["input"]], expected, rtol=2e-5, atol=1e-6)
 
 
+def test_slots_and_averages_that_began_later_count_from_there(example, tmp_path):
+    """An optimizer and an average that were named after three updates: their numbers begin at t = 3."""
+    estimator = OnnxSGDRegressor(learning_rate="constant", momentum=0.9, shuffle=False, batch_size=64)
+    for _ in range(3):
+        estimator.partial_fit(_X, _Y)
+    estimator.set_params(optimizer="adam", momentum=0.0, average=True).partial_fit(_X, _Y)
+    assert estimator.t_ == 4
+    step = example.TrainingStep(estimator.export_training_step(tmp_path / "step.onnx"))
+    for _ in range(3):
+        estimator.partial_fit(_X, _Y)
+        step.epoch({step.manifest["features"][0]["input"]: _X}, _Y, np.arange(len(_X)), np.ones(len(_X)))
+    for tensor in step.manifest["tensors"]:
+        key = tensor.get("name") or tensor["of"], tensor.get("kind", "weight")
+        expected = estimator._state.tensors[key]
+        np.testing.assert_allclose(step.tensors[tensor["input"]], expected, rtol=2e-5, atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """An estimator with a frozen part, and the folder with its step."""
