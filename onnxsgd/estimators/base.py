@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from onnxsgd.data.moments import add_moments
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.text import has_text
+from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd.estimators.inner_model import inner_routing
 from onnxsgd.estimators.parameters import CONSTRAINTS, choose_updates
@@ -30,7 +31,7 @@ from onnxsgd.penalties import make_penalty
 from onnxsgd.runtime.device import check_device
 from onnxsgd.training.fit_plan import FitPlan, Recipe
 from onnxsgd.training.loop import Observer, train
-from onnxsgd.training.state import TARGET, adapt_state, fresh_state, start_at_mean
+from onnxsgd.training.state import TARGET, adapt_state, fresh_generator, fresh_state, start_at_mean
 from onnxsgd.training.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
     """Base class of the estimators."""
 
     _parameter_constraints: ClassVar[dict[str, Any]] = CONSTRAINTS
+    #: The seed of the present order of the samples, as a tuple; None in estimators saved without it.
+    _seed: tuple[Any] | None = None
 
     @with_callbacks
     def fit(
@@ -104,6 +107,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
             validation = self._read_validation(X_val, y_val)
             initial = self._state.weights() if resuming else self._learner.initial_weights()
             self._state = fresh_state(initial, recipe.schedule.initial, self.random_state)
+            self._seed = (self.random_state,)
             if self.early_stopping and validation is None:
                 samples, validation = self._hold_out(samples)
         self.n_iter_ = 0
@@ -120,11 +124,16 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
         recipe = self._check_parameters()
         resuming = hasattr(self, "_state")
         with self._unchanged_by_errors():
-            samples = self._read_samples(X, y, sample_weight, resuming=resuming, classes=classes)
+            samples = self._read_samples(
+                X, y, sample_weight, resuming=resuming, classes=classes, in_parts=True
+            )
             if not resuming:
                 weights = self._learner.initial_weights()
                 self._state = fresh_state(weights, recipe.schedule.initial, self.random_state)
                 self.n_iter_ = 0
+            elif self._seed is not None and not is_same(self._seed[0], self.random_state):
+                self._state.random_state = fresh_generator(self.random_state)
+            self._seed = (self.random_state,)
             # a schedule that needs the number of updates is refused before anything changes
             recipe.for_updates(self._state.n_updates)
         self._train(self._make_plan(recipe), Stopping(max_iter=1, tol=None, in_parts=True), samples)

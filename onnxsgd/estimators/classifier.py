@@ -59,6 +59,22 @@ def _one_class(classes: np.ndarray) -> ParameterError:
     )
 
 
+def _unknown_classes() -> ParameterError:
+    return ParameterError(
+        "classes must be passed on the first call to partial_fit, as y may lack some: give all labels with "
+        "classes=, there or in the constructor, or a fitted model that holds them."
+    )
+
+
+def _refuse_contradiction(name: str, given: ArrayLike, other: str, known: ArrayLike) -> None:
+    """Refuse labels that are not those that another source has, in any order."""
+    if not np.array_equal(np.unique(np.asarray(given)), np.unique(np.asarray(known))):
+        raise ParameterError(
+            f"{name}={np.asarray(given)[:20].tolist()} contradicts {other}, which has the labels "
+            f"{np.asarray(known)[:20].tolist()}."
+        )
+
+
 class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     """Train the weights of a model for classification by stochastic gradient descent.
 
@@ -333,7 +349,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         y : array-like of shape (n_samples,) or (n_samples, n_classes)
             Their labels, or a table of 0 and 1 where a sample may have several.
         classes : array-like of shape (n_classes,), default=None
-            All labels. The first call needs them unless the model knows them, or `y` contains all.
+            All labels. The first call needs them, unless the parameter `classes` or the model has them: a
+            fitted model, or a graph with labels. They must not contradict it.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples, >= 0; None: 1 for each.
 
@@ -345,7 +362,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if self.class_weight == "balanced":
             raise ParameterError(
                 "class_weight 'balanced' is not supported for partial_fit, which does not see all labels: "
-                "compute the weights with sklearn.utils.class_weight.compute_class_weight and give a dict."
+                "give the weights of enough labels y, dict(zip(classes, compute_class_weight('balanced', "
+                "classes=classes, y=y))), a function of sklearn.utils.class_weight."
             )
         return self._partial_fit(X, y, sample_weight, classes)
 
@@ -426,23 +444,34 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _labelling(self) -> Labelling:
         return (SeveralLabels if self._has_several_labels else OneLabel)(self.classes_)
 
-    def _read_target(self, y: ArrayLike, resuming: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
+    def _read_target(
+        self, y: ArrayLike, resuming: bool, classes: ArrayLike | None, in_parts: bool = False
+    ) -> tuple[np.ndarray, int]:
         labels = check_labels(y)
         if resuming:
             self._check_same_labels(labels, classes)
             return labels, self._n_outputs
         self._has_several_labels = labels.ndim == 2
+        if classes is not None and self.classes is not None:
+            _refuse_contradiction("classes of partial_fit", classes, "the parameter classes", self.classes)
         self._given_classes = self.classes if classes is None else classes
         if self._has_several_labels:
             return labels, labels.shape[1]
         known = np.unique(labels) if self._given_classes is None else np.asarray(self._given_classes)
-        if len(known) < 2 and not self._model_knows_classes():
-            raise _one_class(known)
+        if not self._model_may_know_classes():
+            if in_parts and self._given_classes is None:
+                raise _unknown_classes()
+            if len(known) < 2:
+                raise _one_class(known)
         return labels, 1 if len(known) == 2 else len(known)
 
-    def _model_knows_classes(self) -> bool:
+    def _model_may_know_classes(self) -> bool:
         """Tell whether the model may have classes that `y` lacks: a graph, a fitted estimator."""
-        return self.model is not None and not (hasattr(self.model, "fit") and not is_fitted(self.model))
+        return (
+            self.model is not None
+            and self.head is None
+            and not (hasattr(self.model, "fit") and not is_fitted(self.model))
+        )
 
     def _check_same_labels(self, y: np.ndarray, classes: ArrayLike | None) -> None:
         """Check that `y` and `classes` agree with the first call."""
@@ -457,11 +486,15 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 f"y has shape {y.shape}; in the first call it had shape {('n_samples', *wanted)}."
             )
 
-    def _check_learner(self, y: np.ndarray) -> None:
+    def _check_learner(self, y: np.ndarray, in_parts: bool) -> None:
         learner, n_outputs = self._learner, self._n_outputs
         if self._has_several_labels:
             self._check_columns(learner, y, n_outputs)
-        classes = self._find_classes(learner, y)
+        classes = self._find_classes(learner)
+        if classes is None and in_parts and y.ndim == 1:
+            raise _unknown_classes()
+        if classes is None:
+            classes = np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y)
         if len(classes) < 2:
             raise _one_class(classes)
         wanted = {1, 2} if len(classes) == 2 and not self._has_several_labels else {len(classes)}
@@ -473,8 +506,12 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             )
         self.classes_ = classes
 
-    def _find_classes(self, learner: Learner, y: np.ndarray) -> np.ndarray:
-        """Return the labels of the columns: those that are given, those of the graph, or those of `y`."""
+    def _find_classes(self, learner: Learner) -> np.ndarray | None:
+        """Return the labels of the columns: those of the graph, or those that are given, if any."""
+        if learner.classes is not None:
+            if self._given_classes is not None:
+                _refuse_contradiction("classes", self._given_classes, "the model", learner.classes)
+            return learner.classes
         if self._given_classes is not None:
             given = np.asarray(self._given_classes)
             if len(np.unique(given)) < len(given) and learner.link != "own":
@@ -482,9 +519,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                     f"classes={given.tolist()} names a label twice: each column has its own."
                 )
             return np.unique(given) if learner.link == "own" else given
-        if learner.classes is not None:
-            return learner.classes
-        return np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y)
+        return None
 
     def _check_columns(self, learner: Learner, y: np.ndarray, n_outputs: int) -> None:
         """Check that a graph can give several labels to a sample."""

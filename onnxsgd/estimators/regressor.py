@@ -297,7 +297,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         tags.input_tags.sparse = True
         return self._with_tags_inside(tags)
 
-    def _read_target(self, y: ArrayLike, resuming: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
+    def _read_target(
+        self, y: ArrayLike, resuming: bool, classes: ArrayLike | None, in_parts: bool = False
+    ) -> tuple[np.ndarray, int]:
         y = check_real_target(y)
         table = y.reshape(len(y), -1)
         if resuming:
@@ -306,7 +308,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
             self._y_is_vector = y.ndim == 1
         return table, table.shape[1]
 
-    def _check_learner(self, y: np.ndarray) -> None:
+    def _check_learner(self, y: np.ndarray, in_parts: bool) -> None:
         self._check_width(y)
 
     def _check_width(self, y: np.ndarray) -> None:

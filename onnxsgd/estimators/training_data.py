@@ -12,6 +12,7 @@ from onnxsgd.data.features import Features, check_strings, check_X, n_rows, take
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.targets import check_sample_weight
 from onnxsgd.data.text import check_texts, has_text, split_text
+from onnxsgd.estimators.between_calls import Given, read_graph_parameters, refuse_new_graph
 from onnxsgd.estimators.fitted import TrainedModel
 from onnxsgd.estimators.inner_model import fitted
 from onnxsgd.exceptions import ParameterError
@@ -35,16 +36,20 @@ class TrainingDataReader(TrainedModel):
     trainable: Trainable
     engine: str
     dtype: str | None
+    #: The parameters of the graph in the first call; None in estimators saved without them.
+    _given: Given | None = None
 
     # Methods that differ between the two estimators.
 
     @abstractmethod
-    def _read_target(self, y: ArrayLike, resuming: bool, classes: ArrayLike | None) -> tuple[np.ndarray, int]:
+    def _read_target(
+        self, y: ArrayLike, resuming: bool, classes: ArrayLike | None, in_parts: bool = False
+    ) -> tuple[np.ndarray, int]:
         """Check `y`; return it as a table, or as labels, and the number of outputs of a new layer."""
 
     @abstractmethod
-    def _check_learner(self, y: np.ndarray) -> None:
-        """Check that the new learner fits `y`."""
+    def _check_learner(self, y: np.ndarray, in_parts: bool) -> None:
+        """Check that the new learner fits `y`, which may be a part of the data."""
 
     @abstractmethod
     def _check_scorable(self, y: np.ndarray, name: str) -> None:
@@ -62,15 +67,18 @@ class TrainingDataReader(TrainedModel):
         *,
         resuming: bool,
         classes: ArrayLike | None = None,
+        in_parts: bool = False,
     ) -> Samples:
         """Check the training data, and make the learner unless training resumes; drop rows of weight zero."""
         if y is None:
             raise ParameterError(
                 f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
             )
+        if resuming and self._given is not None:
+            refuse_new_graph(self, self._given)
         source = None if resuming else read_source(self.model)
         checked = self._check_again(X) if resuming else self._check_first(X, source)
-        target, n_outputs = self._read_target(y, resuming, classes)
+        target, n_outputs = self._read_target(y, resuming, classes, in_parts)
         if not isinstance(checked, dict):
             check_consistent_length(target, checked)
         weight = check_sample_weight(sample_weight, target)
@@ -81,7 +89,8 @@ class TrainingDataReader(TrainedModel):
             if hasattr(source, "fit"):
                 source = fitted(source, data, y, None if sample_weight is None else weight, self)
             features = self._make_learner(source, data, checked, n_outputs)
-            self._check_learner(target)
+            self._check_learner(target, in_parts)
+            self._given = read_graph_parameters(self)
         if len(target) != n_rows(features):
             raise ParameterError(f"X has {n_rows(features)} samples and y has {len(target)}.")
         return Samples(features, target, weight).without_zeros()

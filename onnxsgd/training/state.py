@@ -14,7 +14,7 @@ from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import AVERAGE, L1_DEBT, WEIGHT
 from onnxsgd.training.fit_plan import Recipe
 
-__all__ = ["TARGET", "FitState", "adapt_state", "fresh_state", "start_at_mean"]
+__all__ = ["TARGET", "FitState", "adapt_state", "fresh_generator", "fresh_state", "start_at_mean"]
 
 #: The key of the target's moments; no tensor has an empty name.
 TARGET = ""
@@ -141,6 +141,10 @@ def fresh_state(
     seed : int, RandomState or None
         Seeds a new generator; a generator loses at most one draw.
     """
-    generator = np.random.RandomState(check_random_state(seed).randint(np.iinfo(np.int32).max))
     tensors = {(name, WEIGHT): np.array(array) for name, array in weights.items()}
-    return FitState(tensors, eta=eta, random_state=generator)
+    return FitState(tensors, eta=eta, random_state=fresh_generator(seed))
+
+
+def fresh_generator(seed: int | np.random.RandomState | None) -> np.random.RandomState:
+    """Return a new generator seeded by `seed`, which loses at most one draw."""
+    return np.random.RandomState(check_random_state(seed).randint(np.iinfo(np.int32).max))

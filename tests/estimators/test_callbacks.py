@@ -36,7 +36,7 @@ def test_a_scoring_monitor_sees_each_epoch(cancer):
     expected = []
     model = classifier()
     for _ in range(5):
-        probability = model.partial_fit(X, y).predict_proba(X)[np.arange(len(y)), y]
+        probability = model.partial_fit(X, y, classes=[0, 1]).predict_proba(X)[np.arange(len(y)), y]
         expected.append(np.mean(np.log(probability)))
     np.testing.assert_allclose(logged, expected, rtol=1e-5)
 

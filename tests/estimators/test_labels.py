@@ -94,6 +94,57 @@ def test_one_class_suffices_where_the_others_are_known():
 
 @pytest.mark.parametrize("later", [["a", "b"], [0, 5], [0.0, 3.0]], ids=str)
 def test_unknown_labels_of_a_later_part_are_refused(later):
-    model = classifier().partial_fit(X, CLASS)
+    model = classifier().partial_fit(X, CLASS, classes=[0, 1])
     with pytest.raises(ParameterError, match="not among the classes"):
         model.partial_fit(X[:2], later)
+
+
+@pytest.mark.parametrize("model", [None, LogisticRegression(), "graph"], ids=str)
+@pytest.mark.parametrize("rows", [X.shape[0], 1])
+def test_the_first_part_needs_all_labels_unless_the_model_has_them(model, rows):
+    """As in scikit-learn: before any training, also where this part has several."""
+    is_graph = model == "graph"
+    if is_graph:
+        model = _without_labels(OnnxSGDClassifier(max_iter=1, tol=None).fit(X, CLASS).to_onnx())
+    fresh = classifier(model)
+    with pytest.raises(ValueError, match=r"^classes must be passed on the first call to partial_fit"):
+        fresh.partial_fit(X[:rows], CLASS[:rows])
+    assert not hasattr(fresh, "t_")
+    if rows > 1:
+        assert fresh.partial_fit(X, CLASS, classes=[1, 0]).classes_.tolist() == [0, 1] or is_graph
+        assert classifier(model, classes=[0, 1]).partial_fit(X, CLASS).classes_.tolist() == [0, 1]
+
+
+def _without_labels(proto):
+    """Return a graph of probabilities alone."""
+    del proto.graph.output[0]
+    return proto
+
+
+def test_labels_that_contradict_are_refused():
+    fitted = LogisticRegression().fit(X, CLASS)
+    for model in (fitted, classifier().fit(X, CLASS).to_onnx()):
+        with pytest.raises(ParameterError, match=r"classes=\['a', 'b'\] contradicts the model.*\[0, 1\]"):
+            classifier(model).partial_fit(X, CLASS, classes=["a", "b"])
+        with pytest.raises(ParameterError, match="contradicts the model"):
+            classifier(model, classes=[0, 1, 2]).fit(X, CLASS)
+        # in any order
+        assert classifier(model).partial_fit(X, CLASS, classes=[1, 0]).classes_.tolist() == [0, 1]
+        # a new layer has the labels of the new task
+        new = classifier(model, head="linear", classes=["a", "b"])
+        assert new.fit(X, np.where(CLASS, "a", "b")).classes_.tolist() == ["a", "b"]
+    with pytest.raises(ParameterError, match="contradicts the parameter classes"):
+        classifier(classes=[0, 1]).partial_fit(X, CLASS, classes=[0, 1, 2])
+
+
+def test_balanced_weights_need_all_labels():
+    """The error has the expression, whose weights are those that ``fit`` takes."""
+    from sklearn.utils.class_weight import compute_class_weight
+
+    model = classifier(class_weight="balanced")
+    balanced = model.fit(X, CLASS).coef_
+    with pytest.raises(ParameterError, match="balanced.*dict.*compute_class_weight"):
+        model.partial_fit(X, CLASS, classes=[0, 1])
+    classes = np.array([0, 1])
+    weights = dict(zip(classes, compute_class_weight("balanced", classes=classes, y=CLASS), strict=True))
+    np.testing.assert_array_equal(model.set_params(class_weight=weights).fit(X, CLASS).coef_, balanced)

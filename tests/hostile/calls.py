@@ -55,7 +55,7 @@ def _classifier(content):
 
 
 def _fit(estimator, X, y):
-    estimator.partial_fit(X, y)
+    estimator.set_params(max_iter=1, tol=None).fit(X, y)
     estimator.predict(X)
     estimator.to_onnx()
 

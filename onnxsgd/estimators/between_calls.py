@@ -1,0 +1,93 @@
+"""Parameters between calls: the graph of the first call stays, all other parameters may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from onnxsgd.estimators.summary import summarize
+from onnxsgd.exceptions import ParameterError
+
+__all__ = ["Given", "is_same", "read_graph_parameters", "refuse_new_graph"]
+
+#: The parameters that determine the graph and its trained weights.
+_OF_GRAPH = ("model", "output", "head", "trainable", "classes", "dtype")
+
+#: Types of values that hold no estimators.
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+
+#: Values of parameters, each with the name of the parameter and of its class.
+Given = list[tuple[str, str, Any]]
+
+
+def read_graph_parameters(estimator: BaseEstimator) -> Given:
+    """Return the parameters of an estimator that determine its graph, those of the model inside included."""
+    own = type(estimator).__name__
+    given = [(name, own, getattr(estimator, name)) for name in _OF_GRAPH if hasattr(estimator, name)]
+    # a list may be changed in place
+    copied = [(name, own, [*value] if isinstance(value, list) else value) for name, own, value in given]
+    return [*copied, *_parameters_inside(estimator.model)]
+
+
+def refuse_new_graph(estimator: BaseEstimator, first: Given) -> None:
+    """Refuse parameters that determine the graph and differ from those of the first call.
+
+    Raises
+    ------
+    ParameterError
+        If one does; the error names it.
+    """
+    for before, now in zip_longest(first, read_graph_parameters(estimator)):
+        if before is None or now is None or before[:2] != now[:2] or not is_same(before[2], now[2]):
+            name, owner, value = now or before
+            change = f" from {_shown(before[2])} to {_shown(value)}" if before and now else ""
+            raise ParameterError(
+                f"{name} of {owner} changed{change} since the first call: training continues with the graph "
+                "of that call. Call fit with warm_start=False, or take a new estimator."
+            )
+
+
+def _shown(value: object) -> str:
+    return repr(summarize(value))
+
+
+def is_same(first: Any, second: Any) -> bool:
+    """Tell whether two values of a parameter are the same object, equal, or both NaN."""
+    if first is second or (type(first) in _PLAIN and type(first) is type(second) and first == second):
+        return True
+    if isinstance(first, list | tuple | np.ndarray):
+        return np.shape(first) == np.shape(second) and bool(np.all(np.asarray(first) == np.asarray(second)))
+    if type(first) is not type(second) or isinstance(first, BaseEstimator):
+        return False
+    # a frame or series compares element by element
+    return bool(np.all((first == second) | ((first != first) & (second != second))))
+
+
+def _parameters_inside(model: object) -> Iterator[tuple[str, str, Any]]:
+    """Yield the parameters of an estimator, and of those inside it, at any depth."""
+    if not isinstance(model, BaseEstimator):
+        return
+    owner = type(model).__name__
+    # get_params would take ten times as long
+    for name, value in vars(model).items():
+        if name[0] == "_" or name[-1] == "_":
+            continue
+        estimators = () if type(value) in _PLAIN else tuple(_estimators_in(value))
+        for estimator in estimators:
+            yield name, owner, estimator
+            yield from _parameters_inside(estimator)
+        if not estimators:
+            yield name, owner, value
+
+
+def _estimators_in(value: object) -> Iterator[BaseEstimator]:
+    """Yield an estimator, or those in lists and tuples."""
+    if isinstance(value, BaseEstimator):
+        yield value
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from _estimators_in(entry)

@@ -1,0 +1,137 @@
+"""Parameters that change between calls are refused or honoured, none is ignored."""
+
+import copy
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.estimators.between_calls import is_same
+from onnxsgd.exceptions import ParameterError
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 3))
+Y = (X @ [1.0, -2.0, 0.5] + 0.3 * RNG.normal(size=40) > 0.2).astype(int)
+
+#: Parameters of the graph, each with another value.
+REFUSED = {
+    "model": LogisticRegression(C=5.0).fit(X, Y),
+    "output": "score",
+    "head": "linear",
+    "trainable": ["coef"],
+    "classes": [1, 0],
+    "dtype": "float64",
+}
+#: Other values of the parameters that act on the next call.
+HONOURED = {
+    "loss": "squared_error", "epsilon": 1.5, "penalty": "l1", "alpha": 0.5, "l1_ratio": 0.9,
+    "optimizer": "adam", "momentum": 0.5, "nesterov": True, "learning_rate": "invscaling", "eta0": 0.2,
+    "power_t": 0.9, "batch_size": 3, "shuffle": False, "random_state": 1, "average": True,
+    "class_weight": {0: 0.1, 1: 3.0},
+}  # fmt: skip
+#: Settings under which some of them act.
+WITH = {
+    "epsilon": {"loss": "epsilon_insensitive"},
+    "l1_ratio": {"penalty": "elasticnet", "alpha": 0.1},
+    "nesterov": {"momentum": 0.5},
+    "power_t": {"learning_rate": "invscaling"},
+    "random_state": {"batch_size": 3},
+}
+#: Those of ``fit`` alone, and those that change no weight.
+OTHERS = {
+    "max_iter", "tol", "n_iter_no_change", "early_stopping", "validation_fraction", "warm_start", "engine",
+    "device", "n_threads", "verbose",
+}  # fmt: skip
+
+
+def classifier(**more):
+    settings = {"learning_rate": "constant", "eta0": 0.05, "random_state": 0, "max_iter": 2, "tol": None}
+    return OnnxSGDClassifier(**settings | more)
+
+
+def test_each_parameter_has_a_decision():
+    parameters = set(inspect.signature(OnnxSGDClassifier).parameters)
+    assert sorted([*REFUSED, *HONOURED, *OTHERS]) == sorted(parameters)
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["partial_fit", "warm fit"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_new_graph_is_refused_by_name(name, warm):
+    model = classifier(warm_start=warm).fit(X, Y)
+    before = model.coef_.copy()
+    old = getattr(model, name)
+    model.set_params(**{name: REFUSED[name]})
+    with pytest.raises(ParameterError, match=f"^{name} of OnnxSGDClassifier changed from .* to .*warm_start"):
+        model.fit(X, Y) if warm else model.partial_fit(X, Y)
+    np.testing.assert_array_equal(model.coef_, before)
+    model.set_params(**{name: old}).partial_fit(X, Y)
+    if name not in ("output", "head"):
+        assert model.set_params(**{name: REFUSED[name]}, warm_start=False).fit(X, Y).t_ == 4
+
+
+@pytest.mark.parametrize("name", HONOURED)
+def test_other_parameters_act_on_the_next_call(name):
+    settings = WITH.get(name, {})
+    first = classifier(**settings).fit(X, Y)
+    other = copy.deepcopy(first).set_params(**{name: HONOURED[name]})
+    first.partial_fit(X, Y)
+    other.partial_fit(X, Y)
+    assert np.abs(other.decision_function(X) - first.decision_function(X)).max() > 1e-5
+
+
+def test_a_new_seed_acts_from_the_next_call_on():
+    """The same seed again continues its order; a new one orders the samples as in a first call."""
+    one = classifier(batch_size=3).partial_fit(X, Y, classes=[0, 1])
+    start = one.get_weights()
+    one.set_params(random_state=7).partial_fit(X, Y)
+    graph = classifier().fit(X, Y).set_weights(start).to_onnx()
+    two = classifier(model=graph, batch_size=3, random_state=7).partial_fit(X, Y)
+    np.testing.assert_allclose(one.coef_, two.coef_, rtol=1e-6)
+    same = copy.deepcopy(one).set_params(random_state=7)
+    np.testing.assert_array_equal(same.partial_fit(X, Y).coef_, one.partial_fit(X, Y).coef_)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_parameters_of_the_model_inside_are_part_of_the_graph(frozen):
+    inner = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, Y)
+    model = classifier(model=FrozenEstimator(inner) if frozen else inner).partial_fit(X, Y)
+    model = pickle.loads(pickle.dumps(model)).partial_fit(X, Y)
+    name = "model__estimator" if frozen else "model__logisticregression"
+    parameters = {name: LogisticRegression(C=2.0)} if frozen else {f"{name}__C": 2.0}
+    model.set_params(**parameters)
+    with pytest.raises(
+        ParameterError, match="changed" if frozen else "^C of LogisticRegression changed from 1.0"
+    ):
+        model.partial_fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
+)
+@pytest.mark.parametrize("trainable", [["coef"], np.array(["coef"]), str.isalpha, None], ids=str)
+def test_equal_parameters_are_the_same(copied, trainable):
+    graph = OnnxSGDRegressor(max_iter=1, tol=None).fit(X, Y).to_onnx()
+    model = copied(OnnxSGDRegressor(graph, trainable=trainable).partial_fit(X, Y))
+    equal = trainable if callable(trainable) or trainable is None else [*trainable]
+    again = type(graph).FromString(graph.SerializeToString())
+    if not isinstance(trainable, np.ndarray):
+        model.set_params(trainable=equal)
+    assert model.set_params(model=again).partial_fit(X, Y).t_ == 4
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (1.0, 1.0, True), (1, True, False), (float("nan"), float("nan"), True), (["a"], ["a"], True),
+        (["a"], ["b"], False), (["a"], ["a", "b"], False), (("a",), ["a"], True), (None, "l", False),
+        (np.arange(3), np.arange(3), True), (LogisticRegression(), LogisticRegression(), False),
+    ],
+)  # fmt: skip
+def test_same_values(first, second, expected):
+    assert is_same(first, second) is expected
