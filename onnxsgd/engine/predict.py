@@ -8,12 +8,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from scipy import sparse
 
 from onnxsgd._library_errors import run_error
+from onnxsgd.engine.sparse_products import is_sparse_table, multiply
 from onnxsgd.graph.cut import cut_at
-from onnxsgd.graph.model import to_proto
+from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.graph.nodes import shape_of
+from onnxsgd.graph.reading.end_layers import first_layers
+from onnxsgd.graph.reading.product_inputs import with_product_inputs
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.device import HOST, Device, hold
 from onnxsgd.runtime.sessions import make_session, resolve_threads
@@ -30,9 +35,11 @@ _GROWTH = 8
 
 
 def weights_as_inputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
-    """Return a copy of `model` in which the initializers called `names` are inputs."""
+    """Return a copy of `model` in which the initializers called `names` are inputs, if they are not yet."""
     copy = model.clone()
     for name in names:
+        if name not in copy.graph.initializers:
+            continue
         value = copy.graph.initializers.pop(name)
         value.const_value = None
         copy.graph.inputs.append(value)
@@ -52,19 +59,23 @@ class InferenceGraph:
     output : str
         The tensor to compute.
     weights : sequence of str
-        The initializers given at each call; those that `output` does not need are left out.
+        The initializers, or inputs, given at each call; those that `output` does not need are left out.
     """
 
     def __init__(self, model: ir.Model, output: str, weights: Sequence[str]) -> None:
         cut = cut_at(model, output)
-        self.weights = tuple(name for name in weights if name in cut.graph.initializers)
-        size = sum(value.const_value.size for value in cut.graph.initializers.values() if value.const_value)
-        self._work = 256 * size
-        self.features = tuple(str(value.name) for value in cut.graph.inputs)
+        inputs = {str(value.name): value for value in cut.graph.inputs}
+        tensors = inputs | dict(cut.graph.initializers)
+        self.weights = tuple(name for name in weights if name in tensors)
+        self.features = tuple(name for name in inputs if name not in self.weights)
+        constants = [value for name, value in tensors.items() if name not in self.features]
+        self._work = 256 * sum(math.prod(shape_of(value).numpy()) for value in constants)
         self._largest = max((_row_size(value) for node in cut.graph for value in node.outputs), default=1)
-        shapes = [value.shape for value in cut.graph.inputs]
+        shapes = [inputs[name].shape for name in self.features]
         self._takes_any_number = all(shape and not isinstance(shape[0], int) for shape in shapes)
         self._bytes = to_proto(weights_as_inputs(cut, self.weights)).SerializeToString()
+        self._output = output
+        self._first_layers = first_layers(cut, self.weights)
         self.nbytes = len(self._bytes)
         self.key = hashlib.sha256(self._bytes).hexdigest()
 
@@ -90,6 +101,8 @@ class InferenceGraph:
         device : Device
             The device of the computation; arguments and results are on the CPU.
         """
+        if self._multiplies(features):
+            return self._run_on_products(features, weights, n_threads, device)
         session = self._session(n_threads, device)
         feeds = {name: weights[name] for name in self.weights}
         size = self._block_size(features)
@@ -99,6 +112,37 @@ class InferenceGraph:
         with hold(device):
             blocks = [self._run_block(session, feeds, block) for block in rows]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+    def _multiplies(self, features: Mapping[str, Any]) -> bool:
+        """Tell whether all data are sparse and read by first layers, whose products need no runtime."""
+        layers = {layer.feature for layer in self._first_layers}
+        return layers == set(self.features) and all(is_sparse_table(features[name]) for name in layers)
+
+    def _run_on_products(
+        self,
+        features: Mapping[str, Any],
+        weights: Mapping[str, np.ndarray],
+        n_threads: int | None,
+        device: Device,
+    ) -> np.ndarray:
+        """Return the tensor for sparse data, which stay sparse."""
+        rest, products = cached(("product graph", self.key), self._graph_of_products, self.nbytes)
+        layers = dict(zip(products, self._first_layers, strict=True))
+        n_samples = features[self.features[0]].shape[0]
+        blocks = []
+        for start in range(0, max(n_samples, 1), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            made = {
+                name: multiply(features[layer.feature][rows], weights[layer.weight], layer.is_transposed)
+                for name, layer in layers.items()
+            }
+            blocks.append(rest.run(made, weights, n_threads, device))
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+    def _graph_of_products(self) -> tuple[InferenceGraph, tuple[str, ...]]:
+        """Return the graph after the products of the first layers, and the names of these products."""
+        model, products = with_product_inputs(to_ir(onnx.load_from_string(self._bytes)), self._first_layers)
+        return InferenceGraph(model, self._output, self.weights), products
 
     def _block_size(self, features: Mapping[str, Any]) -> int:
         """Return the samples of one call: fewer where they are large, or become dense."""

@@ -27,6 +27,7 @@ from onnxsgd.runtime.sessions import make_session, resolve_threads
 from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
 from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
+from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
 
 __all__ = ["Program", "make_program"]
 
@@ -111,7 +112,10 @@ class Program:
         The loop over batches inside the runtime is compiled where it pays: for dense data and many steps.
         """
         shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
-        spec = replace(self.plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes)
+        factors = intercept_factors(self.plan) if batches.is_sparse else ()
+        spec = replace(
+            self.plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes, gradient_factors=factors
+        )
         if batches.standards:
             coordinates = Coordinates(self.first_layers, batches.standards)
             scales = coordinates.penalty_scales(tensors)
@@ -128,6 +132,8 @@ class Program:
     ) -> Runners:
         if self.plan.device.keeps_data:
             return self._resident_runners(spec, batches, epochs)
+        if trains_sparse(spec, self.first_layers, batches):
+            return make_sparse_runners(self.plan, self.parts, spec, self.first_layers, tensors, batches)
         work = 3 * spec.batch_size * sum(array.size for array in tensors.values())
         n_threads = resolve_threads(self.plan.n_threads, work)
         tail = self.parts.tail

@@ -168,6 +168,14 @@ class Batches:
         self.standards[name].apply(rows)
         return rows
 
+    def sparse_table(self, name: str) -> Any:
+        """Return a sparse feature of all samples, its columns scaled: a CSR matrix, not to be changed."""
+        table = sparse.csr_array(self.features[name])
+        if name in self.standards:
+            factor = self.standards[name].factor[table.indices]
+            table = sparse.csr_array((table.data * factor, table.indices, table.indptr), shape=table.shape)
+        return table
+
     def fill(self, rows: np.ndarray, features: Mapping[str, np.ndarray], target: np.ndarray) -> None:
         """Copy the given samples into buffers, for a batch or for several: `rows` has their shape."""
         # converted once, not for each array

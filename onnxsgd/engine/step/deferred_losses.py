@@ -9,14 +9,14 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.graph.append import appending
-from onnxsgd.graph.model import value_named
+from onnxsgd.graph.model import to_ir, to_proto, value_named
 from onnxsgd.graph.nodes import fixed_size, shape_of
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.training_step import CompiledStep
     from onnxsgd.losses import Loss
 
-__all__ = ["add_losses", "can_repeat", "declare", "is_standard", "reduce_to_updates"]
+__all__ = ["add_losses", "build_deferred", "can_repeat", "declare", "is_standard", "reduce_to_updates"]
 
 
 def can_repeat(step: CompiledStep) -> bool:
@@ -44,18 +44,41 @@ def reduce_to_updates(model: ir.Model, step: CompiledStep) -> list[tuple[ir.Valu
     """Replace the loss of a step by its raw prediction; return its old and new weights and states.
 
     The inputs are then the old weights and states, and the other inputs of the updates; the outputs are the
-    new weights and states, and the raw prediction.
+    new weights and states, the gradients of products, and the raw prediction.
     """
     graph = model.graph
     raw_prediction = value_named(graph, step.raw_prediction)
     inputs = {value.name: value for value in graph.inputs}
     outputs = {value.name: value for value in graph.outputs}
     carried = [(inputs[old], outputs[new]) for old, new in step.tensors.values()]
-    graph.outputs[:] = [*(new for _, new in carried), raw_prediction]
+    gradients = [outputs[name] for _, name in step.products]
+    graph.outputs[:] = [*(new for _, new in carried), *gradients, raw_prediction]
     RemoveUnusedNodesPass()(model)
     states = [old for old, _ in carried]
     graph.inputs[:] = [*states, *(value for value in graph.inputs if value not in states and value.uses())]
     return carried
+
+
+def build_deferred(step: CompiledStep, loss: Loss) -> tuple[bytes, bytes]:
+    """Return the step without its loss, and a graph that computes the losses of stacked batches.
+
+    Outputs of the first: the new weights and states, the gradients of products, the raw prediction.
+    Inputs of the second: ``target``, ``raw_prediction`` and ``sample_weight``; its output is ``losses``
+    [n_batches].
+    """
+    model = to_ir(onnx.load_from_string(step.model))
+    single = next(value for value in model.graph.inputs if value.name == step.target)
+    reduce_to_updates(model, step)
+    graph = ir.Graph([], [], nodes=[], opset_imports=dict(model.graph.opset_imports), name="losses")
+    target = declare("target", single, stacked=True)
+    raw_prediction = declare("raw_prediction", model.graph.outputs[-1], stacked=True)
+    weight = ir.Value(name="sample_weight", type=target.type, shape=ir.Shape([None, fixed_size(single, 0)]))
+    losses = add_losses(graph, loss, target, raw_prediction, weight)
+    graph.inputs.extend([target, raw_prediction, weight])
+    graph.outputs.append(losses)
+    both = (model, ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd"))
+    updates, values = (to_proto(each).SerializeToString() for each in both)
+    return updates, values
 
 
 def add_losses(

@@ -52,6 +52,10 @@ class StepSpec:
         further inputs, under the prefix "output_".
     penalty_scales : tuple of (str, tuple of int)
         The weights whose penalty has a factor for each column of the data, with the shape of these factors.
+    products : tuple of str
+        The inputs that are products of sparse data and weights; their gradients are outputs of the step.
+    gradient_factors : tuple of (str, float)
+        The weights whose gradient is multiplied by a constant, with this constant.
     """
 
     weights: tuple[str, ...]
@@ -67,6 +71,8 @@ class StepSpec:
     row_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     output_weights: frozenset[str] = frozenset()
     penalty_scales: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    products: tuple[str, ...] = ()
+    gradient_factors: tuple[tuple[str, float], ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -74,7 +80,7 @@ class StepSpec:
         return (
             self.weights, self.penalised, cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes, self.output_weights,
-            self.penalty_scales,
+            self.penalty_scales, self.products, self.gradient_factors,
         )  # fmt: skip
 
     def states(self, weight: str) -> tuple[str, ...]:

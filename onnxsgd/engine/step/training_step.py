@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.lowering.forms import MATRIX_FORMS, write_out
 from onnxsgd.graph.model import graph_names, to_proto, unique_name, value_named
-from onnxsgd.graph.nodes import element_type, shape_of
+from onnxsgd.graph.nodes import element_type, fixed_size, shape_of
 from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.graph.writing import replace_input
 from onnxsgd.losses import Loss
@@ -49,6 +49,8 @@ class CompiledStep:
         (input name, output name) of each weight, under (weight, "weight"), and of its states.
     rows : frozenset of (str, str)
         Those of them that have the shape [1, n] here, and [n] outside.
+    products : tuple of (str, str)
+        Input name of each product of sparse data, and output name of its gradient.
     """
 
     model: bytes
@@ -61,6 +63,7 @@ class CompiledStep:
     scalars: dict[str, str]
     tensors: dict[tuple[str, str], tuple[str, str]]
     rows: frozenset[tuple[str, str]]
+    products: tuple[tuple[str, str], ...] = ()
 
 
 def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> CompiledStep:
@@ -82,9 +85,11 @@ def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> Co
     where the optimizer requires it.
     """
     fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
-    features = tuple(str(value.name) for value in fixed.graph.inputs)
+    names = (str(value.name) for value in fixed.graph.inputs)
+    features = tuple(name for name in names if name not in spec.products)
     both = _with_closed_form(fixed, spec) or _with_differentiated_loss(fixed, spec)
     tensors = _add_updates(both, spec)
+    products = _add_gradients(both, spec)
     graph = both.model.graph
     graph.sort()
     # an output during fusion, so that no pass removes it
@@ -104,6 +109,7 @@ def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> Co
         scalars={name: str(value.name) for name, value in both.data.scalars.items()},
         tensors=tensors,
         rows=rows,
+        products=products,
     )
 
 
@@ -119,7 +125,10 @@ class _Data:
 
 @dataclass(frozen=True)
 class _BothPasses:
-    """A graph with forward and backward pass: data, raw prediction, loss, the gradient of each weight."""
+    """A graph with forward and backward pass.
+
+    It has data, raw prediction, loss, and the gradient of each weight and of each product.
+    """
 
     model: ir.Model
     data: _Data
@@ -135,7 +144,7 @@ def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses | None:
     """
     if type(spec.loss).gradient is Loss.gradient:
         return None
-    both = forward_backward_model(model, spec.weights, engine=spec.engine)
+    both = forward_backward_model(model, spec.weights, spec.products, spec.engine)
     graph = both.graph
     raw, *gradients = graph.outputs
     seed = next(value for value in graph.inputs if value.name == f"{raw.name}_grad")
@@ -152,7 +161,7 @@ def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses | None:
         if table is not raw:
             slope = op.Reshape(slope, [spec.batch_size])
     replace_input(graph, seed, slope)
-    return _BothPasses(both, data, table, loss, dict(zip(spec.weights, gradients, strict=True)))
+    return _BothPasses(both, data, table, loss, _by_name(spec, gradients))
 
 
 def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
@@ -164,7 +173,7 @@ def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
         objective = weighted_loss(op, spec.loss, before.target, table, before.gradient_weight)
         objective.name = "objective"
     model.graph.outputs[:] = [objective]
-    both = forward_backward_model(model, spec.weights, engine=spec.engine)
+    both = forward_backward_model(model, spec.weights, spec.products, spec.engine)
     graph = both.graph
     inputs = {value.name: value for value in graph.inputs}
     data = _Data(
@@ -181,7 +190,7 @@ def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
         loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
         loss.name = "loss"
     replace_input(graph, inputs[f"{objective.name}_grad"], seed)
-    return _BothPasses(both, data, table, loss, dict(zip(spec.weights, gradients, strict=True)))
+    return _BothPasses(both, data, table, loss, _by_name(spec, gradients))
 
 
 def _as_table(op: Builder, raw: ir.Value, spec: StepSpec) -> ir.Value:
@@ -212,15 +221,18 @@ def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tup
     inputs = {value.name: value for value in graph.inputs}
     old: dict[tuple[str, str], ir.Value] = {}
     new: dict[tuple[str, str], ir.Value] = {}
-    for name in both.gradients:
+    for name in spec.weights:
         weight = old[name, WEIGHT] = inputs[name]
         for kind in spec.states(name):
             shape = ir.Shape(spec.state_shape(name, kind, tuple(shape_of(weight).numpy())))
             old[name, kind] = _add_input(graph, names, f"{name}_{kind}", weight.type, shape)
+    factors = dict(spec.gradient_factors)
     with appending(graph) as op:
-        for name, gradient in both.gradients.items():
-            weight = inputs[name]
+        for name in spec.weights:
+            weight, gradient = inputs[name], both.gradients[name]
             gradient.type, gradient.shape = weight.type, weight.shape
+            if name in factors:
+                gradient = op.Mul(gradient, factors[name])
             new[name, WEIGHT], states = build_update(
                 op, spec.optimizer, weight, gradient,
                 {kind: old[name, kind] for kind in spec.states(name)},
@@ -232,6 +244,25 @@ def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tup
             value.name, value.type, value.shape = f"{old[key].name}_new", old[key].type, old[key].shape
     graph.outputs[:] = [both.loss, *new.values()]
     return {key: (str(old[key].name), str(value.name)) for key, value in new.items()}
+
+
+def _add_gradients(both: _BothPasses, spec: StepSpec) -> tuple[tuple[str, str], ...]:
+    """Make the gradients of products outputs; return the names of both."""
+    graph = both.model.graph
+    names = graph_names(graph)
+    with appending(graph) as op:
+        # an output has one name, and the gradients of several products may be one tensor
+        outputs = {name: op.Identity(both.gradients[name]) for name in spec.products}
+    for name, value in outputs.items():
+        value.name = unique_name(f"{name}_gradient", names)
+        value.type = both.gradients[name].type
+        value.shape = ir.Shape([spec.batch_size, fixed_size(value_named(graph, name), 1)])
+    graph.outputs.extend(outputs.values())
+    return tuple((name, str(value.name)) for name, value in outputs.items())
+
+
+def _by_name(spec: StepSpec, gradients: Sequence[ir.Value]) -> dict[str, ir.Value]:
+    return dict(zip((*spec.weights, *spec.products), gradients, strict=True))
 
 
 def _keep_as_rows(

@@ -1,0 +1,68 @@
+"""Products of sparse rows and dense tables, added in place.
+
+scipy's public products return new arrays, of all columns for a transposed one; its kernels add to an array.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+# Private, with these names and arguments in all scipy 1.x. To be replaced once scipy has products with `out`.
+from scipy.sparse import _sparsetools as kernels
+
+__all__ = ["SparseRows", "is_sparse_table", "multiply"]
+
+#: The types that the kernels take among those of graphs.
+_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+class SparseRows(NamedTuple):
+    """Rows of a CSR matrix; duplicate entries are added.
+
+    Attributes
+    ----------
+    indptr : ndarray of shape [n_rows + 1]
+        The start of each row, and the end of the last one, in the other arrays.
+    indices, data : ndarray of shape [n_stored]
+        The column and the value of each entry.
+    n_columns : int
+        The number of columns.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
+    n_columns: int
+
+    def add_product(self, table: np.ndarray, out: np.ndarray) -> None:
+        """Add rows @ table, of shape [n_columns, n], to `out`, of shape [n_rows, n], both contiguous."""
+        n_rows, n = out.shape
+        arguments = (self.indptr, self.indices, self.data, table.reshape(-1), out.reshape(-1))
+        if n == 1:
+            kernels.csr_matvec(n_rows, self.n_columns, *arguments)
+        else:
+            kernels.csr_matvecs(n_rows, self.n_columns, n, *arguments)
+
+    def add_transposed_product(self, table: np.ndarray, out: np.ndarray) -> None:
+        """Add rows.T @ table, of shape [n_rows, n], to `out`, of shape [n_columns, n], both contiguous."""
+        n_rows, n = table.shape
+        # the arrays of rows by rows are those of the transposed matrix by columns
+        arguments = (self.indptr, self.indices, self.data, table.reshape(-1), out.reshape(-1))
+        if n == 1:
+            kernels.csc_matvec(self.n_columns, n_rows, *arguments)
+        else:
+            kernels.csc_matvecs(self.n_columns, n_rows, n, *arguments)
+
+
+def is_sparse_table(table: Any) -> bool:
+    """Tell whether a table is a CSR matrix of a type that products support."""
+    return sparse.issparse(table) and table.format == "csr" and table.dtype in _TYPES
+
+
+def multiply(matrix: Any, weight: np.ndarray, is_transposed: bool) -> np.ndarray:
+    """Return matrix @ weight, or matrix @ weight.T if `is_transposed`, as a contiguous array."""
+    table = np.ascontiguousarray(weight.T if is_transposed else weight)
+    return np.ascontiguousarray(matrix @ table)

@@ -1,0 +1,220 @@
+"""Training on sparse data equals that on dense data, and touches the entries of the data only."""
+
+import pickle
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.engine.step.single_step import StepRunner
+from onnxsgd.engine.step.sparse_step import SparseStepRunner
+from onnxsgd.exceptions import ConvergenceError
+
+RNG = np.random.default_rng(0)
+N, D = 203, 40
+#: Rows without entries, columns without entries, columns with many.
+DENSE = RNG.normal(size=(N, D)) * (RNG.random((N, D)) < np.linspace(0, 0.4, D))
+DENSE[17] = 0
+WEIGHT = RNG.uniform(0.1, 2, N)
+CLASS = (DENSE @ RNG.normal(size=(D, 3))).argmax(axis=1)
+REAL = DENSE @ RNG.normal(size=(D, 2)) + 0.5
+
+#: All in float64, where dense and sparse sums differ by rounding alone.
+NETWORKS = {
+    "linear": "y = Gemm (x, v, c)",
+    "no intercept": "y = MatMul (x, v)",
+    "hidden layer": "p = MatMul (x, w)  s = Add (p, b)  h = Tanh (s)  y = Gemm (h, u, c)",
+    "transposed": "s = Gemm <transB = 1> (x, t, b)  h = Relu (s)  y = Gemm (h, u, c)",
+    "two": "p = MatMul (x, w)  q = Gemm <transB = 1> (x, t, b)  h = Mul (p, q)  y = Gemm (h, u, c)",
+}
+SHAPES = {"v": (D, 2), "c": (2,), "w": (D, 6), "b": (6,), "u": (6, 2), "t": (6, D)}
+PENALTIES = [None, "l2", "l1", "elasticnet"]
+
+
+def network(body):
+    text = f'<ir_version: 8, opset_import: ["" : 18]> g (double[N, {D}] x) => (double[N, 2] y) {{ {body} }}'
+    proto = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(1)
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(rng.normal(0, 0.3, shape), name)
+        for name, shape in SHAPES.items()
+        if f"{name})" in body or f" {name}," in body
+    )
+    return proto
+
+
+def fitted(X, y, model=None, estimator=OnnxSGDRegressor, sample_weight=WEIGHT, **settings):
+    defaults = {"learning_rate": "invscaling", "eta0": 0.05, "max_iter": 4, "tol": None, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return estimator(model, **defaults | settings).fit(X, y, sample_weight=sample_weight)
+
+
+def assert_equal(sparse_one, dense_one, rtol=1e-9):
+    weights = dense_one.get_weights()
+    assert list(sparse_one.get_weights()) == list(weights)
+    for name, array in sparse_one.get_weights().items():
+        np.testing.assert_allclose(array, weights[name], rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(sparse_one.loss_curve_, dense_one.loss_curve_, rtol=rtol)
+
+
+@pytest.fixture
+def runners(monkeypatch):
+    """The classes of the runners of each fit."""
+    used = []
+    for cls in (StepRunner, SparseStepRunner):
+        monkeypatch.setattr(
+            cls, "run", lambda self, *args, run=cls.run: used.append(type(self)) or run(self, *args)
+        )
+    return used
+
+
+@pytest.mark.parametrize("body", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_sgd_equals_that_on_dense_data(body, penalty):
+    settings = {"model": network(body), "penalty": penalty, "alpha": 0.02, "batch_size": 16}
+    assert_equal(fitted(sparse.csr_matrix(DENSE), REAL, **settings), fitted(DENSE, REAL, **settings))
+
+
+@pytest.mark.parametrize("average", [False, True, 20])
+@pytest.mark.parametrize("alpha", [1e-3, 5.0, 40.0])
+def test_decay_and_averages(average, alpha):
+    """The middle strength makes factors small; the largest makes them zero, and weights restart from zero."""
+    settings = {"model": network(NETWORKS["linear"]), "average": average, "alpha": alpha, "batch_size": 4}
+    assert_equal(fitted(sparse.csr_matrix(DENSE), REAL, **settings), fitted(DENSE, REAL, **settings))
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_calls_with_parts_of_the_data(penalty):
+    ours = []
+    for X in (sparse.csr_matrix(DENSE), DENSE):
+        estimator = OnnxSGDRegressor(
+            network(NETWORKS["hidden layer"]), learning_rate="constant", penalty=penalty, average=True,
+            alpha=0.02, random_state=0,
+        )  # fmt: skip
+        for start in range(0, N, 50):
+            rows = slice(start, start + 50)
+            estimator.partial_fit(X[rows], REAL[rows], sample_weight=WEIGHT[rows])
+        estimator.partial_fit(DENSE[:30], REAL[:30])
+        ours.append(pickle.loads(pickle.dumps(estimator)).partial_fit(X[:1], REAL[:1]))
+    assert_equal(*ours)
+
+
+def _in_parts(X):
+    """Entries in two parts, which are added, and zeros that are stored."""
+    X = sparse.coo_matrix(X)
+    data = np.concatenate([0.25 * X.data, 0.75 * X.data, np.zeros(3)])
+    rows, columns = (np.concatenate([index, index, [0, 1, 2]]) for index in (X.row, X.col))
+    order = np.argsort(rows, kind="stable")
+    indptr = np.searchsorted(rows[order], np.arange(X.shape[0] + 1))
+    return sparse.csr_matrix((data[order], columns[order], indptr), shape=X.shape)
+
+
+def _wide(X):
+    X = sparse.csr_matrix(X)
+    X.indices, X.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
+    return X
+
+
+FORMS = {
+    "csc": sparse.csc_matrix, "coo": sparse.coo_array, "csr_array": sparse.csr_array, "64 bit": _wide,
+    "duplicates": _in_parts,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_forms_of_sparse_data(form, runners):
+    settings = {"estimator": OnnxSGDClassifier, "loss": "log_loss"}
+    ours, dense = (fitted(X, CLASS, **settings) for X in (form(DENSE), DENSE))
+    assert_equal(ours, dense, rtol=1e-5)
+    assert set(runners[: ours.n_iter_]) == {SparseStepRunner}
+    np.testing.assert_allclose(ours.predict_proba(form(DENSE)), dense.predict_proba(DENSE), atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["portable", "onnxruntime-training"])
+@pytest.mark.parametrize("loss", ["hinge", "log_loss"])
+def test_both_engines_and_one_column(engine, loss):
+    settings = {"estimator": OnnxSGDClassifier, "loss": loss, "engine": engine, "batch_size": 8}
+    ours, dense = (fitted(X, CLASS == 1, **settings) for X in (sparse.csr_matrix(DENSE), DENSE))
+    assert_equal(ours, dense, rtol=1e-5)
+
+
+@pytest.mark.parametrize("penalty", [None, "l2"])
+@pytest.mark.parametrize("average", [False, True])
+def test_single_rows_follow_scikit_learn(penalty, average):
+    """Its rate of intercepts is a hundredth on sparse data. With l1 it may leave penalties pending."""
+    X = sparse.csr_matrix(DENSE)
+    settings = {"penalty": penalty, "average": average, "max_iter": 3, "tol": None, "shuffle": False}
+    for ours, reference, y, loss in [
+        (OnnxSGDClassifier, SGDClassifier, CLASS, "log_loss"),
+        (OnnxSGDRegressor, SGDRegressor, REAL[:, 0], "squared_error"),
+    ]:
+        more = {"learning_rate": "constant", "eta0": 0.02, "alpha": 0.01, "loss": loss}
+        theirs = reference(**settings | more).fit(X, y, sample_weight=WEIGHT)
+        got = ours(batch_size=1, **settings | more).fit(X, y, sample_weight=WEIGHT)
+        np.testing.assert_allclose(got.coef_, theirs.coef_, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(got.intercept_, theirs.intercept_, rtol=1e-4, atol=1e-7)
+
+
+def test_a_diverging_fit_keeps_the_last_finite_weights():
+    estimator = OnnxSGDRegressor(learning_rate="constant", eta0=1e6, penalty=None, max_iter=50)
+    with pytest.raises(ConvergenceError, match="no longer finite at update"):
+        estimator.fit(sparse.csr_matrix(DENSE), REAL[:, 0])
+    assert np.isfinite(estimator.coef_).all()
+    assert np.abs(estimator.coef_).max() > 1
+
+
+def test_other_readers_of_the_data_train_on_dense_batches(runners):
+    body = "p = MatMul (x, v)  s = ReduceSum <keepdims = 1> (x, axis)  y = Add (p, s)"
+    proto = network(body)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "axis"))
+    assert_equal(fitted(sparse.csr_matrix(DENSE), REAL, proto), fitted(DENSE, REAL, proto))
+    assert SparseStepRunner not in runners
+
+
+def test_the_training_step_of_sparse_data_is_exported(tmp_path):
+    ours = [fitted(X, CLASS, estimator=OnnxSGDClassifier) for X in (sparse.csr_matrix(DENSE), DENSE)]
+    files = [tmp_path / "sparse.onnx", tmp_path / "dense.onnx"]
+    for each, file in zip(ours, files, strict=True):
+        each.export_training_step(file)
+    first, second = (onnx.load(file).graph for file in files)
+    assert [node.op_type for node in first.node] == [node.op_type for node in second.node]
+
+
+_SCRIPT = """
+    import resource
+    import numpy as np
+    from scipy import sparse
+    from onnxsgd import OnnxSGDClassifier
+
+    rng = np.random.default_rng(0)
+    n, d = 10_000, 1_000_000
+    X = sparse.csr_matrix(
+        (rng.random(n * 80, np.float32), rng.integers(0, d, n * 80, np.int32), np.arange(0, n * 80 + 1, 80)),
+        shape=(n, d),
+    )
+    y = rng.integers(0, 2, n)
+    warm = OnnxSGDClassifier({settings}).fit(X[:64, :9].tocsr(), y[:64])
+    before = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (before + 400_000_000,) * 2)
+    model = OnnxSGDClassifier({settings}).fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert model.decision_function(X).shape == (n,)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the address space from /proc")
+@pytest.mark.parametrize("settings", ["learning_rate='constant', eta0=1.0, max_iter=5, tol=None"])
+def test_memory_is_of_the_order_of_the_entries(settings):
+    """A million columns of 10,000 rows, 40 GB as a dense table, train in 400 MB."""
+    script = textwrap.dedent(_SCRIPT.format(settings=settings))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
