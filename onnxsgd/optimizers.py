@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "BlockAdam", "Optimizer", "make_optimizer"]
 
-#: The scalars of proximal optimizers that hold the strengths of the l1 and l2 penalties.
-L1_STRENGTH, DECAY = "l1", "decay"
+#: The scalars of proximal optimizers that hold the strengths of the l1 and l2 penalties, and the scalar to
+#: which the change of a weight is proportional.
+L1_STRENGTH, DECAY, RATE = "l1", "decay", "rate"
 
 
 class Optimizer(ABC):
@@ -38,8 +39,11 @@ class Optimizer(ABC):
         """The names of the tensors kept for each weight."""
         return ()
 
-    def slot_shape(self, slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of a slot of a weight of the given shape, with as many dimensions."""
+    def slot_shape(self, slot: str, shape: tuple[int, ...], rates: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a slot of a weight of the given shape; `rates`: that of its rates.
+
+        Both have as many dimensions. Rates of shape (1, ...) are one rate for all elements.
+        """
         return shape
 
     @property
@@ -273,7 +277,7 @@ class AdamW(Adam):
 
 @dataclass(frozen=True)
 class BlockAdam(Optimizer):
-    """Adam with one second moment for each tensor; penalties are proximal steps.
+    """Adam with one second moment for each tensor, or output; penalties are proximal steps.
 
     ::
 
@@ -284,7 +288,8 @@ class BlockAdam(Optimizer):
         w = sign(w) max(|w| - k l1, 0) / (1 + k l2)
 
     All elements of a tensor have the same rate, as in SGD: directions are kept, and columns that outnumber
-    the rows do no harm. The default of ``learning_rate="auto"``.
+    the rows do no harm. In the last layer of a model of several targets the mean is over the elements of one
+    of them, and k has a factor for each. The default of ``learning_rate="auto"``.
 
     Parameters
     ----------
@@ -307,8 +312,8 @@ class BlockAdam(Optimizer):
     def slots(self) -> tuple[str, ...]:
         return ("first_moment", "second_moment")
 
-    def slot_shape(self, slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (1,) * len(shape) if slot == "second_moment" else shape
+    def slot_shape(self, slot: str, shape: tuple[int, ...], rates: tuple[int, ...]) -> tuple[int, ...]:
+        return rates if slot == "second_moment" else shape
 
     @property
     def is_proximal(self) -> bool:
@@ -321,7 +326,7 @@ class BlockAdam(Optimizer):
     def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
         # the slots hold sums without the factors 1 - beta: these, and the corrections of both, are here
         return {
-            "rate": eta * np.sqrt((1.0 - self.beta_2**t) / (1.0 - self.beta_2)),
+            RATE: eta * np.sqrt((1.0 - self.beta_2**t) / (1.0 - self.beta_2)),
             "momentum_rate": (1.0 - self.beta_1) / (1.0 - self.beta_1**t),
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
@@ -337,12 +342,13 @@ class BlockAdam(Optimizer):
         scalars: Mapping[str, ir.Value],
         penalised: bool,
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-        shape = weight.shape.numpy()  # type: ignore[union-attr]
+        sizes, blocks = (value.shape.numpy() for value in (weight, slots[1]))  # type: ignore[union-attr]
+        axes = [axis for axis, size in enumerate(blocks) if size == 1]
         first = op.Add(op.Mul(slots[0], scalars["beta_1"]), gradient)
-        square = op.ReduceSumSquare(gradient, list(range(len(shape))), keepdims=1)
-        mean = op.Mul(square, 1.0 / math.prod(shape))
+        square = op.ReduceSumSquare(gradient, axes, keepdims=1) if axes else op.Mul(gradient, gradient)
+        mean = op.Mul(square, math.prod(blocks) / math.prod(sizes))
         second = op.Add(op.Mul(slots[1], scalars["beta_2"]), mean)
-        rate = op.Div(scalars["rate"], op.Add(op.Sqrt(second), _TINY))
+        rate = op.Div(scalars[RATE], op.Add(op.Sqrt(second), _TINY))
         weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
         if L1_STRENGTH in scalars:
             most = op.Mul(rate, scalars[L1_STRENGTH])

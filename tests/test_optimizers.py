@@ -10,7 +10,7 @@ from numpy_training import OPTIMIZERS as PLAIN
 from onnxscript import GraphBuilder
 
 from onnxsgd import optimizers
-from onnxsgd.engine.step.update import build_update, state_names
+from onnxsgd.engine.step.update import RATE_SCALE, build_update, state_names
 from onnxsgd.exceptions import OnnxSGDError
 from onnxsgd.graph.model import to_proto
 
@@ -26,7 +26,16 @@ CASES = {
 }
 
 
-def update_session(optimizer, shape, dtype, penalised=True, further=()):
+def slot_shapes(optimizer, shape, rates):
+    """`rates`: the shape of the factors of the rates, None without any."""
+    names = state_names(optimizer, l1=False, average=False, rate_scale=rates is not None)
+    blocks = rates or (1,) * len(shape)
+    return {
+        name: blocks if name == RATE_SCALE else optimizer.slot_shape(name, shape, blocks) for name in names
+    }
+
+
+def update_session(optimizer, shape, dtype, penalised=True, further=(), rates=None):
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 18}, name="update")
     type_ = ir.TensorType(dtype)
 
@@ -36,10 +45,8 @@ def update_session(optimizer, shape, dtype, penalised=True, further=()):
         return value
 
     weight, gradient = add_input("weight", shape), add_input("gradient", shape)
-    states = {
-        name: add_input(name, optimizer.slot_shape(name, shape))
-        for name in state_names(optimizer, l1=False, average=False)
-    }
+    shapes = slot_shapes(optimizer, shape, rates)
+    states = {name: add_input(name, slot_shape) for name, slot_shape in shapes.items()}
     names = [*optimizer.scalars(np.ones(1), np.ones(1), 0.0), *further]
     scalars = {name: add_input(f"scalar_{name}", ()) for name in names}
     new, new_states = build_update(
@@ -54,12 +61,19 @@ def update_session(optimizer, shape, dtype, penalised=True, further=()):
     ), list(states)
 
 
-def run_updates(optimizer, start, gradients, rates, l2, dtype, penalised=True, **further):
-    """Return the weights after each update; `further`: numbers that are not the optimizer's."""
+def run_updates(optimizer, start, gradients, rates, l2, dtype, penalised=True, units=None, **further):
+    """Return the weights after each update.
+
+    `units`: factors of the rates; `further`: numbers that are not the optimizer's.
+    """
     weight = start.astype(dtype)
     element = ir.DataType.from_numpy(np.dtype(dtype))
-    session, names = update_session(optimizer, weight.shape, element, penalised, further)
-    states = {name: np.zeros(optimizer.slot_shape(name, weight.shape), dtype) for name in names}
+    blocks = None if units is None else units.shape
+    session, names = update_session(optimizer, weight.shape, element, penalised, further, blocks)
+    shapes = slot_shapes(optimizer, weight.shape, blocks)
+    states = {name: np.zeros(shapes[name], dtype) for name in names}
+    if units is not None:
+        states[RATE_SCALE] = units.astype(dtype)
     weights = []
     for t, (gradient, eta) in enumerate(zip(gradients.astype(dtype), rates, strict=True), start=1):
         scalars = {**optimizer.scalars(np.array(t), np.array(eta), l2), **further}
@@ -134,6 +148,25 @@ def test_a_proximal_optimizer_applies_the_l1_penalty():
         expected = plain(expected, gradient, t, 0.05, 0.002, 0.002)
         np.testing.assert_allclose(weight, expected, rtol=1e-11, atol=1e-13)
     assert 0 < np.count_nonzero(expected) < 12
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_outputs_with_units_of_their_own_are_updated_alone(axis):
+    """As if the weights of each output were a tensor, with a second moment and a unit of its rate."""
+    rng = np.random.default_rng(4)
+    start, gradients = rng.normal(size=(4, 3)), rng.normal(size=(30, 4, 3)) * [1e-3, 1.0, 1e4]
+    units = np.array([1e-3, 1.0, 1e4])
+    shape = (3, 1) if axis == 0 else (1, 3)
+    given, moved = (start.T, gradients.transpose(0, 2, 1)) if axis == 0 else (start, gradients)
+    weights = run_updates(
+        optimizers.BlockAdam(), given, moved, [0.05] * 30, 0.01, np.float64, units=units.reshape(shape)
+    )
+    last = weights[-1].T if axis == 0 else weights[-1]
+    for column, unit in enumerate(units):
+        plain, expected = PLAIN["block_adam"](), start[:, column]
+        for t, gradient in enumerate(gradients[:, :, column], start=1):
+            expected = plain(expected, gradient, t, 0.05 * unit, 0.01)
+        np.testing.assert_allclose(last[:, column], expected, rtol=1e-10)
 
 
 def test_a_gradient_of_zeros_moves_nothing():

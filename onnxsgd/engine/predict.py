@@ -17,7 +17,7 @@ from onnxsgd.engine.sparse_products import is_sparse_table, multiply
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.nodes import shape_of
-from onnxsgd.graph.reading.end_layers import first_layers
+from onnxsgd.graph.reading.first_layers import first_layers
 from onnxsgd.graph.reading.product_inputs import with_product_inputs
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.device import HOST, Device, hold

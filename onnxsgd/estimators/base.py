@@ -25,7 +25,7 @@ from onnxsgd.estimators.progress import Progress
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
 from onnxsgd.estimators.training_data import TrainingDataReader
 from onnxsgd.exceptions import ParameterError
-from onnxsgd.graph.reading.end_layers import last_layer
+from onnxsgd.graph.reading.output_layer import NO_LAYER
 from onnxsgd.losses import Loss
 from onnxsgd.penalties import make_penalty
 from onnxsgd.runtime.device import check_device
@@ -246,10 +246,10 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
     def _make_plan(self, recipe: Recipe) -> FitPlan:
         from onnxsgd.gradient.engines import resolve_engine
 
-        weights = self._learner.weights
+        learner = self._learner
         is_scaled = recipe.is_auto and self._task == "regression"
         return FitPlan(
-            learner=self._learner,
+            learner=learner,
             loss=self._make_loss(),
             recipe=recipe,
             # resolved at each call: an estimator may come from a machine with another runtime
@@ -258,7 +258,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
             n_outputs=self._n_outputs,
             batch_size=self.batch_size,
             n_threads=self.n_threads,
-            output_weights=last_layer(self._learner.score_model, weights) if is_scaled else frozenset(),
+            output_layer=learner.output_layer(self._n_outputs) if is_scaled else NO_LAYER,
         )
 
     def _train(
@@ -279,15 +279,15 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
         moments = self._state.moments if plan.recipe.is_auto else None
         target = self._encode(samples.target)
         batches = program.batches(samples.features, target, samples.weight, moments, stopping.in_parts)
-        if plan.output_weights:
+        if plan.output_layer.weights:
             is_first = TARGET not in self._state.moments
             add_moments(self._state.moments, TARGET, target, samples.weight)
             if is_first:
-                start_at_mean(self._state, plan.output_weights, self._learner.intercepts)
+                start_at_mean(self._state, plan)
         if is_fit:
             self._state.n_updates = stopping.max_iter * batches.n_batches
         plan = plan.for_updates(self._state.n_updates)
-        runners = program.runners(self._state.tensors, batches, stopping.max_iter)
+        runners = program.runners(self._state, batches, stopping.max_iter)
         progress = Progress(int(self.verbose), stopping.max_iter)
         active = [observer for observer in (*observers, progress) if observer.is_active]
         score = self._scorer(program, validation)

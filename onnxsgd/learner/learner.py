@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from onnxsgd.data.features import Features, fills_gaps, read_features
 from onnxsgd.engine.predict import InferenceGraph
-from onnxsgd.graph.nodes import content
+from onnxsgd.graph.nodes import content, element_type
 from onnxsgd.graph.reading.frozen_split import SplitGraph, split_frozen, undivided
+from onnxsgd.graph.reading.output_layer import OutputLayer, output_layer
 
 __all__ = ["Learner", "Parts"]
 
@@ -107,6 +108,15 @@ class Learner:
         """The whole graph as the tail, without a frozen part."""
         split = undivided(self.score_model)
         return Parts(split, {}, InferenceGraph(split.tail, self.score, self.weights))
+
+    def output_layer(self, n_outputs: int) -> OutputLayer:
+        """Return the last layer of the graph, which has so many outputs."""
+        return output_layer(self.score_model, self.weights, n_outputs)
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The element type of the raw score."""
+        return element_type(self.score_model.graph.outputs[0]).numpy()
 
     def initial_weights(self) -> dict[str, np.ndarray]:
         """Return the weights of the user's model."""

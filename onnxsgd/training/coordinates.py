@@ -1,17 +1,18 @@
-"""Training in standardised coordinates: first layers of centred and scaled data.
+"""Training in standardised coordinates: first layers of centred and scaled data, rates of the last layer.
 
 A layer z = x W + b of raw data x is the layer z = x' W' + b' of standardised data::
 
     x' = (x - m) / s,   W' = s W,   b' = b + m W
 
 The functions are the same; gradients of W' have one scale for all columns. Weights are converted on the way
-into the buffers of the training step and back, so that all other code sees those of raw data.
+into the buffers of the training step and back, so that all other code sees those of raw data. Weights of
+the last layer stay as they are, and have rates in units of the target.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,16 @@ import numpy as np
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.batches import Standard
 from onnxsgd.engine.step.buffers import Tensors
-from onnxsgd.engine.step.update import AVERAGE, PENALTY_SCALE, WEIGHT
-from onnxsgd.graph.reading.end_layers import FirstLayer
+from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.update import AVERAGE, CONSTANT_STATES, PENALTY_SCALE, RATE_SCALE, WEIGHT
+from onnxsgd.graph.reading.first_layers import FirstLayer
 
 __all__ = ["Coordinates", "StandardisedBuffers", "make_coordinates"]
 
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The change of coordinates of the first layers.
+    """The change of coordinates of the first layers, and the units of the last one.
 
     Attributes
     ----------
@@ -35,17 +37,33 @@ class Coordinates:
         The layers.
     standards : dict of Standard
         The shift and the scale of the columns of each of their inputs.
+    rate_scales : dict of ndarray
+        The factors of the rate of weights of the last layer, in a shape that multiplies them.
     """
 
     layers: tuple[FirstLayer, ...]
     standards: Mapping[str, Standard]
+    rate_scales: Mapping[str, np.ndarray] = field(default_factory=dict)
 
-    def penalty_scales(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the factors 1 / s^2 of the l2 penalty of each weight W', for W' / s = W."""
+    def constants(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
+        """Return the constant states of the weights: factors of penalties and of rates.
+
+        The l2 penalty of a weight W' has the factors 1 / s^2, for W' / s = W.
+        """
+        scales = {(layer.weight, PENALTY_SCALE): self._scale(layer) ** -2.0 for layer in self.layers}
+        scales |= {(name, RATE_SCALE): scale for name, scale in self.rate_scales.items()}
         return {
-            layer.weight: (self._scale(layer) ** -2.0).astype(tensors[layer.weight, WEIGHT].dtype)
-            for layer in self.layers
+            (name, kind): scale.astype(tensors[name, WEIGHT].dtype) for (name, kind), scale in scales.items()
         }
+
+    def spec(self, spec: StepSpec, constants: Tensors) -> StepSpec:
+        """Return the specification of a training step in these coordinates."""
+        shapes = {
+            kind: tuple((name, array.shape) for (name, k), array in constants.items() if k == kind)
+            for kind in CONSTANT_STATES
+        }
+        penalty_scales = tuple((n, shape) for n, shape in shapes[PENALTY_SCALE] if n in spec.penalised)
+        return replace(spec, penalty_scales=penalty_scales, rate_scales=shapes[RATE_SCALE])
 
     def standardised(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
         """Return weights of raw data, and averages of them, for standardised data; other tensors as given."""
@@ -127,11 +145,9 @@ class StandardisedBuffers:
 
     def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
         """Copy these values into the buffers."""
-        scales = self._coordinates.penalty_scales(tensors)
-        further = {(name, PENALTY_SCALE): scale for name, scale in scales.items()}
-        self._buffers.load(self._coordinates.standardised(tensors) | further)
+        self._buffers.load(self._coordinates.standardised(tensors) | self._coordinates.constants(tensors))
 
     def snapshot(self) -> Tensors:
         """Return a copy of the present values."""
         tensors = self._coordinates.raw(self._buffers.snapshot())
-        return {(name, kind): array for (name, kind), array in tensors.items() if kind != PENALTY_SCALE}
+        return {(name, kind): array for (name, kind), array in tensors.items() if kind not in CONSTANT_STATES}

@@ -11,12 +11,12 @@ import numpy as np
 
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors
-from onnxsgd.engine.step.step_spec import OUTPUT
+from onnxsgd.engine.step.step_spec import OUTPUT_RATE
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
 from onnxsgd.exceptions import ConvergenceError
-from onnxsgd.optimizers import L1_STRENGTH
+from onnxsgd.optimizers import L1_STRENGTH, RATE
 from onnxsgd.training.fit_plan import FitPlan
-from onnxsgd.training.state import FitState
+from onnxsgd.training.state import FitState, output_unit
 
 __all__ = ["Runners", "run_epochs"]
 
@@ -186,11 +186,9 @@ def _numbers(plan: FitPlan, state: FitState, batches: Batches, count: int) -> _N
     l1, l2 = recipe.penalty.l1, recipe.penalty.l2 or 0.0
     l1_totals = state.l1_total + np.cumsum(used * (l1 or 0.0))
     # the bias corrections count the updates of the slots
-    t_slots = t - state.slots_from
-    scalars = dict(recipe.optimizer.scalars(t_slots, used, l2))
-    if plan.output_weights:
-        scaled = recipe.optimizer.scalars(t_slots, used * state.target_scale, l2)
-        scalars |= {f"{OUTPUT}{name}": value for name, value in scaled.items()}
+    scalars = dict(recipe.optimizer.scalars(t - state.slots_from, used, l2))
+    if plan.step_spec.output_weights:
+        scalars[OUTPUT_RATE] = np.multiply(scalars[RATE], output_unit(plan, state))
     if l1 is not None:
         scalars |= {L1_STRENGTH: l1} if recipe.optimizer.is_proximal else {L1_TOTAL: l1_totals}
     if recipe.average_from:

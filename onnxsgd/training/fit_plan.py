@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer
 from onnxsgd.learner.learner import Learner
 from onnxsgd.losses import Loss
 from onnxsgd.optimizers import Optimizer
@@ -86,8 +87,8 @@ class FitPlan:
         Samples of an update.
     n_threads : int or None
         Threads on the CPU; None: chosen by the size of the graph.
-    output_weights : frozenset of str
-        The weights of the last layer, if their rate is in units of the target.
+    output_layer : OutputLayer
+        The last layer, if its rates are in units of the target; without weights otherwise.
     """
 
     learner: Learner
@@ -98,7 +99,7 @@ class FitPlan:
     n_outputs: int
     batch_size: int
     n_threads: int | None
-    output_weights: frozenset[str] = frozenset()
+    output_layer: OutputLayer = NO_LAYER
 
     @property
     def penalised(self) -> frozenset[str]:
@@ -123,10 +124,11 @@ class FitPlan:
     @property
     def step_spec(self) -> StepSpec:
         """The specification of the training step."""
-        recipe = self.recipe
+        recipe, layer = self.recipe, self.output_layer
+        names = frozenset(part.name for part in layer.weights) if layer.is_even else frozenset()
         return StepSpec(
             weights=self.learner.weights, penalised=self.penalised, loss=self.loss,
             optimizer=recipe.optimizer, l1=recipe.penalty.l1 is not None, l2=recipe.penalty.l2 is not None,
             average=recipe.average_from > 0, batch_size=self.batch_size, n_outputs=self.n_outputs,
-            engine=self.engine, output_weights=self.output_weights,
+            engine=self.engine, output_weights=names,
         )  # fmt: skip

@@ -20,7 +20,7 @@ from onnxsgd.engine.step.single_step import StepRunner, make_buffers
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import CompiledStep, build_step
 from onnxsgd.exceptions import UnsupportedError
-from onnxsgd.graph.reading.end_layers import FirstLayer, first_layers
+from onnxsgd.graph.reading.first_layers import FirstLayer, first_layers
 from onnxsgd.learner.learner import Parts
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import make_session, resolve_threads
@@ -28,6 +28,7 @@ from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_
 from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
+from onnxsgd.training.state import FitState, rate_scales
 
 __all__ = ["Program", "make_program"]
 
@@ -104,23 +105,21 @@ class Program:
         """The linear layers that read the data."""
         return first_layers(self.parts.split.tail, self.plan.learner.weights)
 
-    def runners(
-        self, tensors: Mapping[tuple[str, str], np.ndarray], batches: Batches, epochs: int
-    ) -> Runners:
-        """Return runners with new buffers; equal steps share one session.
+    def runners(self, state: FitState, batches: Batches, epochs: int) -> Runners:
+        """Return runners with new buffers, which hold `state`; equal steps share one session.
 
         The loop over batches inside the runtime is compiled where it pays: for dense data and many steps.
         """
+        tensors = state.tensors
         shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
         factors = intercept_factors(self.plan) if batches.is_sparse else ()
         spec = replace(
             self.plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes, gradient_factors=factors
         )
-        if batches.standards:
-            coordinates = Coordinates(self.first_layers, batches.standards)
-            scales = coordinates.penalty_scales(tensors)
-            shaped = tuple((n, scale.shape) for n, scale in scales.items() if n in spec.penalised)
-            runners = self._runners(replace(spec, penalty_scales=shaped), tensors, batches, epochs)
+        layers = self.first_layers if batches.standards else ()
+        coordinates = Coordinates(layers, batches.standards, rate_scales(self.plan, state))
+        if constants := coordinates.constants(tensors):
+            runners = self._runners(coordinates.spec(spec, constants), tensors, batches, epochs)
             runners = replace(runners, buffers=StandardisedBuffers(runners.buffers, coordinates))
         else:
             runners = self._runners(spec, tensors, batches, epochs)

@@ -17,7 +17,7 @@ from onnxsgd.engine.step.sparse_step import SparseBuffers, SparseLayer, SparseSt
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import CompiledStep, build_step
 from onnxsgd.engine.step.update import WEIGHT
-from onnxsgd.graph.reading.end_layers import FirstLayer
+from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.graph.reading.product_inputs import with_product_inputs
 from onnxsgd.learner.learner import Parts
 from onnxsgd.optimizers import SGD

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,9 +11,12 @@ from sklearn.utils import check_random_state
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import AVERAGE, L1_DEBT, WEIGHT
-from onnxsgd.training.fit_plan import Recipe
+from onnxsgd.training.fit_plan import FitPlan, Recipe
 
-__all__ = ["TARGET", "FitState", "adapt_state", "fresh_generator", "fresh_state", "start_at_mean"]
+__all__ = [
+    "TARGET", "FitState", "adapt_state", "fresh_generator", "fresh_state", "output_unit", "rate_scales",
+    "start_at_mean",
+]  # fmt: skip
 
 #: The key of the target's moments; no tensor has an empty name.
 TARGET = ""
@@ -75,13 +77,6 @@ class FitState:
     n_updates: int | None = None
     moments: dict[str, Moments] = field(default_factory=dict)
 
-    @property
-    def target_scale(self) -> float:
-        """The deviation of the target, a root mean square over its columns; 1 if it is constant."""
-        known = self.moments[TARGET]
-        scale = math.sqrt(known.squares.sum() / known.count.sum())
-        return scale or 1.0
-
     def record(self, objectives: np.ndarray, learning_rates: np.ndarray) -> None:
         """Record the objectives and the learning rates of further epochs."""
         self.loss_curve.extend(objectives.tolist())
@@ -118,13 +113,35 @@ def adapt_state(state: FitState, recipe: Recipe) -> None:
         state.averages_from = state.t
 
 
-def start_at_mean(state: FitState, output_weights: Collection[str], intercepts: Collection[str]) -> None:
-    """Let a last layer of zeros predict the mean of the target."""
-    layer = {name: state.tensors[name, WEIGHT] for name in output_weights}
-    if any(array.any() for array in layer.values()):
+def start_at_mean(state: FitState, plan: FitPlan) -> None:
+    """Let a last layer of zeros predict the mean of the target, by the intercept next to each output."""
+    layer = plan.output_layer
+    if layer.offset is None or any(state.tensors[part.name, WEIGHT].any() for part in layer.weights):
         return
-    for name in set(layer) & set(intercepts):
-        layer[name][...] = state.moments[TARGET].mean.reshape(layer[name].shape)
+    missing = state.moments[TARGET].mean - layer.offset
+    for part in layer.weights:
+        intercept = state.tensors[part.name, WEIGHT]
+        if part.name in plan.learner.intercepts and intercept.size == len(part.factors):
+            intercept[...] = (missing[part.columns] / part.factors).reshape(intercept.shape)
+            missing[part.columns] = 0.0
+
+
+def output_unit(plan: FitPlan, state: FitState) -> float:
+    """Return the unit of all rates of an even last layer: the deviation of the target, over the factor."""
+    return float(plan.output_layer.weights[0].unit(_target_scales(plan, state)).item())
+
+
+def rate_scales(plan: FitPlan, state: FitState) -> dict[str, np.ndarray]:
+    """Return the units of the rates of each weight of a last layer that is not even."""
+    layer = plan.output_layer
+    if layer.is_even:
+        return {}
+    scales = _target_scales(plan, state)
+    return {part.name: part.unit(scales) for part in layer.weights}
+
+
+def _target_scales(plan: FitPlan, state: FitState) -> np.ndarray:
+    return state.moments[TARGET].deviation(plan.learner.dtype)
 
 
 def fresh_state(

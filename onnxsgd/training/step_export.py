@@ -14,11 +14,11 @@ from onnxsgd.engine.export.raw_weights import with_raw_weights, with_standardise
 from onnxsgd.engine.export.step_file import write_training_step
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.graph.nodes import element_type
-from onnxsgd.graph.reading.end_layers import first_layers
+from onnxsgd.graph.reading.first_layers import first_layers
 from onnxsgd.training.coordinates import Coordinates, make_coordinates
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.loop import rate_of_parts
-from onnxsgd.training.state import FitState
+from onnxsgd.training.state import FitState, output_unit, rate_scales
 
 __all__ = ["export_step"]
 
@@ -43,22 +43,21 @@ def export_step(
         The label of each column of a classifier.
     """
     recipe = plan.recipe
+    spec, tail = replace(plan, engine="portable").step_spec, plan.learner.undivided.split.tail
     training = Training(
         schedule=recipe.schedule, penalty=recipe.penalty,
         average_from=state.first_averaged(recipe.average_from), slots_from=state.slots_from,
         classes=None if classes is None else [_plain(label) for label in classes],
         tensors=state.tensors, t=state.t, eta=rate_of_parts(plan, state), l1_total=state.l1_total,
-        target_scale=state.target_scale if plan.output_weights else 1.0,
+        output_unit=output_unit(plan, state) if spec.output_weights else 1.0,
     )  # fmt: skip
-    spec, tail = replace(plan, engine="portable").step_spec, plan.learner.undivided.split.tail
     if not recipe.is_auto:
         return write_training_step(path, build_step(tail, spec, with_rows=False), spec, training)
-    coordinates = _coordinates(plan, state)
-    scales = coordinates.penalty_scales(state.tensors)
-    shaped = tuple((name, scale.shape) for name, scale in scales.items() if name in spec.penalised)
+    coordinates = replace(_coordinates(plan, state), rate_scales=rate_scales(plan, state))
+    constants = coordinates.constants(state.tensors)
     standardised = with_standardised_inputs(tail, coordinates.standards)
-    step = build_step(standardised, replace(spec, penalty_scales=shaped), with_rows=False)
-    step = with_raw_weights(step, coordinates.layers, coordinates.standards, scales)
+    step = build_step(standardised, coordinates.spec(spec, constants), with_rows=False)
+    step = with_raw_weights(step, coordinates.layers, coordinates.standards, constants)
     return write_training_step(path, step, spec, training)
 
 

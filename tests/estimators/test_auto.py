@@ -4,12 +4,14 @@ import pickle
 import warnings
 
 import numpy as np
+import onnx
 import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits, load_iris, load_linnerud, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import r2_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
@@ -47,6 +49,37 @@ def test_the_minimum_is_reached_on_raw_data(scales):
     model = OnnxSGDRegressor(random_state=0).fit(X, Y)
     start = 0.5 * np.var(Y)
     assert objective(model, X, Y) - minimum(X, Y) < 0.005 * (start - minimum(X, Y))
+
+
+_ZEROS = "<float[6, 1] w = {0, 0, 0, 0, 0, 0}, float[6, 1] u = {0, 0, 0, 0, 0, 0}, float[1] b = {0}"
+SCALED_OUTPUTS = {
+    "two branches": ("p = MatMul (X, w)  q = MatMul (X, u)  r = Add (p, q)  y = Add (r, b)", ["w", "u", "b"]),
+    "scaler": ("z = Gemm (X, w, b)  s = Mul (z, std)  y = Add (s, mean)", ["w", "b"]),
+    "divisor": ("z = Gemm (X, w, b)  s = Sub (z, std)  y = Div (s, small)", ["w", "b"]),
+    "frozen summand": ("z = MatMul (X, w)  s = Add (mean, z)  y = Add (s, b)", ["w", "b"]),
+    "only the weight": ("z = MatMul (X, w)  y = Add (z, centre)", ["w"]),
+}
+
+
+@pytest.mark.parametrize("case", SCALED_OUTPUTS)
+def test_the_scale_of_the_target_reaches_every_last_layer(case):
+    nodes, trainable = SCALED_OUTPUTS[case]
+    head = '<ir_version: 8, opset_import: ["" : 18]> g (float[N, 6] X) => (float[N, 1] y)'
+    numbers = {"std": 2e5, "small": 3e-5, "mean": -4e5, "centre": Y.mean()}
+    constants = ", ".join(f"float[1] {name} = {{{number:f}}}" for name, number in numbers.items())
+    graph = onnx.parser.parse_model(f"{head} {_ZEROS}, {constants}> {{ {nodes} }}")
+    X = Z - Z.mean(axis=0) if trainable == ["w"] else Z
+    model = OnnxSGDRegressor(graph, trainable=trainable, random_state=0).fit(X, Y)
+    assert model.score(X, Y) > 0.98
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "huber", "absolute_error"])
+def test_targets_of_different_scales(loss):
+    """With one scale for all targets, the small ones end at R2 of -5,000 for absolute errors."""
+    scales = np.array([1e-2, 1.0, 1e5])
+    targets = np.stack([SCORE, Z[:, 0] - Z[:, 1], Z[:, 2] + Z[:, 3]], axis=1) * scales
+    model = OnnxSGDRegressor(loss=loss, epsilon=1.0, alpha=0.0, random_state=0).fit(Z, targets)
+    assert r2_score(targets, model.predict(Z), multioutput="raw_values").min() > 0.95
 
 
 @pytest.mark.parametrize("penalty", ["l1", "l2", "elasticnet"])

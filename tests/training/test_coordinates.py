@@ -6,7 +6,7 @@ from scipy import sparse
 
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.update import AVERAGE, PENALTY_SCALE, WEIGHT
-from onnxsgd.graph.reading.end_layers import FirstLayer
+from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.training.coordinates import StandardisedBuffers, make_coordinates
 
 RNG = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def test_the_penalty_of_raw_weights_has_a_factor_for_each_column():
     changed = coordinates(FirstLayer("x", "w", "b", False))
     tensors = {("w", WEIGHT): W, ("b", WEIGHT): B}
     weight = changed.standardised(tensors)["w", WEIGHT]
-    scale = changed.penalty_scales(tensors)["w"]
+    scale = changed.constants(tensors)["w", PENALTY_SCALE]
     np.testing.assert_allclose((scale * weight**2).sum(), (W**2).sum(), rtol=1e-12)
 
 

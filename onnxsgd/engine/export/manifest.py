@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 
 from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
-from onnxsgd.engine.step.step_spec import OUTPUT, StepSpec
+from onnxsgd.engine.step.step_spec import OUTPUT_RATE, StepSpec
 from onnxsgd.engine.step.training_step import CompiledStep
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.losses import Loss
-from onnxsgd.optimizers import L1_STRENGTH
+from onnxsgd.optimizers import L1_STRENGTH, RATE
 from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import Schedule
 
@@ -42,7 +42,7 @@ class Training:
         Updates made.
     eta, l1_total : float
         The present learning rate, and the l1 penalty that each weight could have received so far.
-    target_scale : float
+    output_unit : float
         The factor of the rate of the last layer.
     slots_from : int
         Updates made before the slots of the optimizer began.
@@ -56,7 +56,7 @@ class Training:
     t: int
     eta: float
     l1_total: float
-    target_scale: float = 1.0
+    output_unit: float = 1.0
     slots_from: int = 0
 
 
@@ -164,17 +164,17 @@ def _read_scalars(spec: StepSpec, training: Training, l2: float) -> dict[str, st
 
     start = training.slots_from
 
-    def scalar(name: str, factor: float) -> Any:
+    def scalar(name: str) -> Any:
         return lambda t, eta: spec.optimizer.scalars(
             t - start if start else t, eta if factor == 1 else eta * factor, l2
         )[name]
 
     names = spec.optimizer.scalars(np.ones(1), np.ones(1), l2)
-    formulas = {name: read_formula(scalar(name, factor), "t", "eta") for name in names}
+    formulas = {name: read_formula(scalar(name), "t", "eta") for name in names}
     if not spec.output_weights:
         return formulas
-    factor *= training.target_scale
-    return formulas | {f"{OUTPUT}{name}": read_formula(scalar(name, factor), "t", "eta") for name in names}
+    unit = training.output_unit
+    return formulas | {OUTPUT_RATE: read_formula(lambda t, eta: scalar(RATE)(t, eta) * unit, "t", "eta")}
 
 
 def describe_penalty(spec: StepSpec, penalty: Penalty) -> dict[str, Any]:

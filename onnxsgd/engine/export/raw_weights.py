@@ -16,11 +16,11 @@ import onnx_ir as ir
 from onnxsgd._builder import Builder
 from onnxsgd.engine.step.batches import Standard
 from onnxsgd.engine.step.training_step import CompiledStep
-from onnxsgd.engine.step.update import AVERAGE, PENALTY_SCALE, WEIGHT
+from onnxsgd.engine.step.update import AVERAGE, WEIGHT
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto, value_named
 from onnxsgd.graph.nodes import shape_of
-from onnxsgd.graph.reading.end_layers import FirstLayer
+from onnxsgd.graph.reading.first_layers import FirstLayer
 
 __all__ = ["with_raw_weights", "with_standardised_inputs"]
 
@@ -46,15 +46,15 @@ def with_raw_weights(
     step: CompiledStep,
     layers: Iterable[FirstLayer],
     standards: Mapping[str, Standard],
-    penalty_scales: Mapping[str, np.ndarray],
+    constants: Mapping[tuple[str, str], np.ndarray],
 ) -> CompiledStep:
-    """Return `step` with weights of raw data as inputs and outputs, without factors of the penalty."""
+    """Return `step` with weights of raw data as inputs and outputs, and constant states inside."""
     model = to_ir(onnx.load_from_string(step.model))
     graph = model.graph
     tensors = dict(step.tensors)
-    for name, scale in penalty_scales.items():
-        if (name, PENALTY_SCALE) in tensors:
-            _fix(graph, *tensors.pop((name, PENALTY_SCALE)), scale)
+    for key, value in constants.items():
+        if key in tensors:
+            _fix(graph, *tensors.pop(key), value)
     for layer in layers:
         for kind in (WEIGHT, AVERAGE):
             if (layer.weight, kind) in tensors:

@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from onnxsgd._cache_keys import cache_key
-from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, PENALTY_SCALE, state_names
+from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, PENALTY_SCALE, RATE_SCALE, state_names
 from onnxsgd.losses import Loss
-from onnxsgd.optimizers import L1_STRENGTH, Optimizer
+from onnxsgd.optimizers import L1_STRENGTH, RATE, Optimizer
 
-__all__ = ["OUTPUT", "StepSpec"]
+__all__ = ["OUTPUT_RATE", "StepSpec"]
 
 T = TypeVar("T")
 
-#: The prefix of the numbers that the update of the last layer takes in place of the others.
-OUTPUT = "output_"
+#: The rate of the last layer, which its update takes in place of the others' rate.
+OUTPUT_RATE = "output_rate"
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,9 @@ class StepSpec:
     row_shapes : tuple of (str, tuple of int)
         The shape of a row of each feature; needed only for those whose shape the graph leaves open.
     output_weights : frozenset of str
-        The weights of the last layer, if they have a rate of their own: the optimizer's numbers for them are
-        further inputs, under the prefix "output_".
+        The weights that have the number "output_rate" in place of "rate".
+    rate_scales : tuple of (str, tuple of int)
+        The weights whose rate has a constant factor, or one for each output, with the shape of these factors.
     penalty_scales : tuple of (str, tuple of int)
         The weights whose penalty has a factor for each column of the data, with the shape of these factors.
     products : tuple of str
@@ -70,6 +71,7 @@ class StepSpec:
     engine: str
     row_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     output_weights: frozenset[str] = frozenset()
+    rate_scales: tuple[tuple[str, tuple[int, ...]], ...] = ()
     penalty_scales: tuple[tuple[str, tuple[int, ...]], ...] = ()
     products: tuple[str, ...] = ()
     gradient_factors: tuple[tuple[str, float], ...] = ()
@@ -80,36 +82,39 @@ class StepSpec:
         return (
             self.weights, self.penalised, cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes, self.output_weights,
-            self.penalty_scales, self.products, self.gradient_factors,
+            self.rate_scales, self.penalty_scales, self.products, self.gradient_factors,
         )  # fmt: skip
 
     def states(self, weight: str) -> tuple[str, ...]:
         """Return the names of the tensors kept for `weight`."""
         return state_names(
             self.optimizer, l1=self.l1 and weight in self.penalised, average=self.average,
-            scaled=weight in dict(self.penalty_scales),
+            penalty_scale=weight in dict(self.penalty_scales), rate_scale=weight in dict(self.rate_scales),
         )  # fmt: skip
 
     def state_shape(self, weight: str, kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a tensor kept for `weight`, which has the given shape."""
         if kind == PENALTY_SCALE:
             return dict(self.penalty_scales)[weight]
-        return self.optimizer.slot_shape(kind, shape) if kind in self.optimizer.slots else shape
+        rates = dict(self.rate_scales).get(weight, (1,) * len(shape))
+        if kind == RATE_SCALE:
+            return rates
+        return self.optimizer.slot_shape(kind, shape, rates) if kind in self.optimizer.slots else shape
 
     def numbers_of(self, weight: str, numbers: Mapping[str, T]) -> dict[str, T]:
-        """Return the numbers of a step that the update of `weight` takes, under their plain names."""
-        plain = {name: number for name, number in numbers.items() if not name.startswith(OUTPUT)}
-        if weight in self.output_weights:
-            plain |= {name.removeprefix(OUTPUT): n for name, n in numbers.items() if name not in plain}
+        """Return the numbers of a step that the update of `weight` takes."""
+        taken = dict(numbers)
+        output_rate = taken.pop(OUTPUT_RATE, None)
+        if output_rate is not None and weight in self.output_weights:
+            taken[RATE] = output_rate
         if weight not in self.penalised:
-            plain.pop(L1_STRENGTH, None)
-        return plain
+            taken.pop(L1_STRENGTH, None)
+        return taken
 
     @property
     def scalars(self) -> tuple[str, ...]:
         """The names of the scalar inputs of a step."""
         names = tuple(self.optimizer.scalars(np.ones(1), np.ones(1), 0.0))
+        names += (OUTPUT_RATE,) if self.output_weights else ()
         l1 = L1_STRENGTH if self.optimizer.is_proximal else L1_TOTAL
-        if self.output_weights:
-            names += tuple(f"{OUTPUT}{name}" for name in names)
         return (*names, *((l1,) if self.l1 else ()), *((AVERAGE_RATE,) if self.average else ()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from onnxsgd.optimizers import DECAY, L1_STRENGTH
+from onnxsgd.optimizers import DECAY, L1_STRENGTH, RATE
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from onnxsgd.optimizers import Optimizer
 
 __all__ = [
-    "AVERAGE", "AVERAGE_RATE", "L1_DEBT", "L1_TOTAL", "PENALTY_SCALE", "WEIGHT", "build_update",
-    "state_names",
+    "AVERAGE", "AVERAGE_RATE", "CONSTANT_STATES", "L1_DEBT", "L1_TOTAL", "PENALTY_SCALE", "RATE_SCALE",
+    "WEIGHT", "build_update", "state_names",
 ]  # fmt: skip
 
 #: The kind of a weight itself, beside the kinds of its states.
@@ -25,13 +25,22 @@ L1_DEBT, AVERAGE = "l1_debt", "average"
 #: The factor of the l2 penalty for each column of the data, constant: a weight of standardised data, s times
 #: that of the raw data, has 1 / s^2.
 PENALTY_SCALE = "penalty_scale"
+#: The factor of the rate of a weight, constant: one, or one for each output.
+RATE_SCALE = "rate_scale"
+#: The states that no update changes: the coordinates determine them.
+CONSTANT_STATES = (PENALTY_SCALE, RATE_SCALE)
 #: Numbers of a step beside the optimizer's.
 L1_TOTAL, AVERAGE_RATE = "l1_total", "average_rate"
 
 
-def state_names(optimizer: Optimizer, *, l1: bool, average: bool, scaled: bool = False) -> tuple[str, ...]:
-    """Return the names of the tensors kept for a weight; `scaled`: the penalty has factors for columns."""
-    further = {L1_DEBT: l1 and not optimizer.is_proximal, AVERAGE: average, PENALTY_SCALE: scaled}
+def state_names(
+    optimizer: Optimizer, *, l1: bool, average: bool, penalty_scale: bool = False, rate_scale: bool = False
+) -> tuple[str, ...]:
+    """Return the names of the tensors kept for a weight, with the factors of its penalty and of its rate."""
+    further = {
+        L1_DEBT: l1 and not optimizer.is_proximal, AVERAGE: average,
+        PENALTY_SCALE: penalty_scale, RATE_SCALE: rate_scale,
+    }  # fmt: skip
     return (*optimizer.slots, *(kind for kind, is_kept in further.items() if is_kept))
 
 
@@ -46,6 +55,8 @@ def build_update(
     l2: bool,
 ) -> tuple[ir.Value, dict[str, ir.Value]]:
     """Build the new weight and its new states; the names in `states` select the parts of the update."""
+    if RATE_SCALE in states:
+        scalars = {**scalars, RATE: op.Mul(scalars[RATE], states[RATE_SCALE])}
     if PENALTY_SCALE in states:
         scalars = _scaled_penalties(op, scalars, states[PENALTY_SCALE])
     slots = tuple(states[name] for name in optimizer.slots)
@@ -56,9 +67,8 @@ def build_update(
         new_states[AVERAGE] = op.Add(states[AVERAGE], step)
     if L1_DEBT in states:
         weight, new_states[L1_DEBT] = _truncate(op, weight, states[L1_DEBT], scalars[L1_TOTAL])
-    if PENALTY_SCALE in states:
-        new_states[PENALTY_SCALE] = op.Identity(states[PENALTY_SCALE])
-    return weight, new_states
+    constant_kinds = (kind for kind in CONSTANT_STATES if kind in states)
+    return weight, new_states | {kind: op.Identity(states[kind]) for kind in constant_kinds}
 
 
 def _scaled_penalties(

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxsgd.graph.model import graph_names, unique_name, value_named
 from onnxsgd.graph.nodes import fixed_size, maker
-from onnxsgd.graph.reading.end_layers import FirstLayer
+from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.graph.writing import computed, replace_output
 
 __all__ = ["with_product_inputs"]
@@ -25,7 +25,7 @@ def with_product_inputs(model: ir.Model, layers: Sequence[FirstLayer]) -> tuple[
     model : ir.Model
         The graph, which is not changed.
     layers : sequence of FirstLayer
-        All layers of their data inputs, from :func:`onnxsgd.graph.reading.end_layers.first_layers`.
+        All layers of their data inputs, from :func:`onnxsgd.graph.reading.first_layers.first_layers`.
     """
     copy = model.clone()
     graph = copy.graph

@@ -54,6 +54,8 @@ _CASES = {
         _Y,
     ),
     "auto, mlp": (lambda: OnnxSGDRegressor(_mlp()), _Y),
+    "auto, targets of two scales": (OnnxSGDRegressor(), _Y * np.float32([1.0, 1e3])),
+    "auto, one target": (OnnxSGDRegressor(), 1e3 * _Y[:, 0]),
     "auto, elasticnet": (OnnxSGDRegressor(penalty="elasticnet", alpha=0.01), _Y),
     "adam, elasticnet": (
         OnnxSGDRegressor(learning_rate="invscaling", optimizer="adam", penalty="elasticnet", alpha=0.01),

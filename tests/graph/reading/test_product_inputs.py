@@ -6,7 +6,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from onnxsgd.graph.model import to_ir, to_proto
-from onnxsgd.graph.reading.end_layers import first_layers
+from onnxsgd.graph.reading.first_layers import first_layers
 from onnxsgd.graph.reading.product_inputs import with_product_inputs
 
 RNG = np.random.default_rng(0)

@@ -1,12 +1,15 @@
-"""Layers at both ends of a graph are found, and others are left alone."""
+"""First layers of a graph are found, and others are left alone."""
 
 import onnx
 import pytest
 
 from onnxsgd.graph.model import to_ir
-from onnxsgd.graph.reading.end_layers import FirstLayer, first_layers, last_layer
+from onnxsgd.graph.reading.first_layers import FirstLayer, first_layers
 
-_WEIGHTS = "<float[3, 2] w = {1, 1, 1, 1, 1, 1}, float[2, 3] t = {1, 1, 1, 1, 1, 1}, float[2] b = {0, 0}>"
+_WEIGHTS = (
+    "<float[3, 2] w = {1, 1, 1, 1, 1, 1}, float[3, 2] u = {1, 1, 1, 1, 1, 1}, "
+    "float[2, 3] t = {1, 1, 1, 1, 1, 1}, float[2] b = {0, 0}, float[2] k = {3, 4}>"
+)
 
 
 def read(nodes):
@@ -20,6 +23,7 @@ FIRST = {
     "y = Gemm <transB = 1> (x, t, b)": FirstLayer("x", "t", "b", True),
     "z = MatMul (x, w)  y = Add (b, z)": FirstLayer("x", "w", "b", False),
     "z = MatMul (x, w)  y = Relu (z)": FirstLayer("x", "w", None, False),
+    "z = MatMul (x, w)  n = Add (z, k)  y = Add (n, b)": FirstLayer("x", "w", "b", False),
     # an intercept that something else reads too
     "z = Gemm (x, w, b)  y = Mul (z, b)": FirstLayer("x", "w", None, False),
 }
@@ -41,21 +45,14 @@ def test_inputs_with_other_readers_have_none(nodes):
     assert first_layers(read(nodes), {"w", "t", "b"}) == ()
 
 
+def test_branches_share_an_intercept():
+    layers = first_layers(
+        read("p = MatMul (x, w)  q = MatMul (x, u)  s = Add (p, q)  y = Add (s, b)"), {"w", "u", "b"}
+    )
+    assert layers == (FirstLayer("x", "w", "b", False), FirstLayer("x", "u", "b", False))
+
+
 def test_frozen_weights_are_no_layer():
     model = read("y = Gemm (x, w, b)")
     assert first_layers(model, {"b"}) == ()
     assert first_layers(model, {"w"}) == (FirstLayer("x", "w", None, False),)
-
-
-LAST = {
-    "y = Gemm (x, w, b)": {"w", "b"},
-    "z = MatMul (x, w)  s = Add (z, b)  y = Identity (s)": {"w", "b"},
-    "z = MatMul (x, w)  y = Tanh (z)": set(),
-    "z = MatMul (x, w)  u = MatMul (x, w)  y = Add (z, u)": set(),
-    "z = MatMul (x, w)  r = Relu (z)  s = MatMul (r, t)  y = MatMul (s, w)": {"w"},
-}
-
-
-@pytest.mark.parametrize("nodes", LAST)
-def test_last_layers(nodes):
-    assert last_layer(read(nodes), {"w", "b"}) == LAST[nodes]

@@ -1,19 +1,15 @@
-"""The first and the last linear layers of a graph."""
+"""The first linear layers of a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.nodes import operands
 
-__all__ = ["FirstLayer", "first_layers", "last_layer"]
-
-#: Operators that change only the type or the shape of a result.
-_NEUTRAL = frozenset({"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+__all__ = ["FirstLayer", "first_layers"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,8 @@ def first_layers(model: ir.Model, weights: Collection[str]) -> tuple[FirstLayer,
     """Return the layers of the data inputs that trained linear layers alone read.
 
     Cases: ``Gemm(x, w)``, ``Gemm(x, w, b)``, ``MatMul(x, w)`` and ``Add(MatMul(x, w), b)`` of a real table x,
-    with weights that no other node reads. An input with any other reader has no layer here.
+    with weights that no other node reads; further sums may come before the intercept is added. An input with
+    any other reader has no layer here.
     """
     layers: list[FirstLayer] = []
     for value in model.graph.inputs:
@@ -59,21 +56,23 @@ def _layer(value: ir.Value, node: ir.Node, index: int, weights: Collection[str])
     )
     if not is_plain:
         return None
-    added = _added(node)
-    intercept = added.name if added is not None and _is_intercept(added, weight, node, weights) else None
+    intercept = next(
+        (value.name for value in _added(node) if _is_intercept(value, weight, node, weights)), None
+    )
     return FirstLayer(
         str(value.name), str(weight.name), intercept, bool(node.attributes.get_int("transB", 0))
     )
 
 
-def _added(product: ir.Node) -> ir.Value | None:
-    """Return the tensor that is added to a product: by Gemm itself, or by its only reader."""
-    if product.op_type == "Gemm":
-        return product.inputs[2] if len(product.inputs) > 2 else None
+def _added(product: ir.Node) -> Iterator[ir.Value]:
+    """Yield the tensors that are added to a product: by Gemm itself, and by its only readers after it."""
+    if product.op_type == "Gemm" and len(product.inputs) > 2 and product.inputs[2] is not None:
+        yield product.inputs[2]
     uses = list(product.outputs[0].uses())
-    if len(uses) != 1 or uses[0][0].op_type != "Add":
-        return None
-    return uses[0][0].inputs[1 - uses[0][1]]
+    while len(uses) == 1 and uses[0].node.op_type == "Add":
+        node, index = uses[0]
+        yield from (value for value in node.inputs[1 - index : 2 - index] if value is not None)
+        uses = list(node.outputs[0].uses())
 
 
 def _is_intercept(value: ir.Value, weight: ir.Value, product: ir.Node, weights: Collection[str]) -> bool:
@@ -82,31 +81,6 @@ def _is_intercept(value: ir.Value, weight: ir.Value, product: ir.Node, weights: 
         return False
     width = weight.shape[0 if product.attributes.get_int("transB", 0) else 1]
     return value.shape in ((width,), (1, width))
-
-
-def last_layer(model: ir.Model, weights: Collection[str]) -> frozenset[str]:
-    """Return the trained weights of the product that gives the only output, and those added to it.
-
-    Empty if the graph ends in another function of its last layer.
-    """
-    found: set[str] = set()
-    value: ir.Value | None = model.graph.outputs[0]
-    while value is not None and (node := value.producer()) is not None:
-        if node.op_type in _NEUTRAL:
-            value = node.inputs[0]
-        elif node.op_type in ("Gemm", "MatMul"):
-            return frozenset(found | _names(operands(node), weights))
-        elif node.op_type == "Add":
-            added = _names(node.inputs, weights)
-            found |= added
-            value = next((v for v in operands(node) if v.name not in added), None) if added else None
-        else:
-            break
-    return frozenset()
-
-
-def _names(values: Iterable[ir.Value | None], weights: Collection[str]) -> set[str]:
-    return {str(value.name) for value in values if value is not None and value.name in weights}
 
 
 def _is_trained(value: ir.Value, weights: Collection[str]) -> bool:
