@@ -14,6 +14,8 @@ __all__ = ["Moments", "add_moments"]
 _BLOCK = 131_072
 #: A deviation of fewer units in the last place of the mean is rounding.
 _ROUNDING = 8
+#: The share of the negative exponents that scales may have: the others are left for weights above 1.
+_USED_EXPONENTS = 0.9
 
 
 @dataclass(frozen=True)
@@ -90,22 +92,31 @@ class Moments:
         Parameters
         ----------
         dtype : dtype
-            The type that the data were rounded to.
+            The type that the data were rounded to. Deviations next to its smallest number count as zero.
         """
         deviation = np.sqrt(self._variance)
         size = np.abs(self.mean)
         is_constant = deviation <= _ROUNDING * float(np.finfo(dtype).eps) * size
-        return np.where(is_constant, np.where(size > 0, size, 1.0), deviation)
+        return _invertible(np.where(is_constant, size, deviation), dtype)
 
-    @property
-    def size(self) -> np.ndarray:
-        """The root of the mean square; 1 for columns of zeros."""
-        size = np.sqrt(self._variance + self.mean**2)
-        return np.where(size > 0, size, 1.0)
+    def size(self, dtype: np.dtype[Any] | type = np.float64) -> np.ndarray:
+        """Return the root of the mean square; 1 for columns of zeros.
+
+        Parameters
+        ----------
+        dtype : dtype
+            The type of the data. Sizes next to its smallest number count as zero.
+        """
+        return _invertible(np.sqrt(self._variance + self.mean**2), dtype)
 
     @property
     def _variance(self) -> np.ndarray:
         return np.divide(self.squares, self.count, out=np.zeros_like(self.squares), where=self.count > 0)
+
+
+def _invertible(scale: np.ndarray, dtype: np.dtype[Any] | type) -> np.ndarray:
+    """Return scales, with 1 for zeros and for numbers so small that weights, over them, would overflow."""
+    return np.where(scale > float(np.finfo(dtype).tiny) ** _USED_EXPONENTS, scale, 1.0)
 
 
 def add_moments(moments: dict[str, Moments], name: str, table: Any, weight: np.ndarray) -> None:

@@ -50,11 +50,9 @@ class Coordinates:
 
         The l2 penalty of a weight W' has the factors 1 / s^2, for W' / s = W.
         """
-        scales = {(layer.weight, PENALTY_SCALE): self._scale(layer) ** -2.0 for layer in self.layers}
+        scales = {(layer.weight, PENALTY_SCALE): 1.0 / self._scale(layer) ** 2 for layer in self.layers}
         scales |= {(name, RATE_SCALE): scale for name, scale in self.rate_scales.items()}
-        return {
-            (name, kind): scale.astype(tensors[name, WEIGHT].dtype) for (name, kind), scale in scales.items()
-        }
+        return {key: _rounded(scale, tensors[key[0], WEIGHT].dtype) for key, scale in scales.items()}
 
     def spec(self, spec: StepSpec, constants: Tensors) -> StepSpec:
         """Return the specification of a training step in these coordinates."""
@@ -77,7 +75,8 @@ class Coordinates:
         """Return weights of standardised data, and averages of them, for raw data; the inverse."""
         converted = dict(tensors)
         for layer, kind in self._pairs(tensors):
-            weight = np.asarray(tensors[layer.weight, kind], np.float64) / self._scale(layer)
+            dtype = tensors[layer.weight, kind].dtype
+            weight = _rounded(np.asarray(tensors[layer.weight, kind], np.float64) / self._scale(layer), dtype)
             self._put(converted, layer, kind, weight, -self._shifted(layer, weight))
         return converted
 
@@ -97,16 +96,24 @@ class Coordinates:
     def _shifted(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
         """Return m W."""
         shift = self.standards[layer.feature].shift.astype(np.float64)
-        return weight @ shift if layer.is_transposed else shift @ weight
+        # a weight that diverged shows it in the results
+        with np.errstate(invalid="ignore"):
+            return weight @ shift if layer.is_transposed else shift @ weight
 
     def _put(
         self, tensors: Tensors, layer: FirstLayer, kind: str, weight: np.ndarray, step: np.ndarray
     ) -> None:
-        tensors[layer.weight, kind] = weight.astype(tensors[layer.weight, kind].dtype)
+        tensors[layer.weight, kind] = _rounded(weight, tensors[layer.weight, kind].dtype)
         if layer.intercept is not None:
             intercept = tensors[layer.intercept, kind]
             moved = np.asarray(intercept, np.float64) + step.reshape(intercept.shape)
-            tensors[layer.intercept, kind] = moved.astype(intercept.dtype)
+            tensors[layer.intercept, kind] = _rounded(moved, intercept.dtype)
+
+
+def _rounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return float64 numbers in another type; finite ones beyond its range become its largest ones."""
+    largest = float(np.finfo(dtype).max)
+    return np.where(np.isfinite(array), np.clip(array, -largest, largest), array).astype(dtype)
 
 
 def make_coordinates(
@@ -122,7 +129,7 @@ def make_coordinates(
         dtype = features[name].dtype
         is_centred = all(layer.intercept is not None for layer in layers if layer.feature == name)
         known = moments[name]
-        scale = known.deviation(dtype) if is_centred else known.size
+        scale = known.deviation(dtype) if is_centred else known.size(dtype)
         shift = known.mean if is_centred else np.zeros_like(known.mean)
         standards[name] = Standard(shift.astype(dtype), (1.0 / scale).astype(dtype))
     return Coordinates(layers, standards)

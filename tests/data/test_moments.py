@@ -8,6 +8,7 @@ from onnxsgd.data import moments as module
 from onnxsgd.data.moments import Moments
 
 X = np.random.default_rng(0).normal([0.0, 1e6, 5.0], [1.0, 0.1, 1e-3], (200, 3))
+RNG = np.random.default_rng(2)
 WEIGHT = np.random.default_rng(1).integers(1, 4, 200).astype(float)
 
 
@@ -18,7 +19,7 @@ def test_weights_are_repetitions(block, monkeypatch):
     repeated = np.repeat(X, WEIGHT.astype(int), axis=0)
     np.testing.assert_allclose(moments.mean, repeated.mean(axis=0), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(moments.deviation(), repeated.std(axis=0), rtol=1e-8)
-    np.testing.assert_allclose(moments.size, np.sqrt((repeated**2).mean(axis=0)), rtol=1e-12)
+    np.testing.assert_allclose(moments.size(), np.sqrt((repeated**2).mean(axis=0)), rtol=1e-12)
 
 
 def test_parts_are_merged():
@@ -59,3 +60,13 @@ def test_no_rows_have_no_moments():
     moments = Moments.of(np.zeros((0, 2)), np.zeros(0))
     np.testing.assert_array_equal(moments.deviation(), 1.0)
     np.testing.assert_array_equal(moments.merged(Moments.of(X[:, :2], WEIGHT)).mean > 0.5, [False, True])
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_numbers_next_to_the_smallest_one_are_constant(shift):
+    """Weights over such deviations would overflow; float64 holds them."""
+    column = 1e-37 * (RNG.normal(size=(50, 1)) + shift)
+    moments = Moments.of(column, np.ones(50))
+    assert moments.deviation(np.float32)[0] == moments.size(np.float32)[0] == 1.0
+    assert moments.deviation()[0] == pytest.approx(column.std())
+    assert moments.size()[0] == pytest.approx(np.sqrt((column**2).mean()))

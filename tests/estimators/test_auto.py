@@ -107,6 +107,22 @@ def test_raw_data_and_batches_of_any_size(load, batch_size):
     assert ours.score(X, y) > solver.score(StandardScaler().fit_transform(X), y) - 0.03
 
 
+@pytest.mark.parametrize("exponent", [-44, -38, -37, -30, -21, 0, 19, 37])
+@pytest.mark.parametrize("penalty", ["l2", "l1", None])
+def test_columns_of_any_finite_size(exponent, penalty):
+    """The column is dropped by a penalty, or as a constant, where its weight would be too large."""
+    X = Z.copy()
+    X[:, 0] *= 10.0**exponent
+    X = X.astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = OnnxSGDRegressor(penalty=penalty, random_state=0).fit(X, SCORE)
+        raw = model.predict(X)
+    assert np.isfinite(raw).all()
+    is_used = exponent > -35 if penalty is None else exponent >= 0
+    assert model.score(X, SCORE) > (0.98 if is_used else 0.85)
+
+
 def test_sparse_data():
     X = sparse.csr_matrix(RNG.random((300, 40)) * (RNG.random((300, 40)) < 0.1))
     y = np.asarray(X @ RNG.normal(size=40) > 0).astype(int)

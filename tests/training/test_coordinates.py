@@ -72,6 +72,21 @@ def test_the_penalty_of_raw_weights_has_a_factor_for_each_column():
     np.testing.assert_allclose((scale * weight**2).sum(), (W**2).sum(), rtol=1e-12)
 
 
+def test_numbers_beyond_the_type_become_its_largest_ones():
+    """In float32 the factor 1 / s^2 of a column of 1e-21 is 1e42; a weight that diverged still shows it."""
+    table = (X[:, [0]] - 3.0).astype(np.float32) * np.float32(1e-25)
+    layer = FirstLayer("x", "w", None, False)
+    changed = make_coordinates((layer,), {"x": table}, {"x": Moments.of(table, np.ones(40))})
+    weight = np.float32([[1.0, -1e30, np.inf]])
+    with np.errstate(all="raise"):
+        scale = changed.constants({("w", WEIGHT): weight})["w", PENALTY_SCALE]
+        raw = changed.raw({("w", WEIGHT): weight})["w", WEIGHT]
+    largest = np.finfo(np.float32).max
+    np.testing.assert_array_equal(scale, largest)
+    np.testing.assert_array_equal(raw[0, 1:], [-largest, np.inf])
+    assert 1e27 < raw[0, 0] < 1e29
+
+
 class _Recorder:
     def load(self, tensors):
         self.tensors = dict(tensors)
