@@ -74,11 +74,13 @@ def _auto_optimizer(estimator: Any) -> Optimizer:
     """Return the optimizer of ``learning_rate="auto"``; refuse parameters that it does not use."""
     given = {"eta0": estimator.eta0 is not None, "power_t": estimator.power_t != _POWER_T}
     given |= {"momentum": estimator.momentum != 0, "nesterov": bool(estimator.nesterov)}
-    names = [f"{name}={getattr(estimator, name)!r}" for name, is_given in given.items() if is_given]
+    names = [name for name, is_given in given.items() if is_given]
     if names:
+        values = ", ".join(f"{name}={getattr(estimator, name)!r}" for name in names)
         raise ParameterError(
-            f"{', '.join(names)} has no effect on learning_rate='auto', which finds the rate itself: name a "
-            "learning_rate, such as 'constant' or 'invscaling'."
+            f"{values} has no effect on learning_rate='auto', which finds the rate itself: name a "
+            "learning_rate, such as 'constant' or 'invscaling'. A search over both takes a list of grids: "
+            f"[{{'learning_rate': ['auto']}}, {{'learning_rate': ['constant'], {names[0]!r}: [...]}}]."
         )
     if estimator.optimizer is None:
         return BlockAdam()

@@ -354,3 +354,17 @@ def test_numeric_hyper_parameters_need_no_new_session(cancer, model):
     search.fit(X, y)
     assert len(search.cv_results_["params"]) == 32
     assert cache.n_built == for_one
+
+
+def test_a_search_over_rates_names_the_schedule(iris):
+    """A grid of rates has no meaning where training finds the rate; the error has the grid that has one."""
+    X, y = iris
+    model = OnnxSGDClassifier(max_iter=5, tol=None, random_state=0)
+    with pytest.raises(
+        ValueError, match=r"(?s)eta0=0.1 has no effect.*list of grids.*'constant'\], 'eta0': \["
+    ):
+        GridSearchCV(model, {"eta0": [0.1, 0.2]}, cv=2).fit(X, y)
+    grid = [{"learning_rate": ["auto"]}, {"learning_rate": ["constant"], "eta0": [1e-9, 0.1]}]
+    search = GridSearchCV(model, grid, cv=StratifiedKFold(2), error_score="raise").fit(X, y)
+    assert len(search.cv_results_["params"]) == 3
+    assert search.best_params_.get("eta0", 1) > 0.01
