@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.data.moments import add_moments
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.text import has_text
+from onnxsgd.estimators.before_fit import ModelBeforeFit
 from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd.estimators.inner_model import inner_routing
 from onnxsgd.estimators.parameters import CONSTRAINTS, choose_updates
 from onnxsgd.estimators.progress import Progress
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
-from onnxsgd.estimators.training_data import TrainingDataReader
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER
 from onnxsgd.losses import Loss
@@ -55,7 +54,7 @@ def _learns_in_parts(self: BaseOnnxSGD) -> bool:
 learns_in_parts = available_if(_learns_in_parts)
 
 
-class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
+class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
     """Base class of the estimators."""
 
     _parameter_constraints: ClassVar[dict[str, Any]] = CONSTRAINTS
@@ -103,9 +102,12 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
         recipe = self._check_parameters()
         resuming = bool(self.warm_start) and hasattr(self, "_state")
         with self._unchanged_by_errors():
+            if not self.warm_start:
+                self._set_before = {}
             samples = self._read_samples(X, y, sample_weight, resuming=resuming)
             validation = self._read_validation(X_val, y_val)
-            initial = self._state.weights() if resuming else self._learner.initial_weights()
+            initial = self._state.weights() if resuming else self._first_weights()
+            self._set_before = {}
             self._state = fresh_state(initial, recipe.schedule.initial, self.random_state)
             self._seed = (self.random_state,)
             if self.early_stopping and validation is None:
@@ -128,9 +130,8 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
                 X, y, sample_weight, resuming=resuming, classes=classes, in_parts=True
             )
             if not resuming:
-                weights = self._learner.initial_weights()
-                self._state = fresh_state(weights, recipe.schedule.initial, self.random_state)
-                self.n_iter_ = 0
+                self._state = fresh_state(self._first_weights(), recipe.schedule.initial, self.random_state)
+                self.n_iter_, self._set_before = 0, {}
             elif self._seed is not None and not is_same(self._seed[0], self.random_state):
                 self._state.random_state = fresh_generator(self.random_state)
             self._seed = (self.random_state,)
@@ -160,7 +161,7 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
         Raises
         ------
         ParameterError
-            If `path` has another suffix.
+            If `path` has another suffix, or before the first fit with ``learning_rate="auto"``.
         NotTrainableError
             If the portable engine, which alone writes standard operators, cannot differentiate the graph.
         UnsupportedError
@@ -173,11 +174,19 @@ class BaseOnnxSGD(CallbackSupportMixin, TrainingDataReader):
         be put into the graph of :meth:`to_onnx`, or into this estimator with :meth:`set_weights`, under their
         names.
         """
-        check_is_fitted(self)
         from onnxsgd.training.step_export import export_step
 
-        plan = self._make_plan(self._make_recipe()).for_updates(self._state.n_updates)
-        return export_step(path, plan, self._state, getattr(self, "classes_", None))
+        trained, recipe = self._trained(), self._make_recipe()
+        if recipe.is_auto and trained is not self:
+            raise ParameterError(
+                "learning_rate='auto' takes the scale of the data from the first fit, and has no training "
+                "step before: name a learning_rate, such as 'constant', or call fit or partial_fit first."
+            )
+        plan = trained._make_plan(recipe).for_updates(trained._state.n_updates)
+        state = trained._state
+        if trained is not self:
+            state.eta = recipe.schedule.initial
+        return export_step(path, plan, state, getattr(trained, "classes_", None))
 
     def get_metadata_routing(self) -> Any:
         """Return the routing of metadata to this estimator and to the scikit-learn model inside it.

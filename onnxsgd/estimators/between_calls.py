@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from onnxsgd.estimators.summary import summarize
 from onnxsgd.exceptions import ParameterError
 
-__all__ = ["Given", "is_same", "read_graph_parameters", "refuse_new_graph"]
+__all__ = ["Given", "has_new_graph", "is_same", "read_graph_parameters", "refuse_new_graph"]
 
 #: The parameters that determine the graph and its trained weights.
 _OF_GRAPH = ("model", "output", "head", "trainable", "classes", "dtype")
@@ -41,14 +41,25 @@ def refuse_new_graph(estimator: BaseEstimator, first: Given) -> None:
     ParameterError
         If one does; the error names it.
     """
+    for before, now in _changes(estimator, first):
+        name, owner, value = now or before
+        change = f" from {_shown(before[2])} to {_shown(value)}" if before and now else ""
+        raise ParameterError(
+            f"{name} of {owner} changed{change} since the first call: training continues with the graph "
+            "of that call. Call fit with warm_start=False, or take a new estimator."
+        )
+
+
+def has_new_graph(estimator: BaseEstimator, first: Given) -> bool:
+    """Tell whether parameters that determine the graph differ from those of the first call."""
+    return next(_changes(estimator, first), None) is not None
+
+
+def _changes(estimator: BaseEstimator, first: Given) -> Iterator[tuple[Any, Any]]:
+    """Yield each parameter of the graph that changed, as it was and as it is; None where there is none."""
     for before, now in zip_longest(first, read_graph_parameters(estimator)):
         if before is None or now is None or before[:2] != now[:2] or not is_same(before[2], now[2]):
-            name, owner, value = now or before
-            change = f" from {_shown(before[2])} to {_shown(value)}" if before and now else ""
-            raise ParameterError(
-                f"{name} of {owner} changed{change} since the first call: training continues with the graph "
-                "of that call. Call fit with warm_start=False, or take a new estimator."
-            )
+            yield before, now
 
 
 def _shown(value: object) -> str:

@@ -88,7 +88,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         pipeline is converted and training starts from its weights; one that is not fitted yet is fitted on
         the training data first. (``clone`` un-fits an estimator: in a grid search wrap it in
         ``sklearn.frozen.FrozenEstimator`` to keep its weights.) An ONNX graph keeps its weights; a
-        file may have external data beside it.
+        file may have external data beside it. A fitted model predicts, is exported, and shows its weights
+        before the first fit too.
     loss : {"log_loss", "hinge", "squared_hinge", "modified_huber", "perceptron", "squared_error", "huber", \
             "epsilon_insensitive", "squared_epsilon_insensitive"} or Loss, default="log_loss"
         The loss to minimise, see :mod:`onnxsgd.losses`.
@@ -152,8 +153,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Whether the result is the average of the weights over all updates, or over those from the given
         number on.
     warm_start : bool, default=False
-        Whether ``fit`` starts from the present weights, not from those of `model`. The graph, and with it
-        `model`, `output`, `head`, `trainable` and `classes`, is then that of the first fit.
+        Whether ``fit`` starts from the present weights, not from those of `model`. The graph is
+        then that of the first fit: other values of `model`, `output`, `head`, `trainable`, `classes` and
+        `dtype` are refused, as between calls of ``partial_fit``; all other parameters may change.
     trainable : None, list of str or callable, default=None
         The weights to train: None for those recognised as parameters, a list of names, or a callable that is
         called with the name of every floating-point tensor and returns True for those to train. See
@@ -256,6 +258,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     """
 
     _task = "classification"
+    _labels_are_unknown: bool = False
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **BaseOnnxSGD._parameter_constraints,
         "loss": [StrOptions(set(CLASSIFICATION_LOSSES)), Loss],
@@ -381,8 +384,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             One score for two classes, positive for the second; one score for each class otherwise, and for
             each label where a sample has several.
         """
-        raw = self._raw_predictions(X)
-        return self._labelling.decision(raw)
+        trained = self._trained(X)
+        return trained._labelling.decision(trained._raw_predictions(X))
 
     def predict(self, X: object) -> np.ndarray:
         """Predict labels.
@@ -397,8 +400,13 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         ndarray of shape (n_samples,) or (n_samples, n_classes)
             Labels, of the type that `y` had in training; a table of 0 and 1 where a sample has several.
         """
-        raw = self._raw_predictions(X)
-        return self._labelling.predict(raw)
+        trained = self._trained(X)
+        if trained._labels_are_unknown:
+            raise ParameterError(
+                "The graph holds no labels: name them with classes=, in the order of its columns, or call "
+                "fit or partial_fit. decision_function and predict_proba need none."
+            )
+        return trained._labelling.predict(trained._raw_predictions(X))
 
     @available_if(_gives_probabilities)
     def predict_proba(self, X: object) -> np.ndarray:
@@ -414,8 +422,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         ndarray of shape (n_samples, n_classes)
             Probabilities, in the order of `classes_`. Those of several labels of a sample do not sum to 1.
         """
-        raw = self._raw_predictions(X)
-        return self._labelling.probabilities(raw, str(self._make_loss().probabilities))
+        trained = self._trained(X)
+        raw = trained._raw_predictions(X)
+        return trained._labelling.probabilities(raw, str(trained._make_loss().probabilities))
 
     @available_if(_gives_probabilities)
     def predict_log_proba(self, X: object) -> np.ndarray:
@@ -442,7 +451,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
     @property
     def _labelling(self) -> Labelling:
-        return (SeveralLabels if self._has_several_labels else OneLabel)(self.classes_)
+        classes = np.arange(max(2, self._n_outputs)) if self._labels_are_unknown else self.classes_
+        return (SeveralLabels if self._has_several_labels else OneLabel)(classes)
 
     def _read_target(
         self, y: ArrayLike, resuming: bool, classes: ArrayLike | None, in_parts: bool = False
@@ -495,6 +505,23 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             raise _unknown_classes()
         if classes is None:
             classes = np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y)
+        self._set_classes(classes)
+
+    def _settle_outputs(self) -> None:
+        # a graph whose probabilities do not sum to 1 gives several labels to a sample
+        is_one_by_one = self._n_outputs > 1 and self._learner.link == "sigmoid"
+        self._has_several_labels = is_one_by_one and self.classes is None
+        self._given_classes = self.classes
+        classes = self._find_classes(self._learner)
+        if classes is None and self._has_several_labels:
+            classes = np.arange(self._n_outputs)
+        self._labels_are_unknown = classes is None
+        if classes is not None:
+            self._set_classes(classes)
+
+    def _set_classes(self, classes: np.ndarray) -> None:
+        """Set the labels of the columns; refuse another number of them."""
+        n_outputs = self._n_outputs
         if len(classes) < 2:
             raise _one_class(classes)
         wanted = {1, 2} if len(classes) == 2 and not self._has_several_labels else {len(classes)}

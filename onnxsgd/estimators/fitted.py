@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -16,9 +18,11 @@ from sklearn.utils.validation import check_is_fitted
 from onnxsgd.data.features import check_strings, check_X, takes_strings
 from onnxsgd.data.text import TextPart, check_texts
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
+from onnxsgd.estimators.between_calls import Given
+from onnxsgd.estimators.inner_model import holds_weights
 from onnxsgd.estimators.persistence import pack, unpack
 from onnxsgd.estimators.summary import show_in_full, summarize
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import OnnxSGDError, ParameterError
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import content
 from onnxsgd.learner.learner import Learner
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 __all__ = ["TrainedModel"]
+
+#: Attributes that a fitted model inside has before the first fit.
+_BEFORE_FIT = frozenset({"classes_", "coef_", "intercept_", "n_features_in_"})
 
 
 class TrainedModel(BaseEstimator):
@@ -42,12 +49,46 @@ class TrainedModel(BaseEstimator):
     _state: FitState
     _n_outputs: int
     _text: TextPart | None = None
+    #: A copy with the weights of the fitted model inside, which serves all calls before the first fit.
+    _start: Self | None = None
+    #: The parameters of the graph in the first call; None in estimators saved without them.
+    _given: Given | None = None
+    #: Weights that were set before the first fit.
+    _set_before: Mapping[str, np.ndarray] = MappingProxyType({})
     average: bool | int
     model: Any
     n_threads: int | None
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_state")
+        return hasattr(self, "_state") or holds_weights(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute that a fitted model inside has before the first fit."""
+        if name in _BEFORE_FIT and "_state" not in self.__dict__ and holds_weights(self):
+            try:
+                learned = vars(self._trained())
+            except OnnxSGDError as error:
+                raise AttributeError(f"{type(self).__name__} has no {name} before its first fit.") from error
+            if name in learned:
+                return learned[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _trained(self, X: object = None) -> Self:
+        """Return the estimator; before its first fit, a copy with the weights of the fitted model inside.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            If that is not fitted either.
+        """
+        if hasattr(self, "_state"):
+            return self
+        check_is_fitted(self)
+        return self._before_fit(X)
+
+    @abstractmethod
+    def _before_fit(self, X: object) -> Self:
+        """Return a copy with the weights of the fitted model inside; `X`: samples, if any are given."""
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         return BaseEstimator.__repr__(self._with_summary(), N_CHAR_MAX)
@@ -66,10 +107,12 @@ class TrainedModel(BaseEstimator):
     def __copy__(self) -> Self:
         duplicate = type(self).__new__(type(self))
         duplicate.__dict__.update(self.__dict__)
+        duplicate.__dict__.pop("_start", None)
         return duplicate
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
+        state.pop("_start", None)
         if "_state" in state:
             state["_saved"] = pack(state.pop("_learner"), state.pop("_state"), state.pop("_text", None))
         return state
@@ -84,11 +127,13 @@ class TrainedModel(BaseEstimator):
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return a copy of the trained weights, under their names in the graph."""
-        check_is_fitted(self)
-        return {name: np.array(array) for name, array in self._weights().items()}
+        return {name: np.array(array) for name, array in self._trained()._weights().items()}
 
     def set_weights(self, weights: dict[str, np.ndarray]) -> Self:
         """Replace trained weights; the state of the optimizer is kept.
+
+        Before the first fit they replace those of `model`, for predictions, ``partial_fit`` and a fit with
+        ``warm_start=True``.
 
         Parameters
         ----------
@@ -105,20 +150,25 @@ class TrainedModel(BaseEstimator):
         ParameterError
             If a name is unknown, a shape is wrong, or a value is not finite.
         """
-        check_is_fitted(self)
-        present = self._state.weights()
+        trained = self._trained()
+        present = trained._state.weights()
         fresh = {name: _check_weight(name, array, present) for name, array in weights.items()}
-        for name, array in fresh.items():
+        trained._put_weights(fresh)
+        if trained is not self:
+            self._set_before, self._given = {**self._set_before, **fresh}, trained._given
+        return self
+
+    def _put_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        for name, array in weights.items():
             for key in self._state.tensors:
                 if key in ((name, WEIGHT), (name, AVERAGE)):
-                    self._state.tensors[key] = array.copy()
+                    self._state.tensors[key] = array.astype(self._state.tensors[key].dtype)
         self._publish()
-        return self
 
     @property
     def onnx_model_(self) -> onnx.ModelProto:
         """The trained graph."""
-        if not hasattr(self, "_state"):
+        if not self.__sklearn_is_fitted__():
             raise AttributeError(f"This {type(self).__name__} instance is not fitted yet.")
         return self.to_onnx()
 
@@ -144,13 +194,13 @@ class TrainedModel(BaseEstimator):
             If vectorizers of text cannot be converted, or their converted form gives other features of the
             first 100 training samples than scikit-learn.
         """
-        check_is_fitted(self)
-        proto = to_proto(self._finished_graph())
-        if self._text is None or not text:
+        trained = self._trained()
+        proto = to_proto(trained._finished_graph())
+        if trained._text is None or not text:
             return proto
         from onnxsgd.estimators.text_graph import with_text_part
 
-        return with_text_part(proto, self._text.transformer, self._text.sample)
+        return with_text_part(proto, trained._text.transformer, trained._text.sample)
 
     @abstractmethod
     def _finished_graph(self) -> Any:
@@ -205,7 +255,6 @@ class TrainedModel(BaseEstimator):
 
     def _raw_predictions(self, X: object) -> np.ndarray:
         """Return raw predictions as a table, in float32 for float32 data and in float64 otherwise."""
-        check_is_fitted(self)
         checked = self._check_again(X)
         features = self._learner.read(X, checked)
         scores = self._learner.score_graph.run(features, self._weights(), self.n_threads)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 from sklearn import get_config
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
@@ -16,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["fitted", "inner_routing", "is_fitted"]
+__all__ = ["fitted", "holds_weights", "inner_routing", "is_fitted"]
 
 
 def fitted(
@@ -38,6 +40,18 @@ def fitted(
         The estimator that holds `model`; it routes metadata.
     """
     return model if is_fitted(model) else _fit(clone(model), X, y, sample_weight, owner)
+
+
+def holds_weights(owner: BaseEstimator) -> bool:
+    """Tell whether the model inside has weights before a fit: a graph, or a fitted estimator."""
+    model = owner.__dict__.get("model")
+    if model is None or owner.head is not None:
+        return False
+    return is_fitted(model) if hasattr(model, "fit") else isinstance(model, _GRAPHS)
+
+
+#: The types of graphs and files.
+_GRAPHS = (onnx.ModelProto, bytes, str, os.PathLike)
 
 
 def is_fitted(model: BaseEstimator) -> bool:

@@ -40,7 +40,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         pipeline is converted and training starts from its weights; one that is not fitted yet is fitted on
         the training data first. (``clone`` un-fits an estimator: in a grid search wrap it in
         ``sklearn.frozen.FrozenEstimator`` to keep its weights.) An ONNX graph keeps its weights; a
-        file may have external data beside it.
+        file may have external data beside it. A fitted model predicts, is exported, and shows its weights
+        before the first fit too.
     loss : {"squared_error", "absolute_error", "elastic", "huber", "epsilon_insensitive", \
             "squared_epsilon_insensitive", "quantile"} or Loss, default="squared_error"
         The loss to minimise, see :mod:`onnxsgd.losses`.
@@ -103,8 +104,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         Whether the result is the average of the weights over all updates, or over those from the given
         number on.
     warm_start : bool, default=False
-        Whether ``fit`` starts from the present weights, not from those of `model`. The graph, and with it
-        `model`, `output`, `head` and `trainable`, is then that of the first fit.
+        Whether ``fit`` starts from the present weights, not from those of `model`. The graph is
+        then that of the first fit: other values of `model`, `output`, `head`, `trainable` and `dtype` are
+        refused, as between calls of ``partial_fit``; all other parameters may change.
     trainable : None, list of str or callable, default=None
         The weights to train: None for those recognised as parameters, a list of names, or a callable that is
         called with the name of every floating-point tensor and returns True for those to train. See
@@ -288,8 +290,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Of the shape that `y` had in training, in float32 for float32 data and in float64 otherwise.
         """
-        raw = self._raw_predictions(X)
-        return raw.ravel() if self._y_is_vector else raw
+        trained = self._trained(X)
+        raw = trained._raw_predictions(X)
+        return raw.ravel() if trained._y_is_vector else raw
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -307,6 +310,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         else:
             self._y_is_vector = y.ndim == 1
         return table, table.shape[1]
+
+    def _settle_outputs(self) -> None:
+        self._y_is_vector = self._n_outputs == 1
 
     def _check_learner(self, y: np.ndarray, in_parts: bool) -> None:
         self._check_width(y)

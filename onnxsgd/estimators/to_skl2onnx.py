@@ -51,7 +51,9 @@ def _parse_classifier(scope: Scope, model: BaseEstimator, inputs: Any, custom_pa
     from skl2onnx import _parse
 
     parse = (
-        _parse._parse_sklearn_simple_model if model._has_several_labels else _parse._parse_sklearn_classifier
+        _parse._parse_sklearn_simple_model
+        if model._trained()._has_several_labels
+        else _parse._parse_sklearn_classifier
     )
     return parse(scope, model, inputs, custom_parsers=custom_parsers)
 
@@ -59,7 +61,7 @@ def _parse_classifier(scope: Scope, model: BaseEstimator, inputs: Any, custom_pa
 def _regressor_types(operator: Operator) -> None:
     from skl2onnx.common.data_types import guess_tensor_type
 
-    model, source = operator.raw_operator, operator.inputs[0]
+    model, source = operator.raw_operator._trained(), operator.inputs[0]
     _refuse_text(model)
     rows = source.get_first_dimension()
     operator.outputs[0].type = type(guess_tensor_type(source.type))([rows, model._n_outputs])
@@ -69,7 +71,7 @@ def _classifier_types(operator: Operator) -> None:
     from skl2onnx.common.data_types import Int64TensorType, StringTensorType, guess_tensor_type
     from skl2onnx.common.utils_classifier import get_label_classes
 
-    model, source = operator.raw_operator, operator.inputs[0]
+    model, source = operator.raw_operator._trained(), operator.inputs[0]
     _refuse_text(model)
     rows, n_classes = source.get_first_dimension(), len(model.classes_)
     classes = get_label_classes(operator.scope_inst, model)
@@ -84,7 +86,7 @@ def _classifier_types(operator: Operator) -> None:
 
 
 def _convert_regressor(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
-    model = operator.raw_operator
+    model = operator.raw_operator._trained()
     (score,) = _embed(model._score_model_now(), scope, operator, container)
     shape = scope.get_unique_variable_name("shape")
     container.add_initializer(shape, TensorProto.INT64, [2], [-1, model._n_outputs])
@@ -96,7 +98,7 @@ def _convert_regressor(scope: Scope, operator: Operator, container: ModelCompone
 def _convert_classifier(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
     from skl2onnx.common.utils_classifier import get_label_classes
 
-    model = copy(operator.raw_operator)
+    model = copy(operator.raw_operator._trained())
     model.classes_ = np.asarray(get_label_classes(scope, operator.raw_operator))
     raw_scores = container.get_options(operator.raw_operator, {"raw_scores": False})["raw_scores"]
     graph = model._labelled_graph("label", "second", raw_scores=raw_scores)

@@ -12,7 +12,7 @@ from onnxsgd.data.features import Features, check_strings, check_X, n_rows, take
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.targets import check_sample_weight
 from onnxsgd.data.text import check_texts, has_text, split_text
-from onnxsgd.estimators.between_calls import Given, read_graph_parameters, refuse_new_graph
+from onnxsgd.estimators.between_calls import read_graph_parameters, refuse_new_graph
 from onnxsgd.estimators.fitted import TrainedModel
 from onnxsgd.estimators.inner_model import fitted
 from onnxsgd.exceptions import ParameterError
@@ -36,8 +36,6 @@ class TrainingDataReader(TrainedModel):
     trainable: Trainable
     engine: str
     dtype: str | None
-    #: The parameters of the graph in the first call; None in estimators saved without them.
-    _given: Given | None = None
 
     # Methods that differ between the two estimators.
 
@@ -74,7 +72,7 @@ class TrainingDataReader(TrainedModel):
             raise ParameterError(
                 f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
             )
-        if resuming and self._given is not None:
+        if (resuming or self._set_before) and self._given is not None:
             refuse_new_graph(self, self._given)
         source = None if resuming else read_source(self.model)
         checked = self._check_again(X) if resuming else self._check_first(X, source)
@@ -91,18 +89,19 @@ class TrainingDataReader(TrainedModel):
             features = self._make_learner(source, data, checked, n_outputs)
             self._check_learner(target, in_parts)
             self._given = read_graph_parameters(self)
+            self._start = None
         if len(target) != n_rows(features):
             raise ParameterError(f"X has {n_rows(features)} samples and y has {len(target)}.")
         return Samples(features, target, weight).without_zeros()
 
-    def _check_first(self, X: object, source: Any) -> Any:
+    def _check_first(self, X: object, source: Any, reset: bool = True) -> Any:
         """Return the checked data of a first call."""
         if has_text(source):
             return check_texts(self, X, model=source, reset=True)
         if isinstance(source, GraphSource) and takes_strings(source.model.graph.inputs):
             return check_strings(self, X, reset=True)
         # support for NaN as missing value is known only after the conversion
-        return check_X(self, X, reset=True, allow_nan=self.model is not None)
+        return check_X(self, X, reset=reset, allow_nan=self.model is not None)
 
     def _make_learner(self, source: Any, X: object, checked: Any, n_outputs: int) -> Features:
         """Make the learner; return the data for its graph."""

@@ -6,15 +6,17 @@ import hashlib
 import os
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from sklearn.base import BaseEstimator
 
-from onnxsgd.exceptions import ParameterTypeError
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.runtime.cache import cached
 
-__all__ = ["LARGEST_CACHED", "GraphSource", "read_source"]
+__all__ = ["LARGEST_CACHED", "GraphSource", "example", "read_source"]
 
 #: Graphs of up to this many bytes are cached, so that a grid search prepares its model once.
 LARGEST_CACHED = 4_000_000
@@ -80,6 +82,31 @@ def read_source(model: object) -> BaseEstimator | GraphSource | None:
             stacklevel=2,
         )
     return source
+
+
+def example(source: BaseEstimator | GraphSource) -> Any:
+    """Return a row of zeros, or of empty strings, for a fitted estimator or a graph; open sizes are 1.
+
+    Raises
+    ------
+    ParameterError
+        If the number of features of an estimator is unknown.
+    """
+    if not isinstance(source, GraphSource):
+        width = getattr(source, "n_features_in_", None)
+        if width is None:
+            raise ParameterError(f"{type(source).__name__} has no n_features_in_.")
+        return np.zeros((1, width))
+    rows = {str(value.name): _row(value) for value in source.model.graph.inputs}
+    return rows if len(rows) > 1 else next(iter(rows.values()))
+
+
+def _row(value: ir.Value) -> np.ndarray:
+    sizes = [] if value.shape is None else value.shape[1:]
+    shape = (1, *(size if isinstance(size, int) else 1 for size in sizes))
+    if value.dtype is None or value.dtype == ir.DataType.STRING:
+        return np.full(shape, "", dtype=object)
+    return np.zeros(shape, value.dtype.numpy())
 
 
 def _read_graph(model: onnx.ModelProto | bytes, digest: str | None, nbytes: int) -> GraphSource:
