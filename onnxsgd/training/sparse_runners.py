@@ -11,7 +11,9 @@ import numpy as np
 from onnxsgd.engine.sparse_products import is_sparse_table
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import build_deferred
+from onnxsgd.engine.step.row_update_graph import RowUpdateGraph, build_row_update
 from onnxsgd.engine.step.single_step import make_buffers
+from onnxsgd.engine.step.sparse_rows import SparseRowUpdates
 from onnxsgd.engine.step.sparse_sgd import SparseSGD
 from onnxsgd.engine.step.sparse_step import SparseBuffers, SparseLayer, SparseStepRunner, SparseUpdate
 from onnxsgd.engine.step.step_spec import StepSpec
@@ -20,7 +22,7 @@ from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.graph.reading.product_inputs import with_product_inputs
 from onnxsgd.learner.learner import Parts
-from onnxsgd.optimizers import SGD
+from onnxsgd.optimizers import SGD, Adam, AdamW, BlockAdam
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import make_session, resolve_threads
 from onnxsgd.training.epochs import Runners
@@ -30,6 +32,8 @@ __all__ = ["intercept_factors", "make_sparse_runners", "trains_sparse"]
 
 #: The factor of the rate of intercepts on sparse data in scikit-learn, ``SPARSE_INTERCEPT_DECAY``.
 _INTERCEPT_FACTOR = 0.01
+#: The optimizers whose formula holds for some rows of a weight. That of a user's optimizer need not.
+_BY_ROW = (SGD, Adam, AdamW, BlockAdam)
 
 
 def intercept_factors(plan: FitPlan) -> tuple[tuple[str, float], ...]:
@@ -47,15 +51,25 @@ def intercept_factors(plan: FitPlan) -> tuple[tuple[str, float], ...]:
 def trains_sparse(spec: StepSpec, layers: Sequence[FirstLayer], batches: Batches) -> bool:
     """Tell whether the updates can work on the entries of the data.
 
-    The data must be one sparse table, not centred, that first layers alone read, and the optimizer plain SGD
-    without the l1 penalty.
+    The data must be one sparse table, not centred, that first layers alone read, and the optimizer one of the
+    package. Averages are left to dense batches, except those of plain SGD without the l1 penalty, and so are
+    both penalties at once, except proximal ones.
     """
     tables = list(batches.features.values())
-    is_sparse = len(tables) == 1 and is_sparse_table(tables[0])
+    is_sparse = len(tables) == 1 and is_sparse_table(tables[0]) and tables[0].shape[1] > 1
     is_centred = any(standard.shift.any() for standard in batches.standards.values())
-    optimizer = spec.optimizer
-    is_plain = type(optimizer) is SGD and not optimizer.slots and not spec.l1
-    return bool(layers) and is_sparse and not is_centred and is_plain
+    return bool(layers) and is_sparse and not is_centred and (_is_plain(spec) or _updates_rows(spec))
+
+
+def _is_plain(spec: StepSpec) -> bool:
+    """Tell whether the updates are those of plain SGD without the l1 penalty."""
+    return type(spec.optimizer) is SGD and not spec.optimizer.slots and not spec.l1
+
+
+def _updates_rows(spec: StepSpec) -> bool:
+    """Tell whether rows without gradient may wait: no average of them, no decay before a truncation."""
+    is_elastic = spec.l1 and spec.l2 and not spec.optimizer.is_proximal
+    return type(spec.optimizer) in _BY_ROW and not spec.average and not is_elastic
 
 
 def make_sparse_runners(
@@ -97,8 +111,9 @@ def make_sparse_runners(
     nbytes = sum(array.nbytes for (name, _), array in tensors.items() if name in inside)
     sessions, step = cached(("sparse step", parts.tail.key, spec.key, n_threads), build, nbytes)
     buffers = make_buffers(sessions[0], step)
+    opsets = parts.split.tail.graph.opset_imports
     own = [
-        _sparse_layer(layer, names, spec, step, tensors[layer.weight, WEIGHT])
+        _sparse_layer(layer, names, spec, step, tensors[layer.weight, WEIGHT], opsets)
         for layer, names in zip(layers, step.products, strict=True)
     ]
     runner = SparseStepRunner(sessions, step, buffers, own, batches)
@@ -106,19 +121,39 @@ def make_sparse_runners(
 
 
 def _sparse_layer(
-    layer: FirstLayer, names: tuple[str, str], spec: StepSpec, step: CompiledStep, weight: np.ndarray
+    layer: FirstLayer,
+    names: tuple[str, str],
+    spec: StepSpec,
+    step: CompiledStep,
+    weight: np.ndarray,
+    opsets: Mapping[str, int],
 ) -> SparseLayer:
-    numbers = {name: column for column, name in enumerate(step.scalars)}
-    return SparseLayer(
-        layer.weight,
-        layer.is_transposed,
-        *names,
-        spec.numbers_of(layer.weight, numbers),
-        _update(layer, spec, weight),
-    )
+    columns = {name: column for column, name in enumerate(step.scalars)}
+    numbers = spec.numbers_of(layer.weight, columns)
+    if _is_plain(spec):
+        updates = _plain_update(layer, spec, weight)
+    else:
+        updates = _row_update(layer, spec, weight, opsets)
+    return SparseLayer(layer.weight, layer.is_transposed, *names, numbers, updates)
 
 
-def _update(layer: FirstLayer, spec: StepSpec, weight: np.ndarray) -> SparseUpdate:
+def _plain_update(layer: FirstLayer, spec: StepSpec, weight: np.ndarray) -> SparseUpdate:
     n_columns, n_outputs = weight.shape[::-1] if layer.is_transposed else weight.shape
     decays = spec.l2 and layer.weight in spec.penalised
     return SparseSGD((n_columns, n_outputs), weight.dtype, decays=decays, average=spec.average)
+
+
+def _row_update(
+    layer: FirstLayer, spec: StepSpec, weight: np.ndarray, opsets: Mapping[str, int]
+) -> SparseUpdate:
+    shapes = {WEIGHT: weight.shape}
+    shapes |= {kind: spec.state_shape(layer.weight, kind, weight.shape) for kind in spec.states(layer.weight)}
+    turned = {kind: shape[::-1] if layer.is_transposed else shape for kind, shape in shapes.items()}
+
+    def build() -> tuple[Any, RowUpdateGraph]:
+        graph = build_row_update(spec, layer.weight, turned, weight.dtype, opsets)
+        return make_session(graph.model, 1), graph
+
+    key = ("rows", spec.key, layer.weight, tuple(turned.items()), str(weight.dtype), tuple(opsets.items()))
+    session, graph = cached(key, build)
+    return SparseRowUpdates(session, graph, turned, weight.dtype)

@@ -17,6 +17,7 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.engine.step.single_step import StepRunner
 from onnxsgd.engine.step.sparse_step import SparseStepRunner
 from onnxsgd.exceptions import ConvergenceError
+from onnxsgd.optimizers import SGD, Adam, AdamW, BlockAdam
 
 RNG = np.random.default_rng(0)
 N, D = 203, 40
@@ -82,6 +83,78 @@ def runners(monkeypatch):
 def test_sgd_equals_that_on_dense_data(body, penalty):
     settings = {"model": network(body), "penalty": penalty, "alpha": 0.02, "batch_size": 16}
     assert_equal(fitted(sparse.csr_matrix(DENSE), REAL, **settings), fitted(DENSE, REAL, **settings))
+
+
+def _in_each_batch(X):
+    """Each column has an entry in each row, some of them too small to matter."""
+    return sparse.csr_matrix(np.where(X == 0, 1e-300, X))
+
+
+class OwnRule(SGD):
+    """A user's rule: whether it may be applied to some rows is unknown."""
+
+
+OPTIMIZERS = {
+    "momentum": SGD(0.9), "nesterov": SGD(0.9, nesterov=True), "adam": Adam(), "adamw": AdamW(),
+    "block adam": BlockAdam(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", [NETWORKS["linear"], NETWORKS["transposed"]], ids=["linear", "transposed"])
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_states_of_columns_in_each_batch_are_those_of_dense_data(optimizer, penalty, body, runners):
+    settings = {"optimizer": optimizer, "penalty": penalty, "alpha": 0.02, "model": network(body)}
+    X = _in_each_batch(DENSE)
+    assert_equal(fitted(X, REAL, **settings), fitted(X.toarray(), REAL, **settings))
+    is_elastic = penalty == "elasticnet" and not optimizer.is_proximal
+    assert (SparseStepRunner in runners) != is_elastic
+
+
+def by_hand(optimizer, X, y, rate, l1, l2, size):
+    """One epoch of single rows in numpy: states of columns that a row lacks wait."""
+    w, m, v, waited = np.zeros(D), np.zeros(D), 0.0, np.zeros(D)
+    for t, (row, target) in enumerate(zip(X, y, strict=True), start=1):
+        own, waited = row != 0, waited + 1
+        g = (row @ w - target) * row[own]
+        if optimizer == "sgd":
+            m[own] = 0.9 * m[own] - rate * g - rate * l2 * w[own]
+            w[own] += m[own]
+        else:
+            m[own] = 0.9 * m[own] + 0.1 * g
+            v = 0.999 * v + 0.001 * (g**2).sum() / size
+            k = rate / (np.sqrt(v / (1 - 0.999**t)) + 1e-300)
+            w[own] -= k / (1 - 0.9**t) * m[own]
+            w[own] = np.sign(w[own]) * np.maximum(abs(w[own]) - k * l1 * waited[own], 0)
+            w[own] /= 1 + k * l2 * waited[own]
+        waited[own] = 0
+    return w
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "block_adam"])
+def test_states_wait(optimizer):
+    """The proximal penalty is made up for with the next update of the column."""
+    proto = network("y = MatMul (x, v)")
+    proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.zeros((D, 2)), "v"))
+    y = REAL - 0.5
+    more = {"momentum": 0.9} if optimizer == "sgd" else {"penalty": "elasticnet", "l1_ratio": 0.25}
+    estimator = OnnxSGDRegressor(
+        proto, optimizer=optimizer, learning_rate="constant", eta0=0.01, alpha=0.02, batch_size=1, max_iter=1,
+        tol=None, shuffle=False, **more,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        estimator.fit(sparse.csr_matrix(DENSE), np.stack([y[:, 0], np.zeros(N)], axis=1))
+    l1, l2 = (0.005, 0.015) if optimizer == "block_adam" else (0.0, 0.02)
+    scale = D if optimizer == "sgd" else 2 * D
+    want = by_hand(optimizer, DENSE, y[:, 0], 0.01, l1, l2, scale)
+    np.testing.assert_allclose(estimator.get_weights()["v"][:, 0], want, rtol=1e-9, atol=1e-12)
+
+
+def test_the_default_learns_from_sparse_data_as_from_dense(runners):
+    ours, dense = (OnnxSGDClassifier(random_state=0).fit(X, CLASS) for X in (sparse.csr_matrix(DENSE), DENSE))
+    assert SparseStepRunner in runners
+    assert ours.score(DENSE, CLASS) > dense.score(DENSE, CLASS) - 0.02 > 0.9
 
 
 @pytest.mark.parametrize("average", [False, True, 20])
@@ -172,6 +245,12 @@ def test_a_diverging_fit_keeps_the_last_finite_weights():
     assert np.abs(estimator.coef_).max() > 1
 
 
+def test_optimizers_of_users_work_on_dense_batches(runners):
+    settings = {"model": network(NETWORKS["linear"]), "optimizer": OwnRule(0.5)}
+    assert_equal(fitted(sparse.csr_matrix(DENSE), REAL, **settings), fitted(DENSE, REAL, **settings))
+    assert SparseStepRunner not in runners
+
+
 def test_other_readers_of_the_data_train_on_dense_batches(runners):
     body = "p = MatMul (x, v)  s = ReduceSum <keepdims = 1> (x, axis)  y = Add (p, s)"
     proto = network(body)
@@ -212,7 +291,9 @@ _SCRIPT = """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the address space from /proc")
-@pytest.mark.parametrize("settings", ["learning_rate='constant', eta0=1.0, max_iter=5, tol=None"])
+@pytest.mark.parametrize(
+    "settings", ["learning_rate='constant', eta0=1.0, max_iter=5, tol=None", "max_iter=6, tol=None"]
+)
 def test_memory_is_of_the_order_of_the_entries(settings):
     """A million columns of 10,000 rows, 40 GB as a dense table, train in 400 MB."""
     script = textwrap.dedent(_SCRIPT.format(settings=settings))

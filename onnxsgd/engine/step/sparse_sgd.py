@@ -51,6 +51,9 @@ class SparseSGD:
         tensors = {WEIGHT: self._weight}
         return tensors | {AVERAGE: self._average} if self._averages else tensors
 
+    def reset(self) -> None:
+        """Handle new values of the tensors: between two runs the factors are 1."""
+
     def begin(self, numbers: Mapping[str, np.ndarray]) -> None:
         """Take the numbers of the next updates, [n_updates] each."""
         n_updates = len(next(iter(numbers.values())))

@@ -34,6 +34,9 @@ class SparseUpdate(Protocol):
     def tensors(self) -> dict[str, np.ndarray]:
         """The weight and its states by kind, at present values between two runs."""
 
+    def reset(self) -> None:
+        """Handle new values of the tensors."""
+
     def begin(self, numbers: Mapping[str, np.ndarray]) -> None:
         """Take the numbers of the next updates, [n_updates] each."""
 
@@ -95,6 +98,8 @@ class SparseBuffers:
         self._buffers.load(tensors)
         for key, buffer in self._own().items():
             buffer[...] = tensors.get(key, 0)
+        for layer in self._layers:
+            layer.updates.reset()
 
     def snapshot(self) -> Tensors:
         """Return a copy of the weights and of their states."""
