@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +21,7 @@ __all__ = [
     "check_X",
     "check_strings",
     "fills_gaps",
+    "is_plain_array",
     "n_rows",
     "read_features",
     "take_rows",
@@ -52,6 +53,8 @@ def check_X(
     allow_nan : bool
         Whether NaN may denote a missing value.
     """
+    if is_plain_array(X, (2,)) and _has_known_columns(estimator, X, reset):
+        return X
     if is_mapping(X):
         return _check_mapping(estimator, X, reset)
     if column_names(X) is not None:
@@ -64,6 +67,32 @@ def check_X(
         estimator, X, reset=reset, accept_sparse="csr", dtype="numeric", order="C", allow_nd=True,
         ensure_all_finite="allow-nan" if allow_nan else True,
     )  # fmt: skip
+
+
+_REAL = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def is_plain_array(array: Any, ranks: Collection[int]) -> TypeGuard[np.ndarray]:
+    """Tell whether scikit-learn's validation would return `array` itself: one look for the common case.
+
+    True for finite numbers in a contiguous array of numpy's own class, of one of these ranks.
+    """
+    if type(array) is not np.ndarray or array.dtype not in _REAL or array.ndim not in ranks:
+        return False
+    if not array.size or not array.flags.c_contiguous:
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(array.sum()))
+
+
+def _has_known_columns(estimator: Any, X: np.ndarray, reset: bool) -> bool:
+    """Set the number of columns, or tell whether it is that of the training data, without names."""
+    if reset:
+        vars(estimator).pop("feature_names_in_", None)
+        estimator.n_features_in_ = X.shape[1]
+        return True
+    known = vars(estimator)
+    return known.get("n_features_in_") == X.shape[1] and "feature_names_in_" not in known
 
 
 def takes_strings(inputs: Iterable[ir.Value]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from scipy import sparse
@@ -11,6 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
 
+from onnxsgd.data.features import is_plain_array
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import Loss
 
@@ -31,6 +32,8 @@ __all__ = [
 
 def check_real_target(y: ArrayLike) -> np.ndarray:
     """Return a regression target as a float64 vector or table."""
+    if is_plain_array(y, (1, 2)) and y.dtype == np.float64:
+        return y
     target: np.ndarray = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
     if target.ndim > 2:
         raise ParameterError(f"y has {target.ndim} dimensions: it must have 1 or 2.")
@@ -128,6 +131,8 @@ def _indicator_weights(class_weight: object, y: np.ndarray) -> np.ndarray:
 
 def check_labels(y: Any) -> np.ndarray:
     """Return classification labels as a vector; several labels for each sample as a table of 0 and 1."""
+    if _are_plain_labels(y):
+        return y
     if not sparse.issparse(y):
         assert_all_finite(np.asarray(y), input_name="y")
     if type_of_target(y, input_name="y") == "multilabel-indicator":
@@ -138,3 +143,13 @@ def check_labels(y: Any) -> np.ndarray:
     y = column_or_1d(y, warn=True)
     check_classification_targets(y)
     return y
+
+
+def _are_plain_labels(y: Any) -> TypeGuard[np.ndarray]:
+    """Tell whether scikit-learn's validation would return `y` itself, without a warning: a common case.
+
+    It warns where more than half of the labels are different.
+    """
+    if type(y) is not np.ndarray or y.ndim != 1 or y.dtype.kind not in "iu" or not y.flags.c_contiguous:
+        return False
+    return 0 < 2 * len(np.unique(y)) < len(y)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.metaestimators import available_if
 
+from onnxsgd.data.generators import make_generator
 from onnxsgd.data.moments import add_moments
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.text import has_text
@@ -20,7 +20,7 @@ from onnxsgd.estimators.before_fit import ModelBeforeFit
 from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd.estimators.inner_model import inner_routing
-from onnxsgd.estimators.parameters import CONSTRAINTS, choose_updates
+from onnxsgd.estimators.parameters import CONSTRAINTS, check_parameters, choose_updates
 from onnxsgd.estimators.progress import Progress
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
 from onnxsgd.exceptions import ParameterError
@@ -30,7 +30,7 @@ from onnxsgd.penalties import make_penalty
 from onnxsgd.runtime.device import check_device
 from onnxsgd.training.fit_plan import FitPlan, Recipe
 from onnxsgd.training.loop import Observer, train
-from onnxsgd.training.state import TARGET, adapt_state, fresh_generator, fresh_state, start_at_mean
+from onnxsgd.training.state import TARGET, adapt_state, fresh_state, start_at_mean
 from onnxsgd.training.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
                 self._state = fresh_state(self._first_weights(), recipe.schedule.initial, self.random_state)
                 self.n_iter_, self._set_before = 0, {}
             elif self._seed is not None and not is_same(self._seed[0], self.random_state):
-                self._state.random_state = fresh_generator(self.random_state)
+                self._state.random_state = make_generator(self.random_state)
             self._seed = (self.random_state,)
             # a schedule that needs the number of updates is refused before anything changes
             recipe.for_updates(self._state.n_updates)
@@ -235,10 +235,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
 
     def _check_parameters(self) -> Recipe:
         """Check the parameters; return those of the updates as objects."""
-        try:
-            self._validate_params()
-        except InvalidParameterError as error:
-            raise ParameterError(str(error)) from None
+        check_parameters(self)
         check_device(self.device)
         return self._make_recipe()
 

@@ -241,10 +241,10 @@ class TrainedModel(BaseEstimator):
         return learned
 
     def _linear_attributes(self, coef: str, intercept: str | None) -> tuple[np.ndarray, np.ndarray]:
-        graph = self._learner.with_weights(self._weights(), score_only=True).graph
+        present, frozen = self._weights(), self._learner.score_model.graph.initializers
 
         def value(name: str) -> np.ndarray:
-            return np.array(content(graph.initializers[name]).numpy())
+            return present[name] if name in present else content(frozen[name]).numpy()
 
         table = value(coef).reshape(-1, self._n_outputs).T
         zeros = np.zeros(self._n_outputs, table.dtype)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any
 
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import (
+    Interval,
+    InvalidParameterError,
+    StrOptions,
+    validate_parameter_constraints,
+)
 
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
 from onnxsgd.penalties import PENALTIES
 from onnxsgd.schedules import SCHEDULES, Auto, Schedule, make_schedule
 
-__all__ = ["CONSTRAINTS", "choose_updates"]
+__all__ = ["CONSTRAINTS", "check_parameters", "choose_updates"]
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
@@ -52,6 +58,42 @@ CONSTRAINTS: dict[str, Any] = {
 
 #: The first rate of a named schedule, and the exponent of "invscaling", if none is given.
 _ETA0, _POWER_T = 0.01, 0.25
+
+
+#: Immutable types whose values are validated once in a process: scikit-learn's validation of all parameters
+#: takes as long as a small ``partial_fit``.
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+
+
+def check_parameters(estimator: Any) -> None:
+    """Validate the parameters of an estimator by the constraints of its class.
+
+    Raises
+    ------
+    ParameterError
+        If a value is not allowed; with scikit-learn's message.
+    """
+    kind: Any = type(estimator)
+    try:
+        for name in _parameter_names(kind):
+            value = getattr(estimator, name)
+            check = _check_plain if type(value) in _PLAIN else _check
+            check(kind, name, value)
+    except InvalidParameterError as error:
+        raise ParameterError(str(error)) from None
+
+
+@lru_cache(maxsize=64)
+def _parameter_names(kind: Any) -> tuple[str, ...]:
+    return tuple(kind._get_param_names())
+
+
+def _check(kind: Any, name: str, value: object) -> None:
+    validate_parameter_constraints(kind._parameter_constraints, {name: value}, caller_name=kind.__name__)
+
+
+#: The same for values of immutable types, cached; the types tell True from 1.
+_check_plain = lru_cache(maxsize=4096, typed=True)(_check)
 
 
 def choose_updates(estimator: Any) -> tuple[Optimizer, Schedule]:

@@ -14,6 +14,7 @@ from sklearn.utils.sparsefuncs import min_max_axis
 
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.data.features import Features, n_rows, take_rows
+from onnxsgd.data.generators import seeded
 from onnxsgd.exceptions import GraphError, UnsupportedError
 from onnxsgd.learner.build import ModelOptions, TrainingData, make_learner
 from onnxsgd.learner.learner import Learner
@@ -242,7 +243,7 @@ def _move(array: Any) -> Any:
         return array
     if sparse.issparse(array):
         return sparse.csr_matrix((_move(array.data), array.indices, array.indptr), shape=array.shape)
-    directions = np.where(np.random.RandomState(0).rand(*array.shape) < 0.5, -np.inf, np.inf)
+    directions = np.where(seeded(0).rand(*array.shape) < 0.5, -np.inf, np.inf)
     return np.nextafter(array, directions.astype(array.dtype))
 
 

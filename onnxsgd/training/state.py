@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from sklearn.utils import check_random_state
 
+from onnxsgd.data.generators import make_generator
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import AVERAGE, L1_DEBT, WEIGHT
 from onnxsgd.training.fit_plan import FitPlan, Recipe
 
 __all__ = [
-    "TARGET", "FitState", "adapt_state", "fresh_generator", "fresh_state", "output_unit", "rate_scales",
+    "TARGET", "FitState", "adapt_state", "fresh_state", "output_unit", "rate_scales",
     "start_at_mean",
 ]  # fmt: skip
 
@@ -159,9 +159,4 @@ def fresh_state(
         Seeds a new generator; a generator loses at most one draw.
     """
     tensors = {(name, WEIGHT): np.array(array) for name, array in weights.items()}
-    return FitState(tensors, eta=eta, random_state=fresh_generator(seed))
-
-
-def fresh_generator(seed: int | np.random.RandomState | None) -> np.random.RandomState:
-    """Return a new generator seeded by `seed`, which loses at most one draw."""
-    return np.random.RandomState(check_random_state(seed).randint(np.iinfo(np.int32).max))
+    return FitState(tensors, eta=eta, random_state=make_generator(seed))

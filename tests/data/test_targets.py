@@ -97,3 +97,19 @@ def test_targets_of_more_dimensions_are_refused():
 def test_one_sample_has_no_r2():
     with pytest.raises(ParameterError, match="y_val has 1 sample, which R.2 cannot score"):
         targets.check_scorable_by_r2(np.ones(1), "y_val")
+
+
+def test_plain_arrays_are_returned_as_they_are_and_others_as_by_scikit_learn():
+    y = np.linspace(0, 1, 8)
+    assert targets.check_real_target(y) is y
+    np.testing.assert_array_equal(targets.check_real_target(y[::2]), y[::2])
+    with pytest.raises(ValueError, match="contains NaN"):
+        targets.check_real_target(np.array([1.0, np.nan]))
+    labels = np.arange(40) % 3
+    assert targets.check_labels(labels) is labels
+    np.testing.assert_array_equal(targets.check_labels(labels[::2]), labels[::2])
+
+
+def test_labels_that_look_like_a_regression_target_warn_as_in_scikit_learn():
+    with pytest.warns(UserWarning, match="unique classes is greater than 50%"):
+        targets.check_labels(np.arange(40))

@@ -402,6 +402,41 @@ def test_weights_can_be_read_and_set(diabetes):
     assert np.abs(model.get_weights()["coef"]).max() > 0
 
 
+@pytest.mark.parametrize(("name", "good", "bad"), [("max_iter", 1, 1.0), ("alpha", 0.5, "0.5")])
+def test_a_value_accepted_before_does_not_hide_a_bad_one(diabetes, name, good, bad):
+    X, y = diabetes
+    small(OnnxSGDRegressor, **{name: good}).fit(X, y)
+    for _ in range(2):
+        with pytest.raises(ParameterError, match=f"The '{name}' parameter of OnnxSGDRegressor must be"):
+            small(OnnxSGDRegressor, **{name: bad}).fit(X, y)
+
+
+def test_a_subclass_has_its_own_constraints(diabetes):
+    X, y = diabetes
+
+    class Patient(OnnxSGDRegressor):
+        _parameter_constraints = OnnxSGDRegressor._parameter_constraints | {"max_iter": [None]}
+
+    small(OnnxSGDRegressor).fit(X, y)
+    with pytest.raises(ParameterError, match="The 'max_iter' parameter of Patient must be None"):
+        small(Patient).fit(X, y)
+
+
+def test_plain_arrays_are_compared_with_the_columns_of_the_training_data(diabetes):
+    X, y = diabetes
+    model = small(OnnxSGDRegressor).fit(X, y)
+    assert model.n_features_in_ == X.shape[1]
+    with pytest.raises(ValueError, match="expecting 10 features"):
+        model.predict(np.ascontiguousarray(X[:, :-1]))
+    with pytest.raises(ValueError, match="contains infinity"):
+        model.predict(np.full_like(X, np.inf))
+    frames = pytest.importorskip("pandas")
+    model.fit(frames.DataFrame(X).add_prefix("x"), y)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        model.predict(X)
+    assert not hasattr(model.fit(X, y), "feature_names_in_")
+
+
 def test_clone_keeps_parameters_and_nothing_else(iris):
     model = small(OnnxSGDClassifier, eta0=0.3).fit(*iris)
     other = clone(model)

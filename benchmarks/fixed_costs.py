@@ -1,0 +1,207 @@
+"""Whole calls on few rows, where fixed costs dominate: ``python benchmarks/fixed_costs.py [--only WORD]``.
+
+Each call is timed in turn with scikit-learn's, on one thread: a fit of one epoch, a ``partial_fit``, a
+prediction. The fitted models inside take turns too, so that each call meets weights that the one before did
+not have. ``--cold`` times the first fit of fresh processes instead, and ``--default`` default fits on the
+data sets of scikit-learn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+_ROWS, _FEATURES, _CALL = 200, 20, 32
+_NAMED = {"learning_rate": "constant", "eta0": 1e-3}
+#: The parameters of a fit of one epoch, and those with a rate by name.
+_ONCE = {"max_iter": 1, "tol": None, "random_state": 0}
+
+#: A call of ours and one of scikit-learn, if there is one that does the same.
+Pair = tuple[Callable[[], object], Callable[[], object] | None]
+
+
+def _data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(_ROWS, _FEATURES)).astype(np.float32)
+    y = X[:, 0] + rng.normal(size=_ROWS)
+    return X, y, (y > 0).astype(np.int64)
+
+
+def _pairs() -> Iterator[tuple[str, Pair]]:
+    """Yield the name of each row, and its two calls."""
+    X, y, labels = _data()
+    for word, rate in (("auto", {}), ("named", _NAMED)):
+        yield from ((f"{name}, {word}", pair) for name, pair in _fits(X, y, labels, {**_ONCE, **rate}))
+        yield from ((f"{name}, {word}", pair) for name, pair in _parts(X[:_CALL], y, labels, rate))
+
+
+def _fits(X: Any, y: Any, labels: Any, options: dict[str, Any]) -> Iterator[tuple[str, Pair]]:
+    from sklearn.frozen import FrozenEstimator
+    from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDRegressor
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+
+    yield (
+        "fit linear regressor",
+        (
+            lambda: OnnxSGDRegressor(**options).fit(X, y),
+            lambda: SGDRegressor(**_ONCE).fit(X, y),
+        ),
+    )
+    yield (
+        "fit linear classifier",
+        (
+            lambda: OnnxSGDClassifier(**options).fit(X, labels),
+            lambda: SGDClassifier(**_ONCE).fit(X, labels),
+        ),
+    )
+    mlp = MLPClassifier((20,), batch_size=32, max_iter=1)
+    networks = itertools.cycle([MLPClassifier((20,), random_state=i).fit(X, labels) for i in range(4)])
+    yield (
+        "fit fitted MLP",
+        (
+            lambda: OnnxSGDClassifier(FrozenEstimator(next(networks)), **options).fit(X, labels),
+            lambda: mlp.fit(X, labels),
+        ),
+    )
+    pipelines = itertools.cycle(
+        [make_pipeline(StandardScaler(), LogisticRegression(C=10.0**i)).fit(X, labels) for i in range(4)]
+    )
+    yield "fit pipeline", (lambda: OnnxSGDClassifier(next(pipelines), **options).fit(X, labels), None)
+
+
+def _parts(X: Any, y: Any, labels: Any, rate: dict[str, Any]) -> Iterator[tuple[str, Pair]]:
+    from sklearn.frozen import FrozenEstimator
+    from sklearn.linear_model import SGDClassifier, SGDRegressor
+    from sklearn.neural_network import MLPClassifier
+
+    from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+
+    rows = {"random_state": 0, **rate}
+    regressor, its_peer = OnnxSGDRegressor(**rows), SGDRegressor()
+    yield (
+        "partial_fit linear regressor",
+        (
+            lambda: regressor.partial_fit(X, y[:_CALL]),
+            lambda: its_peer.partial_fit(X, y[:_CALL]),
+        ),
+    )
+    classifier, peer = OnnxSGDClassifier(**rows), SGDClassifier()
+    yield (
+        "partial_fit linear classifier",
+        (
+            lambda: classifier.partial_fit(X, labels[:_CALL], classes=[0, 1]),
+            lambda: peer.partial_fit(X, labels[:_CALL], classes=[0, 1]),
+        ),
+    )
+    mlp = MLPClassifier((20,), max_iter=5, random_state=0).fit(X, labels[:_CALL])
+    network = OnnxSGDClassifier(FrozenEstimator(mlp), **rows)
+    yield (
+        "partial_fit MLP",
+        (
+            lambda: network.partial_fit(X, labels[:_CALL], classes=[0, 1]),
+            lambda: mlp.partial_fit(X, labels[:_CALL]),
+        ),
+    )
+    yield "predict linear classifier", (lambda: classifier.predict(X), lambda: peer.predict(X))
+
+
+def _default_pairs() -> Iterator[tuple[str, Pair]]:
+    """Yield default fits on the data sets of scikit-learn."""
+    from sklearn import datasets
+    from sklearn.linear_model import SGDClassifier, SGDRegressor
+    from sklearn.preprocessing import StandardScaler
+
+    from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+
+    for name in ("iris", "wine", "breast_cancer", "digits", "diabetes", "linnerud"):
+        X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+        X = StandardScaler().fit_transform(X)
+        is_regression = name in ("diabetes", "linnerud")
+        y = y[:, 0] if y.ndim == 2 else y
+        ours, theirs = (
+            (OnnxSGDRegressor, SGDRegressor) if is_regression else (OnnxSGDClassifier, SGDClassifier)
+        )
+        yield f"default fit, {name}", (_fit(ours, X, y), _fit(theirs, X, y))
+
+
+def _fit(estimator: Any, X: Any, y: Any) -> Callable[[], object]:
+    return lambda: estimator(random_state=0).fit(X, y)
+
+
+def _times(pair: Pair, n_rounds: int) -> list[float]:
+    """Return the milliseconds of each call: the first decile, as other work may disturb some."""
+    calls = [call for call in pair if call is not None]
+    for call in calls * 3:
+        call()
+    seconds: list[list[float]] = [[] for _ in calls]
+    for _ in range(n_rounds):
+        for number, call in enumerate(calls):
+            start = time.perf_counter()
+            call()
+            seconds[number].append(time.perf_counter() - start)
+    return [1e3 * float(np.quantile(times, 0.1)) for times in seconds]
+
+
+def _print_row(name: str, times: list[float]) -> None:
+    peer = f"{times[1]:.2f} | {times[0] / times[1]:.2f}" if len(times) > 1 else "|"
+    print(f"| {name} | {times[0]:.2f} | {peer} |", flush=True)
+
+
+def _cold_fit() -> float:
+    """Return the milliseconds of the first fit of this process, imports not counted."""
+    from onnxsgd import OnnxSGDRegressor
+    from onnxsgd.runtime.editions import load_runtime
+
+    load_runtime()
+    X, y, _ = _data()
+    before = set(sys.modules)
+    start = time.perf_counter()
+    OnnxSGDRegressor(random_state=0).fit(X, y)
+    elapsed = time.perf_counter() - start
+    print(f"{len(set(sys.modules) - before)} modules imported in the fit", file=sys.stderr)
+    return 1e3 * elapsed
+
+
+def main() -> None:
+    """Measure, and print a table in Markdown: milliseconds, and our time over scikit-learn's."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="rows whose name holds this word")
+    parser.add_argument("--rounds", type=int, default=50, help="timed calls of each kind")
+    parser.add_argument("--cold", action="store_true", help="the first fit of fresh processes")
+    parser.add_argument("--default", action="store_true", help="default fits on bundled data sets")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if arguments.one:
+        print(json.dumps(_cold_fit()))
+        return
+    print("| call | onnxsgd, ms | scikit-learn, ms | ratio |\n|---|---|---|---|")
+    if arguments.cold:
+        command = [sys.executable, str(Path(__file__).resolve()), "--one"]
+        runs = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(7)]
+        _print_row("first fit of a process", [float(np.median([json.loads(run) for run in runs]))])
+        return
+    for name, pair in _default_pairs() if arguments.default else _pairs():
+        if arguments.only in name:
+            _print_row(name, _times(pair, arguments.rounds))
+
+
+if __name__ == "__main__":
+    main()

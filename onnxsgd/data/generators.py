@@ -1,0 +1,52 @@
+"""Generators of random numbers, made quickly."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.random.bit_generator import ISeedSequence
+from sklearn.utils import check_random_state
+
+__all__ = ["make_generator", "seeded"]
+
+
+class _Zeros(ISeedSequence):
+    """A sequence of zeros, for a generator that is seeded later.
+
+    ``RandomState(seed)`` first takes entropy from the system, which it then replaces: 0.1 ms, a third of a
+    small ``partial_fit``.
+    """
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
+        return np.zeros(n_words, dtype)
+
+
+def seeded(seed: int) -> np.random.RandomState:
+    """Return ``numpy.random.RandomState(seed)``."""
+    # numpy's annotations lack this interface
+    zeros: Any = _Zeros()
+    generator = np.random.RandomState(np.random.MT19937(zeros))
+    generator.seed(seed)
+    return generator
+
+
+def make_generator(seed: int | np.random.RandomState | None) -> np.random.RandomState:
+    """Return a new generator; a generator given as `seed` loses one draw, and is not shared.
+
+    Parameters
+    ----------
+    seed : int, RandomState or None
+        As the parameter `random_state` of scikit-learn.
+    """
+    return seeded(_draw_of(seed) if isinstance(seed, int) else _draw(seed))
+
+
+def _draw(seed: int | np.random.RandomState | None) -> int:
+    return int(check_random_state(seed).randint(np.iinfo(np.int32).max))
+
+
+@lru_cache(maxsize=256)
+def _draw_of(seed: int) -> int:
+    return _draw(seed)
