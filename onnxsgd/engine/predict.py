@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -36,14 +37,14 @@ _GROWTH = 8
 
 def weights_as_inputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
     """Return a copy of `model` in which the initializers called `names` are inputs, if they are not yet."""
-    copy = model.clone()
+    changed = model.clone()
     for name in names:
-        if name not in copy.graph.initializers:
+        if name not in changed.graph.initializers:
             continue
-        value = copy.graph.initializers.pop(name)
+        value = changed.graph.initializers.pop(name)
         value.const_value = None
-        copy.graph.inputs.append(value)
-    return copy
+        changed.graph.inputs.append(value)
+    return changed
 
 
 class InferenceGraph:
@@ -60,24 +61,40 @@ class InferenceGraph:
         The tensor to compute.
     weights : sequence of str
         The initializers, or inputs, given at each call; those that `output` does not need are left out.
+    constants : mapping of str to ndarray or None
+        Further initializers, which equal graphs need not share, with their values.
     """
 
-    def __init__(self, model: ir.Model, output: str, weights: Sequence[str]) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        output: str,
+        weights: Sequence[str],
+        constants: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         cut = cut_at(model, output)
         inputs = {str(value.name): value for value in cut.graph.inputs}
         tensors = inputs | dict(cut.graph.initializers)
         self.weights = tuple(name for name in weights if name in tensors)
         self.features = tuple(name for name in inputs if name not in self.weights)
-        constants = [value for name, value in tensors.items() if name not in self.features]
-        self._work = 256 * sum(math.prod(shape_of(value).numpy()) for value in constants)
+        others = [value for name, value in tensors.items() if name not in self.features]
+        self._work = 256 * sum(math.prod(shape_of(value).numpy()) for value in others)
+        self._constants = {n: array for n, array in (constants or {}).items() if n in cut.graph.initializers}
         self._largest = max((_row_size(value) for node in cut.graph for value in node.outputs), default=1)
         shapes = [inputs[name].shape for name in self.features]
         self._takes_any_number = all(shape and not isinstance(shape[0], int) for shape in shapes)
-        self._bytes = to_proto(weights_as_inputs(cut, self.weights)).SerializeToString()
+        given = (*self.weights, *self._constants)
+        self._bytes = to_proto(weights_as_inputs(cut, given)).SerializeToString()
         self._output = output
         self._first_layers = first_layers(cut, self.weights)
         self.nbytes = len(self._bytes)
         self.key = hashlib.sha256(self._bytes).hexdigest()
+
+    def with_constants(self, constants: Mapping[str, np.ndarray]) -> InferenceGraph:
+        """Return the same graph with other values of its constants."""
+        duplicate = copy(self)
+        duplicate._constants = {name: constants[name] for name in self._constants}
+        return duplicate
 
     def run(
         self,
@@ -104,7 +121,7 @@ class InferenceGraph:
         if self._multiplies(features):
             return self._run_on_products(features, weights, n_threads, device)
         session = self._session(n_threads, device)
-        feeds = {name: weights[name] for name in self.weights}
+        feeds = {**self._constants, **{name: weights[name] for name in self.weights}}
         size = self._block_size(features)
         n_samples = max((features[name].shape[0] for name in self.features), default=0)
         starts = range(0, max(n_samples, 1), size)
@@ -116,7 +133,11 @@ class InferenceGraph:
     def _multiplies(self, features: Mapping[str, Any]) -> bool:
         """Tell whether all data are sparse and read by first layers, whose products need no runtime."""
         layers = {layer.feature for layer in self._first_layers}
-        return layers == set(self.features) and all(is_sparse_table(features[name]) for name in layers)
+        return (
+            not self._constants
+            and layers == set(self.features)
+            and all(is_sparse_table(features[name]) for name in layers)
+        )
 
     def _run_on_products(
         self,

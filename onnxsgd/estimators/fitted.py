@@ -24,7 +24,6 @@ from onnxsgd.estimators.persistence import pack, unpack
 from onnxsgd.estimators.summary import show_in_full, summarize
 from onnxsgd.exceptions import OnnxSGDError, ParameterError
 from onnxsgd.graph.model import to_proto
-from onnxsgd.graph.nodes import content
 from onnxsgd.learner.learner import Learner
 from onnxsgd.training.state import FitState
 
@@ -241,10 +240,10 @@ class TrainedModel(BaseEstimator):
         return learned
 
     def _linear_attributes(self, coef: str, intercept: str | None) -> tuple[np.ndarray, np.ndarray]:
-        present, frozen = self._weights(), self._learner.score_model.graph.initializers
+        present = self._weights()
 
         def value(name: str) -> np.ndarray:
-            return present[name] if name in present else content(frozen[name]).numpy()
+            return present[name] if name in present else self._learner.initial(name)
 
         table = value(coef).reshape(-1, self._n_outputs).T
         zeros = np.zeros(self._n_outputs, table.dtype)

@@ -54,6 +54,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
     is_whole = learner.model is learner.score_model
+    score_model = learner.with_weights({}, score_only=True)
     saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
     n_updates = {} if state.n_updates is None else {"n_updates": state.n_updates}
     moments = [[name, m.count, m.mean, m.squares] for name, m in state.moments.items()]
@@ -64,8 +65,8 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         **({"rate_share": state.rate_share} if state.rate_share != 1 else {}),
         "format": FORMAT,
         "version": __version__,
-        "model": to_proto(learner.model).SerializeToString(),
-        "score_model": None if is_whole else to_proto(learner.score_model).SerializeToString(),
+        "model": to_proto(learner.with_weights({})).SerializeToString(),
+        "score_model": None if is_whole else to_proto(score_model).SerializeToString(),
         "link": learner.link,
         "weights": list(learner.weights),
         "intercepts": sorted(learner.intercepts),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 from sklearn.base import BaseEstimator
 
+from onnxsgd.data.columns import column_names
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.reading.linear import add_linear_layer, linear_graph, linear_parameters
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import LARGEST_CACHED, GraphSource
+from onnxsgd.learner.templates import learner_of_structure
 from onnxsgd.runtime.cache import cached
 
 if TYPE_CHECKING:
@@ -110,20 +113,35 @@ def make_learner(
     if source is None:
         return _linear_learner(data.n_features, n_outputs, options)
     if not isinstance(source, GraphSource):
-        from onnxsgd.graph.sklearn.convert import convert_estimator
-
-        scored = convert_estimator(source, data.checked, options.task, options.output)
-        scored = _in_precision(scored, options.dtype)
-        if options.dtype == "float64":
-            from onnxsgd.graph.lowering.precision import restore_digits
-
-            restore_digits(scored.model, source)
-        return _make_learner(scored, None, data, n_outputs, options)
+        convert = partial(_converted_learner, data=data, n_outputs=n_outputs, options=options)
+        return learner_of_structure(source, _template_key(data, options), convert)
     inputs = source.model.graph.inputs
     new_layer = (n_outputs, *data.row_shapes(inputs).items()) if options.head is not None else None
     is_known = source.digest is not None and options.key is not None
     key = ("learner", source.digest, options.key, new_layer) if is_known else None
     return cached(key, lambda: _graph_learner(source.model, data, n_outputs, options), source.nbytes)
+
+
+def _converted_learner(
+    source: BaseEstimator, data: TrainingData, n_outputs: int, options: ModelOptions
+) -> Learner:
+    from onnxsgd.graph.sklearn.convert import convert_estimator
+
+    scored = convert_estimator(source, data.checked, options.task, options.output)
+    scored = _in_precision(scored, options.dtype)
+    if options.dtype == "float64":
+        from onnxsgd.graph.lowering.precision import restore_digits
+
+        restore_digits(scored.model, source)
+    return _make_learner(scored, None, data, n_outputs, options)
+
+
+def _template_key(data: TrainingData, options: ModelOptions) -> Hashable | None:
+    """Return all that a converted learner depends on beside its estimator; None where that is too much."""
+    is_plain = data.n_features is not None and column_names(data.checked) is None
+    if not is_plain or options.head is not None or options.dtype == "float64" or options.key is None:
+        return None
+    return (data.n_features, options.key)
 
 
 def _graph_learner(model: ir.Model, data: TrainingData, n_outputs: int, options: ModelOptions) -> Learner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -59,6 +59,11 @@ class Learner:
         Coefficients and intercepts, where the score is a linear function of the only input.
     exported_for : int or None
         The fixed batch size that the user's graph was exported for, if any.
+    numbers : mapping of str to ndarray
+        Initializers whose values are not in the two models, which learners of one structure share: there
+        they are NaN. Compiled graphs take them as inputs; those that are not trained are not in the tail.
+    template : Learner or None
+        The learner that this one shares compiled graphs with; only the numbers differ.
     """
 
     model: ir.Model
@@ -69,6 +74,8 @@ class Learner:
     intercepts: frozenset[str]
     linear: tuple[str, str | None] | None
     exported_for: int | None = None
+    numbers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    template: Learner | None = None
 
     @property
     def score(self) -> str:
@@ -89,24 +96,36 @@ class Learner:
         """True if the data may have NaN for missing values."""
         return fills_gaps(self.score_model.graph)
 
+    @property
+    def _constants(self) -> dict[str, np.ndarray]:
+        return {name: array for name, array in self.numbers.items() if name not in self.weights}
+
     @cached_property
     def score_graph(self) -> InferenceGraph:
         """The raw scores, as a function of data and weights."""
-        return InferenceGraph(self.score_model, self.score, self.weights)
+        if self.template is not None:
+            return self.template.score_graph.with_constants(self._constants)
+        return InferenceGraph(self.score_model, self.score, self.weights, self._constants)
 
     @cached_property
     def divided(self) -> Parts:
         """The frozen part, and the rest."""
+        if self.template is not None:
+            parts = self.template.divided
+            constants = self._constants
+            return replace(
+                parts, frozen={name: graph.with_constants(constants) for name, graph in parts.frozen.items()}
+            )
         split = split_frozen(self.score_model, self.weights)
         given = {str(value.name) for value in self.inputs}
         made = [name for name in split.features if name not in given]
-        frozen = {name: InferenceGraph(self.score_model, name, ()) for name in made}
+        frozen = {name: InferenceGraph(self.score_model, name, (), self._constants) for name in made}
         return Parts(split, frozen, InferenceGraph(split.tail, self.score, self.weights))
 
     @cached_property
     def undivided(self) -> Parts:
         """The whole graph as the tail, without a frozen part."""
-        split = undivided(self.score_model)
+        split = undivided(self.with_weights({}, score_only=True) if self.numbers else self.score_model)
         return Parts(split, {}, InferenceGraph(split.tail, self.score, self.weights))
 
     def output_layer(self, n_outputs: int) -> OutputLayer:
@@ -120,12 +139,18 @@ class Learner:
 
     def initial_weights(self) -> dict[str, np.ndarray]:
         """Return the weights of the user's model."""
-        initializers = self.score_model.graph.initializers
-        return {name: np.array(content(initializers[name]).numpy()) for name in self.weights}
+        return {name: np.array(self.initial(name)) for name in self.weights}
 
-    def with_weights(self, weights: dict[str, np.ndarray], *, score_only: bool = False) -> ir.Model:
+    def initial(self, name: str) -> np.ndarray:
+        """Return an initializer of the graph of scores, as in the user's model; not to be changed."""
+        if name in self.numbers:
+            return self.numbers[name]
+        return content(self.score_model.graph.initializers[name]).numpy()
+
+    def with_weights(self, weights: Mapping[str, np.ndarray], *, score_only: bool = False) -> ir.Model:
         """Return the graph with these weights in it."""
         copy = (self.score_model if score_only else self.model).clone()
-        for name, array in weights.items():
-            copy.graph.initializers[name].const_value = ir.tensor(np.array(array), name=name)
+        for name, array in {**self.numbers, **weights}.items():
+            if name in copy.graph.initializers:
+                copy.graph.initializers[name].const_value = ir.tensor(np.array(array), name=name)
         return copy

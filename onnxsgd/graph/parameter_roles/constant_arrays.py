@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import REAL_TYPES
 
-__all__ = ["find_waves", "is_geometric", "is_grid"]
+__all__ = ["are_ordinary", "find_waves", "is_geometric", "is_grid"]
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 #: The accuracy to which tables of functions are recognised, in float16 as well.
 _TOLERANCE = 2e-3
@@ -52,8 +55,22 @@ def find_waves(values: Iterable[ir.Value]) -> set[ir.Value]:
         for value in values
         if value.dtype in REAL_TYPES and value.const_value is not None and len(value.const_value.shape) > 1
     }
+    return _waves(tables)
+
+
+def are_ordinary(arrays: Iterable[np.ndarray]) -> bool:
+    """Return whether none of the real `arrays` of a graph is recognised by its numbers.
+
+    Their roles are then those of any other ordinary arrays of these shapes.
+    """
+    tables = dict(enumerate(arrays))
+    recognised = any(is_grid(array) or is_geometric(array) for array in tables.values())
+    return not recognised and not _waves({key: array for key, array in tables.items() if array.ndim > 1})
+
+
+def _waves(tables: Mapping[_Key, np.ndarray]) -> set[_Key]:
     found = {value for value, array in tables.items() if _holds_both(array)}
-    by_shape: dict[tuple[int, ...], list[tuple[ir.Value, float]]] = {}
+    by_shape: dict[tuple[int, ...], list[tuple[_Key, float]]] = {}
     for value, array in tables.items():
         # a large network has thousands of pairs, and one number excludes most of them
         corner = float(array.flat[0]) ** 2 if array.size else 0.0

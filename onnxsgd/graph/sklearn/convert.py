@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from onnxsgd.graph.sklearn.polynomial_features import convert_polynomial, infer_
 from onnxsgd.graph.sklearn.prepare import final_estimator, prepare, split_target_transformer
 from onnxsgd.graph.sklearn.repair import freeze_transformers, repair
 
-__all__ = ["convert_estimator", "estimator_to_onnx", "input_columns"]
+__all__ = ["convert_estimator", "estimator_to_onnx", "input_columns", "registered_converters"]
 
 #: The target versions of the converters: tested by them, and read by every supported runtime.
 _TARGET_OPSET = {"": 18, "ai.onnx.ml": 3}
@@ -231,3 +231,12 @@ def _convert(
 
 #: Estimators whose converters return the decision function only with the option raw_scores.
 _RAW_SCORES = frozenset({"NuSVC", "OneVsRestClassifier", "SVC"})
+
+
+def registered_converters() -> Hashable:
+    """Return the converters, shape functions and parsers that are registered: users may replace them."""
+    from skl2onnx import _parse
+    from skl2onnx.common import _registration
+
+    pools = (_registration._converter_pool, _registration._shape_calculator_pool, _parse.sklearn_parsers_map)
+    return tuple(tuple(pool.values()) for pool in pools)
