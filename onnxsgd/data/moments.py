@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,17 +41,22 @@ class Moments:
     squares: np.ndarray
 
     @classmethod
-    def of(cls, table: Any, weight: np.ndarray) -> Moments:
-        """Return the moments of a dense or sparse table, of which row `i` counts `weight[i]` times."""
+    def of(cls, table: Any, weight: np.ndarray, axis: int = -1) -> Moments:
+        """Return the moments of dense data or of a sparse table, of which row `i` counts `weight[i]` times.
+
+        Data of more than two axes have the columns of `axis`, over all other axes.
+        """
         if sparse.issparse(table):
             return cls._of_sparse(sparse.csr_array(table), weight)
         moments = None
-        n_rows = max(1, _BLOCK // max(1, table.shape[1]))
+        n_rows = max(1, _BLOCK // max(1, math.prod(table.shape[1:])))
         for start in range(0, len(table), n_rows):
             rows = slice(start, start + n_rows)
-            part = cls._of_dense(np.asarray(table[rows], np.float64), weight[rows])
+            block = np.moveaxis(np.asarray(table[rows], np.float64), axis, -1)
+            columns = block.reshape(-1, table.shape[axis])
+            part = cls._of_dense(columns, np.repeat(weight[rows], len(columns) // len(block)))
             moments = part if moments is None else moments.merged(part)
-        return cls(*np.zeros((3, table.shape[1]))) if moments is None else moments
+        return cls(*np.zeros((3, table.shape[axis]))) if moments is None else moments
 
     @classmethod
     def _of_dense(cls, table: np.ndarray, weight: np.ndarray) -> Moments:
@@ -119,7 +125,9 @@ def _invertible(scale: np.ndarray, dtype: np.dtype[Any] | type) -> np.ndarray:
     return np.where(scale > float(np.finfo(dtype).tiny) ** _USED_EXPONENTS, scale, 1.0)
 
 
-def add_moments(moments: dict[str, Moments], name: str, table: Any, weight: np.ndarray) -> None:
-    """Merge the moments of further rows into those under `name`."""
-    part = Moments.of(table, weight)
+def add_moments(
+    moments: dict[str, Moments], name: str, table: Any, weight: np.ndarray, axis: int = -1
+) -> None:
+    """Merge the moments of further rows into those under `name`; see :meth:`Moments.of`."""
+    part = Moments.of(table, weight, axis)
     moments[name] = moments[name].merged(part) if name in moments else part

@@ -50,7 +50,10 @@ class Coordinates:
 
         The l2 penalty of a weight W' has the factors 1 / s^2, for W' / s = W.
         """
-        scales = {(layer.weight, PENALTY_SCALE): 1.0 / self._scale(layer) ** 2 for layer in self.layers}
+        scales = {
+            (layer.weight, PENALTY_SCALE): 1.0 / self._scale(layer, tensors[layer.weight, WEIGHT]) ** 2
+            for layer in self.layers
+        }
         scales |= {(name, RATE_SCALE): scale for name, scale in self.rate_scales.items()}
         return {key: _rounded(scale, tensors[key[0], WEIGHT].dtype) for key, scale in scales.items()}
 
@@ -67,17 +70,20 @@ class Coordinates:
         """Return weights of raw data, and averages of them, for standardised data; other tensors as given."""
         converted = dict(tensors)
         for layer, kind in self._pairs(tensors):
-            weight = np.asarray(tensors[layer.weight, kind], np.float64)
-            self._put(converted, layer, kind, weight * self._scale(layer), self._shifted(layer, weight))
+            given = tensors[layer.weight, kind]
+            weight = np.asarray(given, np.float64)
+            converted[layer.weight, kind] = _rounded(weight * self._scale(layer, given), given.dtype)
+            self._shift(converted, layer, kind, weight)
         return converted
 
     def raw(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
         """Return weights of standardised data, and averages of them, for raw data; the inverse."""
         converted = dict(tensors)
         for layer, kind in self._pairs(tensors):
-            dtype = tensors[layer.weight, kind].dtype
-            weight = _rounded(np.asarray(tensors[layer.weight, kind], np.float64) / self._scale(layer), dtype)
-            self._put(converted, layer, kind, weight, -self._shifted(layer, weight))
+            given = tensors[layer.weight, kind]
+            weight = _rounded(np.asarray(given, np.float64) / self._scale(layer, given), given.dtype)
+            converted[layer.weight, kind] = weight
+            self._shift(converted, layer, kind, -weight.astype(np.float64))
         return converted
 
     def _pairs(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> list[tuple[FirstLayer, str]]:
@@ -88,26 +94,22 @@ class Coordinates:
             if (layer.weight, kind) in tensors
         ]
 
-    def _scale(self, layer: FirstLayer) -> np.ndarray:
+    def _scale(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
         """Return the scales in a shape that multiplies the coefficients."""
-        scale = 1.0 / self.standards[layer.feature].factor.astype(np.float64)
-        return scale[None, :] if layer.is_transposed else scale[:, None]
+        factor = self.standards[layer.feature].factor.astype(np.float64)
+        return layer.spread(1.0 / factor.reshape(-1), weight.shape)
 
-    def _shifted(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
-        """Return m W."""
+    def _shift(self, tensors: Tensors, layer: FirstLayer, kind: str, weight: np.ndarray) -> None:
+        """Add m W to the intercept of a layer that has one."""
+        if layer.intercept is None:
+            return
         shift = self.standards[layer.feature].shift.astype(np.float64)
         # a weight that diverged shows it in the results
         with np.errstate(invalid="ignore"):
-            return weight @ shift if layer.is_transposed else shift @ weight
-
-    def _put(
-        self, tensors: Tensors, layer: FirstLayer, kind: str, weight: np.ndarray, step: np.ndarray
-    ) -> None:
-        tensors[layer.weight, kind] = _rounded(weight, tensors[layer.weight, kind].dtype)
-        if layer.intercept is not None:
-            intercept = tensors[layer.intercept, kind]
-            moved = np.asarray(intercept, np.float64) + step.reshape(intercept.shape)
-            tensors[layer.intercept, kind] = _rounded(moved, intercept.dtype)
+            step = weight @ shift if layer.is_transposed else shift @ weight
+        intercept = tensors[layer.intercept, kind]
+        moved = np.asarray(intercept, np.float64) + step.reshape(intercept.shape)
+        tensors[layer.intercept, kind] = _rounded(moved, intercept.dtype)
 
 
 def _rounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
@@ -121,17 +123,21 @@ def make_coordinates(
 ) -> Coordinates:
     """Return the coordinates in which the columns of the first layers' inputs are standardised.
 
-    Columns are not centred where that is impossible: where a layer has no trained intercept, or the data are
-    sparse, whose moments have means of zero. They then have root mean squares of 1.
+    Columns are not centred where that is impossible: where a layer has no trained intercept, or pads data
+    with zeros, as convolutions do, or where the data are sparse, whose moments have means of zero. They then
+    have root mean squares of 1. A channel of a convolution is one column.
     """
     standards = {}
-    for name in dict.fromkeys(layer.feature for layer in layers):
+    for name, axis in dict.fromkeys((layer.feature, layer.column_axis) for layer in layers):
         dtype = features[name].dtype
         is_centred = all(layer.intercept is not None for layer in layers if layer.feature == name)
         known = moments[name]
         scale = known.deviation(dtype) if is_centred else known.size(dtype)
         shift = known.mean if is_centred else np.zeros_like(known.mean)
-        standards[name] = Standard(shift.astype(dtype), (1.0 / scale).astype(dtype))
+        shape = (-1,) if axis == -1 else (-1, *(1 for _ in features[name].shape[2:]))
+        standards[name] = Standard(
+            shift.astype(dtype).reshape(shape), (1.0 / scale).astype(dtype).reshape(shape)
+        )
     return Coordinates(layers, standards)
 
 

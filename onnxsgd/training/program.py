@@ -95,8 +95,8 @@ class Program:
         batches = Batches(self.tail_features(features), target, sample_weight, size, is_mean)
         if moments is None:
             return batches
-        for name in {layer.feature for layer in self.first_layers}:
-            add_moments(moments, name, batches.features[name], sample_weight)
+        for name, axis in {(layer.feature, layer.column_axis) for layer in self.first_layers}:
+            add_moments(moments, name, batches.features[name], sample_weight, axis)
         standards = make_coordinates(self.first_layers, batches.features, moments).standards
         return replace(batches, standards=standards)
 

@@ -13,7 +13,7 @@ from onnxsgd.engine.export.manifest import Training
 from onnxsgd.engine.export.raw_weights import with_raw_weights, with_standardised_inputs
 from onnxsgd.engine.export.step_file import write_training_step
 from onnxsgd.engine.step.training_step import build_step
-from onnxsgd.graph.nodes import element_type
+from onnxsgd.graph.nodes import element_type, shape_of
 from onnxsgd.graph.reading.first_layers import first_layers
 from onnxsgd.training.coordinates import Coordinates, make_coordinates
 from onnxsgd.training.fit_plan import FitPlan
@@ -67,8 +67,11 @@ def _coordinates(plan: FitPlan, state: FitState) -> Coordinates:
     for tail in known:
         layers = first_layers(tail, plan.learner.weights)
         if all(layer.feature in state.moments for layer in layers):
-            dtypes = {str(value.name): element_type(value).numpy() for value in tail.graph.inputs}
-            features = {layer.feature: np.empty(0, dtypes[layer.feature]) for layer in layers}
+            features = {
+                str(value.name): np.empty((0,) * len(shape_of(value)), element_type(value).numpy())
+                for value in tail.graph.inputs
+                if value.name in {layer.feature for layer in layers}
+            }
             return make_coordinates(layers, features, state.moments)
     return Coordinates((), {})
 

@@ -46,6 +46,18 @@ def test_explicit_zeros_do_not_count():
     assert Moments.of(table, np.ones(2)).deviation()[0] == 2.0
 
 
+@pytest.mark.parametrize("block", [7, 131_072])
+@pytest.mark.parametrize("axis", [1, -1])
+def test_columns_of_more_axes(axis, block, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", block)
+    images, weight = RNG.normal(5.0, 2.0, (20, 3, 4, 2)), RNG.integers(1, 3, 20).astype(float)
+    moments = Moments.of(images, weight, axis)
+    repeated = np.moveaxis(np.repeat(images, weight.astype(int), axis=0), axis, -1)
+    columns = repeated.reshape(-1, repeated.shape[-1])
+    np.testing.assert_allclose(moments.mean, columns.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(moments.deviation(), columns.std(axis=0), rtol=1e-12)
+
+
 @pytest.mark.parametrize(("value", "expected"), [(0.0, 1.0), (-3.0, 3.0), (1e9, 1e9)])
 def test_constant_columns_have_their_own_size(value, expected):
     """Rounding in float32 is no deviation either."""

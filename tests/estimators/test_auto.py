@@ -123,6 +123,40 @@ def test_columns_of_any_finite_size(exponent, penalty):
     assert model.score(X, SCORE) > (0.98 if is_used else 0.85)
 
 
+def _network(n_pads):
+    """Return a convolution with 16 filters, pooling and a layer for ten classes, with random weights."""
+    pads = [n_pads] * 4
+    graph = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[N, 1, 8, 8] x) => (float[N, 10] y) '
+        f"{{ z = Conv <pads = {pads}> (x, f, b)  r = Relu (z)  p = MaxPool <kernel_shape = [2, 2]> (r) "
+        "s = Flatten (p)  y = Gemm (s, w, c) }"
+    )
+    rng, n_inputs = np.random.default_rng(0), 16 * (5 + 2 * n_pads) ** 2
+    weights = {
+        "f": rng.uniform(-1 / 3, 1 / 3, (16, 1, 3, 3)),
+        "b": np.zeros(16),
+        "w": rng.uniform(-1, 1, (n_inputs, 10)) / np.sqrt(n_inputs),
+        "c": np.zeros(10),
+    }
+    graph.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()
+    )
+    return graph
+
+
+@pytest.mark.parametrize("scale", [1 / 16, 1.0, 1e3])
+@pytest.mark.parametrize("n_pads", [0, 1])
+def test_images_of_any_scale(n_pads, scale):
+    """Without standardised channels the accuracy at 1e3 is 0.1 to 0.6."""
+    X, y = load_digits(return_X_y=True)
+    images = (scale * X.reshape(-1, 1, 8, 8)).astype(np.float32)
+    model = OnnxSGDClassifier(_network(n_pads), max_iter=20, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(images[:1200], y[:1200])
+    assert model.score(images[1200:], y[1200:]) > 0.87
+
+
 def test_sparse_data():
     X = sparse.csr_matrix(RNG.random((300, 40)) * (RNG.random((300, 40)) < 0.1))
     y = np.asarray(X @ RNG.normal(size=40) > 0).astype(int)

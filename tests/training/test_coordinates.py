@@ -1,6 +1,8 @@
 """Standardised coordinates describe the same functions, and change no number that others see."""
 
 import numpy as np
+import onnx
+import onnx.reference
 import pytest
 from scipy import sparse
 
@@ -47,6 +49,31 @@ def test_without_intercept_columns_are_scaled_only():
     np.testing.assert_allclose(
         rows @ changed.standardised({("w", WEIGHT): W})["w", WEIGHT], X @ W, rtol=1e-12
     )
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("n_axes", [1, 2])
+def test_channels_of_a_convolution_are_scaled(groups, n_axes):
+    """The same function, whatever the padding: numbers of onnx's reference evaluator."""
+    images = RNG.normal(size=(5, 4, *(6,) * n_axes)) * np.reshape([1e-3, 1.0, 50.0, 1e4], (4, *(1,) * n_axes))
+    filters = RNG.normal(size=(6, 4 // groups, *(3,) * n_axes))
+    layer = FirstLayer("x", "w", None, False, groups)
+    known = Moments.of(images, np.ones(5), layer.column_axis)
+    changed = make_coordinates((layer,), {"x": images}, {"x": known})
+    rows = images.copy()
+    changed.standards["x"].apply(rows)
+    np.testing.assert_allclose((rows**2).mean(axis=(0, *range(2, rows.ndim))), 1, rtol=1e-12)
+    converted = changed.standardised({("w", WEIGHT): filters})
+    run = onnx.reference.ReferenceEvaluator(
+        onnx.helper.make_node("Conv", ["x", "w"], ["y"], group=groups, pads=[1] * 2 * n_axes)
+    ).run
+    (expected,), (found,) = (
+        run(None, {"x": x, "w": w}) for x, w in ((images, filters), (rows, converted["w", WEIGHT]))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+    np.testing.assert_allclose(changed.raw(converted)["w", WEIGHT], filters, rtol=1e-12)
+    scale = changed.constants({("w", WEIGHT): filters})["w", PENALTY_SCALE]
+    np.testing.assert_allclose((scale * converted["w", WEIGHT] ** 2).sum(), (filters**2).sum(), rtol=1e-12)
 
 
 def test_sparse_columns_are_scaled_only():

@@ -72,12 +72,12 @@ def _convert(
     standard: Standard,
 ) -> None:
     """Convert one layer: ``W' = s W, b' = b + m W`` on the way in, the inverse on the way out."""
-    by_row = (1, -1) if layer.is_transposed else (-1, 1)
-    shift, factor = standard.shift.reshape(by_row), standard.factor.reshape(by_row)
     axis = 1 if layer.is_transposed else 0
     inputs = {value.name: value for value in graph.inputs}
     outputs = {value.name: value for value in graph.outputs}
     raw, new = inputs[weight[0]], outputs[weight[1]]
+    shape = shape_of(raw).numpy()
+    shift, factor = (layer.spread(a.reshape(-1), shape) for a in (standard.shift, standard.factor))
     readers = {value: list(value.uses()) for value in (raw,)}
     converted: dict[ir.Value, ir.Value] = {}
     finished: dict[ir.Value, ir.Value] = {}
@@ -87,11 +87,11 @@ def _convert(
         if intercept is not None:
             offset, new_offset = inputs[intercept[0]], outputs[intercept[1]]
             readers[offset] = list(offset.uses())
-            shape = list(shape_of(offset).numpy())
+            row = list(shape_of(offset).numpy())
             before = op.ReduceSum(op.Mul(raw, _constant(op, shift)), [axis], keepdims=0)
             after = op.ReduceSum(op.Mul(finished[new], _constant(op, shift)), [axis], keepdims=0)
-            converted[offset] = op.Add(offset, op.Reshape(before, shape))
-            finished[new_offset] = op.Sub(new_offset, op.Reshape(after, shape))
+            converted[offset] = op.Add(offset, op.Reshape(before, row))
+            finished[new_offset] = op.Sub(new_offset, op.Reshape(after, row))
     for value, result in converted.items():
         for node, index in readers[value]:
             node.replace_input_with(index, result)

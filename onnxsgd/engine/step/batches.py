@@ -77,7 +77,7 @@ class Standard:
 
     Attributes
     ----------
-    shift, factor : ndarray of shape [n_features]
+    shift, factor : ndarray of shape [n_features] or [n_channels, 1, ...]
         Numbers of the type of the data; shifts of zero for sparse data.
     """
 

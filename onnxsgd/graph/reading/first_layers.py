@@ -2,54 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.nodes import standard_operator
 
 __all__ = ["FirstLayer", "first_layers"]
 
 
 @dataclass(frozen=True)
 class FirstLayer:
-    """A trained linear layer whose input is data.
+    """A trained linear layer whose input is data: a product, or a convolution.
 
     Attributes
     ----------
     feature, weight : str
-        The data input; the coefficients, of shape [n_features, n_outputs].
+        The data input; the coefficients, of shape [n_features, n_outputs], or those of a convolution,
+        [n_outputs, n_channels / groups, ...].
     intercept : str or None
-        The trained intercepts, of shape [n_outputs] or [1, n_outputs], if the layer has some.
+        The trained intercepts of a product, of shape [n_outputs] or [1, n_outputs], if it has some.
     is_transposed : bool
-        Whether the coefficients have shape [n_outputs, n_features].
+        Whether the coefficients of a product have shape [n_outputs, n_features].
+    groups : int or None
+        The groups of a convolution; None for a product.
     """
 
     feature: str
     weight: str
     intercept: str | None
     is_transposed: bool
+    groups: int | None = None
+
+    @property
+    def column_axis(self) -> int:
+        """The axis of the data that the coefficients belong to: the features, or the channels."""
+        return -1 if self.groups is None else 1
+
+    def spread(self, columns: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Return a number for each feature, or channel, in a shape that multiplies the coefficients."""
+        if self.groups is None:
+            return columns[None, :] if self.is_transposed else columns[:, None]
+        n_outputs = 1 if self.groups == 1 else shape[0]
+        table = np.repeat(columns.reshape(self.groups, -1), n_outputs // self.groups, axis=0)
+        return table.reshape(*table.shape, *(1 for _ in shape[2:]))
 
 
 def first_layers(model: ir.Model, weights: Collection[str]) -> tuple[FirstLayer, ...]:
     """Return the layers of the data inputs that trained linear layers alone read.
 
-    Cases: ``Gemm(x, w)``, ``Gemm(x, w, b)``, ``MatMul(x, w)`` and ``Add(MatMul(x, w), b)`` of a real table x,
-    with weights that no other node reads; further sums may come before the intercept is added. An input with
-    any other reader has no layer here.
+    Cases: ``Gemm(x, w)``, ``Gemm(x, w, b)``, ``MatMul(x, w)`` and ``Add(MatMul(x, w), b)`` of real data x, of
+    two axes or more, and ``Conv(x, w)`` with or without an intercept, with weights that no other node reads;
+    further sums may come before the intercept is added. An input with any other reader, or both with products
+    and convolutions, has no layer here.
     """
     layers: list[FirstLayer] = []
     for value in model.graph.inputs:
-        found = [_layer(value, node, index, weights) for node, index in value.uses()]
-        if _is_real_table(value) and None not in found:
-            layers.extend(filter(None, found))
+        read = [_layer(value, node, index, weights) for node, index in value.uses()]
+        found = [layer for layer in read if layer is not None]
+        if _is_real(value) and len(found) == len(read) and len({layer.column_axis for layer in found}) == 1:
+            layers.extend(found)
     return tuple(layers)
 
 
 def _layer(value: ir.Value, node: ir.Node, index: int, weights: Collection[str]) -> FirstLayer | None:
-    weight = node.inputs[1] if index == 0 and node.op_type in ("Gemm", "MatMul") else None
-    if weight is None or not _is_trained(weight, weights) or weight.shape is None or len(weight.shape) != 2:
+    operator = standard_operator(node)
+    weight = node.inputs[1] if index == 0 and operator in ("Conv", "Gemm", "MatMul") else None
+    if weight is None or not _is_trained(weight, weights) or weight.shape is None:
+        return None
+    if operator == "Conv":
+        groups = node.attributes.get_int("group", 1)
+        return FirstLayer(str(value.name), str(weight.name), None, False, groups)
+    if len(weight.shape) != 2:
         return None
     is_plain = node.attributes.get_int("transA", 0) == 0 and all(
         node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta")
@@ -87,5 +114,5 @@ def _is_trained(value: ir.Value, weights: Collection[str]) -> bool:
     return value.name in weights and len(value.uses()) == 1
 
 
-def _is_real_table(value: ir.Value) -> bool:
-    return value.dtype in REAL_TYPES and value.shape is not None and len(value.shape) == 2
+def _is_real(value: ir.Value) -> bool:
+    return value.dtype in REAL_TYPES and value.shape is not None and len(value.shape) >= 2

@@ -126,6 +126,34 @@ def test_slots_and_averages_that_began_later_count_from_there(example, tmp_path)
         np.testing.assert_allclose(step.tensors[tensor["input"]], expected, rtol=2e-5, atol=1e-6)
 
 
+def test_a_convolution_trains_as_the_estimator_does(example, tmp_path):
+    """Images of three channels of different scales, in two groups of filters and in one."""
+    images = np.random.default_rng(0).normal(1.0, 1.0, (48, 4, 5, 5)) * np.reshape(
+        [1e-2, 1, 10, 1e3], (4, 1, 1)
+    )
+    images, y = images.astype(np.float32), images[:, 3, 2, 2] + images[:, 1, 1, 1]
+    graph = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[N, 4, 5, 5] x) => (float[N, 1] y) '
+        "{ p = Conv <group = 2> (x, f)  q = Conv (x, g)  r = Add (p, q)  s = Flatten (r) "
+        " y = Gemm (s, w, b) }"
+    )
+    rng, shapes = np.random.default_rng(1), {"f": (2, 2, 3, 3), "g": (2, 4, 3, 3), "w": (18, 1), "b": (1,)}
+    graph.graph.initializer.extend(
+        onnx.numpy_helper.from_array(rng.normal(0, 0.1, shape).astype(np.float32), name)
+        for name, shape in shapes.items()
+    )
+    estimator = OnnxSGDRegressor(graph, batch_size=16, shuffle=False, tol=None, random_state=0)
+    estimator.partial_fit(images, y)
+    step = example.TrainingStep(estimator.export_training_step(tmp_path / "step.onnx"))
+    losses = []
+    for _ in range(2):
+        estimator.partial_fit(images, y)
+        losses.append(step.epoch({"x": images}, y[:, None], np.arange(48), np.ones(48)) + step.penalty())
+    np.testing.assert_allclose(losses, estimator.loss_curve_[1:], rtol=1e-5)
+    for name, weight in estimator.get_weights().items():
+        np.testing.assert_allclose(step.weights()[name], weight, rtol=1e-4, atol=1e-4 * np.abs(weight).max())
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """An estimator with a frozen part, and the folder with its step."""
