@@ -283,7 +283,7 @@ class BlockAdam(Optimizer):
 
         m = beta_1 m + (1 - beta_1) gradient
         v = beta_2 v + (1 - beta_2) mean(gradient^2)
-        k = eta / sqrt(v / (1 - beta_2^t))
+        k = eta / sqrt(v / (1 - beta_2^t)), and 0 for v = 0
         w = w - k / (1 - beta_1^t) m
         w = sign(w) max(|w| - k l1, 0) / (1 + k l2)
 
@@ -291,29 +291,44 @@ class BlockAdam(Optimizer):
     the rows do no harm. In the last layer of a model of several targets the mean is over the elements of one
     of them, and k has a factor for each. The default of ``learning_rate="auto"``.
 
+    With `steering`, each tensor multiplies the rate by a factor f of its own, at first 1, which follows the
+    angle between the gradient and the moment before it::
+
+        f = f exp(steering cos(gradient, m)), at least 0.03, at most 4
+        k = f eta / sqrt(v / (1 - beta_2^t))
+
+    Gradients that keep their direction make the steps longer, and gradients that turn make them shorter: a
+    stream that drifts is followed, and good weights are kept.
+
     Parameters
     ----------
     beta_1, beta_2 : float, default=0.9, 0.999
         Decay rates of the first and second moments, in [0, 1).
+    steering : float, default=0.0
+        The largest change of the logarithm of the factor in one update, >= 0; 0: no factor.
 
     References
     ----------
     Y. Zhang et al., "Adam-mini: Use Fewer Learning Rates To Gain More", ICLR 2025, has one second moment for
-    each block too. N. Parikh, S. Boyd, "Proximal Algorithms", 2014, section 6.5.2, has the penalties.
+    each block too. N. Parikh, S. Boyd, "Proximal Algorithms", 2014, section 6.5.2, has the penalties. A. G.
+    Baydin et al., "Online Learning Rate Adaptation with Hypergradient Descent", ICLR 2018, has the angle.
     """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
+    steering: float = 0.0
 
     def __post_init__(self) -> None:
         _check_decay_rates(self)
+        if not 0 <= self.steering < math.inf:
+            raise ParameterError(f"steering={self.steering!r} is not accepted: it must be a number >= 0.")
 
     @property
     def slots(self) -> tuple[str, ...]:
-        return ("first_moment", "second_moment")
+        return ("first_moment", "second_moment", *((LOG_FACTOR,) if self.steering else ()))
 
     def slot_shape(self, slot: str, shape: tuple[int, ...], rates: tuple[int, ...]) -> tuple[int, ...]:
-        return rates if slot == "second_moment" else shape
+        return shape if slot == "first_moment" else rates
 
     @property
     def is_proximal(self) -> bool:
@@ -321,17 +336,18 @@ class BlockAdam(Optimizer):
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        return (BlockAdam,) if type(self) is BlockAdam else super().structure
+        return (BlockAdam, self.steering > 0) if type(self) is BlockAdam else super().structure
 
     def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
         # the slots hold sums without the factors 1 - beta: these, and the corrections of both, are here
-        return {
+        numbers: dict[str, ArrayLike] = {
             RATE: eta * np.sqrt((1.0 - self.beta_2**t) / (1.0 - self.beta_2)),
             "momentum_rate": (1.0 - self.beta_1) / (1.0 - self.beta_1**t),
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
             DECAY: l2,
         }
+        return numbers | {"steering": self.steering} if self.steering else numbers
 
     def update(
         self,
@@ -348,18 +364,46 @@ class BlockAdam(Optimizer):
         square = op.ReduceSumSquare(gradient, axes, keepdims=1) if axes else op.Mul(gradient, gradient)
         mean = op.Mul(square, math.prod(blocks) / math.prod(sizes))
         second = op.Add(op.Mul(slots[1], scalars["beta_2"]), mean)
-        rate = op.Div(scalars[RATE], op.Add(op.Sqrt(second), _TINY))
+        # 1 / sqrt(v), and 0 for v = 0: without a gradient the penalties move nothing either
+        inverse = op.Div(op.Sqrt(second), op.Add(second, _TINY))
+        rate = op.Mul(scalars[RATE], inverse)
+        new_slots: tuple[ir.Value, ...] = (first, second)
+        if self.steering:
+            factor = self._steered(op, slots, gradient, square, scalars["steering"])
+            rate = op.Mul(rate, op.Exp(factor))
+            new_slots += (factor,)
         weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
         if L1_STRENGTH in scalars:
             most = op.Mul(rate, scalars[L1_STRENGTH])
             weight = op.Sub(weight, op.Max(op.Min(weight, most), op.Neg(most)))
         if penalised:
             weight = op.Div(weight, op.Add(op.Mul(rate, scalars[DECAY]), 1.0))
-        return weight, (first, second)
+        return weight, new_slots
+
+    def _steered(
+        self,
+        op: Builder,
+        slots: tuple[ir.Value, ...],
+        gradient: ir.Value,
+        square: ir.Value,
+        steering: ir.Value,
+    ) -> ir.Value:
+        """Return the new logarithm of the factor, given the sum of squares of the gradient."""
+        moment, _, factor = slots
+        axes = list(range(len(moment.shape)))  # type: ignore[arg-type]
+        product = op.ReduceSum(op.Mul(moment, gradient), axes, keepdims=1)
+        # the roots apart: the product of the sums of squares may overflow
+        sizes = op.Mul(op.Sqrt(op.ReduceSumSquare(moment, axes, keepdims=1)), op.Sqrt(square))
+        cosine = op.Div(product, op.Add(sizes, _TINY))
+        moved = op.Add(factor, op.Mul(cosine, steering))
+        return op.Min(op.Max(moved, LEAST_LOG_FACTOR), _MOST_LOG_FACTOR)
 
 
-#: Keeps the division by a second moment of zero finite.
-_TINY = 1e-20
+#: The slot of the logarithm of the factor of a steered rate, and its bounds.
+LOG_FACTOR = "log_factor"
+LEAST_LOG_FACTOR, _MOST_LOG_FACTOR = math.log(0.03), math.log(4.0)
+#: Keeps quotients of zeros finite; normal in float32.
+_TINY = 1e-37
 
 
 def _check_decay_rates(optimizer: Adam | BlockAdam) -> None:

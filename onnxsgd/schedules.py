@@ -131,11 +131,13 @@ class Adaptive(Constant):
 class Auto(Schedule):
     """A rate that training itself finds, for updates of normalised size (:class:`~.optimizers.BlockAdam`).
 
-    ``fit`` starts with `eta0`, for batches of 32 samples, and looks at the mean loss of each window of one
-    epoch, of 32 updates at least. If the loss grows, it restores the weights before and divides the rate by
-    4; if it gains no more, the rate falls linearly to zero. ``partial_fit`` keeps one rate, so that it can
-    follow a drift: the first one, divided as in the last ``fit``, and by 8 for networks.
-    ``benchmarks/defaults.py`` chose these numbers.
+    ``fit`` starts with `eta0`, for batches of 32 samples, or with a share of it: the root of the ratio of the
+    loss of the first weights to that of the best constant, at least 0.03. It looks at the mean loss of each
+    window of one epoch, of 32 updates at least. If the loss grows, it restores the weights before and divides
+    the rate by 4; if it gains no more, the rate falls linearly to zero. ``partial_fit`` follows drifts: its
+    rate is `eta0` times a factor for each tensor, which grows where gradients agree and falls where they
+    turn, between 0.03, at which it begins with good weights, and 4 (`steering` of
+    :class:`~.optimizers.BlockAdam`). ``benchmarks/defaults.py`` chose these numbers.
 
     Parameters
     ----------

@@ -48,17 +48,21 @@ class PlainAdamW(PlainAdam):
 class PlainBlockAdam:
     """Adam with the mean of the squares over a tensor in place of each square; a proximal step at the end.
 
-    The proximal operator of ``k (l1 |w| + l2 w^2 / 2)``: Parikh and Boyd 2014, 6.5.2 and 6.5.3.
+    The proximal operator of ``k (l1 |w| + l2 w^2 / 2)``: Parikh and Boyd 2014, 6.5.2 and 6.5.3. The angle of
+    the gradient and the mean of those before it steers the rate, as in Baydin et al. 2018.
     """
 
-    def __init__(self, momentum=0.0, nesterov=False, beta_1=0.9, beta_2=0.999):
-        self.beta_1, self.beta_2 = beta_1, beta_2
-        self.m = self.v = 0.0
+    def __init__(self, momentum=0.0, nesterov=False, beta_1=0.9, beta_2=0.999, steering=0.0):
+        self.beta_1, self.beta_2, self.steering = beta_1, beta_2, steering
+        self.m, self.v, self.factor = 0.0, 0.0, 1.0
 
     def __call__(self, w, gradient, t, eta, l2, l1=0.0):
+        lengths = np.linalg.norm(self.m) * np.linalg.norm(gradient)
+        cosine = np.sum(self.m * gradient) / lengths if lengths > 0 else 0.0
+        self.factor = np.clip(self.factor * np.exp(self.steering * cosine), 0.03, 4.0)
         self.m = self.beta_1 * self.m + (1 - self.beta_1) * gradient
         self.v = self.beta_2 * self.v + (1 - self.beta_2) * np.mean(gradient**2)
-        k = eta / np.sqrt(self.v / (1 - self.beta_2**t))
+        k = self.factor * eta / np.sqrt(self.v / (1 - self.beta_2**t)) if self.v > 0 else 0.0
         w = w - k * self.m / (1 - self.beta_1**t)
         return np.sign(w) * np.maximum(np.abs(w) - k * l1, 0) / (1 + k * l2)
 

@@ -101,7 +101,7 @@ NAMED = {
     "sgd": [{}, {"momentum": 0.7}, {"momentum": 0.7, "nesterov": True}],
     "adam": [{}, {"beta_1": 0.6, "beta_2": 0.8, "epsilon": 0.05}],
     "adamw": [{}, {"beta_1": 0.6, "beta_2": 0.8, "epsilon": 0.05}],
-    "block_adam": [{}, {"beta_1": 0.6, "beta_2": 0.8}],
+    "block_adam": [{}, {"beta_1": 0.6, "beta_2": 0.8}, {"steering": 0.3}],
 }
 NAMED_CASES = [
     pytest.param(name, options, id="-".join([name, *options])) for name in NAMED for options in NAMED[name]
@@ -169,10 +169,24 @@ def test_outputs_with_units_of_their_own_are_updated_alone(axis):
         np.testing.assert_allclose(last[:, column], expected, rtol=1e-10)
 
 
-def test_a_gradient_of_zeros_moves_nothing():
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("steering", [0.0, 0.1])
+def test_a_gradient_of_zeros_moves_nothing(steering, dtype):
+    """Penalties neither: their rate is that of the gradient."""
     start = np.ones((2, 2))
-    (weight,) = run_updates(optimizers.BlockAdam(), start, np.zeros((1, 2, 2)), [0.1], 0.0, np.float32)
-    np.testing.assert_array_equal(weight, start)
+    optimizer = optimizers.BlockAdam(steering=steering)
+    for l2, further in [(0.0, {}), (1e-4, {"l1": 1e-4})]:
+        (weight,) = run_updates(optimizer, start, np.zeros((1, 2, 2)), [0.1], l2, dtype, **further)
+        np.testing.assert_array_equal(weight, start)
+
+
+@pytest.mark.parametrize(("sign", "bound"), [(1.0, 4.0), (-1.0, 0.03)])
+def test_a_steered_rate_stays_within_its_bounds(sign, bound):
+    """Gradients of one direction lead to the longest step, those that turn at each update to the shortest."""
+    gradients = np.array([sign**t * np.ones((1, 2)) for t in range(400)])
+    optimizer = optimizers.BlockAdam(0.0, 0.0, steering=0.1)
+    weights = run_updates(optimizer, np.zeros((1, 2)), gradients, [0.01] * 400, 0.0, np.float64)
+    np.testing.assert_allclose(np.abs(weights[-1] - weights[-2]), 0.01 * bound)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from onnxsgd.penalties import make_penalty
 from onnxsgd.runtime.device import check_device
 from onnxsgd.training.fit_plan import FitPlan, Recipe
 from onnxsgd.training.loop import Observer, train
-from onnxsgd.training.state import TARGET, adapt_state, fresh_state, start_at_mean
+from onnxsgd.training.state import TARGET, adapt_state, fresh_state
 from onnxsgd.training.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
     def _partial_fit(
         self, X: object, y: ArrayLike, sample_weight: ArrayLike | None, classes: ArrayLike | None = None
     ) -> Self:
-        recipe = self._check_parameters()
+        recipe = self._check_parameters().for_parts()
         resuming = hasattr(self, "_state")
         with self._unchanged_by_errors():
             samples = self._read_samples(
@@ -176,7 +176,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         """
         from onnxsgd.training.step_export import export_step
 
-        trained, recipe = self._trained(), self._make_recipe()
+        trained, recipe = self._trained(), self._make_recipe().for_parts()
         if recipe.is_auto and trained is not self:
             raise ParameterError(
                 "learning_rate='auto' takes the scale of the data from the first fit, and has no training "
@@ -253,7 +253,6 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         from onnxsgd.gradient.engines import resolve_engine
 
         learner = self._learner
-        is_scaled = recipe.is_auto and self._task == "regression"
         return FitPlan(
             learner=learner,
             loss=self._make_loss(),
@@ -264,7 +263,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             n_outputs=self._n_outputs,
             batch_size=self.batch_size,
             n_threads=self.n_threads,
-            output_layer=learner.output_layer(self._n_outputs) if is_scaled else NO_LAYER,
+            output_layer=learner.output_layer(self._n_outputs) if recipe.is_auto else NO_LAYER,
+            has_target_units=self._task == "regression",
         )
 
     def _train(
@@ -285,11 +285,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         moments = self._state.moments if plan.recipe.is_auto else None
         target = self._encode(samples.target)
         batches = program.batches(samples.features, target, samples.weight, moments, stopping.in_parts)
-        if plan.output_layer.weights:
-            is_first = TARGET not in self._state.moments
+        if plan.scaled_layer.weights:
             add_moments(self._state.moments, TARGET, target, samples.weight)
-            if is_first:
-                start_at_mean(self._state, plan)
         if is_fit:
             self._state.n_updates = stopping.max_iter * batches.n_batches
         plan = plan.for_updates(self._state.n_updates)
@@ -298,7 +295,10 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         active = [observer for observer in (*observers, progress) if observer.is_active]
         score = self._scorer(program, validation)
         try:
-            self.n_iter_ += train(runners, batches, plan, stopping, self._state, active, score)
+            self.n_iter_ += train(
+                runners, batches, plan, stopping, self._state, active, score,
+                model=program,
+            )  # fmt: skip
         finally:
             progress.close()
             self._publish()

@@ -115,8 +115,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         The learning rate of each update, see :mod:`onnxsgd.schedules`:
 
         - "auto": training finds it, for data of any scale. Layers that read the data learn in coordinates
-          where columns are standardised; the rate falls when the loss grows, or gains no more. A fit never
-          returns weights with a higher objective than it started with;
+          where columns are standardised; the rate falls when the loss grows, or gains no more; in a stream
+          it follows the gradients. A fit never returns weights with a higher objective than it started with;
         - "constant": ``eta0``;
         - "optimal": ``1 / (alpha (t0 + t - 1))``;
         - "invscaling": ``eta0 / t^power_t``;
@@ -206,7 +206,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     best_loss_ : float
         The lowest of these.
     learning_rates_ : ndarray of shape (n_epochs,)
-        The learning rate of the last update of each epoch.
+        The learning rate of the last update of each epoch; in a stream the geometric mean over the tensors.
     validation_scores_ : list of float or None
         The score on the validation data after each epoch.
     engine_ : str

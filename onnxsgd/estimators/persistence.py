@@ -50,7 +50,6 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         owners           a dictionary of further ones; older files lack it
         n_updates        only after ``fit``: the largest number of its updates
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares]
-        rate_share       only where it is not 1: an attribute of the state
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
     is_whole = learner.model is learner.score_model
@@ -62,7 +61,6 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         **saved_text,
         **n_updates,
         **({"moments": moments} if moments else {}),
-        **({"rate_share": state.rate_share} if state.rate_share != 1 else {}),
         "format": FORMAT,
         "version": __version__,
         "model": to_proto(learner.with_weights({})).SerializeToString(),
@@ -121,7 +119,6 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         loss_curve=list(saved["loss_curve"]),
         validation_scores=list(saved["validation_scores"]),
         learning_rates=list(saved.get("learning_rates", [math.nan] * len(saved["loss_curve"]))),
-        rate_share=saved.get("rate_share", 1.0),
         n_updates=saved.get("n_updates"),
         moments={name: Moments(*arrays) for name, *arrays in saved.get("moments", [])},
     )

@@ -8,11 +8,11 @@ from enum import Enum
 
 __all__ = ["Descent", "Verdict"]
 
-#: A window whose loss exceeds the best by this share, and by this share of the first loss, is undone.
-_WORSE, _WORSE_OF_START = 0.25, 1e-3
+#: A window whose loss exceeds the best by this share, and by this share of the unit, is undone.
+_WORSE, _WORSE_OF_UNIT = 0.25, 1e-3
 #: The divisor of the rate then, and the number of divisions before training stops.
 _CUT, _MOST_CUTS = 4.0, 12
-#: A loss below this share of the first one counts as large as this when gains are compared with it.
+#: A loss below this share of the unit counts as large as this when gains are compared with it.
 _SMALL = 0.05
 #: The fewest windows of the decay.
 _SHORTEST_DECAY = 5
@@ -41,32 +41,38 @@ class Descent:
     Parameters
     ----------
     start : float
-        The loss before the first window.
+        The objective before the first window; infinite: that of the first window takes its place.
+    unit : float
+        The loss of weights that know nothing; 0: that of the first window takes its place.
     tol : float or None
         The gain that counts, as a share of the best loss; None: only the number of windows ends training.
     patience : int
         Windows in a row without such a gain that begin the decay.
     n_windows : int
         The largest number of windows.
+    share : float
+        The share of the first rate to begin with.
 
     Attributes
     ----------
     best : float
         The lowest loss of a window, or that of the start.
     has_converged : bool
-        Whether the decay began because the loss gained no more.
+        Whether the decay began because the loss gained no more, or no rate was small enough for a gain.
     has_ended : bool
         Whether training is to stop.
     """
 
     start: float
+    unit: float
     tol: float | None
     patience: int
     n_windows: int
+    share: float = 1.0
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
     has_ended: bool = field(default=False, init=False)
-    _base: float = field(default=1.0, init=False)
+    _base: float = field(init=False)
     _n_done: int = field(default=0, init=False)
     _n_cuts: int = field(default=0, init=False)
     _mark: float = field(init=False)
@@ -75,17 +81,15 @@ class Descent:
 
     def __post_init__(self) -> None:
         self.best = self._mark = self.start
+        self._base = self.share
         self._end_in_time()
 
     @property
     def highest(self) -> float:
         """The loss of a window above which it is undone."""
-        return self.best + _WORSE * abs(self.best) + _WORSE_OF_START * abs(self.start)
-
-    @property
-    def base(self) -> float:
-        """The rate without the decay, as a share of the first one."""
-        return self._base
+        if math.isinf(self.best):
+            return math.inf
+        return self.best + _WORSE * abs(self.best) + _WORSE_OF_UNIT * self.unit
 
     @property
     def factor(self) -> float:
@@ -95,12 +99,18 @@ class Descent:
         done, length = self._decay
         return self._base * (1.0 - done / (length + 1))
 
+    @property
+    def least_gain(self) -> float:
+        """The gain that counts."""
+        return (self.tol or 0.0) * min(self.unit, max(abs(self._mark), _SMALL * self.unit))
+
     def judge(self, loss: float) -> Verdict:
         """Record the loss of a window, which may be infinite or no number."""
         self._n_done += 1
-        if not loss <= self.highest:
+        if not (math.isfinite(loss) and loss <= self.highest):
             self._cut()
             return Verdict.UNDONE
+        self.unit = self.unit or abs(loss)
         self._count_idle(loss)
         self._advance()
         if loss >= self.best:
@@ -119,15 +129,14 @@ class Descent:
     def _cut(self) -> None:
         self._base /= _CUT
         self._n_cuts += 1
+        self.has_converged |= self._n_cuts > _MOST_CUTS
         self.has_ended |= self._n_cuts > _MOST_CUTS or self._n_done >= self.n_windows
         self._end_in_time()
 
     def _count_idle(self, loss: float) -> None:
         if self.tol is None:
             return
-        start = abs(self.start)
-        gain = self.tol * min(start, max(abs(self._mark), _SMALL * start))
-        if loss <= self._mark - gain:
+        if loss < self._mark - self.least_gain:
             self._mark, self._n_idle = loss, 0
         else:
             self._n_idle += 1

@@ -18,7 +18,7 @@ from onnxsgd.optimizers import L1_STRENGTH, RATE
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.state import FitState, output_unit
 
-__all__ = ["Runners", "run_epochs"]
+__all__ = ["Runners", "penalty_value", "run_epochs"]
 
 #: Updates between two checks of the loss of a long epoch.
 _PART = 4096
@@ -110,8 +110,8 @@ def run_epochs(
             state.tensors = tensors
             numbers.move(state, n_done)
             n_whole = n_done // batches.n_batches
-            objectives = _mean_losses(epochs, losses)[:n_whole] + _penalty(plan, state)
-            state.record(objectives, numbers.used.reshape(count, -1)[:n_whole, -1])
+            objectives = _mean_losses(epochs, losses)[:n_whole] + penalty_value(plan, state)
+            state.record(objectives, state.factor * numbers.used.reshape(count, -1)[:n_whole, -1])
     if limit is not None and not (is_finite and n_done == len(losses)):
         n_missing = count - n_whole
         state.record(np.full(n_missing, math.inf), numbers.used[-n_missing:])
@@ -225,7 +225,8 @@ def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, 
     )
 
 
-def _penalty(plan: FitPlan, state: FitState) -> float:
+def penalty_value(plan: FitPlan, state: FitState) -> float:
+    """Return the penalty of the weights of a state."""
     weights = state.weights()
     return plan.recipe.penalty.value(weights[name] for name in plan.penalised)
 

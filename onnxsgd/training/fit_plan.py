@@ -8,7 +8,7 @@ from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer
 from onnxsgd.learner.learner import Learner
 from onnxsgd.losses import Loss
-from onnxsgd.optimizers import Optimizer
+from onnxsgd.optimizers import BlockAdam, Optimizer
 from onnxsgd.penalties import Penalty
 from onnxsgd.runtime.device import Device
 from onnxsgd.schedules import Auto, Schedule
@@ -17,6 +17,8 @@ __all__ = ["FitPlan", "Recipe"]
 
 #: An epoch has this many updates at least, unless its batches had fewer rows than the second number.
 _FEWEST_UPDATES, _FEWEST_ROWS = 8, 8
+#: The steering of the rate in a stream.
+_STEERING = 0.1
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,12 @@ class Recipe:
         """The name of the schedule, with its parameters, that gives the present rate its meaning."""
         return f"{_class_name(self.schedule)} {sorted(vars(self.schedule).items())}"
 
+    def for_parts(self) -> Recipe:
+        """Return the recipe of ``partial_fit``, which steers the rate if training finds it."""
+        if not (self.is_auto and isinstance(self.optimizer, BlockAdam)) or self.optimizer.steering:
+            return self
+        return replace(self, optimizer=replace(self.optimizer, steering=_STEERING))
+
     def for_updates(self, n_updates: int | None) -> Recipe:
         """Return the recipe of `n_updates` updates; None: the number is unknown."""
         return replace(self, schedule=self.schedule.for_updates(n_updates))
@@ -88,7 +96,9 @@ class FitPlan:
     n_threads : int or None
         Threads on the CPU; None: chosen by the size of the graph.
     output_layer : OutputLayer
-        The last layer, if its rates are in units of the target; without weights otherwise.
+        The last layer, if known.
+    has_target_units : bool
+        Whether raw predictions have the units of the target.
     """
 
     learner: Learner
@@ -100,6 +110,12 @@ class FitPlan:
     batch_size: int
     n_threads: int | None
     output_layer: OutputLayer = NO_LAYER
+    has_target_units: bool = False
+
+    @property
+    def scaled_layer(self) -> OutputLayer:
+        """The last layer, if its rates are in units of the target; without weights otherwise."""
+        return self.output_layer if self.has_target_units else NO_LAYER
 
     @property
     def penalised(self) -> frozenset[str]:
@@ -110,7 +126,7 @@ class FitPlan:
         """Return the rows of a batch of so many samples.
 
         At most the next power of two, so that calls with few samples, of any number, share some compiled
-        steps. Where training finds the rate, an epoch of few samples has several updates.
+        steps. Where training finds the rate, few samples make several updates.
         """
         if self.recipe.is_auto and not in_parts:
             most = max(_FEWEST_ROWS, n_samples // _FEWEST_UPDATES)
@@ -124,7 +140,7 @@ class FitPlan:
     @property
     def step_spec(self) -> StepSpec:
         """The specification of the training step."""
-        recipe, layer = self.recipe, self.output_layer
+        recipe, layer = self.recipe, self.scaled_layer
         names = frozenset(part.name for part in layer.weights) if layer.is_even else frozenset()
         return StepSpec(
             weights=self.learner.weights, penalised=self.penalised, loss=self.loss,

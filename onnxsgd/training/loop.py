@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.engine.step.batches import Batches
-from onnxsgd.schedules import Still
-from onnxsgd.training.epochs import Runners, run_epochs
+from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.graph.reading.first_layers import FirstLayer
+from onnxsgd.schedules import Schedule, Still
+from onnxsgd.training.epochs import Runners, penalty_value, run_epochs
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.rules import DescentRule, PlateauRule, Rule
+from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Stopping
 
-__all__ = ["Observer", "rate_of_parts", "train"]
+__all__ = ["Observer", "train"]
+
+
+class Model(Protocol):
+    """The trained graph, such as :class:`onnxsgd.training.program.Program`."""
+
+    @property
+    def first_layers(self) -> Sequence[FirstLayer]:
+        """The linear layers that read the data."""
+
+    def raw_predictions(self, features: dict[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return raw predictions."""
 
 
 class Observer(Protocol):
@@ -45,6 +59,8 @@ def train(
     state: FitState,
     observers: Sequence[Observer] = (),
     score: Callable[[dict[str, np.ndarray]], float] | None = None,
+    *,
+    model: Model,
 ) -> int:
     """Train until the loss, or the score, stops improving, or an observer asks to stop.
 
@@ -52,7 +68,7 @@ def train(
 
     `state` is changed in place. However the loop ends, it is usable and holds the last finite weights.
     """
-    rule = _make_rule(runners, batches, plan, stopping, state, score)
+    rule = _make_rule(runners, batches, plan, stopping, state, score, model)
     n_epochs, n_before = 0, len(state.loss_curve)
     stops, votes = False, [False]
     try:
@@ -78,7 +94,7 @@ def train(
             )
     except KeyboardInterrupt:
         warnings.warn("Training interrupted by user.", stacklevel=4)
-        n_epochs = min(n_epochs, len(state.loss_curve) - n_before + 1)
+        n_epochs = len(state.loss_curve) - n_before
     rule.end()
     return n_epochs
 
@@ -90,35 +106,51 @@ def _make_rule(
     stopping: Stopping,
     state: FitState,
     score: Callable[[dict[str, np.ndarray]], float] | None,
+    model: Model,
 ) -> Rule:
     schedule = plan.recipe.schedule
-    if not plan.recipe.is_auto or stopping.in_parts:
-        state.eta = rate_of_parts(plan, state)
+    if not plan.recipe.is_auto:
         return PlateauRule(stopping, schedule, state)
     objective = partial(_objective, runners, batches, plan, state)
-    return DescentRule(stopping, state, batches.n_batches, objective, runners.buffers.load, score)
+    finder = StartFinder(
+        layer=plan.output_layer,
+        intercepts=plan.learner.intercepts,
+        is_linear=not {part.name for part in plan.output_layer.weights}.isdisjoint(
+            layer.weight for layer in model.first_layers
+        ),
+        target=batches.target if plan.has_target_units else None,
+        sample_weight=batches.sample_weight,
+        objective=objective,
+        raw_predictions=partial(model.raw_predictions, dict(batches.features)),
+    )
+    if stopping.in_parts:
+        _begin_part(runners, finder, schedule, state)
+        return PlateauRule(stopping, schedule, state)
+    load = runners.buffers.load
+    return DescentRule(
+        stopping, state, batches.n_batches, finder.find, lambda: objective().total, load, score
+    )
 
 
-#: The share of the rate for networks in a stream, which has no decay, and the least share of all. Digits and
-#: diabetes: with the whole rate a fitted network loses up to 0.6 of accuracy and 4.7 of R2; with these shares
-#: 0.02 and 0.05. Linear models have the whole rate: with a quarter a drifting stream loses 0.08 of accuracy.
-_SHARE_OF_NETWORKS, _LEAST_SHARE = 1 / 8, 1 / 64
+def _begin_part(runners: Runners, finder: StartFinder, schedule: Schedule, state: FitState) -> None:
+    """Set the rate of a part of a stream, whose steering begins with the first one, or after a fit."""
+    state.eta = schedule.initial
+    if not state.is_steered:
+        state.start_steering(LEAST_SHARE if state.t else finder.find_in_part(state))
+        runners.buffers.load(state.tensors)
 
 
-def rate_of_parts(plan: FitPlan, state: FitState) -> float:
-    """Return the rate of the next call with a part of a stream, for "auto" as small as a fit needed."""
-    if not plan.recipe.is_auto:
-        return state.eta
-    is_network = len(plan.penalised) > 1
-    share = state.rate_share * (_SHARE_OF_NETWORKS if is_network else 1.0)
-    return plan.recipe.schedule.initial * max(share, _LEAST_SHARE)
+def _objective(runners: Runners, batches: Batches, plan: FitPlan, state: FitState) -> Objective:
+    """Return the objective of the weights that the state would return.
 
-
-def _objective(runners: Runners, batches: Batches, plan: FitPlan, state: FitState) -> float:
-    """Return the objective at the present weights: that of an epoch at rates of zero, which is undone."""
+    It is that of an epoch at rates of zero, which is undone.
+    """
     still = replace(plan, recipe=replace(plan.recipe, schedule=Still(), shuffle=False))
-    copy = replace(state, loss_curve=[], learning_rates=[])
+    weights = {(name, WEIGHT): array for name, array in state.weights(plan.recipe.average_from).items()}
+    copy = replace(state, tensors=state.tensors | weights, loss_curve=[], learning_rates=[])
+    penalty = penalty_value(plan, copy)
     try:
-        return run_epochs(runners, batches, still, copy, limit=math.inf)
+        runners.buffers.load(copy.tensors)
+        return Objective(run_epochs(runners, batches, still, copy, limit=math.inf) - penalty, penalty)
     finally:
         runners.buffers.load(state.tensors)

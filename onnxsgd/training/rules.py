@@ -15,6 +15,7 @@ from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.descent import Descent, Verdict
+from onnxsgd.training.start import Start
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Plateau, Stopping
 
@@ -140,8 +141,10 @@ class DescentRule:
         The state of the fit.
     n_batches : int
         Updates of an epoch.
+    find_start : callable
+        Chooses the first weights, and judges them.
     objective : callable
-        Returns the exact objective at the present weights.
+        Returns the exact objective of the weights of the state.
     load : callable
         Copies weights and states into the buffers of the training step.
     score : callable or None
@@ -153,18 +156,19 @@ class DescentRule:
         stopping: Stopping,
         state: FitState,
         n_batches: int,
+        find_start: Callable[[FitState], Start],
         objective: Callable[[], float],
         load: Callable[[Tensors], None],
         score: Callable[[dict[str, np.ndarray]], float] | None,
     ) -> None:
         self._stopping, self._state, self._eta = stopping, state, state.eta
-        self._objective, self._load = objective, load
+        self._find_start, self._objective, self._load = find_start, objective, load
         self._score = score if stopping.on_score else None
         # three windows at least: one at the full rate, and a decay
         self._length = max(1, min(-(-_WINDOW // n_batches), stopping.max_iter // 3))
-        self._losses: list[float] = []
+        self._n_left, self._losses = stopping.max_iter, list[float]()
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
-        self._has_begun = False
+        self._has_begun = self._has_better_score = False
 
     @property
     def has_converged(self) -> bool:
@@ -174,37 +178,42 @@ class DescentRule:
     @property
     def limit(self) -> float:
         """The mean loss of many updates that is divergence, which is undone."""
-        descent = self._descent
-        return descent.best + _DIVERGED * (descent.highest - descent.best)
+        best, highest = self._descent.best, self._descent.highest
+        return math.inf if math.isinf(best) else best + _DIVERGED * (highest - best)
 
     @property
     def n_epochs(self) -> int:
         """The number of epochs up to the next decision."""
-        return self._length - len(self._losses)
+        return self._window - len(self._losses)
 
     def begin(self) -> None:
-        """Compute the objective and the score of the first weights.
+        """Choose the first weights; compute their objective and their score.
 
         Raises
         ------
         ConvergenceError
             If the objective is not finite.
         """
-        self._first = self._copy = self._best = _Copy.of(self._state)
-        stopping, start = self._stopping, self._objective()
-        if not math.isfinite(start):
+        stopping, self._best = self._stopping, _Copy.of(self._state)
+        if self._score is not None:
+            self._plateau.reached(-self._score(self._state.weights()))
+        start = self._find_start(self._state)
+        if math.isnan(start.objective) or math.isinf(start.unit):
             raise ConvergenceError(
-                f"The objective of the first weights is {start}: predictions for the training data are not "
-                "finite, or too large for their type. Scale the data, or change the initial weights."
+                f"The objective of the first weights is {start.objective}: predictions for the training data "
+                "are not finite, or too large for their type. Scale the data, or change the initial weights."
             )
+        self._load(self._state.tensors)
+        self._first = self._copy = _Copy.of(self._state)
         self._descent = Descent(
-            start=start,
+            start=start.objective,
+            unit=start.unit,
             tol=None if self._score else stopping.tol,
             patience=max(_LEAST_PATIENCE, -(-stopping.n_iter_no_change // self._length)),
             n_windows=max(1, stopping.max_iter // self._length),
+            share=start.share,
         )
-        if self._score is not None:
-            self._plateau.reached(-self._score(self._state.weights()))
+        self._state.eta = self._eta * self._descent.factor
         self._has_begun = True
 
     def after_epochs(self, loss: float, count: int, score: float | None) -> bool:
@@ -212,8 +221,9 @@ class DescentRule:
         if self._score is not None and score is not None:
             self._record_score(score)
         self._losses.extend([loss] * count)
-        if len(self._losses) < self._length and math.isfinite(loss):
+        if len(self._losses) < self._window and math.isfinite(loss):
             return False
+        self._n_left -= len(self._losses)
         verdict = self._descent.judge(float(np.mean(self._losses)))
         self._losses.clear()
         if verdict is Verdict.BETTER:
@@ -222,8 +232,12 @@ class DescentRule:
             self._copy.restore(self._state)
             self._load(self._state.tensors)
         self._state.eta = self._eta * self._descent.factor
-        self._state.rate_share = self._descent.base
         return self._descent.has_ended
+
+    @property
+    def _window(self) -> int:
+        """The number of epochs of the present window; the last one has the remainder."""
+        return self._length if self._n_left >= 2 * self._length else self._n_left
 
     def end(self) -> None:
         """Choose the last weights, those that scored best if scores decide, or the first ones."""
@@ -232,17 +246,27 @@ class DescentRule:
             return
         if self._score is not None:
             self._best.restore(self._state)
-        elif not self._objective() <= self._descent.start:
+            if not self._has_better_score:
+                _warn("No weights scored better on the validation data than the first ones, which are kept.")
+            return
+        start, objective = self._descent.start, self._objective()
+        if not objective <= start:
             self._first.restore(self._state)
-            warnings.warn(
-                f"Training did not lower the objective ({self._descent.start:.6g}): the weights are those it "
-                "started with. Unless those are the best, name a learning_rate, or raise max_iter.",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
+            _warn(f"Training did not lower the objective, {start:.6g}: the first weights are kept.")
+        elif 0 <= start - objective < self._descent.least_gain:
+            _warn(f"Training lowered the objective only from {start:.6g} to {objective:.6g}.")
 
     def _record_score(self, score: float) -> None:
         if -score < self._plateau.best:
-            self._best = _Copy.of(self._state)
+            self._best, self._has_better_score = _Copy.of(self._state), True
         if self._plateau.reached(-score):
             self._descent.begin_decay()
+
+
+def _warn(message: str) -> None:
+    warnings.warn(
+        f"{message} Unless these are the best, raise max_iter or n_iter_no_change, lower tol, or name a "
+        "learning_rate.",
+        ConvergenceWarning,
+        stacklevel=6,
+    )

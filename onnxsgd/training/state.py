@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,11 +12,11 @@ from onnxsgd.data.generators import make_generator
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import AVERAGE, L1_DEBT, WEIGHT
+from onnxsgd.optimizers import LOG_FACTOR
 from onnxsgd.training.fit_plan import FitPlan, Recipe
 
 __all__ = [
     "TARGET", "FitState", "adapt_state", "fresh_state", "output_unit", "rate_scales",
-    "start_at_mean",
 ]  # fmt: skip
 
 #: The key of the target's moments; no tensor has an empty name.
@@ -52,8 +53,6 @@ class FitState:
         The score of each epoch on the validation data, if any.
     learning_rates : list of float
         The learning rate of the last update of each epoch.
-    rate_share : float
-        The share of the first rate that was small enough for the last fit, if training finds the rate.
     n_updates : int or None
         The largest number of updates of the last call to ``fit``; None before the first call.
     moments : dict of Moments
@@ -73,9 +72,25 @@ class FitState:
     loss_curve: list[float] = field(default_factory=list)
     validation_scores: list[float] = field(default_factory=list)
     learning_rates: list[float] = field(default_factory=list)
-    rate_share: float = 1.0
     n_updates: int | None = None
     moments: dict[str, Moments] = field(default_factory=dict)
+
+    def start_steering(self, share: float) -> None:
+        """Let steered rates begin with this share of the rate."""
+        for name, weight in self.weights().items():
+            factor = np.full((1,) * weight.ndim, math.log(share), weight.dtype)
+            self.tensors[name, LOG_FACTOR] = factor
+
+    @property
+    def is_steered(self) -> bool:
+        """True if the rates of the weights have factors of their own."""
+        return any(kind == LOG_FACTOR for _, kind in self.tensors)
+
+    @property
+    def factor(self) -> float:
+        """The geometric mean of the factors of steered rates; 1 without any."""
+        logs = [array.mean() for (_, kind), array in self.tensors.items() if kind == LOG_FACTOR]
+        return math.exp(np.mean(logs)) if logs else 1.0
 
     def record(self, objectives: np.ndarray, learning_rates: np.ndarray) -> None:
         """Record the objectives and the learning rates of further epochs."""
@@ -113,27 +128,14 @@ def adapt_state(state: FitState, recipe: Recipe) -> None:
         state.averages_from = state.t
 
 
-def start_at_mean(state: FitState, plan: FitPlan) -> None:
-    """Let a last layer of zeros predict the mean of the target, by the intercept next to each output."""
-    layer = plan.output_layer
-    if layer.offset is None or any(state.tensors[part.name, WEIGHT].any() for part in layer.weights):
-        return
-    missing = state.moments[TARGET].mean - layer.offset
-    for part in layer.weights:
-        intercept = state.tensors[part.name, WEIGHT]
-        if part.name in plan.learner.intercepts and intercept.size == len(part.factors):
-            intercept[...] = (missing[part.columns] / part.factors).reshape(intercept.shape)
-            missing[part.columns] = 0.0
-
-
 def output_unit(plan: FitPlan, state: FitState) -> float:
     """Return the unit of all rates of an even last layer: the deviation of the target, over the factor."""
-    return float(plan.output_layer.weights[0].unit(_target_scales(plan, state)).item())
+    return float(plan.scaled_layer.weights[0].unit(_target_scales(plan, state)).item())
 
 
 def rate_scales(plan: FitPlan, state: FitState) -> dict[str, np.ndarray]:
     """Return the units of the rates of each weight of a last layer that is not even."""
-    layer = plan.output_layer
+    layer = plan.scaled_layer
     if layer.is_even:
         return {}
     scales = _target_scales(plan, state)

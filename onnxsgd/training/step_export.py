@@ -17,7 +17,6 @@ from onnxsgd.graph.nodes import element_type, shape_of
 from onnxsgd.graph.reading.first_layers import first_layers
 from onnxsgd.training.coordinates import Coordinates, make_coordinates
 from onnxsgd.training.fit_plan import FitPlan
-from onnxsgd.training.loop import rate_of_parts
 from onnxsgd.training.state import FitState, output_unit, rate_scales
 
 __all__ = ["export_step"]
@@ -44,11 +43,12 @@ def export_step(
     """
     recipe = plan.recipe
     spec, tail = replace(plan, engine="portable").step_spec, plan.learner.undivided.split.tail
+    eta = recipe.schedule.initial if recipe.is_auto else state.eta
     training = Training(
         schedule=recipe.schedule, penalty=recipe.penalty,
         average_from=state.first_averaged(recipe.average_from), slots_from=state.slots_from,
         classes=None if classes is None else [_plain(label) for label in classes],
-        tensors=state.tensors, t=state.t, eta=rate_of_parts(plan, state), l1_total=state.l1_total,
+        tensors=state.tensors, t=state.t, eta=eta, l1_total=state.l1_total,
         output_unit=output_unit(plan, state) if spec.output_weights else 1.0,
     )  # fmt: skip
     if not recipe.is_auto:

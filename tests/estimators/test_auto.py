@@ -13,7 +13,8 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import r2_score
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.neural_network import MLPClassifier
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
@@ -205,7 +206,7 @@ def test_a_stream_of_single_rows():
 
 
 def test_a_stream_after_fit_keeps_a_network():
-    """At the first rate of `fit` the accuracy falls to 0.3."""
+    """At the first rate of `fit` the accuracy falls to 0.3; the steering begins with a small share of it."""
     X, y = load_digits(return_X_y=True)
     X, y = X[:600], y[:600]
     start = MLPClassifier((30,), max_iter=60, random_state=0)
@@ -220,9 +221,83 @@ def test_a_stream_after_fit_keeps_a_network():
             model.partial_fit(X[part : part + 50], y[part : part + 50])
             scores.append(model.score(X, y))
     assert min(scores) > before - 0.03
-    # divided by 4 at each cut, and by 8 for a network
-    share = model.learning_rates_[-1] / 0.05
-    assert share in (1 / 8, 1 / 32, 1 / 64)
+    assert model.learning_rates_[-1] < 0.05 / 4
+
+
+def fitted_on_digits(n_rows=900):
+    X, y = load_digits(return_X_y=True)
+    start = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)).fit(X[:n_rows], y[:n_rows])
+    return FrozenEstimator(start), X[n_rows:], y[n_rows:]
+
+
+@pytest.mark.parametrize("n_rows", [1, 10, 32, 200])
+def test_a_stream_keeps_good_weights(n_rows):
+    """Single rows, whose gradients and moments tell least, as well."""
+    start, X, y = fitted_on_digits()
+    model = OnnxSGDClassifier(start, random_state=0)
+    scores = []
+    for row in range(0, 400, n_rows):
+        model.partial_fit(X[row : row + n_rows], y[row : row + n_rows])
+        scores.append(model.score(X[400:], y[400:]))
+    assert min(scores) > start.score(X[400:], y[400:]) - 0.02
+
+
+def test_a_stream_leaves_bad_weights():
+    """Images turned by a right angle: the rate grows until the model has learned them."""
+    start, X, y = fitted_on_digits()
+    X = np.rot90(X.reshape(-1, 8, 8), axes=(1, 2)).reshape(-1, 64)
+    model = OnnxSGDClassifier(start, random_state=0)
+    assert start.score(X, y) < 0.2
+    for row in 6 * [*range(0, 600, 40)]:
+        model.partial_fit(X[row : row + 40], y[row : row + 40])
+    assert model.score(X[600:], y[600:]) > 0.7
+
+
+def test_a_stream_follows_labels_that_change_places():
+    """SGDClassifier has 0.86."""
+    rng = np.random.default_rng(0)
+    X, sign = rng.normal(size=(400, 20, 5)), np.r_[np.ones(200), -np.ones(200)]
+    y = (sign[:, None] * (X @ [1.0, -2.0, 0.5, 1.0, 3.0]) > 0).astype(int)
+    model, scores = OnnxSGDClassifier(random_state=0), []
+    for part, labels in zip(X, y, strict=True):
+        scores.append(model.partial_fit(part, labels, classes=[0, 1]).score(part, labels))
+    assert np.mean(scores[220:]) > 0.93
+
+
+@pytest.mark.parametrize("loss", ["perceptron", "hinge"])
+def test_a_perceptron_learns_although_it_starts_at_the_least_loss(loss):
+    X, y = load_digits(return_X_y=True)
+    assert OnnxSGDClassifier(loss=loss, random_state=0).fit(X, y).score(X, y) > 0.98
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e3, 1e6])
+def test_a_random_network_starts_at_the_level_of_the_target(shift):
+    X, y = Z - 3.0, SCORE + shift
+    start = MLPRegressor(hidden_layer_sizes=(20,), max_iter=1, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        start.fit(X, SCORE)
+    model = OnnxSGDRegressor(FrozenEstimator(start), dtype="float64", random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.97
+
+
+@pytest.mark.parametrize(("x_scale", "y_scale"), [(1e6, 1.0), (1e-3, 1.0), (1.0, 1e6), (1.0, 1e-6)])
+def test_a_warm_start_on_data_of_another_scale(x_scale, y_scale):
+    model = OnnxSGDRegressor(warm_start=True, alpha=1e-9, random_state=0).fit(Z, SCORE)
+    with warnings.catch_warnings():
+        # the rescaled weights may be the best already
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(Z * x_scale, SCORE * y_scale)
+    assert model.score(Z * x_scale, SCORE * y_scale) > 0.99
+
+
+@pytest.mark.parametrize("target", [0.0, 3.3, 1e6])
+def test_a_constant_target_converges(target):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = OnnxSGDRegressor(random_state=0).fit(Z, np.full(300, target))
+    assert model.n_iter_ < 100
+    np.testing.assert_allclose(model.predict(Z), target, rtol=1e-6)
 
 
 def test_a_linear_model_follows_a_drift_after_fit():

@@ -7,8 +7,10 @@ import pytest
 from onnxsgd.training.descent import Descent, Verdict
 
 
-def control(start=1.0, tol=1e-3, patience=2, n_windows=1000):
-    return Descent(start, tol, patience, n_windows)
+def control(start=1.0, tol=1e-3, patience=2, n_windows=1000, **more):
+    return Descent(
+        **{"start": start, "unit": start, "tol": tol, "patience": patience} | more, n_windows=n_windows
+    )
 
 
 def factors(descent, losses):
@@ -43,7 +45,7 @@ def test_a_long_descent_decays_for_half_its_length():
 
 
 def test_gains_are_shares_of_the_loss_but_not_of_tiny_ones():
-    """Below a twentieth of the first loss, gains are compared with that twentieth."""
+    """Below a twentieth of the unit, gains are compared with that twentieth."""
     falling = [1.0 * 0.9995**number for number in range(30)]
     assert len(factors(control(start=1.0), falling)) == 2 + 5
     tiny = [1e-4 * 0.9**number for number in range(30)]
@@ -62,14 +64,45 @@ def test_a_growing_loss_is_undone_and_cuts_the_rate(loss):
 
 
 def test_training_stops_when_no_rate_is_small_enough():
-    used = factors(control(), 100 * [math.inf])
+    descent = control()
+    used = factors(descent, 100 * [math.inf])
     assert used == [0.25**number for number in range(13)]
+    assert descent.has_converged
 
 
 def test_a_start_at_zero_loss_is_kept():
     descent = control(start=0.0)
     assert descent.judge(1e-9) is Verdict.UNDONE
     assert descent.judge(0.0) is Verdict.KEPT
+
+
+def test_a_constant_loss_of_zero_converges():
+    descent = control(start=math.inf, unit=0.0)
+    assert len(factors(descent, 100 * [0.0])) == 3 + 5
+    assert descent.has_converged
+
+
+def test_a_start_without_meaning_is_replaced_by_the_first_window():
+    """The objective of a perceptron without weights is 0, the least of all."""
+    descent = control(start=math.inf, unit=0.0)
+    assert descent.judge(0.4) is Verdict.BETTER
+    assert descent.unit == 0.4
+    assert descent.judge(0.51) is Verdict.UNDONE
+    assert control(start=math.inf, unit=0.0).judge(math.inf) is Verdict.UNDONE
+
+
+def test_gains_of_a_bad_start_are_shares_of_a_constants_loss():
+    """A start 1,000 times worse than a constant: steady gains of the constant's loss are gains."""
+    descent = control(start=1000.0, unit=1.0)
+    used = factors(descent, [1000.0 - 0.01 * number for number in range(1, 100)])
+    assert used == 99 * [1.0]
+
+
+def test_training_begins_with_a_share_of_the_rate():
+    descent = control(share=0.2)
+    assert descent.factor == 0.2
+    descent.judge(9.0)
+    assert descent.factor == 0.05
 
 
 @pytest.mark.parametrize("n_windows", [1, 2, 3, 4, 10, 99])

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.training.rules import DescentRule
+from onnxsgd.training.start import Start
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Stopping
 
@@ -19,12 +20,18 @@ KEY = ("w", WEIGHT)
 class Problem:
     """The objective w^2, of which a test chooses the path."""
 
-    def __init__(self, start=1.0, n_batches=32, score=None, begins=True, **stopping):
+    def __init__(self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, **stopping):
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
         stopping = Stopping(**{"max_iter": 100, "tol": 1e-3, "n_iter_no_change": 2, **stopping})
         self.rule = DescentRule(
-            stopping, self.state, n_batches, lambda: self.objective, self.loaded.append, score
+            stopping,
+            self.state,
+            n_batches,
+            lambda state: Start(self.objective, self.objective, share),
+            lambda: self.objective,
+            self.loaded.append,
+            score,
         )
         if begins:
             self.rule.begin()
@@ -46,8 +53,11 @@ def test_weights_before_a_bad_window_are_restored():
     assert problem.state.tensors[KEY] == 0.5
     assert problem.state.t == 32
     assert problem.state.eta == 0.05 / 4
-    assert problem.state.rate_share == 1 / 4
-    assert [tensors[KEY] for tensors in problem.loaded] == [0.5]
+    assert [tensors[KEY] for tensors in problem.loaded] == [1.0, 0.5]
+
+
+def test_the_start_decides_the_first_rate():
+    assert Problem(share=0.1).state.eta == pytest.approx(0.005)
 
 
 def test_divergence_is_undone():
@@ -99,6 +109,27 @@ def test_a_window_has_32_updates_at_least():
     assert problem.rule.n_epochs == 7
 
 
+@pytest.mark.parametrize("max_iter", [1, 2, 9, 10, 11, 20, 1000])
+def test_all_epochs_are_made(max_iter):
+    """The last window has the remainder, with a callback after each epoch or without."""
+    for is_single in (False, True):
+        problem = Problem(n_batches=10, max_iter=max_iter, tol=None)
+        n_epochs, ends = 0, False
+        while not ends:
+            count = 1 if is_single else problem.rule.n_epochs
+            n_epochs += count
+            ends = problem.rule.after_epochs(0.9**n_epochs, count, None)
+        assert n_epochs == max_iter
+
+
+def test_a_start_that_hardly_changes_is_reported():
+    problem = Problem()
+    problem.move(0.99999)
+    with pytest.warns(ConvergenceWarning, match="only from 1 to 0.99998"):
+        problem.rule.end()
+    assert problem.state.tensors[KEY] == 0.99999
+
+
 def test_few_epochs_have_three_windows():
     problem = Problem(n_batches=1, max_iter=9)
     assert problem.rule.n_epochs == 3
@@ -125,9 +156,11 @@ def test_the_best_score_is_returned():
 
 
 def test_the_first_weights_are_returned_if_none_score_better():
-    assert scored(0.9, [(0.9, 0.5), (0.8, 0.7)]).state.tensors[KEY] == 1.0
+    with pytest.warns(ConvergenceWarning, match="No weights scored better"):
+        assert scored(0.9, [(0.9, 0.5), (0.8, 0.7)]).state.tensors[KEY] == 1.0
 
 
 def test_a_score_without_gain_ends_training():
-    problem = scored(0.5, [(0.9 * 0.9**number, 0.5) for number in range(2)])
+    with pytest.warns(ConvergenceWarning, match="No weights scored better"):
+        problem = scored(0.5, [(0.9 * 0.9**number, 0.5) for number in range(2)])
     assert problem.rule.has_converged

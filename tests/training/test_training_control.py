@@ -213,7 +213,8 @@ def test_learning_rates_of_auto(diabetes):
     length = int(np.sum(rates < rates[0]))
     assert length >= 5
     np.testing.assert_allclose(rates[-length:], rates[0] * (1 - np.arange(1, length + 1) / (length + 1)))
-    assert model.partial_fit(X, y).learning_rates_[-1] == pytest.approx(0.05 / 2)
+    # steered from good weights
+    assert model.partial_fit(X, y).learning_rates_[-1] < 0.05 / 2 / 4
 
 
 def test_validation_data_without_early_stopping_are_scored_only(diabetes):

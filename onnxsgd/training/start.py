@@ -1,0 +1,202 @@
+"""The first weights of a fit that finds its rate: those given, or better ones that need no training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.graph.reading.output_layer import OutputLayer, OutputWeight
+from onnxsgd.training.state import FitState
+
+__all__ = ["LEAST_SHARE", "Objective", "Start", "StartFinder"]
+
+#: The least share of the first rate, for a start of good weights.
+LEAST_SHARE = 0.03
+#: The fewest rows of a part of a stream whose loss is compared with a constant's.
+_ENOUGH_ROWS = 32
+
+
+class Objective(NamedTuple):
+    """The mean loss of all training data, and the penalty."""
+
+    loss: float
+    penalty: float
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return self.loss + self.penalty
+
+
+class Start(NamedTuple):
+    """The judgement of the first weights.
+
+    Attributes
+    ----------
+    objective : float
+        Their objective; infinite if it has no meaning, as that of a perceptron without weights, which is 0.
+    unit : float
+        The loss that gains are compared with: that of the best constant prediction, if known.
+    share : float
+        The share of the first rate to begin with: the better the weights, the smaller.
+    """
+
+    objective: float
+    unit: float
+    share: float
+
+
+@dataclass(frozen=True)
+class StartFinder:
+    """The choice of the first weights.
+
+    Parameters
+    ----------
+    layer : OutputLayer
+        The last layer, if known.
+    intercepts : collection of str
+        The intercepts of all layers.
+    is_linear : bool
+        Whether the last layer is also a first one.
+    target : ndarray of shape [n_samples, n_outputs] or None
+        The target, if predictions have its units.
+    sample_weight : ndarray of shape [n_samples]
+        Weights of the samples.
+    objective : callable
+        Returns the objective of the weights of the state.
+    raw_predictions : callable
+        Returns the raw predictions of given weights, of shape [n_samples, n_outputs].
+    """
+
+    layer: OutputLayer
+    intercepts: Collection[str]
+    is_linear: bool
+    target: np.ndarray | None
+    sample_weight: np.ndarray
+    objective: Callable[[], Objective]
+    raw_predictions: Callable[[Mapping[str, np.ndarray]], np.ndarray]
+
+    def find(self, state: FitState) -> Start:
+        """Put the best of the known first weights into `state`.
+
+        A last layer of zeros starts at the best constant. Weights that are worse than the best constant are
+        replaced: those of a linear model by the constant, or the same with predictions scaled and shifted to
+        the target; those of a network by the same with predictions shifted.
+        """
+        given = state.tensors
+        if self._is_constant(given):
+            first = self._evaluate(state, self._with_constant(given))
+            return Start(first.total if first.loss > 0 else math.inf, first.loss, 1.0)
+        first, constant = self._judge(state)
+        best, tensors = first, given
+        if constant is not None and not first.total <= constant.total:
+            best, tensors = self._replace(state, given, first, constant)
+        state.tensors = tensors
+        unit = first if constant is None else constant
+        return Start(best.total, unit.loss, _share(best, constant))
+
+    def find_in_part(self, state: FitState) -> float:
+        """Return the share of the rate for the first part of a stream; given weights are kept.
+
+        Parts of few rows do not tell good weights from bad ones: the share is small.
+        """
+        if self._is_constant(state.tensors):
+            state.tensors = self._with_constant(state.tensors)
+            return 1.0
+        if len(self.sample_weight) < _ENOUGH_ROWS:
+            return LEAST_SHARE
+        # the square: the rate of a stream grows again where gradients agree
+        return max(LEAST_SHARE, _share(*self._judge(state)) ** 2)
+
+    def _judge(self, state: FitState) -> tuple[Objective, Objective | None]:
+        """Return the objectives of given weights and of the best constant.
+
+        The latter is None if it is unknown, or has no scale: if the target is constant, or the loss is that
+        of a perceptron.
+        """
+        given = state.tensors
+        first = self._evaluate(state, given)
+        if not self._has_constant:
+            return first, None
+        constant = self._evaluate(state, self._with_constant(given))
+        state.tensors = given
+        return first, constant if 0 < constant.loss < math.inf else None
+
+    def _is_constant(self, tensors: Tensors) -> bool:
+        return self._has_constant and not any(tensors[part.name, WEIGHT].any() for part in self._coefficients)
+
+    @property
+    def _has_constant(self) -> bool:
+        """True if predictions are constant where the coefficients of the last layer are zero."""
+        return bool(self._coefficients) and self.layer.offset is not None
+
+    @property
+    def _coefficients(self) -> list[OutputWeight]:
+        return [part for part in self.layer.weights if part.name not in self.intercepts]
+
+    def _evaluate(self, state: FitState, tensors: Tensors) -> Objective:
+        state.tensors = tensors
+        return self.objective()
+
+    def _with_constant(self, tensors: Tensors) -> Tensors:
+        """Return weights that predict the mean of the target, or raw predictions of zero."""
+        return self._with_last_layer(tensors, 0.0, self._mean(self.target) - np.array(self.layer.offset))
+
+    def _replace(
+        self, state: FitState, given: Tensors, first: Objective, constant: Objective
+    ) -> tuple[Objective, Tensors]:
+        """Return the best of given weights that are worse than the constant, and of others in their place.
+
+        Layers before the last one determine the size of its input, and with it the effect of an update: a
+        network keeps its coefficients.
+        """
+        candidates = [(first, given)]
+        if self.is_linear:
+            candidates.append((constant, self._with_constant(given)))
+        if self.is_linear or self.target is not None:
+            scaled = self._with_last_layer(given, *self._fitted_scale(given))
+            candidates.append((self._evaluate(state, scaled), scaled))
+        return min(candidates, key=lambda pair: pair[0].total if math.isfinite(pair[0].total) else math.inf)
+
+    def _fitted_scale(self, tensors: Tensors) -> tuple[float, np.ndarray]:
+        """Return a factor of the raw predictions, and the intercepts that are added then.
+
+        Least squares where there is a target in their units; otherwise predictions of unit root mean square.
+        """
+        weights = {name: array for (name, kind), array in tensors.items() if kind == WEIGHT}
+        raw = np.asarray(self.raw_predictions(weights), np.float64).reshape(len(self.sample_weight), -1)
+        with np.errstate(all="ignore"):
+            if self.target is None:
+                return 1.0 / math.sqrt(np.mean(raw**2)), np.zeros(raw.shape[1])
+            centred, share = raw - self._mean(raw), self.sample_weight[:, None]
+            scale = float((share * centred * self.target).sum() / (share * centred**2).sum())
+            scale = scale if self.is_linear else 1.0
+            offset = np.array(self.layer.offset)
+            return scale, self._mean(self.target) - scale * self._mean(raw) + (scale - 1.0) * offset
+
+    def _mean(self, table: np.ndarray | None) -> np.ndarray:
+        return np.zeros(1) if table is None else np.average(table, axis=0, weights=self.sample_weight)
+
+    def _with_last_layer(self, tensors: Tensors, scale: float, shift: np.ndarray) -> Tensors:
+        """Return weights whose last layer is scaled, and shifted by the intercept next to each output."""
+        changed, missing = dict(tensors), np.array(shift)
+        for part in self.layer.weights:
+            weight = scale * tensors[part.name, WEIGHT].astype(np.float64)
+            if part.name in self.intercepts and weight.size == len(part.factors):
+                weight += (missing[part.columns] / part.factors).reshape(weight.shape)
+                missing[part.columns] = 0.0
+            changed[part.name, WEIGHT] = weight.astype(tensors[part.name, WEIGHT].dtype)
+        return changed
+
+
+def _share(weights: Objective, constant: Objective | None) -> float:
+    """Return the share of the first rate for weights: the root of their loss in units of the constant's."""
+    if constant is None:
+        return 1.0
+    return min(1.0, max(LEAST_SHARE, math.sqrt(weights.loss / constant.loss)))

@@ -1,0 +1,160 @@
+"""The first weights: of a line, whose loss is computed in numpy."""
+
+import math
+
+import numpy as np
+import pytest
+
+from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer, OutputWeight
+from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder
+from onnxsgd.training.state import FitState
+
+RNG = np.random.RandomState(0)
+X = RNG.normal(size=(200, 3))
+Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 7.0 + 0.1 * RNG.normal(size=(200, 1))
+WEIGHT_OF_ROWS = RNG.uniform(0.5, 2.0, 200)
+LAYER = OutputLayer((OutputWeight("b", 0, (1.0,), (1,)), OutputWeight("w", 0, (1.0,), (1, 1))), (0.0,))
+
+
+class Line:
+    """z = factor (x w + b) with a loss of z and y."""
+
+    def __init__(self, w, b, loss="squares", factor=1.0, layer=LAYER, is_linear=True, rows=200):
+        self.state = FitState(
+            {("w", WEIGHT): np.array(w, float).reshape(3, 1), ("b", WEIGHT): np.array([b], float)},
+            eta=0.05, random_state=RNG,
+        )  # fmt: skip
+        self.loss, self.factor, self.rows = loss, factor, rows
+        is_scaled = loss == "squares"
+        self.finder = StartFinder(
+            layer, {"b"}, is_linear, Y[:rows] if is_scaled else None, WEIGHT_OF_ROWS[:rows],
+            self.objective, self.raw,
+        )  # fmt: skip
+
+    def raw(self, weights):
+        return self.factor * (X[: self.rows] @ weights["w"] + weights["b"])
+
+    def objective(self):
+        z, y = self.raw(self.state.weights()), Y[: self.rows]
+        sign = np.where(y > 7, 1.0, -1.0)
+        losses = {
+            "squares": (z - y) ** 2 / 2,
+            "log": np.logaddexp(0, -sign * z),
+            "perceptron": np.maximum(0, -sign * z),
+        }[self.loss]
+        mean = float(np.average(losses, axis=0, weights=WEIGHT_OF_ROWS[: self.rows]).item())
+        return Objective(mean, 1e-4 * float((self.state.tensors["w", WEIGHT] ** 2).sum()))
+
+    def find(self):
+        return self.finder.find(self.state)
+
+    @property
+    def w(self):
+        return self.state.tensors["w", WEIGHT].ravel()
+
+    @property
+    def b(self):
+        return self.state.tensors["b", WEIGHT].item()
+
+
+MEAN = float(np.average(Y.ravel(), weights=WEIGHT_OF_ROWS))
+VARIANCE = float(np.average((Y.ravel() - MEAN) ** 2, weights=WEIGHT_OF_ROWS))
+
+
+def test_zeros_start_at_the_mean():
+    line = Line([0, 0, 0], 0.0, factor=4.0, layer=OutputLayer(
+        (OutputWeight("b", 0, (4.0,), (1,)), OutputWeight("w", 0, (4.0,), (1, 1))), (0.0,)
+    ))  # fmt: skip
+    start = line.find()
+    assert 4 * line.b == pytest.approx(MEAN)
+    assert start == pytest.approx((VARIANCE / 2, VARIANCE / 2, 1.0))
+
+
+def test_good_weights_are_kept_and_have_a_small_share_of_the_rate():
+    line = Line([1, -2, 0.5], 7.0)
+    start = line.find()
+    np.testing.assert_array_equal(line.w, [1, -2, 0.5])
+    assert start.objective == pytest.approx(line.objective().total)
+    assert start.unit == pytest.approx(VARIANCE / 2)
+    assert start.share == pytest.approx(max(LEAST_SHARE, math.sqrt(line.objective().loss / start.unit)))
+    assert 0.03 <= start.share < 0.1
+
+
+def test_fair_weights_have_a_larger_share():
+    assert 0.5 < Line([0.5, -1, 0], 7.0).find().share < 0.7
+
+
+@pytest.mark.parametrize("scale", [1e-6, -3.0, 1e6])
+def test_a_linear_model_of_the_wrong_scale_is_fitted_to_the_target(scale):
+    """Least squares of one factor and one shift find the true weights here."""
+    line = Line(scale * np.array([1.0, -2.0, 0.5]), 1000.0)
+    start = line.find()
+    # 1e-6 times the true weights with a wrong intercept are worse than a constant, too
+    np.testing.assert_allclose(line.w, [1, -2, 0.5], rtol=0.02)
+    assert line.b == pytest.approx(7.0, abs=0.1)
+    assert start.objective == pytest.approx(line.objective().total)
+    assert start.share < 0.1
+
+
+def test_a_linear_model_that_knows_nothing_starts_at_the_constant():
+    line = Line([0, 0, 1e-9], 50.0)
+    line.find()
+    assert line.objective().loss <= VARIANCE / 2 * (1 + 1e-12)
+
+
+def test_a_network_is_shifted_and_keeps_its_coefficients():
+    line = Line([1, -2, 0.4], 1000.0, is_linear=False)
+    line.find()
+    np.testing.assert_array_equal(line.w, [1, -2, 0.4])
+    assert line.b == pytest.approx(7.0, abs=0.1)
+
+
+def test_scores_of_a_linear_classifier_shrink_to_one():
+    line = Line([-1e4, 1e3, 1e4], 0.0, loss="log")
+    start = line.find()
+    assert np.mean(line.raw(line.state.weights()) ** 2) == pytest.approx(1.0) or not line.w.any()
+    assert start.objective < 1.0
+    assert start.unit == pytest.approx(math.log(2))
+
+
+def test_a_perceptron_has_no_objective_before_it_learns():
+    assert Line([0, 0, 0], 0.0, loss="perceptron").find() == (math.inf, 0.0, 1.0)
+
+
+def test_a_fitted_perceptron_is_kept():
+    """The constant has a loss of 0, which is no reason to take it."""
+    line = Line([1, -2, 0.4], 0.1, loss="perceptron")
+    start = line.find()
+    np.testing.assert_array_equal(line.w, [1, -2, 0.4])
+    assert start.objective == pytest.approx(line.objective().total)
+    assert start.share == 1.0
+
+
+def test_an_unknown_last_layer_is_kept():
+    line = Line([1, -2, 0.4], 900.0, layer=NO_LAYER)
+    start = line.find()
+    assert line.b == 900.0
+    assert start.share == 1.0
+    assert start.unit == pytest.approx(line.objective().loss)
+
+
+def test_a_last_layer_beside_frozen_terms_is_no_constant():
+    line = Line([0, 0, 0], 0.0, layer=OutputLayer(LAYER.weights, None))
+    line.find()
+    assert line.b == 0.0
+
+
+@pytest.mark.parametrize(("w", "share"), [([1, -2, 0.5], LEAST_SHARE), ([-1, 2, 0], 1.0), ([0, 0, 0], 1.0)])
+def test_the_first_part_of_a_stream_keeps_given_weights(w, share):
+    line = Line(w, 7.0)
+    assert line.finder.find_in_part(line.state) == pytest.approx(share)
+    np.testing.assert_array_equal(line.w, w)
+
+
+def test_few_rows_do_not_judge_weights():
+    line = Line([-1, 2, 0], 7.0, rows=5)
+    assert line.finder.find_in_part(line.state) == LEAST_SHARE
+    line = Line([0, 0, 0], 0.0, rows=5)
+    assert line.finder.find_in_part(line.state) == 1.0
+    assert line.b == pytest.approx(np.average(Y[:5].ravel(), weights=WEIGHT_OF_ROWS[:5]))
