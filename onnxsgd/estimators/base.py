@@ -301,6 +301,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             )  # fmt: skip
         finally:
             progress.close()
+            if runners.give_back is not None:
+                runners.give_back()
             self._publish()
 
     def _extra_weight(self, target: np.ndarray) -> np.ndarray:

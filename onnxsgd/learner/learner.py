@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxsgd.data.features import Features, fills_gaps, read_features
 from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.graph.nodes import content, element_type
+from onnxsgd.graph.reading.first_layers import FirstLayer, first_layers
 from onnxsgd.graph.reading.frozen_split import SplitGraph, split_frozen, undivided
 from onnxsgd.graph.reading.output_layer import OutputLayer, output_layer
 
@@ -35,6 +36,11 @@ class Parts:
     split: SplitGraph
     frozen: Mapping[str, InferenceGraph]
     tail: InferenceGraph
+
+    @cached_property
+    def first_layers(self) -> tuple[FirstLayer, ...]:
+        """The trained linear layers that read the inputs of the tail."""
+        return first_layers(self.split.tail, self.tail.weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +136,14 @@ class Learner:
 
     def output_layer(self, n_outputs: int) -> OutputLayer:
         """Return the last layer of the graph, which has so many outputs."""
-        return output_layer(self.score_model, self.weights, n_outputs)
+        if n_outputs not in self._output_layers:
+            layer = output_layer(self.score_model, self.weights, n_outputs)
+            self._output_layers[n_outputs] = layer
+        return self._output_layers[n_outputs]
+
+    @cached_property
+    def _output_layers(self) -> dict[int, OutputLayer]:
+        return {}
 
     @property
     def dtype(self) -> np.dtype[np.generic]:

@@ -114,6 +114,10 @@ class Coordinates:
 
 def _rounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Return float64 numbers in another type; finite ones beyond its range become its largest ones."""
+    with np.errstate(over="ignore"):
+        rounded = array.astype(dtype)
+    if np.isfinite(rounded).all():
+        return rounded
     largest = float(np.finfo(dtype).max)
     return np.where(np.isfinite(array), np.clip(array, -largest, largest), array).astype(dtype)
 

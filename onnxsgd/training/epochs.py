@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,11 +55,14 @@ class Runners:
         One batch in a call.
     epoch : Runner or None
         Many batches in a call, if that is faster.
+    give_back : callable or None
+        Makes the runners free for another fit; they are not used afterwards.
     """
 
     buffers: Buffers
     step: Runner
     epoch: Runner | None = None
+    give_back: Callable[[], None] | None = None
 
     @property
     def fastest(self) -> Runner:
@@ -130,7 +133,7 @@ def _parts(n_updates: int, limit: float | None) -> list[slice]:
 
 def _mean_losses(epochs: Sequence[EpochPlan], losses: np.ndarray) -> np.ndarray:
     """Return the mean loss of each epoch."""
-    parts = np.split(losses, len(epochs))
+    parts = losses.reshape(len(epochs), -1)
     return np.array([epoch.mean_loss(part) for epoch, part in zip(epochs, parts, strict=True)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,12 @@ from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.moments import Moments, add_moments
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import can_repeat, is_standard
+from onnxsgd.engine.step.idle_runners import IdleRunners
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
-from onnxsgd.engine.step.single_step import StepRunner, make_buffers
 from onnxsgd.engine.step.step_spec import StepSpec
-from onnxsgd.engine.step.training_step import CompiledStep, build_step
+from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.exceptions import UnsupportedError
-from onnxsgd.graph.reading.first_layers import FirstLayer, first_layers
+from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.learner.learner import Parts
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import make_session, resolve_threads
@@ -34,7 +34,7 @@ __all__ = ["Program", "make_program"]
 
 #: The number of steps from which on compiling the loop inside the runtime pays. ``benchmarks/constants.py``,
 #: a linear model in five epochs: single steps take 0.86 of the time at 250 steps, 0.93 at 500, 1.09 at 1,000,
-#: 1.60 at 4,000.
+#: 1.60 at 4,000. In 4,000 epochs of one batch each they take 0.85.
 _MANY_STEPS = 500
 #: The largest stored output of the frozen part for all samples, unless the data are larger still: a bound of
 #: memory, not a measured one.
@@ -98,15 +98,15 @@ class Program:
         for name, axis in {(layer.feature, layer.column_axis) for layer in self.first_layers}:
             add_moments(moments, name, batches.features[name], sample_weight, axis)
         standards = make_coordinates(self.first_layers, batches.features, moments).standards
-        return replace(batches, standards=standards)
+        return replace(batches, standards=standards, is_repeated=not in_parts)
 
-    @cached_property
+    @property
     def first_layers(self) -> tuple[FirstLayer, ...]:
         """The linear layers that read the data."""
-        return first_layers(self.parts.split.tail, self.plan.learner.weights)
+        return self.parts.first_layers
 
     def runners(self, state: FitState, batches: Batches, epochs: int) -> Runners:
-        """Return runners with new buffers, which hold `state`; equal steps share one session.
+        """Return runners that no other fit uses, whose buffers hold `state`; equal steps share one session.
 
         The loop over batches inside the runtime is compiled where it pays: for dense data and many steps.
         """
@@ -138,22 +138,24 @@ class Program:
         tail = self.parts.tail
         key = (tail.key, spec.key, n_threads)
 
-        def build() -> tuple[Any, CompiledStep]:
+        def build() -> IdleRunners:
             step = build_step(self.parts.split.tail, spec)
-            return make_session(step.model, n_threads), step
+            return IdleRunners(make_session(step.model, n_threads), step)
 
-        session, step = cached(("step", *key), build, tail.nbytes)
-        buffers = make_buffers(session, step)
-        one = StepRunner(session, step, buffers, batches)
-        is_long = epochs * batches.n_batches >= _MANY_STEPS
+        idle = cached(("step", *key), build, tail.nbytes)
+        one, step = idle.take(batches), idle.step
+        buffers, give_back = one.buffers, partial(idle.give_back, one)
+        # a named rate calls the runtime for each epoch: with one batch in it there is nothing to repeat
+        repeats = batches.n_batches > 1 or self.plan.recipe.is_auto
+        is_long = repeats and epochs * batches.n_batches >= _MANY_STEPS
         if batches.is_sparse or not is_long or not can_repeat(step):
-            return Runners(buffers, one)
+            return Runners(buffers, one, give_back=give_back)
 
         def build_loop() -> Any:
             return make_session(build_epoch(step, spec.loss), n_threads)
 
         loop = cached(("epoch", *key), build_loop, tail.nbytes)
-        return Runners(buffers, one, EpochRunner(loop, step, buffers, batches))
+        return Runners(buffers, one, EpochRunner(loop, step, buffers, batches), give_back)
 
     def _resident_runners(self, spec: StepSpec, batches: Batches, epochs: int) -> Runners:
         """Return runners on a device with resident data; equal blocks share a session."""

@@ -12,6 +12,9 @@ from scipy import sparse
 
 __all__ = ["Batches", "EpochPlan", "Standard"]
 
+#: The most bytes of a standardised copy of a feature: a bound of memory, not measured.
+_SMALL_TABLE = 16_000_000
+
 
 @dataclass(frozen=True)
 class EpochPlan:
@@ -109,6 +112,9 @@ class Batches:
         loss is multiplied by their weight.
     standards : dict of Standard
         The standardisation of features, which their copies into buffers receive.
+    is_repeated : bool
+        Whether the samples are taken more than once: small tables are then standardised once, not in each
+        epoch.
     """
 
     features: Mapping[str, Any]
@@ -117,6 +123,7 @@ class Batches:
     batch_size: int
     is_mean: bool
     standards: Mapping[str, Standard] = field(default_factory=dict)
+    is_repeated: bool = False
 
     @property
     def n_batches(self) -> int:
@@ -168,6 +175,18 @@ class Batches:
         self.standards[name].apply(rows)
         return rows
 
+    @cached_property
+    def _small_tables(self) -> dict[str, np.ndarray]:
+        """The standardised features that are kept."""
+        if not self.is_repeated:
+            return {}
+        given = {name: self.features[name] for name in self.standards}
+        return {
+            name: self.table(name)
+            for name, array in given.items()
+            if not sparse.issparse(array) and array.nbytes <= _SMALL_TABLE
+        }
+
     def sparse_table(self, name: str) -> Any:
         """Return a sparse feature of all samples, its columns scaled: a CSR matrix, not to be changed."""
         table = sparse.csr_array(self.features[name])
@@ -181,6 +200,9 @@ class Batches:
         # converted once, not for each array
         rows = np.asarray(rows, np.intp)
         for name, buffer in features.items():
+            if name in self._small_tables:
+                _take(self._small_tables[name], rows, buffer)
+                continue
             _take(self.features[name], rows, buffer)
             if name in self.standards:
                 self.standards[name].apply(buffer)

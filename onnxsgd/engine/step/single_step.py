@@ -40,6 +40,8 @@ class StepRunner:
 
     Attributes
     ----------
+    batches : Batches
+        The data, which may be replaced between calls.
     n_done : int
         Batches done by the last call to :meth:`run`, also if that was interrupted.
     """
@@ -48,8 +50,8 @@ class StepRunner:
         inputs = {value.name: value for value in session.get_inputs()}
         self._session = session
         self._step = step
-        self._buffers = buffers
-        self._batches = batches
+        self.buffers = buffers
+        self.batches: Any = batches
         self._features = {name: _zeros(inputs[name]) for name in step.features if name in inputs}
         self._target = _zeros(inputs[step.target])
         self._sample_weight = _zeros(inputs[step.sample_weight])
@@ -60,6 +62,12 @@ class StepRunner:
         self._shapes = {value.name: value.shape for value in (*session.get_inputs(), *session.get_outputs())}
         self._bindings = (self._bind(first, second), self._bind(second, first))
         self.n_done = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights and states, and of the data of a batch."""
+        arrays = [*self.buffers.sets[0].values(), *self.buffers.sets[1].values(), *self._features.values()]
+        return sum(array.nbytes for array in arrays)
 
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch, until a loss is not finite.
@@ -75,14 +83,14 @@ class StepRunner:
         """
         self.n_done = 0
         for number, rows in enumerate(plan.rows):
-            self._batches.fill(rows, self._features, self._target)
+            self.batches.fill(rows, self._features, self._target)
             plan.weigh(number, self._sample_weight, self._gradient_weight)
             self._scalars[...] = scalars[number]
             try:
-                self._session.run_with_iobinding(self._bindings[self._buffers.current])
+                self._session.run_with_iobinding(self._bindings[self.buffers.current])
             except Exception as error:
                 raise run_error(error) from error
-            self._buffers.flip()
+            self.buffers.flip()
             loss = losses[number] = self._loss[0, 0]
             self.n_done += 1
             if not math.isfinite(loss):

@@ -1,8 +1,10 @@
 """Batches: each sample once, the last batch padded."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from onnxsgd.engine.step.batches import Batches
+from onnxsgd.engine.step.batches import Batches, Standard
 
 
 def test_each_sample_is_taken_once_and_the_last_batch_is_padded_with_weight_zero(data):
@@ -18,4 +20,21 @@ def test_batches_of_one_keep_their_weights(data):
     single = Batches(data.features, data.target, data.sample_weight, 1, False)
     np.testing.assert_allclose(
         single.plan(np.arange(53)).sample_weight.ravel(), data.sample_weight, rtol=1e-7
+    )
+
+
+def test_samples_taken_again_are_standardised_once_to_the_same_numbers(data):
+    name = next(iter(data.features))
+    shift, factor = np.float32([[0.5], [3.0]]) * np.ones(data.features[name].shape[1], np.float32)
+    once = replace(data, standards={name: Standard(shift, factor)})
+    again = replace(once, is_repeated=True)
+    rows = np.arange(10).reshape(2, 5)
+    found = []
+    for batches in (once, again):
+        tables = {n: np.zeros((2, 5, *a.shape[1:]), a.dtype) for n, a in data.features.items()}
+        batches.fill(rows, tables, np.zeros((2, 5, *data.target.shape[1:]), data.target.dtype))
+        found.append(tables[name])
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_allclose(
+        found[1], (data.features[name][:10].reshape(found[1].shape) - 0.5) * 3.0, rtol=1e-6
     )
