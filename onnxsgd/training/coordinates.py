@@ -101,9 +101,10 @@ class Coordinates:
 
     def _shift(self, tensors: Tensors, layer: FirstLayer, kind: str, weight: np.ndarray) -> None:
         """Add m W to the intercept of a layer that has one."""
-        if layer.intercept is None:
-            return
         shift = self.standards[layer.feature].shift.astype(np.float64)
+        # sparse data have none, and many columns
+        if layer.intercept is None or not shift.any():
+            return
         # a weight that diverged shows it in the results
         with np.errstate(invalid="ignore"):
             step = weight @ shift if layer.is_transposed else shift @ weight

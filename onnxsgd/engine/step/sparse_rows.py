@@ -15,12 +15,16 @@ from onnxsgd._library_errors import run_error
 from onnxsgd.engine.sparse_products import SparseRows
 from onnxsgd.engine.step.buffers import bind
 from onnxsgd.engine.step.row_update_graph import GRADIENT, WAITED, RowUpdateGraph
-from onnxsgd.engine.step.update import L1_DEBT, L1_TOTAL, PENALTY_SCALE, WEIGHT
+from onnxsgd.engine.step.update import CONSTANT_STATES, L1_DEBT, L1_TOTAL, WEIGHT
 
 __all__ = ["SparseRowUpdates"]
 
 #: Rows are padded to a multiple of the power of two that is this many times below them: few shapes to bind.
-_STEPS = 8
+_STEPS = 32
+#: The part of the table with the number of the last update of each row, beside the kinds of tensors.
+_LAST = "last"
+#: The parts that an update of rows does not write.
+_KEPT = frozenset((_LAST, *CONSTANT_STATES))
 
 
 class SparseRowUpdates:
@@ -46,35 +50,36 @@ class SparseRowUpdates:
         dtype: np.dtype,
     ) -> None:
         self._session, self._graph = session, graph
-        self._tensors = {kind: np.zeros(shape, dtype) for kind, shape in shapes.items()}
-        self._by_row = [kind for kind, is_by_row in graph.kinds.items() if is_by_row]
-        self._changed = [kind for kind in self._by_row if kind != PENALTY_SCALE]
-        self._whole = [kind for kind, is_by_row in graph.kinds.items() if not is_by_row]
+        by_row = {kind: shapes[kind][1] for kind, is_by_row in graph.kinds.items() if is_by_row}
+        self._parts = _side_by_side(by_row | {_LAST: 1})
+        # side by side, so that the processor's cache misses a row once
         n_rows = shapes[WEIGHT][0]
-        #: The update that each row had last, counted from the last call of `reset`.
-        self._last, self._count = np.zeros(n_rows, np.int32), 0
+        self._table = np.zeros((n_rows, self._parts[_LAST].stop), dtype)
+        self._whole = {kind: np.zeros(shapes[kind], dtype) for kind in shapes if kind not in by_row}
         self._places, self._order = np.zeros(n_rows, np.int32), np.arange(0, dtype=np.int32)
         self._numbers = np.zeros(len(graph.numbers), dtype)
         self._buffers: dict[str, np.ndarray] = {}
         self._bindings: dict[int, Any] = {}
-        self._n_done = 0
+        self._count = self._n_done = 0
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
         """The weight and its states by kind, at present values between two runs."""
-        return self._tensors
+        by_row = {kind: self._table[:, part] for kind, part in self._parts.items() if kind != _LAST}
+        return by_row | self._whole
 
     def reset(self) -> None:
         """Handle new values of the tensors: nothing waits."""
-        self._last.fill(0)
-        self._count = 0
+        self._table[:, self._parts[_LAST]] = self._count = 0
 
     def begin(self, numbers: Mapping[str, np.ndarray]) -> None:
         """Take the numbers of the next updates, [n_updates] each."""
         columns = [numbers[name] for name in self._graph.numbers]
-        self._table = np.stack(columns, axis=1).astype(self._numbers.dtype)
+        self._all_numbers = np.stack(columns, axis=1).astype(self._numbers.dtype)
         self._totals = numbers.get(L1_TOTAL)
-        self._n_done = 0
+        # small counts, which are exact in float32
+        self._table[:, self._parts[_LAST]] -= self._count
+        self._count = self._n_done = 0
 
     def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
         """Write the product of a batch and the weight to `out`."""
@@ -86,27 +91,26 @@ class SparseRowUpdates:
 
     def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
         """Make one update by the gradient of the product of a batch."""
-        self._count += 1
-        n = len(self._columns)
+        self._count = self._n_done = number + 1
         self._batch.add_transposed_product(gradient, self._rows(GRADIENT))
         if WAITED in self._buffers:
-            np.subtract(self._count, self._last.take(self._columns), out=self._buffers[WAITED][:n, 0])
-        self._last[self._columns] = self._count
-        self._numbers[...] = self._table[number]
+            np.subtract(self._count, self._gathered[:, self._parts[_LAST]], out=self._rows(WAITED))
+        self._numbers[...] = self._all_numbers[number]
         try:
-            self._session.run_with_iobinding(self._bindings[self._padded(n)])
+            self._session.run_with_iobinding(self._bindings[self._padded(len(self._columns))])
         except Exception as error:
             raise run_error(error) from error
-        for kind in self._changed:
-            _as_items(self._tensors[kind])[self._columns] = _as_items(self._buffers[f"{kind}_new"])[:n]
-        for kind in self._whole:
-            self._tensors[kind][...] = self._buffers[f"{kind}_new"]
-        self._n_done = number + 1
+        for kind, part in self._parts.items():
+            if kind not in _KEPT:
+                self._gathered[:, part] = self._rows(f"{kind}_new")
+        self._gathered[:, self._parts[_LAST]] = self._count
+        _as_items(self._table)[self._columns] = _as_items(self._gathered)
+        for kind, array in self._whole.items():
+            array[...] = self._buffers[f"{kind}_new"]
 
     def end(self) -> None:
         """Apply the cumulative penalty to all rows."""
-        if L1_DEBT in self._tensors and self._n_done and self._totals is not None:
-            _truncate(self._tensors[WEIGHT], self._tensors[L1_DEBT], self._totals[self._n_done - 1])
+        self._truncate(self._table)
 
     def _distinct(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct columns, and the place of each given one among them; no sort."""
@@ -128,14 +132,28 @@ class SparseRowUpdates:
         padded = self._padded(n)
         if padded not in self._bindings:
             self._make_bindings(padded)
-        for kind in self._by_row:
-            np.take(self._tensors[kind], self._columns, axis=0, out=self._rows(kind), mode="clip")
-            self._buffers[kind][n:padded] = 0
-        for kind in self._whole:
-            self._buffers[kind][...] = self._tensors[kind]
+        self._gathered = self._table.take(self._columns, axis=0)
+        self._truncate(self._gathered)
+        for kind, part in self._parts.items():
+            if kind != _LAST:
+                self._rows(kind)[...] = self._gathered[:, part]
+                self._buffers[kind][n:padded] = 0
+        for kind, array in self._whole.items():
+            self._buffers[kind][...] = array
         self._buffers[GRADIENT][:padded] = 0
-        if L1_DEBT in self._tensors and self._n_done and self._totals is not None:
-            _truncate(self._rows(WEIGHT), self._rows(L1_DEBT), self._totals[self._n_done - 1])
+
+    def _truncate(self, table: np.ndarray) -> None:
+        """Apply the cumulative penalty of the updates so far to rows; see :mod:`onnxsgd.engine.step.update`.
+
+        Applied once for several updates, in which a weight received nothing else, it gives the same.
+        """
+        if L1_DEBT not in self._parts or not self._n_done or self._totals is None:
+            return
+        weight, debt = table[:, self._parts[WEIGHT]], table[:, self._parts[L1_DEBT]]
+        total = self._totals[self._n_done - 1]
+        received = np.clip(weight, debt - total, debt + total)
+        weight -= received
+        debt -= received
 
     def _padded(self, n: int) -> int:
         """Return the number of rows in a call."""
@@ -161,6 +179,15 @@ class SparseRowUpdates:
         self._bindings[n] = binding
 
 
+def _side_by_side(widths: Mapping[str, int]) -> dict[str, slice]:
+    """Return the columns of a table that hold parts of the given widths."""
+    parts, start = {}, 0
+    for name, width in widths.items():
+        parts[name] = slice(start, start + width)
+        start += width
+    return parts
+
+
 def _sizes(value: Any, n_rows: int) -> tuple[int, ...]:
     """Return the shape of an input or output of a session for so many rows."""
     return tuple(n_rows if isinstance(size, str) else size for size in value.shape)
@@ -177,13 +204,3 @@ def _as_items(table: np.ndarray) -> np.ndarray:
         return table[:, 0]
     size = table.shape[1] * table.itemsize
     return table.view(f"V{size}")[:, 0] if size <= _SMALL_ROW else table
-
-
-def _truncate(weight: np.ndarray, debt: np.ndarray, total: float) -> None:
-    """Apply the cumulative penalty in place; see :mod:`onnxsgd.engine.step.update`.
-
-    Applied once for several updates, in which the weight received nothing else, it gives the same.
-    """
-    received = np.clip(weight, debt - total, debt + total)
-    weight -= received
-    debt -= received
