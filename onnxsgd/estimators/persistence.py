@@ -49,14 +49,14 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         learning_rates   an attribute of the state; older files lack it
         owners           a dictionary of further ones; older files lack it
         n_updates        only after ``fit``: the largest number of its updates
-        moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares]
+        moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
     is_whole = learner.model is learner.score_model
     score_model = learner.with_weights({}, score_only=True)
     saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
     n_updates = {} if state.n_updates is None else {"n_updates": state.n_updates}
-    moments = [[name, m.count, m.mean, m.squares] for name, m in state.moments.items()]
+    moments = [[name, m.count, m.mean, m.squares, m.total] for name, m in state.moments.items()]
     return {
         **saved_text,
         **n_updates,

@@ -102,7 +102,7 @@ class Coordinates:
     def _shift(self, tensors: Tensors, layer: FirstLayer, kind: str, weight: np.ndarray) -> None:
         """Add m W to the intercept of a layer that has one."""
         shift = self.standards[layer.feature].shift.astype(np.float64)
-        # sparse data have none, and many columns
+        # most sparse data have none, and many columns
         if layer.intercept is None or not shift.any():
             return
         # a weight that diverged shows it in the results
@@ -129,8 +129,8 @@ def make_coordinates(
     """Return the coordinates in which the columns of the first layers' inputs are standardised.
 
     Columns are not centred where that is impossible: where a layer has no trained intercept, or pads data
-    with zeros, as convolutions do, or where the data are sparse, whose moments have means of zero. They then
-    have root mean squares of 1. A channel of a convolution is one column.
+    with zeros, as convolutions do, or where they are sparse. They then have root mean squares of 1. A channel
+    of a convolution is one column.
     """
     standards = {}
     for name, axis in dict.fromkeys((layer.feature, layer.column_axis) for layer in layers):
@@ -138,7 +138,7 @@ def make_coordinates(
         is_centred = all(layer.intercept is not None for layer in layers if layer.feature == name)
         known = moments[name]
         scale = known.deviation(dtype) if is_centred else known.size(dtype)
-        shift = known.mean if is_centred else np.zeros_like(known.mean)
+        shift = known.centre if is_centred else np.zeros_like(known.mean)
         shape = (-1,) if axis == -1 else (-1, *(1 for _ in features[name].shape[2:]))
         standards[name] = Standard(
             shift.astype(dtype).reshape(shape), (1.0 / scale).astype(dtype).reshape(shape)

@@ -51,14 +51,13 @@ def intercept_factors(plan: FitPlan) -> tuple[tuple[str, float], ...]:
 def trains_sparse(spec: StepSpec, layers: Sequence[FirstLayer], batches: Batches) -> bool:
     """Tell whether the updates can work on the entries of the data.
 
-    The data must be one sparse table, not centred, that first layers alone read, and the optimizer one of the
-    package. Averages are left to dense batches, except those of plain SGD without the l1 penalty, and so are
-    both penalties at once, except proximal ones.
+    The data must be one sparse table that first layers alone read, and the optimizer one of the package.
+    Averages are left to dense batches, except those of plain SGD without the l1 penalty, and so are both
+    penalties at once, except proximal ones.
     """
     tables = list(batches.features.values())
     is_sparse = len(tables) == 1 and is_sparse_table(tables[0]) and tables[0].shape[1] > 1
-    is_centred = any(standard.shift.any() for standard in batches.standards.values())
-    return bool(layers) and is_sparse and not is_centred and (_is_plain(spec) or _updates_rows(spec))
+    return bool(layers) and is_sparse and (_is_plain(spec) or _updates_rows(spec))
 
 
 def _is_plain(spec: StepSpec) -> bool:

@@ -1,5 +1,7 @@
 """Means and deviations agree with numpy in float64, for all rows at once and in parts."""
 
+import functools
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -31,14 +33,42 @@ def test_parts_are_merged():
 
 
 def test_sparse_columns_have_the_size_of_their_non_zeros():
-    table = np.array([[0.0, 2.0, 0.0], [3.0, 0.0, 0.0], [-4.0, 0.0, 0.0]])
+    table = np.array([[0.0, 200.0, 0.0], [3.0, 0.0, 0.0], [-4.0, 0.0, 0.0]])
     weight = np.array([5.0, 1.0, 3.0])
     moments = Moments.of(sparse.csr_matrix(table), weight)
-    np.testing.assert_array_equal(moments.mean, 0.0)
-    np.testing.assert_allclose(moments.deviation(), [np.sqrt((9 + 3 * 16) / 4), 2.0, 1.0], rtol=1e-15)
+    np.testing.assert_array_equal(moments.centre, 0.0)
+    own = np.sqrt((9 + 3 * 16) / 4)
+    # one without an entry so far has the geometric mean
+    common = np.exp((4 * np.log(own) + 5 * np.log(200.0)) / 9)
+    np.testing.assert_allclose(moments.deviation(), [own, 200.0, common], rtol=1e-14)
     # a call without a non-zero of a column changes nothing about it
     later = Moments.of(sparse.csr_matrix(table[:1]), weight[:1])
     assert moments.merged(later).deviation()[0] == moments.deviation()[0]
+
+
+def test_similar_sparse_columns_have_one_scale():
+    """Columns of tf-idf differ by importance, columns of units by more."""
+    sizes = np.array([0.1, 0.15, 0.2, 100.0])
+    moments = Moments.of(sparse.csr_matrix(np.vstack([np.diag(sizes), np.zeros((4, 4))])), np.ones(8))
+    common = np.exp(np.log(sizes).mean())
+    assert common / 3 > 0.2
+    np.testing.assert_allclose(moments.deviation(), sizes, rtol=1e-14)
+    three = Moments.of(sparse.csr_matrix(np.vstack([np.diag(sizes[:3]), np.zeros((4, 3))])), np.ones(7))
+    np.testing.assert_allclose(three.deviation(), np.exp(np.log(sizes[:3]).mean()), rtol=1e-14)
+    np.testing.assert_allclose(three.size(), three.deviation(), rtol=1e-14)
+
+
+def test_nearly_dense_columns_of_sparse_data_are_those_of_dense_data():
+    table = RNG.normal([1e6, 3.0, 50.0, 7.0], [1.0, 1.0, 5.0, 0.0], (40, 4))
+    table[:5, 2] = 0.0
+    weight = RNG.integers(1, 4, 40).astype(float)
+    known = Moments.of(sparse.csr_matrix(table), weight)
+    parts = [Moments.of(sparse.csr_matrix(table[k : k + 8]), weight[k : k + 8]) for k in range(0, 40, 8)]
+    expected = Moments.of(table, weight)
+    for moments in (known, functools.reduce(Moments.merged, parts)):
+        np.testing.assert_allclose(moments.centre, expected.mean, rtol=1e-12)
+        np.testing.assert_allclose(moments.deviation(), expected.deviation(), rtol=1e-7)
+        np.testing.assert_allclose(moments.size(), expected.size(), rtol=1e-12)
 
 
 def test_explicit_zeros_do_not_count():
@@ -66,6 +96,12 @@ def test_constant_columns_have_their_own_size(value, expected):
     assert moments.deviation(np.float32)[0] == pytest.approx(expected, rel=1e-6)
     # in float64 the same differences are data
     assert value == 0 or moments.deviation()[0] < 1e-6 * expected
+
+
+def test_sparse_data_without_an_entry():
+    moments = Moments.of(sparse.csr_matrix((5, 3)), np.ones(5))
+    np.testing.assert_array_equal(moments.deviation(), 1.0)
+    np.testing.assert_array_equal(moments.total, 5.0)
 
 
 def test_no_rows_have_no_moments():

@@ -164,6 +164,22 @@ def test_sparse_data():
     assert OnnxSGDClassifier(random_state=0).fit(X, y).score(X, y) > 0.97
 
 
+def test_sparse_data_with_a_dense_column_far_from_zero():
+    """Not centred, it hides all others: R2 of 0.86."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(400, 20)) * (rng.random((400, 20)) < 0.2)
+    table[:, 0] = 300.0 + rng.normal(size=400)
+    y = table @ rng.normal(1.0, 0.3, 20)
+    dense = OnnxSGDRegressor(random_state=0).fit(table, y)
+    model = OnnxSGDRegressor(random_state=0).fit(sparse.csr_matrix(table), y)
+    assert dense.score(table, y) > 0.99
+    assert model.score(table, y) > 0.99
+    parts = OnnxSGDRegressor(random_state=0)
+    for start in range(0, 400, 100):
+        parts.partial_fit(sparse.csr_matrix(table[start : start + 100]), y[start : start + 100])
+    assert parts.score(table, y) > 0.9
+
+
 def test_a_tuned_model_is_never_worse():
     X, y = load_linnerud(return_X_y=True)
     start = Ridge(alpha=1e-4 * len(X)).fit(X, y[:, 0])

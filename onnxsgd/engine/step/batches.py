@@ -188,12 +188,24 @@ class Batches:
         }
 
     def sparse_table(self, name: str) -> Any:
-        """Return a sparse feature of all samples, its columns scaled: a CSR matrix, not to be changed."""
+        """Return a sparse feature of all samples, standardised: a CSR matrix, not to be changed.
+
+        Columns that are centred, which are nearly dense, get an entry in each row.
+        """
         table = sparse.csr_array(self.features[name])
-        if name in self.standards:
-            factor = self.standards[name].factor[table.indices]
-            table = sparse.csr_array((table.data * factor, table.indices, table.indptr), shape=table.shape)
-        return table
+        if name not in self.standards:
+            return table
+        standard = self.standards[name]
+        centred = np.flatnonzero(standard.shift)
+        factor = np.where(standard.shift == 0, standard.factor, 0)[table.indices]
+        scaled = sparse.csr_array((table.data * factor, table.indices, table.indptr), shape=table.shape)
+        if not len(centred):
+            return scaled
+        block = table[:, centred].toarray()
+        Standard(standard.shift[centred], standard.factor[centred]).apply(block)
+        n_rows, width = block.shape
+        starts, columns = np.arange(n_rows + 1) * width, np.tile(centred, n_rows)
+        return scaled + sparse.csr_array((block.reshape(-1), columns, starts), shape=table.shape)
 
     def fill(self, rows: np.ndarray, features: Mapping[str, np.ndarray], target: np.ndarray) -> None:
         """Copy the given samples into buffers, for a batch or for several: `rows` has their shape."""

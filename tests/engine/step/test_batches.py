@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from scipy import sparse
 
 from onnxsgd.engine.step.batches import Batches, Standard
 
@@ -38,3 +39,23 @@ def test_samples_taken_again_are_standardised_once_to_the_same_numbers(data):
     np.testing.assert_allclose(
         found[1], (data.features[name][:10].reshape(found[1].shape) - 0.5) * 3.0, rtol=1e-6
     )
+
+
+def test_sparse_tables_are_standardised_as_dense_ones_are():
+    """A centred column has an entry in each row, others keep their zeros."""
+    rng = np.random.default_rng(0)
+    table = (rng.normal(3.0, 1.0, (30, 5)) * (rng.random((30, 5)) < [0.2, 0.9, 1.0, 0.0, 0.3])).astype(
+        np.float32
+    )
+    standard = Standard(np.float32([0, 3, 2, 0, 0]), np.float32([2, 0.5, 4, 1, 3]))
+    target, weight = np.zeros((30, 1), np.float32), np.ones(30)
+    both = [
+        Batches({"x": data}, target, weight, 8, True, {"x": standard})
+        for data in (table, sparse.csr_matrix(table))
+    ]
+    found = both[1].sparse_table("x")
+    np.testing.assert_array_equal(found.toarray(), both[0].table("x"))
+    np.testing.assert_array_equal(
+        found.count_nonzero(axis=0)[[0, 3, 4]], np.count_nonzero(table, axis=0)[[0, 3, 4]]
+    )
+    np.testing.assert_array_equal(both[1].features["x"].toarray(), table)
