@@ -174,6 +174,19 @@ def _epochs(n_features: int) -> Callable[[], object]:
     return lambda: estimator.fit(X, X[:, 0])
 
 
+def _linear_epochs(batch_size: int) -> Callable[[], object]:
+    """Return two epochs of a linear classifier under plain SGD."""
+    from onnxsgd import OnnxSGDClassifier
+
+    n_rows = 4_000 * min(batch_size, 8)
+    X = _RNG.normal(size=(n_rows, 20)).astype(np.float32)
+    y = X[:, 0] > 0
+    estimator = OnnxSGDClassifier(
+        batch_size=batch_size, learning_rate="constant", eta0=0.01, max_iter=2, tol=None, random_state=0
+    )
+    return lambda: estimator.fit(X, y)
+
+
 def _predictions(n_features: int) -> Callable[[], object]:
     from sklearn.neural_network import MLPRegressor
 
@@ -274,6 +287,9 @@ CONSTANTS: dict[str, list[Constant]] = {
     ],
     "_MANY_STEPS": [
         Constant("training.program", (_NEVER, _ALWAYS), (100, 250, 500, 1_000, 4_000), _fit_from_scratch),
+    ],
+    "_MOST_NUMBERS": [
+        Constant("training.linear_runner", (_NEVER, _ALWAYS), (1, 4, 8, 16, 32, 64), _linear_epochs),
     ],
     "_BLOCK_BYTES": [
         Constant("engine.step.scan_epoch", (4_000_000, 250_000, 1_000_000, 16_000_000), (10, 100), _epochs),

@@ -16,6 +16,7 @@ from onnxsgd.data.moments import Moments, add_moments
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import can_repeat, is_standard
 from onnxsgd.engine.step.idle_runners import IdleRunners
+from onnxsgd.engine.step.linear_scan import LinearScanRunner, build_linear_scan
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import build_step
@@ -27,6 +28,7 @@ from onnxsgd.runtime.sessions import make_session, resolve_threads
 from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
 from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
+from onnxsgd.training.linear_runner import only_layer
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
 from onnxsgd.training.state import FitState, rate_scales
 
@@ -154,8 +156,18 @@ class Program:
         def build_loop() -> Any:
             return make_session(build_epoch(step, spec.loss), n_threads)
 
-        loop = cached(("epoch", *key), build_loop, tail.nbytes)
-        return Runners(buffers, one, EpochRunner(loop, step, buffers, batches), give_back)
+        def loop() -> EpochRunner:
+            return EpochRunner(cached(("epoch", *key), build_loop, tail.nbytes), step, buffers, batches)
+
+        layer = only_layer(self.parts.split.tail, spec, self.first_layers, batches)
+        if layer is None:
+            return Runners(buffers, one, loop(), give_back)
+
+        def build_scan() -> Any:
+            return make_session(build_linear_scan(layer, self.parts.split.tail), n_threads)
+
+        scan = cached(("linear", *key), build_scan, tail.nbytes)
+        return Runners(buffers, one, LinearScanRunner(scan, layer, buffers, batches, loop), give_back)
 
     def _resident_runners(self, spec: StepSpec, batches: Batches, epochs: int) -> Runners:
         """Return runners on a device with resident data; equal blocks share a session."""

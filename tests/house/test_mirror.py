@@ -102,6 +102,7 @@ COVERED = {
     "test_losses.py": "_builder losses/_base losses/_classification losses/_regression",
     "test_package.py": "_version",
     "test_testing.py": "checking/problems",
+    "training/test_linear_runner.py": "engine/step/linear_scan",
     "training/test_training_control.py": "estimators/training_data training/loop training/stopping",
 }
 

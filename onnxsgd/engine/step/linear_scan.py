@@ -1,0 +1,282 @@
+"""A short loop over batches for linear models under plain SGD: two products make an update.
+
+The loop of :mod:`onnxsgd.engine.step.scan_epoch` runs the whole step, whose operators on a few numbers each
+cost more than their arithmetic. Here all that does not depend on the weights is computed before the loop, for
+all batches at once. With coefficients W, intercepts b, and the numbers ::
+
+    s_t = (1 - decay_1) ... (1 - decay_(t-1)),   W_t = s_t V_t
+
+an update is one product for the raw predictions, and one for the new weights::
+
+    z = [s_t x, 1] [V; b]^T,   [V; b] = [V; b] + gradient^T [g x / s_(t+1), g]
+
+where g is the weight of a sample times minus the rate. Half the squared error, of one output, has the targets
+in the first product too: a column of -y with the coefficient 1. Its gradient is then z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd._library_errors import run_error
+from onnxsgd.engine.step.buffers import Buffers, bind, dtype_of
+from onnxsgd.engine.step.deferred_losses import add_losses, declare
+from onnxsgd.engine.step.fuse import widen_scalars
+from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.graph.append import appending
+from onnxsgd.graph.model import to_proto
+from onnxsgd.graph.nodes import element_type
+from onnxsgd.graph.writing import new_node
+from onnxsgd.losses import Loss, SquaredError
+
+if TYPE_CHECKING:
+    from onnxsgd.engine.step.batches import Batches, EpochPlan
+    from onnxsgd.engine.step.scan_epoch import EpochRunner
+
+__all__ = ["LinearLayer", "LinearScanRunner", "build_linear_scan"]
+
+#: Bytes of data of a block, and batches of a block at most, as in :mod:`onnxsgd.engine.step.scan_epoch`.
+_BLOCK_BYTES, _MOST_BATCHES = 4_000_000, 10_000
+#: The least product of the factors 1 - decay of a block: V has at most as many times the size of W.
+_LEAST_SCALE = 1 / 16
+#: The largest decay of an update, for which blocks have 550 batches at least; the general loop makes others.
+_LARGEST_DECAY = 5e-3
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """The only layer of a linear model.
+
+    Attributes
+    ----------
+    feature, weight, intercept : str, str, str or None
+        The data input, the coefficients, the intercepts.
+    is_transposed : bool
+        Whether the coefficients have shape [n_outputs, n_features].
+    n_features, n_outputs, batch_size : int
+        Sizes.
+    is_penalised : bool
+        Whether the coefficients decay.
+    loss : Loss
+        The loss, with a gradient in closed form.
+    """
+
+    feature: str
+    weight: str
+    intercept: str | None
+    is_transposed: bool
+    n_features: int
+    n_outputs: int
+    batch_size: int
+    is_penalised: bool
+    loss: Loss
+
+    @property
+    def folds_target(self) -> bool:
+        """True if the targets are a column of the data."""
+        return type(self.loss) is SquaredError and self.n_outputs == 1
+
+    @property
+    def width(self) -> int:
+        """The columns of the first product: features, intercept, target."""
+        return self.n_features + 1 + self.folds_target
+
+
+def build_linear_scan(layer: LinearLayer, model: ir.Model) -> bytes:
+    """Return a graph that makes one update for each batch.
+
+    Inputs: `weights` [n_outputs, width]; `forward` and `backward` [n_batches, batch_size, width], `target`
+    [n_batches, batch_size, n_outputs], `sample_weight` [n_batches, batch_size].
+    Outputs: `new_weights`; `losses` [n_batches].
+
+    Parameters
+    ----------
+    layer : LinearLayer
+        The only layer of the model.
+    model : ir.Model
+        The model, whose type and opset the graph has.
+    """
+    dtype, opsets = element_type(model.graph.outputs[0]), {"": model.graph.opset_imports[""]}
+    body = _body(layer, dtype, opsets)
+    type_, rows = ir.TensorType(dtype), layer.batch_size
+    old, *scanned = body.inputs
+    first, last = declare("weights", old), declare("new_weights", old)
+    stacked = [declare(name, value, stacked=True) for name, value in zip(_SCANNED, scanned, strict=False)]
+    shape = ir.Shape([None, rows, layer.n_outputs])
+    target = stacked[2] if len(stacked) > 2 else ir.Value(name="target", type=type_, shape=shape)
+    weight = ir.Value(name="sample_weight", type=type_, shape=ir.Shape([None, rows]))
+    score = ir.Value(name="scores", type=type_, shape=shape)
+    graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
+    attributes = {"body": body, "num_scan_inputs": len(scanned)}
+    graph.append(new_node("Scan", [first, *stacked], [last, score], attributes))
+    raw = score
+    if layer.folds_target:
+        with appending(graph) as op:
+            raw = op.Add(score, target)
+        raw.type, raw.shape = type_, shape
+    losses = add_losses(graph, layer.loss, target, raw, weight)
+    for node in list(graph):
+        widen_scalars(graph, node)
+    graph.inputs.extend([first, *stacked[:2], target, weight])
+    graph.outputs.extend([last, losses])
+    return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
+
+
+_SCANNED = ("forward", "backward", "target")
+
+
+def _body(layer: LinearLayer, dtype: ir.DataType, opsets: dict[str, int]) -> ir.Graph:
+    """Return the graph of one update."""
+    rows, n_outputs, type_ = layer.batch_size, layer.n_outputs, ir.TensorType(dtype)
+
+    def value(name: str, *sizes: int) -> ir.Value:
+        return ir.Value(name=f"update/{name}", type=type_, shape=ir.Shape(sizes))
+
+    weights = value("weights", n_outputs, layer.width)
+    forward, backward = value("forward", rows, layer.width), value("backward", rows, layer.width)
+    target = [] if layer.folds_target else [value("target", rows, n_outputs)]
+    body = ir.Graph([weights, forward, backward, *target], [], nodes=[], opset_imports=opsets, name="update")
+    with appending(body) as op:
+        score = op.Gemm(forward, weights, transB=1)
+        score.type, score.shape = type_, ir.Shape([rows, n_outputs])
+        gradient = layer.loss.gradient(op, target[0], score) if target else score
+        new = op.Gemm(gradient, backward, weights, transA=1)
+        new.type, new.shape = type_, weights.shape
+    for node in list(body):
+        widen_scalars(body, node)
+        for made in node.outputs:
+            made.name = f"update/{made.name}"
+    body.outputs.extend([new, score])
+    return body
+
+
+class LinearScanRunner:
+    """The loop over batches of a linear model, on the buffers of a general step.
+
+    Parameters
+    ----------
+    session : onnxruntime.InferenceSession
+        The session of :func:`build_linear_scan`.
+    layer : LinearLayer
+        The model.
+    buffers : Buffers
+        Weights, updated in place.
+    batches : Batches
+        The data.
+    general : callable
+        Returns the runner of the general loop, for large decays.
+
+    Attributes
+    ----------
+    n_done : int
+        Batches done by the last call to :meth:`run`, also if that was interrupted.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        layer: LinearLayer,
+        buffers: Buffers,
+        batches: Batches,
+        general: Callable[[], EpochRunner],
+    ) -> None:
+        self._session, self._layer, self._buffers, self._batches = session, layer, buffers, batches
+        self._general = general
+        inputs = {value.name: value for value in session.get_inputs()}
+        dtype = dtype_of(inputs["weights"])
+        nbytes = np.dtype(dtype).itemsize * layer.batch_size * (3 * layer.width + layer.n_outputs)
+        self._size = max(1, min(_MOST_BATCHES, _BLOCK_BYTES // nbytes, batches.n_batches))
+        self._arrays = {
+            name: np.zeros([self._size, *inputs[name].shape[1:]], dtype)
+            for name in inputs
+            if name != "weights"
+        }
+        self._rows = np.zeros([self._size, layer.batch_size, layer.n_features], dtype)
+        self._gradient_weight = np.zeros([self._size, layer.batch_size, 1], dtype)
+        self._losses = np.zeros(self._size, dtype)
+        self._weights = [np.zeros(inputs["weights"].shape, dtype) for _ in range(2)]
+        self._arrays["forward"][..., layer.n_features] = 1
+        self.n_done = 0
+
+    def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
+        """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`."""
+        self.n_done = 0
+        decay = scalars[:, 0] if self._layer.is_penalised else np.zeros(len(losses))
+        if decay.max(initial=0.0) > _LARGEST_DECAY:
+            general = self._general()
+            try:
+                general.run(plan, scalars, losses)
+            finally:
+                self.n_done = general.n_done
+            return
+        for part, scales in self._blocks(np.log1p(-decay)):
+            count = len(losses[part])
+            self._fill(plan.part(part), scales, count)
+            self._load()
+            try:
+                self._session.run_with_iobinding(self._bind(count))
+            except Exception as error:
+                raise run_error(error) from error
+            self._store(scales[-1])
+            losses[part] = self._losses[:count]
+            self.n_done += count
+            if not np.isfinite(self._losses[:count]).all():
+                break
+
+    def _blocks(self, logs: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield the batches of each block, and the products of their factors, before each and after all."""
+        start = 0
+        while start < len(logs):
+            sums = np.concatenate([[0.0], np.cumsum(logs[start : start + self._size])])
+            count = max(1, np.searchsorted(-sums, -np.log(_LEAST_SCALE)) - 1)
+            yield slice(start, start + count), np.exp(sums[: count + 1])
+            start += count
+
+    def _fill(self, plan: EpochPlan, scales: np.ndarray, count: int) -> None:
+        """Gather the batches of a block, and multiply them by all that does not depend on the weights."""
+        layer, n = self._layer, self._layer.n_features
+        forward, backward, target, weight = (
+            self._arrays[name][:count] for name in (*_SCANNED, "sample_weight")
+        )
+        rows, factors = self._rows[:count], self._gradient_weight[:count]
+        self._batches.fill(plan.rows, {layer.feature: rows}, target)
+        plan.weigh(slice(None), weight, factors)
+        before, after = scales.astype(rows.dtype)[:-1], (1.0 / scales[1:]).astype(rows.dtype)
+        np.multiply(rows, before[:, None, None], out=forward[..., :n])
+        np.multiply(rows, factors * after[:, None, None], out=backward[..., :n])
+        if layer.intercept is not None:
+            backward[..., n] = factors[..., 0]
+        if layer.folds_target:
+            np.negative(target[..., 0], out=forward[..., n + 1])
+
+    def _load(self) -> None:
+        layer, weights, n = self._layer, self._weights[0], self._layer.n_features
+        present = self._buffers.weights()
+        coef = present[layer.weight]
+        weights[:, :n] = coef if layer.is_transposed else coef.T
+        if layer.intercept is not None:
+            weights[:, n] = present[layer.intercept].ravel()
+        weights[:, n + 1 :] = 1
+
+    def _store(self, scale: float) -> None:
+        layer, weights, n = self._layer, self._weights[1], self._layer.n_features
+        present = self._buffers.sets[self._buffers.current]
+        coef = weights[:, :n] * weights.dtype.type(scale)
+        present[layer.weight, WEIGHT][...] = coef if layer.is_transposed else coef.T
+        if layer.intercept is not None:
+            intercept = present[layer.intercept, WEIGHT]
+            intercept[...] = weights[:, n].reshape(intercept.shape)
+
+    def _bind(self, count: int) -> Any:
+        binding = self._session.io_binding()
+        arrays = {name: array[:count] for name, array in self._arrays.items()}
+        for name, array in {"weights": self._weights[0], **arrays}.items():
+            bind(binding.bind_input, name, array, array.shape)
+        for name, array in {"new_weights": self._weights[1], "losses": self._losses[:count]}.items():
+            bind(binding.bind_output, name, array, array.shape)
+        return binding

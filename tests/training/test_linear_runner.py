@@ -1,0 +1,198 @@
+"""The short loop of linear models: taken where it makes the same updates, and those of plain numpy."""
+
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from test_losses import CASES
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses
+from onnxsgd.engine.step import linear_scan
+from onnxsgd.engine.step.linear_scan import LinearScanRunner
+from onnxsgd.exceptions import ConvergenceError
+
+RNG = np.random.default_rng(0)
+N, D = 150, 4
+X = RNG.normal(size=(N, D))
+Y = X @ [1.0, -2.0, 0.5, 0.0] + 0.4 + 0.3 * RNG.normal(size=N)
+#: Five epochs of 150 single rows are more updates than the loop needs to be compiled.
+SETTINGS = {
+    "learning_rate": "invscaling", "eta0": 0.05, "power_t": 0.3, "alpha": 0.02, "batch_size": 1,
+    "max_iter": 5, "tol": None, "shuffle": False, "dtype": "float64", "random_state": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The calls of the short loop."""
+    made, run = [], LinearScanRunner.run
+
+    def counting(self, plan, scalars, found):
+        run(self, plan, scalars, found)
+        made.append(self.n_done)
+
+    monkeypatch.setattr(LinearScanRunner, "run", counting)
+    return made
+
+
+def trained(table, derivative, *, batch_size=1, alpha=0.02, weight=None, n_epochs=5, intercept=True):
+    """Train in plain numpy, one batch after another; return coefficients and intercepts."""
+    weight = np.ones(N) if weight is None else weight
+    w, b, t = np.zeros((D, table.shape[1])), np.zeros(table.shape[1]), 0
+    for _ in range(n_epochs):
+        for start in range(0, N, batch_size):
+            rows, t = slice(start, start + batch_size), t + 1
+            share = weight[rows, None] / (1 if batch_size == 1 else weight[rows].sum())
+            slope = derivative(table[rows], X[rows] @ w + b) * share
+            eta = 0.05 / t**0.3
+            w = w - eta * alpha * w - eta * X[rows].T @ slope
+            b = b - eta * slope.sum(axis=0) * intercept
+    return w, b
+
+
+def agree(model, expected):
+    w, b = expected
+    # products in another order, and a scale in place of 750 decays
+    np.testing.assert_allclose(np.atleast_2d(model.coef_).T, w, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(model.intercept_, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", losses.REGRESSION_LOSSES)
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_regression(runs, name, n_outputs):
+    loss, _, derivative = CASES[name]
+    y = np.c_[Y, -Y, Y**2][:, :n_outputs]
+    model = OnnxSGDRegressor(loss=loss, **SETTINGS).fit(X, y)
+    assert sum(runs) == 5 * N
+    agree(model, trained(y, derivative))
+
+
+@pytest.mark.parametrize("name", losses.CLASSIFICATION_LOSSES)
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_classification(runs, name, batch_size):
+    """With sample weights; 38 batches of four end with a short one."""
+    loss, _, derivative = CASES[name]
+    weight = np.linspace(0.2, 2.0, N)
+    model = OnnxSGDClassifier(loss=loss, **SETTINGS | {"batch_size": batch_size, "max_iter": 20})
+    model.fit(X, Y > 0, sample_weight=weight)
+    assert sum(runs) == 20 * -(-N // batch_size)
+    low = 0.0 if loss.targets == "indicator" else -1.0
+    target = np.where(Y > 0, 1.0, low)[:, None]
+    agree(model, trained(target, derivative, batch_size=batch_size, weight=weight, n_epochs=20))
+
+
+def test_losses_are_those_of_each_update(runs):
+    """The curve holds the mean loss before each update, and the penalty at the end of the epoch."""
+    model = OnnxSGDRegressor(**SETTINGS).fit(X, Y)
+    w, b, t, curve = np.zeros(D), 0.0, 0, []
+    for _ in range(5):
+        total = 0.0
+        for x, y in zip(X, Y, strict=True):
+            t += 1
+            error, eta = x @ w + b - y, 0.05 / t**0.3
+            total += error**2 / 2
+            w, b = w - eta * 0.02 * w - eta * error * x, b - eta * error
+        curve.append(total / N + 0.01 * w @ w)
+    np.testing.assert_allclose(model.loss_curve_, curve, rtol=1e-10)
+    assert sum(runs) == 5 * N
+
+
+@pytest.mark.parametrize("penalty", ["l2", None])
+def test_blocks(runs, penalty, monkeypatch):
+    """Small blocks, and blocks that a penalty ends early, make the same updates."""
+    monkeypatch.setattr(linear_scan, "_LEAST_SCALE", 0.99)
+    monkeypatch.setattr(linear_scan, "_MOST_BATCHES", 37)
+    model = OnnxSGDRegressor(penalty=penalty, **SETTINGS).fit(X, Y)
+    assert sum(runs) == 5 * N
+    agree(model, trained(Y[:, None], CASES["squared_error"][2], alpha=0.02 if penalty else 0.0))
+
+
+def test_large_decays_are_left_to_the_general_loop():
+    model = OnnxSGDRegressor(**SETTINGS | {"alpha": 5.0}).fit(X, Y)
+    agree(model, trained(Y[:, None], CASES["squared_error"][2], alpha=5.0))
+
+
+def _graph(nodes, **initializers):
+    """Return a graph from X to score in float64."""
+    real = onnx.TensorProto.DOUBLE
+    values = [helper.make_tensor_value_info(n, real, [None, k]) for n, k in (("X", D), ("score", 1))]
+    tensors = [numpy_helper.from_array(np.asarray(a, np.float64), name) for name, a in initializers.items()]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.mark.parametrize("form", ["transposed", "sum", "no intercept", "row of intercepts"])
+def test_forms_of_the_layer(runs, form):
+    node = helper.make_node
+    w, b = np.zeros((D, 1)), np.zeros(1)
+    graph = {
+        "transposed": lambda: _graph([node("Gemm", ["X", "w", "b"], ["score"], transB=1)], w=w.T, b=b),
+        "sum": lambda: _graph(
+            [node("MatMul", ["X", "w"], ["p"]), node("Add", ["p", "b"], ["score"])], w=w, b=b
+        ),
+        "no intercept": lambda: _graph([node("MatMul", ["X", "w"], ["score"])], w=w),
+        "row of intercepts": lambda: _graph([node("Gemm", ["X", "w", "b"], ["score"])], w=w, b=b[None]),
+    }[form]()
+    model = OnnxSGDRegressor(graph, **SETTINGS | {"dtype": None}).fit(X, Y)
+    assert sum(runs) == 5 * N
+    expected = trained(Y[:, None], CASES["squared_error"][2], intercept=form != "no intercept")
+    weights = model.get_weights()
+    np.testing.assert_allclose(weights["w"].ravel(), expected[0].ravel(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(weights.get("b", np.zeros(1)).ravel(), expected[1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"momentum": 0.5}, {"penalty": "l1"}, {"average": True}, {"optimizer": "adam"}, {"batch_size": 100},
+        {"trainable": ["coef"]},
+        {"loss": type("Own", (losses.SquaredError,), {})()},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_other_models_take_the_general_loop(runs, settings):
+    settings = SETTINGS | {"max_iter": 400 if "batch_size" in settings else 5} | settings
+    if "optimizer" in settings:
+        settings |= {"eta0": 0.01}
+    OnnxSGDRegressor(**settings).fit(X, Y)
+    assert not runs
+
+
+def test_a_layer_among_others_takes_the_general_loop(runs):
+    network = MLPRegressor(hidden_layer_sizes=(3,), tol=10.0, n_iter_no_change=1, random_state=0).fit(X, Y)
+    OnnxSGDRegressor(network, **SETTINGS | {"dtype": None}).fit(X, Y)
+    assert not runs
+
+
+def test_a_converted_model_behind_a_frozen_scaler_takes_it(runs):
+    """The results of the frozen part are its data; the multinomial loss of three classes."""
+    label = np.digitize(Y, [-1.0, 1.0])
+    inner = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, label)
+    model = OnnxSGDClassifier(inner, **SETTINGS | {"dtype": None}).fit(X, label)
+    assert sum(runs) == 5 * N
+    general = OnnxSGDClassifier(inner, **SETTINGS | {"dtype": None, "average": 10**6}).fit(X, label)
+    np.testing.assert_allclose(model.decision_function(X), general.decision_function(X), rtol=1e-4, atol=1e-5)
+
+
+def test_divergence_keeps_the_last_finite_weights(runs):
+    """The error and the weights are those of the general loop, which averages take."""
+    settings = SETTINGS | {"learning_rate": "constant", "eta0": 5.0, "alpha": 1e-4}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        messages, weights = [], []
+        for more in ({}, {"average": 10**9}):
+            model = OnnxSGDRegressor(Ridge().fit(X, Y), **settings | more)
+            with pytest.raises(ConvergenceError) as caught:
+                model.fit(X, Y)
+            messages.append(str(caught.value))
+            weights.append(model.coef_)
+    assert runs
+    assert messages[0] == messages[1]
+    np.testing.assert_allclose(weights[0], weights[1], rtol=1e-6)
