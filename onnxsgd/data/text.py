@@ -67,7 +67,7 @@ def _vectorizers_in(model: object) -> Iterator[Any]:
             return
         # parameters only, without fitted attributes; get_params would take ten times as long
         for name, value in vars(model).items():
-            if not name.endswith("_"):
+            if not name.endswith("_") and isinstance(value, BaseEstimator | list | tuple):
                 yield from _vectorizers_in(value)
 
 

@@ -10,6 +10,7 @@ import onnx
 from sklearn import get_config
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
@@ -56,6 +57,9 @@ _GRAPHS = (onnx.ModelProto, bytes, str, os.PathLike)
 
 def is_fitted(model: BaseEstimator) -> bool:
     """Tell whether an estimator is fitted."""
+    if type(model) is FrozenEstimator:
+        # it answers for the estimator inside, after a deep copy of the tags of that
+        return is_fitted(model.estimator)
     try:
         check_is_fitted(model)
     except NotFittedError:

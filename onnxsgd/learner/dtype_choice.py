@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -243,8 +244,13 @@ def _move(array: Any) -> Any:
         return array
     if sparse.issparse(array):
         return sparse.csr_matrix((_move(array.data), array.indices, array.indptr), shape=array.shape)
-    directions = np.where(seeded(0).rand(*array.shape) < 0.5, -np.inf, np.inf)
-    return np.nextafter(array, directions.astype(array.dtype))
+    return np.nextafter(array, np.where(_moves_down(array.shape), -np.inf, np.inf).astype(array.dtype))
+
+
+@lru_cache(maxsize=4)
+def _moves_down(shape: tuple[int, ...]) -> np.ndarray:
+    """Return random truth values, which are the same for every array of a shape."""
+    return seeded(0).rand(*shape) < 0.5
 
 
 def _differ(expected: np.ndarray, found: np.ndarray, tolerance: float) -> bool:
