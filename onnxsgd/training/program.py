@@ -14,7 +14,7 @@ from scipy import sparse
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.moments import Moments, add_moments
 from onnxsgd.engine.step.batches import Batches
-from onnxsgd.engine.step.deferred_losses import can_repeat, is_standard
+from onnxsgd.engine.step.deferred_losses import is_standard
 from onnxsgd.engine.step.idle_runners import IdleRunners
 from onnxsgd.engine.step.linear_scan import LinearScanRunner, build_linear_scan
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
@@ -150,7 +150,7 @@ class Program:
         # a named rate calls the runtime for each epoch: with one batch in it there is nothing to repeat
         repeats = batches.n_batches > 1 or self.plan.recipe.is_auto
         is_long = repeats and epochs * batches.n_batches >= _MANY_STEPS
-        if batches.is_sparse or not is_long or not can_repeat(step):
+        if batches.is_sparse or not is_long or not idle.can_repeat:
             return Runners(buffers, one, give_back=give_back)
 
         def build_loop() -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from onnxsgd.engine.step.deferred_losses import can_repeat
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
 
 if TYPE_CHECKING:
@@ -36,6 +38,11 @@ class IdleRunners:
         self.session = session
         self.step = step
         self._idle: list[StepRunner] = []
+
+    @cached_property
+    def can_repeat(self) -> bool:
+        """True if the step can be repeated in a larger graph."""
+        return can_repeat(self.step)
 
     def take(self, batches: Batches) -> StepRunner:
         """Return a runner on these data that no other fit uses; its buffers hold any numbers."""
