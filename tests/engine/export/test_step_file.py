@@ -126,6 +126,27 @@ def test_slots_and_averages_that_began_later_count_from_there(example, tmp_path)
         np.testing.assert_allclose(step.tensors[tensor["input"]], expected, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("rate", "tolerance"), [({"learning_rate": "constant"}, 2e-6), ({"learning_rate": "auto"}, 0.02)]
+)
+def test_further_data(rate, tolerance, example, tmp_path):
+    """Data move the scales of the estimator, under "auto", and not those of the file."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(1.0, 1.0, (800, 6)).astype(np.float32)
+    y = (X @ rng.normal(size=6) + rng.normal(size=800)).astype(np.float32)
+    estimator = OnnxSGDRegressor(shuffle=False, batch_size=20, random_state=0, **rate)
+    estimator.partial_fit(X[:400], y[:400])
+    step = example.TrainingStep(estimator.export_training_step(tmp_path / "step.onnx"))
+    losses = []
+    for start in range(400, 800, 100):
+        rows = slice(start, start + 100)
+        estimator.partial_fit(X[rows], y[rows])
+        losses.append(
+            step.epoch({"X": X[rows]}, y[rows, None], np.arange(100), np.ones(100)) + step.penalty()
+        )
+    np.testing.assert_allclose(losses, estimator.loss_curve_[1:], rtol=tolerance)
+
+
 def test_a_convolution_trains_as_the_estimator_does(example, tmp_path):
     """Images of three channels of different scales, in two groups of filters and in one."""
     images = np.random.default_rng(0).normal(1.0, 1.0, (48, 4, 5, 5)) * np.reshape(
