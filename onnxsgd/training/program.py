@@ -13,6 +13,7 @@ from scipy import sparse
 
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.moments import Moments, add_moments
+from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import is_standard
 from onnxsgd.engine.step.idle_runners import IdleRunners
@@ -28,6 +29,7 @@ from onnxsgd.runtime.sessions import make_session, resolve_threads
 from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
 from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
+from onnxsgd.training.frozen_features import FrozenFeature
 from onnxsgd.training.linear_runner import only_layer
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
 from onnxsgd.training.state import FitState, rate_scales
@@ -53,18 +55,23 @@ class Program:
         The settings of the fit.
     parts : Parts
         The two parts of the graph.
+    stores : bool
+        Whether results of the frozen part are computed once for each sample, and stored; otherwise for each
+        batch.
     """
 
     plan: FitPlan
     parts: Parts
+    stores: bool = True
 
     def tail_features(self, features: Features) -> Features:
-        """Return the inputs of the tail: the results of the frozen part, computed once for each sample."""
-        frozen, place = self.parts.frozen, (self.plan.n_threads, self.plan.device)
-        return {
-            name: frozen[name].run(features, {}, *place) if name in frozen else features[name]
-            for name in self.parts.split.features
-        }
+        """Return the inputs of the tail: data, and results of the frozen part."""
+        made = {name: self._computed(graph, features) for name, graph in self.parts.frozen.items()}
+        return {name: made.get(name, features.get(name)) for name in self.parts.split.features}
+
+    def _computed(self, graph: InferenceGraph, features: Features) -> Any:
+        place = (self.plan.n_threads, self.plan.device)
+        return graph.run(features, {}, *place) if self.stores else FrozenFeature(graph, features, *place)
 
     def raw_predictions(self, features: Features, weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the raw predictions from inputs of the tail."""
@@ -194,16 +201,18 @@ class Program:
 def make_program(plan: FitPlan, features: Features) -> Program:
     """Return the program of a fit on data like `features`; the training step is not compiled yet.
 
-    The results of the frozen part are stored for all samples if they fit into memory. Otherwise, and for
-    sparse data, whose results would be dense, the frozen part is computed in each step. Where training finds
-    the rate, stored results are standardised like data, those of each step are not.
+    The results of the frozen part are stored for all samples if they fit into memory. Otherwise they are
+    computed for each batch where training finds the rate, so that they are standardised as stored ones are;
+    at a named rate, on a device with resident data and for sparse data, whose results would be dense, the
+    frozen part is computed in each step, and its results are not standardised.
     """
     learner = plan.learner
     is_sparse = any(sparse.issparse(array) for array in features.values())
     program = Program(plan, learner.undivided if is_sparse else learner.divided)
     has_strings = any(value.dtype == ir.DataType.STRING for value in learner.inputs)
     if program.parts.frozen and not has_strings and not _fits(program, features):
-        program = Program(plan, learner.undivided)
+        standardises = plan.recipe.is_auto and not plan.device.keeps_data
+        program = replace(program, stores=False) if standardises else Program(plan, learner.undivided)
     _refuse_strings(program.parts.split.tail)
     return program
 

@@ -25,7 +25,7 @@ _Y = np.sin(_X).sum(axis=1)
 
 
 def _fit(model, names):
-    """Fit by a named rate: "auto" standardises stored results, which trained layers then read as data."""
+    """Fit by a named rate, where results that do not fit are computed in each step."""
     estimator = OnnxSGDRegressor(
         model, trainable=names, max_iter=4, tol=None, batch_size=8, random_state=0, learning_rate="invscaling"
     )
@@ -43,6 +43,25 @@ def test_the_frozen_part_changes_no_number(model, names, monkeypatch):
     in_each_step = _fit(model, names)
     for name in names:
         np.testing.assert_allclose(kept[name], in_each_step[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_iter": 4}, {"max_iter": 20, "batch_size": 1}], ids=["steps", "loop"]
+)
+@pytest.mark.parametrize(
+    ("model", "names"), [(_MODEL, ["w"]), (_BESIDE, ["w", "v"])], ids=["behind", "beside"]
+)
+def test_results_of_each_batch_are_standardised_as_stored_ones_are(model, names, settings, monkeypatch):
+    """With results of a step, which are not standardised, weights differ by 0.1 and more."""
+    estimator = OnnxSGDRegressor(model, trainable=names, tol=None, random_state=0, **settings)
+    X = _X * np.float32([1.0, 0.3, 5.0])
+    kept = estimator.fit(X, _Y, X_val=X[:5], y_val=_Y[:5])
+    weights, scores = kept.get_weights(), kept.validation_scores_
+    monkeypatch.setattr(_program, "_fits", lambda program, features: False)
+    computed = estimator.fit(X, _Y, X_val=X[:5], y_val=_Y[:5])
+    np.testing.assert_allclose(computed.validation_scores_, scores, rtol=1e-4)
+    for name in names:
+        np.testing.assert_allclose(computed.get_weights()[name], weights[name], rtol=1e-4, atol=1e-5)
 
 
 def test_results_that_do_not_fit_are_not_stored(monkeypatch):

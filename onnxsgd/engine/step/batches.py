@@ -100,7 +100,7 @@ class Batches:
     Parameters
     ----------
     features : dict of ndarray or sparse matrix
-        Data inputs of the graph, each of shape [n_samples, ...].
+        Data inputs of the graph, each of shape [n_samples, ...], or tables that compute the rows taken.
     target : ndarray of shape [n_samples, n_outputs]
         The target, encoded for the loss.
     sample_weight : ndarray of shape [n_samples]
@@ -184,7 +184,7 @@ class Batches:
         return {
             name: self.table(name)
             for name, array in given.items()
-            if not sparse.issparse(array) and array.nbytes <= _SMALL_TABLE
+            if isinstance(array, np.ndarray) and array.nbytes <= _SMALL_TABLE
         }
 
     def sparse_table(self, name: str) -> Any:
@@ -224,6 +224,8 @@ class Batches:
 def _take(source: Any, rows: np.ndarray, buffer: np.ndarray) -> None:
     if sparse.issparse(source):
         source[rows].toarray(out=buffer)
-    else:
+    elif isinstance(source, np.ndarray):
         # With mode="raise" numpy would gather into a temporary array first.
         np.take(source, rows, axis=0, out=buffer, mode="clip")
+    else:
+        buffer[...] = source[rows.reshape(-1)].reshape(buffer.shape)
