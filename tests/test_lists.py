@@ -79,4 +79,4 @@ def test_the_guide_uses_parameters_that_exist(call):
 def test_the_guide_names_parameters_that_exist():
     """In the form ``name=``, of an estimator or of the functions shown beside it."""
     used = set(re.findall(r"``(\w+)=", GUIDE))
-    assert used <= {*OnnxSGDRegressor().get_params(), "text"}
+    assert used <= {*OnnxSGDClassifier().get_params(), "text"}
