@@ -23,6 +23,8 @@ __all__ = ["DescentRule", "PlateauRule", "Rule"]
 
 #: The fewest updates, and the fewest windows without gain, that tell a trend from noise.
 _WINDOW, _LEAST_PATIENCE = 32, 2
+#: The share of the first epoch's objective by which that of the last one exceeds it, if it rose: not noise.
+_RISEN = 0.02
 #: A part of a window diverged with this many times the growth that undoes a whole window: parts differ.
 _DIVERGED = 40.0
 
@@ -75,6 +77,7 @@ class PlateauRule:
         self._schedule = schedule
         self._state = state
         self._best: tuple[Tensors, float] | None = None
+        self._losses: tuple[float, float] | None = None
 
     @property
     def has_converged(self) -> bool:
@@ -96,6 +99,7 @@ class PlateauRule:
     def after_epochs(self, loss: float, count: int, score: float | None) -> bool:
         """Handle the end of an epoch; return whether training stops."""
         value = loss
+        self._losses = (loss if self._losses is None else self._losses[0], loss)
         if self._on_score and score is not None:
             value = -score
             if value < self._plateau.best:
@@ -110,9 +114,17 @@ class PlateauRule:
         return False
 
     def end(self) -> None:
-        """Restore the weights that scored best, if scores decide."""
+        """Restore the weights that scored best, if scores decide; report an objective that rose."""
         if self._best is not None:
             self._state.tensors, self._state.l1_total = self._best
+        elif self._losses is not None and self._losses[1] > self._losses[0] + _RISEN * abs(self._losses[0]):
+            first, last = self._losses
+            warnings.warn(
+                f"The objective rose from {first:.6g} in the first epoch to {last:.6g} in the last. Lower "
+                "the learning rate, scale the data, or let learning_rate='auto' find the rate.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,7 @@ def test_copies_do_not_share_weights_that_are_set():
     assert np.abs(other.predict(X) - before).max() > 0.1
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_parameters_that_change_before_the_first_fit():
     """Others act at once; another graph replaces the first, unless its weights were set."""
     model = OnnxSGDClassifier(CLASSIFIERS["two classes"])

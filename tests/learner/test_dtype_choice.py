@@ -218,6 +218,7 @@ def test_the_first_call_fixes_the_type():
     assert type_of(model.set_params(warm_start=False).fit(np.c_[TIMED, TIME], TARGET)) == "float64"
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_every_method_of_an_estimator_computes_in_float64():
     inner = timed_pipeline()
     model = regressor(inner, early_stopping=True, dtype="float64").fit(TIMED, TARGET)
@@ -270,6 +271,7 @@ def test_columns_of_a_frame():
     np.testing.assert_allclose(model.predict_proba(frame), inner.predict_proba(frame), rtol=0, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_operators_without_a_float64_kernel_are_named():
     onx = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
         g (float[N, 1, 4] X) => (float[N, 1] Y) <float[1, 1, 4] W = {1, 2, 3, 4}> {

@@ -341,3 +341,12 @@ def test_unknown_labels_of_validation_data_are_refused(cancer, y_val):
         classifier().fit(X, y, X_val=X[:3], y_val=y_val)
     # one class can be scored
     assert len(classifier().fit(X, y, X_val=X[:3], y_val=[0, 0, 0]).validation_scores_) == 5
+
+
+def test_a_named_rate_that_is_too_large_is_reported(diabetes):
+    """The weights stay finite, while the objective grows by factors."""
+    X, y = diabetes[:2]
+    model = OnnxSGDRegressor(learning_rate="constant", eta0=0.06, max_iter=8, tol=None, random_state=0)
+    with pytest.warns(ConvergenceWarning, match=r"The objective rose from .* Lower the learning rate"):
+        model.fit(np.c_[3.0 * X / X.std(axis=0)], y)
+    assert model.loss_curve_[-1] > 1.02 * model.loss_curve_[0]
