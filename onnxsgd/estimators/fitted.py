@@ -256,7 +256,7 @@ class TrainedModel(BaseEstimator):
         """Return raw predictions as a table, in float32 for float32 data and in float64 otherwise."""
         checked = self._check_again(X)
         features = self._learner.read(X, checked)
-        scores = self._learner.score_graph.run(features, self._weights(), self.n_threads)
+        scores = self._learner.scores(features, self._weights(), self.n_threads)
         raw = self._table(scores)
         return raw if getattr(checked, "dtype", None) == np.float32 else raw.astype(np.float64)
 

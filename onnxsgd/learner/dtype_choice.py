@@ -63,7 +63,7 @@ class Prepared:
 
     def scores(self, features: Features) -> np.ndarray:
         """Return raw scores before training, as a float64 table."""
-        raw = self.learner.score_graph.run(features, self.learner.initial_weights(), self.n_threads)
+        raw = self.learner.scores(features, self.learner.initial_weights(), self.n_threads)
         return raw.reshape(len(raw), -1).astype(np.float64)
 
 

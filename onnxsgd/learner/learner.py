@@ -8,10 +8,12 @@ from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
+from scipy import sparse
 
 from onnxsgd.data.features import Features, fills_gaps, read_features
 from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.graph.nodes import content, element_type
+from onnxsgd.graph.reading.column_multiples import ColumnMultiple, column_multiple
 from onnxsgd.graph.reading.first_layers import FirstLayer, first_layers
 from onnxsgd.graph.reading.frozen_split import SplitGraph, split_frozen, undivided
 from onnxsgd.graph.reading.output_layer import OutputLayer, output_layer
@@ -127,6 +129,32 @@ class Learner:
         made = [name for name in split.features if name not in given]
         frozen = {name: InferenceGraph(self.score_model, name, (), self._constants) for name in made}
         return Parts(split, frozen, InferenceGraph(split.tail, self.score, self.weights))
+
+    @cached_property
+    def multiples(self) -> dict[str, ColumnMultiple]:
+        """The features that the frozen part computes, if all are multiples of columns; else none."""
+        model = self.with_weights({}, score_only=True) if self.numbers else self.score_model
+        found = {name: column_multiple(model, name) for name in self.divided.frozen}
+        known = {name: multiple for name, multiple in found.items() if multiple is not None}
+        return known if len(known) == len(found) else {}
+
+    def sparse_parts(self) -> Parts:
+        """Return the parts for sparse data: a frozen part only where its results stay sparse."""
+        return self.divided if self.multiples else self.undivided
+
+    def sparse_features(self, features: Features) -> Features:
+        """Return the inputs of the tail of :meth:`sparse_parts` from sparse data."""
+        made = {name: multiple.of(features[multiple.feature]) for name, multiple in self.multiples.items()}
+        names = self.sparse_parts().split.features
+        return {name: made[name] if name in made else features[name] for name in names}
+
+    def scores(
+        self, features: Features, weights: Mapping[str, np.ndarray], n_threads: int | None
+    ) -> np.ndarray:
+        """Return the raw scores of data."""
+        if all(sparse.issparse(table) for table in features.values()) and self.multiples:
+            return self.divided.tail.run(self.sparse_features(features), weights, n_threads)
+        return self.score_graph.run(features, weights, n_threads)
 
     @cached_property
     def undivided(self) -> Parts:

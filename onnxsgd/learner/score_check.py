@@ -65,7 +65,7 @@ def _check_independence(learner: Learner, features: Features, n_threads: int | N
 
 def _run(learner: Learner, features: Features, n_threads: int | None) -> np.ndarray:
     try:
-        return learner.score_graph.run(features, learner.initial_weights(), n_threads)
+        return learner.scores(features, learner.initial_weights(), n_threads)
     except (EngineError, UnsupportedError) as error:
         if learner.exported_for is not None:
             cause = str(error).rstrip(".")

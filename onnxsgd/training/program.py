@@ -66,6 +66,8 @@ class Program:
 
     def tail_features(self, features: Features) -> Features:
         """Return the inputs of the tail: data, and results of the frozen part."""
+        if _is_sparse(features):
+            return self.plan.learner.sparse_features(features)
         made = {name: self._computed(graph, features) for name, graph in self.parts.frozen.items()}
         return {name: made.get(name, features.get(name)) for name in self.parts.split.features}
 
@@ -203,18 +205,22 @@ def make_program(plan: FitPlan, features: Features) -> Program:
 
     The results of the frozen part are stored for all samples if they fit into memory. Otherwise they are
     computed for each batch where training finds the rate, so that they are standardised as stored ones are;
-    at a named rate, on a device with resident data and for sparse data, whose results would be dense, the
+    at a named rate, on a device with resident data and for sparse data whose results would be dense, the
     frozen part is computed in each step, and its results are not standardised.
     """
     learner = plan.learner
-    is_sparse = any(sparse.issparse(array) for array in features.values())
-    program = Program(plan, learner.undivided if is_sparse else learner.divided)
+    is_sparse = _is_sparse(features)
+    program = Program(plan, learner.sparse_parts() if is_sparse else learner.divided)
     has_strings = any(value.dtype == ir.DataType.STRING for value in learner.inputs)
-    if program.parts.frozen and not has_strings and not _fits(program, features):
+    if program.parts.frozen and not is_sparse and not has_strings and not _fits(program, features):
         standardises = plan.recipe.is_auto and not plan.device.keeps_data
         program = replace(program, stores=False) if standardises else Program(plan, learner.undivided)
     _refuse_strings(program.parts.split.tail)
     return program
+
+
+def _is_sparse(features: Features) -> bool:
+    return any(sparse.issparse(array) for array in features.values())
 
 
 def _refuse_strings(tail: ir.Model) -> None:

@@ -10,8 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDRegressor
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.engine.step.single_step import StepRunner
@@ -243,6 +247,28 @@ def test_a_diverging_fit_keeps_the_last_finite_weights():
         estimator.fit(sparse.csr_matrix(DENSE), REAL[:, 0])
     assert np.isfinite(estimator.coef_).all()
     assert np.abs(estimator.coef_).max() > 1
+
+
+PIPELINES = {
+    "network": MLPClassifier((6,), max_iter=2, random_state=0),
+    "scaled": make_pipeline(MaxAbsScaler(), LogisticRegression()),
+    "scaled network": make_pipeline(
+        StandardScaler(with_mean=False), MLPClassifier((6,), max_iter=2, random_state=0)
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("model", PIPELINES.values(), ids=PIPELINES)
+def test_estimators_of_scikit_learn(model, runners):
+    """Steps that scale columns keep data sparse."""
+    X = sparse.csr_matrix(DENSE)
+    model = clone(model).fit(X, CLASS)
+    settings = {"estimator": OnnxSGDClassifier, "model": model, "dtype": "float64"}
+    ours, dense = (fitted(data, CLASS, **settings) for data in (X, DENSE))
+    assert_equal(ours, dense, rtol=1e-6)
+    assert SparseStepRunner in runners
+    np.testing.assert_allclose(ours.predict_proba(X), dense.predict_proba(DENSE), rtol=1e-5)
 
 
 def test_optimizers_of_users_work_on_dense_batches(runners):
