@@ -358,7 +358,7 @@ def test_data_other_than_strings_are_refused():
             model.fit([*TEXTS[:-1], entry], LABEL)
     with pytest.raises(GraphError, match="X lacks"):
         model.fit({"Y": np.array(TEXTS)}, LABEL)
-    assert not hasattr(model, "classes_")
+    assert not hasattr(model, "t_")
 
 
 # To ONNX.
