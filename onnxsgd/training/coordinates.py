@@ -165,6 +165,10 @@ class StandardisedBuffers:
         """Copy these values into the buffers."""
         self._buffers.load(self._coordinates.standardised(tensors) | self._coordinates.constants(tensors))
 
+    def raw(self, tensors: Tensors) -> Tensors:
+        """Return weights of standardised data for raw data."""
+        return self._coordinates.raw(tensors)
+
     def snapshot(self) -> Tensors:
         """Return a copy of the present values."""
         tensors = self._coordinates.raw(self._buffers.snapshot())

@@ -16,6 +16,7 @@ from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.schedules import Schedule, Still
+from onnxsgd.training.coordinates import StandardisedBuffers
 from onnxsgd.training.epochs import Runners, penalty_value, run_epochs
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.rules import DescentRule, PlateauRule, Rule
@@ -111,7 +112,7 @@ def _make_rule(
     schedule = plan.recipe.schedule
     if not plan.recipe.is_auto:
         return PlateauRule(stopping, schedule, state)
-    objective = partial(_objective, runners, batches, plan, state)
+    objective, buffers = partial(_objective, runners, batches, plan, state), runners.buffers
     finder = StartFinder(
         layer=plan.output_layer,
         intercepts=plan.learner.intercepts,
@@ -122,11 +123,12 @@ def _make_rule(
         sample_weight=batches.sample_weight,
         objective=objective,
         raw_predictions=partial(model.raw_predictions, dict(batches.features)),
+        for_standard_data=buffers.raw if isinstance(buffers, StandardisedBuffers) else None,
     )
     if stopping.in_parts:
         _begin_part(runners, finder, schedule, state)
         return PlateauRule(stopping, schedule, state)
-    load = runners.buffers.load
+    load = buffers.load
     return DescentRule(
         stopping, state, batches.n_batches, finder.find, lambda: objective().total, load, score
     )

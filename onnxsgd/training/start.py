@@ -72,6 +72,8 @@ class StartFinder:
         Returns the objective of the weights of the state.
     raw_predictions : callable
         Returns the raw predictions of given weights, of shape [n_samples, n_outputs].
+    for_standard_data : callable or None
+        Returns the weights that treat data as given ones treat standardised data, if any layer has such.
     """
 
     layer: OutputLayer
@@ -81,13 +83,15 @@ class StartFinder:
     sample_weight: np.ndarray
     objective: Callable[[], Objective]
     raw_predictions: Callable[[Mapping[str, np.ndarray]], np.ndarray]
+    for_standard_data: Callable[[Tensors], Tensors] | None = None
 
     def find(self, state: FitState) -> Start:
         """Put the best of the known first weights into `state`.
 
         A last layer of zeros starts at the best constant. Weights that are worse than the best constant are
         replaced: those of a linear model by the constant, or the same with predictions scaled and shifted to
-        the target; those of a network by the same with predictions shifted.
+        the target; those of a network by the same with predictions shifted, or by the same on standardised
+        data, for which random weights are made.
         """
         given = state.tensors
         if self._is_constant(given):
@@ -156,12 +160,16 @@ class StartFinder:
         Layers before the last one determine the size of its input, and with it the effect of an update: a
         network keeps its coefficients.
         """
-        candidates = [(first, given)]
+        candidates, starts = [(first, given)], [given]
         if self.is_linear:
             candidates.append((constant, self._with_constant(given)))
+        elif self.for_standard_data is not None:
+            starts.append(self.for_standard_data(given))
+            candidates.append((self._evaluate(state, starts[1]), starts[1]))
         if self.is_linear or self.target is not None:
-            scaled = self._with_last_layer(given, *self._fitted_scale(given))
-            candidates.append((self._evaluate(state, scaled), scaled))
+            for tensors in starts:
+                scaled = self._with_last_layer(tensors, *self._fitted_scale(tensors))
+                candidates.append((self._evaluate(state, scaled), scaled))
         return min(candidates, key=lambda pair: pair[0].total if math.isfinite(pair[0].total) else math.inf)
 
     def _fitted_scale(self, tensors: Tensors) -> tuple[float, np.ndarray]:

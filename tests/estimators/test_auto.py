@@ -155,7 +155,7 @@ def test_images_of_any_scale(n_pads, scale):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(images[:1200], y[:1200])
-    assert model.score(images[1200:], y[1200:]) > 0.87
+    assert model.score(images[1200:], y[1200:]) > 0.9
 
 
 def test_sparse_data():

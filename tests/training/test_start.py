@@ -1,6 +1,7 @@
 """The first weights: of a line, whose loss is computed in numpy."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -158,3 +159,20 @@ def test_few_rows_do_not_judge_weights():
     line = Line([0, 0, 0], 0.0, rows=5)
     assert line.finder.find_in_part(line.state) == 1.0
     assert line.b == pytest.approx(np.average(Y[:5].ravel(), weights=WEIGHT_OF_ROWS[:5]))
+
+
+@pytest.mark.parametrize("loss", ["squares", "log"])
+def test_a_network_with_weights_for_standard_data_gets_them(loss):
+    """Random weights on data times 1,000: those for standardised data are chosen, if they are better."""
+    line = Line([1000.0, -2000.0, 500.0], 7.0 if loss == "squares" else 0.0, loss, is_linear=False)
+
+    def divided(tensors):
+        return {(n, k): array / 1000.0 if n == "w" else array for (n, k), array in tensors.items()}
+
+    line.finder = replace(line.finder, for_standard_data=divided)
+    line.find()
+    np.testing.assert_allclose(line.w, [1.0, -2.0, 0.5])
+    good = Line([1.0, -2.0, 0.5], 7.0 if loss == "squares" else 0.0, loss, is_linear=False)
+    good.finder = replace(good.finder, for_standard_data=divided)
+    good.find()
+    np.testing.assert_array_equal(good.w, [1.0, -2.0, 0.5])
