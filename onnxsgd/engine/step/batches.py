@@ -12,8 +12,8 @@ from scipy import sparse
 
 __all__ = ["Batches", "EpochPlan", "Standard"]
 
-#: The most bytes of a standardised copy of a feature: a bound of memory, not measured.
-_SMALL_TABLE = 16_000_000
+#: The most bytes of a standardised copy of a feature, memory maps too: a bound of memory, not measured.
+_SMALL_TABLE = 4_000_000
 
 
 @dataclass(frozen=True)
