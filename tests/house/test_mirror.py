@@ -36,7 +36,7 @@ COVERED = {
     "estimators/test_persistence.py": "_classifier _regressor",
     "estimators/test_sklearn_tools.py": "estimators/inner_model",
     "training/test_sparse_runners.py": (
-        "engine/step/row_update_graph engine/step/sparse_rows engine/step/sparse_sgd engine/step/sparse_step"
+        "engine/step/row_update_graph engine/step/sparse_sgd engine/step/sparse_step"
     ),
     "gradient/native/test_builder.py": (
         "gradient/native/builder_forms gradient/native/coverage gradient/native/isolate "
