@@ -14,6 +14,9 @@ _WORSE, _WORSE_OF_UNIT = 0.25, 1e-3
 _CUT, _MOST_CUTS = 4.0, 12
 #: A loss below this share of the unit counts as large as this when gains are compared with it.
 _SMALL = 0.05
+#: Training continues after a decay whose last window gained this many times the gain that counts: networks on
+#: few samples overfit with smaller ones.
+_STILL = 100.0
 #: The fewest windows of the decay.
 _SHORTEST_DECAY = 5
 #: The share of the windows after which the decay begins at the latest.
@@ -76,8 +79,10 @@ class Descent:
     _n_done: int = field(default=0, init=False)
     _n_cuts: int = field(default=0, init=False)
     _mark: float = field(init=False)
+    _last: float = field(default=math.inf, init=False)
     _n_idle: int = field(default=0, init=False)
     _decay: tuple[int, int] | None = field(default=None, init=False)
+    _is_last_decay: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.best = self._mark = self.start
@@ -112,14 +117,19 @@ class Descent:
             return Verdict.UNDONE
         self.unit = self.unit or abs(loss)
         self._count_idle(loss)
-        self._advance()
+        self._advance(loss)
+        self._last = loss
         if loss >= self.best:
             return Verdict.KEPT
         self.best = loss
         return Verdict.BETTER
 
     def begin_decay(self) -> None:
-        """Begin the decay, unless it has begun: another criterion has converged."""
+        """Begin the last decay, unless one has begun: another criterion has converged."""
+        self._is_last_decay = True
+        self._converge()
+
+    def _converge(self) -> None:
         self.has_converged = True
         if self._decay is None:
             length = max(_SHORTEST_DECAY, self._n_done // 2)
@@ -141,13 +151,25 @@ class Descent:
         else:
             self._n_idle += 1
 
-    def _advance(self) -> None:
+    def _end_or_continue(self, loss: float) -> None:
+        """End training, unless the last window of the decay still gained: then continue at a lower rate."""
+        has_gained = self._last - loss > _STILL * self.least_gain
+        if not has_gained or self._is_last_decay or self._n_done >= self.n_windows:
+            self.has_ended = True
+            return
+        self._base /= _CUT
+        self._decay, self._n_idle, self._mark = None, 0, loss
+        self.has_converged = False
+        self._end_in_time()
+
+    def _advance(self, loss: float) -> None:
         if self._decay is not None:
             done, length = self._decay
             self._decay = (done + 1, length)
-            self.has_ended = done >= length
+            if done >= length:
+                self._end_or_continue(loss)
         elif self._n_idle >= self.patience:
-            self.begin_decay()
+            self._converge()
         else:
             self._end_in_time()
         self.has_ended |= self._n_done >= self.n_windows

@@ -80,11 +80,13 @@ def train(
             n_epochs += count
             for observer in observers:
                 observer.epoch_begins()
-            loss = run_epochs(runners, batches, plan, state, count, limit=rule.limit)
+            run_epochs(runners, batches, plan, state, count, limit=rule.limit)
             if score is not None:
                 state.validation_scores.append(score(state.weights(plan.recipe.average_from)))
             votes = [observer.epoch_ends(state) for observer in observers]
-            has_ended = rule.after_epochs(loss, count, state.validation_scores[-1] if score else None)
+            has_ended = rule.after_epochs(
+                state.loss_curve[-count:], state.validation_scores[-1] if score else None
+            )
             stops = has_ended or any(votes)
         if stopping.tol is not None and not rule.has_converged and not any(votes):
             warnings.warn(

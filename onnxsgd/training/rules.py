@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.descent import Descent, Verdict
@@ -47,8 +48,8 @@ class Rule(Protocol):
     def begin(self) -> None:
         """Handle the beginning of training."""
 
-    def after_epochs(self, loss: float, count: int, score: float | None) -> bool:
-        """Handle the end of some epochs, with their mean loss; return whether training stops.
+    def after_epochs(self, losses: Sequence[float], score: float | None) -> bool:
+        """Handle the end of some epochs, with the mean loss of each; return whether training stops.
 
         An infinite loss: training diverged. There is a score only after single epochs.
         """
@@ -96,9 +97,9 @@ class PlateauRule:
     def begin(self) -> None:
         """Do nothing."""
 
-    def after_epochs(self, loss: float, count: int, score: float | None) -> bool:
+    def after_epochs(self, losses: Sequence[float], score: float | None) -> bool:
         """Handle the end of an epoch; return whether training stops."""
-        value = loss
+        value = loss = losses[-1]
         self._losses = (loss if self._losses is None else self._losses[0], loss)
         if self._on_score and score is not None:
             value = -score
@@ -137,6 +138,9 @@ class _Copy:
     @classmethod
     def of(cls, state: FitState) -> _Copy:
         return cls(dict(state.tensors), state.t)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        return {name: array for (name, kind), array in self.tensors.items() if kind == WEIGHT}
 
     def restore(self, state: FitState) -> None:
         state.tensors, state.t = dict(self.tensors), self.t
@@ -206,9 +210,7 @@ class DescentRule:
         ConvergenceError
             If the objective is not finite.
         """
-        stopping, self._best = self._stopping, _Copy.of(self._state)
-        if self._score is not None:
-            self._plateau.reached(-self._score(self._state.weights()))
+        stopping, given = self._stopping, _Copy.of(self._state)
         start = self._find_start(self._state)
         if math.isnan(start.objective) or math.isinf(start.unit):
             raise ConvergenceError(
@@ -216,7 +218,10 @@ class DescentRule:
                 "are not finite, or too large for their type. Scale the data, or change the initial weights."
             )
         self._load(self._state.tensors)
-        self._first = self._copy = _Copy.of(self._state)
+        self._first = self._copy = self._best = _Copy.of(self._state)
+        if self._score is not None and start.is_model:
+            self._best = given
+            self._plateau.reached(-self._score(given.weights()))
         self._descent = Descent(
             start=start.objective,
             unit=start.unit,
@@ -228,15 +233,16 @@ class DescentRule:
         self._state.eta = self._eta * self._descent.factor
         self._has_begun = True
 
-    def after_epochs(self, loss: float, count: int, score: float | None) -> bool:
+    def after_epochs(self, losses: Sequence[float], score: float | None) -> bool:
         """Handle the end of some epochs; return whether training stops."""
         if self._score is not None and score is not None:
             self._record_score(score)
-        self._losses.extend([loss] * count)
-        if len(self._losses) < self._window and math.isfinite(loss):
+        self._losses.extend(losses)
+        if len(self._losses) < self._window and math.isfinite(losses[-1]):
             return False
         self._n_left -= len(self._losses)
-        verdict = self._descent.judge(float(np.mean(self._losses)))
+        # the last epoch of a window may have left the others' way
+        verdict = self._descent.judge(max(float(np.mean(self._losses)), self._losses[-1]))
         self._losses.clear()
         if verdict is Verdict.BETTER:
             self._copy = _Copy.of(self._state)
@@ -258,15 +264,26 @@ class DescentRule:
             return
         if self._score is not None:
             self._best.restore(self._state)
-            if not self._has_better_score:
+            if not self._has_better_score and self._plateau.best < math.inf:
                 _warn("No weights scored better on the validation data than the first ones, which are kept.")
             return
-        start, objective = self._descent.start, self._objective()
+        start, objective = self._descent.start, self._best_objective()
         if not objective <= start:
             self._first.restore(self._state)
             _warn(f"Training did not lower the objective, {start:.6g}: the first weights are kept.")
         elif 0 <= start - objective < self._descent.least_gain:
             _warn(f"Training lowered the objective only from {start:.6g} to {objective:.6g}.")
+
+    def _best_objective(self) -> float:
+        """Return the exact objective of the last weights, or of the copy, if that has a lower one."""
+        objective, last = self._objective(), _Copy.of(self._state)
+        if objective <= self._descent.best:
+            return objective
+        self._copy.restore(self._state)
+        of_copy = self._objective()
+        if not of_copy < objective:
+            last.restore(self._state)
+        return min(objective, of_copy) if math.isfinite(objective) else of_copy
 
     def _record_score(self, score: float) -> None:
         if -score < self._plateau.best:

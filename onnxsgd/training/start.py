@@ -45,11 +45,14 @@ class Start(NamedTuple):
         The loss that gains are compared with: that of the best constant prediction, if known.
     share : float
         The share of the first rate to begin with: the better the weights, the smaller.
+    is_model : bool
+        Whether they are those of a model, not a constant in place of weights of zeros.
     """
 
     objective: float
     unit: float
     share: float
+    is_model: bool = True
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class StartFinder:
         given = state.tensors
         if self._is_constant(given):
             first = self._evaluate(state, self._with_constant(given))
-            return Start(first.total if first.loss > 0 else math.inf, first.loss, 1.0)
+            return Start(first.total if first.loss > 0 else math.inf, first.loss, 1.0, is_model=False)
         first, constant = self._judge(state)
         best, tensors = first, given
         if constant is not None and not first.total <= constant.total:

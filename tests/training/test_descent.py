@@ -44,6 +44,14 @@ def test_a_long_descent_decays_for_half_its_length():
     assert descent.has_converged
 
 
+def test_training_continues_at_a_lower_rate_if_the_decay_gained():
+    """A plateau of noise: the loss falls with the rate, by a fifth in the last window of the decay."""
+    noisy, decay = [0.5, 0.5, 0.5], [0.45, 0.41, 0.37, 0.33, 0.26]
+    used = factors(control(), [*noisy, *decay, *(20 * [0.2599])])
+    assert used == pytest.approx([1, 1, 1, *(n / 6 for n in (5, 4, 3, 2, 1)), *(2 * [0.25]), *used[10:]])
+    assert used[10:] == pytest.approx([0.25 * n / 6 for n in (5, 4, 3, 2, 1)])
+
+
 def test_gains_are_shares_of_the_loss_but_not_of_tiny_ones():
     """Below a twentieth of the unit, gains are compared with that twentieth."""
     falling = [1.0 * 0.9995**number for number in range(30)]

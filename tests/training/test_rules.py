@@ -20,7 +20,9 @@ KEY = ("w", WEIGHT)
 class Problem:
     """The objective w^2, of which a test chooses the path."""
 
-    def __init__(self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, **stopping):
+    def __init__(
+        self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True, **stopping
+    ):
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
         stopping = Stopping(**{"max_iter": 100, "tol": 1e-3, "n_iter_no_change": 2, **stopping})
@@ -28,7 +30,7 @@ class Problem:
             stopping,
             self.state,
             n_batches,
-            lambda state: Start(self.objective, self.objective, share),
+            lambda state: Start(self.objective, self.objective, share, is_model),
             lambda: self.objective,
             self.loaded.append,
             score,
@@ -43,7 +45,7 @@ class Problem:
     def move(self, to, loss=None, score=None):
         self.state.tensors = {KEY: np.array(to)}
         self.state.t += 32
-        return self.rule.after_epochs(to**2 if loss is None else loss, 1, score)
+        return self.rule.after_epochs([to**2 if loss is None else loss], score)
 
 
 def test_weights_before_a_bad_window_are_restored():
@@ -58,6 +60,31 @@ def test_weights_before_a_bad_window_are_restored():
 
 def test_the_start_decides_the_first_rate():
     assert Problem(share=0.1).state.eta == pytest.approx(0.005)
+
+
+def test_a_window_that_diverges_at_its_end_is_undone():
+    """Its mean loss is the best one so far."""
+    problem = Problem(n_batches=16)
+    for weight, loss in [(0.8, 0.64), (0.7, 0.5), (0.2, 0.04), (0.95, 0.9)]:
+        problem.move(weight, loss=loss)
+    assert problem.state.tensors[KEY] == 0.7
+
+
+def test_the_copy_is_returned_if_it_is_better_than_the_last_weights():
+    problem = Problem()
+    problem.move(0.3, loss=0.5)
+    problem.move(0.9, loss=0.55)
+    problem.rule.end()
+    assert problem.state.tensors[KEY] == 0.3
+
+
+def test_the_score_of_a_constant_is_no_score_to_beat():
+    """Zeros have the accuracy of the majority, which no first epoch of a balanced loss reaches."""
+    problem = Problem(score=lambda weights: 0.97, on_score=True, is_model=False)
+    problem.move(0.9, score=0.8)
+    problem.move(0.8, score=0.7)
+    problem.rule.end()
+    assert problem.state.tensors[KEY] == 0.9
 
 
 def test_divergence_is_undone():
@@ -118,7 +145,7 @@ def test_all_epochs_are_made(max_iter):
         while not ends:
             count = 1 if is_single else problem.rule.n_epochs
             n_epochs += count
-            ends = problem.rule.after_epochs(0.9**n_epochs, count, None)
+            ends = problem.rule.after_epochs([0.9**n_epochs] * count, None)
         assert n_epochs == max_iter
 
 

@@ -69,7 +69,7 @@ def test_zeros_start_at_the_mean():
     ))  # fmt: skip
     start = line.find()
     assert 4 * line.b == pytest.approx(MEAN)
-    assert start == pytest.approx((VARIANCE / 2, VARIANCE / 2, 1.0))
+    assert start == pytest.approx((VARIANCE / 2, VARIANCE / 2, 1.0, False))
 
 
 def test_good_weights_are_kept_and_have_a_small_share_of_the_rate():
@@ -120,7 +120,7 @@ def test_scores_of_a_linear_classifier_shrink_to_one():
 
 
 def test_a_perceptron_has_no_objective_before_it_learns():
-    assert Line([0, 0, 0], 0.0, loss="perceptron").find() == (math.inf, 0.0, 1.0)
+    assert Line([0, 0, 0], 0.0, loss="perceptron").find() == (math.inf, 0.0, 1.0, False)
 
 
 def test_a_fitted_perceptron_is_kept():
