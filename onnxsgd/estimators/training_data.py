@@ -86,7 +86,7 @@ class TrainingDataReader(TrainedModel):
             data = checked if has_text(source) else X
             if hasattr(source, "fit"):
                 source = fitted(source, data, y, None if sample_weight is None else weight, self)
-            features = self._make_learner(source, data, checked, n_outputs)
+            features = self._make_learner(source, data, checked, n_outputs, target)
             self._check_learner(target, in_parts)
             self._given = read_graph_parameters(self)
             self._start = None
@@ -103,14 +103,17 @@ class TrainingDataReader(TrainedModel):
         # support for NaN as missing value is known only after the conversion
         return check_X(self, X, reset=reset, allow_nan=self.model is not None)
 
-    def _make_learner(self, source: Any, X: object, checked: Any, n_outputs: int) -> Features:
-        """Make the learner; return the data for its graph."""
+    def _make_learner(
+        self, source: Any, X: object, checked: Any, n_outputs: int, target: np.ndarray | None = None
+    ) -> Features:
+        """Make the learner; return the data for its graph. There is no target before predictions alone."""
         self._text = None
         if has_text(source):
             self._text, source = split_text(source, X)
             checked = self._text.features(X)
         options = ModelOptions(self._task, self.output, self.head, self.trainable, self.engine, self.dtype)
-        prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads)
+        numbers = target if self._task == "regression" else None
+        prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads, numbers)
         self._learner, self._n_outputs = prepared.learner, prepared.n_outputs
         return prepared.features
 

@@ -74,11 +74,13 @@ def prepare_learner(
     n_outputs: int,
     options: ModelOptions,
     n_threads: int | None,
+    target: np.ndarray | None = None,
 ) -> Prepared:
     """Return the learner of `source` in a type precise enough for the data, tried on them.
 
-    A graph keeps its own type. Other models are float32, unless float32 changes a column by more than 1e-3
-    of its spread, or raw scores by more than 1e-3 of theirs; then they are float64.
+    A graph keeps its own type. Other models are float32, unless float32 changes a column, or the target of a
+    regression, by more than 1e-3 of its spread, or raw scores by more than 1e-3 of theirs; then they are
+    float64.
 
     Parameters
     ----------
@@ -94,6 +96,8 @@ def prepare_learner(
         The parameters of the estimator; a `dtype` other than None is used as it is.
     n_threads : int or None
         Threads of the trial.
+    target : ndarray or None
+        The target of a regression.
 
     Raises
     ------
@@ -120,6 +124,8 @@ def prepare_learner(
         return prepare(options.dtype)
     if loses_columns(checked):
         return _in_float64(prepare, "casting X to float32 changes a column by more than 1e-3 of its spread")
+    if target is not None and loses_columns(target):
+        return _in_float64(prepare, "casting y to float32 changes it by more than 1e-3 of its spread")
     narrow = prepare(None)
     if source is None or not _is_suspicious(narrow):
         return narrow

@@ -237,6 +237,15 @@ def test_every_method_of_an_estimator_computes_in_float64():
     np.testing.assert_allclose(sparse_coef, dense_coef, rtol=1e-12)
 
 
+@pytest.mark.parametrize(("shift", "dtype"), [(0.0, "float32"), (1e3, "float32"), (1.7e9, "float64")])
+def test_targets_far_from_zero_are_learned_in_float64(shift, dtype):
+    """In float32, targets of 1.7e9 are multiples of 128."""
+    y = PLAIN @ np.linspace(1.0, 2.0, PLAIN.shape[1]) + shift
+    model = OnnxSGDRegressor(random_state=0).fit(PLAIN, y)
+    assert type_of(model) == dtype
+    assert model.score(PLAIN, y) > 0.99
+
+
 def test_the_type_is_a_parameter_like_any_other(tmp_path):
     search = GridSearchCV(regressor(), {"dtype": [None, "float32", "float64"]}, cv=3).fit(PLAIN, TARGET)
     assert np.ptp(search.cv_results_["mean_test_score"]) < 1e-4
