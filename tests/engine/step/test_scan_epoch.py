@@ -57,7 +57,7 @@ def test_the_loop_takes_a_loss_whose_gradient_ignores_the_target(model, weights,
     plan = data.plan(np.arange(53)).descending(rates)
     one, many = np.zeros(data.n_batches), np.zeros(data.n_batches)
     loop.run(plan, table, many)
-    step._buffers.load({(name, WEIGHT): array for name, array in weights.items()})
+    step.buffers.load({(name, WEIGHT): array for name, array in weights.items()})
     step.run(plan, table, one)
     np.testing.assert_allclose(many, one, rtol=1e-6)
 
