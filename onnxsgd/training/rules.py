@@ -212,7 +212,7 @@ class DescentRule:
         """
         stopping, given = self._stopping, _Copy.of(self._state)
         start = self._find_start(self._state)
-        if math.isnan(start.objective) or math.isinf(start.unit):
+        if not math.isfinite(start.unit) or (start.is_model and not math.isfinite(start.objective)):
             raise ConvergenceError(
                 f"The objective of the first weights is {start.objective}: predictions for the training data "
                 "are not finite, or too large for their type. Scale the data, or change the initial weights."

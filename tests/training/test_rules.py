@@ -124,6 +124,13 @@ def test_first_weights_without_an_objective_are_refused():
         Problem(start=math.inf)
 
 
+def test_a_model_without_an_objective_is_refused_though_a_constant_has_one():
+    problem = Problem(begins=False)
+    problem.rule._find_start = lambda state: Start(math.inf, 1.0, 1.0)
+    with pytest.raises(ConvergenceError, match="objective of the first weights is inf"):
+        problem.rule.begin()
+
+
 def test_a_window_has_32_updates_at_least():
     problem = Problem(n_batches=5)
     assert problem.rule.n_epochs == 7
