@@ -174,9 +174,9 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
 
         Notes
         -----
-        Batches have `batch_size` rows; with vectorizers of text, rows of their features. Trained weights can
-        be put into the graph of :meth:`to_onnx`, or into this estimator with :meth:`set_weights`, under their
-        names.
+        Batches have `batch_size` rows, also where "auto" makes smaller ones of a short call; with vectorizers
+        of text, rows of their features. Trained weights can be put into the graph of :meth:`to_onnx`, or into
+        this estimator with :meth:`set_weights`, under their names.
         """
         from onnxsgd.training.step_export import export_step
 

@@ -122,13 +122,13 @@ class FitPlan:
         """The weights that the penalty applies to."""
         return frozenset(self.learner.weights) - self.learner.intercepts
 
-    def rows_of_batch(self, n_samples: int, in_parts: bool) -> int:
+    def rows_of_batch(self, n_samples: int) -> int:
         """Return the rows of a batch of so many samples.
 
         At most the next power of two, so that calls with few samples, of any number, share some compiled
         steps. Where training finds the rate, few samples make several updates.
         """
-        if self.recipe.is_auto and not in_parts:
+        if self.recipe.is_auto:
             most = max(_FEWEST_ROWS, n_samples // _FEWEST_UPDATES)
             return min(self.batch_size, 1 << (most.bit_length() - 1), 1 << (n_samples - 1).bit_length())
         return min(self.batch_size, 1 << (n_samples - 1).bit_length())

@@ -100,7 +100,7 @@ class Program:
         in_parts : bool
             Whether these data are a part of a stream.
         """
-        size = self.plan.rows_of_batch(len(target), in_parts)
+        size = self.plan.rows_of_batch(len(target))
         target = np.ascontiguousarray(target, self.parts.split.dtype)
         is_mean = self.plan.batch_size > 1
         batches = Batches(self.tail_features(features), target, sample_weight, size, is_mean)
