@@ -369,7 +369,7 @@ class BlockAdam(Optimizer):
         rate = op.Mul(scalars[RATE], inverse)
         new_slots: tuple[ir.Value, ...] = (first, second)
         if self.steering:
-            factor = self._steered(op, slots, gradient, square, scalars["steering"])
+            factor = self._steered(op, slots, gradient, square, axes, scalars["steering"])
             rate = op.Mul(rate, op.Exp(factor))
             new_slots += (factor,)
         weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
@@ -386,22 +386,25 @@ class BlockAdam(Optimizer):
         slots: tuple[ir.Value, ...],
         gradient: ir.Value,
         square: ir.Value,
+        axes: list[int],
         steering: ir.Value,
     ) -> ir.Value:
-        """Return the new logarithm of the factor, given the sum of squares of the gradient."""
+        """Return the new logarithm of the factor, given the sum of squares of the gradient over some axes."""
         moment, _, factor = slots
-        axes = list(range(len(moment.shape)))  # type: ignore[arg-type]
-        product = op.ReduceSum(op.Mul(moment, gradient), axes, keepdims=1)
+        product, moment_square = op.Mul(moment, gradient), op.Mul(moment, moment)
+        if axes:
+            product = op.ReduceSum(product, axes, keepdims=1)
+            moment_square = op.ReduceSumSquare(moment, axes, keepdims=1)
         # the roots apart: the product of the sums of squares may overflow
-        sizes = op.Mul(op.Sqrt(op.ReduceSumSquare(moment, axes, keepdims=1)), op.Sqrt(square))
+        sizes = op.Mul(op.Sqrt(moment_square), op.Sqrt(square))
         cosine = op.Div(product, op.Add(sizes, _TINY))
         moved = op.Add(factor, op.Mul(cosine, steering))
-        return op.Min(op.Max(moved, LEAST_LOG_FACTOR), _MOST_LOG_FACTOR)
+        return op.Min(op.Max(moved, math.log(LEAST_FACTOR)), math.log(_MOST_FACTOR))
 
 
-#: The slot of the logarithm of the factor of a steered rate, and its bounds.
+#: The slot of the logarithm of the factor of a steered rate, and the bounds of the factor.
 LOG_FACTOR = "log_factor"
-LEAST_LOG_FACTOR, _MOST_LOG_FACTOR = math.log(0.03), math.log(4.0)
+LEAST_FACTOR, _MOST_FACTOR = 0.03, 4.0
 #: Keeps quotients of zeros finite; normal in float32.
 _TINY = 1e-37
 

@@ -150,20 +150,20 @@ def test_a_proximal_optimizer_applies_the_l1_penalty():
     assert 0 < np.count_nonzero(expected) < 12
 
 
+@pytest.mark.parametrize("steering", [0.0, 0.3])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_outputs_with_units_of_their_own_are_updated_alone(axis):
+def test_outputs_with_units_of_their_own_are_updated_alone(axis, steering):
     """As if the weights of each output were a tensor, with a second moment and a unit of its rate."""
     rng = np.random.default_rng(4)
     start, gradients = rng.normal(size=(4, 3)), rng.normal(size=(30, 4, 3)) * [1e-3, 1.0, 1e4]
     units = np.array([1e-3, 1.0, 1e4])
     shape = (3, 1) if axis == 0 else (1, 3)
     given, moved = (start.T, gradients.transpose(0, 2, 1)) if axis == 0 else (start, gradients)
-    weights = run_updates(
-        optimizers.BlockAdam(), given, moved, [0.05] * 30, 0.01, np.float64, units=units.reshape(shape)
-    )
+    optimizer = optimizers.BlockAdam(steering=steering)
+    weights = run_updates(optimizer, given, moved, [0.05] * 30, 0.01, np.float64, units=units.reshape(shape))
     last = weights[-1].T if axis == 0 else weights[-1]
     for column, unit in enumerate(units):
-        plain, expected = PLAIN["block_adam"](), start[:, column]
+        plain, expected = PLAIN["block_adam"](steering=steering), start[:, column]
         for t, gradient in enumerate(gradients[:, :, column], start=1):
             expected = plain(expected, gradient, t, 0.05 * unit, 0.01)
         np.testing.assert_allclose(last[:, column], expected, rtol=1e-10)

@@ -12,12 +12,13 @@ import numpy as np
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.output_layer import OutputLayer, OutputWeight
+from onnxsgd.optimizers import LEAST_FACTOR
 from onnxsgd.training.state import FitState
 
 __all__ = ["LEAST_SHARE", "Objective", "Start", "StartFinder"]
 
-#: The least share of the first rate, for a start of good weights.
-LEAST_SHARE = 0.03
+#: The least share of the first rate, for a start of good weights: a stream cannot have less.
+LEAST_SHARE = LEAST_FACTOR
 #: The fewest rows of a part of a stream whose loss is compared with a constant's.
 _ENOUGH_ROWS = 32
 

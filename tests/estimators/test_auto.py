@@ -360,3 +360,14 @@ def test_a_named_rate_is_plain_sgd():
 def test_block_adam_may_be_given_with_its_own_numbers():
     model = OnnxSGDRegressor(optimizer=BlockAdam(beta_1=0.5), learning_rate=Auto(eta0=0.02), random_state=0)
     assert model.fit(Z, Y).score(Z, Y) > 0.99
+
+
+def test_each_target_of_a_stream_has_a_factor_of_its_own():
+    """All of them settle: with the sums of all targets some stayed at the largest factor."""
+    X = np.random.default_rng(0).normal(size=(6000, 6))
+    y = X @ np.random.default_rng(1).normal(size=(6, 3)) * [1e-3, 1.0, 1e4]
+    y += 0.1 * y.std(axis=0) * np.random.default_rng(2).normal(size=y.shape)
+    model = OnnxSGDRegressor(random_state=0)
+    for row in range(0, 6000, 100):
+        model.partial_fit(X[row : row + 100], y[row : row + 100])
+    assert min(r2_score(y, model.predict(X), multioutput="raw_values")) > 0.985

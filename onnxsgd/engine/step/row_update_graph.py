@@ -59,7 +59,7 @@ def build_row_update(
     """Build the update of rows of `weight`.
 
     Sums over all rows are those over the given ones, as the gradient of the others is zero; means divide by
-    the number of all rows.
+    the number of all rows. The angle of a steered rate is that within the given rows.
 
     Parameters
     ----------
