@@ -167,7 +167,7 @@ def _print_row(name: str, times: list[float]) -> None:
 
 
 def _cold_fit(modules: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the milliseconds of the first fit of this process after some imports, and what it imports."""
+    """Return the milliseconds of the first fit of this process after some imports, and its own imports."""
     from onnxsgd import OnnxSGDRegressor
     from onnxsgd.runtime.editions import load_runtime
 

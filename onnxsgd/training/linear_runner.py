@@ -8,10 +8,9 @@ import onnx_ir as ir
 
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.linear_scan import LinearLayer
-from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.step_spec import StepSpec, is_plain_sgd
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, CrossEntropy
-from onnxsgd.optimizers import SGD
 
 __all__ = ["only_layer"]
 
@@ -56,7 +55,5 @@ def _is_plain(spec: StepSpec, batches: Batches) -> bool:
         spec.l1, spec.average, spec.output_weights, spec.rate_scales, spec.penalty_scales, spec.products,
         spec.gradient_factors, batches.standards, batches.is_sparse,
     )  # fmt: skip
-    optimizer = spec.optimizer
-    is_sgd = type(optimizer) is SGD and not optimizer.slots
     has_formula = type(spec.loss) in _LOSSES and spec.engine == "portable"
-    return is_sgd and has_formula and not any(further)
+    return is_plain_sgd(spec.optimizer) and has_formula and not any(further)

@@ -16,7 +16,7 @@ from onnxsgd.engine.step.single_step import make_buffers
 from onnxsgd.engine.step.sparse_rows import SparseRowUpdates
 from onnxsgd.engine.step.sparse_sgd import SparseSGD
 from onnxsgd.engine.step.sparse_step import SparseBuffers, SparseLayer, SparseStepRunner, SparseUpdate
-from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.step_spec import StepSpec, is_plain_sgd
 from onnxsgd.engine.step.training_step import CompiledStep, build_step
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
@@ -42,7 +42,7 @@ def intercept_factors(plan: FitPlan) -> tuple[tuple[str, float], ...]:
     Cases: linear models, plain SGD at a named rate, and batches of one row.
     """
     linear, optimizer = plan.learner.linear, plan.recipe.optimizer
-    follows = plan.batch_size == 1 and type(optimizer) is SGD and not optimizer.slots
+    follows = plan.batch_size == 1 and is_plain_sgd(optimizer)
     if linear is None or linear[1] is None or not follows:
         return ()
     return ((linear[1], _INTERCEPT_FACTOR),)
@@ -62,7 +62,7 @@ def trains_sparse(spec: StepSpec, layers: Sequence[FirstLayer], batches: Batches
 
 def _is_plain(spec: StepSpec) -> bool:
     """Tell whether the updates are those of plain SGD without the l1 penalty."""
-    return type(spec.optimizer) is SGD and not spec.optimizer.slots and not spec.l1
+    return is_plain_sgd(spec.optimizer) and not spec.l1
 
 
 def _updates_rows(spec: StepSpec) -> bool:

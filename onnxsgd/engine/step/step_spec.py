@@ -11,9 +11,9 @@ import numpy as np
 from onnxsgd._cache_keys import cache_key
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, PENALTY_SCALE, RATE_SCALE, state_names
 from onnxsgd.losses import Loss
-from onnxsgd.optimizers import L1_STRENGTH, RATE, Optimizer
+from onnxsgd.optimizers import L1_STRENGTH, RATE, SGD, Optimizer
 
-__all__ = ["OUTPUT_RATE", "StepSpec"]
+__all__ = ["OUTPUT_RATE", "StepSpec", "is_plain_sgd"]
 
 T = TypeVar("T")
 
@@ -118,3 +118,8 @@ class StepSpec:
         names += (OUTPUT_RATE,) if self.output_weights else ()
         l1 = L1_STRENGTH if self.optimizer.is_proximal else L1_TOTAL
         return (*names, *((l1,) if self.l1 else ()), *((AVERAGE_RATE,) if self.average else ()))
+
+
+def is_plain_sgd(optimizer: Optimizer) -> bool:
+    """Return True for stochastic gradient descent without momentum; a subclass may have another formula."""
+    return type(optimizer) is SGD and not optimizer.slots
