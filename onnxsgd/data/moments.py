@@ -160,7 +160,8 @@ class Moments:
         weight = self.count * ((size > 0) & ~self._is_dense)
         if not weight.any():
             return size
-        common = np.exp(weight @ np.log(np.where(weight > 0, size, 1.0)) / weight.sum())
+        # a dot product of so many columns would start the threads of BLAS
+        common = np.exp((weight * np.log(np.where(weight > 0, size, 1.0))).sum() / weight.sum())
         is_similar = (size > common / _SIMILAR) & (size < common * _SIMILAR)
         return np.where(is_similar | (self.count == 0), common, size)
 
