@@ -241,16 +241,6 @@ class Optimal(Schedule):
 
 
 @dataclass(frozen=True)
-class Still(Schedule):
-    """A rate of zero, at which an epoch computes the objective and moves nothing."""
-
-    initial: ClassVar[float] = 0.0
-
-    def rate(self, t: int, eta: float) -> float:
-        return 0.0
-
-
-@dataclass(frozen=True)
 class _Function(Schedule):
     """A plain callable ``t -> rate`` as a schedule."""
 

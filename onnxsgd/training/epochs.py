@@ -113,7 +113,7 @@ def run_epochs(
             state.tensors = tensors
             numbers.move(state, n_done)
             n_whole = n_done // batches.n_batches
-            objectives = _mean_losses(epochs, losses)[:n_whole] + penalty_value(plan, state)
+            objectives = _mean_losses(epochs, losses)[:n_whole] + penalty_value(plan, state.weights())
             state.record(objectives, state.factor * numbers.used.reshape(count, -1)[:n_whole, -1])
     if limit is not None and not (is_finite and n_done == len(losses)):
         n_missing = count - n_whole
@@ -228,9 +228,8 @@ def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, 
     )
 
 
-def penalty_value(plan: FitPlan, state: FitState) -> float:
-    """Return the penalty of the weights of a state."""
-    weights = state.weights()
+def penalty_value(plan: FitPlan, weights: Mapping[str, np.ndarray]) -> float:
+    """Return the penalty of weights."""
     return plan.recipe.penalty.value(weights[name] for name in plan.penalised)
 
 

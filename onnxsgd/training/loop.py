@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,9 +11,8 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.engine.step.batches import Batches
-from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
-from onnxsgd.schedules import Schedule, Still
+from onnxsgd.schedules import Schedule
 from onnxsgd.training.coordinates import StandardisedBuffers
 from onnxsgd.training.epochs import Runners, penalty_value, run_epochs
 from onnxsgd.training.fit_plan import FitPlan
@@ -36,6 +33,9 @@ class Model(Protocol):
 
     def raw_predictions(self, features: dict[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return raw predictions."""
+
+    def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
+        """Return the mean loss of all samples."""
 
 
 class Observer(Protocol):
@@ -114,7 +114,7 @@ def _make_rule(
     schedule = plan.recipe.schedule
     if not plan.recipe.is_auto:
         return PlateauRule(stopping, schedule, state)
-    objective, buffers = partial(_objective, runners, batches, plan, state), runners.buffers
+    objective, buffers = partial(_objective, model, batches, plan, state), runners.buffers
     finder = StartFinder(
         layer=plan.output_layer,
         intercepts=plan.learner.intercepts,
@@ -144,17 +144,7 @@ def _begin_part(runners: Runners, finder: StartFinder, schedule: Schedule, state
         runners.buffers.load(state.tensors)
 
 
-def _objective(runners: Runners, batches: Batches, plan: FitPlan, state: FitState) -> Objective:
-    """Return the objective of the weights that the state would return.
-
-    It is that of an epoch at rates of zero, which is undone.
-    """
-    still = replace(plan, recipe=replace(plan.recipe, schedule=Still(), shuffle=False))
-    weights = {(name, WEIGHT): array for name, array in state.weights(plan.recipe.average_from).items()}
-    copy = replace(state, tensors=state.tensors | weights, loss_curve=[], learning_rates=[])
-    penalty = penalty_value(plan, copy)
-    try:
-        runners.buffers.load(copy.tensors)
-        return Objective(run_epochs(runners, batches, still, copy, limit=math.inf) - penalty, penalty)
-    finally:
-        runners.buffers.load(state.tensors)
+def _objective(model: Model, batches: Batches, plan: FitPlan, state: FitState) -> Objective:
+    """Return the objective of the weights that the state would return."""
+    weights = state.weights(plan.recipe.average_from)
+    return Objective(model.mean_loss(batches, weights), penalty_value(plan, weights))

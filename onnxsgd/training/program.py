@@ -18,6 +18,7 @@ from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import is_standard
 from onnxsgd.engine.step.idle_runners import IdleRunners
 from onnxsgd.engine.step.linear_scan import LinearScanRunner, build_linear_scan
+from onnxsgd.engine.step.sample_losses import mean_loss
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import build_step
@@ -78,6 +79,11 @@ class Program:
     def raw_predictions(self, features: Features, weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the raw predictions from inputs of the tail."""
         return self.parts.tail.run(features, weights, self.plan.n_threads, self.plan.device)
+
+    def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
+        """Return the mean loss of all samples with given weights."""
+        raw = self.raw_predictions(dict(batches.features), weights)
+        return mean_loss(self.plan.loss, batches.target, raw, batches.sample_weight, self.parts.split.tail)
 
     def batches(
         self,

@@ -52,8 +52,6 @@ def test_a_long_epoch_that_diverges_ends_early(monkeypatch):
     assert undone[0]
     assert not undone[-1]
     assert len(undone) == model.n_iter_ == 15
-    # the objective of the first weights, the epochs, and those of the last weights and of the best ones
-    assert counts[0] == counts[-1] == 256
-    assert sum(counts[1:-2]) <= 256 * (~undone).sum() + 32 * undone.sum()
+    assert sum(counts) <= 256 * (~undone).sum() + 32 * undone.sum()
     np.testing.assert_allclose(model.learning_rates_[0], 500.0 / 2)
     assert model.score(X, y) > 0.999

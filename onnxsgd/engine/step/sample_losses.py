@@ -1,0 +1,78 @@
+"""The mean loss of raw predictions, without an update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxsgd._cache_keys import cache_key
+from onnxsgd._library_errors import run_error
+from onnxsgd.graph.append import appending
+from onnxsgd.graph.model import to_proto
+from onnxsgd.losses import Loss
+from onnxsgd.runtime.cache import cached
+from onnxsgd.runtime.sessions import make_session
+
+__all__ = ["mean_loss"]
+
+#: Samples of one call: a bound of memory, not measured.
+_BLOCK = 65_536
+
+
+def mean_loss(
+    loss: Loss,
+    target: np.ndarray,
+    raw_prediction: np.ndarray,
+    sample_weight: np.ndarray,
+    model: ir.Model,
+) -> float:
+    """Return the weighted mean of the losses of samples; infinite if it is not finite.
+
+    Parameters
+    ----------
+    loss : Loss
+        The loss.
+    target : ndarray of shape [n_samples, n_outputs]
+        The target, encoded for the loss.
+    raw_prediction : ndarray
+        Raw predictions, as many elements in the same order, of the same type.
+    sample_weight : ndarray of shape [n_samples]
+        Weights of the samples.
+    model : ir.Model
+        The graph of the raw predictions: the formula of the loss is written in its opsets.
+    """
+    n_samples, n_outputs = target.shape
+    versions = (model.ir_version, *sorted(model.graph.opset_imports.items()))
+    key = ("losses", cache_key(loss), target.dtype, n_outputs, versions)
+    session = cached(key, lambda: make_session(_build_losses(loss, target, model), 1))
+    raw = raw_prediction.reshape(n_samples, n_outputs)
+    losses = np.empty(n_samples)
+    for start in range(0, n_samples, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        losses[part] = _run(session, {"target": target[part], "raw_prediction": raw[part]})
+    with np.errstate(all="ignore"):
+        mean = float(losses @ sample_weight / sample_weight.sum())
+    return mean if np.isfinite(mean) else np.inf
+
+
+def _run(session: Any, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+    try:
+        losses: np.ndarray = session.run(None, feeds)[0]
+    except Exception as error:
+        raise run_error(error) from error
+    return losses
+
+
+def _build_losses(loss: Loss, target: np.ndarray, model: ir.Model) -> bytes:
+    """Return a graph that computes the loss of each sample, [n_samples]."""
+    type_, shape = ir.TensorType(ir.DataType.from_numpy(target.dtype)), ir.Shape([None, target.shape[1]])
+    inputs = [ir.Value(name=name, type=type_, shape=shape) for name in ("target", "raw_prediction")]
+    graph = ir.Graph(inputs, [], nodes=[], opset_imports=dict(model.graph.opset_imports), name="losses")
+    with appending(graph) as op:
+        losses = op.ReduceSum(loss.value(op, *inputs), [1], keepdims=0)
+    losses.name, losses.type, losses.shape = "losses", type_, ir.Shape([None])
+    graph.outputs.append(losses)
+    return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
