@@ -62,7 +62,7 @@ class TrainingStep:
         manifest = self.manifest
         for number in manifest["numbers"]:
             self.numbers[number["name"]] = _evaluate(number["formula"], self.numbers)
-        known = {**self.numbers, "w": weight, "total": weight.sum()}
+        known = {**self.numbers, "w": weight, "total": weight.sum(), "rows": np.count_nonzero(weight)}
         for name in ("sample_weight", "gradient_weight"):
             known[name] = _evaluate(manifest[name]["formula"], known)
         feeds = {

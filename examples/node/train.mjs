@@ -45,7 +45,7 @@ class TrainingStep {
     const names = manifest.numbers.map((number) => number.name);
     step.formulas = manifest.numbers.map((number) => [number.name, compile(number.formula, names)]);
     step.sampleWeight = compile(manifest.sample_weight.formula, ["w", "total"]);
-    step.gradientWeight = compile(manifest.gradient_weight.formula, ["sample_weight", "eta"]);
+    step.gradientWeight = compile(manifest.gradient_weight.formula, ["w", "rows", "sample_weight", "eta"]);
     return step;
   }
 
@@ -68,7 +68,9 @@ class TrainingStep {
     for (const [name, formula] of this.formulas) this.numbers[name] = formula(this.numbers);
     const total = weights.reduce((a, b) => a + b);
     const sample = weights.map((w) => this.sampleWeight({ w, total }));
-    const gradient = sample.map((w) => this.gradientWeight({ sample_weight: w, eta: this.numbers.eta }));
+    const counted = weights.filter((w) => w !== 0).length;
+    const gradient = weights.map((w, i) =>
+      this.gradientWeight({ w, rows: counted, sample_weight: sample[i], eta: this.numbers.eta }));
     const feeds = { ...this.tensors };
     feeds[features[0].input] = tensor(features[0], rows.flatMap((row) =>
       Array.from(X.subarray(row * nFeatures, (row + 1) * nFeatures))));

@@ -286,9 +286,15 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         samples = samples.weighted_by(self._extra_weight(samples.target)).without_zeros()
         program = make_program(plan, samples.features)
         adapt_state(self._state, plan.recipe)
-        moments = self._state.moments if plan.recipe.is_auto else None
+        moments = weight_unit = None
+        if plan.recipe.is_auto:
+            self._state.count_rows(samples.weight)
+            moments = self._state.moments
+            weight_unit = self._state.mean_weight if stopping.in_parts else float(samples.weight.mean())
         target = self._encode(samples.target)
-        batches = program.batches(samples.features, target, samples.weight, moments, stopping.in_parts)
+        batches = program.batches(
+            samples.features, target, samples.weight, moments, weight_unit, stopping.in_parts
+        )
         if plan.scaled_layer.weights:
             add_moments(self._state.moments, TARGET, target, samples.weight)
         if is_fit:

@@ -23,7 +23,7 @@ from onnxsgd.training.state import FitState
 __all__ = ["FORMAT", "pack", "unpack"]
 
 #: Attributes of the state: owners of slots and rates, and the updates that these begin with.
-_OWNERS = ("optimizer", "slots_from", "averages_from", "schedule")
+_OWNERS = ("optimizer", "slots_from", "averages_from", "schedule", "n_rows", "mean_weight")
 
 #: The number of the format written.
 FORMAT = 1

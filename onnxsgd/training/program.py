@@ -91,6 +91,7 @@ class Program:
         target: np.ndarray,
         sample_weight: np.ndarray,
         moments: dict[str, Moments] | None = None,
+        weight_unit: float | None = None,
         in_parts: bool = False,
     ) -> Batches:
         """Return the training data, cut into batches.
@@ -103,6 +104,8 @@ class Program:
             The moments of earlier parts of the data, under the names of features: those of this part are
             merged into them, and the inputs of first layers are standardised by them. None: training works
             on the data as they are.
+        weight_unit : float or None
+            With `moments`, the weight of a sample that counts as one; see :class:`Batches`.
         in_parts : bool
             Whether these data are a part of a stream.
         """
@@ -115,7 +118,7 @@ class Program:
         for name, axis in {(layer.feature, layer.column_axis) for layer in self.first_layers}:
             add_moments(moments, name, batches.features[name], sample_weight, axis)
         standards = make_coordinates(self.first_layers, batches.features, moments).standards
-        return replace(batches, standards=standards, is_repeated=not in_parts)
+        return replace(batches, standards=standards, weight_unit=weight_unit, is_repeated=not in_parts)
 
     @property
     def first_layers(self) -> tuple[FirstLayer, ...]:

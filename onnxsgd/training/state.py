@@ -58,6 +58,8 @@ class FitState:
     moments : dict of Moments
         The moments of features that first layers read, and, under :data:`TARGET`, of the target, if training
         standardises them.
+    n_rows, mean_weight : int, float
+        The number of samples so far, and the mean of their weights, if training finds the rate.
     """
 
     tensors: Tensors
@@ -74,6 +76,13 @@ class FitState:
     learning_rates: list[float] = field(default_factory=list)
     n_updates: int | None = None
     moments: dict[str, Moments] = field(default_factory=dict)
+    n_rows: int = 0
+    mean_weight: float = 0.0
+
+    def count_rows(self, weight: np.ndarray) -> None:
+        """Count further samples of the given weights."""
+        self.n_rows += len(weight)
+        self.mean_weight += (float(weight.mean()) - self.mean_weight) * len(weight) / self.n_rows
 
     def start_steering(self, share: float) -> None:
         """Let steered rates begin with this share of the rate."""

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits, load_iris, load_linnerud, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import r2_score
+from sklearn.metrics import balanced_accuracy_score, r2_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -50,6 +50,49 @@ def test_the_minimum_is_reached_on_raw_data(scales):
     model = OnnxSGDRegressor(random_state=0).fit(X, Y)
     start = 0.5 * np.var(Y)
     assert objective(model, X, Y) - minimum(X, Y) < 0.005 * (start - minimum(X, Y))
+
+
+def _rare(n=2000):
+    """Return two classes, of which one has 1 % of the rows, and their balanced weights."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, 5))
+    score = X @ [1.0, -1.0, 0.5, 0.0, 0.0] + 0.5 * rng.normal(size=n)
+    y = (score > np.quantile(score, 0.99)).astype(int)
+    return X, y, np.where(y, 50.0, 0.5 / 0.99)
+
+
+@pytest.mark.parametrize("batch_size", [1, 32])
+def test_heavy_samples_count_by_their_weight(batch_size):
+    """The least weighted objective is reached, where most batches have none of the heavy samples."""
+    X, y, weight = _rare()
+    model = OnnxSGDClassifier(class_weight="balanced", batch_size=batch_size, random_state=0).fit(X, y)
+    exact = LogisticRegression(C=1 / (1e-4 * weight.sum())).fit(X, y, weight)
+
+    def value(coef, intercept):
+        z = X @ coef.ravel() + intercept
+        return np.average(np.logaddexp(0, z) - y * z, weights=weight) + 0.5e-4 * np.sum(coef**2)
+
+    least = value(exact.coef_, exact.intercept_)
+    assert value(model.coef_, model.intercept_) < least + 0.02 * (np.log(2) - least)
+
+
+def test_heavy_samples_of_a_stream_count_by_their_weight():
+    """In calls of 32 rows, most of which have none of them: recall of a hundredth of the samples."""
+    X, y, _ = _rare(6000)
+    model = OnnxSGDClassifier(class_weight={0: 0.5, 1: 50.0}, random_state=0)
+    for start in range(0, len(X), 32):
+        model.partial_fit(X[start : start + 32], y[start : start + 32], classes=[0, 1])
+    assert balanced_accuracy_score(y, model.predict(X)) > 0.85
+
+
+def test_equal_weights_of_a_stream_change_nothing():
+    """Weights of any size: steps, and the strength of the penalty, are those of weights of 1."""
+    models = [OnnxSGDRegressor(alpha=0.1, random_state=0) for _ in range(2)]
+    for start in range(0, 300, 50):
+        rows = slice(start, start + 50)
+        for model, weight in zip(models, (1.0, 1e20), strict=True):
+            model.partial_fit(Z[rows], SCORE[rows], sample_weight=np.full(50, weight))
+    np.testing.assert_allclose(models[0].coef_, models[1].coef_, rtol=1e-5)
 
 
 _ZEROS = "<float[6, 1] w = {0, 0, 0, 0, 0, 0}, float[6, 1] u = {0, 0, 0, 0, 0, 0}, float[1] b = {0}"

@@ -46,6 +46,8 @@ class Training:
         The factor of the rate of the last layer.
     slots_from : int
         Updates made before the slots of the optimizer began.
+    weight_unit : float or None
+        The weight of a sample that counts as one, if batches count by their weights.
     """
 
     schedule: Schedule
@@ -58,6 +60,7 @@ class Training:
     l1_total: float
     output_unit: float = 1.0
     slots_from: int = 0
+    weight_unit: float | None = None
 
 
 def describe_tensors(model: onnx.ModelProto) -> dict[str, dict[str, Any]]:
@@ -77,6 +80,10 @@ def describe_data(
     """Describe the inputs that hold a batch, and the loss."""
     normalised = "w" if spec.batch_size == 1 else "w / total"
     scaled = " * -eta" if spec.optimizer.takes_scaled_gradient else ""
+    gradient = {"formula": f"sample_weight{scaled}"}
+    if training.weight_unit is not None:
+        share = Formula("w") / (Formula("rows") * training.weight_unit)
+        gradient = {"formula": to_text(share) + scaled, "rows": "the number of samples whose w is not 0"}
     return {
         "batch_size": spec.batch_size,
         "short_batch": "fill it up with any rows whose w is 0",
@@ -96,7 +103,7 @@ def describe_data(
         "gradient_weight": {
             "input": step.gradient_weight,
             **described[step.gradient_weight],
-            "formula": f"sample_weight{scaled}",
+            **gradient,
         },
         "loss": {
             "output": step.loss,

@@ -28,7 +28,8 @@ class EpochPlan:
         Weights of the type of the target, normalised to sum 1 in each batch; with ``batch_size=1`` not
         normalised, as there is no mean to take.
     factors : ndarray of shape [n_batches]
-        The ratio of gradient weights to these weights: 1, or minus the learning rate.
+        The ratio of gradient weights to these weights: 1, minus the learning rate, or the share of a batch
+        in the gradient of an epoch.
     totals : ndarray of shape [n_batches]
         The weight of each batch's loss in the mean over the epoch.
     """
@@ -49,7 +50,7 @@ class EpochPlan:
 
     def descending(self, rates: np.ndarray) -> EpochPlan:
         """Return the same plan with each batch's gradients multiplied by minus its rate."""
-        return replace(self, factors=-rates)
+        return replace(self, factors=-rates * self.factors)
 
     def weigh(self, batches: int | slice, sample_weight: np.ndarray, gradient_weight: np.ndarray) -> None:
         """Copy both weights of the samples of a batch, or of several, into buffers of as many elements."""
@@ -112,6 +113,10 @@ class Batches:
         loss is multiplied by their weight.
     standards : dict of Standard
         The standardisation of features, which their copies into buffers receive.
+    weight_unit : float or None
+        The weight of a sample whose gradient has the factor 1 / `batch_size`: batches of heavy samples make
+        longer steps, and the steps of an epoch follow the weighted mean over all samples. None: each batch
+        follows the weighted mean over its own samples.
     is_repeated : bool
         Whether the samples are taken more than once: small tables are then standardised once, not in each
         epoch.
@@ -123,6 +128,7 @@ class Batches:
     batch_size: int
     is_mean: bool
     standards: Mapping[str, Standard] = field(default_factory=dict)
+    weight_unit: float | None = None
     is_repeated: bool = False
 
     @property
@@ -146,26 +152,29 @@ class Batches:
         """Return the batches of an epoch that takes the samples in the given order, each of them once."""
         n_missing = self.n_batches * self.batch_size - len(order)
         rows = np.concatenate([order, np.repeat(order[-1:], n_missing)]) if n_missing else order
-        weight, totals = self._even_weights or self._weights(self.sample_weight[rows])
-        factors = np.ones(self.n_batches)
-        return EpochPlan(rows.reshape(self.n_batches, self.batch_size), weight, factors, totals)
+        weights = self._even_weights or self._weights(self.sample_weight[rows])
+        return EpochPlan(rows.reshape(self.n_batches, self.batch_size), *weights)
 
     @cached_property
-    def _even_weights(self) -> tuple[np.ndarray, np.ndarray] | None:
+    def _even_weights(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """The weights of every epoch, if all samples count the same; None if they depend on the order."""
         if np.ptp(self.sample_weight) > 0:
             return None
         return self._weights(np.full(self.n_batches * self.batch_size, self.sample_weight[0]))
 
-    def _weights(self, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the normalised weights of samples, and those of batches; padding has weight zero."""
+    def _weights(self, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the normalised weights of samples, and factors and weights of batches; padding has none."""
         weight[len(self.target) :] = 0
         weight = weight.reshape(self.n_batches, self.batch_size, 1)
         totals = weight.sum(axis=(1, 2))
+        unit, dtype = self.weight_unit or 1.0, self.target.dtype
         if not self.is_mean:
-            return weight.astype(self.target.dtype), np.full(self.n_batches, 1.0 / totals.sum())
-        weight /= totals[:, None, None]
-        return weight.astype(self.target.dtype), totals / totals.sum()
+            even = np.full((2, self.n_batches), [[1.0 / unit], [1.0 / totals.sum()]])
+            return weight.astype(dtype), *even
+        weight = weight / totals[:, None, None]
+        n_rows = np.minimum(len(self.target) - self.batch_size * np.arange(self.n_batches), self.batch_size)
+        factors = np.ones(self.n_batches) if self.weight_unit is None else totals / (unit * n_rows)
+        return weight.astype(dtype), factors, totals / totals.sum()
 
     def table(self, name: str) -> np.ndarray:
         """Return a dense feature of all samples, standardised: a contiguous array, not to be changed."""

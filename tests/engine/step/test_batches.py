@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from scipy import sparse
 
 from onnxsgd.engine.step.batches import Batches, Standard
@@ -22,6 +23,25 @@ def test_batches_of_one_keep_their_weights(data):
     np.testing.assert_allclose(
         single.plan(np.arange(53)).sample_weight.ravel(), data.sample_weight, rtol=1e-7
     )
+
+
+@pytest.mark.parametrize("size", [8, 1])
+def test_the_gradients_of_an_epoch_are_those_of_the_weighted_mean(data, size):
+    """Batches of heavy samples count more; the last one, of five samples, by its mean weight."""
+    weight = np.where(np.arange(53) % 10 == 0, 300.0, data.sample_weight)
+    batches = replace(
+        data, sample_weight=weight, batch_size=size, is_mean=size > 1, weight_unit=weight.mean()
+    )
+    plan = batches.plan(np.arange(53))
+    found = (plan.factors[:, None, None] * plan.sample_weight).ravel()[:53]
+    counted = np.minimum(size, 53 - np.arange(53) // size * size)
+    np.testing.assert_allclose(found, weight / weight.mean() / counted, rtol=1e-6)
+    np.testing.assert_array_equal(replace(batches, weight_unit=None).plan(np.arange(53)).factors, 1.0)
+
+
+def test_rates_multiply_the_factors_of_batches(data):
+    plan = replace(data, weight_unit=0.5).plan(np.arange(53))
+    np.testing.assert_array_equal(plan.descending(np.full(7, 0.1)).factors, -0.1 * plan.factors)
 
 
 def test_samples_taken_again_are_standardised_once_to_the_same_numbers(data):
