@@ -130,7 +130,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         The largest number of epochs of a call to ``fit``.
     tol : float or None, default=1e-3
         Training stops when the loss (with ``early_stopping=True`` the score) did not improve by this much
-        for `n_iter_no_change` epochs in a row; with "auto", by this share of the loss, for 2 windows of 32
+        for `n_iter_no_change` epochs in a row; with "auto", by this share of the loss, for 2 windows of 16
         updates at least, and after a decay of the rate. None: `max_iter` epochs.
     n_iter_no_change : int, default=5
         The number of epochs without improvement that make a plateau.
@@ -141,7 +141,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         These rows are drawn at random, in the proportions of the classes, also with
         ``shuffle=False``, as scikit-learn's SGD estimators draw them; the others keep their order.
     batch_size : int, default=32
-        Samples of an update, with "auto" at most an eighth of the data, unless that is below 8. The loss of
+        Samples of an update, with "auto" at most half of the data, unless that is below 8. The loss of
         a batch is the weighted mean over its samples; with
         ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
         ``SGDClassifier``.

@@ -14,6 +14,9 @@ _WORSE, _WORSE_OF_UNIT = 0.25, 1e-3
 _CUT, _MOST_CUTS = 4.0, 12
 #: A loss below this share of the unit counts as large as this when gains are compared with it.
 _SMALL = 0.05
+#: A window whose updates gain this share of the loss each multiplies the rate by the second number, up to the
+#: last one times the first rate. A rate that was cut does not grow again.
+_BOLD, _GROWTH, _MOST = 1 / 1600, 1.5, 16.0
 #: Training continues after a decay whose last window gained this many times the gain that counts: networks on
 #: few samples overfit with smaller ones.
 _STILL = 100.0
@@ -38,8 +41,8 @@ class Verdict(Enum):
 class Descent:
     """The state of the control.
 
-    The loss of a window is compared with the best so far. Windows without gain begin a linear decay to zero,
-    whose end is the end of training.
+    The loss of a window is compared with the best so far. Large gains raise the rate. Windows without gain
+    begin a linear decay to zero, whose end is the end of training.
 
     Parameters
     ----------
@@ -53,6 +56,8 @@ class Descent:
         Windows in a row without such a gain that begin the decay.
     n_windows : int
         The largest number of windows.
+    n_updates : int
+        Updates of a window.
     share : float
         The share of the first rate to begin with.
 
@@ -71,6 +76,7 @@ class Descent:
     tol: float | None
     patience: int
     n_windows: int
+    n_updates: int
     share: float = 1.0
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
@@ -83,6 +89,7 @@ class Descent:
     _n_idle: int = field(default=0, init=False)
     _decay: tuple[int, int] | None = field(default=None, init=False)
     _is_last_decay: bool = field(default=False, init=False)
+    _most: float = field(default=_MOST, init=False)
 
     def __post_init__(self) -> None:
         self.best = self._mark = self.start
@@ -107,7 +114,12 @@ class Descent:
     @property
     def least_gain(self) -> float:
         """The gain that counts."""
-        return (self.tol or 0.0) * min(self.unit, max(abs(self._mark), _SMALL * self.unit))
+        return (self.tol or 0.0) * self._scale
+
+    @property
+    def _scale(self) -> float:
+        """The loss that gains are compared with."""
+        return min(self.unit, max(abs(self._mark), _SMALL * self.unit))
 
     def judge(self, loss: float) -> Verdict:
         """Record the loss of a window, which may be infinite or no number."""
@@ -116,6 +128,9 @@ class Descent:
             self._cut()
             return Verdict.UNDONE
         self.unit = self.unit or abs(loss)
+        is_large = _BOLD * self.n_updates * self._scale < self.best - loss < math.inf
+        if is_large and self._decay is None:
+            self._base = max(self._base, min(_GROWTH * self._base, self._most))
         self._count_idle(loss)
         self._advance(loss)
         self._last = loss
@@ -137,7 +152,7 @@ class Descent:
             self.has_ended = self._decay[1] == 0
 
     def _cut(self) -> None:
-        self._base /= _CUT
+        self._base = self._most = self._base / _CUT
         self._n_cuts += 1
         self.has_converged |= self._n_cuts > _MOST_CUTS
         self.has_ended |= self._n_cuts > _MOST_CUTS or self._n_done >= self.n_windows

@@ -15,8 +15,9 @@ from onnxsgd.schedules import Auto, Schedule
 
 __all__ = ["FitPlan", "Recipe"]
 
-#: An epoch has this many updates at least, unless its batches had fewer rows than the second number.
-_FEWEST_UPDATES, _FEWEST_ROWS = 8, 8
+#: An epoch, and a call of ``partial_fit``, have this many updates at least, unless batches had fewer rows
+#: than the last number.
+_FEWEST_UPDATES, _FEWEST_UPDATES_OF_PART, _FEWEST_ROWS = 2, 8, 8
 #: The steering of the rate in a stream.
 _STEERING = 0.1
 
@@ -33,6 +34,8 @@ class Recipe:
         The update at which averaging starts; 0: never.
     shuffle : bool
         Whether each epoch has a new random order.
+    in_parts : bool
+        Whether the updates are those of ``partial_fit``.
     """
 
     optimizer: Optimizer
@@ -40,6 +43,7 @@ class Recipe:
     penalty: Penalty
     average_from: int
     shuffle: bool
+    in_parts: bool = False
 
     @property
     def is_auto(self) -> bool:
@@ -60,9 +64,10 @@ class Recipe:
 
     def for_parts(self) -> Recipe:
         """Return the recipe of ``partial_fit``, which steers the rate if training finds it."""
-        if not (self.is_auto and isinstance(self.optimizer, BlockAdam)) or self.optimizer.steering:
-            return self
-        return replace(self, optimizer=replace(self.optimizer, steering=_STEERING))
+        optimizer = self.optimizer
+        if self.is_auto and isinstance(optimizer, BlockAdam) and not optimizer.steering:
+            optimizer = replace(optimizer, steering=_STEERING)
+        return replace(self, optimizer=optimizer, in_parts=True)
 
     def for_updates(self, n_updates: int | None) -> Recipe:
         """Return the recipe of `n_updates` updates; None: the number is unknown."""
@@ -129,7 +134,8 @@ class FitPlan:
         steps. Where training finds the rate, few samples make several updates.
         """
         if self.recipe.is_auto:
-            most = max(_FEWEST_ROWS, n_samples // _FEWEST_UPDATES)
+            n_updates = _FEWEST_UPDATES_OF_PART if self.recipe.in_parts else _FEWEST_UPDATES
+            most = max(_FEWEST_ROWS, n_samples // n_updates)
             return min(self.batch_size, 1 << (most.bit_length() - 1), 1 << (n_samples - 1).bit_length())
         return min(self.batch_size, 1 << (n_samples - 1).bit_length())
 

@@ -23,7 +23,7 @@ from onnxsgd.training.stopping import Plateau, Stopping
 __all__ = ["DescentRule", "PlateauRule", "Rule"]
 
 #: The fewest updates, and the fewest windows without gain, that tell a trend from noise.
-_WINDOW, _LEAST_PATIENCE = 32, 2
+_WINDOW, _LEAST_PATIENCE = 16, 2
 #: The share of the first epoch's objective by which that of the last one exceeds it, if it rose: not noise.
 _RISEN = 0.02
 #: A part of a window diverged with this many times the growth that undoes a whole window: parts differ.
@@ -183,6 +183,7 @@ class DescentRule:
         # three windows at least: one at the full rate, and a decay
         self._length = max(1, min(-(-_WINDOW // n_batches), stopping.max_iter // 3))
         self._n_left, self._losses = stopping.max_iter, list[float]()
+        self._n_batches = n_batches
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
         self._has_begun = self._has_better_score = False
 
@@ -228,6 +229,7 @@ class DescentRule:
             tol=None if self._score else stopping.tol,
             patience=max(_LEAST_PATIENCE, -(-stopping.n_iter_no_change // self._length)),
             n_windows=max(1, stopping.max_iter // self._length),
+            n_updates=self._length * self._n_batches,
             share=start.share,
         )
         self._state.eta = self._eta * self._descent.factor

@@ -9,7 +9,8 @@ from onnxsgd.training.descent import Descent, Verdict
 
 def control(start=1.0, tol=1e-3, patience=2, n_windows=1000, **more):
     return Descent(
-        **{"start": start, "unit": start, "tol": tol, "patience": patience} | more, n_windows=n_windows
+        **{"start": start, "unit": start, "tol": tol, "patience": patience, "n_updates": 10_000} | more,
+        n_windows=n_windows,
     )
 
 
@@ -30,6 +31,39 @@ def test_a_falling_loss_keeps_the_rate():
         assert descent.judge(0.95**number) is Verdict.BETTER
         assert descent.factor == 1.0
     assert not descent.has_ended
+
+
+def test_large_gains_of_short_windows_raise_the_rate():
+    """By half for a gain of 1 % in 16 updates, up to 16 times."""
+    descent = control(n_updates=16)
+    for number in range(1, 10):
+        descent.judge(0.989**number)
+        assert descent.factor == pytest.approx(min(1.5**number, 16.0))
+    descent.judge(0.989**9 * 0.991)
+    assert descent.factor == 16.0
+
+
+def test_gains_of_less_than_a_share_of_the_loss_keep_the_rate():
+    descent = control(n_updates=16)
+    for number in range(1, 10):
+        descent.judge(0.991**number)
+        assert descent.factor == 1.0
+
+
+def test_a_decay_does_not_grow():
+    descent = control(n_updates=16, n_windows=6)
+    used = factors(descent, [0.8**number for number in range(1, 7)])
+    assert used == pytest.approx([1, 1.5, 1.5**2, 1.5**3, 1.5**4 * 2 / 3, 1.5**4 / 3])
+
+
+def test_a_rate_that_was_cut_does_not_grow():
+    descent = control(n_updates=16)
+    descent.judge(0.9)
+    assert descent.factor == 1.5
+    assert descent.judge(9.0) is Verdict.UNDONE
+    assert descent.factor == 1.5 / 4
+    descent.judge(0.8)
+    assert descent.factor == 1.5 / 4
 
 
 def test_two_windows_without_gain_begin_a_linear_decay():

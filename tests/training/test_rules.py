@@ -54,7 +54,7 @@ def test_weights_before_a_bad_window_are_restored():
     problem.move(3.0)
     assert problem.state.tensors[KEY] == 0.5
     assert problem.state.t == 32
-    assert problem.state.eta == 0.05 / 4
+    assert problem.state.eta == 0.05 * 1.5 / 4
     assert [tensors[KEY] for tensors in problem.loaded] == [1.0, 0.5]
 
 
@@ -64,7 +64,7 @@ def test_the_start_decides_the_first_rate():
 
 def test_a_window_that_diverges_at_its_end_is_undone():
     """Its mean loss is the best one so far."""
-    problem = Problem(n_batches=16)
+    problem = Problem(n_batches=8)
     for weight, loss in [(0.8, 0.64), (0.7, 0.5), (0.2, 0.04), (0.95, 0.9)]:
         problem.move(weight, loss=loss)
     assert problem.state.tensors[KEY] == 0.7
@@ -131,16 +131,26 @@ def test_a_model_without_an_objective_is_refused_though_a_constant_has_one():
         problem.rule.begin()
 
 
-def test_a_window_has_32_updates_at_least():
+def test_a_window_has_16_updates_at_least():
     problem = Problem(n_batches=5)
-    assert problem.rule.n_epochs == 7
-    for _ in range(6):
+    assert problem.rule.n_epochs == 4
+    for _ in range(3):
         problem.move(3.0)
     assert problem.state.tensors[KEY] == 3.0
     assert problem.rule.n_epochs == 1
     problem.move(3.0)
     assert problem.state.tensors[KEY] == 1.0
-    assert problem.rule.n_epochs == 7
+    assert problem.rule.n_epochs == 4
+
+
+def test_gains_of_a_few_updates_raise_the_rate():
+    used = []
+    for n_batches in (5, 200):
+        problem = Problem(n_batches=n_batches)
+        for _ in range(problem.rule.n_epochs):
+            problem.move(0.97)
+        used.append(problem.state.eta)
+    assert used == pytest.approx([0.075, 0.05])
 
 
 @pytest.mark.parametrize("max_iter", [1, 2, 9, 10, 11, 20, 1000])
@@ -172,7 +182,7 @@ def test_few_epochs_have_three_windows():
         used.append(problem.state.eta)
         ends = problem.move(0.9**number)
     assert ends
-    np.testing.assert_allclose(used, [0.05] * 6 + [0.025] * 3)
+    np.testing.assert_allclose(used, [0.05] * 3 + [0.075] * 3 + [0.05625] * 3)
     assert not problem.rule.has_converged
 
 

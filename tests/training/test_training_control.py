@@ -204,15 +204,21 @@ def test_learning_rates_of_named_schedules(diabetes):
 
 
 def test_learning_rates_of_auto(diabetes):
-    """The root of the share of 32 rows, and a linear decay at the end."""
+    """The root of the share of 32 rows, growth by half, and a linear decay at the end."""
     X, y = diabetes[:2]
     model = regressor(max_iter=300, batch_size=8, tol=1e-3).fit(X, y)
     rates = model.learning_rates_
     assert len(rates) == len(model.loss_curve_) == model.n_iter_
     assert rates[0] == pytest.approx(0.05 / 2)
-    length = int(np.sum(rates < rates[0]))
+    highest = rates.argmax()
+    growth = rates[1 : highest + 1] / rates[:highest]
+    assert np.logical_or(np.isclose(growth, 1.0), np.isclose(growth, 1.5)).all()
+    assert (growth > 1.0).any()
+    length = int(np.sum(rates[highest:] < rates[highest]))
     assert length >= 5
-    np.testing.assert_allclose(rates[-length:], rates[0] * (1 - np.arange(1, length + 1) / (length + 1)))
+    np.testing.assert_allclose(
+        rates[-length:], rates[highest] * (1 - np.arange(1, length + 1) / (length + 1))
+    )
     # steered from good weights
     assert model.partial_fit(X, y).learning_rates_[-1] < 0.05 / 2 / 4
 
