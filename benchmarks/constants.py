@@ -174,16 +174,19 @@ def _epochs(n_features: int) -> Callable[[], object]:
     return lambda: estimator.fit(X, X[:, 0])
 
 
-def _linear_epochs(batch_size: int) -> Callable[[], object]:
-    """Return two epochs of a linear classifier under plain SGD."""
+def _linear_epochs(
+    batch_size: int, n_features: int = 20, optimizer: str | None = None
+) -> Callable[[], object]:
+    """Return two epochs of a linear classifier, under plain SGD if no optimizer is named."""
     from onnxsgd import OnnxSGDClassifier
 
     n_rows = 4_000 * min(batch_size, 8)
-    X = _RNG.normal(size=(n_rows, 20)).astype(np.float32)
+    X = _RNG.normal(size=(n_rows, n_features)).astype(np.float32)
     y = X[:, 0] > 0
     estimator = OnnxSGDClassifier(
-        batch_size=batch_size, learning_rate="constant", eta0=0.01, max_iter=2, tol=None, random_state=0
-    )
+        batch_size=batch_size, learning_rate="constant", eta0=0.01, max_iter=2, tol=None, random_state=0,
+        optimizer=optimizer,
+    )  # fmt: skip
     return lambda: estimator.fit(X, y)
 
 
@@ -290,6 +293,10 @@ CONSTANTS: dict[str, list[Constant]] = {
     ],
     "_MOST_NUMBERS": [
         Constant("training.linear_runner", (_NEVER, _ALWAYS), (1, 4, 8, 16, 32, 64), _linear_epochs),
+    ],
+    "_MOST_NUMBERS_OF_BLOCKS": [
+        Constant("training.linear_runner", (_NEVER, _ALWAYS), (20, 64, 100, 150, 200, 300),
+                 lambda n_features: _linear_epochs(32, n_features, "block_adam")),
     ],
     "_BLOCK_BYTES": [
         Constant("engine.step.scan_epoch", (4_000_000, 250_000, 1_000_000, 16_000_000), (10, 100), _epochs),

@@ -365,7 +365,7 @@ class BlockAdam(Optimizer):
         mean = op.Mul(square, math.prod(blocks) / math.prod(sizes))
         second = op.Add(op.Mul(slots[1], scalars["beta_2"]), mean)
         # 1 / sqrt(v), and 0 for v = 0: without a gradient the penalties move nothing either
-        inverse = op.Div(op.Sqrt(second), op.Add(second, _TINY))
+        inverse = op.Div(op.Sqrt(second), op.Add(second, TINY))
         rate = op.Mul(scalars[RATE], inverse)
         new_slots: tuple[ir.Value, ...] = (first, second)
         if self.steering:
@@ -397,7 +397,7 @@ class BlockAdam(Optimizer):
             moment_square = op.ReduceSumSquare(moment, axes, keepdims=1)
         # the roots apart: the product of the sums of squares may overflow
         sizes = op.Mul(op.Sqrt(moment_square), op.Sqrt(square))
-        cosine = op.Div(product, op.Add(sizes, _TINY))
+        cosine = op.Div(product, op.Add(sizes, TINY))
         moved = op.Add(factor, op.Mul(cosine, steering))
         return op.Min(op.Max(moved, math.log(LEAST_FACTOR)), math.log(_MOST_FACTOR))
 
@@ -406,7 +406,7 @@ class BlockAdam(Optimizer):
 LOG_FACTOR = "log_factor"
 LEAST_FACTOR, _MOST_FACTOR = 0.03, 4.0
 #: Keeps quotients of zeros finite; normal in float32.
-_TINY = 1e-37
+TINY = 1e-37
 
 
 def _check_decay_rates(optimizer: Adam | BlockAdam) -> None:

@@ -1,59 +1,120 @@
-"""The choice of the short loop for linear models under plain SGD."""
+"""The choice of the short loops of linear models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
 from onnxsgd.engine.step.batches import Batches
-from onnxsgd.engine.step.linear_scan import LinearLayer
+from onnxsgd.engine.step.buffers import Buffers
+from onnxsgd.engine.step.linear_adam import LinearAdamRunner, LinearBlocks, build_linear_adam
+from onnxsgd.engine.step.linear_scan import LinearLayer, LinearScanRunner, build_linear_scan
+from onnxsgd.engine.step.scan_epoch import EpochRunner
 from onnxsgd.engine.step.step_spec import StepSpec, is_plain_sgd
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, CrossEntropy
+from onnxsgd.optimizers import BlockAdam
 
-__all__ = ["only_layer"]
+__all__ = ["LinearLoop", "choose_linear_loop"]
 
-#: The most numbers of a batch, without those of its first row: with more, copies outweigh the operators
-#: saved. ``benchmarks/constants.py``, 20 features: 0.66 of the time with 1 row, 0.84 with 8, 0.95 with 16,
-#: 1.08 with 32.
-_MOST_NUMBERS = 300
+#: The most numbers of a batch, without those of its first row, under plain SGD and BlockAdam: with more,
+#: copies outweigh the operators saved. ``benchmarks/constants.py``, plain SGD, 20 features: 0.66 of the time
+#: with 1 row, 0.84 with 8, 0.95 with 16, 1.08 with 32; BlockAdam, batches of 32: 0.69 of the time with 20
+#: features, 0.80 with 64, 0.94 with 150, 1.06 with 200.
+_MOST_NUMBERS, _MOST_NUMBERS_OF_BLOCKS = 300, 4000
 #: The losses whose gradient has a closed form; one of a user need not have one.
 _LOSSES = frozenset({*REGRESSION_LOSSES.values(), *CLASSIFICATION_LOSSES.values(), CrossEntropy})
 #: The operators of a graph that is one layer.
 _ONE_LAYER = (["Gemm"], ["MatMul"], ["MatMul", "Add"])
 
 
-def only_layer(
-    tail: ir.Model, spec: StepSpec, layers: Sequence[FirstLayer], batches: Batches
-) -> LinearLayer | None:
-    """Return the layer of a linear model whose updates the short loop can make, else None.
+@dataclass(frozen=True)
+class LinearLoop:
+    """A short loop that makes the updates of a linear model.
 
-    Cases: one layer, all of it trained; plain SGD on the data as they are, without l1 penalty and averages;
-    small batches; the portable engine, whose gradient the formula of the loop is.
+    Attributes
+    ----------
+    layer : LinearLayer
+        The only layer of the model.
+    blocks : LinearBlocks or None
+        The blocks of BlockAdam; None for plain SGD.
+    spec : StepSpec
+        The specification of the general step.
     """
-    if len(layers) != 1 or not _is_plain(spec, batches):
+
+    layer: LinearLayer
+    blocks: LinearBlocks | None
+    spec: StepSpec
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The cache key of the loop, beside that of the general step."""
+        return () if self.blocks is None else (self.blocks.beta_1, self.blocks.beta_2)
+
+    def build(self, tail: ir.Model) -> bytes:
+        """Return the graph of the loop."""
+        return (
+            build_linear_scan(self.layer, tail)
+            if self.blocks is None
+            else build_linear_adam(self.blocks, tail)
+        )
+
+    def runner(
+        self, session: Any, buffers: Buffers, batches: Batches, general: Callable[[], EpochRunner]
+    ) -> LinearScanRunner | LinearAdamRunner:
+        """Return a runner, given the session of the loop; `general` returns that of the general loop."""
+        if self.blocks is None:
+            return LinearScanRunner(session, self.layer, buffers, batches, general)
+        return LinearAdamRunner(session, self.blocks, self.spec, buffers, batches)
+
+
+def choose_linear_loop(
+    tail: ir.Model, spec: StepSpec, layers: Sequence[FirstLayer], batches: Batches
+) -> LinearLoop | None:
+    """Return the short loop that makes the updates of a linear model, else None.
+
+    Cases: one layer, all of it trained; plain SGD on the data as they are, or BlockAdam without steering;
+    neither l1 penalty nor averages; small batches of dense data; the portable engine, whose gradient the
+    formula of the loop is.
+    """
+    if len(layers) != 1 or not _has_formula(spec, batches):
         return None
     (layer,) = layers
     trained = {layer.weight, layer.intercept} - {None}
     read = {str(value.name) for node in tail.graph for value in node.inputs if value is not None}
     is_whole = [node.op_type for node in tail.graph] in _ONE_LAYER and set(spec.weights) == trained
     n_features = batches.features[layer.feature].shape[1]
-    is_short = (spec.batch_size - 1) * n_features <= _MOST_NUMBERS
+    optimizer = spec.optimizer
+    most = _MOST_NUMBERS_OF_BLOCKS if isinstance(optimizer, BlockAdam) else _MOST_NUMBERS
+    is_short = (spec.batch_size - 1) * n_features <= most
     if not is_short or not is_whole or read & set(tail.graph.initializers) != trained:
         return None
-    return LinearLayer(
+    linear = LinearLayer(
         layer.feature, layer.weight, layer.intercept, layer.is_transposed,
         n_features, spec.n_outputs, spec.batch_size,
         spec.l2 and layer.weight in spec.penalised, spec.loss,
     )  # fmt: skip
+    blocks = _blocks(linear, spec, optimizer) if isinstance(optimizer, BlockAdam) else None
+    return LinearLoop(linear, blocks, spec)
 
 
-def _is_plain(spec: StepSpec, batches: Batches) -> bool:
-    """Tell whether the updates are those of plain SGD in small batches of dense data."""
-    further = (
-        spec.l1, spec.average, spec.output_weights, spec.rate_scales, spec.penalty_scales, spec.products,
-        spec.gradient_factors, batches.standards, batches.is_sparse,
-    )  # fmt: skip
-    has_formula = type(spec.loss) in _LOSSES and spec.engine == "portable"
-    return is_plain_sgd(spec.optimizer) and has_formula and not any(further)
+def _blocks(layer: LinearLayer, spec: StepSpec, optimizer: BlockAdam) -> LinearBlocks:
+    scaled = dict(spec.rate_scales)
+    by_output = layer.weight in scaled and max(scaled[layer.weight]) > 1
+    return LinearBlocks(layer, by_output, optimizer.beta_1, optimizer.beta_2)
+
+
+def _has_formula(spec: StepSpec, batches: Batches) -> bool:
+    """Tell whether the updates are those of plain SGD or BlockAdam in small batches of dense data."""
+    optimizer = spec.optimizer
+    if not is_plain_sgd(optimizer) and (type(optimizer) is not BlockAdam or optimizer.steering):
+        return False
+    further = (spec.l1, spec.average, spec.products, spec.gradient_factors, batches.is_sparse)
+    # plain SGD on standardised data takes the general loop
+    scales = (spec.output_weights, spec.rate_scales, spec.penalty_scales, batches.standards)
+    if any(further) or (is_plain_sgd(optimizer) and any(scales)):
+        return False
+    return type(spec.loss) in _LOSSES and spec.engine == "portable"

@@ -17,7 +17,6 @@ from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import is_standard
 from onnxsgd.engine.step.idle_runners import IdleRunners
-from onnxsgd.engine.step.linear_scan import LinearScanRunner, build_linear_scan
 from onnxsgd.engine.step.sample_losses import mean_loss
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.step_spec import StepSpec
@@ -31,7 +30,7 @@ from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_
 from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.frozen_features import FrozenFeature
-from onnxsgd.training.linear_runner import only_layer
+from onnxsgd.training.linear_runner import choose_linear_loop
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
 from onnxsgd.training.state import FitState, rate_scales
 
@@ -177,15 +176,15 @@ class Program:
         def loop() -> EpochRunner:
             return EpochRunner(cached(("epoch", *key), build_loop, tail.nbytes), step, buffers, batches)
 
-        layer = only_layer(self.parts.split.tail, spec, self.first_layers, batches)
-        if layer is None:
+        linear = choose_linear_loop(self.parts.split.tail, spec, self.first_layers, batches)
+        if linear is None:
             return Runners(buffers, one, loop(), give_back)
 
         def build_scan() -> Any:
-            return make_session(build_linear_scan(layer, self.parts.split.tail), n_threads)
+            return make_session(linear.build(self.parts.split.tail), n_threads)
 
-        scan = cached(("linear", *key), build_scan, tail.nbytes)
-        return Runners(buffers, one, LinearScanRunner(scan, layer, buffers, batches, loop), give_back)
+        scan = cached(("linear", *key, *linear.key), build_scan, tail.nbytes)
+        return Runners(buffers, one, linear.runner(scan, buffers, batches, loop), give_back)
 
     def _resident_runners(self, spec: StepSpec, batches: Batches, epochs: int) -> Runners:
         """Return runners on a device with resident data; equal blocks share a session."""

@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd._library_errors import run_error
-from onnxsgd.engine.step.buffers import Buffers, bind, dtype_of
+from onnxsgd.engine.step.buffers import Buffers, Tensors, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.engine.step.update import WEIGHT
@@ -86,6 +86,34 @@ class LinearLayer:
         """The columns of the first product: features, intercept, target."""
         return self.n_features + 1 + self.folds_target
 
+    def pack(self, tensors: Tensors, kind: str, matrix: np.ndarray) -> None:
+        """Copy the tensors of one kind into a matrix whose columns are features and intercept.
+
+        A tensor with one number for all features, or for all outputs, is spread over them.
+        """
+        coef = tensors[self.weight, kind]
+        matrix[:, : self.n_features] = coef if self.is_transposed else coef.T
+        if self.intercept is not None:
+            matrix[:, self.n_features] = tensors[self.intercept, kind].reshape(-1)
+
+    def unpack(self, matrix: np.ndarray, tensors: Tensors, kind: str) -> None:
+        """Copy a matrix back into the tensors of one kind, in place; the inverse of :meth:`pack`."""
+        coef = tensors[self.weight, kind]
+        rows = coef if self.is_transposed else coef.T
+        rows[...] = matrix[:, : rows.shape[1]]
+        if self.intercept is not None:
+            intercept = tensors[self.intercept, kind]
+            intercept[...] = matrix[:, self.n_features].reshape(intercept.shape)
+
+    def raw_predictions(self, graph: ir.Graph, score: ir.Value, target: ir.Value) -> ir.Value:
+        """Return the raw predictions of many batches from their first products."""
+        if not self.folds_target:
+            return score
+        with appending(graph) as op:
+            raw = op.Add(score, target)
+        raw.type, raw.shape = score.type, score.shape
+        return raw
+
 
 def build_linear_scan(layer: LinearLayer, model: ir.Model) -> bytes:
     """Return a graph that makes one update for each batch.
@@ -114,11 +142,7 @@ def build_linear_scan(layer: LinearLayer, model: ir.Model) -> bytes:
     graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
     attributes = {"body": body, "num_scan_inputs": len(scanned)}
     graph.append(new_node("Scan", [first, *stacked], [last, score], attributes))
-    raw = score
-    if layer.folds_target:
-        with appending(graph) as op:
-            raw = op.Add(score, target)
-        raw.type, raw.shape = type_, shape
+    raw = layer.raw_predictions(graph, score, target)
     losses = add_losses(graph, layer.loss, target, raw, weight)
     for node in list(graph):
         widen_scalars(graph, node)
@@ -255,22 +279,14 @@ class LinearScanRunner:
             np.negative(target[..., 0], out=forward[..., n + 1])
 
     def _load(self) -> None:
-        layer, weights, n = self._layer, self._weights[0], self._layer.n_features
-        present = self._buffers.weights()
-        coef = present[layer.weight]
-        weights[:, :n] = coef if layer.is_transposed else coef.T
-        if layer.intercept is not None:
-            weights[:, n] = present[layer.intercept].ravel()
-        weights[:, n + 1 :] = 1
+        weights = self._weights[0]
+        self._layer.pack(self._buffers.sets[self._buffers.current], WEIGHT, weights)
+        weights[:, self._layer.n_features + 1 :] = 1
 
     def _store(self, scale: float) -> None:
-        layer, weights, n = self._layer, self._weights[1], self._layer.n_features
-        present = self._buffers.sets[self._buffers.current]
-        coef = weights[:, :n] * weights.dtype.type(scale)
-        present[layer.weight, WEIGHT][...] = coef if layer.is_transposed else coef.T
-        if layer.intercept is not None:
-            intercept = present[layer.intercept, WEIGHT]
-            intercept[...] = weights[:, n].reshape(intercept.shape)
+        weights = self._weights[1]
+        weights[:, : self._layer.n_features] *= weights.dtype.type(scale)
+        self._layer.unpack(weights, self._buffers.sets[self._buffers.current], WEIGHT)
 
     def _bind(self, count: int) -> Any:
         binding = self._session.io_binding()

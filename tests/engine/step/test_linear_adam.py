@@ -1,0 +1,187 @@
+"""The short loop of BlockAdam: its updates are those of plain numpy, and of the general loop."""
+
+import numpy as np
+import pytest
+from numpy_training import PlainBlockAdam
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from test_losses import CASES
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses
+from onnxsgd.engine.step import linear_adam
+from onnxsgd.engine.step.linear_adam import LinearAdamRunner
+from onnxsgd.optimizers import BlockAdam
+
+RNG = np.random.default_rng(0)
+N, D, EPOCHS = 150, 4, 30
+X = RNG.normal(size=(N, D))
+Y = X @ [1.0, -2.0, 0.5, 0.0] + 0.4 + 0.3 * RNG.normal(size=N)
+LABELS = np.digitize(Y, [-1.0, 1.0])
+#: Thirty epochs of 19 batches are more updates than the loop needs to be compiled; the last batch has 6 rows.
+SETTINGS = {
+    "learning_rate": "invscaling", "eta0": 0.1, "power_t": 0.3, "alpha": 0.02, "batch_size": 8,
+    "optimizer": "block_adam", "max_iter": EPOCHS, "tol": None, "dtype": "float64", "random_state": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The calls of the short loop."""
+    made, run = [], LinearAdamRunner.run
+
+    def counting(self, plan, scalars, found):
+        run(self, plan, scalars, found)
+        made.append(self.n_done)
+
+    monkeypatch.setattr(LinearAdamRunner, "run", counting)
+    return made
+
+
+@pytest.fixture
+def general(monkeypatch):
+    """A fit on the general loop."""
+
+    def fit(make, *data, **more):
+        with monkeypatch.context() as context:
+            context.setattr("onnxsgd.training.program.choose_linear_loop", lambda *args: None)
+            return make().fit(*data, **more)
+
+    return fit
+
+
+def trained(table, derivative, weight=None, alpha=0.02, **betas):
+    """Train in plain numpy, one batch after another; return coefficients and intercepts."""
+    weight = np.ones(N) if weight is None else weight
+    w, b, t = np.zeros((D, table.shape[1])), np.zeros(table.shape[1]), 0
+    move_w, move_b = PlainBlockAdam(**betas), PlainBlockAdam(**betas)
+    for _ in range(EPOCHS):
+        for start in range(0, N, 8):
+            rows, t = slice(start, start + 8), t + 1
+            share = weight[rows, None] / weight[rows].sum()
+            slope = derivative(table[rows], X[rows] @ w + b) * share
+            eta = 0.1 / t**0.3
+            w = move_w(w, X[rows].T @ slope, t, eta, alpha)
+            b = move_b(b, slope.sum(axis=0), t, eta, 0.0)
+    return w, b
+
+
+def agree(model, expected, rtol=1e-9):
+    np.testing.assert_allclose(np.atleast_2d(model.coef_).T, expected[0], rtol=rtol, atol=1e-12)
+    np.testing.assert_allclose(np.atleast_1d(model.intercept_), expected[1], rtol=rtol, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", losses.REGRESSION_LOSSES)
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_regression(runs, name, n_outputs):
+    loss, _, derivative = CASES[name]
+    y = np.c_[Y, -Y, Y**2][:, :n_outputs]
+    model = OnnxSGDRegressor(loss=loss, shuffle=False, **SETTINGS).fit(X, y)
+    assert sum(runs) == EPOCHS * 19
+    agree(model, trained(y, derivative))
+
+
+@pytest.mark.parametrize("name", losses.CLASSIFICATION_LOSSES)
+@pytest.mark.parametrize("penalty", ["l2", None])
+def test_classification(runs, name, penalty):
+    """With sample weights, and other decay rates."""
+    loss, _, derivative = CASES[name]
+    weight = RNG.uniform(0.5, 2.0, N)
+    settings = SETTINGS | {"optimizer": BlockAdam(0.8, 0.99), "penalty": penalty}
+    model = OnnxSGDClassifier(loss=loss, shuffle=False, **settings).fit(X, Y > 0, sample_weight=weight)
+    assert sum(runs) == EPOCHS * 19
+    sign = np.where(Y > 0, 1.0, 0.0 if name == "log_loss" else -1.0)[:, None]
+    alpha = 0.02 if penalty else 0.0
+    agree(model, trained(sign, derivative, weight, alpha, beta_1=0.8, beta_2=0.99))
+
+
+def test_betas_are_part_of_the_cache_key(runs):
+    """The same structure with other numbers, one fit after the other."""
+    first, again = (
+        OnnxSGDRegressor(**SETTINGS | {"optimizer": BlockAdam(0.9, beta)}).fit(X, Y) for beta in (0.999, 0.9)
+    )
+    assert sum(runs) == 2 * EPOCHS * 19
+    assert np.abs(first.coef_ - again.coef_).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("make", "y"),
+    [
+        (lambda: OnnxSGDRegressor(), 1e4 * Y),
+        (lambda: OnnxSGDRegressor(loss="huber"), np.c_[Y, 1e3 * Y, 1e-3 * Y**2]),
+        (lambda: OnnxSGDRegressor(alpha=1.0), np.c_[Y, 1e3 * Y]),
+        (lambda: OnnxSGDClassifier(), LABELS),
+        (lambda: OnnxSGDClassifier(loss="hinge", penalty=None, class_weight="balanced"), LABELS),
+        (lambda: OnnxSGDClassifier(early_stopping=True), LABELS),
+    ],
+    ids=["scaled", "several targets", "penalised targets", "three classes", "weights", "scores"],
+)
+def test_auto_equals_the_general_loop(runs, general, make, y):
+    """Standardised columns, units of the target, windows that are undone: all that the default does."""
+
+    def new():
+        return make().set_params(dtype="float64", random_state=0, max_iter=300)
+
+    table = X * [1e-3, 1.0, 50.0, 1.0] + [0.0, 7.0, 0.0, 0.0]
+    model = new().fit(table, y)
+    assert sum(runs) > 0
+    del runs[:]
+    expected = general(new, table, y)
+    assert not runs
+    assert model.t_ == expected.t_
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-6)
+    np.testing.assert_allclose(model.loss_curve_, expected.loss_curve_, rtol=1e-9)
+
+
+def test_blocks_and_large_tables(runs, monkeypatch):
+    """Calls of few batches, and rows that are gathered anew in each of them, make the same updates."""
+    expected = OnnxSGDRegressor(**SETTINGS).fit(X, Y)
+    monkeypatch.setattr(linear_adam, "_MOST_BATCHES", 7)
+    blocks = OnnxSGDRegressor(**SETTINGS).fit(X, Y)
+    np.testing.assert_array_equal(blocks.coef_, expected.coef_)
+    monkeypatch.setattr(linear_adam, "_BLOCK_BYTES", 10_000 - 1)
+    gathered = OnnxSGDRegressor(**SETTINGS).fit(np.tile(X, (4, 1)), np.tile(Y, 4))
+    monkeypatch.undo()
+    tiled = OnnxSGDRegressor(**SETTINGS).fit(np.tile(X, (4, 1)), np.tile(Y, 4))
+    np.testing.assert_array_equal(gathered.coef_, tiled.coef_)
+
+
+def test_moments_are_carried_from_call_to_call(runs):
+    table, y = np.tile(X, (30, 1)), np.tile(Y, 30)
+    settings = SETTINGS | {"max_iter": 2, "shuffle": False}
+    whole = OnnxSGDRegressor(**settings).fit(table, y)
+    halves = OnnxSGDRegressor(**settings).partial_fit(table, y).partial_fit(table, y)
+    assert runs == 4 * [563]
+    np.testing.assert_array_equal(halves.coef_, whole.coef_)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"penalty": "elasticnet"},
+        {"average": True},
+        {"optimizer": BlockAdam(steering=0.1)},
+        {"optimizer": "adam"},
+    ],
+    ids=str,
+)
+def test_others_take_the_general_loop(runs, settings):
+    OnnxSGDRegressor(**SETTINGS | settings).fit(X, Y)
+    assert not runs
+
+
+def test_wide_data_take_the_general_loop(runs):
+    wide = np.tile(X, (1, 200))
+    OnnxSGDRegressor(**SETTINGS).fit(wide, Y)
+    assert not runs
+
+
+def test_a_converted_model_behind_a_scaler(runs, general):
+    inner = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, LABELS)
+    new = lambda: OnnxSGDClassifier(inner, **SETTINGS | {"dtype": None})  # noqa: E731
+    model = new().fit(X, LABELS)
+    assert runs
+    expected = general(new, X, LABELS)
+    np.testing.assert_allclose(
+        model.decision_function(X), expected.decision_function(X), rtol=1e-3, atol=1e-4
+    )
