@@ -142,8 +142,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         ``shuffle=False``, as scikit-learn's SGD estimators draw them; the others keep their order.
     batch_size : int, default=32
         Samples of an update, with "auto" at most half of the data, unless that is below 8. The loss of
-        a batch is the weighted mean over its samples; with
-        ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
+        a batch is the weighted mean over its samples, and with "auto" batches of heavy samples count more.
+        With ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
         ``SGDClassifier``.
     shuffle : bool, default=True
         Whether each epoch takes the samples in a new random order.

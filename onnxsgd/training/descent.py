@@ -1,4 +1,4 @@
-"""The control of the learning rate by windows of updates: cuts, a linear decay, the end."""
+"""The control of the learning rate by windows of updates: growth, cuts, a decay, the end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _BOLD, _GROWTH, _MOST = 1 / 1600, 1.5, 16.0
 #: Training continues after a decay whose last window gained this many times the gain that counts: networks on
 #: few samples overfit with smaller ones.
 _STILL = 100.0
-#: The fewest windows of the decay.
-_SHORTEST_DECAY = 5
+#: The fewest windows of the decay, and its shape: the exponent of the share of it that is left.
+_SHORTEST_DECAY, _SHAPE = 5, 1.5
 #: The share of the windows after which the decay begins at the latest.
 _LATEST_DECAY = 2 / 3
 
@@ -42,7 +42,7 @@ class Descent:
     """The state of the control.
 
     The loss of a window is compared with the best so far. Large gains raise the rate. Windows without gain
-    begin a linear decay to zero, whose end is the end of training.
+    begin a decay to zero, whose end is the end of training.
 
     Parameters
     ----------
@@ -105,11 +105,20 @@ class Descent:
 
     @property
     def factor(self) -> float:
-        """The rate of the next window, as a share of the first one."""
+        """The rate at the beginning of the next window, as a share of the first one."""
+        return self._factor_at(0)
+
+    @property
+    def decline(self) -> float:
+        """The fall of the rate within the next window, as a share of the first one."""
+        return self._factor_at(0) - self._factor_at(1)
+
+    def _factor_at(self, end: int) -> float:
+        """Return the factor at the beginning of the next window, or, for 1, at its end."""
         if self._decay is None:
             return self._base
-        done, length = self._decay
-        return self._base * (1.0 - done / (length + 1))
+        number, length = self._decay
+        return self._base * (1.0 - min(1.0, (number - 1 + end) / max(1, length))) ** _SHAPE
 
     @property
     def least_gain(self) -> float:

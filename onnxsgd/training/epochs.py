@@ -78,8 +78,11 @@ def run_epochs(
     count: int = 1,
     *,
     limit: float | None = None,
+    decline: float = 0.0,
 ) -> float:
     """Make one update for each batch of `count` epochs; return the mean objective: mean loss plus penalty.
+
+    The rate of the schedule falls by `decline` in each epoch, from update to update.
 
     With a `limit`, the objective is infinite where training diverges: where numbers are no longer finite, or
     the mean loss of a part of a long epoch exceeds the limit. The caller then restores an earlier state.
@@ -91,7 +94,7 @@ def run_epochs(
     """
     epochs = [batches.plan(_order(batches, plan, state)) for _ in range(count)]
     updates = EpochPlan.joined(epochs)
-    numbers = _numbers(plan, state, batches, len(updates.totals))
+    numbers = _numbers(plan, state, batches, len(updates.totals), decline / batches.n_batches)
     if plan.recipe.optimizer.takes_scaled_gradient:
         updates = updates.descending(numbers.used)
     losses = np.full(len(updates.totals), math.nan)
@@ -180,11 +183,11 @@ class _Numbers:
             state.l1_total = float(self.l1_totals[n_updates - 1])
 
 
-def _numbers(plan: FitPlan, state: FitState, batches: Batches, count: int) -> _Numbers:
-    """Return the numbers of the next `count` updates."""
+def _numbers(plan: FitPlan, state: FitState, batches: Batches, count: int, decline: float) -> _Numbers:
+    """Return the numbers of the next `count` updates; the rate falls by `decline` from one to the next."""
     recipe = plan.recipe
     t = np.arange(state.t + 1, state.t + 1 + count, dtype=np.float64)
-    rates = recipe.schedule.rates(state.t + 1, state.eta, count)
+    rates = recipe.schedule.rates(state.t + 1, state.eta, count) - decline * np.arange(count)
     used = recipe.schedule.for_batches(rates, batches.batch_size)
     l1, l2 = recipe.penalty.l1, recipe.penalty.l2 or 0.0
     l1_totals = state.l1_total + np.cumsum(used * (l1 or 0.0))

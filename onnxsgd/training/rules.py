@@ -42,6 +42,10 @@ class Rule(Protocol):
         """The mean loss of many updates that is divergence; None: divergence is an error."""
 
     @property
+    def decline(self) -> float:
+        """The fall of the rate in each epoch up to the next decision."""
+
+    @property
     def n_epochs(self) -> int:
         """The number of epochs up to the next decision."""
 
@@ -88,6 +92,11 @@ class PlateauRule:
     @property
     def limit(self) -> None:
         """None: divergence is an error."""
+
+    @property
+    def decline(self) -> float:
+        """Zero: rates change between epochs."""
+        return 0.0
 
     @property
     def n_epochs(self) -> int:
@@ -199,6 +208,11 @@ class DescentRule:
         return math.inf if math.isinf(best) else best + _DIVERGED * (highest - best)
 
     @property
+    def decline(self) -> float:
+        """The fall of the rate in each epoch up to the next decision."""
+        return self._eta * self._descent.decline / self._window
+
+    @property
     def n_epochs(self) -> int:
         """The number of epochs up to the next decision."""
         return self._window - len(self._losses)
@@ -241,6 +255,7 @@ class DescentRule:
             self._record_score(score)
         self._losses.extend(losses)
         if len(self._losses) < self._window and math.isfinite(losses[-1]):
+            self._state.eta = self._eta * self._descent.factor - self.decline * len(self._losses)
             return False
         self._n_left -= len(self._losses)
         # the last epoch of a window may have left the others' way

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from onnxsgd.training.descent import Descent, Verdict
@@ -15,14 +16,20 @@ def control(start=1.0, tol=1e-3, patience=2, n_windows=1000, **more):
 
 
 def factors(descent, losses):
-    """Return the factor of each window until the end."""
+    """Return the mean factor of each window until the end."""
     used = []
     for loss in losses:
-        used.append(descent.factor)
+        used.append(descent.factor - descent.decline / 2)
         descent.judge(loss)
         if descent.has_ended:
             break
     return used
+
+
+def decay(length):
+    """Return the mean factor of each window of a decay."""
+    ends = (1 - np.arange(length + 1) / length) ** 1.5
+    return (ends[1:] + ends[:-1]) / 2
 
 
 def test_a_falling_loss_keeps_the_rate():
@@ -53,7 +60,7 @@ def test_gains_of_less_than_a_share_of_the_loss_keep_the_rate():
 def test_a_decay_does_not_grow():
     descent = control(n_updates=16, n_windows=6)
     used = factors(descent, [0.8**number for number in range(1, 7)])
-    assert used == pytest.approx([1, 1.5, 1.5**2, 1.5**3, 1.5**4 * 2 / 3, 1.5**4 / 3])
+    assert used == pytest.approx([1, 1.5, 1.5**2, 1.5**3, *(1.5**4 * decay(2))])
 
 
 def test_a_rate_that_was_cut_does_not_grow():
@@ -66,9 +73,21 @@ def test_a_rate_that_was_cut_does_not_grow():
     assert descent.factor == 1.5 / 4
 
 
-def test_two_windows_without_gain_begin_a_linear_decay():
+def test_two_windows_without_gain_begin_a_decay():
     used = factors(control(), [0.5, 0.5, 0.5] + 20 * [0.4999])
-    assert used == pytest.approx([1, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+    assert used == pytest.approx([1, 1, 1, *decay(5)])
+
+
+def test_the_rate_falls_within_the_windows_of_the_decay():
+    """Its end is zero: at a rate left over, the noise of a long window would remain."""
+    descent, ends = control(), []
+    for loss in [0.5, 0.5, 0.5] + 5 * [0.4999]:
+        ends += [descent.factor, descent.factor - descent.decline]
+        descent.judge(loss)
+    assert ends == pytest.approx(
+        [1] * 7 + [part**1.5 for part in (0.8, 0.8, 0.6, 0.6, 0.4, 0.4, 0.2, 0.2, 0.0)]
+    )
+    assert descent.has_ended
 
 
 def test_a_long_descent_decays_for_half_its_length():
@@ -80,10 +99,10 @@ def test_a_long_descent_decays_for_half_its_length():
 
 def test_training_continues_at_a_lower_rate_if_the_decay_gained():
     """A plateau of noise: the loss falls with the rate, by a fifth in the last window of the decay."""
-    noisy, decay = [0.5, 0.5, 0.5], [0.45, 0.41, 0.37, 0.33, 0.26]
-    used = factors(control(), [*noisy, *decay, *(20 * [0.2599])])
-    assert used == pytest.approx([1, 1, 1, *(n / 6 for n in (5, 4, 3, 2, 1)), *(2 * [0.25]), *used[10:]])
-    assert used[10:] == pytest.approx([0.25 * n / 6 for n in (5, 4, 3, 2, 1)])
+    noisy, falling = [0.5, 0.5, 0.5], [0.45, 0.41, 0.37, 0.33, 0.26]
+    used = factors(control(), [*noisy, *falling, *(20 * [0.2599])])
+    assert used == pytest.approx([1, 1, 1, *decay(5), *(2 * [0.25]), *used[10:]])
+    assert used[10:] == pytest.approx(0.25 * decay(5))
 
 
 def test_gains_are_shares_of_the_loss_but_not_of_tiny_ones():

@@ -55,3 +55,14 @@ def test_a_long_epoch_that_diverges_ends_early(monkeypatch):
     assert sum(counts) <= 256 * (~undone).sum() + 32 * undone.sum()
     np.testing.assert_allclose(model.learning_rates_[0], 500.0 / 2)
     assert model.score(X, y) > 0.999
+
+
+def test_observed_epochs_have_the_rates_of_epochs_made_together():
+    """A decay in windows of several epochs: single epochs, as an observer needs, change nothing."""
+    X = np.random.RandomState(0).normal(size=(100, 3))
+    y = X @ [1.0, -2.0, 0.5] + 0.1 * np.random.RandomState(1).normal(size=100)
+    together, single = (OnnxSGDRegressor(random_state=0, verbose=verbose).fit(X, y) for verbose in (0, 1))
+    np.testing.assert_allclose(together.learning_rates_, single.learning_rates_, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(together.coef_, single.coef_, rtol=1e-6)
+    falls = np.diff(together.learning_rates_[-4:])
+    np.testing.assert_allclose(falls, falls[0], rtol=1e-9)

@@ -182,7 +182,7 @@ def test_few_epochs_have_three_windows():
         used.append(problem.state.eta)
         ends = problem.move(0.9**number)
     assert ends
-    np.testing.assert_allclose(used, [0.05] * 3 + [0.075] * 3 + [0.05625] * 3)
+    np.testing.assert_allclose(used, [0.05] * 3 + [0.075] * 3 + [0.1125, 0.075, 0.0375])
     assert not problem.rule.has_converged
 
 
