@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -165,6 +166,26 @@ def _fit_from_scratch(n_steps: int) -> Callable[[], object]:
     return fit
 
 
+def _network_fit(n_steps: int, *, again: bool = False) -> Callable[[], object]:
+    """Return a fit of one epoch of a network, whose structure is new in each fit, or the same `again`."""
+    from trainers.ours import make_graph
+    from workloads import Workload, make_task
+
+    from onnxsgd import OnnxSGDRegressor
+
+    def prepare(width: int) -> tuple[Any, ...]:
+        workload = Workload("mlp", (20, width, 50, 1), "regression", max_updates=n_steps)
+        task = make_task(workload, 32, 1)
+        return make_graph(workload, task.initial), task.X[: 32 * n_steps], task.y[: 32 * n_steps]
+
+    def fit() -> object:
+        graph, X, y = same if again else prepare(100 + next(_fresh))
+        return OnnxSGDRegressor(graph, max_iter=1, tol=None, learning_rate="constant", eta0=1e-3).fit(X, y)
+
+    same = prepare(100 + next(_fresh))
+    return fit
+
+
 def _epochs(n_features: int) -> Callable[[], object]:
     """Return epochs over more data than a cache holds, in batches of 100 samples."""
     from onnxsgd import OnnxSGDRegressor
@@ -287,6 +308,10 @@ CONSTANTS: dict[str, list[Constant]] = {
     "_LONG": [
         Constant("engine.step.fuse", (_NEVER, _ALWAYS), (16, 64, 256, 4_096), _number_beside_a_column),
         Constant("learner.dtype_choice", (512, 1, 64, 4_096), (8, 100, 400), _ranges),
+    ],
+    "_MANY_BATCHES": [
+        Constant("training.program", (_NEVER, _ALWAYS), (8, 16, 32, 64, 128, 256, 512), _network_fit),
+        Constant("training.program", (_NEVER, _ALWAYS), (8, 32, 64, 128), partial(_network_fit, again=True)),
     ],
     "_MANY_STEPS": [
         Constant("training.program", (_NEVER, _ALWAYS), (100, 250, 500, 1_000, 4_000), _fit_from_scratch),

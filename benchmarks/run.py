@@ -18,14 +18,14 @@ def main() -> None:
     arguments = _parse()
     n_threads = os.cpu_count() or 1 if arguments.all_cores else 1
     # These libraries read the environment when they are imported, so they are imported after it is set.
-    _limit_threads(n_threads)
+    limit_threads(n_threads)
     import fits
     import report
     import steps
     from workloads import BATCH_SIZES, WORKLOADS
 
     arguments.output.mkdir(parents=True, exist_ok=True)
-    _configure_jax(n_threads)
+    configure_jax(n_threads)
     quick, clock = arguments.quick, arguments.clock
     effort = steps.Effort(3, 0.2, clock, False) if quick else steps.Effort(7, 0.5, clock, True)
     names = arguments.workload or (["mlp-20-100-50-1", "linear-20"] if quick else list(WORKLOADS))
@@ -63,7 +63,7 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _limit_threads(n_threads: int) -> None:
+def limit_threads(n_threads: int) -> None:
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{library}_NUM_THREADS"] = str(n_threads)
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
@@ -72,7 +72,7 @@ def _limit_threads(n_threads: int) -> None:
         os.environ["PJRT_NPROC"] = os.environ["NPROC"] = "1"
 
 
-def _configure_jax(n_threads: int) -> None:
+def configure_jax(n_threads: int) -> None:
     """Keep JAX from overlapping its Python part with its computation, which takes a second core."""
     try:
         import jax

@@ -36,17 +36,18 @@ def train_by_step(task: Task) -> Train:
     return train
 
 
-def train_by_epoch(task: Task) -> Train:
-    """Train with one call for each epoch."""
+def train_by_epoch(task: Task, with_transfer: bool = False) -> Train:
+    """Train with one call for each epoch; `with_transfer`: each training begins with arrays of numpy."""
     update = _make_update(task)
 
     @jax.jit
     def epoch(layers: Any, X: Any, y: Any, order: Any) -> tuple[Any, Any]:
         return jax.lax.scan(lambda layers, rows: update(layers, X[rows], y[rows]), layers, order)
 
-    X, y = jnp.asarray(task.X), jnp.asarray(_target(task))
+    data = None if with_transfer else _on_device(task)
 
     def train(n_epochs: int, shuffle: bool) -> Layers:
+        X, y = data or _on_device(task)
         layers, rng = _start(task), np.random.default_rng(0)
         for _ in range(n_epochs):
             layers, losses = epoch(layers, X, y, _order(task, shuffle, rng))
@@ -73,6 +74,10 @@ def _make_update(task: Task) -> Any:
         return jax.tree.map(lambda p, g: p - task.rate * g, layers, gradients), loss
 
     return update
+
+
+def _on_device(task: Task) -> tuple[Any, Any]:
+    return jnp.asarray(task.X), jnp.asarray(_target(task))
 
 
 def _target(task: Task) -> Any:

@@ -114,7 +114,7 @@ class Cache:
 
 
 #: The cache of this process. A key begins with the kind of the entry: "source" and "learner" under a digest
-#: of the model and the options, "predictions", "step", "epoch" and "block" under a digest of the graph, the
+#: of the model and the options, "predictions", "step", "linear" and "block" under a digest of the graph, the
 #: specification of the step, the threads and the device. GPUs have few: each takes some of a GPU's memory.
 cache = Cache({"cpu": Limit(144, 128_000_000), "cuda": Limit(16)})
 

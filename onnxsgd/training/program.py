@@ -16,9 +16,8 @@ from onnxsgd.data.moments import Moments, add_moments
 from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import is_standard
-from onnxsgd.engine.step.idle_runners import IdleRunners
+from onnxsgd.engine.step.idle_runners import IdleRunners, Sessions
 from onnxsgd.engine.step.sample_losses import mean_loss
-from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.exceptions import UnsupportedError
@@ -36,10 +35,14 @@ from onnxsgd.training.state import FitState, rate_scales
 
 __all__ = ["Program", "make_program"]
 
-#: The number of steps from which on compiling the loop inside the runtime pays. ``benchmarks/constants.py``,
-#: a linear model in five epochs: single steps take 0.86 of the time at 250 steps, 0.93 at 500, 1.09 at 1,000,
-#: 1.60 at 4,000. In 4,000 epochs of one batch each they take 0.85.
+#: The number of steps of a fit from which on compiling the loop inside the runtime pays.
+#: ``benchmarks/constants.py``, a linear model in five epochs: single steps take 0.86 of the time at 250
+#: steps, 0.93 at 500, 1.09 at 1,000, 1.60 at 4,000. In 4,000 epochs of one batch each they take 0.85.
 _MANY_STEPS = 500
+#: The number of steps of an epoch from which on the general loop takes the place of the single step, in all
+#: calls on such data. ``benchmarks/constants.py``, one epoch of a network: single steps take 0.80 of the time
+#: of a first fit of 32 steps, 0.91 of 128, 1.00 of 512; 1.09, 1.17 of a later one, which compiles nothing.
+_MANY_BATCHES = 32
 #: The largest stored output of the frozen part for all samples, unless the data are larger still: a bound of
 #: memory, not a measured one.
 _KEPT_BYTES = 256_000_000
@@ -127,7 +130,8 @@ class Program:
     def runners(self, state: FitState, batches: Batches, epochs: int) -> Runners:
         """Return runners that no other fit uses, whose buffers hold `state`; equal steps share one session.
 
-        The loop over batches inside the runtime is compiled where it pays: for dense data and many steps.
+        The loop over batches inside the runtime is compiled where it pays: for dense data and many steps. The
+        single step is then compiled only if it is needed, to find the last finite weights.
         """
         tensors = state.tensors
         shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
@@ -158,33 +162,29 @@ class Program:
         key = (tail.key, spec.key, n_threads)
 
         def build() -> IdleRunners:
-            step = build_step(self.parts.split.tail, spec)
-            return IdleRunners(make_session(step.model, n_threads), step)
+            return IdleRunners(Sessions(build_step(self.parts.split.tail, spec), spec.loss, n_threads))
 
         idle = cached(("step", *key), build, tail.nbytes)
-        one, step = idle.take(batches), idle.step
-        buffers, give_back = one.buffers, partial(idle.give_back, one)
+        taken = idle.take(batches)
+        single = Runners(taken.buffers, taken.step, give_back=partial(idle.give_back, taken))
         # a named rate calls the runtime for each epoch: with one batch in it there is nothing to repeat
         repeats = batches.n_batches > 1 or self.plan.recipe.is_auto
-        is_long = repeats and epochs * batches.n_batches >= _MANY_STEPS
-        if batches.is_sparse or not is_long or not idle.can_repeat:
-            return Runners(buffers, one, give_back=give_back)
-
-        def build_loop() -> Any:
-            return make_session(build_epoch(step, spec.loss), n_threads)
-
-        def loop() -> EpochRunner:
-            return EpochRunner(cached(("epoch", *key), build_loop, tail.nbytes), step, buffers, batches)
-
-        linear = choose_linear_loop(self.parts.split.tail, spec, self.first_layers, batches)
+        is_long = epochs * batches.n_batches >= _MANY_STEPS
+        loops = repeats and (is_long or batches.n_batches >= _MANY_BATCHES)
+        can_loop = loops and not batches.is_sparse and idle.can_repeat
+        tail_graph = self.parts.split.tail
+        linear = choose_linear_loop(tail_graph, spec, self.first_layers, batches) if can_loop else None
+        if not can_loop or (linear is not None and not is_long):
+            taken.step.prepare()
+            return single
         if linear is None:
-            return Runners(buffers, one, loop(), give_back)
+            return replace(single, epoch=taken.loop)
 
         def build_scan() -> Any:
-            return make_session(linear.build(self.parts.split.tail), n_threads)
+            return make_session(linear.build(tail_graph), n_threads)
 
         scan = cached(("linear", *key, *linear.key), build_scan, tail.nbytes)
-        return Runners(buffers, one, linear.runner(scan, buffers, batches, loop), give_back)
+        return replace(single, epoch=linear.runner(scan, taken.buffers, batches, lambda: taken.loop))
 
     def _resident_runners(self, spec: StepSpec, batches: Batches, epochs: int) -> Runners:
         """Return runners on a device with resident data; equal blocks share a session."""

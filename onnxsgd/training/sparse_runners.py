@@ -109,7 +109,7 @@ def make_sparse_runners(
 
     nbytes = sum(array.nbytes for (name, _), array in tensors.items() if name in inside)
     sessions, step = cached(("sparse step", parts.tail.key, spec.key, n_threads), build, nbytes)
-    buffers = make_buffers(sessions[0], step)
+    buffers = make_buffers(step)
     opsets = parts.split.tail.graph.opset_imports
     own = [
         _sparse_layer(layer, names, spec, step, tensors[layer.weight, WEIGHT], opsets)

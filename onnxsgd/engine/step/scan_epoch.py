@@ -99,7 +99,7 @@ class EpochRunner:
     buffers : Buffers
         Weights and states, updated in place.
     batches : Batches
-        The data.
+        The data, which may be replaced between calls by others of the same types and shapes of rows.
     block : int or None
         Batches of one call; an interrupt takes effect between calls. None: chosen by the size of a batch.
 
@@ -112,12 +112,18 @@ class EpochRunner:
     def __init__(
         self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, block: int | None = None
     ) -> None:
-        self._new_block = partial(_Block, session, step, buffers, batches)
+        self._new_block = partial(_Block, session, step, buffers)
         self._session = session
+        self.batches: Any = batches
         self._buffers = buffers
         self._size = block or max(1, min(_MOST_BATCHES, _BLOCK_BYTES // batches.nbytes))
         self._blocks: dict[int, _Block] = {}
         self.n_done = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the inputs of all calls."""
+        return sum(block.nbytes for block in self._blocks.values())
 
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`."""
@@ -128,7 +134,7 @@ class EpochRunner:
             if n_batches not in self._blocks:
                 self._blocks[n_batches] = self._new_block(n_batches)
             block = self._blocks[n_batches]
-            block.fill(plan.part(part), scalars[part])
+            block.fill(self.batches, plan.part(part), scalars[part])
             try:
                 self._session.run_with_iobinding(block.bindings[self._buffers.current])
             except Exception as error:
@@ -143,10 +149,7 @@ class EpochRunner:
 class _Block:
     """The inputs of a call for `n_batches` batches, in arrays that are bound once."""
 
-    def __init__(
-        self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, n_batches: int
-    ) -> None:
-        self._batches = batches
+    def __init__(self, session: Any, step: CompiledStep, buffers: Buffers, n_batches: int) -> None:
         inputs = {value.name: value for value in session.get_inputs()}
         self._arrays = {
             name: np.zeros([n_batches, *value.shape[1:]], dtype_of(value))
@@ -163,9 +166,14 @@ class _Block:
         first, second = buffers.sets
         self.bindings = (self._bind(session, step, first, second), self._bind(session, step, second, first))
 
-    def fill(self, plan: EpochPlan, scalars: np.ndarray) -> None:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the inputs."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def fill(self, batches: Batches, plan: EpochPlan, scalars: np.ndarray) -> None:
         """Gather the batches of `plan`, and copy their scalars, [n_batches, n_scalars]."""
-        self._batches.fill(plan.rows, self._features, self._target)
+        batches.fill(plan.rows, self._features, self._target)
         plan.weigh(slice(None), self._sample_weight, self._gradient_weight)
         for array, column in zip(self._scalars, scalars.T, strict=True):
             if array is not None:

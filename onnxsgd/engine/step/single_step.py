@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onnxsgd._library_errors import run_error
-from onnxsgd.engine.step.buffers import Buffers, Tensors, bind, dtype_of
+from onnxsgd.engine.step.buffers import Buffers, Tensors, bind
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches, EpochPlan
@@ -17,10 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["StepRunner", "make_buffers"]
 
 
-def make_buffers(session: Any, step: CompiledStep) -> Buffers:
+def make_buffers(step: CompiledStep) -> Buffers:
     """Return buffers for the weights and states of a step."""
-    inputs = {value.name: value for value in session.get_inputs()}
-    tensors = {key: _zeros(inputs[old]) for key, (old, _) in step.tensors.items()}
+    tensors = {key: _zeros(step, old) for key, (old, _) in step.tensors.items()}
     return Buffers({key: array[0] if key in step.rows else array for key, array in tensors.items()})
 
 
@@ -29,8 +30,8 @@ class StepRunner:
 
     Parameters
     ----------
-    session : onnxruntime.InferenceSession
-        The session of ``step.model``.
+    session : callable
+        Returns the session of ``step.model``; called before the first update.
     step : CompiledStep
         The names of its inputs and outputs.
     buffers : Buffers
@@ -46,22 +47,33 @@ class StepRunner:
         Batches done by the last call to :meth:`run`, also if that was interrupted.
     """
 
-    def __init__(self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches) -> None:
-        inputs = {value.name: value for value in session.get_inputs()}
-        self._session = session
+    def __init__(
+        self, session: Callable[[], Any], step: CompiledStep, buffers: Buffers, batches: Batches
+    ) -> None:
+        self._make_session = session
         self._step = step
         self.buffers = buffers
         self.batches: Any = batches
-        self._features = {name: _zeros(inputs[name]) for name in step.features if name in inputs}
-        self._target = _zeros(inputs[step.target])
-        self._sample_weight = _zeros(inputs[step.sample_weight])
-        self._gradient_weight = _zeros(inputs[step.gradient_weight])
+        self._features = {name: _zeros(step, name) for name in step.features if name in step.inputs}
+        self._target = _zeros(step, step.target)
+        self._sample_weight = _zeros(step, step.sample_weight)
+        self._gradient_weight = _zeros(step, step.gradient_weight)
         self._scalars = np.zeros(len(step.scalars), self._target.dtype)
         self._loss = np.zeros((1, 1), self._target.dtype)
-        first, second = buffers.sets
-        self._shapes = {value.name: value.shape for value in (*session.get_inputs(), *session.get_outputs())}
-        self._bindings = (self._bind(first, second), self._bind(second, first))
         self.n_done = 0
+
+    def prepare(self) -> None:
+        """Compile the step now, not before the first update."""
+        _ = self._bindings
+
+    @cached_property
+    def _session(self) -> Any:
+        return self._make_session()
+
+    @cached_property
+    def _bindings(self) -> tuple[Any, Any]:
+        first, second = self.buffers.sets
+        return self._bind(first, second), self._bind(second, first)
 
     @property
     def nbytes(self) -> int:
@@ -106,16 +118,17 @@ class StepRunner:
         }
         states = {step.tensors[key][0]: buffer for key, buffer in sources.items()}
         for name, array in {**data, **states}.items():
-            bind(binding.bind_input, name, array, self._shapes[name])
+            bind(binding.bind_input, name, array, step.inputs[name][1])
         for index, name in enumerate(step.scalars.values()):
             bind(binding.bind_input, name, self._scalars[index : index + 1], ())
         bind(binding.bind_output, step.loss, self._loss, self._loss.shape)
         for key, buffer in targets.items():
-            name = step.tensors[key][1]
-            bind(binding.bind_output, name, buffer, self._shapes[name])
+            old, new = step.tensors[key]
+            bind(binding.bind_output, new, buffer, step.inputs[old][1])
         return binding
 
 
-def _zeros(value: Any) -> np.ndarray:
-    """Return an array of zeros of the type and shape of a session's input."""
-    return np.zeros(value.shape, dtype_of(value))
+def _zeros(step: CompiledStep, name: str) -> np.ndarray:
+    """Return an array of zeros of the type and shape of an input."""
+    dtype, shape = step.inputs[name]
+    return np.zeros(shape, dtype)

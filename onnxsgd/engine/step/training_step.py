@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
@@ -49,6 +50,8 @@ class CompiledStep:
         (input name, output name) of each weight, under (weight, "weight"), and of its states.
     rows : frozenset of (str, str)
         Those of them that have the shape [1, n] here, and [n] outside.
+    inputs : dict
+        Type and shape of each input.
     products : tuple of (str, str)
         Input name of each product of sparse data, and output name of its gradient.
     """
@@ -63,6 +66,7 @@ class CompiledStep:
     scalars: dict[str, str]
     tensors: dict[tuple[str, str], tuple[str, str]]
     rows: frozenset[tuple[str, str]]
+    inputs: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
     products: tuple[tuple[str, str], ...] = ()
 
 
@@ -109,8 +113,13 @@ def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> Co
         scalars={name: str(value.name) for name, value in both.data.scalars.items()},
         tensors=tensors,
         rows=rows,
+        inputs={str(value.name): _type_and_shape(value) for value in graph.inputs},
         products=products,
     )
+
+
+def _type_and_shape(value: ir.Value) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    return element_type(value).numpy(), tuple(shape_of(value).numpy())
 
 
 @dataclass(frozen=True)

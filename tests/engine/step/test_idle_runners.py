@@ -8,26 +8,27 @@ from engine.step.mlp_step import make_spec
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.engine.step import idle_runners
-from onnxsgd.engine.step.idle_runners import IdleRunners
+from onnxsgd.engine.step.idle_runners import IdleRunners, Sessions
 from onnxsgd.engine.step.training_step import build_step
+from onnxsgd.losses import CrossEntropy
 from onnxsgd.runtime.cache import cache
-from onnxsgd.runtime.sessions import make_session
 
 
 @pytest.fixture
 def idle(model):
     step = build_step(model, make_spec())
-    return IdleRunners(make_session(step.model, 1), step)
+    return IdleRunners(Sessions(step, CrossEntropy(), 1))
 
 
 def test_a_runner_in_use_is_not_taken_again(idle, data):
     first, second = idle.take(data), idle.take(data)
     assert first is not second
+    assert first.loop.batches is data
     idle.give_back(first)
-    assert first.batches is None
+    assert first.step.batches is first.loop.batches is None
     third = idle.take(data)
     assert third is first
-    assert third.batches is data
+    assert third.step.batches is third.loop.batches is data
 
 
 def test_few_and_small_runners_are_kept(idle, data, monkeypatch):
@@ -73,3 +74,36 @@ def test_a_fit_that_fails_leaves_runners_for_the_next():
             X, X[:, 0]
         )
     np.testing.assert_array_equal(fit(0, "sgd"), expected)
+
+
+def test_a_fit_compiles_only_the_session_that_it_uses(monkeypatch):
+    """One of single steps, or the loop; the other one only where the last finite weights are to be found."""
+    made, get = [], idle_runners.Sessions._get
+
+    def counting(self, name, build):
+        made.append(name)
+        return get(self, name, build)
+
+    monkeypatch.setattr(idle_runners.Sessions, "_get", counting)
+    X = np.random.default_rng(0).normal(size=(33 * 32, 3))
+    for rows, name in [(31 * 32, "single"), (33 * 32, "loop")]:
+        cache.clear()
+        made.clear()
+        model = OnnxSGDRegressor(optimizer="adam", learning_rate="constant", max_iter=1, tol=None)
+        model.fit(X[:rows], X[:rows, 0])
+        assert set(made) == {name}
+    with pytest.raises(Exception, match="no longer finite"):
+        model.set_params(learning_rate="constant", eta0=1e30, average=True).fit(X, X[:, 0])
+    assert made[-1] == "single"
+
+
+def test_large_blocks_of_batches_are_not_kept(idle, data, monkeypatch):
+    runners = idle.take(data)
+    loop = runners.loop
+    loop.run(data.plan(np.arange(53)), np.zeros((7, 1)), np.zeros(7))
+    assert loop.nbytes > 0
+    for most, kept in [(loop.nbytes, True), (loop.nbytes - 1, False)]:
+        monkeypatch.setattr(idle_runners, "_MOST_BYTES", max(most, runners.nbytes))
+        idle.give_back(runners)
+        assert idle.take(data) is runners
+        assert (runners.loop is loop) == kept
