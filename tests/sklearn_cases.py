@@ -397,6 +397,13 @@ _CLASSIFIERS: list[tuple[str, Callable[[], Any], str, str, Callable[[Any], int]]
     ("Perceptron", Perceptron, "identity", "identity", _linear),
     ("PassiveAggressiveClassifier", PassiveAggressiveClassifier, "identity", "identity", _linear),
     ("LinearSVC", LinearSVC, "identity", "identity", _linear),
+    (
+        "LinearSVC behind a scaler",
+        lambda: make_pipeline(MaxAbsScaler(), LinearSVC()),
+        "identity",
+        "identity",
+        lambda e: _linear(e[-1]),
+    ),
     ("RidgeClassifier", RidgeClassifier, "identity", "identity", _linear),
     ("RidgeClassifierCV", RidgeClassifierCV, "identity", "identity", _linear),
     ("LinearDiscriminantAnalysis", LinearDiscriminantAnalysis, "sigmoid", "softmax", _linear),

@@ -34,10 +34,27 @@ def check_real_target(y: ArrayLike) -> np.ndarray:
     """Return a regression target as a float64 vector or table."""
     if is_plain_array(y, (1, 2)) and y.dtype == np.float64:
         return y
-    target: np.ndarray = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
+    try:
+        target: np.ndarray = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
+    except ValueError as error:
+        _refuse_text(np.asarray(y), error)
+        raise
     if target.ndim > 2:
         raise ParameterError(f"y has {target.ndim} dimensions: it must have 1 or 2.")
     return target
+
+
+def _refuse_text(y: np.ndarray, error: ValueError) -> None:
+    """Refuse the first string that is no number, in place of an error that does not say whose it is."""
+    for value in y.ravel().tolist() if y.dtype.kind in _TEXT else ():
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            if isinstance(value, str | bytes):
+                raise ParameterError(
+                    f"y holds {value!r}, which is no number: a regressor learns numbers. Convert y, or take "
+                    "OnnxSGDClassifier for labels."
+                ) from error
 
 
 def encode_labels(y: np.ndarray, classes: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Targets and weights: encoded for a loss, or refused with the value."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.preprocessing import LabelBinarizer
@@ -92,6 +93,18 @@ def test_targets_of_more_dimensions_are_refused():
     with pytest.raises((ParameterError, ValueError), match="dim"):
         targets.check_real_target(np.ones((2, 2, 2)))
     assert targets.check_real_target([1, 2]).dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    "y", [["1.5", "high"], np.array([["2"], ["high"]], dtype=object), np.array(["high"]), pd.Series(["high"])]
+)
+def test_text_is_no_real_target(y):
+    with pytest.raises(ParameterError, match=r"y holds 'high', which is no number.*OnnxSGDClassifier"):
+        targets.check_real_target(y)
+
+
+def test_numbers_as_text_are_a_real_target():
+    np.testing.assert_array_equal(targets.check_real_target(["1.5", "2"]), [1.5, 2.0])
 
 
 def test_one_sample_has_no_r2():
