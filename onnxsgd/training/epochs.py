@@ -51,23 +51,18 @@ class Runners:
     ----------
     buffers : Buffers
         Weights and states, shared by the two.
-    step : Runner
-        One batch in a call.
-    epoch : Runner or None
-        Many batches in a call, if that is faster.
+    fastest : Runner
+        The runner to use.
+    single : callable
+        Returns the runner of one batch in a call.
     give_back : callable or None
         Makes the runners free for another fit; they are not used afterwards.
     """
 
     buffers: Buffers
-    step: Runner
-    epoch: Runner | None = None
+    fastest: Runner
+    single: Callable[[], Runner]
     give_back: Callable[[], None] | None = None
-
-    @property
-    def fastest(self) -> Runner:
-        """The runner to use."""
-        return self.epoch or self.step
 
 
 def run_epochs(
@@ -211,12 +206,12 @@ def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, 
     Repeating costs time only when training has failed anyway; keeping a copy of the weights at each
     update would cost time always.
     """
-    loss = np.full(1, math.nan)
+    loss, single = np.full(1, math.nan), runners.single()
     n_finite = n_done = 0
     runners.buffers.load(state.tensors)
     for number in range(len(epoch.totals)):
         part = slice(number, number + 1)
-        runners.step.run(epoch.part(part), numbers.table[part], loss)
+        single.run(epoch.part(part), numbers.table[part], loss)
         n_done = number + 1
         tensors = runners.buffers.snapshot()
         if not math.isfinite(loss[0]) or not _all_finite(tensors):

@@ -16,10 +16,11 @@ from onnxsgd.data.moments import Moments, add_moments
 from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import is_standard
-from onnxsgd.engine.step.idle_runners import IdleRunners, Sessions
+from onnxsgd.engine.step.idle_runners import CompiledOnUse, IdleRunners
 from onnxsgd.engine.step.sample_losses import mean_loss
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import build_step
+from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.learner.learner import Parts
@@ -131,7 +132,7 @@ class Program:
         """Return runners that no other fit uses, whose buffers hold `state`; equal steps share one session.
 
         The loop over batches inside the runtime is compiled where it pays: for dense data and many steps. The
-        single step is then compiled only if it is needed, to find the last finite weights.
+        single step is then built only if it is needed, as to find the last finite weights.
         """
         tensors = state.tensors
         shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
@@ -161,30 +162,33 @@ class Program:
         tail = self.parts.tail
         key = (tail.key, spec.key, n_threads)
 
+        tail_graph = self.parts.split.tail
+
         def build() -> IdleRunners:
-            return IdleRunners(Sessions(build_step(self.parts.split.tail, spec), spec.loss, n_threads))
+            return IdleRunners(CompiledOnUse(partial(build_step, tail_graph, spec), spec, n_threads))
 
         idle = cached(("step", *key), build, tail.nbytes)
-        taken = idle.take(batches)
-        single = Runners(taken.buffers, taken.step, give_back=partial(idle.give_back, taken))
+        taken = idle.take(batches, {name: array for (name, kind), array in tensors.items() if kind == WEIGHT})
+
+        def runners(fastest: Any) -> Runners:
+            return Runners(taken.buffers, fastest, lambda: taken.single, partial(idle.give_back, taken))
+
         # a named rate calls the runtime for each epoch: with one batch in it there is nothing to repeat
         repeats = batches.n_batches > 1 or self.plan.recipe.is_auto
         is_long = epochs * batches.n_batches >= _MANY_STEPS
-        loops = repeats and (is_long or batches.n_batches >= _MANY_BATCHES)
-        can_loop = loops and not batches.is_sparse and idle.can_repeat
-        tail_graph = self.parts.split.tail
-        linear = choose_linear_loop(tail_graph, spec, self.first_layers, batches) if can_loop else None
-        if not can_loop or (linear is not None and not is_long):
-            taken.step.prepare()
-            return single
+        if batches.is_sparse or not repeats or not (is_long or batches.n_batches >= _MANY_BATCHES):
+            return runners(taken.single)
+        linear = choose_linear_loop(tail_graph, spec, self.first_layers, batches)
         if linear is None:
-            return replace(single, epoch=taken.loop)
+            return runners(taken.loop if idle.compiled.can_repeat else taken.single)
+        if not is_long:
+            return runners(taken.single)
 
         def build_scan() -> Any:
             return make_session(linear.build(tail_graph), n_threads)
 
         scan = cached(("linear", *key, *linear.key), build_scan, tail.nbytes)
-        return replace(single, epoch=linear.runner(scan, taken.buffers, batches, lambda: taken.loop))
+        return runners(linear.runner(scan, taken.buffers, batches, lambda: taken.loop))
 
     def _resident_runners(self, spec: StepSpec, batches: Batches, epochs: int) -> Runners:
         """Return runners on a device with resident data; equal blocks share a session."""
@@ -205,7 +209,7 @@ class Program:
             for size in block_sizes(step, batches)
         }
         runner = ResidentRunner(blocks, step, batches, device, epochs)
-        return Runners(runner.buffers, runner)
+        return Runners(runner.buffers, runner, lambda: runner)
 
 
 def make_program(plan: FitPlan, features: Features) -> Program:

@@ -109,14 +109,15 @@ def make_sparse_runners(
 
     nbytes = sum(array.nbytes for (name, _), array in tensors.items() if name in inside)
     sessions, step = cached(("sparse step", parts.tail.key, spec.key, n_threads), build, nbytes)
-    buffers = make_buffers(step)
+    weights = {name: tensors[name, WEIGHT] for name in inside}
+    buffers = make_buffers(replace(spec, weights=inside), weights)
     opsets = parts.split.tail.graph.opset_imports
     own = [
         _sparse_layer(layer, names, spec, step, tensors[layer.weight, WEIGHT], opsets)
         for layer, names in zip(layers, step.products, strict=True)
     ]
     runner = SparseStepRunner(sessions, step, buffers, own, batches)
-    return Runners(SparseBuffers(buffers, own, spec.weights), runner)
+    return Runners(SparseBuffers(buffers, own, spec.weights), runner, lambda: runner)
 
 
 def _sparse_layer(

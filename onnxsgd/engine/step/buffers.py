@@ -38,6 +38,11 @@ class Buffers:
         self.sets = tuple({key: np.zeros_like(array) for key, array in tensors.items()} for _ in range(2))
         self.current = 0
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both sets."""
+        return 2 * sum(array.nbytes for array in self.sets[0].values())
+
     def flip(self) -> None:
         """Swap the two sets."""
         self.current = 1 - self.current

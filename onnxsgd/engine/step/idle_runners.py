@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from onnxsgd.engine.step.buffers import Buffers
 from onnxsgd.engine.step.deferred_losses import can_repeat
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
@@ -14,130 +16,145 @@ from onnxsgd.runtime.sessions import make_session
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches
+    from onnxsgd.engine.step.step_spec import StepSpec
     from onnxsgd.engine.step.training_step import CompiledStep
-    from onnxsgd.losses import Loss
 
-__all__ = ["BoundRunners", "IdleRunners", "Sessions"]
+__all__ = ["BoundRunners", "CompiledOnUse", "IdleRunners"]
 
-#: The most idle runners of a step: as many fits run at once in threads. The most bytes of one's buffers, and
-#: the most of its blocks of batches.
+#: The most idle runners of a step: as many fits run at once in threads. The most bytes of the buffers of one,
+#: and of its data of a batch, or of a block of batches.
 _MOST_IDLE, _MOST_BYTES = 4, 1_000_000
 
 
-class Sessions:
-    """The sessions of a step, and of the loop over batches, compiled when they are needed.
+class CompiledOnUse:
+    """A step and its sessions, each made when it is needed.
 
     Parameters
     ----------
-    step : CompiledStep
-        The step.
-    loss : Loss
-        Its loss.
+    build : callable
+        Builds the step.
+    spec : StepSpec
+        Its specification.
     n_threads : int
         Threads of a session.
     """
 
-    def __init__(self, step: CompiledStep, loss: Loss, n_threads: int) -> None:
-        self.step = step
-        self._loss, self._n_threads = loss, n_threads
-        self._lock = threading.Lock()
+    def __init__(self, build: Callable[[], CompiledStep], spec: StepSpec, n_threads: int) -> None:
+        self.spec = spec
+        self._build, self._n_threads = build, n_threads
+        self._lock = threading.RLock()
         self._made: dict[str, Any] = {}
 
-    def single(self) -> Any:
-        """Return the session of the step."""
-        return self._get("single", lambda: self.step.model)
+    @property
+    def step(self) -> CompiledStep:
+        """The step."""
+        step: CompiledStep = self._get("step", self._build)
+        return step
 
+    @property
+    def can_repeat(self) -> bool:
+        """True if the step can be repeated in a larger graph."""
+        return bool(self._get("can repeat", lambda: can_repeat(self.step)))
+
+    @property
+    def session(self) -> Any:
+        """The session of the step."""
+        return self._get("single", lambda: make_session(self.step.model, self._n_threads))
+
+    @property
     def loop(self) -> Any:
-        """Return the session of the loop."""
-        return self._get("loop", lambda: build_epoch(self.step, self._loss))
+        """The session of the loop over batches."""
+        return self._get(
+            "loop", lambda: make_session(build_epoch(self.step, self.spec.loss), self._n_threads)
+        )
 
-    def _get(self, name: str, build: Callable[[], bytes]) -> Any:
+    def _get(self, name: str, make: Callable[[], Any]) -> Any:
         with self._lock:
             if name not in self._made:
-                self._made[name] = make_session(build(), self._n_threads)
+                self._made[name] = make()
             return self._made[name]
 
 
 class BoundRunners:
-    """The runners of a compiled step on buffers of their own.
+    """The runners of a step on buffers of their own, each made when it is needed.
 
     Parameters
     ----------
-    sessions : Sessions
-        The compiled step.
-    batches : Batches
-        The data.
-
-    Attributes
-    ----------
+    compiled : CompiledOnUse
+        The step.
     buffers : Buffers
         Weights and states.
-    step : StepRunner
-        One batch in a call.
+    batches : Batches
+        The data.
     """
 
-    def __init__(self, sessions: Sessions, batches: Batches) -> None:
-        self._sessions = sessions
-        self.buffers = make_buffers(sessions.step)
-        self.step = StepRunner(sessions.single, sessions.step, self.buffers, batches)
+    def __init__(self, compiled: CompiledOnUse, buffers: Buffers, batches: Batches) -> None:
+        self.buffers = buffers
+        self._compiled = compiled
+        self._batches: Any = batches
+        self._single: StepRunner | None = None
         self._loop: EpochRunner | None = None
 
     @property
-    def loop(self) -> EpochRunner:
-        """Many batches in a call."""
-        if self._loop is None:
-            session, step = self._sessions.loop(), self._sessions.step
-            self._loop = EpochRunner(session, step, self.buffers, self.step.batches)
-        return self._loop
+    def single(self) -> StepRunner:
+        """The runner of one batch in a call."""
+        if self._single is None:
+            made = self._compiled
+            self._single = StepRunner(made.session, made.step, self.buffers, self._batches)
+        return self._single
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the weights and states, and of the data of a batch."""
-        return self.step.nbytes
+    def loop(self) -> EpochRunner:
+        """The runner of many batches in a call."""
+        if self._loop is None:
+            made = self._compiled
+            self._loop = EpochRunner(made.loop, made.step, self.buffers, self._batches)
+        return self._loop
 
     def use(self, batches: Batches | None) -> None:
         """Replace the data."""
-        self.step.batches = batches
-        if self._loop is not None:
-            self._loop.batches = batches
+        self._batches = batches
+        for runner in (self._single, self._loop):
+            if runner is not None:
+                runner.batches = batches
 
-    def drop_large_blocks(self) -> None:
-        """Free the loop if its blocks of batches are large."""
-        if self._loop is not None and self._loop.nbytes > _MOST_BYTES:
+    def shrink(self, n_bytes: int) -> bool:
+        """Free runners whose data take more than so many bytes; tell whether the buffers take fewer."""
+        if self._loop is not None and self._loop.nbytes > n_bytes:
             self._loop = None
+        if self._single is not None and self._single.nbytes > n_bytes:
+            self._single = None
+        return self.buffers.nbytes <= n_bytes
 
 
 class IdleRunners:
-    """A compiled step, and its runners that no fit uses at present.
+    """The runners of a step that no fit uses at present.
 
     Parameters
     ----------
-    sessions : Sessions
-        The compiled step.
+    compiled : CompiledOnUse
+        The step.
     """
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, compiled: CompiledOnUse) -> None:
+        self.compiled = compiled
         self._idle: list[BoundRunners] = []
 
-    @cached_property
-    def can_repeat(self) -> bool:
-        """True if the step can be repeated in a larger graph."""
-        return can_repeat(self._sessions.step)
+    def take(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> BoundRunners:
+        """Return runners on these data that no other fit uses, for weights like the given ones.
 
-    def take(self, batches: Batches) -> BoundRunners:
-        """Return runners on these data that no other fit uses; their buffers hold any numbers."""
+        Their buffers hold any numbers.
+        """
         try:
             # one operation of the interpreter: two threads never take the same runners
             runners = self._idle.pop()
         except IndexError:
-            return BoundRunners(self._sessions, batches)
+            return BoundRunners(self.compiled, make_buffers(self.compiled.spec, weights), batches)
         runners.use(batches)
         return runners
 
     def give_back(self, runners: BoundRunners) -> None:
         """Keep runners for a later fit, if they are small, without the data."""
         runners.use(None)
-        runners.drop_large_blocks()
-        if len(self._idle) < _MOST_IDLE and runners.nbytes <= _MOST_BYTES:
+        if runners.shrink(_MOST_BYTES) and len(self._idle) < _MOST_IDLE:
             self._idle.append(runners)

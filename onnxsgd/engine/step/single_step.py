@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onnxsgd._library_errors import run_error
 from onnxsgd.engine.step.buffers import Buffers, Tensors, bind
+from onnxsgd.engine.step.update import WEIGHT
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches, EpochPlan
+    from onnxsgd.engine.step.step_spec import StepSpec
     from onnxsgd.engine.step.training_step import CompiledStep
 
 __all__ = ["StepRunner", "make_buffers"]
 
 
-def make_buffers(step: CompiledStep) -> Buffers:
-    """Return buffers for the weights and states of a step."""
-    tensors = {key: _zeros(step, old) for key, (old, _) in step.tensors.items()}
-    return Buffers({key: array[0] if key in step.rows else array for key, array in tensors.items()})
+def make_buffers(spec: StepSpec, weights: Mapping[str, np.ndarray]) -> Buffers:
+    """Return buffers for weights like the given ones, and for their states."""
+    tensors = {}
+    for name in spec.weights:
+        like = tensors[name, WEIGHT] = weights[name]
+        for kind in spec.states(name):
+            tensors[name, kind] = np.empty(spec.state_shape(name, kind, like.shape), like.dtype)
+    return Buffers(tensors)
 
 
 class StepRunner:
@@ -30,8 +35,8 @@ class StepRunner:
 
     Parameters
     ----------
-    session : callable
-        Returns the session of ``step.model``; called before the first update.
+    session : onnxruntime.InferenceSession
+        The session of ``step.model``.
     step : CompiledStep
         The names of its inputs and outputs.
     buffers : Buffers
@@ -47,10 +52,8 @@ class StepRunner:
         Batches done by the last call to :meth:`run`, also if that was interrupted.
     """
 
-    def __init__(
-        self, session: Callable[[], Any], step: CompiledStep, buffers: Buffers, batches: Batches
-    ) -> None:
-        self._make_session = session
+    def __init__(self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches) -> None:
+        self._session = session
         self._step = step
         self.buffers = buffers
         self.batches: Any = batches
@@ -60,26 +63,14 @@ class StepRunner:
         self._gradient_weight = _zeros(step, step.gradient_weight)
         self._scalars = np.zeros(len(step.scalars), self._target.dtype)
         self._loss = np.zeros((1, 1), self._target.dtype)
+        first, second = buffers.sets
+        self._bindings = (self._bind(first, second), self._bind(second, first))
         self.n_done = 0
-
-    def prepare(self) -> None:
-        """Compile the step now, not before the first update."""
-        _ = self._bindings
-
-    @cached_property
-    def _session(self) -> Any:
-        return self._make_session()
-
-    @cached_property
-    def _bindings(self) -> tuple[Any, Any]:
-        first, second = self.buffers.sets
-        return self._bind(first, second), self._bind(second, first)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights and states, and of the data of a batch."""
-        arrays = [*self.buffers.sets[0].values(), *self.buffers.sets[1].values(), *self._features.values()]
-        return sum(array.nbytes for array in arrays)
+        """Bytes of the data of a batch."""
+        return sum(array.nbytes for array in self._features.values())
 
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch, until a loss is not finite.

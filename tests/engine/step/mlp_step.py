@@ -37,10 +37,11 @@ def make_spec(loss=None, optimizer=None, **more):
 
 def runners(model, spec, weights, data):
     step = build_step(model, spec)
-    buffers = make_buffers(step)
+    session = make_session(step.model, 1)
+    buffers = make_buffers(spec, weights)
     buffers.load({(name, WEIGHT): array for name, array in weights.items()})
     loop = EpochRunner(make_session(build_epoch(step, spec.loss), 1), step, buffers, data, block=3)
-    return step, buffers, StepRunner(lambda: make_session(step.model, 1), step, buffers, data), loop
+    return step, buffers, StepRunner(session, step, buffers, data), loop
 
 
 def numbers(spec, count, rate=0.05, l2=0.01):

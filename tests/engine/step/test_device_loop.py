@@ -95,12 +95,13 @@ def numbers(spec, count, start=0):
 def runners(model, spec, weights, data, sizes=(4, 1)):
     """Return a runner of single steps, its buffers, and a runner on resident data."""
     step = build_step(model, spec)
-    buffers = make_buffers(step)
+    session = make_session(step.model, 1)
+    buffers = make_buffers(spec, weights)
     made = {size: Block(step, spec.loss, size, HOST) for size in sizes}
     resident = ResidentRunner(made, step, data, HOST, 1)
     for each in (buffers, resident.buffers):
         each.load({(name, WEIGHT): array for name, array in weights.items()})
-    return StepRunner(lambda: make_session(step.model, 1), step, buffers, data), buffers, resident
+    return StepRunner(session, step, buffers, data), buffers, resident
 
 
 def assert_same(found, wanted):

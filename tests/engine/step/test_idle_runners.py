@@ -1,6 +1,7 @@
 """Runners between fits: nothing of one fit is left for the next, and two fits never share one."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,37 +9,36 @@ from engine.step.mlp_step import make_spec
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.engine.step import idle_runners
-from onnxsgd.engine.step.idle_runners import IdleRunners, Sessions
+from onnxsgd.engine.step.idle_runners import CompiledOnUse, IdleRunners
 from onnxsgd.engine.step.training_step import build_step
-from onnxsgd.losses import CrossEntropy
 from onnxsgd.runtime.cache import cache
 
 
 @pytest.fixture
 def idle(model):
-    step = build_step(model, make_spec())
-    return IdleRunners(Sessions(step, CrossEntropy(), 1))
+    spec = make_spec()
+    return IdleRunners(CompiledOnUse(partial(build_step, model, spec), spec, 1))
 
 
-def test_a_runner_in_use_is_not_taken_again(idle, data):
-    first, second = idle.take(data), idle.take(data)
+def test_runners_in_use_are_not_taken_again(idle, data, weights):
+    first, second = idle.take(data, weights), idle.take(data, weights)
     assert first is not second
-    assert first.loop.batches is data
+    assert first.single.batches is first.loop.batches is data
     idle.give_back(first)
-    assert first.step.batches is first.loop.batches is None
-    third = idle.take(data)
+    assert first.single.batches is first.loop.batches is None
+    third = idle.take(data, weights)
     assert third is first
-    assert third.step.batches is third.loop.batches is data
+    assert third.single.batches is third.loop.batches is data
 
 
-def test_few_and_small_runners_are_kept(idle, data, monkeypatch):
-    runners = [idle.take(data) for _ in range(6)]
+def test_few_and_small_runners_are_kept(idle, data, weights, monkeypatch):
+    runners = [idle.take(data, weights) for _ in range(6)]
     for runner in runners:
         idle.give_back(runner)
-    assert [idle.take(data) in runners for _ in range(5)] == [True] * 4 + [False]
-    monkeypatch.setattr(idle_runners, "_MOST_BYTES", runners[0].nbytes - 1)
+    assert [idle.take(data, weights) in runners for _ in range(5)] == [True] * 4 + [False]
+    monkeypatch.setattr(idle_runners, "_MOST_BYTES", runners[0].buffers.nbytes - 1)
     idle.give_back(runners[0])
-    assert idle.take(data) is not runners[0]
+    assert idle.take(data, weights) is not runners[0]
 
 
 def fit(seed, optimizer="adam"):
@@ -76,34 +76,46 @@ def test_a_fit_that_fails_leaves_runners_for_the_next():
     np.testing.assert_array_equal(fit(0, "sgd"), expected)
 
 
-def test_a_fit_compiles_only_the_session_that_it_uses(monkeypatch):
-    """One of single steps, or the loop; the other one only where the last finite weights are to be found."""
-    made, get = [], idle_runners.Sessions._get
+@pytest.mark.parametrize(
+    ("rows", "learning_rate", "needed"),
+    [
+        (31 * 32, "constant", {"step", "single"}),
+        (33 * 32, "constant", {"step", "can repeat", "loop"}),
+        # the short loop of linear models needs no general step
+        (33 * 32, "auto", set()),
+    ],
+)
+def test_a_fit_makes_only_what_it_uses(rows, learning_rate, needed, monkeypatch):
+    made, get = set(), CompiledOnUse._get
 
-    def counting(self, name, build):
-        made.append(name)
-        return get(self, name, build)
+    def recording(self, name, make):
+        made.add(name)
+        return get(self, name, make)
 
-    monkeypatch.setattr(idle_runners.Sessions, "_get", counting)
+    monkeypatch.setattr(CompiledOnUse, "_get", recording)
+    cache.clear()
+    X = np.random.default_rng(0).normal(size=(rows, 3))
+    optimizer, count = ("adam", 1) if learning_rate == "constant" else (None, 20)
+    model = OnnxSGDRegressor(optimizer=optimizer, learning_rate=learning_rate, max_iter=count, tol=None)
+    model.fit(X, X[:, 0])
+    assert made == needed
+
+
+def test_the_single_step_finds_the_last_finite_weights_of_a_loop():
     X = np.random.default_rng(0).normal(size=(33 * 32, 3))
-    for rows, name in [(31 * 32, "single"), (33 * 32, "loop")]:
-        cache.clear()
-        made.clear()
-        model = OnnxSGDRegressor(optimizer="adam", learning_rate="constant", max_iter=1, tol=None)
-        model.fit(X[:rows], X[:rows, 0])
-        assert set(made) == {name}
-    with pytest.raises(Exception, match="no longer finite"):
-        model.set_params(learning_rate="constant", eta0=1e30, average=True).fit(X, X[:, 0])
-    assert made[-1] == "single"
+    model = OnnxSGDRegressor(learning_rate="constant", eta0=1e30, average=True, max_iter=1, shuffle=False)
+    with pytest.raises(Exception, match="no longer finite at update 2"):
+        model.fit(X, X[:, 0])
+    assert model.t_ == 1
 
 
-def test_large_blocks_of_batches_are_not_kept(idle, data, monkeypatch):
-    runners = idle.take(data)
+def test_large_blocks_of_batches_are_not_kept(idle, data, weights, monkeypatch):
+    runners = idle.take(data, weights)
     loop = runners.loop
     loop.run(data.plan(np.arange(53)), np.zeros((7, 1)), np.zeros(7))
-    assert loop.nbytes > 0
+    assert loop.nbytes > runners.buffers.nbytes
     for most, kept in [(loop.nbytes, True), (loop.nbytes - 1, False)]:
-        monkeypatch.setattr(idle_runners, "_MOST_BYTES", max(most, runners.nbytes))
+        monkeypatch.setattr(idle_runners, "_MOST_BYTES", most)
         idle.give_back(runners)
-        assert idle.take(data) is runners
+        assert idle.take(data, weights) is runners
         assert (runners.loop is loop) == kept
