@@ -206,7 +206,7 @@ def _convert(
     """Call the converter; return the converted model and its topology of steps."""
     from skl2onnx import convert_sklearn
 
-    # skl2onnx 1.20 gives the option zipmap, which LinearSVC refuses, to steps of a pipeline that have no entry
+    # skl2onnx 1.20 gives the option zipmap, which LinearSVC refuses, to steps of a pipeline without an entry
     options: dict[int, dict[str, bool]] = {id(final): {}} if is_classifier(final) else {}
     if is_classifier(final) and not hasattr(final, "predict_proba") and type(final).__name__ in _RAW_SCORES:
         options[id(final)] = {"raw_scores": True}
