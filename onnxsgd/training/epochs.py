@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,8 +87,7 @@ def run_epochs(
     ConvergenceError
         If the loss or a weight is no longer finite. `state` then holds the last finite weights.
     """
-    epochs = [batches.plan(_order(batches, plan, state)) for _ in range(count)]
-    updates = EpochPlan.joined(epochs)
+    updates = batches.plan(_orders(batches, plan, state, count))
     numbers = _numbers(plan, state, batches, len(updates.totals), decline / batches.n_batches)
     if plan.recipe.optimizer.takes_scaled_gradient:
         updates = updates.descending(numbers.used)
@@ -111,7 +110,8 @@ def run_epochs(
             state.tensors = tensors
             numbers.move(state, n_done)
             n_whole = n_done // batches.n_batches
-            objectives = _mean_losses(epochs, losses)[:n_whole] + penalty_value(plan, state.weights())
+            means = updates.mean_losses(losses, count)
+            objectives = means[:n_whole] + penalty_value(plan, state.weights())
             state.record(objectives, state.factor * numbers.used.reshape(count, -1)[:n_whole, -1])
     if limit is not None and not (is_finite and n_done == len(losses)):
         n_missing = count - n_whole
@@ -129,27 +129,24 @@ def _parts(n_updates: int, limit: float | None) -> list[slice]:
     return [slice(start, start + _PART) for start in range(0, n_updates, _PART)]
 
 
-def _mean_losses(epochs: Sequence[EpochPlan], losses: np.ndarray) -> np.ndarray:
-    """Return the mean loss of each epoch."""
-    parts = losses.reshape(len(epochs), -1)
-    return np.array([epoch.mean_loss(part) for epoch, part in zip(epochs, parts, strict=True)])
-
-
-def _order(batches: Batches, plan: FitPlan, state: FitState) -> np.ndarray:
+def _orders(batches: Batches, plan: FitPlan, state: FitState, count: int) -> np.ndarray:
+    """Return the order of the samples in each of `count` epochs."""
     n_samples = len(batches.target)
-    return _shuffled(n_samples, state.random_state) if plan.recipe.shuffle else np.arange(n_samples)
+    if plan.recipe.shuffle:
+        return _shuffled((count, n_samples), state.random_state)
+    return np.tile(np.arange(n_samples), (count, 1))
 
 
-def _shuffled(n: int, random_state: np.random.RandomState) -> np.ndarray:
-    """Return the numbers below `n` in random order.
+def _shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np.ndarray:
+    """Return rows of the numbers below their length, each in random order.
 
     It sorts random keys with the numbers in their lower halves: numpy has vector instructions for sorting,
     but not for its permutation. One pair of keys in four billion is equal and keeps its order.
     """
-    keys = random_state.randint(0, 1 << 32, n, np.uint32).astype(np.uint64)
+    keys = random_state.randint(0, 1 << 32, shape, np.uint32).astype(np.uint64)
     keys <<= np.uint64(32)
-    keys |= np.arange(n, dtype=np.uint64)
-    keys.sort()
+    keys |= np.arange(shape[1], dtype=np.uint64)
+    keys.sort(axis=1)
     return keys.astype(np.uint32)
 
 

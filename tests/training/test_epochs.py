@@ -12,13 +12,20 @@ from onnxsgd.training.epochs import _shuffled
 
 @pytest.mark.parametrize("n", [1, 2, 3, 1000, 70_000])
 def test_each_number_is_drawn_once(n):
-    order = _shuffled(n, np.random.RandomState(0))
+    order = _shuffled((1, n), np.random.RandomState(0))[0]
     np.testing.assert_array_equal(np.sort(order), np.arange(n))
+
+
+def test_orders_of_several_epochs_are_those_of_one_after_another():
+    together, apart = np.random.RandomState(0), np.random.RandomState(0)
+    orders = _shuffled((3, 50), together)
+    for order in orders:
+        np.testing.assert_array_equal(order, _shuffled((1, 50), apart)[0])
 
 
 def test_every_order_is_as_likely():
     random_state = np.random.RandomState(0)
-    drawn = [tuple(_shuffled(4, random_state)) for _ in range(24_000)]
+    drawn = [tuple(order) for order in _shuffled((24_000, 4), random_state)]
     counts = np.unique(drawn, axis=0, return_counts=True)[1]
     assert len(counts) == 24
     # chi-squared with 23 degrees of freedom: 49.7 with a probability of 0.001
@@ -26,7 +33,7 @@ def test_every_order_is_as_likely():
 
 
 def test_the_seed_decides():
-    first, second, other = (_shuffled(50, np.random.RandomState(seed)) for seed in (0, 0, 1))
+    first, second, other = (_shuffled((1, 50), np.random.RandomState(seed))[0] for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, second)
     assert not np.array_equal(first, other)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ _SMALL_TABLE = 4_000_000
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The rows of one epoch.
+    """The rows of one epoch, or of several.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class EpochPlan:
         The ratio of gradient weights to these weights: 1, minus the learning rate, or the share of a batch
         in the gradient of an epoch.
     totals : ndarray of shape [n_batches]
-        The weight of each batch's loss in the mean over the epoch.
+        The weight of each batch's loss in the mean over all of them.
     """
 
     rows: np.ndarray
@@ -59,20 +59,11 @@ class EpochPlan:
         sample_weight[...] = weight.reshape(sample_weight.shape)
         np.multiply(weight, factors[..., None, None], out=gradient_weight)
 
-    @classmethod
-    def joined(cls, epochs: Sequence[EpochPlan]) -> EpochPlan:
-        """Return the batches of several epochs as those of one; the mean loss is that over all of them."""
-        if len(epochs) == 1:
-            return epochs[0]
-        rows, sample_weight, factors, totals = (
-            np.concatenate([getattr(epoch, name) for epoch in epochs])
-            for name in ("rows", "sample_weight", "factors", "totals")
-        )
-        return cls(rows, sample_weight, factors, totals / len(epochs))
-
-    def mean_loss(self, losses: np.ndarray) -> float:
-        """Return the weighted mean loss of the epoch, given the losses of its batches."""
-        return float(losses @ self.totals)
+    def mean_losses(self, losses: np.ndarray, n_epochs: int) -> np.ndarray:
+        """Return the weighted mean loss of each epoch, given the losses of all batches."""
+        if n_epochs == 1:
+            return np.array([losses @ self.totals])
+        return n_epochs * (losses * self.totals).reshape(n_epochs, -1).sum(axis=1)
 
 
 @dataclass(frozen=True)
@@ -148,12 +139,42 @@ class Batches:
         """True if any of the features is a sparse matrix."""
         return any(sparse.issparse(array) for array in self.features.values())
 
-    def plan(self, order: np.ndarray) -> EpochPlan:
-        """Return the batches of an epoch that takes the samples in the given order, each of them once."""
-        n_missing = self.n_batches * self.batch_size - len(order)
-        rows = np.concatenate([order, np.repeat(order[-1:], n_missing)]) if n_missing else order
-        weights = self._even_weights or self._weights(self.sample_weight[rows])
-        return EpochPlan(rows.reshape(self.n_batches, self.batch_size), *weights)
+    def plan(self, orders: np.ndarray) -> EpochPlan:
+        """Return the batches of epochs that take the samples in the given orders, each of them once.
+
+        Parameters
+        ----------
+        orders : ndarray of shape [n_epochs, n_samples], or [n_samples] for one epoch
+            The indices of the samples.
+        """
+        orders = np.atleast_2d(orders)
+        n_missing = self.n_batches * self.batch_size - orders.shape[1]
+        rows = np.hstack([orders, np.repeat(orders[:, -1:], n_missing, axis=1)]) if n_missing else orders
+        weights = self._weights_of(rows)
+        return EpochPlan(rows.reshape(-1, self.batch_size), *weights)
+
+    def _weights_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the normalised weights of the samples of each epoch, and factors and weights of batches."""
+        n_epochs = len(rows)
+        if self._even_weights is None:
+            epochs = [self._weights(self.sample_weight[order]) for order in rows]
+        elif n_epochs == 1:
+            # one object in every epoch: a device need not receive it again
+            return self._even_weights
+        elif n_epochs in self._repeated_weights:
+            return self._repeated_weights[n_epochs]
+        else:
+            epochs = [self._even_weights] * n_epochs
+        weight, factors, totals = map(np.concatenate, zip(*epochs, strict=True))
+        weights = (weight, factors, totals / n_epochs)
+        if self._even_weights is not None:
+            self._repeated_weights[n_epochs] = weights
+        return weights
+
+    @cached_property
+    def _repeated_weights(self) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """The weights of several epochs, if all samples count the same."""
+        return {}
 
     @cached_property
     def _even_weights(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

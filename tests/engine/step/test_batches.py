@@ -18,6 +18,24 @@ def test_each_sample_is_taken_once_and_the_last_batch_is_padded_with_weight_zero
     np.testing.assert_allclose(plan.totals, np.array(wanted) / data.sample_weight.sum(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("is_even", [True, False])
+def test_several_epochs_are_those_of_single_ones(data, is_even):
+    weight = np.ones(53) if is_even else data.sample_weight
+    batches = replace(data, sample_weight=weight, weight_unit=0.5)
+    orders = np.stack([np.random.RandomState(epoch).permutation(53) for epoch in range(3)])
+    losses = np.random.RandomState(9).uniform(size=21)
+    single = [batches.plan(order) for order in orders]
+    means = [plan.mean_losses(part, 1)[0] for plan, part in zip(single, losses.reshape(3, 7), strict=True)]
+    # twice: plans of equal weights are kept
+    for _ in range(2):
+        plan = batches.plan(orders)
+        for name in ("rows", "sample_weight", "factors"):
+            whole = np.concatenate([getattr(each, name) for each in single])
+            np.testing.assert_array_equal(getattr(plan, name), whole)
+        np.testing.assert_allclose(plan.mean_losses(losses, 3), means, rtol=1e-12)
+        np.testing.assert_allclose(losses @ plan.totals, np.mean(means), rtol=1e-12)
+
+
 def test_batches_of_one_keep_their_weights(data):
     single = Batches(data.features, data.target, data.sample_weight, 1, False)
     np.testing.assert_allclose(

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.engine.step import cuda_blocks as blocks
-from onnxsgd.engine.step.batches import Batches, EpochPlan
+from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.cuda_blocks import Block, BlockSession, BoundBlock, block_sizes
 from onnxsgd.engine.step.device_loop import ResidentRunner, check_data
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
@@ -165,8 +165,8 @@ def test_several_epochs_are_run_one_after_another(model, weights, data):
     spec = make_spec()
     one, buffers, resident = runners(model, spec, weights, data)
     table, rates = numbers(spec, 21)
-    epochs = [data.plan(np.random.RandomState(epoch).permutation(53)) for epoch in range(3)]
-    plan = EpochPlan.joined(epochs).descending(rates)
+    orders = np.stack([np.random.RandomState(epoch).permutation(53) for epoch in range(3)])
+    plan = data.plan(orders).descending(rates)
     wanted, found = np.zeros(21), np.zeros(21)
     one.run(plan, table, wanted)
     resident.run(plan, table, found)
