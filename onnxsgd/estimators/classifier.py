@@ -130,8 +130,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         The largest number of epochs of a call to ``fit``.
     tol : float or None, default=1e-3
         Training stops when the loss (with ``early_stopping=True`` the score) did not improve by this much
-        for `n_iter_no_change` epochs in a row; with "auto", by this share of the loss, for 2 windows of 16
-        updates at least, and after a decay of the rate. None: `max_iter` epochs.
+        for `n_iter_no_change` epochs in a row; with "auto", by this share of the loss, for half of them
+        and 2 windows of 16 updates, and after a decay of the rate. None: `max_iter` epochs.
     n_iter_no_change : int, default=5
         The number of epochs without improvement that make a plateau.
     early_stopping : bool, default=False

@@ -21,7 +21,9 @@ _BOLD, _GROWTH, _MOST = 1 / 1600, 1.5, 16.0
 #: few samples overfit with smaller ones.
 _STILL = 100.0
 #: The fewest windows of the decay, and its shape: the exponent of the share of it that is left.
-_SHORTEST_DECAY, _SHAPE = 5, 1.5
+_SHORTEST_DECAY, _SHAPE = 6, 1.5
+#: The share of the windows so far that the decay has.
+_DECAY = 1 / 3
 #: The share of the windows after which the decay begins at the latest.
 _LATEST_DECAY = 2 / 3
 
@@ -156,7 +158,7 @@ class Descent:
     def _converge(self) -> None:
         self.has_converged = True
         if self._decay is None:
-            length = max(_SHORTEST_DECAY, self._n_done // 2)
+            length = max(_SHORTEST_DECAY, int(_DECAY * self._n_done))
             self._decay = (1, max(0, min(length, self.n_windows - self._n_done)))
             self.has_ended = self._decay[1] == 0
 

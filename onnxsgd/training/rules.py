@@ -241,7 +241,8 @@ class DescentRule:
             start=start.objective,
             unit=start.unit,
             tol=None if self._score else stopping.tol,
-            patience=max(_LEAST_PATIENCE, -(-stopping.n_iter_no_change // self._length)),
+            # the decay, without gain too, has at least as many windows again
+            patience=max(_LEAST_PATIENCE, -(-stopping.n_iter_no_change // (2 * self._length))),
             n_windows=max(1, stopping.max_iter // self._length),
             n_updates=self._length * self._n_batches,
             share=start.share,

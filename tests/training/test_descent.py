@@ -75,42 +75,40 @@ def test_a_rate_that_was_cut_does_not_grow():
 
 def test_two_windows_without_gain_begin_a_decay():
     used = factors(control(), [0.5, 0.5, 0.5] + 20 * [0.4999])
-    assert used == pytest.approx([1, 1, 1, *decay(5)])
+    assert used == pytest.approx([1, 1, 1, *decay(6)])
 
 
 def test_the_rate_falls_within_the_windows_of_the_decay():
     """Its end is zero: at a rate left over, the noise of a long window would remain."""
     descent, ends = control(), []
-    for loss in [0.5, 0.5, 0.5] + 5 * [0.4999]:
+    for loss in [0.5, 0.5, 0.5] + 6 * [0.4999]:
         ends += [descent.factor, descent.factor - descent.decline]
         descent.judge(loss)
-    assert ends == pytest.approx(
-        [1] * 7 + [part**1.5 for part in (0.8, 0.8, 0.6, 0.6, 0.4, 0.4, 0.2, 0.2, 0.0)]
-    )
+    assert ends == pytest.approx([1] * 7 + [(part / 6) ** 1.5 for part in (5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0)])
     assert descent.has_ended
 
 
-def test_a_long_descent_decays_for_half_its_length():
+def test_a_long_descent_decays_for_a_third_of_its_length():
     descent = control()
     used = factors(descent, [0.99**number for number in range(1, 41)] + 60 * [0.669])
-    assert len(used) == 42 + 21
+    assert len(used) == 42 + 14
     assert descent.has_converged
 
 
 def test_training_continues_at_a_lower_rate_if_the_decay_gained():
     """A plateau of noise: the loss falls with the rate, by a fifth in the last window of the decay."""
-    noisy, falling = [0.5, 0.5, 0.5], [0.45, 0.41, 0.37, 0.33, 0.26]
+    noisy, falling = [0.5, 0.5, 0.5], [0.47, 0.45, 0.41, 0.37, 0.33, 0.26]
     used = factors(control(), [*noisy, *falling, *(20 * [0.2599])])
-    assert used == pytest.approx([1, 1, 1, *decay(5), *(2 * [0.25]), *used[10:]])
-    assert used[10:] == pytest.approx(0.25 * decay(5))
+    assert used == pytest.approx([1, 1, 1, *decay(6), *(2 * [0.25]), *used[11:]])
+    assert used[11:] == pytest.approx(0.25 * decay(6))
 
 
 def test_gains_are_shares_of_the_loss_but_not_of_tiny_ones():
     """Below a twentieth of the unit, gains are compared with that twentieth."""
     falling = [1.0 * 0.9995**number for number in range(30)]
-    assert len(factors(control(start=1.0), falling)) == 2 + 5
+    assert len(factors(control(start=1.0), falling)) == 2 + 6
     tiny = [1e-4 * 0.9**number for number in range(30)]
-    assert len(factors(control(start=1.0), [1e-4, *tiny])) == 3 + 5
+    assert len(factors(control(start=1.0), [1e-4, *tiny])) == 3 + 6
 
 
 @pytest.mark.parametrize("loss", [1.3, math.inf, math.nan])
@@ -139,7 +137,7 @@ def test_a_start_at_zero_loss_is_kept():
 
 def test_a_constant_loss_of_zero_converges():
     descent = control(start=math.inf, unit=0.0)
-    assert len(factors(descent, 100 * [0.0])) == 3 + 5
+    assert len(factors(descent, 100 * [0.0])) == 3 + 6
     assert descent.has_converged
 
 
@@ -186,4 +184,4 @@ def test_another_criterion_begins_the_decay():
     descent = control()
     descent.judge(0.9)
     descent.begin_decay()
-    assert len(factors(descent, [0.9 * 0.9**number for number in range(100)])) == 5
+    assert len(factors(descent, [0.9 * 0.9**number for number in range(100)])) == 6
