@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+
 __all__ = ["Descent", "Verdict"]
 
 #: A window whose loss exceeds the best by this share, and by this share of the unit, is undone.
@@ -108,19 +110,22 @@ class Descent:
     @property
     def factor(self) -> float:
         """The rate at the beginning of the next window, as a share of the first one."""
-        return self._factor_at(0)
+        return float(self.factors(np.zeros(1))[0])
+
+    def factors(self, windows: np.ndarray) -> np.ndarray:
+        """Return the factors after so many further windows: in a decay they fall from update to update."""
+        if self._decay is None:
+            return np.full(len(windows), self._base)
+        number, length = self._decay
+        return self._base * (1.0 - np.minimum(1.0, (number - 1 + windows) / max(1, length))) ** _SHAPE
 
     @property
-    def decline(self) -> float:
-        """The fall of the rate within the next window, as a share of the first one."""
-        return self._factor_at(0) - self._factor_at(1)
-
-    def _factor_at(self, end: int) -> float:
-        """Return the factor at the beginning of the next window, or, for 1, at its end."""
+    def n_ahead(self) -> int:
+        """The windows up to the next decision: all that are left of a decay, else one."""
         if self._decay is None:
-            return self._base
+            return 1
         number, length = self._decay
-        return self._base * (1.0 - min(1.0, (number - 1 + end) / max(1, length))) ** _SHAPE
+        return max(1, length - number + 1)
 
     @property
     def least_gain(self) -> float:

@@ -73,11 +73,11 @@ def run_epochs(
     count: int = 1,
     *,
     limit: float | None = None,
-    decline: float = 0.0,
+    rates: np.ndarray | None = None,
 ) -> float:
     """Make one update for each batch of `count` epochs; return the mean objective: mean loss plus penalty.
 
-    The rate of the schedule falls by `decline` in each epoch, from update to update.
+    Each update has one of the `rates`; None: those of the schedule.
 
     With a `limit`, the objective is infinite where training diverges: where numbers are no longer finite, or
     the mean loss of a part of a long epoch exceeds the limit. The caller then restores an earlier state.
@@ -88,7 +88,7 @@ def run_epochs(
         If the loss or a weight is no longer finite. `state` then holds the last finite weights.
     """
     updates = batches.plan(_orders(batches, plan, state, count))
-    numbers = _numbers(plan, state, batches, len(updates.totals), decline / batches.n_batches)
+    numbers = _numbers(plan, state, batches, len(updates.totals), rates)
     if plan.recipe.optimizer.takes_scaled_gradient:
         updates = updates.descending(numbers.used)
     losses = np.full(len(updates.totals), math.nan)
@@ -119,7 +119,7 @@ def run_epochs(
         return math.inf
     if not is_finite:
         _restore_last_finite(runners, updates, numbers, state)
-    return float(np.mean(objectives))
+    return math.fsum(objectives) / len(objectives)
 
 
 def _parts(n_updates: int, limit: float | None) -> list[slice]:
@@ -175,11 +175,14 @@ class _Numbers:
             state.l1_total = float(self.l1_totals[n_updates - 1])
 
 
-def _numbers(plan: FitPlan, state: FitState, batches: Batches, count: int, decline: float) -> _Numbers:
-    """Return the numbers of the next `count` updates; the rate falls by `decline` from one to the next."""
+def _numbers(
+    plan: FitPlan, state: FitState, batches: Batches, count: int, rates: np.ndarray | None
+) -> _Numbers:
+    """Return the numbers of the next `count` updates, with these rates, or else those of the schedule."""
     recipe = plan.recipe
     t = np.arange(state.t + 1, state.t + 1 + count, dtype=np.float64)
-    rates = recipe.schedule.rates(state.t + 1, state.eta, count) - decline * np.arange(count)
+    if rates is None:
+        rates = recipe.schedule.rates(state.t + 1, state.eta, count)
     used = recipe.schedule.for_batches(rates, batches.batch_size)
     l1, l2 = recipe.penalty.l1, recipe.penalty.l2 or 0.0
     l1_totals = state.l1_total + np.cumsum(used * (l1 or 0.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer
@@ -143,7 +144,7 @@ class FitPlan:
         """Return the plan of `n_updates` updates; None: the number is unknown."""
         return replace(self, recipe=self.recipe.for_updates(n_updates))
 
-    @property
+    @cached_property
     def step_spec(self) -> StepSpec:
         """The specification of the training step."""
         recipe, layer = self.recipe, self.scaled_layer

@@ -80,7 +80,7 @@ def train(
             n_epochs += count
             for observer in observers:
                 observer.epoch_begins()
-            run_epochs(runners, batches, plan, state, count, limit=rule.limit, decline=rule.decline)
+            run_epochs(runners, batches, plan, state, count, limit=rule.limit, rates=rule.rates(count))
             if score is not None:
                 state.validation_scores.append(score(state.weights(plan.recipe.average_from)))
             votes = [observer.epoch_ends(state) for observer in observers]

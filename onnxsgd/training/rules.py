@@ -24,6 +24,8 @@ __all__ = ["DescentRule", "PlateauRule", "Rule"]
 
 #: The fewest updates, and the fewest windows without gain, that tell a trend from noise.
 _WINDOW, _LEAST_PATIENCE = 16, 2
+#: The updates that are made at once, unless an epoch has more: a call takes as long as some 15 of them.
+_TOGETHER = 1024
 #: The share of the first epoch's objective by which that of the last one exceeds it, if it rose: not noise.
 _RISEN = 0.02
 #: A part of a window diverged with this many times the growth that undoes a whole window: parts differ.
@@ -42,12 +44,11 @@ class Rule(Protocol):
         """The mean loss of many updates that is divergence; None: divergence is an error."""
 
     @property
-    def decline(self) -> float:
-        """The fall of the rate in each epoch up to the next decision."""
-
-    @property
     def n_epochs(self) -> int:
-        """The number of epochs up to the next decision."""
+        """The number of epochs up to the next decision, or fewer."""
+
+    def rates(self, n_epochs: int) -> np.ndarray | None:
+        """Return the rate of each update of the next epochs; None: the schedule has them."""
 
     def begin(self) -> None:
         """Handle the beginning of training."""
@@ -94,14 +95,12 @@ class PlateauRule:
         """None: divergence is an error."""
 
     @property
-    def decline(self) -> float:
-        """Zero: rates change between epochs."""
-        return 0.0
-
-    @property
     def n_epochs(self) -> int:
         """The number of epochs up to the next decision."""
         return 1
+
+    def rates(self, n_epochs: int) -> None:
+        """Return None: the schedule has the rates."""
 
     def begin(self) -> None:
         """Do nothing."""
@@ -194,7 +193,7 @@ class DescentRule:
         self._n_left, self._losses = stopping.max_iter, list[float]()
         self._n_batches = n_batches
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
-        self._has_begun = self._has_better_score = False
+        self._has_begun = self._has_better_score = self._score_has_converged = False
 
     @property
     def has_converged(self) -> bool:
@@ -208,14 +207,15 @@ class DescentRule:
         return math.inf if math.isinf(best) else best + _DIVERGED * (highest - best)
 
     @property
-    def decline(self) -> float:
-        """The fall of the rate in each epoch up to the next decision."""
-        return self._eta * self._descent.decline / self._window
-
-    @property
     def n_epochs(self) -> int:
-        """The number of epochs up to the next decision."""
-        return self._window - len(self._losses)
+        """The number of epochs up to the next decision, but not many updates at once."""
+        return min(self._window - len(self._losses), max(1, _TOGETHER // self._n_batches))
+
+    def rates(self, n_epochs: int) -> np.ndarray:
+        """Return the rate of each update of the next epochs."""
+        done = len(self._losses) * self._n_batches + np.arange(n_epochs * self._n_batches)
+        n_updates = self._window * self._n_batches
+        return self._eta * self._descent.factors(done / n_updates * self._descent.n_ahead)
 
     def begin(self) -> None:
         """Choose the first weights; compute their objective and their score.
@@ -256,12 +256,12 @@ class DescentRule:
             self._record_score(score)
         self._losses.extend(losses)
         if len(self._losses) < self._window and math.isfinite(losses[-1]):
-            self._state.eta = self._eta * self._descent.factor - self.decline * len(self._losses)
             return False
         self._n_left -= len(self._losses)
-        # the last epoch of a window may have left the others' way
-        verdict = self._descent.judge(max(float(np.mean(self._losses)), self._losses[-1]))
+        verdict = self._judge()
         self._losses.clear()
+        if self._score_has_converged:
+            self._descent.begin_decay()
         if verdict is Verdict.BETTER:
             self._copy = _Copy.of(self._state)
         elif verdict is Verdict.UNDONE:
@@ -270,10 +270,23 @@ class DescentRule:
         self._state.eta = self._eta * self._descent.factor
         return self._descent.has_ended
 
+    def _judge(self) -> Verdict:
+        """Return the judgement of the last window, or of the first one that is undone."""
+        starts = range(0, self._descent.n_ahead * self._length, self._length)
+        for start in starts:
+            end = None if start == starts[-1] else start + self._length
+            losses = self._losses[start:end]
+            # the last epoch of a window may have left the others' way
+            verdict = self._descent.judge(max(math.fsum(losses) / len(losses), losses[-1]))
+            if verdict is Verdict.UNDONE:
+                break
+        return verdict
+
     @property
     def _window(self) -> int:
-        """The number of epochs of the present window; the last one has the remainder."""
-        return self._length if self._n_left >= 2 * self._length else self._n_left
+        """The number of epochs up to the next decision; the last window has the remainder."""
+        n_epochs = self._descent.n_ahead * self._length
+        return n_epochs if self._n_left >= n_epochs + self._length else self._n_left
 
     def end(self) -> None:
         """Choose the last weights, those that scored best if scores decide, or the first ones."""
@@ -306,8 +319,7 @@ class DescentRule:
     def _record_score(self, score: float) -> None:
         if -score < self._plateau.best:
             self._best, self._has_better_score = _Copy.of(self._state), True
-        if self._plateau.reached(-score):
-            self._descent.begin_decay()
+        self._score_has_converged |= self._plateau.reached(-score)
 
 
 def _warn(message: str) -> None:

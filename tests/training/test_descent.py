@@ -19,7 +19,7 @@ def factors(descent, losses):
     """Return the mean factor of each window until the end."""
     used = []
     for loss in losses:
-        used.append(descent.factor - descent.decline / 2)
+        used.append(descent.factors(np.arange(2.0)).mean())
         descent.judge(loss)
         if descent.has_ended:
             break
@@ -82,7 +82,7 @@ def test_the_rate_falls_within_the_windows_of_the_decay():
     """Its end is zero: at a rate left over, the noise of a long window would remain."""
     descent, ends = control(), []
     for loss in [0.5, 0.5, 0.5] + 6 * [0.4999]:
-        ends += [descent.factor, descent.factor - descent.decline]
+        ends += list(descent.factors(np.arange(2.0)))
         descent.judge(loss)
     assert ends == pytest.approx([1] * 7 + [(part / 6) ** 1.5 for part in (5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0)])
     assert descent.has_ended

@@ -71,5 +71,4 @@ def test_observed_epochs_have_the_rates_of_epochs_made_together():
     together, single = (OnnxSGDRegressor(random_state=0, verbose=verbose).fit(X, y) for verbose in (0, 1))
     np.testing.assert_allclose(together.learning_rates_, single.learning_rates_, rtol=1e-9, atol=1e-15)
     np.testing.assert_allclose(together.coef_, single.coef_, rtol=1e-6)
-    falls = np.diff(together.learning_rates_[-4:])
-    np.testing.assert_allclose(falls, falls[0], rtol=1e-9)
+    assert (np.diff(together.learning_rates_[-12:]) < 0).all()

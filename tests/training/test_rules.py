@@ -179,11 +179,49 @@ def test_few_epochs_have_three_windows():
     assert problem.rule.n_epochs == 3
     used = []
     for number in range(9):
-        used.append(problem.state.eta)
+        used.append(problem.rule.rates(1).item())
         ends = problem.move(0.9**number)
     assert ends
-    np.testing.assert_allclose(used, [0.05] * 3 + [0.075] * 3 + [0.1125, 0.075, 0.0375])
+    falling = 0.1125 * np.array([1, 2 / 3, 1 / 3]) ** 1.5
+    np.testing.assert_allclose(used, [0.05] * 3 + [0.075] * 3 + [*falling])
     assert not problem.rule.has_converged
+
+
+@pytest.mark.parametrize("is_single", [True, False])
+def test_a_decay_is_judged_at_its_end(is_single):
+    """With a callback after each epoch or without: a copy in between would depend on it."""
+    problem, n_calls = Problem(), 0
+    for weight in (0.9, 0.9, 0.9):
+        problem.move(weight)
+    length = problem.rule.n_epochs
+    assert length == 6
+    losses = [0.8, 0.7, 0.79, 0.78, 0.77, 0.76]
+    problem.state.tensors = {KEY: np.array(0.5)}
+    for part in ([loss] for loss in losses) if is_single else [losses]:
+        n_calls += len(part)
+        problem.state.tensors = {KEY: np.array(math.sqrt(part[-1]))}
+        ends = problem.rule.after_epochs(part, None)
+        assert ends == (n_calls == length)
+    problem.rule.end()
+    assert problem.state.tensors[KEY] == math.sqrt(0.76)
+
+
+def test_a_decay_that_diverges_is_undone_at_once():
+    problem = Problem()
+    for weight in (0.9, 0.9, 0.9):
+        problem.move(weight)
+    rates = problem.rule.rates(6)
+    problem.move(0.8)
+    problem.move(1e9, loss=math.inf)
+    assert problem.state.tensors[KEY] == 0.9
+    np.testing.assert_allclose(problem.rule.rates(1), rates[32:64] / 4)
+
+
+def test_long_epochs_are_made_alone():
+    problem = Problem(n_batches=1000)
+    for weight in (0.9, 0.9, 0.9):
+        problem.move(weight)
+    assert problem.rule.n_epochs == 1
 
 
 def scored(start_score, path):

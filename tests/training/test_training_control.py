@@ -217,8 +217,7 @@ def test_learning_rates_of_auto(diabetes):
     length = int(np.sum(rates[highest:] < rates[highest]))
     assert length >= 5
     # the last of the 56 updates of each epoch
-    ends = (1 - np.arange(length + 1) / length) ** 1.5
-    left = ends[1:] + (ends[:-1] - ends[1:]) / 56
+    left = (1 - (np.arange(length) + 55 / 56) / length) ** 1.5
     np.testing.assert_allclose(rates[-length:], rates[highest] * left)
     # steered from good weights
     assert model.partial_fit(X, y).learning_rates_[-1] < 0.05 / 2 / 4
