@@ -38,8 +38,10 @@ class Penalty:
         total = 0.0
         for weight in weights:
             wide = np.asarray(weight, dtype=np.float64)
-            total += (self.l1 or 0.0) * float(np.abs(wide).sum())
-            total += (self.l2 or 0.0) * 0.5 * float(np.square(wide).sum())
+            if self.l1:
+                total += self.l1 * float(np.abs(wide).sum())
+            if self.l2:
+                total += self.l2 * 0.5 * float(np.square(wide).sum())
         return total
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,15 @@ class Coordinates:
 
     def _scale(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
         """Return the scales in a shape that multiplies the coefficients."""
-        factor = self.standards[layer.feature].factor.astype(np.float64)
-        return layer.spread(1.0 / factor.reshape(-1), weight.shape)
+        if layer.weight not in self._scales:
+            factor = self.standards[layer.feature].factor.astype(np.float64)
+            self._scales[layer.weight] = layer.spread(1.0 / factor.reshape(-1), weight.shape)
+        return self._scales[layer.weight]
+
+    @cached_property
+    def _scales(self) -> dict[str, np.ndarray]:
+        """The scales of the coefficients, made when they are needed."""
+        return {}
 
     def _shift(self, tensors: Tensors, layer: FirstLayer, kind: str, weight: np.ndarray) -> None:
         """Add m W to the intercept of a layer that has one."""

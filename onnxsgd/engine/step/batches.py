@@ -148,8 +148,9 @@ class Batches:
             The indices of the samples.
         """
         orders = np.atleast_2d(orders)
-        n_missing = self.n_batches * self.batch_size - orders.shape[1]
-        rows = np.hstack([orders, np.repeat(orders[:, -1:], n_missing, axis=1)]) if n_missing else orders
+        n_samples, n_places = orders.shape[1], self.n_batches * self.batch_size
+        # the last sample fills the last batch up
+        rows = orders if n_places == n_samples else orders[:, np.minimum(np.arange(n_places), n_samples - 1)]
         weights = self._weights_of(rows)
         return EpochPlan(rows.reshape(-1, self.batch_size), *weights)
 
