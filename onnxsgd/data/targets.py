@@ -32,8 +32,8 @@ __all__ = [
 
 def check_real_target(y: ArrayLike) -> np.ndarray:
     """Return a regression target as a float64 vector or table."""
-    if is_plain_array(y, (1, 2)) and y.dtype == np.float64:
-        return y
+    if is_plain_array(y, (1, 2)):
+        return y.astype(np.float64, copy=False)
     try:
         target: np.ndarray = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
     except ValueError as error:

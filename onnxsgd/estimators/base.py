@@ -283,7 +283,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         from onnxsgd.training.program import make_program
 
         self.engine_ = plan.engine
-        samples = samples.weighted_by(self._extra_weight(samples.target)).without_zeros()
+        extra = self._extra_weight(samples.target)
+        samples = samples if extra is None else samples.weighted_by(extra).without_zeros()
         program = make_program(plan, samples.features)
         adapt_state(self._state, plan.recipe)
         moments = weight_unit = None
@@ -315,8 +316,9 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
                 runners.give_back()
             self._publish()
 
-    def _extra_weight(self, target: np.ndarray) -> np.ndarray:
-        return np.ones(len(target))
+    def _extra_weight(self, target: np.ndarray) -> np.ndarray | None:
+        """Return factors of the weights of the samples, if there are any."""
+        return None
 
     def _scorer(self, program: Program, validation: Samples | None) -> Any:
         if validation is None:

@@ -562,7 +562,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 "head='linear'."
             )
 
-    def _extra_weight(self, target: np.ndarray) -> np.ndarray:
+    def _extra_weight(self, target: np.ndarray) -> np.ndarray | None:
+        if self.class_weight is None:
+            return None
         return self._labelling.sample_weight(self.class_weight, target)
 
     def _encode(self, y: np.ndarray) -> np.ndarray:

@@ -221,6 +221,34 @@ class TrainedModel(BaseEstimator):
         """Return the graph of raw scores with the present weights."""
         return self._learner.with_weights(self._weights(), score_only=True)
 
+    # Of long histories, copies at each call of ``partial_fit`` would take longer than the call.
+
+    @property
+    def loss_curve_(self) -> list[float]:
+        """The objective of each epoch."""
+        return list(self._history.loss_curve)
+
+    @property
+    def best_loss_(self) -> float | None:
+        """The lowest of them."""
+        return min(self._history.loss_curve, default=None)
+
+    @property
+    def learning_rates_(self) -> np.ndarray:
+        """The learning rate of the last update of each epoch."""
+        return np.array(self._history.learning_rates, np.float64)
+
+    @property
+    def validation_scores_(self) -> list[float] | None:
+        """The score of each epoch on the validation data, if any."""
+        return list(self._history.validation_scores) or None
+
+    @property
+    def _history(self) -> FitState:
+        if "_state" not in self.__dict__:
+            raise AttributeError("There is no history before the first fit.")
+        return self._state
+
     def _publish(self) -> None:
         """Set the learned attributes."""
         self.__dict__.update(self._learned_attributes())
@@ -228,13 +256,7 @@ class TrainedModel(BaseEstimator):
     def _learned_attributes(self) -> dict[str, Any]:
         """Return the public attributes of the present state."""
         state = self._state
-        learned: dict[str, Any] = {
-            "t_": state.t,
-            "loss_curve_": list(state.loss_curve),
-            "best_loss_": min(state.loss_curve, default=None),
-            "learning_rates_": np.array(state.learning_rates, np.float64),
-            "validation_scores_": list(state.validation_scores) or None,
-        }
+        learned: dict[str, Any] = {"t_": state.t}
         if self._learner.linear is not None:
             learned["coef_"], learned["intercept_"] = self._linear_attributes(*self._learner.linear)
         return learned

@@ -116,7 +116,9 @@ def prepare_learner(
         learner = make_learner(source, TrainingData(checked), n_outputs, replace(options, dtype=dtype))
         check_inputs(learner)
         features = learner.read(X, checked)
-        return Prepared(learner, features, count_scores(learner, features, n_threads), n_threads)
+        # the graph of a linear model is ours, and fits the data
+        count = n_outputs if source is None else count_scores(learner, features, n_threads)
+        return Prepared(learner, features, count, n_threads)
 
     if options.dtype == "float64":
         return _as_named(prepare)

@@ -59,13 +59,13 @@ def check_device(device: str) -> Device:
     MissingRuntimeError
         If it names a GPU, and the installed runtime does not support GPUs or cannot use that one.
     """
+    if device == HOST.kind:
+        return HOST
     named = re.fullmatch(r"cuda(?::(\d{1,9}))?", device) if isinstance(device, str) else None
-    if device != HOST.kind and named is None:
+    if named is None:
         raise ParameterError(
             f"device={device!r} is not accepted: it must be 'cpu', 'cuda', or 'cuda:1' for the second GPU."
         )
-    if named is None:
-        return HOST
     from onnxsgd.runtime.cuda import check_cuda
 
     index = int(named[1] or 0)

@@ -72,7 +72,8 @@ class Recipe:
 
     def for_updates(self, n_updates: int | None) -> Recipe:
         """Return the recipe of `n_updates` updates; None: the number is unknown."""
-        return replace(self, schedule=self.schedule.for_updates(n_updates))
+        schedule = self.schedule.for_updates(n_updates)
+        return self if schedule is self.schedule else replace(self, schedule=schedule)
 
 
 def _class_name(thing: object) -> str:
@@ -142,7 +143,8 @@ class FitPlan:
 
     def for_updates(self, n_updates: int | None) -> FitPlan:
         """Return the plan of `n_updates` updates; None: the number is unknown."""
-        return replace(self, recipe=self.recipe.for_updates(n_updates))
+        recipe = self.recipe.for_updates(n_updates)
+        return self if recipe is self.recipe else replace(self, recipe=recipe)
 
     @cached_property
     def step_spec(self) -> StepSpec:

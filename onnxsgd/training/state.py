@@ -98,8 +98,8 @@ class FitState:
     @property
     def factor(self) -> float:
         """The geometric mean of the factors of steered rates; 1 without any."""
-        logs = [array.mean() for (_, kind), array in self.tensors.items() if kind == LOG_FACTOR]
-        return math.exp(np.mean(logs)) if logs else 1.0
+        logs = [float(array.mean()) for (_, kind), array in self.tensors.items() if kind == LOG_FACTOR]
+        return math.exp(sum(logs) / len(logs)) if logs else 1.0
 
     def record(self, objectives: np.ndarray, learning_rates: np.ndarray) -> None:
         """Record the objectives and the learning rates of further epochs."""

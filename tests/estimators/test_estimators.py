@@ -623,6 +623,33 @@ def test_a_refused_fit_does_not_change_the_estimator(diabetes):
         fresh.predict(X)
 
 
+def test_the_history_of_a_stream_is_copied_only_where_it_is_read(diabetes):
+    """Copies at each call would make a stream of n calls cost n^2: 1 ms a call after 50,000 of them."""
+    X, y = diabetes
+    model = small(OnnxSGDRegressor)
+    for name in ("loss_curve_", "learning_rates_", "best_loss_", "validation_scores_"):
+        assert not hasattr(model, name)
+    for _ in range(3):
+        model.partial_fit(X[:32], y[:32])
+    assert not {"loss_curve_", "learning_rates_", "best_loss_"} & set(vars(model))
+    assert len(model.loss_curve_) == len(model.learning_rates_) == 3
+    assert model.best_loss_ == min(model.loss_curve_)
+    assert model.validation_scores_ is None
+    model.loss_curve_.clear()
+    assert len(model.loss_curve_) == 3
+    assert pickle.loads(pickle.dumps(model)).loss_curve_ == model.loss_curve_
+
+
+def test_a_float32_target_trains_as_the_same_numbers_in_float64(diabetes):
+    X, y = diabetes
+    narrow = y.astype(np.float32)
+    for target in (narrow, np.c_[narrow, narrow]):
+        ours, wide = (small(OnnxSGDRegressor).fit(X, each) for each in (target, target.astype(np.float64)))
+        np.testing.assert_array_equal(ours.coef_, wide.coef_)
+    with pytest.raises(ValueError, match="y contains NaN"):
+        small(OnnxSGDRegressor).fit(X, np.where(narrow > np.median(narrow), np.nan, narrow))
+
+
 def test_calls_with_few_samples_share_compiled_steps(diabetes):
     X, y = diabetes
     model = small(OnnxSGDRegressor, alpha=0.123).partial_fit(X[:64], y[:64])

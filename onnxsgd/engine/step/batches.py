@@ -253,10 +253,10 @@ class Batches:
 
 
 def _take(source: Any, rows: np.ndarray, buffer: np.ndarray) -> None:
-    if sparse.issparse(source):
-        source[rows].toarray(out=buffer)
-    elif isinstance(source, np.ndarray):
+    if isinstance(source, np.ndarray):
         # With mode="raise" numpy would gather into a temporary array first.
-        np.take(source, rows, axis=0, out=buffer, mode="clip")
+        source.take(rows, axis=0, out=buffer, mode="clip")
+    elif sparse.issparse(source):
+        source[rows].toarray(out=buffer)
     else:
         buffer[...] = source[rows.reshape(-1)].reshape(buffer.shape)
