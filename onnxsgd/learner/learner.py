@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -171,6 +171,11 @@ class Learner:
 
     @cached_property
     def _output_layers(self) -> dict[int, OutputLayer]:
+        return {}
+
+    @cached_property
+    def counted_scores(self) -> dict[Hashable, int]:
+        """The number of raw scores of samples of each kind that was tried."""
         return {}
 
     @property

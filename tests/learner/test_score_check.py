@@ -7,6 +7,8 @@ import pytest
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.exceptions import ConvergenceError, GraphError
 from onnxsgd.gradient.native import builder as orttraining
+from onnxsgd.learner import score_check
+from onnxsgd.runtime.cache import cache
 
 
 def _model(text):
@@ -106,3 +108,28 @@ def test_open_sizes_inside_are_settled_for_the_step(engine):
     estimator.partial_fit(X[:, :, :, :3], X[:, 0, 0, 0] > 0)
     assert np.isfinite(estimator.loss_curve_).all()
     assert not np.array_equal(before, estimator.get_weights()["k"])
+
+
+def test_a_known_graph_is_not_tried_again(monkeypatch):
+    tried, run = [], score_check._run
+    monkeypatch.setattr(score_check, "_run", lambda *args: tried.append(args) or run(*args))
+    cache.clear()
+    text = "(float[N, 3] x) => (float[N, 1] y) <float[3, 1] w = {1, 1, 1}> { y = MatMul (x, w) }"
+    for _ in range(3):
+        OnnxSGDRegressor(_model(text), learning_rate="constant", eta0=1e-3).partial_fit(_X, _Y)
+    assert len(tried) == 1
+    # one sample tells less than three
+    OnnxSGDRegressor(_model(text), learning_rate="constant", eta0=1e-3).partial_fit(_X[:1], _Y[:1])
+    assert len(tried) == 2
+
+
+def test_numbers_of_whole_inputs_are_tried_in_each_fit():
+    """Some of them may be no rows of a table."""
+    model = _model(
+        """(int64[N, 1] x) => (float[N, 1] y) <float[5, 1] w = {1, 2, 3, 4, 5}, int64[1] last = {2}>
+        { g = Gather (w, x)  y = Squeeze (g, last) }"""
+    )
+    known, unknown = np.arange(5)[:, None], np.arange(3, 8)[:, None]
+    estimator = OnnxSGDRegressor(model, learning_rate="constant", eta0=1e-3).fit(known, np.ones(5))
+    with pytest.raises(GraphError, match="fails on inputs"):
+        estimator.fit(unknown[2:], np.ones(3))
