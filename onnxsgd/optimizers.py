@@ -399,12 +399,12 @@ class BlockAdam(Optimizer):
         sizes = op.Mul(op.Sqrt(moment_square), op.Sqrt(square))
         cosine = op.Div(product, op.Add(sizes, TINY))
         moved = op.Add(factor, op.Mul(cosine, steering))
-        return op.Min(op.Max(moved, math.log(LEAST_FACTOR)), math.log(_MOST_FACTOR))
+        return op.Min(op.Max(moved, math.log(LEAST_FACTOR)), math.log(MOST_FACTOR))
 
 
 #: The slot of the logarithm of the factor of a steered rate, and the bounds of the factor.
 LOG_FACTOR = "log_factor"
-LEAST_FACTOR, _MOST_FACTOR = 0.03, 4.0
+LEAST_FACTOR, MOST_FACTOR = 0.03, 4.0
 #: Keeps quotients of zeros finite; normal in float32.
 TINY = 1e-37
 

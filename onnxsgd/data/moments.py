@@ -139,6 +139,18 @@ class Moments:
         return _invertible(np.where(self._is_dense, dense, self._size_of_entries), dtype)
 
     @property
+    def crowding(self) -> float:
+        """The root of the share of the columns that an update moves; 1 for dense data.
+
+        These are the geometric mean of the columns with an entry, and of the entries of a row: the former
+        alone give sparse data rates at which the loss grows first, the latter too small ones.
+        """
+        if self._is_dense.all():
+            return 1.0
+        n_moved = math.sqrt(float(self._share.sum()) * np.count_nonzero(self.count))
+        return math.sqrt(n_moved / len(self.count)) if n_moved else 1.0
+
+    @property
     def _share(self) -> np.ndarray:
         return _ratio(self.count, self.total)
 

@@ -28,7 +28,7 @@ from onnxsgd.graph.reading.output_layer import NO_LAYER
 from onnxsgd.losses import Loss
 from onnxsgd.penalties import make_penalty
 from onnxsgd.runtime.device import check_device
-from onnxsgd.training.fit_plan import FitPlan, Recipe
+from onnxsgd.training.fit_plan import DENSE_ROWS, SPARSE_ROWS, FitPlan, Recipe
 from onnxsgd.training.loop import Observer, train
 from onnxsgd.training.state import TARGET, adapt_state, fresh_state
 from onnxsgd.training.stopping import Stopping
@@ -265,7 +265,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             engine=resolve_engine(self.engine),
             device=check_device(self.device),
             n_outputs=self._n_outputs,
-            batch_size=self.batch_size,
+            batch_size=self.batch_size or DENSE_ROWS,
+            sparse_batch_size=self.batch_size or SPARSE_ROWS,
             n_threads=self.n_threads,
             output_layer=learner.output_layer(self._n_outputs) if recipe.is_auto else NO_LAYER,
             has_target_units=self._task == "regression",
@@ -294,7 +295,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             weight_unit = self._state.mean_weight if stopping.in_parts else float(samples.weight.mean())
         target = self._encode(samples.target)
         batches = program.batches(
-            samples.features, target, samples.weight, moments, weight_unit, stopping.in_parts
+            samples.features, target, samples.weight, moments, weight_unit, self._state.random_state
         )
         if plan.scaled_layer.weights:
             add_moments(self._state.moments, TARGET, target, samples.weight)

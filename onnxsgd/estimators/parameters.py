@@ -41,7 +41,7 @@ CONSTRAINTS: dict[str, Any] = {
     "n_iter_no_change": [_COUNT],
     "early_stopping": ["boolean"],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-    "batch_size": [_COUNT],
+    "batch_size": [_COUNT, None],
     "shuffle": ["boolean"],
     "random_state": ["random_state"],
     "average": ["boolean", Interval(Integral, 0, None, closed="left")],

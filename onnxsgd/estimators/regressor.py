@@ -91,11 +91,11 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         The share of the training data that is held out for that, unless ``fit`` is given `X_val`, `y_val`.
         These rows are drawn at random, also with
         ``shuffle=False``, as scikit-learn's SGD estimators draw them; the others keep their order.
-    batch_size : int, default=32
-        Samples of an update, with "auto" at most half of the data, unless that is below 8. The loss of
-        a batch is the weighted mean over its samples, and with "auto" batches of heavy samples count more.
-        With ``batch_size=1`` it is the weighted loss of the sample, and the weights follow those of
-        ``SGDRegressor``.
+    batch_size : int or None, default=None
+        Samples of an update, with "auto" at most half of the data, unless that is below 8. None: 32, and 128
+        for ``fit`` with "auto" on data that train sparse. The loss of a batch is the weighted mean over its
+        samples, and with "auto" batches of heavy samples count more. With ``batch_size=1`` it is the weighted
+        loss of the sample, and the weights follow those of ``SGDRegressor``.
     shuffle : bool, default=True
         Whether each epoch takes the samples in a new random order.
     random_state : int, RandomState or None, default=None
@@ -212,7 +212,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         n_iter_no_change: int = 5,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         shuffle: bool = True,
         random_state: int | np.random.RandomState | None = None,
         average: bool | int = False,

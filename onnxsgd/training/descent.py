@@ -64,6 +64,8 @@ class Descent:
         Updates of a window.
     share : float
         The share of the first rate to begin with.
+    haste : float
+        The decay begins after windows that gained less than this many times the gain that counts.
 
     Attributes
     ----------
@@ -82,6 +84,7 @@ class Descent:
     n_windows: int
     n_updates: int
     share: float = 1.0
+    haste: float = 1.0
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
     has_ended: bool = field(default=False, init=False)
@@ -177,7 +180,7 @@ class Descent:
     def _count_idle(self, loss: float) -> None:
         if self.tol is None:
             return
-        if loss < self._mark - self.least_gain:
+        if loss < self._mark - self.haste * self.least_gain:
             self._mark, self._n_idle = loss, 0
         else:
             self._n_idle += 1

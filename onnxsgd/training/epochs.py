@@ -57,12 +57,15 @@ class Runners:
         Returns the runner of one batch in a call.
     give_back : callable or None
         Makes the runners free for another fit; they are not used afterwards.
+    is_sparse : bool
+        Whether updates touch the entries of sparse data only.
     """
 
     buffers: Buffers
     fastest: Runner
     single: Callable[[], Runner]
     give_back: Callable[[], None] | None = None
+    is_sparse: bool = False
 
 
 def run_epochs(
@@ -132,9 +135,22 @@ def _parts(n_updates: int, limit: float | None) -> list[slice]:
 def _orders(batches: Batches, plan: FitPlan, state: FitState, count: int) -> np.ndarray:
     """Return the order of the samples in each of `count` epochs."""
     n_samples = len(batches.target)
-    if plan.recipe.shuffle:
-        return _shuffled((count, n_samples), state.random_state)
-    return np.tile(np.arange(n_samples), (count, 1))
+    if not plan.recipe.shuffle:
+        return np.tile(np.arange(n_samples), (count, 1))
+    if batches.is_mixed:
+        draws = [_shifted(n_samples, batches.batch_size, state.random_state) for _ in range(count)]
+        return np.stack(draws)
+    return _shuffled((count, n_samples), state.random_state)
+
+
+def _shifted(n: int, size: int, random_state: np.random.RandomState) -> np.ndarray:
+    """Return the numbers below `n`: runs of so many neighbours in random order, from a random one on.
+
+    The batches of an epoch are then parts of the data, which need no copy.
+    """
+    n_runs, first = n // size, random_state.randint(n)
+    runs = random_state.permutation(n_runs)[:, None] * size + np.arange(size)
+    return (np.concatenate([runs.reshape(-1), np.arange(n_runs * size, n)]) + first) % n
 
 
 def _shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np.ndarray:

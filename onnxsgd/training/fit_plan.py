@@ -14,8 +14,11 @@ from onnxsgd.penalties import Penalty
 from onnxsgd.runtime.device import Device
 from onnxsgd.schedules import Auto, Schedule
 
-__all__ = ["FitPlan", "Recipe"]
+__all__ = ["DENSE_ROWS", "SPARSE_ROWS", "FitPlan", "Recipe"]
 
+#: The rows of a batch unless they are named. An update of sparse data takes some 20 calls of numpy: of 14
+#: generated data sets, batches of 32 rows score no better, and those of 256 rows one worse by 0.05.
+DENSE_ROWS, SPARSE_ROWS = 32, 128
 #: An epoch, and a call of ``partial_fit``, have this many updates at least, unless batches had fewer rows
 #: than the last number.
 _FEWEST_UPDATES, _FEWEST_UPDATES_OF_PART, _FEWEST_ROWS = 2, 8, 8
@@ -100,6 +103,8 @@ class FitPlan:
         Raw predictions of a sample.
     batch_size : int
         Samples of an update.
+    sparse_batch_size : int
+        Samples of an update of a fit on sparse data that finds its rate.
     n_threads : int or None
         Threads on the CPU; None: chosen by the size of the graph.
     output_layer : OutputLayer
@@ -115,6 +120,7 @@ class FitPlan:
     device: Device
     n_outputs: int
     batch_size: int
+    sparse_batch_size: int
     n_threads: int | None
     output_layer: OutputLayer = NO_LAYER
     has_target_units: bool = False
@@ -129,16 +135,17 @@ class FitPlan:
         """The weights that the penalty applies to."""
         return frozenset(self.learner.weights) - self.learner.intercepts
 
-    def rows_of_batch(self, n_samples: int) -> int:
+    def rows_of_batch(self, n_samples: int, is_sparse_fit: bool = False) -> int:
         """Return the rows of a batch of so many samples.
 
         At most the next power of two, so that calls with few samples, of any number, share some compiled
         steps. Where training finds the rate, few samples make several updates.
         """
         if self.recipe.is_auto:
+            size = self.sparse_batch_size if is_sparse_fit else self.batch_size
             n_updates = _FEWEST_UPDATES_OF_PART if self.recipe.in_parts else _FEWEST_UPDATES
             most = max(_FEWEST_ROWS, n_samples // n_updates)
-            return min(self.batch_size, 1 << (most.bit_length() - 1), 1 << (n_samples - 1).bit_length())
+            return min(size, 1 << (most.bit_length() - 1), 1 << (n_samples - 1).bit_length())
         return min(self.batch_size, 1 << (n_samples - 1).bit_length())
 
     def for_updates(self, n_updates: int | None) -> FitPlan:

@@ -132,8 +132,9 @@ def _make_rule(
         return PlateauRule(stopping, schedule, state)
     load = buffers.load
     return DescentRule(
-        stopping, state, batches.n_batches, finder.find, lambda: objective().total, load, score
-    )
+        stopping, state, batches.n_batches, finder.find, lambda: objective().total, load, score,
+        runners.is_sparse,
+    )  # fmt: skip
 
 
 def _begin_part(runners: Runners, finder: StartFinder, schedule: Schedule, state: FitState) -> None:

@@ -95,7 +95,7 @@ class Program:
         sample_weight: np.ndarray,
         moments: dict[str, Moments] | None = None,
         weight_unit: float | None = None,
-        in_parts: bool = False,
+        random_state: np.random.RandomState | None = None,
     ) -> Batches:
         """Return the training data, cut into batches.
 
@@ -109,19 +109,25 @@ class Program:
             on the data as they are.
         weight_unit : float or None
             With `moments`, the weight of a sample that counts as one; see :class:`Batches`.
-        in_parts : bool
-            Whether these data are a part of a stream.
+        random_state : RandomState or None
+            With `moments`, draws the order of the rows of sparse data, unless they are a part of a stream.
         """
-        size = self.plan.rows_of_batch(len(target))
+        made, in_parts = self.tail_features(features), self.plan.recipe.in_parts
+        is_sparse_fit = not in_parts and self._trains_sparse(self.plan.step_spec, made)
+        size = self.plan.rows_of_batch(len(target), is_sparse_fit)
         target = np.ascontiguousarray(target, self.parts.split.dtype)
-        is_mean = self.plan.batch_size > 1
-        batches = Batches(self.tail_features(features), target, sample_weight, size, is_mean)
+        batches = Batches(made, target, sample_weight, size, is_mean=self.plan.batch_size > 1)
         if moments is None:
             return batches
+        if is_sparse_fit and random_state is not None and self.plan.recipe.shuffle:
+            batches = batches.mixed(random_state)
         for name, axis in {(layer.feature, layer.column_axis) for layer in self.first_layers}:
             add_moments(moments, name, batches.features[name], sample_weight, axis)
         standards = make_coordinates(self.first_layers, batches.features, moments).standards
         return replace(batches, standards=standards, weight_unit=weight_unit, is_repeated=not in_parts)
+
+    def _trains_sparse(self, spec: StepSpec, features: Mapping[str, Any]) -> bool:
+        return not self.plan.device.keeps_data and trains_sparse(spec, self.first_layers, features)
 
     @property
     def first_layers(self) -> tuple[FirstLayer, ...]:
@@ -141,7 +147,7 @@ class Program:
             self.plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes, gradient_factors=factors
         )
         layers = self.first_layers if batches.standards else ()
-        coordinates = Coordinates(layers, batches.standards, rate_scales(self.plan, state))
+        coordinates = Coordinates(layers, batches.standards, rate_scales(self.plan, state, layers))
         if constants := coordinates.constants(tensors):
             runners = self._runners(coordinates.spec(spec, constants), tensors, batches, epochs)
             runners = replace(runners, buffers=StandardisedBuffers(runners.buffers, coordinates))
@@ -155,7 +161,7 @@ class Program:
     ) -> Runners:
         if self.plan.device.keeps_data:
             return self._resident_runners(spec, batches, epochs)
-        if trains_sparse(spec, self.first_layers, batches):
+        if self._trains_sparse(spec, batches.features):
             return make_sparse_runners(self.plan, self.parts, spec, self.first_layers, tensors, batches)
         work = 3 * spec.batch_size * sum(array.size for array in tensors.values())
         n_threads = resolve_threads(self.plan.n_threads, work)

@@ -22,8 +22,11 @@ from onnxsgd.training.stopping import Plateau, Stopping
 
 __all__ = ["DescentRule", "PlateauRule", "Rule"]
 
-#: The fewest updates, and the fewest windows without gain, that tell a trend from noise.
-_WINDOW, _LEAST_PATIENCE = 16, 2
+#: The fewest updates of a window, those of the larger batches of sparse data, and the fewest windows without
+#: gain, that tell a trend from noise.
+_WINDOW, _SPARSE_WINDOW, _LEAST_PATIENCE = 16, 8, 2
+#: On sparse data the decay begins after windows with less than this many times the gain that counts.
+_SPARSE_HASTE = 10.0
 #: The updates that are made at once, unless an epoch has more: a call takes as long as some 15 of them.
 _TOGETHER = 1024
 #: The share of the first epoch's objective by which that of the last one exceeds it, if it rose: not noise.
@@ -173,6 +176,8 @@ class DescentRule:
         Copies weights and states into the buffers of the training step.
     score : callable or None
         Returns the score of weights, if scores decide.
+    is_sparse : bool
+        Whether the updates are those of sparse data.
     """
 
     def __init__(
@@ -184,12 +189,15 @@ class DescentRule:
         objective: Callable[[], float],
         load: Callable[[Tensors], None],
         score: Callable[[dict[str, np.ndarray]], float] | None,
+        is_sparse: bool = False,
     ) -> None:
         self._stopping, self._state, self._eta = stopping, state, state.eta
         self._find_start, self._objective, self._load = find_start, objective, load
         self._score = score if stopping.on_score else None
+        self._is_sparse = is_sparse
         # three windows at least: one at the full rate, and a decay
-        self._length = max(1, min(-(-_WINDOW // n_batches), stopping.max_iter // 3))
+        window = _SPARSE_WINDOW if is_sparse else _WINDOW
+        self._length = max(1, min(-(-window // n_batches), stopping.max_iter // 3))
         self._n_left, self._losses = stopping.max_iter, list[float]()
         self._n_batches = n_batches
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
@@ -246,6 +254,7 @@ class DescentRule:
             n_windows=max(1, stopping.max_iter // self._length),
             n_updates=self._length * self._n_batches,
             share=start.share,
+            haste=_SPARSE_HASTE if self._is_sparse else 1.0,
         )
         self._state.eta = self._eta * self._descent.factor
         self._has_begun = True

@@ -13,6 +13,7 @@ from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import build_deferred
 from onnxsgd.engine.step.row_update_graph import RowUpdateGraph, build_row_update
 from onnxsgd.engine.step.single_step import make_buffers
+from onnxsgd.engine.step.sparse_block_adam import SparseBlockAdam
 from onnxsgd.engine.step.sparse_rows import SparseRowUpdates
 from onnxsgd.engine.step.sparse_sgd import SparseSGD
 from onnxsgd.engine.step.sparse_step import SparseBuffers, SparseLayer, SparseStepRunner, SparseUpdate
@@ -48,14 +49,14 @@ def intercept_factors(plan: FitPlan) -> tuple[tuple[str, float], ...]:
     return ((linear[1], _INTERCEPT_FACTOR),)
 
 
-def trains_sparse(spec: StepSpec, layers: Sequence[FirstLayer], batches: Batches) -> bool:
+def trains_sparse(spec: StepSpec, layers: Sequence[FirstLayer], features: Mapping[str, Any]) -> bool:
     """Tell whether the updates can work on the entries of the data.
 
     The data must be one sparse table that first layers alone read, and the optimizer one of the package.
     Averages are left to dense batches, except those of plain SGD without the l1 penalty, and so are both
     penalties at once, except proximal ones.
     """
-    tables = list(batches.features.values())
+    tables = list(features.values())
     is_sparse = len(tables) == 1 and is_sparse_table(tables[0]) and tables[0].shape[1] > 1
     return bool(layers) and is_sparse and (_is_plain(spec) or _updates_rows(spec))
 
@@ -117,7 +118,7 @@ def make_sparse_runners(
         for layer, names in zip(layers, step.products, strict=True)
     ]
     runner = SparseStepRunner(sessions, step, buffers, own, batches)
-    return Runners(SparseBuffers(buffers, own, spec.weights), runner, lambda: runner)
+    return Runners(SparseBuffers(buffers, own, spec.weights), runner, lambda: runner, is_sparse=True)
 
 
 def _sparse_layer(
@@ -149,6 +150,9 @@ def _row_update(
     shapes = {WEIGHT: weight.shape}
     shapes |= {kind: spec.state_shape(layer.weight, kind, weight.shape) for kind in spec.states(layer.weight)}
     turned = {kind: shape[::-1] if layer.is_transposed else shape for kind, shape in shapes.items()}
+    is_penalised = layer.weight in spec.penalised
+    if type(spec.optimizer) is BlockAdam and not (spec.l1 and is_penalised):
+        return SparseBlockAdam(turned, weight.dtype, spec.batch_size, decays=spec.l2 and is_penalised)
 
     def build() -> tuple[Any, RowUpdateGraph]:
         graph = build_row_update(spec, layer.weight, turned, weight.dtype, opsets)

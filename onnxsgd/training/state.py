@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,8 @@ from onnxsgd.data.generators import make_generator
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import AVERAGE, L1_DEBT, WEIGHT
-from onnxsgd.optimizers import LOG_FACTOR
+from onnxsgd.graph.reading.first_layers import FirstLayer
+from onnxsgd.optimizers import LOG_FACTOR, BlockAdam
 from onnxsgd.training.fit_plan import FitPlan, Recipe
 
 __all__ = [
@@ -142,13 +143,22 @@ def output_unit(plan: FitPlan, state: FitState) -> float:
     return float(plan.scaled_layer.weights[0].unit(_target_scales(plan, state)).item())
 
 
-def rate_scales(plan: FitPlan, state: FitState) -> dict[str, np.ndarray]:
-    """Return the units of the rates of each weight of a last layer that is not even."""
-    layer = plan.scaled_layer
-    if layer.is_even:
-        return {}
-    scales = _target_scales(plan, state)
-    return {part.name: part.unit(scales) for part in layer.weights}
+def rate_scales(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer]) -> dict[str, np.ndarray]:
+    """Return the factors of the rates of weights that have one.
+
+    Cases: the units of a last layer that is not even, and first layers of sparse data, whose steps would
+    otherwise grow with the number of columns.
+    """
+    layer, scales = plan.scaled_layer, dict[str, np.ndarray]()
+    if not layer.is_even:
+        units = _target_scales(plan, state)
+        scales = {part.name: part.unit(units) for part in layer.weights}
+    for first in layers if isinstance(plan.recipe.optimizer, BlockAdam) else ():
+        crowding = state.moments[first.feature].crowding
+        if crowding < 1.0:
+            even = np.ones((1,) * state.tensors[first.weight, WEIGHT].ndim)
+            scales[first.weight] = crowding * scales.get(first.weight, even)
+    return scales
 
 
 def _target_scales(plan: FitPlan, state: FitState) -> np.ndarray:

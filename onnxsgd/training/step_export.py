@@ -54,7 +54,8 @@ def export_step(
     )  # fmt: skip
     if not recipe.is_auto:
         return write_training_step(path, build_step(tail, spec, with_rows=False), spec, training)
-    coordinates = replace(_coordinates(plan, state), rate_scales=rate_scales(plan, state))
+    coordinates = _coordinates(plan, state)
+    coordinates = replace(coordinates, rate_scales=rate_scales(plan, state, coordinates.layers))
     constants = coordinates.constants(state.tensors)
     standardised = with_standardised_inputs(tail, coordinates.standards)
     step = build_step(standardised, coordinates.spec(spec, constants), with_rows=False)

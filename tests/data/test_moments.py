@@ -118,3 +118,13 @@ def test_numbers_next_to_the_smallest_one_are_constant(shift):
     assert moments.deviation(np.float32)[0] == moments.size(np.float32)[0] == 1.0
     assert moments.deviation()[0] == pytest.approx(column.std())
     assert moments.size()[0] == pytest.approx(np.sqrt((column**2).mean()))
+
+
+def test_the_columns_that_an_update_moves():
+    """Ten rows of two entries each, in four of 100 columns."""
+    table = sparse.csr_matrix((np.ones(20), np.arange(20) % 4, np.arange(0, 21, 2)), shape=(10, 100))
+    moments = Moments.of(table, np.ones(10))
+    assert moments.crowding == pytest.approx((np.sqrt(2 * 4) / 100) ** 0.5)
+    assert Moments.of(table[:, :0], np.ones(10)).crowding == 1
+    assert Moments.of(sparse.csr_matrix((10, 3)), np.ones(10)).crowding == 1
+    assert Moments.of(table.toarray(), np.ones(10)).crowding == 1

@@ -185,3 +185,11 @@ def test_another_criterion_begins_the_decay():
     descent.judge(0.9)
     descent.begin_decay()
     assert len(factors(descent, [0.9 * 0.9**number for number in range(100)])) == 6
+
+
+def test_haste_begins_the_decay_while_the_loss_still_falls():
+    """Gains of half a percent do not count; training does not go on without the decay."""
+    losses = 0.995 ** np.arange(1, 60)
+    assert not control(start=1.0).factor < 1
+    n_windows = [len(factors(control(haste=haste), losses)) for haste in (1.0, 10.0)]
+    assert n_windows[0] == 59 > n_windows[1]

@@ -7,7 +7,7 @@ from onnxsgd import OnnxSGDRegressor
 from onnxsgd.engine.step.single_step import StepRunner
 from onnxsgd.schedules import Auto
 from onnxsgd.training import epochs
-from onnxsgd.training.epochs import _shuffled
+from onnxsgd.training.epochs import _shifted, _shuffled
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 1000, 70_000])
@@ -21,6 +21,18 @@ def test_orders_of_several_epochs_are_those_of_one_after_another():
     orders = _shuffled((3, 50), together)
     for order in orders:
         np.testing.assert_array_equal(order, _shuffled((1, 50), apart)[0])
+
+
+@pytest.mark.parametrize(("n", "size"), [(1, 8), (7, 8), (8, 8), (50, 8), (64, 16)])
+def test_neighbours_are_drawn_together(n, size):
+    """But for the last numbers, and those around the first one, in another way each time."""
+    random_state = np.random.RandomState(0)
+    orders = [_shifted(n, size, random_state) for _ in range(20)]
+    for order in orders:
+        np.testing.assert_array_equal(np.sort(order), np.arange(n))
+        runs = order[: n // size * size].reshape(-1, size)
+        assert (np.diff(runs, axis=1) % n == 1 % n).all()
+    assert n == 1 or len({tuple(order) for order in orders}) > 1
 
 
 def test_every_order_is_as_likely():

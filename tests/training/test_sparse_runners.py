@@ -115,6 +115,36 @@ def test_states_of_columns_in_each_batch_are_those_of_dense_data(optimizer, pena
     assert (SparseStepRunner in runners) != is_elastic
 
 
+@pytest.mark.parametrize("optimizer", [BlockAdam(), BlockAdam(steering=0.1)], ids=["constant", "steered"])
+@pytest.mark.parametrize("penalty", [None, "l2"])
+@pytest.mark.parametrize("body", NETWORKS.values(), ids=NETWORKS)
+def test_block_adam_equals_that_on_dense_data(body, penalty, optimizer):
+    """Columns that batches lack included."""
+    settings = {"model": network(body), "penalty": penalty, "alpha": 0.02, "optimizer": optimizer}
+    assert_equal(fitted(sparse.csr_matrix(DENSE), REAL, **settings), fitted(DENSE, REAL, **settings), 1e-7)
+
+
+def test_batches_of_default_fits_are_larger():
+    """A batch size that is named counts; named rates and streams have 32 rows."""
+    X, y = sparse.csr_matrix(np.tile(DENSE, (2, 1))), np.tile(CLASS, 2)
+    one = {"max_iter": 1, "tol": None}
+    for settings, n_updates in [
+        ({}, 4), ({"batch_size": 32}, 13), ({"learning_rate": "constant"}, 13),
+    ]:  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            assert OnnxSGDClassifier(**one, **settings).fit(X, y).t_ == n_updates
+    assert OnnxSGDClassifier().partial_fit(X, y, classes=np.unique(y)).t_ == 13
+
+
+def test_columns_without_entries_do_not_matter():
+    """The rate of a first layer was the larger, the more columns the table had."""
+    X = sparse.csr_matrix(DENSE)
+    wide = sparse.hstack([X, sparse.csr_matrix((N, 5000))]).tocsr()
+    ours, want = (OnnxSGDClassifier(random_state=0, alpha=0).fit(data, CLASS) for data in (wide, X))
+    np.testing.assert_allclose(ours.coef_[:, :D], want.coef_, rtol=1e-3, atol=1e-3)
+
+
 def by_hand(optimizer, X, y, rate, l1, l2, size):
     """One epoch of single rows in numpy: states of columns that a row lacks wait."""
     w, m, v, waited = np.zeros(D), np.zeros(D), 0.0, np.zeros(D)

@@ -111,6 +111,8 @@ class Batches:
     is_repeated : bool
         Whether the samples are taken more than once: small tables are then standardised once, not in each
         epoch.
+    is_mixed : bool
+        Whether the rows have a random order, so that batches of an epoch may be neighbours.
     """
 
     features: Mapping[str, Any]
@@ -121,6 +123,7 @@ class Batches:
     standards: Mapping[str, Standard] = field(default_factory=dict)
     weight_unit: float | None = None
     is_repeated: bool = False
+    is_mixed: bool = False
 
     @property
     def n_batches(self) -> int:
@@ -138,6 +141,15 @@ class Batches:
     def is_sparse(self) -> bool:
         """True if any of the features is a sparse matrix."""
         return any(sparse.issparse(array) for array in self.features.values())
+
+    def mixed(self, random_state: np.random.RandomState) -> Batches:
+        """Return the same data with their rows in a random order."""
+        rows = random_state.permutation(len(self.target))
+        features = {name: table[rows] for name, table in self.features.items()}
+        return replace(
+            self, features=features, target=self.target[rows], sample_weight=self.sample_weight[rows],
+            is_mixed=True,
+        )  # fmt: skip
 
     def plan(self, orders: np.ndarray) -> EpochPlan:
         """Return the batches of epochs that take the samples in the given orders, each of them once.

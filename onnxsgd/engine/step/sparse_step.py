@@ -208,7 +208,25 @@ class SparseStepRunner:
 
     def _split(self, rows: np.ndarray) -> list[SparseRows]:
         """Return the data of each batch."""
+        are_runs = (np.diff(rows, axis=1) == 1).all(axis=1)
+        others = iter(self._gathered(rows[~are_runs]))
+        return [
+            self._run(first, rows.shape[1]) if is_run else next(others)
+            for first, is_run in zip(rows[:, 0].tolist(), are_runs.tolist(), strict=True)
+        ]
+
+    def _run(self, first: int, size: int) -> SparseRows:
+        """Return neighbouring rows, without a copy."""
+        table = self._table
+        starts = table.indptr[first : first + size + 1]
+        entries = slice(starts[0], starts[-1])
+        return SparseRows(starts - starts[0], table.indices[entries], table.data[entries], table.shape[1])
+
+    def _gathered(self, rows: np.ndarray) -> list[SparseRows]:
+        """Return copies of the data of each batch."""
         n_batches, size = rows.shape
+        if not n_batches:
+            return []
         table = self._table[rows.ravel()]
         starts = table.indptr[:-1:size]
         ends = table.indptr[size::size]

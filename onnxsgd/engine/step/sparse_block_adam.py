@@ -1,0 +1,208 @@
+"""Block Adam on the columns of sparse batches; its results are those of dense batches.
+
+With one second moment for each output, an update is linear in the gradient up to a factor for each output.
+All columns, also those that a batch lacks, then have their updates by factors alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from onnxsgd.engine.sparse_products import SparseRows
+from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
+from onnxsgd.optimizers import DECAY, LEAST_FACTOR, LOG_FACTOR, MOST_FACTOR, RATE, TINY, BlockAdam
+
+__all__ = ["SparseBlockAdam"]
+
+_FIRST, _SECOND = BlockAdam().slots
+#: Updates after which the tensors themselves are computed: N grows by 1 / beta_1 with each, 29 in all, and
+#: digits are lost when w and N are far apart.
+_MOST_UPDATES = 32
+#: They are also computed once the penalties have this factor.
+_LEAST_SCALE = 1e-3
+
+
+class SparseBlockAdam:
+    """The weight w of a first layer and its first moment m, in a form that changes by factors alone.
+
+    ::
+
+        w = scale (U - reach N),   m = power N
+
+    A step changes U and N in the columns of its batch, and the three factors. The sum of squares of the
+    gradient G = X' d, for the second moment, is that of d * (X G); X G is a difference of products with N.
+
+    Columns whose factor of the penalty is not the common one, few as a rule, receive the difference in each
+    update.
+
+    Parameters
+    ----------
+    shapes : mapping of str to (int, int)
+        The shape of the weight, [n_columns, n_outputs], and of each of its states, by kind. Second moments
+        have one row.
+    dtype : dtype
+        The type of the weight.
+    n_rows : int
+        Rows of a batch.
+    decays : bool
+        Whether the l2 penalty applies.
+    """
+
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, int]], dtype: np.dtype, n_rows: int, *, decays: bool
+    ) -> None:
+        n_columns, n_outputs = shapes[WEIGHT]
+        self._decays = decays
+        # beside each other for few cache misses; apart if each is a vector, whose products are faster
+        widths = [1, 1] if n_outputs == 1 else [2 * n_outputs]
+        self._tables = [np.zeros((n_columns, width), dtype) for width in widths]
+        self._products, self._later_products, self._steps = (
+            [np.zeros((n_rows, width), dtype) for width in widths] for _ in range(3)
+        )
+        self._weight, self._moment = _halves(self._tables)
+        self._product_of_weight, self._product = _halves(self._products)
+        self._step_of_weight, self._step = _halves(self._steps)
+        # of two vectors the second, that of N
+        self._later = self._later_products[-1:]
+        self._change = _halves(self._later_products)[1]
+        self._states = {
+            kind: np.zeros(shape, dtype) for kind, shape in shapes.items() if kind not in (WEIGHT, _FIRST)
+        }
+        blocks = shapes[_SECOND]
+        self._share = math.prod(blocks) / (n_columns * n_outputs)
+        self._is_whole = blocks[1] == 1
+        self._others: Any = np.zeros(0, np.intp)
+        self._penalty = 1.0
+
+    @property
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The weight and its states by kind, at present values between two runs."""
+        return {WEIGHT: self._weight, _FIRST: self._moment, **self._states}
+
+    def reset(self) -> None:
+        """Handle new values of the tensors: find the common factor of the penalty, and the other columns."""
+        if not self._decays or PENALTY_SCALE not in self._states:
+            return
+        factors = self._states[PENALTY_SCALE]
+        middle = len(factors) // 2
+        self._penalty = float(np.partition(factors[:, 0], middle)[middle])
+        self._others = np.flatnonzero(factors[:, 0] != factors.dtype.type(self._penalty))
+        self._other_penalties = factors[self._others]
+
+    def begin(self, numbers: Mapping[str, np.ndarray]) -> None:
+        """Take the numbers of the next updates, [n_updates] each."""
+        # lists and numbers of Python, which change no type
+        self._rates, self._shares, self._decay_rates = (
+            numbers[name].tolist() for name in (RATE, "momentum_rate", DECAY)
+        )
+        self._beta_1, self._beta_2 = (float(numbers[name][0]) for name in ("beta_1", "beta_2"))
+        self._steering = float(numbers["steering"][0]) if LOG_FACTOR in self._states else 0.0
+        self._second = self._number(_SECOND, 0.0)
+        self._rate_scale, self._factor = self._number(RATE_SCALE, 1.0), self._number(LOG_FACTOR, 0.0)
+        self._restart()
+
+    def _number(self, kind: str, missing: float) -> Any:
+        """Return a state that has one number, or one for each output."""
+        if kind not in self._states:
+            return missing
+        state = self._states[kind].astype(np.float64)
+        return state.item() if self._is_whole else state
+
+    def _restart(self) -> None:
+        """Let the tables hold the weight and the moment themselves."""
+        self._power, self._n_done = 1.0, 0
+        self._scale: Any = 1.0 if self._is_whole else np.ones((1, 1))
+        self._reach: Any = 0.0 if self._is_whole else np.zeros((1, 1))
+        if LOG_FACTOR in self._states:
+            self._moment_square = self._inner(self._moment, self._moment)
+
+    def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
+        """Write the product of a batch and the weight to `out`."""
+        self._multiply(rows, self._products)
+        np.multiply(self._product, -self._reach, out=out)
+        out += self._product_of_weight
+        out *= self._scale
+
+    def _multiply(self, rows: SparseRows, products: list[np.ndarray]) -> None:
+        for table, product in zip(self._tables[-len(products) :], products, strict=True):
+            product.fill(0)
+            rows.add_product(table, product)
+
+    def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
+        """Make one update by the gradient of the product of a batch."""
+        power = self._power * self._beta_1
+        # to N the gradient, and to U as much as leaves w unchanged
+        np.multiply(gradient, 1.0 / power, out=self._step)
+        np.multiply(gradient, self._reach / power, out=self._step_of_weight)
+        for table, step in zip(self._tables, self._steps, strict=True):
+            rows.add_transposed_product(step, table)
+        self._multiply(rows, self._later)
+        np.subtract(self._change, self._product, out=self._change)
+        square = np.maximum(self._inner(gradient, self._change) * power, 0.0)
+        self._second = self._beta_2 * self._second + square * self._share
+        rate = self._rates[number] * self._rate_scale * self._second**0.5 / (self._second + TINY)
+        if self._steering:
+            rate = rate * np.exp(self._steer(gradient, square))
+        self._power = power
+        self._reach = self._reach + rate * (self._shares[number] * power) / self._scale
+        if self._decays:
+            self._shrink(rate * self._decay_rates[number])
+        self._n_done += 1
+        least_scale = self._scale if self._is_whole else self._scale.min()
+        if self._n_done == _MOST_UPDATES or least_scale < _LEAST_SCALE:
+            self._fold()
+
+    def end(self) -> None:
+        """Let the tensors have their present values."""
+        self._fold()
+        self._states[_SECOND][...] = self._second
+        if LOG_FACTOR in self._states:
+            self._states[LOG_FACTOR][...] = self._factor
+
+    def _shrink(self, decay: Any) -> None:
+        """Apply the penalty."""
+        divisor = 1.0 + decay * self._penalty
+        self._scale = self._scale / divisor
+        if len(self._others):
+            # the quotient of their factor and the common one: it leaves N unchanged
+            factor = (divisor / (1.0 + decay * self._other_penalties)).astype(self._weight.dtype)
+            moved = self._weight[self._others] * factor
+            moved += (1.0 - factor) * (self._reach * self._moment[self._others])
+            self._weight[self._others] = moved
+
+    def _steer(self, gradient: np.ndarray, square: Any) -> Any:
+        """Return the new logarithm of the factor of the rate; see :class:`onnxsgd.optimizers.BlockAdam`."""
+        product = self._inner(gradient, self._product) * self._power
+        cosine = product / (self._moment_square**0.5 * square**0.5 + TINY)
+        moved = self._factor + cosine * self._steering
+        self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(MOST_FACTOR))
+        moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
+        self._moment_square = np.maximum(moment_square, 0.0)
+        return self._factor
+
+    def _inner(self, first: np.ndarray, second: np.ndarray) -> Any:
+        """Return the sum of products, for each output if each has a second moment."""
+        if self._is_whole:
+            return float(np.vdot(first, second))
+        return np.einsum("ij,ij->j", first, second, dtype=np.float64)[None]
+
+    def _fold(self) -> None:
+        """Compute the weight and the moment themselves."""
+        self._weight -= _like(self._weight, self._reach) * self._moment
+        self._weight *= _like(self._weight, self._scale)
+        self._moment *= self._power
+        self._restart()
+
+
+def _halves(tables: list[np.ndarray]) -> list[np.ndarray]:
+    """Return the two tables that are apart, or beside each other."""
+    return tables if len(tables) == 2 else np.split(tables[0], 2, axis=1)
+
+
+def _like(table: np.ndarray, number: Any) -> Any:
+    """Return a number, or numbers, in the type of a table."""
+    return table.dtype.type(number) if np.ndim(number) == 0 else number.astype(table.dtype)

@@ -1,0 +1,75 @@
+"""Block Adam on sparse batches makes the updates of dense batches, in all columns."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from onnxsgd.engine.sparse_products import SparseRows
+from onnxsgd.engine.step.sparse_block_adam import SparseBlockAdam
+from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
+from onnxsgd.optimizers import LOG_FACTOR, BlockAdam
+
+RNG = np.random.default_rng(0)
+D, B, N = 30, 4, 75
+BATCHES = [sparse.random(B, D, 0.2, "csr", np.float64, RNG) for _ in range(N)]
+GRADIENTS = RNG.normal(size=(N, B, 3)) + 0.5
+
+
+def by_hand(w, blocks, penalties, rate_scale, steering, l2):
+    """The formula of the docstring of BlockAdam, on dense data, in numpy."""
+    m, v, factor, products = np.zeros_like(w), 0.0, 0.0, []
+    axis = 0 if blocks[1] > 1 else None
+    size = w.size / np.prod(blocks)
+
+    def total(table):
+        return table.sum(axis=axis, keepdims=True)
+
+    for t, (X, d) in enumerate(zip(BATCHES, GRADIENTS[:, :, : w.shape[1]], strict=True), start=1):
+        products.append(X @ w)
+        G = X.T @ d
+        if steering:
+            cosine = total(m * G) / np.maximum(np.sqrt(total(m**2) * total(G**2)), 1e-30)
+            factor = np.clip(factor + steering * cosine, np.log(0.03), np.log(4.0))
+        m, v = 0.9 * m + 0.1 * G, 0.999 * v + 0.001 * total(G**2) / size
+        rate = 0.05 * rate_scale * np.exp(factor) / np.sqrt(v / (1 - 0.999**t))
+        w = (w - rate * m / (1 - 0.9**t)) / (1 + rate * l2 * penalties)
+    return w, products
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3])
+@pytest.mark.parametrize("n_blocks", [1, 3])
+@pytest.mark.parametrize("steering", [0.0, 0.2])
+@pytest.mark.parametrize("l2", [0.0, 0.01, 30.0])
+@pytest.mark.parametrize("others", [[], [4, 11, 29]])
+def test_updates_are_those_of_dense_batches(n_outputs, n_blocks, steering, l2, others):
+    """Over more updates than the tables hold at once; the strongest penalty makes the factor small."""
+    blocks = (1, min(n_blocks, n_outputs))
+    penalties, rate_scale = np.full((D, 1), 2.0), np.linspace(0.5, 2, blocks[1])[None]
+    penalties[others] = RNG.uniform(0.1, 20, (len(others), 1))
+    shapes = {
+        WEIGHT: (D, n_outputs), "first_moment": (D, n_outputs), "second_moment": blocks, RATE_SCALE: blocks,
+    }  # fmt: skip
+    shapes |= {PENALTY_SCALE: (D, 1)} if l2 else {}
+    shapes |= {LOG_FACTOR: blocks} if steering else {}
+    updates = SparseBlockAdam(shapes, np.dtype(np.float64), B, decays=l2 > 0)
+    start = RNG.normal(size=(D, n_outputs))
+    values = {WEIGHT: start, PENALTY_SCALE: penalties, RATE_SCALE: rate_scale}
+    for kind, array in updates.tensors.items():
+        array[...] = values.get(kind, 0.0)
+    updates.reset()
+    optimizer, products = BlockAdam(steering=steering), []
+    # a run ends, and another one begins, at any update
+    for part in (range(40), range(40, N)):
+        t = np.arange(part.start + 1.0, part.stop + 1)
+        numbers = optimizer.scalars(t, np.full(len(t), 0.05), l2)
+        updates.begin({name: np.broadcast_to(column, t.shape) for name, column in numbers.items()})
+        for number, i in enumerate(part):
+            X = BATCHES[i]
+            rows = SparseRows(X.indptr, X.indices, X.data, D)
+            products.append(np.empty((B, n_outputs)))
+            updates.multiply(rows, products[-1])
+            updates.update(number, rows, np.ascontiguousarray(GRADIENTS[i, :, :n_outputs]))
+        updates.end()
+    want, want_products = by_hand(start, blocks, penalties if l2 else 0.0, rate_scale, steering, l2)
+    np.testing.assert_allclose(products, want_products, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(updates.tensors[WEIGHT], want, rtol=1e-7, atol=1e-8)
