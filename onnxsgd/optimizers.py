@@ -294,11 +294,11 @@ class BlockAdam(Optimizer):
     With `steering`, each tensor multiplies the rate by a factor f of its own, at first 1, which follows the
     angle between the gradient and the moment before it::
 
-        f = f exp(steering cos(gradient, m)), at least 0.03, at most 4
+        f = f exp(steering (cos(gradient, m) - 0.03)), at least 0.03, at most 4
         k = f eta / sqrt(v / (1 - beta_2^t))
 
-    Gradients that keep their direction make the steps longer, and gradients that turn make them shorter: a
-    stream that drifts is followed, and good weights are kept.
+    Gradients that keep their direction make the steps longer, and gradients that turn, or of which noise is
+    left, make them shorter: a stream that drifts is followed, and good weights are kept.
 
     Parameters
     ----------
@@ -398,13 +398,15 @@ class BlockAdam(Optimizer):
         # the roots apart: the product of the sums of squares may overflow
         sizes = op.Mul(op.Sqrt(moment_square), op.Sqrt(square))
         cosine = op.Div(product, op.Add(sizes, TINY))
-        moved = op.Add(factor, op.Mul(cosine, steering))
+        moved = op.Add(factor, op.Mul(op.Sub(cosine, REST), steering))
         return op.Min(op.Max(moved, math.log(LEAST_FACTOR)), math.log(MOST_FACTOR))
 
 
 #: The slot of the logarithm of the factor of a steered rate, and the bounds of the factor.
 LOG_FACTOR = "log_factor"
 LEAST_FACTOR, MOST_FACTOR = 0.03, 4.0
+#: The cosine that leaves the factor as it is: noise, of cosines around zero, lowers the rate.
+REST = 0.03
 #: Keeps quotients of zeros finite; normal in float32.
 TINY = 1e-37
 

@@ -59,7 +59,7 @@ class PlainBlockAdam:
     def __call__(self, w, gradient, t, eta, l2, l1=0.0):
         lengths = np.linalg.norm(self.m) * np.linalg.norm(gradient)
         cosine = np.sum(self.m * gradient) / lengths if lengths > 0 else 0.0
-        self.factor = np.clip(self.factor * np.exp(self.steering * cosine), 0.03, 4.0)
+        self.factor = np.clip(self.factor * np.exp(self.steering * (cosine - 0.03)), 0.03, 4.0)
         self.m = self.beta_1 * self.m + (1 - self.beta_1) * gradient
         self.v = self.beta_2 * self.v + (1 - self.beta_2) * np.mean(gradient**2)
         k = self.factor * eta / np.sqrt(self.v / (1 - self.beta_2**t)) if self.v > 0 else 0.0

@@ -21,6 +21,8 @@ _DENSE = 0.8
 #: documents of 2, 5 and 20 topics as tf-idf: accuracy of a fit 0.90, 0.86, 0.86, with a scale for each column
 #: 0.90, 0.84, 0.85; columns of scales 1e-3 to 1e3: 0.73 for both, 0.66 with one scale for all.
 _SIMILAR = 3.0
+#: The ratio of variances from which on they are of different data.
+_MAGNITUDE = 100.0
 #: The share of the negative exponents that scales may have: the others are left for weights above 1.
 _USED_EXPONENTS = 0.9
 
@@ -88,6 +90,12 @@ class Moments:
         mean = _ratio(sums(of_entry * entries), count)
         squares = sums(of_entry * (entries - mean[table.indices]) ** 2)
         return cls(count, mean, squares, np.full(len(count), float(weight.sum())))
+
+    def differs_from(self, other: Moments) -> bool:
+        """Tell whether most columns have a deviation ten times that of `other`, or a tenth of it."""
+        ours, theirs = self.squares * other.count, other.squares * self.count
+        is_other = (ours > _MAGNITUDE * theirs) | (theirs > _MAGNITUDE * ours)
+        return 2 * int(np.count_nonzero(is_other)) > len(is_other)
 
     def merged(self, other: Moments) -> Moments:
         """Return the moments of both sets of rows.
@@ -189,8 +197,19 @@ def _invertible(scale: np.ndarray, dtype: np.dtype[Any] | type) -> np.ndarray:
 
 
 def add_moments(
-    moments: dict[str, Moments], name: str, table: Any, weight: np.ndarray, axis: int = -1
+    moments: dict[str, Moments],
+    name: str,
+    table: Any,
+    weight: np.ndarray,
+    axis: int = -1,
+    *,
+    may_change: bool = False,
 ) -> None:
-    """Merge the moments of further rows into those under `name`; see :meth:`Moments.of`."""
+    """Merge the moments of further rows into those under `name`; see :meth:`Moments.of`.
+
+    With `may_change`, rows of scales of another magnitude replace those before.
+    """
     part = Moments.of(table, weight, axis)
-    moments[name] = moments[name].merged(part) if name in moments else part
+    known = moments.get(name)
+    is_new = known is None or (may_change and part.differs_from(known))
+    moments[name] = part if known is None or is_new else known.merged(part)

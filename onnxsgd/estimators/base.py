@@ -30,6 +30,7 @@ from onnxsgd.penalties import make_penalty
 from onnxsgd.runtime.device import check_device
 from onnxsgd.training.fit_plan import DENSE_ROWS, SPARSE_ROWS, FitPlan, Recipe
 from onnxsgd.training.loop import Observer, train
+from onnxsgd.training.start import ENOUGH_ROWS
 from onnxsgd.training.state import TARGET, adapt_state, fresh_state
 from onnxsgd.training.stopping import Stopping
 
@@ -290,6 +291,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         adapt_state(self._state, plan.recipe)
         moments = weight_unit = None
         if plan.recipe.is_auto:
+            if stopping.in_parts and len(samples.target) >= ENOUGH_ROWS and self._state.has_jumped:
+                self._state.forget()
             self._state.count_rows(samples.weight)
             moments = self._state.moments
             weight_unit = self._state.mean_weight if stopping.in_parts else float(samples.weight.mean())

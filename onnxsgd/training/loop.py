@@ -138,10 +138,11 @@ def _make_rule(
 
 
 def _begin_part(runners: Runners, finder: StartFinder, schedule: Schedule, state: FitState) -> None:
-    """Set the rate of a part of a stream, whose steering begins with the first one, or after a fit."""
+    """Set the rate of a part of a stream, whose steering begins with the first one, anew, or after a fit."""
     state.eta = schedule.initial
     if not state.is_steered:
-        state.start_steering(LEAST_SHARE if state.t else finder.find_in_part(state))
+        begins = state.t in (0, state.forgotten_at)
+        state.start_steering(finder.find_in_part(state) if begins else LEAST_SHARE)
         runners.buffers.load(state.tensors)
 
 

@@ -32,6 +32,7 @@ from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.frozen_features import FrozenFeature
 from onnxsgd.training.linear_runner import choose_linear_loop
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
+from onnxsgd.training.start import ENOUGH_ROWS
 from onnxsgd.training.state import FitState, rate_scales
 
 __all__ = ["Program", "make_program"]
@@ -122,7 +123,8 @@ class Program:
         if is_sparse_fit and random_state is not None and self.plan.recipe.shuffle:
             batches = batches.mixed(random_state)
         for name, axis in {(layer.feature, layer.column_axis) for layer in self.first_layers}:
-            add_moments(moments, name, batches.features[name], sample_weight, axis)
+            may_change = in_parts and len(target) >= ENOUGH_ROWS
+            add_moments(moments, name, batches.features[name], sample_weight, axis, may_change=may_change)
         standards = make_coordinates(self.first_layers, batches.features, moments).standards
         return replace(batches, standards=standards, weight_unit=weight_unit, is_repeated=not in_parts)
 

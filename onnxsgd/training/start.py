@@ -15,12 +15,12 @@ from onnxsgd.graph.reading.output_layer import OutputLayer, OutputWeight
 from onnxsgd.optimizers import LEAST_FACTOR
 from onnxsgd.training.state import FitState
 
-__all__ = ["LEAST_SHARE", "Objective", "Start", "StartFinder"]
+__all__ = ["ENOUGH_ROWS", "LEAST_SHARE", "Objective", "Start", "StartFinder"]
 
 #: The least share of the first rate, for a start of good weights: a stream cannot have less.
 LEAST_SHARE = LEAST_FACTOR
 #: The fewest rows of a part of a stream whose loss is compared with a constant's.
-_ENOUGH_ROWS = 32
+ENOUGH_ROWS = 32
 
 
 class Objective(NamedTuple):
@@ -110,17 +110,25 @@ class StartFinder:
         return Start(best.total, unit.loss, _share(best, constant))
 
     def find_in_part(self, state: FitState) -> float:
-        """Return the share of the rate for the first part of a stream; given weights are kept.
+        """Return the share of the rate for the first part of a stream, or of one that begins anew.
 
-        Parts of few rows do not tell good weights from bad ones: the share is small.
+        Given weights are kept in the first part. Weights that are worse than the best constant because the
+        data changed are replaced as in :meth:`find`. Parts of few rows do not tell good weights from bad
+        ones: the share is small.
         """
         if self._is_constant(state.tensors):
             state.tensors = self._with_constant(state.tensors)
             return 1.0
-        if len(self.sample_weight) < _ENOUGH_ROWS:
+        if len(self.sample_weight) < ENOUGH_ROWS:
             return LEAST_SHARE
+        best, constant = self._judge(state)
+        if state.t:
+            if constant is None:
+                return LEAST_SHARE
+            if not best.total <= constant.total:
+                best, state.tensors = self._replace(state, state.tensors, best, constant)
         # the square: the rate of a stream grows again where gradients agree
-        return max(LEAST_SHARE, _share(*self._judge(state)) ** 2)
+        return max(LEAST_SHARE, _share(best, constant) ** 2)
 
     def _judge(self, state: FitState) -> tuple[Objective, Objective | None]:
         """Return the objectives of given weights and of the best constant.

@@ -22,6 +22,8 @@ __all__ = [
 
 #: The key of the target's moments; no tensor has an empty name.
 TARGET = ""
+#: The parts of a stream whose losses are compared with the last one, and the growth that is a change.
+_EARLIER, _JUMP = 8, 10.0
 #: The kinds of tensors that are no slots of an optimizer.
 _OF_NO_OPTIMIZER = frozenset({WEIGHT, AVERAGE, L1_DEBT})
 
@@ -59,6 +61,8 @@ class FitState:
     moments : dict of Moments
         The moments of features that first layers read, and, under :data:`TARGET`, of the target, if training
         standardises them.
+    forgotten_at : int
+        The number of updates at which a stream began anew; 0: never.
     n_rows, mean_weight : int, float
         The number of samples so far, and the mean of their weights, if training finds the rate.
     """
@@ -77,6 +81,7 @@ class FitState:
     learning_rates: list[float] = field(default_factory=list)
     n_updates: int | None = None
     moments: dict[str, Moments] = field(default_factory=dict)
+    forgotten_at: int = 0
     n_rows: int = 0
     mean_weight: float = 0.0
 
@@ -90,6 +95,18 @@ class FitState:
         for name, weight in self.weights().items():
             factor = np.full((1,) * weight.ndim, math.log(share), weight.dtype)
             self.tensors[name, LOG_FACTOR] = factor
+
+    @property
+    def has_jumped(self) -> bool:
+        """True if the last part of a stream had a loss far above those before: the data have changed."""
+        earlier = self.loss_curve[-1 - _EARLIER : -1]
+        return len(earlier) == _EARLIER and self.loss_curve[-1] > _JUMP * max(earlier)
+
+    def forget(self) -> None:
+        """Keep the weights alone: moments of the data and of gradients begin anew."""
+        self.tensors = {key: a for key, a in self.tensors.items() if key[1] in _OF_NO_OPTIMIZER}
+        self.slots_from = self.forgotten_at = self.t
+        self.moments = {}
 
     @property
     def is_steered(self) -> bool:

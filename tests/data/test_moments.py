@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from onnxsgd.data import moments as module
-from onnxsgd.data.moments import Moments
+from onnxsgd.data.moments import Moments, add_moments
 
 X = np.random.default_rng(0).normal([0.0, 1e6, 5.0], [1.0, 0.1, 1e-3], (200, 3))
 RNG = np.random.default_rng(2)
@@ -128,3 +128,26 @@ def test_the_columns_that_an_update_moves():
     assert Moments.of(table[:, :0], np.ones(10)).crowding == 1
     assert Moments.of(sparse.csr_matrix((10, 3)), np.ones(10)).crowding == 1
     assert Moments.of(table.toarray(), np.ones(10)).crowding == 1
+
+
+@pytest.mark.parametrize(
+    ("factors", "is_other"),
+    [
+        ([20, 20, 20, 1], True),
+        ([0.05, 0.05, 0.05, 0.05], True),
+        ([20, 20, 1, 1], False),
+        ([5, 5, 5, 5], False),
+    ],
+)
+def test_rows_of_another_magnitude_replace_those_before(factors, is_other):
+    """If most columns have it; columns that are constant have no magnitude."""
+    X, weight = np.random.default_rng(0).normal(3.0, 1.0, (64, 4)), np.ones(64)
+    moments, kept = {}, {}
+    for table in (X, X * factors):
+        add_moments(moments, "x", table, weight, may_change=True)
+        add_moments(kept, "x", table, weight)
+    np.testing.assert_array_equal(moments["x"].total, 64.0 if is_other else 128.0)
+    np.testing.assert_array_equal(kept["x"].total, 128.0)
+    assert not Moments.of(np.ones((9, 2)), np.ones(9)).differs_from(
+        Moments.of(5 * np.ones((9, 2)), np.ones(9))
+    )

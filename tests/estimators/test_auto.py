@@ -264,6 +264,42 @@ def test_a_stream_of_single_rows():
     assert model.score(X, y) > 0.9
 
 
+_CHANGES = {
+    "columns times 100": lambda X, y: (100.0 * X, y),
+    "columns over 100": lambda X, y: (X / 100.0, y),
+    "columns plus 50": lambda X, y: (X + 50.0, y),
+    "one column times 100": lambda X, y: (X * [100.0, 1.0, 1.0, 1.0], y),
+    "target plus 1,000": lambda X, y: (X, y + 1000.0),
+    "target over 100": lambda X, y: (X, y / 100.0),
+    "target negative": lambda X, y: (X, -y),
+}
+
+
+@pytest.mark.parametrize("change", _CHANGES)
+def test_a_stream_recovers_from_a_change_of_scale(change):
+    """Within 320 rows after 3,200 others, in calls of 32."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(4000, 4))
+    y = X @ [2.0, -1.0, 1.0, 0.5] + 0.2 * rng.normal(size=4000)
+    model = OnnxSGDRegressor(alpha=0.0, random_state=0)
+    for start in range(0, 3520, 32):
+        rows = slice(start, start + 32)
+        model.partial_fit(*(_CHANGES[change] if start >= 3200 else lambda *data: data)(X[rows], y[rows]))
+    after = _CHANGES[change](X[3520:], y[3520:])
+    assert model.score(*after) > 0.9
+
+
+def test_a_classifier_follows_columns_of_another_scale_and_back():
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(4800, 4))
+    y = (X @ [2.0, -1.0, 1.0, 0.5] + 0.5 * rng.normal(size=4800) > 0).astype(int)
+    model = OnnxSGDClassifier(random_state=0)
+    for start in range(0, 4800, 32):
+        rows = slice(start, start + 32)
+        model.partial_fit((100.0 if 1600 <= start < 3200 else 1.0) * X[rows], y[rows], classes=[0, 1])
+    assert model.score(X, y) > 0.9
+
+
 def test_a_stream_after_fit_keeps_a_network():
     """At the first rate of `fit` the accuracy falls to 0.3; the steering begins with a small share of it."""
     X, y = load_digits(return_X_y=True)

@@ -153,6 +153,23 @@ def test_the_first_part_of_a_stream_keeps_given_weights(w, share):
     np.testing.assert_array_equal(line.w, w)
 
 
+def test_weights_of_data_that_changed_are_fitted_to_the_target():
+    """The line of data a hundred times as large, or of a target shifted by 1,000."""
+    for w, b in (([100, -200, 50], 700.0), ([1, -2, 0.5], 1007.0)):
+        line = Line(w, b)
+        line.state.t = line.state.forgotten_at = 64
+        assert line.finder.find_in_part(line.state) == LEAST_SHARE
+        np.testing.assert_allclose(line.w, [1, -2, 0.5], rtol=0.02)
+        assert line.b == pytest.approx(7.0, abs=0.1)
+
+
+def test_a_stream_without_a_constant_to_compare_begins_anew_at_the_least_rate():
+    line = Line([1, -2, 0.4], 0.1, loss="perceptron")
+    assert line.finder.find_in_part(line.state) == 1.0
+    line.state.t = line.state.forgotten_at = 64
+    assert line.finder.find_in_part(line.state) == LEAST_SHARE
+
+
 def test_few_rows_do_not_judge_weights():
     line = Line([-1, 2, 0], 7.0, rows=5)
     assert line.finder.find_in_part(line.state) == LEAST_SHARE

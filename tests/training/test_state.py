@@ -7,7 +7,9 @@ import pytest
 from numpy_training import OPTIMIZERS
 
 from onnxsgd import OnnxSGDRegressor
+from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.optimizers import BlockAdam
+from onnxsgd.training.state import fresh_state
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(16, 3))
@@ -111,3 +113,20 @@ def test_an_average_that_begins_anew_counts_from_there():
     np.testing.assert_allclose(
         calls(model.set_params(average=12), 5).coef_, np.mean(late, axis=0), rtol=1e-12
     )
+
+
+def test_a_stream_begins_anew_after_a_loss_ten_times_those_before():
+    state = fresh_state({"w": np.ones(2)}, 0.05, 0)
+    state.tensors["w", "first_moment"] = np.ones(2)
+    state.t, state.moments = 40, {"x": None}
+    state.loss_curve = [9.0, 0.3, 0.1, 0.2, 0.1, 0.3, 0.1, 0.2, 0.1]
+    assert not state.has_jumped
+    state.loss_curve.append(2.9)
+    assert not state.has_jumped
+    state.loss_curve[-1] = 3.1
+    assert state.has_jumped
+    state.loss_curve = state.loss_curve[-8:]
+    assert not state.has_jumped, "too few calls to tell"
+    state.forget()
+    assert [kind for _, kind in state.tensors] == [WEIGHT]
+    assert (state.slots_from, state.forgotten_at, state.moments) == (40, 40, {})

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxsgd.engine.sparse_products import SparseRows
 from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
-from onnxsgd.optimizers import DECAY, LEAST_FACTOR, LOG_FACTOR, MOST_FACTOR, RATE, TINY, BlockAdam
+from onnxsgd.optimizers import DECAY, LEAST_FACTOR, LOG_FACTOR, MOST_FACTOR, RATE, REST, TINY, BlockAdam
 
 __all__ = ["SparseBlockAdam"]
 
@@ -178,7 +178,7 @@ class SparseBlockAdam:
         """Return the new logarithm of the factor of the rate; see :class:`onnxsgd.optimizers.BlockAdam`."""
         product = self._inner(gradient, self._product) * self._power
         cosine = product / (self._moment_square**0.5 * square**0.5 + TINY)
-        moved = self._factor + cosine * self._steering
+        moved = self._factor + (cosine - REST) * self._steering
         self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(MOST_FACTOR))
         moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
         self._moment_square = np.maximum(moment_square, 0.0)

@@ -29,7 +29,7 @@ def by_hand(w, blocks, penalties, rate_scale, steering, l2):
         G = X.T @ d
         if steering:
             cosine = total(m * G) / np.maximum(np.sqrt(total(m**2) * total(G**2)), 1e-30)
-            factor = np.clip(factor + steering * cosine, np.log(0.03), np.log(4.0))
+            factor = np.clip(factor + steering * (cosine - 0.03), np.log(0.03), np.log(4.0))
         m, v = 0.9 * m + 0.1 * G, 0.999 * v + 0.001 * total(G**2) / size
         rate = 0.05 * rate_scale * np.exp(factor) / np.sqrt(v / (1 - 0.999**t))
         w = (w - rate * m / (1 - 0.9**t)) / (1 + rate * l2 * penalties)
