@@ -191,7 +191,13 @@ class Learner:
         """Return an initializer of the graph of scores, as in the user's model; not to be changed."""
         if name in self.numbers:
             return self.numbers[name]
-        return content(self.score_model.graph.initializers[name]).numpy()
+        if name not in self._initial:
+            self._initial[name] = content(self.score_model.graph.initializers[name]).numpy()
+        return self._initial[name]
+
+    @cached_property
+    def _initial(self) -> dict[str, np.ndarray]:
+        return {}
 
     def with_weights(self, weights: Mapping[str, np.ndarray], *, score_only: bool = False) -> ir.Model:
         """Return the graph with these weights in it."""

@@ -83,14 +83,14 @@ def choose_linear_loop(
     if len(layers) != 1 or not _has_formula(spec, batches):
         return None
     (layer,) = layers
-    trained = {layer.weight, layer.intercept} - {None}
-    read = {str(value.name) for node in tail.graph for value in node.inputs if value is not None}
-    is_whole = [node.op_type for node in tail.graph] in _ONE_LAYER and set(spec.weights) == trained
     n_features = batches.features[layer.feature].shape[1]
     optimizer = spec.optimizer
     most = _MOST_NUMBERS_OF_BLOCKS if isinstance(optimizer, BlockAdam) else _MOST_NUMBERS
-    is_short = (spec.batch_size - 1) * n_features <= most
-    if not is_short or not is_whole or read & set(tail.graph.initializers) != trained:
+    if (spec.batch_size - 1) * n_features > most or [node.op_type for node in tail.graph] not in _ONE_LAYER:
+        return None
+    trained = {layer.weight, layer.intercept} - {None}
+    read = {str(value.name) for node in tail.graph for value in node.inputs if value is not None}
+    if set(spec.weights) != trained or read & set(tail.graph.initializers) != trained:
         return None
     linear = LinearLayer(
         layer.feature, layer.weight, layer.intercept, layer.is_transposed,
