@@ -146,9 +146,8 @@ class Moments:
         dense = np.sqrt(self._share * (self._variance + self.mean**2))
         return _invertible(np.where(self._is_dense, dense, self._size_of_entries), dtype)
 
-    @property
-    def crowding(self) -> float:
-        """The root of the share of the columns that an update moves; 1 for dense data.
+    def crowding(self, n_columns: int) -> float:
+        """Return the root of the share of so many columns that an update moves; 1 for dense data.
 
         These are the geometric mean of the columns with an entry, and of the entries of a row: the former
         alone give sparse data rates at which the loss grows first, the latter too small ones.
@@ -156,7 +155,7 @@ class Moments:
         if self._is_dense.all():
             return 1.0
         n_moved = math.sqrt(float(self._share.sum()) * np.count_nonzero(self.count))
-        return math.sqrt(n_moved / len(self.count)) if n_moved else 1.0
+        return math.sqrt(n_moved / n_columns) if n_moved else 1.0
 
     @property
     def _share(self) -> np.ndarray:

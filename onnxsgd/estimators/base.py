@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -305,10 +305,14 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         if is_fit:
             self._state.n_updates = stopping.max_iter * batches.n_batches
         plan = plan.for_updates(self._state.n_updates)
-        runners = program.runners(self._state, batches, stopping.max_iter)
         progress = Progress(int(self.verbose), stopping.max_iter)
         active = [observer for observer in (*observers, progress) if observer.is_active]
         score = self._scorer(program, validation)
+        with ExitStack() as stack:
+            if not active and score is None:
+                batches = stack.enter_context(program.on_used_columns(self._state, batches))
+            runners = program.runners(self._state, batches, stopping.max_iter)
+            all_columns = stack.pop_all()
         try:
             self.n_iter_ += train(
                 runners, batches, plan, stopping, self._state, active, score,
@@ -318,6 +322,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             progress.close()
             if runners.give_back is not None:
                 runners.give_back()
+            all_columns.close()
             self._publish()
 
     def _extra_weight(self, target: np.ndarray) -> np.ndarray | None:

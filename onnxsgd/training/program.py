@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -34,6 +35,7 @@ from onnxsgd.training.linear_runner import choose_linear_loop
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
 from onnxsgd.training.start import ENOUGH_ROWS
 from onnxsgd.training.state import FitState, rate_scales
+from onnxsgd.training.used_columns import on_used_columns
 
 __all__ = ["Program", "make_program"]
 
@@ -135,6 +137,20 @@ class Program:
     def first_layers(self) -> tuple[FirstLayer, ...]:
         """The linear layers that read the data."""
         return self.parts.first_layers
+
+    def on_used_columns(self, state: FitState, batches: Batches) -> AbstractContextManager[Batches]:
+        """Let the state, and the batches that are returned, have the columns with an entry alone.
+
+        This is for fits on sparse data that find the rate; others keep all columns.
+        """
+        recipe = self.plan.recipe
+        if (
+            recipe.is_auto
+            and not recipe.in_parts
+            and self._trains_sparse(self.plan.step_spec, batches.features)
+        ):
+            return on_used_columns(self.first_layers, batches, state)
+        return nullcontext(batches)
 
     def runners(self, state: FitState, batches: Batches, epochs: int) -> Runners:
         """Return runners that no other fit uses, whose buffers hold `state`; equal steps share one session.

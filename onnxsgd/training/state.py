@@ -171,9 +171,10 @@ def rate_scales(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer]) ->
         units = _target_scales(plan, state)
         scales = {part.name: part.unit(units) for part in layer.weights}
     for first in layers if isinstance(plan.recipe.optimizer, BlockAdam) else ():
-        crowding = state.moments[first.feature].crowding
-        if crowding < 1.0:
-            even = np.ones((1,) * state.tensors[first.weight, WEIGHT].ndim)
+        shape = state.tensors[first.weight, WEIGHT].shape
+        crowding = state.moments[first.feature].crowding(shape[int(first.is_transposed)])
+        if crowding != 1.0:
+            even = np.ones((1,) * len(shape))
             scales[first.weight] = crowding * scales.get(first.weight, even)
     return scales
 

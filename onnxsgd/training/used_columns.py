@@ -1,0 +1,92 @@
+"""Training on the columns that sparse data have: the others have no gradient.
+
+Time and memory of an epoch are then of the order of the entries, whatever the number of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from scipy import sparse
+
+from onnxsgd.engine.step.batches import Batches, Standard
+from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.graph.reading.first_layers import FirstLayer
+from onnxsgd.training.state import FitState
+
+__all__ = ["on_used_columns"]
+
+#: The largest share of the columns with an entry: copies of weights then take half of the time, or less.
+_FEW = 0.5
+
+
+@contextmanager
+def on_used_columns(layers: Sequence[FirstLayer], batches: Batches, state: FitState) -> Iterator[Batches]:
+    """Let the state, and the batches that are returned, have the columns with an entry alone.
+
+    That needs weights of zero in the other columns: penalties do not move these.
+
+    Parameters
+    ----------
+    layers : sequence of FirstLayer
+        The layers that read the data, which train sparse.
+    batches : Batches
+        The data: one sparse feature.
+    state : FitState
+        The state, whose tensors have all columns again in the end.
+    """
+    ((name, table),) = batches.features.items()
+    n_columns = table.shape[1]
+    is_used = np.zeros(n_columns, bool)
+    is_used[table.indices] = True
+    columns = np.flatnonzero(is_used)
+    axes = {layer.weight: int(layer.is_transposed) for layer in layers}
+    shapes = {weight: state.tensors[weight, WEIGHT].shape for weight in axes}
+    taken = _taken(state.tensors, axes, shapes, columns)
+    if not 1 < len(columns) <= _FEW * n_columns or taken is None:
+        yield batches
+        return
+    places = np.empty(n_columns, table.indices.dtype)
+    places[columns] = np.arange(len(columns))
+    shape = (table.shape[0], len(columns))
+    used = sparse.csr_array((table.data, places[table.indices], table.indptr), shape=shape)
+    standards = {
+        name: Standard(standard.shift[columns], standard.factor[columns])
+        for name, standard in batches.standards.items()
+    }
+    state.tensors = taken
+    try:
+        yield replace(batches, features={name: used}, standards=standards)
+    finally:
+        state.tensors = _spread(state.tensors, axes, shapes, columns)
+
+
+def _taken(
+    tensors: Tensors, axes: dict[str, int], shapes: dict[str, tuple[int, ...]], columns: np.ndarray
+) -> Tensors | None:
+    """Return the tensors of some columns; None if others have numbers that are not zero."""
+    taken = dict(tensors)
+    for (name, kind), array in tensors.items():
+        if array.shape == shapes.get(name):
+            part = array.take(columns, axes[name])
+            if np.count_nonzero(part) != np.count_nonzero(array):
+                return None
+            taken[name, kind] = part
+    return taken
+
+
+def _spread(
+    tensors: Tensors, axes: dict[str, int], shapes: dict[str, tuple[int, ...]], columns: np.ndarray
+) -> Tensors:
+    """Return tensors of all columns, the others zero; the inverse."""
+    spread = dict(tensors)
+    for (name, kind), array in tensors.items():
+        if name in axes and array.shape == tensors[name, WEIGHT].shape:
+            whole = np.zeros(shapes[name], array.dtype)
+            whole[(slice(None),) * axes[name] + (columns,)] = array
+            spread[name, kind] = whole
+    return spread
