@@ -280,10 +280,16 @@ def _takes_root(value: ir.Value) -> bool:
 
 
 def _linear_behind(value: ir.Value) -> ir.Node | None:
-    """Return the linear layer that computes `value`, before changes of form and slices of its result."""
+    """Return the linear layer that computes `value`, before changes of form and slices of its result.
+
+    Of a sum of branches, all of which are linear layers, the first one.
+    """
     while node := made_by(value, *FORM, "Slice"):
         value = first(node)
     node = value.producer()
+    if node is not None and standard_operator(node) in ("Add", "Sum"):
+        branches = [_linear_behind(entry) for entry in operands(node)]
+        return branches[0] if all(branches) else None
     if node is None or standard_operator(node) not in _LINEAR:
         return None
     return node if any(behind_form(entry).is_initializer() for entry in operands(node)) else None

@@ -68,6 +68,18 @@ LAYERS = [
         set(),
     ),
     ("h = MatMul(x, w)  y = Add(h, c)", f"{MATRIX}, float c = {{1}}", ["w"], set()),
+    (
+        "h = MatMul(x, w)  k = MatMul(x, u)  s = Add(h, k)  y = Add(s, b)",
+        f"float[4, 1] w = {zeros(4, 1)}, float[4, 1] u = {zeros(4, 1)}, float[1] b = {{0}}",
+        ["w", "u", "b"],
+        {"b"},
+    ),
+    (
+        "h = MatMul(x, w)  s = Add(h, b)  y = Add(s, c)",
+        f"float[4, 1] w = {zeros(4, 1)}, float[1] b = {{0}}, float[1] c = {{1}}",
+        ["w", "b"],
+        {"b"},
+    ),
     ("h = MatMul(x, w)  y = Clip(h, a, c)", f"{MATRIX}, float a = {{0}}, float c = {{1}}", ["w"], set()),
     # preprocessing: shift and scale of the input
     (
