@@ -116,7 +116,8 @@ class FitState:
     @property
     def factor(self) -> float:
         """The geometric mean of the factors of steered rates; 1 without any."""
-        logs = [float(array.mean()) for (_, kind), array in self.tensors.items() if kind == LOG_FACTOR]
+        found = (array for (_, kind), array in self.tensors.items() if kind == LOG_FACTOR)
+        logs = [array.item() if array.size == 1 else float(array.mean()) for array in found]
         return math.exp(sum(logs) / len(logs)) if logs else 1.0
 
     def record(self, objectives: np.ndarray, learning_rates: np.ndarray) -> None:
@@ -141,12 +142,13 @@ def adapt_state(state: FitState, recipe: Recipe) -> None:
     Slots of another optimizer are dropped, and a rate of another schedule is replaced by the first one of
     this schedule.
     """
-    if state.optimizer not in (None, recipe.slots_owner):
+    slots_owner, rate_owner = recipe.slots_owner, recipe.rate_owner
+    if state.optimizer not in (None, slots_owner):
         state.tensors = {key: a for key, a in state.tensors.items() if key[1] in _OF_NO_OPTIMIZER}
         state.slots_from = state.t
-    if state.schedule not in (None, recipe.rate_owner):
+    if state.schedule not in (None, rate_owner):
         state.eta = recipe.schedule.initial
-    state.optimizer, state.schedule = recipe.slots_owner, recipe.rate_owner
+    state.optimizer, state.schedule = slots_owner, rate_owner
     kinds = {kind for _, kind in state.tensors}
     if L1_DEBT not in kinds:
         state.l1_total = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -34,7 +35,7 @@ class SplitGraph:
     features: tuple[str, ...]
     tail: ir.Model
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[np.generic]:
         """The element type of the output."""
         return element_type(self.tail.graph.outputs[0]).numpy()
