@@ -291,7 +291,9 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         adapt_state(self._state, plan.recipe)
         moments = weight_unit = None
         if plan.recipe.is_auto:
-            if stopping.in_parts and len(samples.target) >= ENOUGH_ROWS and self._state.has_jumped:
+            # parts of a classification may lack most classes: their losses do not tell that the data changed
+            is_judged = stopping.in_parts and plan.has_target_units and len(samples.target) >= ENOUGH_ROWS
+            if is_judged and self._state.has_jumped:
                 self._state.forget()
             self._state.count_rows(samples.weight)
             moments = self._state.moments

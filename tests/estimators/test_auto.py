@@ -300,6 +300,20 @@ def test_a_classifier_follows_columns_of_another_scale_and_back():
     assert model.score(X, y) > 0.9
 
 
+def test_a_stream_of_one_class_after_another_keeps_what_it_knows():
+    """Thirty calls of each class: the loss grows a hundredfold where the next one begins."""
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(6000, 10))
+    y = (X @ rng.normal(size=(10, 3))).argmax(axis=1)
+    model = OnnxSGDClassifier(random_state=0)
+    for block in range(9):
+        rows = np.flatnonzero(y == block % 3)
+        for start in range(0, 960, 32):
+            part = rows[np.arange(start, start + 32) + 200 * (block // 3)]
+            model.partial_fit(X[part], y[part], classes=[0, 1, 2])
+    assert model.score(X, y) > 0.5
+
+
 def test_a_stream_after_fit_keeps_a_network():
     """At the first rate of `fit` the accuracy falls to 0.3; the steering begins with a small share of it."""
     X, y = load_digits(return_X_y=True)
