@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,10 @@ class Moments:
             self.total + other.total,
         )
 
+    def __getstate__(self) -> dict[str, np.ndarray]:
+        """Return the fields; what follows from them is not pickled."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
     @property
     def centre(self) -> np.ndarray:
         """The mean of each column over all rows; zero for columns that are not centred."""
@@ -157,15 +162,15 @@ class Moments:
         n_moved = math.sqrt(float(self._share.sum()) * np.count_nonzero(self.count))
         return math.sqrt(n_moved / n_columns) if n_moved else 1.0
 
-    @property
+    @cached_property
     def _share(self) -> np.ndarray:
         return _ratio(self.count, self.total)
 
-    @property
+    @cached_property
     def _is_dense(self) -> np.ndarray:
         return self._share >= _DENSE
 
-    @property
+    @cached_property
     def _variance(self) -> np.ndarray:
         return _ratio(self.squares, self.count)
 

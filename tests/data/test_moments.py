@@ -1,6 +1,7 @@
 """Means and deviations agree with numpy in float64, for all rows at once and in parts."""
 
 import functools
+import pickle
 
 import numpy as np
 import pytest
@@ -151,3 +152,12 @@ def test_rows_of_another_magnitude_replace_those_before(factors, is_other):
     assert not Moments.of(np.ones((9, 2)), np.ones(9)).differs_from(
         Moments.of(5 * np.ones((9, 2)), np.ones(9))
     )
+
+
+def test_moments_are_pickled_alone():
+    """Not the shares and variances that were computed from them."""
+    moments = Moments.of(np.arange(6.0).reshape(3, 2), np.ones(3))
+    before = len(pickle.dumps(moments))
+    deviation = moments.deviation()
+    assert len(pickle.dumps(moments)) == before
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(moments)).deviation(), deviation)

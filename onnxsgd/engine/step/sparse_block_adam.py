@@ -24,6 +24,8 @@ _FIRST, _SECOND = BlockAdam().slots
 _MOST_UPDATES = 64
 #: They are also computed once the penalties have this factor.
 _LEAST_SCALE = 1e-3
+#: The most columns in which the common penalty is looked for.
+_SAMPLE = 1000
 
 
 class SparseBlockAdam:
@@ -88,8 +90,9 @@ class SparseBlockAdam:
         if not self._decays or PENALTY_SCALE not in self._states:
             return
         factors = self._states[PENALTY_SCALE]
-        middle = len(factors) // 2
-        self._penalty = float(np.partition(factors[:, 0], middle)[middle])
+        # the median of a sample: that of all columns takes as long as many updates
+        sample = np.sort(factors[:: -(-len(factors) // _SAMPLE), 0])
+        self._penalty = float(sample[len(sample) // 2])
         self._others = np.flatnonzero(factors[:, 0] != factors.dtype.type(self._penalty))
         self._other_penalties = factors[self._others].astype(np.float64)
 
