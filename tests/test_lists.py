@@ -18,7 +18,8 @@ from onnxsgd.learner.dtype_choice import _ROWS, _TOLERANCE
 ROOT = Path(__file__).parents[1]
 SCRIPT = runpy.run_path(str(ROOT / "docs" / "make_lists.py"))
 REFERENCE = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
-GUIDE = " ".join((ROOT / "docs" / "guide.rst").read_text(encoding="utf-8").split())
+PAGES = sorted((ROOT / "docs" / "guide").glob("*.rst"))
+GUIDE = " ".join(" ".join(path.read_text(encoding="utf-8") for path in PAGES).split())
 MODULES = ["losses", "optimizers", "schedules", "penalties", "testing", "exceptions"]
 
 
@@ -73,10 +74,12 @@ def test_the_guide_gives_the_numbers_of_the_code():
 @pytest.mark.parametrize("call", re.findall(r"OnnxSGD(?:Regressor|Classifier)\(([^()]*)\)", GUIDE))
 def test_the_guide_uses_parameters_that_exist(call):
     used = set(re.findall(r"(\w+)=", call))
-    assert used <= set(OnnxSGDRegressor().get_params())
+    assert used <= set(OnnxSGDClassifier().get_params())
 
 
 def test_the_guide_names_parameters_that_exist():
     """In the form ``name=``, of an estimator or of the functions shown beside it."""
     used = set(re.findall(r"``(\w+)=", GUIDE))
-    assert used <= {*OnnxSGDClassifier().get_params(), "text"}
+    methods = [getattr(OnnxSGDClassifier, name) for name in ("fit", "partial_fit", "to_onnx")]
+    known = {name for method in methods for name in inspect.signature(method).parameters}
+    assert used <= {*OnnxSGDClassifier().get_params(), *known}

@@ -14,8 +14,8 @@ from pathlib import Path
 import onnx
 
 #: The files that hold prose: pages, and modules with their docstrings, comments and messages.
-PROSE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.rst", "docs/*.py", "onnxsgd/**/*.py")
-PROSE += ("tests/**/*.py", "benchmarks/**/*.py", "examples/**/*.py")
+PROSE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.rst", "docs/guide/*.rst", "docs/*.py")
+PROSE += ("onnxsgd/**/*.py", "tests/**/*.py", "benchmarks/**/*.py", "examples/**/*.py")
 
 #: No docstring opens with one of these.
 CLAUSES = frozenset({"What", "Which", "How", "Whether", "Where"})

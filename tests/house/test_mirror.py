@@ -134,6 +134,7 @@ SUBJECTS = {
     "test_gpu.py": "training on a GPU",
     "test_lists.py": "lists in documentation",
     "test_package.py": "the public names",
+    "test_pages.py": "code, outputs and tables of the documentation",
     "test_recipes.py": "the recipes of CONTRIBUTING",
     "training/test_fidelity_mlp.py": "scikit-learn's networks, update by update",
     "training/test_fidelity_sgd.py": "scikit-learn's linear models, update by update",

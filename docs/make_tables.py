@@ -1,0 +1,128 @@
+"""Write tables for the pages into ``docs/tables``: from the package, and from the tables of the README.
+
+A build writes them anew, so that a table cannot differ from its source.
+"""
+
+import inspect
+import re
+from pathlib import Path
+
+import onnxsgd
+from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
+from onnxsgd.optimizers import OPTIMIZERS
+from onnxsgd.schedules import SCHEDULES, make_schedule
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "tables"
+
+#: The first cell of tables of the README, by the names of their files.
+README_TABLES = {"runtimes": "extra", "benchmarks": "model, batch size"}
+
+
+def public_methods():
+    """Return the names of the documented methods of each public class, by its full name."""
+    public = {f"onnxsgd.{name}": getattr(onnxsgd, name) for name in onnxsgd.__all__}
+    return {name: methods(cls) for name, cls in public.items() if inspect.isclass(cls)}
+
+
+def methods(cls):
+    """Return the names of the methods of a class that this package documents."""
+    inherited = {"score"}
+    return [
+        method
+        for method in sorted(dir(cls))
+        if method[0] != "_"
+        and callable(getattr(cls, method, None))
+        and (method in inherited or _home(cls, method).startswith("onnxsgd"))
+    ]
+
+
+def _home(cls, method):
+    """Return the module of the class that defines a method; empty for methods made by scikit-learn."""
+    if method == "get_metadata_routing" or re.fullmatch(r"set_\w+_request", method):
+        return ""
+    return next(base.__module__ for base in cls.__mro__ if method in vars(base))
+
+
+def list_table(header, rows, widths="auto"):
+    """Return a table in reStructuredText."""
+    lines = [".. list-table::", "   :header-rows: 1", f"   :widths: {widths}", ""]
+    for row in [header, *rows]:
+        for index, cell in enumerate(row):
+            start = "   * - " if index == 0 else "     - "
+            first, *rest = cell.splitlines() or [""]
+            lines += [f"{start}{first}".rstrip(), *(f"       {line}".rstrip() for line in rest)]
+    return "\n".join(lines) + "\n"
+
+
+def readme_table(first_cell):
+    """Return the header and the rows of the table of the README with this first cell."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(rf"^\| {re.escape(first_cell)} \|.*\n(?:\|.*\n)+", text, re.MULTILINE)
+    lines = found[0].replace("`", "``").splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return cells[0], cells[2:]
+
+
+def summary(item):
+    """Return the first line of the docstring of a class."""
+    return inspect.getdoc(item).partition("\n")[0]
+
+
+def formula(cls):
+    """Return the first literal block of the docstring of a class, or of a class that it extends."""
+    for base in cls.__mro__:
+        found = re.search(r"::\n\n((?:    .*\n|\n)+)", inspect.getdoc(base) or "")
+        if found:
+            block = inspect.cleandoc(found[1])
+            return ".. code-block:: text\n\n" + "\n".join(f"   {line}" for line in block.splitlines())
+    return ""
+
+
+def losses(table):
+    """Return the table of the losses of a task."""
+    rows = [
+        [f":class:`{name} <onnxsgd.losses.{cls.__name__}>`", f"{summary(cls)}\n\n{formula(cls)}"]
+        for name, cls in table.items()
+    ]
+    return list_table(["name", "use, value and gradient"], rows, "20 80")
+
+
+def optimizers():
+    """Return the table of the optimizers."""
+    made = {name: type(make(0.0, False)) for name, make in OPTIMIZERS.items()}
+    rows = [
+        [f":class:`{name} <onnxsgd.optimizers.{cls.__name__}>`", f"{summary(cls)}\n\n{formula(cls)}"]
+        for name, cls in made.items()
+    ]
+    return list_table(["name", "update"], rows, "20 80")
+
+
+def schedules():
+    """Return the table of the schedules."""
+    made = {name: type(make_schedule(name, 0.01, 0.25, 1e-4)) for name in SCHEDULES}
+    rows = [
+        [f":class:`{name} <onnxsgd.schedules.{cls.__name__}>`", summary(cls)] for name, cls in made.items()
+    ]
+    return list_table(["name", "rate"], rows, "20 80")
+
+
+def tables():
+    """Return the text of each table by the name of its file."""
+    made = {name: list_table(*readme_table(first)) for name, first in README_TABLES.items()}
+    made["regression_losses"] = losses(REGRESSION_LOSSES)
+    made["classification_losses"] = losses(CLASSIFICATION_LOSSES)
+    made["optimizers"] = optimizers()
+    made["schedules"] = schedules()
+    return made
+
+
+def write():
+    """Write all tables."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in tables().items():
+        (FOLDER / f"{name}.inc").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

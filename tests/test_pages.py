@@ -1,0 +1,87 @@
+"""The code on the pages runs, and prints the output that stands below it."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = runpy.run_path(str(ROOT / "docs" / "make_outputs.py"))
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
+#: Runtimes round differently: units of the last digit by which a number with a fraction may differ.
+_UNITS = 3.01
+
+
+def assert_same_output(printed, expected):
+    """Compare texts: words and whole numbers are equal, other numbers nearly so; spaces do not matter."""
+    assert _NUMBER.sub("#", printed).split() == _NUMBER.sub("#", expected).split(), printed
+    for given, wanted in zip(_NUMBER.findall(printed), _NUMBER.findall(expected), strict=True):
+        fraction = re.search(r"\.(\d+)(?:e([+-]?\d+))?", wanted)
+        unit = 10.0 ** (int(fraction[2] or 0) - len(fraction[1])) if fraction else 0.0
+        assert abs(float(given) - float(wanted)) <= _UNITS * unit, printed
+
+
+@pytest.mark.parametrize("page", SCRIPT["pages"](), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_code_blocks_run(page, tmp_path, monkeypatch):
+    """Run ``python docs/make_outputs.py`` after a page or the behaviour that it shows was changed."""
+    monkeypatch.chdir(tmp_path)
+    for block, printed in SCRIPT["run"](page):
+        assert_same_output(printed, block.output or "")
+
+
+def test_tables_are_made():
+    """The build makes them, in part of tables of the README."""
+    tables = runpy.run_path(str(ROOT / "docs" / "make_tables.py"))["tables"]()
+    assert ":class:`huber <onnxsgd.losses.Huber>`" in tables["classification_losses"]
+    assert all(table.count("   * - ") > 3 for table in tables.values())
+
+
+def test_names_of_other_libraries_are_in_an_inventory():
+    script = runpy.run_path(str(ROOT / "docs" / "make_inventories.py"))
+    lines = list(script["entries"]("sklearn", script["names"]()))
+    assert (
+        "sklearn.frozen.FrozenEstimator py:class 1 "
+        "modules/generated/sklearn.frozen.FrozenEstimator.html#sklearn.frozen.FrozenEstimator -"
+    ) in lines
+    assert script["kind_and_page"]("sklearn.base.BaseEstimator.get_params") == (
+        "method",
+        "sklearn.base.BaseEstimator",
+    )
+    assert script["kind_and_page"]("sklearn.no_such_module") is None
+
+
+def test_pages_are_found():
+    names = {page.name for page in SCRIPT["pages"]()}
+    assert {"README.md", "getting_started.rst", "losses.rst"} <= names
+
+
+@pytest.mark.parametrize(
+    ("printed", "same"),
+    [("R2 0.426", True), ("R2 0.424", True), ("R2 0.430", False), ("r2 0.426", False), ("R2 1", False)],
+)
+def test_outputs_differ_only_by_rounding(printed, same):
+    if same:
+        assert_same_output(printed, "R2 0.426")
+    else:
+        with pytest.raises(AssertionError):
+            assert_same_output(printed, "R2 0.426")
+
+
+def test_whole_numbers_are_equal():
+    with pytest.raises(AssertionError):
+        assert_same_output("7 rows", "8 rows")
+
+
+def test_blocks_of_both_formats():
+    code = ".. code-block:: python\n\n   print(1)\n\n   print(2)\n\n"
+    rst = f"{code}.. code-block:: text\n\n   1\n   2\n\nText.\n"
+    (block,) = SCRIPT["blocks"](rst, ".rst")
+    assert (block.code, block.output, block.line) == ("print(1)\n\nprint(2)\n\n", "1\n2", 3)
+    markdown = "Text.\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n"
+    (block,) = SCRIPT["blocks"](markdown, ".md")
+    assert (block.code, block.output) == ("print(1)\n", "1")
+    assert rst[slice(*SCRIPT["blocks"](rst, ".rst")[0].place)].startswith("   1\n")
+    illustrated = rst.replace("python\n", "python\n   :class: illustration\n", 1)
+    assert SCRIPT["blocks"](illustrated, ".rst") == []
