@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from onnxsgd.engine.forward_backward.function_base import OrtGradientForwardBackwardFunction
     from onnxsgd.estimators.classifier import OnnxSGDClassifier
     from onnxsgd.estimators.display import TrainingDisplay
+    from onnxsgd.estimators.plot_graph import plot_graph
     from onnxsgd.estimators.regressor import OnnxSGDRegressor
     from onnxsgd.gradient.derivative import onnx_derivative
     from onnxsgd.gradient.derivative_options import DerivativeOptions
@@ -37,6 +38,7 @@ __all__ = [
     "optimizers",
     "penalties",
     "penalty_loss_onnx",
+    "plot_graph",
     "random_feed",
     "schedules",
     "testing",
@@ -55,6 +57,7 @@ _HOMES = {
     "get_train_initializer": "onnxsgd.graph.loading.initializers",
     "onnx_derivative": "onnxsgd.gradient.derivative",
     "penalty_loss_onnx": "onnxsgd.objective.penalty_nodes",
+    "plot_graph": "onnxsgd.estimators.plot_graph",
     "random_feed": "onnxsgd.graph.loading.random_inputs",
 }
 _MODULES = frozenset({"exceptions", "losses", "optimizers", "penalties", "schedules", "testing"})

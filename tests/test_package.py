@@ -11,7 +11,7 @@ PUBLIC = {
     "DerivativeOptions", "OnnxSGDClassifier", "OnnxSGDRegressor", "OrtGradientForwardBackward",
     "OrtGradientForwardBackwardFunction", "TrainingDisplay", "__version__", "add_loss_output",
     "describe_trainable", "exceptions", "get_train_initializer", "losses", "onnx_derivative", "optimizers",
-    "penalties", "penalty_loss_onnx", "random_feed", "schedules", "testing",
+    "penalties", "penalty_loss_onnx", "plot_graph", "random_feed", "schedules", "testing",
 }  # fmt: skip
 
 
@@ -41,7 +41,8 @@ def test_importing_loads_no_runtime_and_no_converter():
     code = """
 import sys, onnxsgd
 from onnxsgd import OnnxSGDRegressor
-print([m for m in ("onnxruntime", "onnxscript", "skl2onnx", "torch", "matplotlib") if m in sys.modules])
+heavy = ("onnxruntime", "onnxscript", "skl2onnx", "torch", "matplotlib", "igraph")
+print([m for m in heavy if m in sys.modules])
 """
     assert python(code).stdout.strip() == "[]"
 

@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -43,6 +44,12 @@ def _file(content):
         onnxsgd.describe_trainable(path)
 
 
+def _plot(content):
+    plot = onnxsgd.plot_graph(content, max_nodes=12)
+    ElementTree.fromstring(plot.svg)
+    assert str(plot)
+
+
 def _regressor(content):
     X, n_columns = _samples(content)
     y = np.arange(N_SAMPLES * n_columns, dtype=np.float32).reshape(N_SAMPLES, n_columns)
@@ -81,6 +88,7 @@ CALLS = {
     "random_feed": (onnxsgd.random_feed, True),
     "describe_trainable": (onnxsgd.describe_trainable, False),
     "describe_trainable of a file": (_file, False),
+    "plot_graph": (_plot, False),
     "add_loss_output": (_loss, True),
     "add_loss_output log": (_log_loss, True),
     "onnx_derivative": (onnxsgd.onnx_derivative, True),

@@ -34,6 +34,9 @@ COVERED = {
         "estimators/regressor exceptions learner/build training/fit_plan"
     ),
     "estimators/test_persistence.py": "_classifier _regressor",
+    "estimators/test_plot_graph.py": (
+        "drawing/graph_plot drawing/listing drawing/marks estimators/graph_stages"
+    ),
     "estimators/test_sklearn_tools.py": "estimators/inner_model",
     "training/test_sparse_runners.py": (
         "engine/step/row_update_graph engine/step/sparse_sgd engine/step/sparse_step"
@@ -165,6 +168,7 @@ PUBLIC = (
     "onnxsgd/objective/attach.py",
     "onnxsgd/engine/forward_backward/forward_backward.py",
     "onnxsgd/learner/describe.py",
+    "onnxsgd/estimators/plot_graph.py",
 )
 
 

@@ -27,7 +27,7 @@ from onnxsgd.objective.score_table import check_shape, weighted_loss
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
 
-__all__ = ["CompiledStep", "build_step"]
+__all__ = ["BothPasses", "CompiledStep", "both_passes", "build_step"]
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,9 @@ def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> Co
     gradient is that of ``sum_i gradient_weight_i loss_i``, whose weights include minus the learning rate
     where the optimizer requires it.
     """
-    fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
-    names = (str(value.name) for value in fixed.graph.inputs)
+    names = (str(value.name) for value in model.graph.inputs)
     features = tuple(name for name in names if name not in spec.products)
-    both = _with_closed_form(fixed, spec) or _with_differentiated_loss(fixed, spec)
+    both = both_passes(model, spec)
     tensors = _add_updates(both, spec)
     products = _add_gradients(both, spec)
     graph = both.model.graph
@@ -133,7 +132,7 @@ class _Data:
 
 
 @dataclass(frozen=True)
-class _BothPasses:
+class BothPasses:
     """A graph with forward and backward pass.
 
     It has data, raw prediction, loss, and the gradient of each weight and of each product.
@@ -146,7 +145,21 @@ class _BothPasses:
     gradients: Mapping[str, ir.Value]
 
 
-def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses | None:
+def both_passes(model: ir.Model, spec: StepSpec) -> BothPasses:
+    """Return forward pass, loss and backward pass of `model`, for batches of a fixed size.
+
+    Parameters
+    ----------
+    model : ir.Model
+        As in :func:`build_step`.
+    spec : StepSpec
+        The rest; the update is left out.
+    """
+    fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
+    return _with_closed_form(fixed, spec) or _with_differentiated_loss(fixed, spec)
+
+
+def _with_closed_form(model: ir.Model, spec: StepSpec) -> BothPasses | None:
     """Differentiate `model` and insert the loss and its closed-form gradient between the passes.
 
     None if the loss has no such gradient.
@@ -170,10 +183,10 @@ def _with_closed_form(model: ir.Model, spec: StepSpec) -> _BothPasses | None:
         if table is not raw:
             slope = op.Reshape(slope, [spec.batch_size])
     replace_input(graph, seed, slope)
-    return _BothPasses(both, data, table, loss, _by_name(spec, gradients))
+    return BothPasses(both, data, table, loss, _by_name(spec, gradients))
 
 
-def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
+def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> BothPasses:
     """Append the loss to `model` and differentiate the whole."""
     raw = model.graph.outputs[0]
     before = _add_data(model.graph, raw, spec)
@@ -199,7 +212,7 @@ def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> _BothPasses:
         loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
         loss.name = "loss"
     replace_input(graph, inputs[f"{objective.name}_grad"], seed)
-    return _BothPasses(both, data, table, loss, _by_name(spec, gradients))
+    return BothPasses(both, data, table, loss, _by_name(spec, gradients))
 
 
 def _as_table(op: Builder, raw: ir.Value, spec: StepSpec) -> ir.Value:
@@ -223,7 +236,7 @@ def _add_data(graph: ir.Graph, raw: ir.Value, spec: StepSpec) -> _Data:
     )
 
 
-def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tuple[str, str]]:
+def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tuple[str, str]]:
     """Add the update of each weight; the outputs are then the loss and the new weights and states."""
     graph = both.model.graph
     names = graph_names(graph)
@@ -255,7 +268,7 @@ def _add_updates(both: _BothPasses, spec: StepSpec) -> dict[tuple[str, str], tup
     return {key: (str(old[key].name), str(value.name)) for key, value in new.items()}
 
 
-def _add_gradients(both: _BothPasses, spec: StepSpec) -> tuple[tuple[str, str], ...]:
+def _add_gradients(both: BothPasses, spec: StepSpec) -> tuple[tuple[str, str], ...]:
     """Make the gradients of products outputs; return the names of both."""
     graph = both.model.graph
     names = graph_names(graph)

@@ -20,6 +20,7 @@ DOORS = {
     "random_feed": onnxsgd.random_feed,
     "OrtGradientForwardBackward": OrtGradientForwardBackward,
     "describe_trainable": onnxsgd.describe_trainable,
+    "plot_graph": onnxsgd.plot_graph,
     "check_gradients": check_gradients,
     "estimator": lambda model: OnnxSGDRegressor(model).partial_fit(np.ones((4, 3)), np.ones(4)),
     "bytes": lambda model: load_model(model.SerializeToString()),
