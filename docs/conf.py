@@ -8,7 +8,9 @@ FOLDER = Path(__file__).resolve().parent
 # The documentation describes the package beside it, installed or not.
 sys.path.insert(0, str(FOLDER.parent))
 
-import onnxsgd  # noqa: E402 - found on that path
+import numpydoc.xref
+
+import onnxsgd
 
 project = "onnxsgd"
 author = "The onnxsgd developers"
@@ -35,6 +37,9 @@ def _script(name):
 autosummary_generate = True
 autosummary_context = {"public_methods": _script("make_tables")["public_methods"]()}
 autodoc_typehints = "none"
+toc_object_entries_show_parents = "hide"
+# Types such as int stay plain words: links to Python's own are noise.
+numpydoc.xref.DEFAULT_LINKS.clear()
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = True
 numpydoc_xref_ignore = "all"
@@ -56,6 +61,7 @@ html_css_files = ["onnxsgd.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
+    "navbar_persistent": ["search-button"],
     "header_links_before_dropdown": 7,
     "show_toc_level": 2,
     "footer_start": ["copyright"],
@@ -71,9 +77,11 @@ sphinx_gallery_conf = {
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/plot_",
     # Scripts with other names are run by hand, or by tests: they are no cards.
-    "ignore_pattern": r"[\\/](?!plot_)[^\\/]*\.py$",
+    "ignore_pattern": r"^(?!plot_)",
     "download_all_examples": False,
     "show_signature": False,
+    # that page loads scripts over the network
+    "write_computation_times": False,
     "reference_url": {"onnxsgd": None},
     "doc_module": "onnxsgd",
     "backreferences_dir": "generated/backreferences",

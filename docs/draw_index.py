@@ -39,7 +39,7 @@ def draw(file):
                 0.5, height, f"{text}: {guess} {'✓' if right else '✗'}",
                 color="#00693e" if right else "#b2182b", ha="center", transform=axes.transAxes, fontsize=10,
             )  # fmt: skip
-    figure.savefig(file, metadata={"Date": None})
+    figure.savefig(file, metadata={"Date": None}, bbox_inches="tight", pad_inches=0.08)
 
 
 if __name__ == "__main__":

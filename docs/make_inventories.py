@@ -18,15 +18,9 @@ SITES = {
     "sklearn": ("https://scikit-learn.org/stable/", "modules/generated/{}.html#{}"),
     "numpy": ("https://numpy.org/doc/stable/", "reference/generated/{}.html#{}"),
     "scipy": ("https://docs.scipy.org/doc/scipy/", "reference/generated/{}.html#{}"),
-    "python": ("https://docs.python.org/3/", "library/{}.html#{}"),
 }
-#: Entries of the kinds that numpydoc and docstrings of scikit-learn refer to: label, or term of a glossary.
+#: Labels that inherited docstrings of scikit-learn refer to.
 FURTHER = {
-    "python": [
-        "bltin-boolean-values std:label 1 library/functions.html#bool bool",
-        "sequence std:term 1 glossary.html#term-sequence -",
-    ],
-    "numpy": ["array_like std:term 1 glossary.html#term-array_like -"],
     "sklearn": [
         "accuracy_score std:label 1 modules/model_evaluation.html#accuracy-score Accuracy",
         "r2_score std:label 1 modules/model_evaluation.html#r2-score R²",

@@ -17,5 +17,5 @@ def visit_inline(translator, node):
 def visit_block(translator, node):
     """Write a formula in lines of its own."""
     formula = convert(node.astext(), display="block")
-    translator.body.append(f'<div class="math">{formula}</div>')
+    translator.body.append(f'<div class="formula">{formula}</div>')
     raise nodes.SkipNode
