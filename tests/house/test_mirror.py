@@ -133,6 +133,7 @@ SUBJECTS = {
     "learner/test_converted.py": "every converted estimator, from graph to fit",
     "learner/test_real_graphs.py": "published networks",
     "networks/test_networks.py": "networks that torch exported",
+    "test_browser.py": "the page of the browser example",
     "test_examples.py": "the examples",
     "test_gpu.py": "training on a GPU",
     "test_lists.py": "lists in documentation",

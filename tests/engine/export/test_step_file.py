@@ -281,7 +281,7 @@ def test_node_gets_the_same_losses(tmp_path):
     # the runtime unpacks to hundreds of megabytes: once, not once a run
     folder = Path(tempfile.gettempdir(), "onnxsgd-node")
     folder.mkdir(exist_ok=True)
-    for name in ("package.json", ".npmrc", "train.mjs"):
+    for name in ("package.json", ".npmrc", "train.mjs", "training_step.mjs"):
         shutil.copy(_EXAMPLES / "node" / name, folder)
     install = ["npm", "install", "--no-package-lock", "--loglevel=error"]
     installed = subprocess.run(install, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
