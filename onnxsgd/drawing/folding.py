@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -25,6 +26,8 @@ __all__ = ["Block", "fold"]
 
 #: Repetitions shorter than this are left as they are.
 _SHORTEST_PERIOD = 3
+#: Repetitions of less than this part of the nodes are left as they are too, which bounds the search.
+_SHARE = 20
 #: Repetitions are looked for up to this period, and in graphs of up to this many nodes: the search compares
 #: all nodes for each period.
 _LONGEST_PERIOD, _MOST_NODES = 400, 10_000
@@ -77,7 +80,7 @@ def _candidates(nodes: Sequence[ir.Node], parts: list[list[ir.Node]]) -> Iterato
     depth = max((len(scope(node)) for node in nodes), default=0)
     for level in range(depth, 0, -1):
         yield [block for part in parts for block in _by_scope(part, level)]
-    repeated = [_repetitions(part) for part in parts]
+    repeated = [_repetitions(part, len(part) // _SHARE) for part in parts]
     yield [block for part in repeated for run in part for block in run]
     yield [_as_one(run) for part in repeated for run in part]
 
@@ -103,12 +106,12 @@ def _by_scope(nodes: list[ir.Node], level: int) -> Iterator[Block]:
             yield from (Block((node,)) for node in run)
 
 
-def _repetitions(nodes: list[ir.Node]) -> list[list[Block]]:
-    """Return the nodes as runs: of blocks that repeat, or of a node."""
+def _repetitions(nodes: list[ir.Node], least: int) -> list[list[Block]]:
+    """Return the nodes as runs: of blocks that repeat and have `least` nodes together, or of a node."""
     if not nodes:
         return []
     found = _best_repetition(nodes)
-    if found is None:
+    if found is None or found[1] * found[2] < least:
         return [[Block((node,))] for node in nodes]
     start, period, count = found
     stop = start + period * count
@@ -116,7 +119,7 @@ def _repetitions(nodes: list[ir.Node]) -> list[list[Block]]:
         Block(tuple(nodes[start + k * period : start + (k + 1) * period]), f"block {k + 1} of {count}")
         for k in range(count)
     ]
-    return [*_repetitions(nodes[:start]), blocks, *_repetitions(nodes[stop:])]
+    return [*_repetitions(nodes[:start], least), blocks, *_repetitions(nodes[stop:], least)]
 
 
 def _best_repetition(nodes: list[ir.Node]) -> tuple[int, int, int] | None:
@@ -155,20 +158,29 @@ def _joined(parts: list[list[Block]], limit: int) -> list[Block]:
     blocks = [block for part in parts for block in part]
     passing = _passing(blocks)
     fixed = set(np.cumsum([len(part) for part in parts]).tolist())
-    # borders between blocks, by the place of the block after them
-    borders = [place for place in range(1, len(blocks)) if place not in fixed]
-    ends = [0, *range(1, len(blocks)), len(blocks)]
-    sizes = np.cumsum([0, *(len(block.nodes) for block in blocks)])
-    while len(ends) - 1 > limit and borders:
-        places = {end: place for place, end in enumerate(ends)}
+    starts = np.cumsum([0, *(len(block.nodes) for block in blocks)]).tolist()
+    # borders by the place of the block behind them; those that stay have their neighbours in two lists
+    before = list(range(-1, len(blocks)))
+    behind = list(range(1, len(blocks) + 2))
 
-        def cost(border: int, places: dict[int, int] = places) -> float:
-            place = places[border]
-            return float(sizes[ends[place + 1]] - sizes[ends[place - 1]]) / max(1, passing[border])
+    def cost(border: int) -> float:
+        return float(starts[behind[border]] - starts[before[border]]) / max(1, passing[border])
 
-        weakest = min(borders, key=cost)
-        borders.remove(weakest)
-        ends.remove(weakest)
+    stays = [True] * (len(blocks) + 1)
+    queue = [(cost(border), border) for border in range(1, len(blocks)) if border not in fixed]
+    heapify(queue)
+    count = len(blocks)
+    while count > limit and queue:
+        expected, border = heappop(queue)
+        if not stays[border]:
+            continue
+        if expected != cost(border):
+            heappush(queue, (cost(border), border))
+            continue
+        stays[border] = False
+        behind[before[border]], before[behind[border]] = behind[border], before[border]
+        count -= 1
+    ends = [place for place in range(len(blocks) + 1) if stays[place]]
     return [_as_block(blocks[start:stop]) for start, stop in pairwise(ends)]
 
 

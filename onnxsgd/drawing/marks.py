@@ -83,7 +83,8 @@ def mark_passes(
     """
     forward, objective = _nodes_before(graph, [score]), _nodes_before(graph, [loss])
     updating = _nodes_behind(graph, updates)
-    updating.update(node for node in graph if not set(updates).isdisjoint(node.outputs))
+    new = set(updates)
+    updating.update(node for node in graph if not new.isdisjoint(node.outputs))
     parts = {}
     for node in graph:
         if node in forward:
