@@ -68,7 +68,9 @@ html_theme_options = {
     "footer_end": ["theme-version"],
     "secondary_sidebar_items": ["page-toc"],
 }
-html_sidebars = {page: [] for page in ("index", "install", "getting_started", "faq", "coming_from")}
+html_sidebars = {
+    page: [] for page in ("index", "install", "getting_started", "how_it_works", "faq", "coming_from")
+}
 html_math_renderer = "mathml"
 copybutton_exclude = ".linenos, .gp, .go"
 
@@ -94,6 +96,6 @@ def setup(app):
     (FOLDER / "architecture.rst").write_text(architecture["page"](), encoding="utf-8")
     architecture["draw"](FOLDER / "architecture.svg")
     _script("make_tables")["write"]()
-    _script("draw_index")["draw"](FOLDER / "tilted_digits.svg")
+    _script("draw_pictures")["draw"]()
     mathml = _script("mathml")
     app.add_html_math_renderer("mathml", (mathml["visit_inline"], None), (mathml["visit_block"], None))

@@ -72,7 +72,7 @@ def summary(item):
 def formula(cls):
     """Return the first literal block of the docstring of a class, or of a class that it extends."""
     for base in cls.__mro__:
-        found = re.search(r"::\n\n((?:    .*\n|\n)+)", inspect.getdoc(base) or "")
+        found = re.search(r"::\n\n((?:    .*\n|\n)+)", f"{inspect.getdoc(base)}\n")
         if found:
             block = inspect.cleandoc(found[1])
             return ".. code-block:: text\n\n" + "\n".join(f"   {line}" for line in block.splitlines())

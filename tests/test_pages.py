@@ -35,6 +35,7 @@ def test_tables_are_made():
     """The build makes them, in part of tables of the README."""
     tables = runpy.run_path(str(ROOT / "docs" / "make_tables.py"))["tables"]()
     assert ":class:`huber <onnxsgd.losses.Huber>`" in tables["classification_losses"]
+    assert "gradient = sign(raw_prediction - y_true), 0 at 0" in tables["regression_losses"]
     assert all(table.count("   * - ") > 3 for table in tables.values())
 
 

@@ -1,29 +1,35 @@
-"""Draw ``tilted_digits.svg``: digits of the first page, as the network reads them before and after."""
+"""Draw the pictures of the pages into ``docs/pictures``, from the code on these pages.
+
+A build draws them anew.
+"""
 
 import re
 from pathlib import Path
 
 import numpy as np
 
+from onnxsgd import OnnxSGDRegressor, plot_graph
+
 FOLDER = Path(__file__).resolve().parent
+PICTURES = FOLDER / "pictures"
 
 
-def results():
-    """Run the first block of the first page up to the scores; return its names."""
-    text = (FOLDER / "index.rst").read_text(encoding="utf-8")
+def names_of(page):
+    """Run the first block of a page, up to its first output; return its names."""
+    text = (FOLDER / page).read_text(encoding="utf-8")
     block = re.search(r"code-block:: python\n\n((?:   .*\n|\n)+?)   print", text)[1]
     names = {}
     exec("\n".join(line[3:] for line in block.splitlines()), names)
     return names
 
 
-def draw(file):
-    """Draw ten digits of the test data, each with the prediction before and after."""
+def draw_tilted_digits(file):
+    """Draw ten digits of the first page, as its network reads them before and after."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "index"
-    found = results()
+    found = names_of("index.rst")
     images, labels = found["tilted"][1400:1410], found["y"][1400:1410]
     before, after = (found[name].predict(images) for name in ("model", "learner"))
     figure = Figure(figsize=(10, 1.75), layout="constrained", facecolor="white")
@@ -42,5 +48,19 @@ def draw(file):
     figure.savefig(file, metadata={"Date": None}, bbox_inches="tight", pad_inches=0.08)
 
 
+def draw_stages():
+    """Draw the four graphs of the page "How it works"."""
+    learner = OnnxSGDRegressor(names_of("how_it_works.rst")["network"], learning_rate="constant")
+    for stage in ("model", "loss", "gradient", "step"):
+        plot_graph(learner, stage=stage).save(PICTURES / f"stage_{stage}.svg")
+
+
+def draw():
+    """Draw all of them."""
+    PICTURES.mkdir(exist_ok=True)
+    draw_tilted_digits(PICTURES / "tilted_digits.svg")
+    draw_stages()
+
+
 if __name__ == "__main__":
-    draw(FOLDER / "tilted_digits.svg")
+    draw()
