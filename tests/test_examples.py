@@ -1,10 +1,13 @@
 """The examples run and print the promised output."""
 
+import itertools
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -19,8 +22,10 @@ def run(name, folder):
         text=True,
         check=False,
         timeout=300,
+        env={**os.environ, "MPLBACKEND": "agg"},
     )
     assert result.returncode == 0, result.stderr
+    assert "Warning" not in result.stderr
     return result.stdout
 
 
@@ -37,19 +42,106 @@ def test_fine_tune_mlp(tmp_path):
     assert output.strip().splitlines()[1] in readme
 
 
-def test_diabetes_regression(tmp_path):
-    before, after = numbers(run("diabetes_regression.py", tmp_path))
-    assert after < 0.8 * before
+def rows_of_numbers(text):
+    """Return the numbers of each line that has any."""
+    rows = [re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", line) for line in text.splitlines()]
+    return [[float(number) for number in row] for row in rows if row]
 
 
-def test_digits_adaptation(tmp_path):
-    before, after = numbers(run("digits_adaptation.py", tmp_path))
-    assert after > before + 0.05
+def is_ascending(*values):
+    return all(later > earlier for earlier, later in itertools.pairwise(values))
 
 
-def test_breast_cancer_partial_fit(tmp_path):
-    losses = numbers(run("breast_cancer_partial_fit.py", tmp_path))
-    assert losses[-1] < 0.9 * losses[0]
+def _business_loss(squares, spare, custom):
+    return custom[-2] < spare[-2] - 0.5 < squares[-2] - 5
+
+
+def _calibration(before, all_weights, last):
+    errors = is_ascending(last[0], 0.1, all_weights[0], before[0])
+    return errors and is_ascending(last[1], all_weights[1], before[1]) and last[2] > before[2]
+
+
+def _changed_weights(none, everything, coefs_0, intercepts_0, coefs_1, intercepts_1, *changes):
+    most = [change[-1] for change in changes]
+    return (
+        everything[-1] > none[-1] + 0.2
+        and intercepts_0[-1] > max(coefs_1[-1], intercepts_1[-1])
+        and most[1] == max(most)
+        and most[1] > 3 * most[0]
+    )
+
+
+def _digits_drift(upright, turned):
+    _, fitted, worst, end = turned
+    return is_ascending(fitted, 0.3, worst, 0.85, end, 1.05 * upright[-1])
+
+
+def _frozen_backbone(old, head, dense, pixels):
+    return old[-1] > 0.9 and all(np.array(head) > pixels) and is_ascending(pixels[-1], head[-1], dense[-1])
+
+
+def _grid_search(best, losses):
+    return losses[0] < 1.1 * losses[1]
+
+
+def _memory_map(file, learned):
+    return file == [96] and learned[0] > 0.8 and learned[1] < 10
+
+
+def _onnx_in_onnx_out(*rows):
+    return rows[-2][-1] < 0.6 and rows[-1][-1] > 0.95
+
+
+def _quantile_bands(below, quantile, constant):
+    close = np.allclose(below, [0.1, 0.5, 0.9], atol=0.05)
+    return close and constant[0] > quantile[0] and quantile[2] > constant[2] + 0.05
+
+
+def _rates_and_schedules(auto, large, middle, small, *others):
+    losses = [row[-3] for row in (large, middle, small, *others)]
+    return large[-1] < 0.5 and middle[-3] < small[-3] and auto[-3] < min(losses)
+
+
+def _stream_drift(ours, scaled, raw):
+    return is_ascending(raw[-1] + 0.2, scaled[-1], ours[-1])
+
+
+def _text_l1(penalised, default):
+    _, n_words, _, found, telling, accuracy = penalised
+    return found == telling == 24 and n_words < 40 and accuracy > default[-1] + 0.02
+
+
+#: The conclusions of the examples of the gallery, as conditions on the numbers in the lines that they print.
+CONCLUSIONS = {
+    "business_loss": _business_loss,
+    "calibration": _calibration,
+    "changed_weights": _changed_weights,
+    "digits_drift": _digits_drift,
+    "frozen_backbone": _frozen_backbone,
+    "grid_search": _grid_search,
+    "memory_map": _memory_map,
+    "onnx_in_onnx_out": _onnx_in_onnx_out,
+    "quantile_bands": _quantile_bands,
+    "rates_and_schedules": _rates_and_schedules,
+    "stream_drift": _stream_drift,
+    "text_l1": _text_l1,
+}
+QUICK = ("business_loss", "calibration", "onnx_in_onnx_out")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CONCLUSIONS]
+)
+def test_gallery_conclusions_match_the_numbers(name, tmp_path):
+    output = run(f"plot_{name}.py", tmp_path)
+    assert CONCLUSIONS[name](*rows_of_numbers(output)), output
+    assert not any(tmp_path.iterdir()), "files were left behind"
+
+
+def test_every_example_of_the_gallery_draws_and_concludes():
+    scripts = {path.stem.removeprefix("plot_"): path.read_text() for path in EXAMPLES.glob("plot_*.py")}
+    assert scripts.keys() == CONCLUSIONS.keys()
+    assert all("plt.show()" in script for script in scripts.values())
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
