@@ -6,6 +6,7 @@ A build writes them anew, so that a table cannot differ from its source.
 import inspect
 import re
 from pathlib import Path
+from textwrap import indent
 
 import onnxsgd
 from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
@@ -79,23 +80,13 @@ def formula(cls):
     return ""
 
 
-def losses(table):
-    """Return the table of the losses of a task."""
-    rows = [
-        [f":class:`{name} <onnxsgd.losses.{cls.__name__}>`", f"{summary(cls)}\n\n{formula(cls)}"]
-        for name, cls in table.items()
-    ]
-    return list_table(["name", "use, value and gradient"], rows, "20 80")
-
-
-def optimizers():
-    """Return the table of the optimizers."""
-    made = {name: type(make(0.0, False)) for name, make in OPTIMIZERS.items()}
-    rows = [
-        [f":class:`{name} <onnxsgd.optimizers.{cls.__name__}>`", f"{summary(cls)}\n\n{formula(cls)}"]
-        for name, cls in made.items()
-    ]
-    return list_table(["name", "update"], rows, "20 80")
+def definitions(classes, module):
+    """Return a list of classes by their names, each with its summary and its formula in the full width."""
+    items = []
+    for name, cls in classes.items():
+        body = indent(f"{summary(cls)}\n\n{formula(cls)}", "   ").rstrip()
+        items.append(f':class:`"{name}" <onnxsgd.{module}.{cls.__name__}>`\n{body}\n')
+    return "\n".join(items)
 
 
 def schedules():
@@ -110,9 +101,10 @@ def schedules():
 def tables():
     """Return the text of each table by the name of its file."""
     made = {name: list_table(*readme_table(first)) for name, first in README_TABLES.items()}
-    made["regression_losses"] = losses(REGRESSION_LOSSES)
-    made["classification_losses"] = losses(CLASSIFICATION_LOSSES)
-    made["optimizers"] = optimizers()
+    made["regression_losses"] = definitions(REGRESSION_LOSSES, "losses")
+    made["classification_losses"] = definitions(CLASSIFICATION_LOSSES, "losses")
+    optimizers = {name: type(make(0.0, False)) for name, make in OPTIMIZERS.items()}
+    made["optimizers"] = definitions(optimizers, "optimizers")
     made["schedules"] = schedules()
     return made
 

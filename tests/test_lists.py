@@ -20,6 +20,7 @@ SCRIPT = runpy.run_path(str(ROOT / "docs" / "make_lists.py"))
 REFERENCE = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
 PAGES = sorted((ROOT / "docs" / "guide").glob("*.rst"))
 GUIDE = " ".join(" ".join(path.read_text(encoding="utf-8") for path in PAGES).split())
+METHODS = runpy.run_path(str(ROOT / "docs" / "make_tables.py"))["public_methods"]()
 MODULES = ["losses", "optimizers", "schedules", "penalties", "testing", "exceptions"]
 
 
@@ -53,6 +54,18 @@ def test_the_reference_shows_every_public_name():
     blocks = re.findall(r"\.\. autosummary::\n   :toctree: generated/\n\n((?:   \w+\n)+)", REFERENCE)
     shown = set("".join(blocks).split())
     assert shown == set(onnxsgd.__all__) - {*MODULES, "__version__"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_reference_describes_every_parameter_of_a_method(name):
+    """The page of a class shows its methods with their docstrings."""
+    cls = getattr(onnxsgd, name.removeprefix("onnxsgd."))
+    for method in METHODS[name]:
+        docstring = inspect.getdoc(getattr(cls, method))
+        items = re.findall(r"^(\w[\w, ]*) : ", docstring, re.MULTILINE)
+        described = set(re.findall(r"\w+", " ".join(items)))
+        parameters = set(inspect.signature(getattr(cls, method)).parameters) - {"self", "cls"}
+        assert parameters <= described, method
 
 
 def test_the_guide_lists_the_expanded_operators_of_transformers():

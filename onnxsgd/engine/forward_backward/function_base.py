@@ -159,7 +159,13 @@ class OrtGradientForwardBackwardFunction:
         return gradients
 
     def save_for_backward(self, inputs: OrtValueVector) -> None:
-        """Keep tensors for later; a training forward keeps its inputs."""
+        """Keep tensors for later; a training forward keeps its inputs.
+
+        Parameters
+        ----------
+        inputs : OrtValueVector
+            The tensors.
+        """
         self.saved_tensors_ = inputs
 
     @property
@@ -171,7 +177,18 @@ class OrtGradientForwardBackwardFunction:
 
     @staticmethod
     def device_name(device: Device) -> str:
-        """Return "Cpu" or "Gpu", the kind of an ``OrtDevice``."""
+        """Return "Cpu" or "Gpu", the kind of an ``OrtDevice``.
+
+        Parameters
+        ----------
+        device : OrtDevice
+            The device.
+
+        Returns
+        -------
+        str
+            The name of its kind.
+        """
         return device_name(device)
 
     @staticmethod
