@@ -80,7 +80,7 @@ right.set(
     xlabel="predicted progression",
     ylabel="share of patients in the band",
     ylim=(0, 1.15),
-    title="A constant width misses a third of the high",
+    title=f"Constant width misses {1 - coverage['constant width'][2]:.0%} of the high",
 )
 right.legend(loc="upper center", ncols=2, fontsize="small")
 plt.show()
