@@ -2,9 +2,9 @@
 Training in the browser: the files
 ==================================
 
-A small network learns the first half of the digits. Its training step, the network with its weights as inputs, and
-200 digits that training repeats are written to the folder ``files``. The page trains the step further on digits
-that a visitor draws; nothing leaves the browser::
+A small network learns the first half of the digits. Its training step, the network with its weights as
+inputs, and 200 digits that training repeats are written to the folder ``files``. The page trains the step
+further on digits that a visitor draws; nothing leaves the browser::
 
     python make_files.py
     npm install
