@@ -9,6 +9,7 @@ import pytest
 from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -66,6 +67,54 @@ def test_it_draws_on_the_given_axes(stopped):
     assert display.ax_ is axes[1]
     assert display.figure_ is figure
     assert not axes[0].lines
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (2, 2)])
+def test_plots_beside_each_other_do_not_overlap(stopped, shape):
+    """Labels on the right, of scores, and below, of rates, keep clear of the axes there."""
+    figure, axes = pyplot.subplots(*shape, figsize=(4 * shape[1], 3.5 * shape[0]))
+    shown = [TrainingDisplay.from_estimator(stopped, ax=ax, rate=True) for ax in axes.flat]
+    figure.draw_without_rendering()
+    # a layout counts lines and ticks to within a pixel
+    whole = figure.bbox.padded(2)
+    for display in shown:
+        parts = [display.ax_, display.score_ax_, display.rate_ax_]
+        assert all(whole.contains(*corner) for ax in parts for corner in ax.get_tightbbox().corners())
+    boxes = [
+        matplotlib.transforms.Bbox.union([display.ax_.get_tightbbox(), display.score_ax_.get_tightbbox()])
+        for display in shown
+    ]
+    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.shrunk(0.99, 0.99).overlaps(b)]
+
+
+def test_the_rate_is_drawn_below_on_demand(stopped):
+    assert TrainingDisplay.from_estimator(stopped).rate_ax_ is None
+    display = TrainingDisplay.from_estimator(stopped, rate=True)
+    epochs = np.arange(1, stopped.n_iter_ + 1)
+    np.testing.assert_array_equal(display.rate_line_.get_xydata(), np.c_[epochs, stopped.learning_rates_])
+    assert display.rate_ax_.get_xlabel() == "epoch"
+    assert display.rate_ax_.get_xlim() == display.ax_.get_xlim()
+
+
+def test_networks_of_scikit_learn_are_drawn_without_rates(iris):
+    model = MLPClassifier(max_iter=300, tol=1e-2, random_state=0).fit(*iris)
+    assert TrainingDisplay.from_estimator(model).score_ax_ is None
+    with pytest.raises(TypeError, match="MLPClassifier keeps no learning_rates_"):
+        TrainingDisplay.from_estimator(model, rate=True)
+
+
+def test_rates_of_several_magnitudes_are_logarithmic():
+    display = TrainingDisplay([3.0, 2.0, 1.0], learning_rates=[1.0, 0.1, 0.01]).plot()
+    assert display.rate_ax_.get_yscale() == "log"
+    display = TrainingDisplay([3.0, 2.0, 1.0], learning_rates=[1.0, 0.5, 0.0]).plot()
+    assert display.rate_ax_.get_yscale() == "linear"
+
+
+def test_a_layout_that_the_user_chose_stays(stopped):
+    figure, ax = pyplot.subplots(layout="tight")
+    engine = figure.get_layout_engine()
+    TrainingDisplay.from_estimator(stopped, ax=ax)
+    assert figure.get_layout_engine() is engine
 
 
 def test_estimators_without_a_curve_are_refused(iris):
