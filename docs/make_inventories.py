@@ -27,6 +27,7 @@ FURTHER = {
     ],
 }
 _NAME = re.compile(r"\b(?:sklearn|numpy|scipy)(?:\.[A-Za-z_]\w*)+")
+_IMPORT = re.compile(r"^ *from ((?:sklearn|numpy|scipy)[\w.]*) import (.+)$", re.MULTILINE)
 
 
 def names():
@@ -34,7 +35,10 @@ def names():
     found = set()
     for pattern in ("docs/*.rst", "docs/guide/*.rst", "examples/*.py", "onnxsgd/**/*.py"):
         for path in ROOT.glob(pattern):
-            found.update(_NAME.findall(path.read_text(encoding="utf-8")))
+            text = path.read_text(encoding="utf-8").replace("np.", "numpy.")
+            found.update(_NAME.findall(text))
+            for module, imported in _IMPORT.findall(text):
+                found.update(f"{module}.{name}" for name in re.findall(r"\w+", imported))
     return found
 
 
