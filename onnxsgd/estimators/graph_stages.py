@@ -12,6 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnxsgd.drawing.marks import MarkedGraph, Role, mark_passes, mark_tensors
 from onnxsgd.engine.step.training_step import both_passes, build_step
 from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.model import to_ir, value_named
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 
@@ -56,6 +57,11 @@ def stage_of_training(tail: ir.Model, spec: StepSpec, stage: str, title: str) ->
         The stage.
     title : str
         The title of the picture.
+
+    Raises
+    ------
+    ParameterError
+        If a graph of open sizes has no training step yet.
     """
     if stage == "step":
         return _fused(tail, spec, title)
@@ -78,6 +84,12 @@ def stage_of_training(tail: ir.Model, spec: StepSpec, stage: str, title: str) ->
 
 
 def _fused(tail: ir.Model, spec: StepSpec, title: str) -> MarkedGraph:
+    for value in tail.graph.inputs:
+        if value.shape is None or not all(isinstance(size, int) for size in value.shape[1:]):
+            raise ParameterError(
+                f"stage='step' needs a graph whose inputs have fixed sizes, and {value.name!r} has the shape "
+                f"{value.shape or 'unknown'}: a fit takes them from the data. stage='gradient' draws it."
+            )
     step = build_step(tail, spec, with_rows=False)
     graph = ir.from_proto(onnx.load_from_string(step.model)).graph
     inputs = {str(value.name): value for value in graph.inputs}

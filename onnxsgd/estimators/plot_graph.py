@@ -53,7 +53,8 @@ def plot_graph(model: object, *, stage: str = "model", max_nodes: int = 60) -> G
     ParameterTypeError
         If `model` is of another type.
     ParameterError
-        If another parameter has a value that is not accepted, or `stage` needs an estimator.
+        If another parameter has a value that is not accepted, or `stage` needs an estimator, or, for "step",
+        inputs of fixed sizes.
     GraphError
         If the graph cannot be read.
     sklearn.exceptions.NotFittedError

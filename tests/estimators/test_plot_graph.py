@@ -221,6 +221,16 @@ def test_bad_arguments_are_named(model, arguments, error, message):
         plot_graph(**{"model": model, **arguments})
 
 
+def test_the_step_of_a_graph_of_open_sizes_is_refused():
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    mean (float[N, columns] x) => (float[N, 1] y) <float[1, 1] w = {2}>
+    { m = ReduceMean <axes = [1]> (x)  y = MatMul(m, w) }"""
+    estimator = OnnxSGDRegressor(onnx.parser.parse_model(text))
+    assert "gradient" in kinds(plot_graph(estimator, stage="gradient"))
+    with pytest.raises(ParameterError, match=r"'x' has the shape \[n_samples,columns\]"):
+        plot_graph(estimator, stage="step")
+
+
 def test_other_names_of_files_are_refused(model, tmp_path):
     with pytest.raises(ParameterError, match=r"'.svg' or '.txt'"):
         plot_graph(model).save(tmp_path / "plot.png")
