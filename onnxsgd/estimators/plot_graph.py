@@ -120,15 +120,16 @@ def _of_estimator(model: BaseEstimator, stage: str) -> MarkedGraph:
     from onnxsgd.estimators.graph_stages import STAGES, model_stage, stage_of_training
 
     final = model.steps[-1][1] if hasattr(model, "steps") else model
-    estimator = final if isinstance(final, BaseOnnxSGD) else _around(model)
+    # a picture needs neither the device of the fit nor, once the trained tensors are known, its engine
+    estimator = copy(final) if isinstance(final, BaseOnnxSGD) else _around(model)
+    estimator.device = "cpu"
     title = f"{type(final).__name__}: {STAGES[stage]}"
     recipe = estimator._check_parameters()
     trained = copy(estimator._trained())
     learner = trained._learner
     if stage == "model":
         return model_stage(trained.to_onnx(text=False), learner.weights, title)
-    # a picture needs neither the device nor the engine of the fit
-    trained.device, trained.engine = "cpu", "portable"
+    trained.engine = "portable"
     return stage_of_training(learner.undivided.split.tail, trained._make_plan(recipe).step_spec, stage, title)
 
 

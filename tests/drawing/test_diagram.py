@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onnxsgd.drawing.diagram import make_diagram, shorten
-from onnxsgd.drawing.marks import MarkedGraph, Role, mark_tensors
+from onnxsgd.drawing.marks import MarkedGraph, Part, Role, mark_tensors
 from onnxsgd.graph.model import to_ir
 
 LINE = """line (float[N, 4] x) => (float[N, 3] y)
@@ -86,6 +86,24 @@ def test_boxes_stay_within_the_limit_and_lead_down(limit):
     assert all(source < target for source, target in diagram.edges)
     block = next(box for box in diagram.boxes if box.n_nodes > 1)
     assert ("1 tensor, 9 numbers", "trained") in texts(block)
+
+
+def test_parts_whose_nodes_take_turns_fold_into_few_blocks():
+    """The forward pass and its gradient alternate in the file; no block has nodes of both."""
+    names = [f"{row}{number}" for number in range(40) for row in "ab"]
+    nodes = [
+        helper.make_node("Relu" if name[0] == "a" else "Neg", [f"{name[0]}{int(name[1:]) - 1}"], [name])
+        for name in names
+    ]
+    nodes[0].input[0] = nodes[1].input[0] = "x"
+    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [3]) for n in ("x", "a39", "b39")]
+    graph = to_ir(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]))).graph
+    parts = {node: Part.GRADIENT for node in graph if node.op_type == "Neg"}
+    diagram = make_diagram(MarkedGraph(graph, "title", parts), 8)
+    assert len(diagram.boxes) <= 8
+    kinds = [box.kind for box in diagram.boxes if box.n_nodes]
+    assert kinds == sorted(kinds, key=[*Part].index)
+    assert sum(box.n_nodes for box in diagram.boxes if box.kind == "gradient") == 40
 
 
 def test_results_are_named_in_the_box_that_makes_them(graph):

@@ -37,11 +37,13 @@ def test_boxes_are_apart_and_edges_lead_down_beside_them(seed):
         assert boxes[source][0] < points[0][0] < boxes[source][2]
         assert boxes[target][0] < points[-1][0] < boxes[target][2]
         assert (np.diff([y for _, y in points]) >= 0).all()
-        # within a layer an edge is vertical: curves are only between layers, where no box stands
+        # curves are between layers, where no box stands; within a layer an edge is vertical
         for (x, y), (x2, y2) in pairwise(points):
             if x == x2:
                 line = (x - 0.01, y + 0.01, x + 0.01, y2 - 0.01)
                 assert not [box for box in boxes if overlap(line, box)]
+            else:
+                assert not [box for box in boxes if box[1] < y2 - 0.01 and box[3] > y + 0.01]
 
 
 def test_a_box_without_sources_stands_above_its_first_reader():

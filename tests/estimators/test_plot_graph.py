@@ -112,13 +112,22 @@ def test_the_update_is_named_by_weight(model):
     assert [box.kind for box in makers] == ["update"]
 
 
+def test_constants_that_the_step_adds_are_not_frozen_tensors(mlp):
+    plot = plot_graph(OnnxSGDClassifier(mlp, learning_rate="constant"), stage="step", max_nodes=200)
+    assert tensors(plot, "frozen") == {"offset", "scale"}
+    assert "ones" in tensors(plot, "constant")
+
+
 def test_a_loss_without_a_closed_form_is_drawn_too(model):
     plot = plot_graph(OnnxSGDRegressor(model, loss="huber"), stage="gradient")
     assert kinds(plot) >= {"loss", "gradient"}
 
 
 def test_a_gpu_is_not_needed_for_a_picture(model):
-    assert kinds(plot_graph(OnnxSGDRegressor(model), stage="step"))
+    estimator = OnnxSGDRegressor(model, device="cuda")
+    for stage in ("model", "step"):
+        assert "model" in kinds(plot_graph(estimator, stage=stage))
+    assert estimator.device == "cuda"
 
 
 def test_an_estimator_is_not_changed(model):
