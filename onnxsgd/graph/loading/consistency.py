@@ -63,7 +63,7 @@ def check_consistency(model: onnx.ModelProto) -> None:
     try:
         # without data propagation: it writes down each element of a Range
         inferred = onnx.shape_inference.infer_shapes(outline, check_type=True, strict_mode=True)
-    except onnx.shape_inference.InferenceError as error:
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
         raise GraphError(f"The model is not consistent: {reason(error)}.") from error
     except (RuntimeError, ValueError) as error:
         raise GraphError(f"Types and shapes of the model cannot be inferred: {reason(error)}.") from error
