@@ -251,9 +251,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
     >>> from sklearn.frozen import FrozenEstimator
     >>> from sklearn.model_selection import cross_val_score
-    >>> fresh = OnnxSGDClassifier(model, max_iter=5, tol=None, random_state=0)
+    >>> fresh = OnnxSGDClassifier(model, max_iter=30, tol=None, random_state=0)
     >>> scores = cross_val_score(fresh, X, y)
-    >>> frozen = OnnxSGDClassifier(FrozenEstimator(model), max_iter=5, tol=None, random_state=0)
+    >>> frozen = OnnxSGDClassifier(FrozenEstimator(model), max_iter=30, tol=None, random_state=0)
     >>> scores = cross_val_score(frozen, X, y)
     """
 
