@@ -17,8 +17,8 @@ _CUT, _MOST_CUTS = 4.0, 12
 #: A loss below this share of the unit counts as large as this when gains are compared with it.
 _SMALL = 0.05
 #: A window whose updates gain this share of the loss each multiplies the rate by the second number, up to the
-#: last one times the first rate. A rate that was cut does not grow again.
-_BOLD, _GROWTH, _MOST = 1 / 1600, 1.5, 16.0
+#: largest one. A rate that was cut does not grow again.
+_BOLD, _GROWTH = 1 / 1600, 1.5
 #: Training continues after a decay whose last window gained this many times the gain that counts: networks on
 #: few samples overfit with smaller ones.
 _STILL = 100.0
@@ -64,6 +64,8 @@ class Descent:
         Updates of a window.
     share : float
         The share of the first rate to begin with.
+    most : float
+        The largest rate, as a multiple of the first one.
     haste : float
         The decay begins after windows that gained less than this many times the gain that counts.
 
@@ -84,6 +86,7 @@ class Descent:
     n_windows: int
     n_updates: int
     share: float = 1.0
+    most: float = 1.0
     haste: float = 1.0
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
@@ -96,7 +99,6 @@ class Descent:
     _n_idle: int = field(default=0, init=False)
     _decay: tuple[int, int] | None = field(default=None, init=False)
     _is_last_decay: bool = field(default=False, init=False)
-    _most: float = field(default=_MOST, init=False)
 
     def __post_init__(self) -> None:
         self.best = self._mark = self.start
@@ -149,7 +151,7 @@ class Descent:
         self.unit = self.unit or abs(loss)
         is_large = _BOLD * self.n_updates * self._scale < self.best - loss < math.inf
         if is_large and self._decay is None:
-            self._base = max(self._base, min(_GROWTH * self._base, self._most))
+            self._base = max(self._base, min(_GROWTH * self._base, self.most))
         self._count_idle(loss)
         self._advance(loss)
         self._last = loss
@@ -171,7 +173,7 @@ class Descent:
             self.has_ended = self._decay[1] == 0
 
     def _cut(self) -> None:
-        self._base = self._most = self._base / _CUT
+        self._base = self.most = self._base / _CUT
         self._n_cuts += 1
         self.has_converged |= self._n_cuts > _MOST_CUTS
         self.has_ended |= self._n_cuts > _MOST_CUTS or self._n_done >= self.n_windows

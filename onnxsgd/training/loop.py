@@ -133,7 +133,7 @@ def _make_rule(
     load = buffers.load
     return DescentRule(
         stopping, state, batches.n_batches, finder.find, lambda: objective().total, load, score,
-        runners.is_sparse,
+        runners.is_sparse, finder.is_linear,
     )  # fmt: skip
 
 

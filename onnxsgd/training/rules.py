@@ -27,6 +27,9 @@ __all__ = ["DescentRule", "PlateauRule", "Rule"]
 _WINDOW, _SPARSE_WINDOW, _LEAST_PATIENCE = 16, 8, 2
 #: On sparse data the decay begins after windows with less than this many times the gain that counts.
 _SPARSE_HASTE = 10.0
+#: The largest rates as multiples of the first one: units of networks die at large rates. A random network of
+#: convolutions, which ends at an accuracy of 0.89 without growth, ended at 0.54.
+_MOST_OF_LINEAR, _MOST_OF_NETWORK = 16.0, 1.0
 #: The updates that are made at once, unless an epoch has more: a call takes as long as some 15 of them.
 _TOGETHER = 1024
 #: The share of the first epoch's objective by which that of the last one exceeds it, if it rose: not noise.
@@ -178,6 +181,8 @@ class DescentRule:
         Returns the score of weights, if scores decide.
     is_sparse : bool
         Whether the updates are those of sparse data.
+    is_linear : bool
+        Whether the model is linear.
     """
 
     def __init__(
@@ -190,11 +195,12 @@ class DescentRule:
         load: Callable[[Tensors], None],
         score: Callable[[dict[str, np.ndarray]], float] | None,
         is_sparse: bool = False,
+        is_linear: bool = False,
     ) -> None:
         self._stopping, self._state, self._eta = stopping, state, state.eta
         self._find_start, self._objective, self._load = find_start, objective, load
         self._score = score if stopping.on_score else None
-        self._is_sparse = is_sparse
+        self._is_sparse, self._is_linear = is_sparse, is_linear
         # three windows at least: one at the full rate, and a decay
         window = _SPARSE_WINDOW if is_sparse else _WINDOW
         self._length = max(1, min(-(-window // n_batches), stopping.max_iter // 3))
@@ -254,6 +260,7 @@ class DescentRule:
             n_windows=max(1, stopping.max_iter // self._length),
             n_updates=self._length * self._n_batches,
             share=start.share,
+            most=_MOST_OF_LINEAR if self._is_linear else _MOST_OF_NETWORK,
             haste=_SPARSE_HASTE if self._is_sparse else 1.0,
         )
         self._state.eta = self._eta * self._descent.factor

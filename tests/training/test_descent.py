@@ -10,7 +10,8 @@ from onnxsgd.training.descent import Descent, Verdict
 
 def control(start=1.0, tol=1e-3, patience=2, n_windows=1000, **more):
     return Descent(
-        **{"start": start, "unit": start, "tol": tol, "patience": patience, "n_updates": 10_000} | more,
+        **{"start": start, "unit": start, "tol": tol, "patience": patience, "n_updates": 10_000, "most": 16.0}
+        | more,
         n_windows=n_windows,
     )
 

@@ -21,8 +21,9 @@ class Problem:
     """The objective w^2, of which a test chooses the path."""
 
     def __init__(
-        self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True, **stopping
-    ):
+        self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
+        is_linear=True, **stopping
+    ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
         stopping = Stopping(**{"max_iter": 100, "tol": 1e-3, "n_iter_no_change": 2, **stopping})
@@ -34,6 +35,7 @@ class Problem:
             lambda: self.objective,
             self.loaded.append,
             score,
+            is_linear=is_linear,
         )
         if begins:
             self.rule.begin()
@@ -143,14 +145,14 @@ def test_a_window_has_16_updates_at_least():
     assert problem.rule.n_epochs == 4
 
 
-def test_gains_of_a_few_updates_raise_the_rate():
+def test_gains_of_a_few_updates_raise_the_rate_of_a_linear_model():
     used = []
-    for n_batches in (5, 200):
-        problem = Problem(n_batches=n_batches)
+    for n_batches, is_linear in ((5, True), (200, True), (5, False)):
+        problem = Problem(n_batches=n_batches, is_linear=is_linear)
         for _ in range(problem.rule.n_epochs):
             problem.move(0.97)
         used.append(problem.state.eta)
-    assert used == pytest.approx([0.075, 0.05])
+    assert used == pytest.approx([0.075, 0.05, 0.05])
 
 
 @pytest.mark.parametrize("max_iter", [1, 2, 9, 10, 11, 20, 1000])
