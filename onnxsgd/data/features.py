@@ -241,7 +241,17 @@ def _cast(array: Any, value: ir.Value, allow_nan: bool) -> Any:
             assert_all_finite(_values(cast), allow_nan=allow_nan, input_name="X")
         except ValueError as error:
             raise ParameterError(f"{error} (Input {value.name!r} of the graph.)") from None
-    return cast if sparse.issparse(cast) else np.ascontiguousarray(cast)
+    return _canonical(cast) if sparse.issparse(cast) else np.ascontiguousarray(cast)
+
+
+def _canonical(table: Any) -> Any:
+    """Return a CSR table with at most one entry for each place, and none that is zero."""
+    if table.has_canonical_format and table.data.all():
+        return table
+    table = table.copy()
+    table.sum_duplicates()
+    table.eliminate_zeros()
+    return table
 
 
 def _convert(array: Any, dtype: np.dtype[np.generic], name: str) -> Any:

@@ -288,10 +288,10 @@ class DescentRule:
 
     def _judge(self) -> Verdict:
         """Return the judgement of the last window, or of the first one that is undone."""
-        starts = range(0, self._descent.n_ahead * self._length, self._length)
-        for start in starts:
-            end = None if start == starts[-1] else start + self._length
-            losses = self._losses[start:end]
+        n_windows = max(1, min(self._descent.n_ahead, len(self._losses) // self._length))
+        for number in range(n_windows):
+            end = None if number == n_windows - 1 else (number + 1) * self._length
+            losses = self._losses[number * self._length : end]
             # the last epoch of a window may have left the others' way
             verdict = self._descent.judge(max(math.fsum(losses) / len(losses), losses[-1]))
             if verdict is Verdict.UNDONE:

@@ -511,3 +511,25 @@ def test_invalid_weights_are_refused(diabetes):
     ):
         with pytest.raises(ValueError, match=message):
             regressor().fit(X, y, sample_weight=weight)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sparse_entries_that_repeat_or_are_zero_change_nothing(dtype):
+    """Two halves of one entry, and a stored zero, are read as one number and as none."""
+    table = sparse.random(200, 30, 0.2, format="csr", random_state=0, dtype=dtype)
+    halves = sparse.csr_matrix(
+        (np.repeat(table.data / 2, 2), np.repeat(table.indices, 2), 2 * table.indptr), shape=table.shape
+    )
+    zeros = sparse.csr_matrix((table.data.copy(), table.indices.copy(), table.indptr.copy()), table.shape)
+    zeros.data[::7] = 0
+    fewer = zeros.copy()
+    fewer.eliminate_zeros()
+    y = np.asarray(table.sum(axis=1)).ravel()
+    for given, plain in ((halves, table), (zeros, fewer)):
+        n_entries = given.nnz
+        models = [
+            OnnxSGDRegressor(penalty="l1", max_iter=20, tol=None, dtype=dtype, random_state=0).fit(X, y)
+            for X in (given, plain)
+        ]
+        np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
+        assert given.nnz == n_entries

@@ -219,6 +219,19 @@ def test_a_decay_that_diverges_is_undone_at_once():
     np.testing.assert_allclose(problem.rule.rates(1), rates[32:64] / 4)
 
 
+def test_fewer_epochs_may_be_left_than_a_decay_has():
+    """A window of the decay was undone, and its other epochs are spent."""
+    problem = Problem(n_batches=8, max_iter=22)
+    for _ in range(6):
+        problem.move(0.9)
+    assert problem.rule.n_epochs == 12
+    problem.rule.after_epochs([9.0] * 12, None)
+    assert problem.rule.n_epochs == 4
+    problem.rule.after_epochs([0.8] * 4, None)
+    problem.rule.end()
+    assert problem.state.tensors[KEY] == 0.9
+
+
 def test_long_epochs_are_made_alone():
     problem = Problem(n_batches=1000)
     for weight in (0.9, 0.9, 0.9):

@@ -11,7 +11,7 @@ import pytest
 import sklearn
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.linear_model import LinearRegression, SGDClassifier, SGDRegressor
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import ShuffleSplit
 from sklearn.pipeline import make_pipeline
@@ -356,3 +356,19 @@ def test_a_named_rate_that_is_too_large_is_reported(diabetes):
     with pytest.warns(ConvergenceWarning, match=r"The objective rose from .* Lower the learning rate"):
         model.fit(np.c_[3.0 * X / X.std(axis=0)], y)
     assert model.loss_curve_[-1] > 1.02 * model.loss_curve_[0]
+
+
+@pytest.mark.parametrize("call", ["fit", "partial_fit"])
+def test_weights_of_any_order_in_memory(call):
+    """Coefficients of several targets are a transposed view in scikit-learn's models."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 20))
+    Y = X @ rng.normal(size=(20, 2))
+    trained = []
+    for order in ("C", "F"):
+        model = LinearRegression().fit(X[:30], Y[:30])
+        model.coef_ = np.array(0.3 * model.coef_, order=order)
+        learner = OnnxSGDRegressor(model, dtype="float64", batch_size=64, random_state=0)
+        trained.append(getattr(learner, call)(X, Y))
+    np.testing.assert_allclose(trained[0].coef_, trained[1].coef_, rtol=1e-12)
+    assert trained[1].score(X, Y) > 0.8

@@ -31,11 +31,14 @@ class Buffers:
     Parameters
     ----------
     tensors : dict of ndarray
-        One array for each buffer: its shape and type.
+        One array for each buffer: its shape and type; buffers are contiguous.
     """
 
     def __init__(self, tensors: Tensors) -> None:
-        self.sets = tuple({key: np.zeros_like(array) for key, array in tensors.items()} for _ in range(2))
+        # not np.zeros_like, which keeps the order of axes in memory: the runtime has another one
+        self.sets = tuple(
+            {key: np.zeros(array.shape, array.dtype) for key, array in tensors.items()} for _ in range(2)
+        )
         self.current = 0
 
     @property

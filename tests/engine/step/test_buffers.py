@@ -27,6 +27,15 @@ def test_types_are_those_of_onnx():
     assert dtype_of(SimpleNamespace(type="tensor(double)")) is np.float64
 
 
+def test_buffers_are_contiguous():
+    """Their memory is bound, whatever order of axes the given weights have."""
+    matrix = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    buffers = Buffers({KEY: matrix})
+    assert all(tensors[KEY].flags.c_contiguous for tensors in buffers.sets)
+    buffers.load({KEY: matrix})
+    np.testing.assert_array_equal(buffers.weights()["w"], matrix)
+
+
 def test_missing_tensors_are_zero():
     """States of an optimizer start at zero when a fit starts from weights alone."""
     buffers = Buffers(START)
