@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["LinearAdamRunner", "LinearBlocks", "build_linear_adam"]
 
 #: Bytes of data of a block, and batches of a block at most, as in :mod:`onnxsgd.engine.step.scan_epoch`.
-_BLOCK_BYTES, _MOST_BATCHES = 4_000_000, 10_000
+_BLOCK_BYTES, _MOST_BATCHES = 2_000_000, 10_000
 #: The kinds of tensors that updates change, under the names of their matrices.
 _STATES = {"weights": WEIGHT, "first_moment": "first_moment", "second_moment": "second_moment"}
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LinearLayer", "LinearScanRunner", "build_linear_scan"]
 
-#: Bytes of data of a block, and batches of a block at most, as in :mod:`onnxsgd.engine.step.scan_epoch`.
+#: Bytes of data of a block, and batches of a block at most: bounds, not measured. Others round differently.
 _BLOCK_BYTES, _MOST_BATCHES = 4_000_000, 10_000
 #: The least product of the factors 1 - decay of a block: V has at most as many times the size of W.
 _LEAST_SCALE = 1 / 16

@@ -32,8 +32,8 @@ __all__ = ["EpochRunner", "build_epoch"]
 #: The prefix of all names of the step. Names of the outer graph have others.
 _PREFIX = "step/"
 #: The most bytes of data of a block: more batches at once would not fit the processor's cache.
-#: ``benchmarks/constants.py``, 100 features: 1.16 of the time with 250 kB, 1.02 with 1 MB, 1.04 with 16 MB.
-_BLOCK_BYTES = 4_000_000
+#: ``benchmarks/constants.py``, 10 and 100 features: 0.99 to 1.01 of the time with 250 kB to 16 MB.
+_BLOCK_BYTES = 2_000_000
 #: The most batches of a block, for batches of few bytes: a bound, not measured.
 _MOST_BATCHES = 10_000
 
