@@ -241,11 +241,12 @@ class _Call:
 
     def __init__(self, session: Any, blocks: LinearBlocks, n_batches: int) -> None:
         self._session, self._layer = session, blocks.layer
-        shapes = {value.name: [size or n_batches for size in value.shape] for value in session.get_inputs()}
         dtype = dtype_of(session.get_inputs()[0])
         self.arrays = {
-            name: np.zeros([n_batches if isinstance(size, str) else size for size in shape], dtype)
-            for name, shape in shapes.items()
+            value.name: np.zeros(
+                [size if isinstance(size, int) else n_batches for size in value.shape], dtype
+            )
+            for value in session.get_inputs()
         }
         self._new = {name: np.zeros_like(self.arrays[name]) for name in _STATES}
         self._losses = np.zeros(n_batches, dtype)
