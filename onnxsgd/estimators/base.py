@@ -33,6 +33,7 @@ from onnxsgd.training.loop import Observer, train
 from onnxsgd.training.start import ENOUGH_ROWS
 from onnxsgd.training.state import TARGET, adapt_state, fresh_state
 from onnxsgd.training.stopping import Stopping
+from onnxsgd.training.update_norms import UpdateNorms
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -307,8 +308,10 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         if is_fit:
             self._state.n_updates = stopping.max_iter * batches.n_batches
         plan = plan.for_updates(self._state.n_updates)
+        # the norms come first: callbacks see them
+        norms = UpdateNorms(bool(self.record_update_norms))
         progress = Progress(int(self.verbose), stopping.max_iter)
-        active = [observer for observer in (*observers, progress) if observer.is_active]
+        active = [observer for observer in (norms, *observers, progress) if observer.is_active]
         score = self._scorer(program, validation)
         with ExitStack() as stack:
             if not active and score is None:
@@ -321,7 +324,6 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
                 model=program,
             )  # fmt: skip
         finally:
-            progress.close()
             if runners.give_back is not None:
                 runners.give_back()
             all_columns.close()

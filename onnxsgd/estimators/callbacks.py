@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from onnxsgd.training.loop import Observer
 from onnxsgd.training.state import FitState
 
 try:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["CallbackSupportMixin", "FitCallbacks", "with_callbacks"]
 
 
-class FitCallbacks:
+class FitCallbacks(Observer):
     """Calls to the callbacks of an estimator: its fit is a task, each epoch a subtask.
 
     Parameters
@@ -64,7 +65,7 @@ class FitCallbacks:
         if self._context is not None:
             self._context.call_on_fit_task_begin(**self._data)
 
-    def epoch_begins(self) -> None:
+    def epoch_begins(self, state: FitState) -> None:
         """Call the callbacks at the beginning of an epoch."""
         if self._context is not None:
             self._epoch = self._context.subcontext(task_name="epoch")

@@ -118,8 +118,9 @@ class TrainedModel(BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         saved = state.pop("_saved", None)
-        # an estimator that was saved before this parameter existed
+        # an estimator that was saved before these parameters existed
         state.setdefault("dtype", None)
+        state.setdefault("record_update_norms", False)
         super().__setstate__(state)
         if saved is not None:
             self._learner, self._state, self._text = unpack(saved)
@@ -212,6 +213,7 @@ class TrainedModel(BaseEstimator):
             loss_curve=list(state.loss_curve),
             learning_rates=list(state.learning_rates),
             validation_scores=list(state.validation_scores),
+            update_norms=list(state.update_norms),
         )
         stopped = copy(self)
         stopped._state = fixed
@@ -242,6 +244,12 @@ class TrainedModel(BaseEstimator):
     def validation_scores_(self) -> list[float] | None:
         """The score of each epoch on the validation data, if any."""
         return list(self._history.validation_scores) or None
+
+    @property
+    def update_norms_(self) -> np.ndarray | None:
+        """The norm of the change of the trained weights over each epoch, where it was recorded."""
+        norms, n_epochs = self._history.update_norms, len(self._history.loss_curve)
+        return np.array([*norms, *[np.nan] * (n_epochs - len(norms))]) if norms else None
 
     @property
     def _history(self) -> FitState:

@@ -54,6 +54,7 @@ CONSTRAINTS: dict[str, Any] = {
     "dtype": [StrOptions({"float32", "float64"}), None],
     "n_threads": [_COUNT, None],
     "verbose": ["verbose"],
+    "record_update_norms": ["boolean"],
 }
 
 #: The first rate of a named schedule, and the exponent of "invscaling", if none is given.

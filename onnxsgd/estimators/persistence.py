@@ -48,6 +48,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
                          the other attributes of the state
         learning_rates   an attribute of the state; older files lack it
         owners           a dictionary of further ones; older files lack it
+        update_norms     only where they were recorded: an attribute of the state
         n_updates        only after ``fit``: the largest number of its updates
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
@@ -56,10 +57,12 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
     score_model = learner.with_weights({}, score_only=True)
     saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
     n_updates = {} if state.n_updates is None else {"n_updates": state.n_updates}
+    norms = {"update_norms": list(state.update_norms)} if state.update_norms else {}
     moments = [[name, m.count, m.mean, m.squares, m.total] for name, m in state.moments.items()]
     return {
         **saved_text,
         **n_updates,
+        **norms,
         **({"moments": moments} if moments else {}),
         "format": FORMAT,
         "version": __version__,
@@ -119,6 +122,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         loss_curve=list(saved["loss_curve"]),
         validation_scores=list(saved["validation_scores"]),
         learning_rates=list(saved.get("learning_rates", [math.nan] * len(saved["loss_curve"]))),
+        update_norms=list(saved.get("update_norms", [])),
         n_updates=saved.get("n_updates"),
         moments={name: Moments(*arrays) for name, *arrays in saved.get("moments", [])},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
+from onnxsgd.training.loop import Observer
 from onnxsgd.training.state import FitState
 
 __all__ = ["Progress"]
@@ -15,7 +16,7 @@ _INTERVAL = 0.1
 _WIDTH = 20
 
 
-class Progress:
+class Progress(Observer):
     """The display of training progress.
 
     On a terminal, ``verbose=1`` shows one line with a bar, updated in place. In a file or a notebook, and
@@ -43,7 +44,7 @@ class Progress:
         """True if lines are shown."""
         return self._verbose > 0
 
-    def epoch_begins(self) -> None:
+    def epoch_begins(self, state: FitState) -> None:
         """Count one more epoch."""
         self._epoch += 1
 
@@ -59,7 +60,7 @@ class Progress:
                 print(f"\r{self._bar()} {self._line}\x1b[K", end="", flush=True)
         return False
 
-    def close(self) -> None:
+    def training_ends(self) -> None:
         """Show the last line, if lines are updated in place, and end it."""
         if self._in_place and self._line:
             print(f"\r{self._bar()} {self._line}\x1b[K", flush=True)

@@ -137,6 +137,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         0 prints nothing; 1 shows a bar on a terminal, and prints a line for each epoch elsewhere; 2 prints
         these lines on a terminal too. scikit-learn's callbacks (``set_callbacks``, from scikit-learn 1.9 on)
         are called at each epoch too.
+    record_update_norms : bool, default=False
+        Whether each call records `update_norms_`, for :class:`onnxsgd.TrainingDisplay`. Epochs are then made
+        one at a time, which takes longer; the weights are the same, on sparse data up to rounding.
 
     Attributes
     ----------
@@ -154,6 +157,11 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         The learning rate of the last update of each epoch; in a stream the geometric mean over the tensors.
     validation_scores_ : list of float or None
         The score on the validation data after each epoch.
+    update_norms_ : ndarray of shape (n_epochs,) or None
+        The Euclidean norm of the change of all trained weights over each epoch,
+        ``sqrt(sum((w_end - w_begin)^2))``: of the present weights, not of their average, and without changes
+        that "auto" makes between epochs. Infinite where training diverged, NaN for epochs of calls without
+        `record_update_norms`; None if no call recorded it.
     engine_ : str
         The engine in use.
     n_features_in_ : int
@@ -225,6 +233,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         dtype: str | None = None,
         n_threads: int | None = None,
         verbose: int = 0,
+        record_update_norms: bool = False,
     ) -> None:
         self.model = model
         self.loss = loss
@@ -256,6 +265,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self.dtype = dtype
         self.n_threads = n_threads
         self.verbose = verbose
+        self.record_update_norms = record_update_norms
 
     @learns_in_parts
     def partial_fit(self, X: object, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:

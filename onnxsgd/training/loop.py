@@ -38,18 +38,23 @@ class Model(Protocol):
         """Return the mean loss of all samples."""
 
 
-class Observer(Protocol):
-    """A callback of each epoch."""
+class Observer:
+    """A callback of each epoch, whose methods do nothing unless they are overridden."""
 
     @property
     def is_active(self) -> bool:
         """True if it must be called; epochs without an active observer may be made together."""
+        return True
 
-    def epoch_begins(self) -> None:
+    def epoch_begins(self, state: FitState) -> None:
         """Handle the beginning of an epoch."""
 
     def epoch_ends(self, state: FitState) -> bool:
         """Handle the end of an epoch; return whether training should stop."""
+        return False
+
+    def training_ends(self) -> None:
+        """Handle the end of all epochs, also by an error, before any warning about them."""
 
 
 def train(
@@ -71,7 +76,7 @@ def train(
     """
     rule = _make_rule(runners, batches, plan, stopping, state, score, model)
     n_epochs, n_before = 0, len(state.loss_curve)
-    stops, votes = False, [False]
+    stops, votes, is_interrupted = False, [False], False
     try:
         rule.begin()
         while n_epochs < stopping.max_iter and not stops:
@@ -79,7 +84,7 @@ def train(
             count = 1 if observers or score else min(rule.n_epochs, stopping.max_iter - n_epochs)
             n_epochs += count
             for observer in observers:
-                observer.epoch_begins()
+                observer.epoch_begins(state)
             run_epochs(runners, batches, plan, state, count, limit=rule.limit, rates=rule.rates(count))
             if score is not None:
                 state.validation_scores.append(score(state.weights(plan.recipe.average_from)))
@@ -88,16 +93,20 @@ def train(
                 state.loss_curve[-count:], state.validation_scores[-1] if score else None
             )
             stops = has_ended or any(votes)
-        if stopping.tol is not None and not rule.has_converged and not any(votes):
-            warnings.warn(
-                "Maximum number of iteration reached before convergence. Consider increasing max_iter "
-                "to improve the fit.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
     except KeyboardInterrupt:
+        is_interrupted, n_epochs = True, len(state.loss_curve) - n_before
+    finally:
+        for observer in observers:
+            observer.training_ends()
+    if is_interrupted:
         warnings.warn("Training interrupted by user.", stacklevel=4)
-        n_epochs = len(state.loss_curve) - n_before
+    elif stopping.tol is not None and not rule.has_converged and not any(votes):
+        warnings.warn(
+            "Maximum number of iteration reached before convergence. Consider increasing max_iter "
+            "to improve the fit.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
     rule.end()
     return n_epochs
 

@@ -56,6 +56,9 @@ class FitState:
         The score of each epoch on the validation data, if any.
     learning_rates : list of float
         The learning rate of the last update of each epoch.
+    update_norms : list of float
+        The norm of the change of the weights over each epoch, NaN where it was not recorded; shorter than
+        `loss_curve` if the last ones were not.
     n_updates : int or None
         The largest number of updates of the last call to ``fit``; None before the first call.
     moments : dict of Moments
@@ -79,6 +82,7 @@ class FitState:
     loss_curve: list[float] = field(default_factory=list)
     validation_scores: list[float] = field(default_factory=list)
     learning_rates: list[float] = field(default_factory=list)
+    update_norms: list[float] = field(default_factory=list)
     n_updates: int | None = None
     moments: dict[str, Moments] = field(default_factory=dict)
     forgotten_at: int = 0
