@@ -48,6 +48,17 @@ def draw_tilted_digits(file):
     figure.savefig(file, metadata={"Date": None}, bbox_inches="tight", pad_inches=0.08)
 
 
+def draw_training(file):
+    """Draw the training of the page "Watching a training"."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "watching"
+    figure = names_of("guide/watching.rst")["display"].figure_
+    figure.set_facecolor("white")
+    figure.savefig(file, metadata={"Date": None})
+
+
 def draw_stages():
     """Draw the four graphs of the page "How it works"."""
     learner = OnnxSGDRegressor(names_of("how_it_works.rst")["network"], learning_rate="constant")
@@ -59,6 +70,7 @@ def draw():
     """Draw all of them."""
     PICTURES.mkdir(exist_ok=True)
     draw_tilted_digits(PICTURES / "tilted_digits.svg")
+    draw_training(PICTURES / "training_display.svg")
     draw_stages()
 
 

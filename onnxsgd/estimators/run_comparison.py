@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from onnxsgd.estimators.display import fitted_epochs, make_room, pyplot
+from onnxsgd.estimators.curves import draw_curve, fitted_epochs, make_room, pyplot, spans_magnitudes
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 if TYPE_CHECKING:
@@ -19,10 +21,31 @@ __all__ = ["RunComparison"]
 
 #: The dashes of one fit after another, beside their colours.
 _DASHES = ("-", "--", "-.", ":")
+#: Panels in a row of a new figure, and the size of one in inches.
+_IN_A_ROW, _WIDTH, _HEIGHT = 2, 5.0, 4.0
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """A quantity that one panel compares.
+
+    Attributes
+    ----------
+    label : str
+        The label of its axis.
+    values : mapping of str to sequence of float
+        Its values by the names of the fits that have it.
+    is_score : bool
+        Whether the largest value of each fit is marked.
+    """
+
+    label: str
+    values: Mapping[str, Sequence[float]]
+    is_score: bool = False
 
 
 class RunComparison:
-    """The losses, and the validation scores, of several fits.
+    """The losses, the validation scores, the rates and the norms of updates of several fits.
 
     :meth:`onnxsgd.TrainingDisplay.from_estimators` makes one.
 
@@ -30,18 +53,22 @@ class RunComparison:
     ----------
     estimators : mapping of str to estimator
         The fitted estimators by name.
+    rate, update_norm : bool, default=False
+        Whether learning rates, and norms of updates, are drawn.
 
     Attributes
     ----------
     figure_ : matplotlib.figure.Figure
         The figure.
-    loss_ax_, score_ax_ : matplotlib.axes.Axes or None
-        The axes with the losses, and with the scores if there are any.
-    loss_lines_, score_lines_ : dict of matplotlib.lines.Line2D
+    loss_ax_, score_ax_, rate_ax_, norm_ax_ : matplotlib.axes.Axes or None
+        The axes with the losses, with the scores if there are any, with the rates and the norms on demand.
+    loss_lines_, score_lines_, rate_lines_, norm_lines_ : dict of matplotlib.lines.Line2D
         The curves by name; the best score of each has a mark.
     """
 
-    def __init__(self, estimators: Mapping[str, BaseEstimator]) -> None:
+    def __init__(
+        self, estimators: Mapping[str, BaseEstimator], *, rate: bool = False, update_norm: bool = False
+    ) -> None:
         if not isinstance(estimators, Mapping):
             raise ParameterTypeError(
                 "estimators must be a mapping of names to fitted estimators, not "
@@ -49,9 +76,26 @@ class RunComparison:
             )
         if not estimators:
             raise ParameterError("estimators is empty: there is nothing to compare.")
-        self._fits = {str(name): fitted_epochs(est) for name, est in estimators.items()}
-        self._scores = {
-            name: getattr(est, "validation_scores_", None) for name, (est, _) in self._fits.items()
+        fits = {str(name): fitted_epochs(est) for name, est in estimators.items()}
+        models = {name: est for name, (est, _) in fits.items()}
+        losses = _recorded(models, "loss_curve_")
+        scores = _recorded(models, "validation_scores_")
+        rates = _recorded(models, "learning_rates_") if rate else {}
+        norms = _recorded(models, "update_norms_") if update_norm else {}
+        if rate and not rates:
+            raise ParameterError("None of the estimators keeps learning_rates_, which rate=True draws.")
+        if update_norm and not norms:
+            raise ParameterError(
+                "None of the estimators recorded update_norms_, which update_norm=True draws: fit them with "
+                "record_update_norms=True."
+            )
+        score_name = next((score_name for name, (_, score_name) in fits.items() if name in scores), "")
+        self._names = list(fits)
+        self._quantities = {
+            "loss": _Quantity("training loss", losses),
+            "score": _Quantity(score_name, scores, is_score=True),
+            "rate": _Quantity("rate", rates),
+            "norm": _Quantity("norm of update", norms),
         }
 
     def plot(self, axes: Sequence[Axes] | None = None) -> Self:
@@ -60,7 +104,7 @@ class RunComparison:
         Parameters
         ----------
         axes : sequence of matplotlib.axes.Axes or None, default=None
-            One for the losses and, if there are validation scores, one for these; None: those of a new
+            One for each quantity that these fits have, in the order of the attributes; None: those of a new
             figure.
 
         Returns
@@ -68,34 +112,56 @@ class RunComparison:
         RunComparison
             The same object, with the attributes of the drawn artists.
         """
-        has_scores = any(scores is not None for scores in self._scores.values())
-        count = 2 if has_scores else 1
-        panels = self._new_axes(count) if axes is None else np.ravel(np.asarray(axes, dtype=object))
-        if len(panels) != count:
-            raise ParameterError(f"axes has {len(panels)} axes; these fits are drawn on {count}.")
+        shown = [key for key, quantity in self._quantities.items() if quantity.values]
+        panels = _new_axes(len(shown)) if axes is None else np.ravel(np.asarray(axes, dtype=object))
+        if len(panels) != len(shown):
+            raise ParameterError(f"axes has {len(panels)} axes; these fits are drawn on {len(shown)}.")
         self.figure_ = panels[0].figure
         make_room(self.figure_)
-        self.loss_ax_, self.score_ax_ = panels[0], panels[1] if has_scores else None
-        self.loss_lines_: dict[str, Line2D] = {}
-        self.score_lines_: dict[str, Line2D] = {}
-        for number, (name, (est, score_name)) in enumerate(self._fits.items()):
-            style = {"color": f"C{number % 10}", "linestyle": _DASHES[number % len(_DASHES)]}
-            self.loss_lines_[name] = _curve(self.loss_ax_, est.loss_curve_, "training loss", name, style)
-            scores = self._scores[name]
-            if self.score_ax_ is not None and scores is not None:
-                self.score_lines_[name] = _curve(self.score_ax_, scores, score_name, name, style)
-                best = int(np.argmax(scores))
-                self.score_ax_.plot(best + 1, scores[best], "o", color=style["color"], markerfacecolor="none")
-        self.loss_ax_.legend()
+        found = dict(zip(shown, panels, strict=True))
+        self.loss_ax_, self.loss_lines_ = self._draw(found, "loss")
+        self.score_ax_, self.score_lines_ = self._draw(found, "score")
+        self.rate_ax_, self.rate_lines_ = self._draw(found, "rate")
+        self.norm_ax_, self.norm_lines_ = self._draw(found, "norm")
+        # beside the axes that are farthest to the right, and of these the highest: it covers no curve
+        outermost = max(panels, key=lambda ax: (round(ax.get_position().x1, 6), ax.get_position().y1))
+        outermost.legend(
+            handles=list(self.loss_lines_.values()), loc="upper left", bbox_to_anchor=(1.0, 1.0),
+            frameon=False,
+        )  # fmt: skip
         return self
 
-    def _new_axes(self, count: int) -> Any:
-        _, axes = pyplot().subplots(1, count, squeeze=False, figsize=(5.0 * count, 4.0), layout="constrained")
-        return axes.ravel()
+    def _draw(self, panels: Mapping[str, Axes], key: str) -> tuple[Any, dict[str, Line2D]]:
+        """Draw one quantity of all fits that have it; return its axes, None without any, and its lines."""
+        ax, quantity, lines = panels.get(key), self._quantities[key], {}
+        if ax is None:
+            return None, {}
+        for number, name in enumerate(self._names):
+            values = quantity.values.get(name)
+            if values is None:
+                continue
+            style = {"color": f"C{number % 10}", "linestyle": _DASHES[number % len(_DASHES)]}
+            lines[name] = draw_curve(ax, values, label=name, **style)
+            if quantity.is_score:
+                best = int(np.argmax(values))
+                ax.plot(best + 1, values[best], "o", color=style["color"], markerfacecolor="none")
+        ax.set(xlabel="epoch", ylabel=quantity.label)
+        if key in ("rate", "norm") and spans_magnitudes([*chain.from_iterable(quantity.values.values())]):
+            ax.set_yscale("log")
+        return ax, lines
 
 
-def _curve(ax: Any, values: Sequence[float], label: str, name: str, style: dict[str, str]) -> Any:
-    (line,) = ax.plot(np.arange(1, len(values) + 1), values, label=name, **style)
-    ax.set(xlabel="epoch", ylabel=label)
-    ax.xaxis.get_major_locator().set_params(integer=True)
-    return line
+def _recorded(models: Mapping[str, Any], attribute: str) -> dict[str, Sequence[float]]:
+    """Return an attribute of the models that have it."""
+    found = {name: getattr(model, attribute, None) for name, model in models.items()}
+    return {name: values for name, values in found.items() if values is not None}
+
+
+def _new_axes(count: int) -> list[Axes]:
+    n_columns = min(count, _IN_A_ROW)
+    n_rows = -(-count // n_columns)
+    size = (_WIDTH * n_columns, _HEIGHT * n_rows)
+    figure, axes = pyplot().subplots(n_rows, n_columns, squeeze=False, figsize=size, layout="constrained")
+    for unused in axes.ravel()[count:]:
+        figure.delaxes(unused)
+    return list(axes.ravel()[:count])

@@ -46,5 +46,7 @@ class UpdateNorms(Observer):
         return False
 
     def _norm(self, after: dict[str, np.ndarray]) -> float:
-        changes = (np.subtract(after[name], before, dtype=np.float64) for name, before in self._before.items())
+        changes = (
+            np.subtract(after[name], before, dtype=np.float64) for name, before in self._before.items()
+        )
         return math.sqrt(sum(float(np.square(change).sum()) for change in changes))

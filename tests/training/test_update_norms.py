@@ -1,6 +1,7 @@
 """The record of the norms of updates, against differences of weights."""
 
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -30,13 +31,12 @@ def test_norms_are_the_distances_of_weights_between_epochs(diabetes, average):
     # the first epochs of a longer fit at a named rate; averages do not change the weights that are updated
     weights = [OnnxSGDRegressor(network).get_weights()]
     weights += [OnnxSGDRegressor(max_iter=n, **given).fit(X, y).get_weights() for n in range(1, 5)]
-    expected = [distance(*pair) for pair in zip(weights, weights[1:], strict=False)]
+    expected = [distance(*pair) for pair in pairwise(weights)]
     np.testing.assert_allclose(fitted.update_norms_, expected, rtol=1e-6)
     assert min(expected) > 0
 
 
 def test_recording_changes_no_weight(diabetes, iris):
-    X, y = diabetes
     for kind, data in ((OnnxSGDRegressor, diabetes), (OnnxSGDClassifier, iris)):
         plain = kind(max_iter=60, random_state=0).fit(*data)
         recorded = kind(max_iter=60, random_state=0, record_update_norms=True).fit(*data)
