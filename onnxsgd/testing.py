@@ -107,7 +107,8 @@ def check_gradients(
     ------
     GradientError
         An AssertionError: an element differs by more than the tolerance, and the message names the worst; or
-        a loss or its gradient is not finite at raw predictions of -1000 or 1000, as diverging weights give.
+        a loss or its gradient is not finite at raw predictions of -1000 or 1000, as diverging weights give;
+        -30 or 30 for a logarithmic link.
     GraphError
         If the formulas of the loss make no valid ONNX graph, or give a result of a wrong shape.
     ParameterError, ParameterTypeError

@@ -92,7 +92,11 @@ print("numbers", [number["formula"] for number in manifest["numbers"]])
 
 TRAINING = "tests/training/test_named_rows.py"
 NAMED = {
-    "A loss": ("loss", "log_cosh", ["tests/test_losses.py"]),
+    "A loss": (
+        "loss",
+        "cauchy",
+        ["tests/test_losses.py", "tests/objective/test_attach.py::test_every_score_has_a_case"],
+    ),
     "An optimizer": (
         "optimizer",
         "rmsprop",

@@ -32,8 +32,8 @@ __all__ = ["Problem", "problem_of_loss", "problem_of_model"]
 
 _N_OUTPUTS = 3
 _RAW = "raw_prediction"
-#: Raw predictions at which a loss has to be finite.
-_FAR_AWAY = (-1e3, 1e3)
+#: Raw predictions at which a loss has to be finite, by its link: those of exponentials overflow.
+_FAR_AWAY = {"identity": (-1e3, 1e3), "log": (-30.0, 30.0)}
 _Arrays = dict[str, np.ndarray]
 
 
@@ -97,7 +97,7 @@ def _check_far_away(
     loss: Loss, point: _Arrays, functions: Mapping[str, Callable[[_Arrays], np.ndarray]]
 ) -> None:
     """Refuse a formula that overflows where scores are large, as in the first updates of many fits."""
-    for score in _FAR_AWAY:
+    for score in _FAR_AWAY[loss.link]:
         at = {**point, _RAW: np.full_like(point[_RAW], score)}
         for name, function in functions.items():
             if not np.isfinite(function(at)).all():
@@ -213,7 +213,10 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> _Arrays:
 def _targets(loss: Loss, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     if loss.targets == "indicator":
         return np.eye(shape[1])[rng.integers(shape[1], size=shape[0])]
-    return rng.normal(size=shape) if loss.targets == "real" else rng.choice([-1.0, 1.0], size=shape)
+    if loss.targets == "sign":
+        return rng.choice([-1.0, 1.0], size=shape)
+    drawn = rng.normal(size=shape)
+    return drawn if loss.targets == "real" else np.abs(drawn)
 
 
 def _feed(value: ir.Value, given: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:

@@ -24,6 +24,7 @@ __all__ = [
     "check_real_target",
     "check_sample_weight",
     "check_scorable_by_r2",
+    "check_target_range",
     "class_weights",
     "encode_indicators",
     "encode_labels",
@@ -99,6 +100,16 @@ def check_scorable_by_r2(y: np.ndarray, name: str) -> None:
     """Refuse a regression target for which R^2 is not defined; `name` is its source."""
     if len(y) < 2:
         raise ParameterError(f"{name} has {len(y)} sample, which R^2 cannot score: it needs at least two.")
+
+
+def check_target_range(y: np.ndarray, loss: Loss) -> None:
+    """Refuse targets of a regression outside the range of its loss."""
+    if loss.targets == "real" or not y.size:
+        return
+    least = y.min()
+    if least < 0 or (least == 0 and loss.targets == "positive"):
+        legal = "> 0" if loss.targets == "positive" else ">= 0"
+        raise ParameterError(f"y holds {least:g}: the loss {loss!r} takes targets {legal}.")
 
 
 def encode_indicators(y: np.ndarray, loss: Loss) -> np.ndarray:

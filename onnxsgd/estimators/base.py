@@ -271,7 +271,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             sparse_batch_size=self.batch_size or SPARSE_ROWS,
             n_threads=self.n_threads,
             output_layer=learner.output_layer(self._n_outputs) if recipe.is_auto else NO_LAYER,
-            has_target_units=self._task == "regression",
+            is_regression=self._task == "regression",
         )
 
     def _train(

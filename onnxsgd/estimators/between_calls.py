@@ -28,6 +28,7 @@ def read_graph_parameters(estimator: BaseEstimator) -> Given:
     """Return the parameters of an estimator that determine its graph, those of the model inside included."""
     own = type(estimator).__name__
     given = [(name, own, getattr(estimator, name)) for name in _OF_GRAPH if hasattr(estimator, name)]
+    given.append(("the link of the loss", own, getattr(estimator, "_link", "identity")))
     # a list may be changed in place
     copied = [(name, own, [*value] if isinstance(value, list) else value) for name, own, value in given]
     return [*copied, *_parameters_inside(estimator.model)]

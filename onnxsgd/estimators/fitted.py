@@ -44,6 +44,8 @@ class TrainedModel(BaseEstimator):
     """
 
     _task: ClassVar[str]
+    #: The function of the prediction that is the raw prediction, in a regression.
+    _link: str = "identity"
     _learner: Learner
     _state: FitState
     _n_outputs: int

@@ -11,7 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import ShuffleSplit
 from sklearn.utils._param_validation import StrOptions
 
-from onnxsgd.data.targets import check_real_target, check_scorable_by_r2
+from onnxsgd.data.targets import check_real_target, check_scorable_by_r2, check_target_range
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.to_skl2onnx import register_regressor
@@ -43,8 +43,10 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         file may have external data beside it. A fitted model predicts, is exported, and shows its weights
         before the first fit too.
     loss : {"squared_error", "absolute_error", "elastic", "huber", "epsilon_insensitive", \
-            "squared_epsilon_insensitive", "quantile"} or Loss, default="squared_error"
-        The loss to minimise, see :mod:`onnxsgd.losses`.
+            "squared_epsilon_insensitive", "quantile", "log_cosh", "poisson", "gamma", "tweedie"} or Loss, \
+            default="squared_error"
+        The loss to minimise, see :mod:`onnxsgd.losses`. "poisson", "gamma" and "tweedie" have a logarithmic
+        link: predictions are exponentials of raw predictions. Targets are >= 0, for "gamma" > 0.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", in the unit of y.
     penalty : {"l2", "l1", "elasticnet", None}, default="l2"
@@ -301,8 +303,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
             Of the shape that `y` had in training, in float32 for float32 data and in float64 otherwise.
         """
         trained = self._trained(X)
-        raw = trained._raw_predictions(X)
-        return raw.ravel() if trained._y_is_vector else raw
+        prediction = trained._predictions(trained._raw_predictions(X))
+        return prediction.ravel() if trained._y_is_vector else prediction
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -314,6 +316,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self, y: ArrayLike, resuming: bool, classes: ArrayLike | None, in_parts: bool = False
     ) -> tuple[np.ndarray, int]:
         y = check_real_target(y)
+        check_target_range(y, self._make_loss())
         table = y.reshape(len(y), -1)
         if resuming:
             self._check_width(table)
@@ -340,8 +343,17 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     def _make_loss(self) -> Loss:
         return make_loss(self.loss, REGRESSION_LOSSES, self.epsilon)
 
+    @property
+    def _link(self) -> str:  # type: ignore[override]
+        loss = REGRESSION_LOSSES.get(self.loss, Loss) if isinstance(self.loss, str) else self.loss
+        return str(getattr(loss, "link", "identity"))
+
+    def _predictions(self, raw: np.ndarray) -> np.ndarray:
+        """Return the predictions of raw predictions."""
+        return np.exp(raw) if self._link == "log" else raw
+
     def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
-        return float(r2_score(y, raw, sample_weight=sample_weight))
+        return float(r2_score(y, self._predictions(raw), sample_weight=sample_weight))
 
     def _check_scorable(self, y: np.ndarray, name: str) -> None:
         check_scorable_by_r2(y, name)
@@ -351,10 +363,20 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         return next(splitter.split(y))
 
     def _finished_graph(self) -> Any:
-        from onnxsgd.graph.reading.postprocessing import name_output
-
+        if self._learner.link == "own":
+            return self._prediction_graph("variable")
         graph = self._learner.with_weights(self._weights())
-        return name_output(graph, "variable") if self._learner.link == "own" else graph
+        if self._learner.link == "exp" or self._link == "identity":
+            return graph
+        # the graph ends in its raw predictions
+        name = str(graph.graph.outputs[0].name)
+        return self._prediction_graph(name)
+
+    def _prediction_graph(self, name: str) -> Any:
+        """Return the graph of predictions alone, in an output `name`."""
+        from onnxsgd.graph.reading.postprocessing import add_regressor_tail
+
+        return add_regressor_tail(self._score_model_now(), self._link, name)
 
     def _linear_attributes(self, coef: str, intercept: str | None) -> tuple[np.ndarray, np.ndarray]:
         slopes, offsets = super()._linear_attributes(coef, intercept)

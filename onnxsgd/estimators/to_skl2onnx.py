@@ -87,11 +87,11 @@ def _classifier_types(operator: Operator) -> None:
 
 def _convert_regressor(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
     model = operator.raw_operator._trained()
-    (score,) = _embed(model._score_model_now(), scope, operator, container)
+    (prediction,) = _embed(model._prediction_graph("prediction"), scope, operator, container)
     shape = scope.get_unique_variable_name("shape")
     container.add_initializer(shape, TensorProto.INT64, [2], [-1, model._n_outputs])
     column = scope.get_unique_variable_name("column")
-    container.add_node("Reshape", [score, shape], column, name=scope.get_unique_operator_name("Reshape"))
+    container.add_node("Reshape", [prediction, shape], column, name=scope.get_unique_operator_name("Reshape"))
     _finish(column, operator.outputs[0], scope, container)
 
 

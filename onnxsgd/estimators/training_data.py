@@ -111,7 +111,9 @@ class TrainingDataReader(TrainedModel):
         if has_text(source):
             self._text, source = split_text(source, X)
             checked = self._text.features(X)
-        options = ModelOptions(self._task, self.output, self.head, self.trainable, self.engine, self.dtype)
+        options = ModelOptions(
+            self._task, self.output, self.head, self.trainable, self.engine, self.dtype, self._link
+        )
         numbers = target if self._task == "regression" else None
         prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads, numbers)
         self._learner, self._n_outputs = prepared.learner, prepared.n_outputs

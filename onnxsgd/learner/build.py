@@ -44,6 +44,8 @@ class ModelOptions:
         The gradient engine.
     dtype : {"float32", "float64", None}
         The type of the graph; None: its own, and float32 for converted estimators and linear models.
+    link : {"identity", "log"}
+        The link of the loss of a regression.
     """
 
     task: str
@@ -52,6 +54,7 @@ class ModelOptions:
     trainable: Trainable
     engine: str
     dtype: str | None = None
+    link: str = "identity"
 
     @property
     def key(self) -> Hashable | None:
@@ -63,7 +66,8 @@ class ModelOptions:
                 return None
             trainable = tuple(names)
         # the type tells True from 1
-        return (self.task, type(self.output), self.output, self.head, trainable, self.engine, self.dtype)
+        output = (type(self.output), self.output)
+        return (self.task, *output, self.head, trainable, self.engine, self.dtype, self.link)
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,13 @@ def _converted_learner(
 ) -> Learner:
     from onnxsgd.graph.sklearn.convert import convert_estimator
 
-    scored = convert_estimator(source, data.checked, options.task, options.output)
+    scored = convert_estimator(source, data.checked, options.task, options.output, options.link)
+    if options.link == "log" and scored.link != "exp" and options.head is None and options.output is None:
+        raise ParameterError(
+            f"{type(source).__name__} predicts the target, and the loss has a logarithmic link: its raw "
+            "predictions are logarithms. Give a model with this link, such as PoissonRegressor, an ONNX "
+            "graph, model=None, or head='linear'."
+        )
     scored = _in_precision(scored, options.dtype)
     if options.dtype == "float64":
         from onnxsgd.graph.lowering.precision import restore_digits
@@ -148,7 +158,7 @@ def _graph_learner(model: ir.Model, data: TrainingData, n_outputs: int, options:
     from onnxsgd.graph.batch_size import fixed_batch_size, free_batch_size
     from onnxsgd.graph.reading.head import find_score
 
-    scored = find_score(model, options.task, options.output)
+    scored = find_score(model, options.task, options.output, options.link)
     exported_for = fixed_batch_size(scored.model)
     scored = _in_precision(replace(scored, model=free_batch_size(scored.model)), options.dtype)
     return _make_learner(scored, exported_for, data, n_outputs, options)

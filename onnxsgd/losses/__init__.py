@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from onnxsgd.losses._base import Loss, Targets
+from onnxsgd.losses._base import Link, Loss, Targets
 from onnxsgd.losses._classification import (
     CrossEntropy,
     Hinge,
@@ -25,11 +25,13 @@ from onnxsgd.losses._classification import (
     Perceptron,
     SquaredHinge,
 )
+from onnxsgd.losses._deviance import Gamma, Poisson, Tweedie
 from onnxsgd.losses._regression import (
     AbsoluteError,
     Elastic,
     EpsilonInsensitive,
     Huber,
+    LogCosh,
     Quantile,
     SquaredEpsilonInsensitive,
     SquaredError,
@@ -42,17 +44,22 @@ __all__ = [
     "CrossEntropy",
     "Elastic",
     "EpsilonInsensitive",
+    "Gamma",
     "Hinge",
     "Huber",
+    "Link",
+    "LogCosh",
     "LogLoss",
     "Loss",
     "ModifiedHuber",
     "Perceptron",
+    "Poisson",
     "Quantile",
     "SquaredEpsilonInsensitive",
     "SquaredError",
     "SquaredHinge",
     "Targets",
+    "Tweedie",
     "make_loss",
 ]
 
@@ -65,6 +72,10 @@ REGRESSION_LOSSES: dict[str, type[Loss]] = {
     "epsilon_insensitive": EpsilonInsensitive,
     "squared_epsilon_insensitive": SquaredEpsilonInsensitive,
     "quantile": Quantile,
+    "log_cosh": LogCosh,
+    "poisson": Poisson,
+    "gamma": Gamma,
+    "tweedie": Tweedie,
 }
 
 #: The losses that ``OnnxSGDClassifier(loss=...)`` accepts by name.

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from onnxsgd._builder import Builder
 
-__all__ = ["Loss", "Targets", "clip", "indicator", "set_number"]
+__all__ = ["Link", "Loss", "Targets", "clip", "indicator", "set_number"]
 
-Targets = Literal["real", "sign", "indicator"]
+Targets = Literal["real", "non-negative", "positive", "sign", "indicator"]
+Link = Literal["identity", "log"]
 
 
 class Loss(ABC):
@@ -25,13 +26,17 @@ class Loss(ABC):
 
     Attributes
     ----------
-    targets : {"real", "sign", "indicator"}
-        The values of `y_true`: any real number (regression), -1 and +1 (margin losses), or 0 and 1.
+    targets : {"real", "non-negative", "positive", "sign", "indicator"}
+        The values of `y_true`: any real number, those >= 0, or those > 0 (regression), -1 and +1 (margin
+        losses), or 0 and 1.
+    link : {"identity", "log"}
+        Of a regression, the function of the prediction that is the raw prediction.
     probabilities : {None, "sigmoid", "softmax", "modified_huber"}
-        The link from raw predictions to probabilities; None if there is none.
+        Of a classification, the function from raw predictions to probabilities; None if there is none.
     """
 
     targets: ClassVar[Targets] = "real"
+    link: ClassVar[Link] = "identity"
     probabilities: ClassVar[str | None] = None
 
     @abstractmethod

@@ -109,8 +109,8 @@ class FitPlan:
         Threads on the CPU; None: chosen by the size of the graph.
     output_layer : OutputLayer
         The last layer, if known.
-    has_target_units : bool
-        Whether raw predictions have the units of the target.
+    is_regression : bool
+        Whether the target is one of real numbers.
     """
 
     learner: Learner
@@ -123,12 +123,17 @@ class FitPlan:
     sparse_batch_size: int
     n_threads: int | None
     output_layer: OutputLayer = NO_LAYER
-    has_target_units: bool = False
+    is_regression: bool = False
+
+    @property
+    def has_target_units(self) -> bool:
+        """True if raw predictions have the units of the target."""
+        return self.is_regression and self.loss.link == "identity"
 
     @property
     def scaled_layer(self) -> OutputLayer:
-        """The last layer, if its rates are in units of the target; without weights otherwise."""
-        return self.output_layer if self.has_target_units else NO_LAYER
+        """The last layer, if each of its outputs has its own unit of rates; without weights otherwise."""
+        return self.output_layer if self.is_regression else NO_LAYER
 
     @property
     def penalised(self) -> frozenset[str]:

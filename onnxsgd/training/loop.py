@@ -17,7 +17,7 @@ from onnxsgd.training.coordinates import StandardisedBuffers
 from onnxsgd.training.epochs import Runners, penalty_value, run_epochs
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.rules import DescentRule, PlateauRule, Rule
-from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder
+from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder, best_constant
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Stopping
 
@@ -130,6 +130,9 @@ def _make_rule(
         is_linear=not {part.name for part in plan.output_layer.weights}.isdisjoint(
             layer.weight for layer in model.first_layers
         ),
+        constant=best_constant(plan.loss.link, batches.target, batches.sample_weight)
+        if plan.is_regression
+        else np.zeros(1),
         target=batches.target if plan.has_target_units else None,
         sample_weight=batches.sample_weight,
         objective=objective,

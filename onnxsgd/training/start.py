@@ -15,7 +15,7 @@ from onnxsgd.graph.reading.output_layer import OutputLayer, OutputWeight
 from onnxsgd.optimizers import LEAST_FACTOR
 from onnxsgd.training.state import FitState
 
-__all__ = ["ENOUGH_ROWS", "LEAST_SHARE", "Objective", "Start", "StartFinder"]
+__all__ = ["ENOUGH_ROWS", "LEAST_SHARE", "Objective", "Start", "StartFinder", "best_constant"]
 
 #: The least share of the first rate, for a start of good weights: a stream cannot have less.
 LEAST_SHARE = LEAST_FACTOR
@@ -68,8 +68,10 @@ class StartFinder:
         The intercepts of all layers.
     is_linear : bool
         Whether the last layer is also a first one.
+    constant : ndarray of shape [n_outputs] or [1]
+        The raw predictions of the best constant, zeros if unknown.
     target : ndarray of shape [n_samples, n_outputs] or None
-        The target, if predictions have its units.
+        The target, if raw predictions have its units.
     sample_weight : ndarray of shape [n_samples]
         Weights of the samples.
     objective : callable
@@ -83,6 +85,7 @@ class StartFinder:
     layer: OutputLayer
     intercepts: Collection[str]
     is_linear: bool
+    constant: np.ndarray
     target: np.ndarray | None
     sample_weight: np.ndarray
     objective: Callable[[], Objective]
@@ -161,8 +164,8 @@ class StartFinder:
         return self.objective()
 
     def _with_constant(self, tensors: Tensors) -> Tensors:
-        """Return weights that predict the mean of the target, or raw predictions of zero."""
-        return self._with_last_layer(tensors, 0.0, self._mean(self.target) - np.array(self.layer.offset))
+        """Return weights that predict the best constant."""
+        return self._with_last_layer(tensors, 0.0, self.constant - np.array(self.layer.offset))
 
     def _replace(
         self, state: FitState, given: Tensors, first: Objective, constant: Objective
@@ -193,15 +196,13 @@ class StartFinder:
         raw = np.asarray(self.raw_predictions(weights), np.float64).reshape(len(self.sample_weight), -1)
         with np.errstate(all="ignore"):
             if self.target is None:
-                return 1.0 / math.sqrt(np.mean(raw**2)), np.zeros(raw.shape[1])
-            centred, share = raw - self._mean(raw), self.sample_weight[:, None]
+                return 1.0 / math.sqrt(np.mean(raw**2)), self.constant + np.zeros(raw.shape[1])
+            mean, share = np.average(raw, axis=0, weights=self.sample_weight), self.sample_weight[:, None]
+            centred = raw - mean
             scale = float((share * centred * self.target).sum() / (share * centred**2).sum())
             scale = scale if self.is_linear else 1.0
             offset = np.array(self.layer.offset)
-            return scale, self._mean(self.target) - scale * self._mean(raw) + (scale - 1.0) * offset
-
-    def _mean(self, table: np.ndarray | None) -> np.ndarray:
-        return np.zeros(1) if table is None else np.average(table, axis=0, weights=self.sample_weight)
+            return scale, self.constant - scale * mean + (scale - 1.0) * offset
 
     def _with_last_layer(self, tensors: Tensors, scale: float, shift: np.ndarray) -> Tensors:
         """Return weights whose last layer is scaled, and shifted by the intercept next to each output."""
@@ -213,6 +214,27 @@ class StartFinder:
                 missing[part.columns] = 0.0
             changed[part.name, WEIGHT] = weight.astype(tensors[part.name, WEIGHT].dtype)
         return changed
+
+
+def best_constant(link: str, target: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:
+    """Return the raw predictions whose predictions are the mean of a target.
+
+    Parameters
+    ----------
+    link : {"identity", "log"}
+        The function of the prediction that is the raw prediction.
+    target : ndarray of shape [n_samples, n_outputs]
+        The target.
+    sample_weight : ndarray of shape [n_samples]
+        Weights of the samples.
+
+    Returns
+    -------
+    ndarray of shape [n_outputs]
+        Of a target of zeros alone, the logarithm is that of half an event in all samples.
+    """
+    mean: np.ndarray = np.average(target, axis=0, weights=sample_weight)
+    return mean if link == "identity" else np.log(np.where(mean > 0, mean, 0.5 / len(target)))
 
 
 def _share(weights: Objective, constant: Objective | None) -> float:

@@ -162,7 +162,7 @@ def adapt_state(state: FitState, recipe: Recipe) -> None:
 
 
 def output_unit(plan: FitPlan, state: FitState) -> float:
-    """Return the unit of all rates of an even last layer: the deviation of the target, over the factor."""
+    """Return the unit of all rates of an even last layer: that of its raw predictions, over the factor."""
     return float(plan.scaled_layer.weights[0].unit(_target_scales(plan, state)).item())
 
 
@@ -186,6 +186,9 @@ def rate_scales(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer]) ->
 
 
 def _target_scales(plan: FitPlan, state: FitState) -> np.ndarray:
+    """Return the unit of each raw prediction: the deviation of its target; 1 for logarithms."""
+    if not plan.has_target_units:
+        return np.ones(plan.n_outputs, plan.learner.dtype)
     return state.moments[TARGET].deviation(plan.learner.dtype)
 
 

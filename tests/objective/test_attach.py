@@ -6,6 +6,7 @@ import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import xlogy
 
 from onnxsgd import losses
 from onnxsgd.exceptions import GraphError, ParameterError, ParameterTypeError
@@ -16,6 +17,7 @@ from onnxsgd.objective.attach import add_loss_output
 from onnxsgd.objective.score_table import SCORES as TABLE
 
 SIGN, INDICATOR = ("hinge", "squared_hinge", "modified_huber", "perceptron"), ("log_loss",)
+POSITIVE = ("poisson", "gamma", "tweedie")
 
 
 def clip(r, epsilon):
@@ -57,6 +59,18 @@ SCORES = {
         lambda y, f: np.maximum(0.9 * (y - f), -0.1 * (y - f)),
         lambda y, f: np.where(y >= f, -0.9, 0.1),
     ),
+    "log_cosh": ({}, lambda y, f: np.log(np.cosh(f - y)), lambda y, f: np.tanh(f - y)),
+    "poisson": (
+        {},
+        lambda y, f: np.exp(f) - y - y * f + xlogy(y, y),
+        lambda y, f: np.exp(f) - y,
+    ),
+    "gamma": ({}, lambda y, f: f - np.log(y) + y * np.exp(-f) - 1, lambda y, f: 1 - y * np.exp(-f)),
+    "tweedie": (
+        {"power": 3},
+        lambda y, f: 1 / (2 * y) + y * np.exp(-2 * f) / 2 - np.exp(-f),
+        lambda y, f: np.exp(-f) - y * np.exp(-2 * f),
+    ),
     "log_loss": ({}, lambda y, f: np.logaddexp(0, f) - y * f, lambda y, f: 1 / (1 + np.exp(-f)) - y),
     "hinge": ({}, lambda y, f: margin(y, f, 1), lambda y, f: -y * (y * f <= 1)),
     "squared_hinge": ({}, lambda y, f: margin(y, f, 1) ** 2, lambda y, f: -2 * y * margin(y, f, 1)),
@@ -75,7 +89,10 @@ PENALTIES = st.sampled_from(
 def draw(score, shape, rng):
     if score in SIGN:
         return rng.choice([-1.0, 1.0], size=shape)
-    return rng.integers(2, size=shape) if score in INDICATOR else rng.normal(size=shape)
+    if score in INDICATOR:
+        return rng.integers(2, size=shape)
+    drawn = rng.normal(size=shape)
+    return np.abs(drawn) + 0.1 if score in POSITIVE else drawn
 
 
 def weights_of(model):

@@ -8,7 +8,7 @@ import pytest
 
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer, OutputWeight
-from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder
+from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder, best_constant
 from onnxsgd.training.state import FitState
 
 RNG = np.random.RandomState(0)
@@ -29,7 +29,9 @@ class Line:
         self.loss, self.factor, self.rows = loss, factor, rows
         is_scaled = loss == "squares"
         self.finder = StartFinder(
-            layer, {"b"}, is_linear, Y[:rows] if is_scaled else None, WEIGHT_OF_ROWS[:rows],
+            layer, {"b"}, is_linear,
+            best_constant("identity", Y[:rows], WEIGHT_OF_ROWS[:rows]) if is_scaled else np.zeros(1),
+            Y[:rows] if is_scaled else None, WEIGHT_OF_ROWS[:rows],
             self.objective, self.raw,
         )  # fmt: skip
 

@@ -13,7 +13,8 @@ from onnxsgd.graph.cut import cut_at, tensor_named
 from onnxsgd.graph.lowering.class_labels import Lookup, find_lookup
 from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import LINK, SCORE, find_value
-from onnxsgd.graph.nodes import is_real
+from onnxsgd.graph.nodes import first, is_real
+from onnxsgd.graph.parameter_roles.patterns import made_by, strip
 from onnxsgd.graph.reading.output_chain import Link, holds_probabilities, read_link
 from onnxsgd.graph.rewriting import Writer, extend
 
@@ -32,9 +33,10 @@ class ScoredGraph:
     score : str
         The tensor of raw predictions, of shape [n_samples, k] or [n_samples].
     link : str
-        The link from scores z to probabilities p:
+        The link from scores z to probabilities, or predictions, p:
 
         - "identity": no probabilities, or a regression;
+        - "exp": a regression whose loss has a logarithmic link, p = exp(z);
         - "sigmoid": p = [1 - s(z), s(z)] for one column z, p = s(z) for each label of several;
         - "softmax": p = softmax(z);
         - "ovr": p = s(z), divided by the sum over the row;
@@ -54,13 +56,16 @@ class ScoredGraph:
     proba_output: str | None = None
 
 
-def find_score(model: ir.Model, task: str, output: str | int | None = None) -> ScoredGraph:
+def find_score(
+    model: ir.Model, task: str, output: str | int | None = None, link: str = "identity"
+) -> ScoredGraph:
     """Find the raw prediction of a graph.
 
     Training needs raw predictions: losses on them are stable, and gradients do not vanish in a saturated
     sigmoid. Cases:
 
-    - the only real output of a regression is its score;
+    - the only real output of a regression is its score; for a logarithmic link, an exponential is followed
+      back to its argument;
     - the only real output of a classification is followed back to the score, see
       :func:`onnxsgd.graph.reading.output_chain.read_link`; probabilities with an unknown link get a new
       tensor log(clip(p)); any other output is taken for scores;
@@ -74,6 +79,8 @@ def find_score(model: ir.Model, task: str, output: str | int | None = None) -> S
         The purpose of the scores.
     output : str, int or None
         The tensor of predictions: a name, or the number of an output.
+    link : {"identity", "log"}
+        The link of the loss of a regression.
 
     Raises
     ------
@@ -90,10 +97,13 @@ def find_score(model: ir.Model, task: str, output: str | int | None = None) -> S
     if not value.is_graph_output():
         return ScoredGraph(cut_at(lowered, str(value.name)), str(value.name), "identity")
     if task == "regression":
-        return ScoredGraph(lowered, str(value.name), "identity")
-    link = read_link(value)
+        exponential = made_by(strip(value), "Exp") if link == "log" else None
+        if exponential is None:
+            return ScoredGraph(lowered, str(value.name), "identity")
+        return ScoredGraph(lowered, str(first(exponential).name), "exp")
+    found = read_link(value)
     noted = _noted_score(lowered) if output is None else None
-    score, kind = noted or _make_score(graph, value, link)
+    score, kind = noted or _make_score(graph, value, found)
     if score.producer() is None:
         raise NotTrainableError(f"Output {value.name!r} is the input {score.name!r}: nothing to train.")
     label = next((out for out in graph.outputs if not is_real(out)), None)
@@ -103,7 +113,7 @@ def find_score(model: ir.Model, task: str, output: str | int | None = None) -> S
         noted is None
         and lookup is not None
         and lookup.largest_of is not None
-        and link == read_link(lookup.largest_of)
+        and found == read_link(lookup.largest_of)
     ):
         _pick_by_score(lowered, lookup, score)
     return ScoredGraph(

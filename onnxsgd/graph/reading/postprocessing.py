@@ -11,15 +11,28 @@ from onnxsgd.graph.model import LINK, SCORE, graph_names, unique_name
 from onnxsgd.graph.nodes import element_type, maker
 from onnxsgd.graph.writing import add_initializer, computed
 
-__all__ = ["add_classifier_tail", "add_multilabel_tail", "name_output"]
+__all__ = ["add_classifier_tail", "add_multilabel_tail", "add_regressor_tail"]
 
 
-def name_output(model: ir.Model, name: str) -> ir.Model:
-    """Return a copy of `model`, which has one output, with that output named `name`."""
+def add_regressor_tail(model: ir.Model, link: str, name: str) -> ir.Model:
+    """Return `model` with the predictions as its output, instead of its raw predictions.
+
+    Parameters
+    ----------
+    model : ir.Model
+        A graph whose only output is the score. It is not changed.
+    link : {"identity", "log"}
+        The function of the prediction that is the score.
+    name : str
+        The name of the output.
+    """
     copy = model.clone()
     graph = copy.graph
-    source = graph.outputs[0]
-    output = computed("Identity", [source], name=unique_name(name, graph_names(graph)), like=source)
+    score = graph.outputs[0]
+    if score.name == name:
+        score.name = unique_name(f"raw_{name}", graph_names(graph))
+    # a graph that was cut at its score may have a tensor of this name before it
+    output = computed(_INVERSES[link], [score], name=unique_name(name, graph_names(graph)), like=score)
     graph.append(maker(output))
     graph.outputs[:] = [output]
     return copy
@@ -125,6 +138,8 @@ def _complete(op: Builder, probability: ir.Value, single: bool, dtype: ir.DataTy
     return op.Div(filled, op.ReduceSum(filled, [1], keepdims=1))
 
 
+#: The operator that returns the prediction, by the link of the loss.
+_INVERSES = {"identity": "Identity", "log": "Exp"}
 #: Links of each score alone.
 _ONE_BY_ONE = {
     None: lambda op, score: op.Identity(score),

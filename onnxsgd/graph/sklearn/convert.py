@@ -31,7 +31,11 @@ _IR_VERSION = 9
 
 
 def convert_estimator(
-    estimator: BaseEstimator, X: object = None, task: str | None = None, output: str | int | None = None
+    estimator: BaseEstimator,
+    X: object = None,
+    task: str | None = None,
+    output: str | int | None = None,
+    link: str = "identity",
 ) -> ScoredGraph:
     """Convert a fitted estimator and find its raw prediction.
 
@@ -45,6 +49,7 @@ def convert_estimator(
     task : {"regression", "classification", None}
         The purpose of the scores; None: that of the estimator.
     output : str, int or None
+    link : {"identity", "log"}
         See :func:`~onnxsgd.graph.reading.head.find_score`.
 
     Returns
@@ -61,7 +66,7 @@ def convert_estimator(
     """
     if task is None:
         task = "classification" if is_classifier(estimator) else "regression"
-    scored = find_score(to_ir(estimator_to_onnx(estimator, X)), task, output)
+    scored = find_score(to_ir(estimator_to_onnx(estimator, X)), task, output, link)
     classes = getattr(estimator, "classes_", None) if is_classifier(estimator) else None
     return scored if classes is None else replace(scored, classes=np.asarray(classes))
 

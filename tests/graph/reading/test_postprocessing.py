@@ -7,11 +7,12 @@ from scipy.special import expit, softmax
 
 from onnxsgd.graph.model import to_ir
 from onnxsgd.graph.reading.postprocessing import (
+    _INVERSES,
     _ONE_BY_ONE,
     _PROBABILITIES,
     add_classifier_tail,
     add_multilabel_tail,
-    name_output,
+    add_regressor_tail,
 )
 
 
@@ -78,11 +79,20 @@ def test_several_labels_of_a_sample(link, run):
     np.testing.assert_allclose(found["p"], ALONE[link](Z.astype(float)), rtol=1e-6, atol=1e-7)
 
 
-def test_the_output_is_renamed_in_a_copy(run):
+REGRESSION = {"identity": lambda z: z, "log": np.exp}
+
+
+def test_every_inverse_has_a_case():
+    assert set(_INVERSES) == set(REGRESSION)
+
+
+@pytest.mark.parametrize("link", REGRESSION)
+def test_predictions_of_a_regression_in_a_copy(link, run):
     model = scores(3)
-    named = name_output(model, "x")
+    named = add_regressor_tail(model, link, "x")
     assert [value.name for value in named.graph.outputs] != ["x"]
-    assert [value.name for value in name_output(model, "y").graph.outputs] == ["y"]
+    for name in "yz":
+        assert [value.name for value in add_regressor_tail(model, link, name).graph.outputs] == [name]
     assert [value.name for value in model.graph.outputs] == ["z"]
     (found,) = run(named, {"x": Z}).values()
-    np.testing.assert_array_equal(found, Z)
+    np.testing.assert_allclose(found, REGRESSION[link](Z), rtol=1e-6)
