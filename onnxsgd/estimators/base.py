@@ -310,7 +310,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         plan = plan.for_updates(self._state.n_updates)
         # the norms come first: callbacks see them
         norms = UpdateNorms(bool(self.record_update_norms))
-        progress = Progress(int(self.verbose), stopping.max_iter)
+        progress = Progress(int(self.verbose), stopping.max_iter, stopping.tol is not None)
         active = [observer for observer in (norms, *observers, progress) if observer.is_active]
         score = self._scorer(program, validation)
         with ExitStack() as stack:

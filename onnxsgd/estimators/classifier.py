@@ -183,9 +183,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     n_threads : int or None, default=None
         Threads of the runtime on the CPU. None: one for small steps, all cores for large ones.
     verbose : int, default=0
-        0 prints nothing; 1 shows a bar on a terminal, and prints a line for each epoch elsewhere; 2 prints
-        these lines on a terminal too. scikit-learn's callbacks (``set_callbacks``, from scikit-learn 1.9 on)
-        are called at each epoch too.
+        0 prints nothing; 1 shows a bar with loss, score and time left on a terminal and in a notebook, and
+        prints a line for each epoch into a file; 2 prints these lines everywhere. scikit-learn's callbacks
+        (``set_callbacks``, from scikit-learn 1.9 on) are called at each epoch too.
     record_update_norms : bool, default=False
         Whether each call records `update_norms_`, for :class:`onnxsgd.TrainingDisplay`. Epochs are then made
         one at a time, which takes longer; the weights are the same, on sparse data up to rounding.
