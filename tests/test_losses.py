@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnxscript import GraphBuilder
-from scipy.special import xlogy
+from scipy.special import expit, log_softmax, softmax, xlogy
 
 from onnxsgd import losses
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
@@ -22,9 +22,25 @@ def excess(r, epsilon):
     return np.maximum(0, np.abs(r) - epsilon)
 
 
-def softmax(z):
-    e = np.exp(z - z.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)
+def shares_of_largest(z):
+    largest = z == z.max(axis=1, keepdims=True)
+    return largest / largest.sum(axis=1, keepdims=True)
+
+
+def parts_of_focal(y, z):
+    log_right = (y * log_softmax(z, axis=1)).sum(axis=1, keepdims=True)
+    return log_right, ((1 - y) * softmax(z, axis=1)).sum(axis=1, keepdims=True)
+
+
+def multinomial_focal(y, z):
+    log_right, wrong = parts_of_focal(y, z)
+    return -(wrong**1.5) * log_right
+
+
+def multinomial_focal_slope(y, z):
+    log_right, wrong = parts_of_focal(y, z)
+    factor = 1.5 * np.exp(log_right) * wrong**0.5 * log_right - wrong**1.5
+    return factor * (y - softmax(z, axis=1))
 
 
 # Of each loss: an instance whose kinks lie on multiples of 1/4, its value and its derivative in numpy, where
@@ -102,11 +118,24 @@ CASES = {
         lambda y, z: np.maximum(0, -y * z),
         lambda y, z: np.where(y * z <= 0, -y, 0),
     ),
-    "cross_entropy": (
-        losses.CrossEntropy(),
-        lambda y, z: -(y * np.log(softmax(z))).sum(axis=1, keepdims=True),
-        lambda y, z: softmax(z) - y,
+    "multiclass_hinge": (
+        losses.MulticlassHinge(),
+        lambda y, z: (z + 1 - y).max(axis=1, keepdims=True) - (y * z).sum(axis=1, keepdims=True),
+        lambda y, z: shares_of_largest(z + 1 - y) - y,
     ),
+    "focal": (
+        losses.Focal(gamma=1.5),
+        lambda y, z: expit(-y * z) ** 1.5 * np.logaddexp(0, -y * z),
+        lambda y, z: (
+            -y * expit(-y * z) ** 1.5 * (1.5 * expit(y * z) * np.logaddexp(0, -y * z) + expit(-y * z))
+        ),
+    ),
+    "multinomial log_loss": (
+        losses.CrossEntropy(),
+        lambda y, z: -(y * log_softmax(z, axis=1)).sum(axis=1, keepdims=True),
+        lambda y, z: softmax(z, axis=1) - y,
+    ),
+    "multinomial focal": (losses.MultinomialFocal(gamma=1.5), multinomial_focal, multinomial_focal_slope),
 }
 
 TOLERANCE = {np.float32: {"rtol": 1e-5, "atol": 1e-6}, np.float64: {"rtol": 1e-12, "atol": 1e-14}}
@@ -149,7 +178,8 @@ def draw_data(loss, shape, seed, on_grid):
 
 
 def test_every_loss_has_a_case():
-    assert {*losses.REGRESSION_LOSSES, *losses.CLASSIFICATION_LOSSES, "cross_entropy"} == set(CASES)
+    joint = {f"multinomial {name}" for name in losses.MULTINOMIAL_LOSSES}
+    assert {*losses.REGRESSION_LOSSES, *losses.CLASSIFICATION_LOSSES, *joint} == set(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -215,7 +245,7 @@ def test_extreme_scores_are_finite(name):
     found_value, found_gradient = run(loss_model(loss, np.float32, 18), {"y": y, "z": z})
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         expected_value, expected_gradient = value(y.astype(float), z.astype(float)), gradient(y, z)
-    if name != "cross_entropy":  # the plain formula of the reference gives 0 * log(0)
+    if not name.startswith("multinomial"):  # the plain formula of the reference gives 0 * log(0)
         np.testing.assert_allclose(found_value, expected_value, rtol=1e-5)
     assert np.isfinite(found_value).all()
     np.testing.assert_allclose(found_gradient, expected_gradient, rtol=1e-5, atol=1e-6)

@@ -20,7 +20,7 @@ from onnxsgd.estimators.to_skl2onnx import register_classifier
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.learner.learner import Learner
-from onnxsgd.losses import CLASSIFICATION_LOSSES, CrossEntropy, Loss, make_loss
+from onnxsgd.losses import CLASSIFICATION_LOSSES, MULTINOMIAL_LOSSES, Loss, make_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,8 +46,7 @@ _ONE_BY_ONE = frozenset({"own", "sigmoid", "identity"})
 
 
 def _gives_probabilities(self: OnnxSGDClassifier) -> bool:
-    loss = CLASSIFICATION_LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
-    if loss.probabilities is None:
+    if self._loss_class.probabilities is None:
         raise AttributeError(f"probability estimates are not available for loss={self.loss!r}")
     return True
 
@@ -90,9 +89,12 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         ``sklearn.frozen.FrozenEstimator`` to keep its weights.) An ONNX graph keeps its weights; a
         file may have external data beside it. A fitted model predicts, is exported, and shows its weights
         before the first fit too.
-    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber", "perceptron", "squared_error", "huber", \
-            "epsilon_insensitive", "squared_epsilon_insensitive"} or Loss, default="log_loss"
-        The loss to minimise, see :mod:`onnxsgd.losses`.
+    loss : {"log_loss", "hinge", "squared_hinge", "modified_huber", "perceptron", "multiclass_hinge", \
+            "focal", "squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"} or \
+            Loss, default="log_loss"
+        The loss to minimise, see :mod:`onnxsgd.losses`. "multiclass_hinge" compares the scores of the
+        classes, and takes one label for each sample; "log_loss" and "focal" do so for graphs that end in
+        softmax or in scores of several classes; the others are one class against the rest.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", on targets -1
         and +1.
@@ -483,7 +485,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 raise _unknown_classes()
             if len(known) < 2:
                 raise _one_class(known)
-        return labels, 1 if len(known) == 2 else len(known)
+        return labels, 1 if len(known) == 2 and not self._loss_class.is_joint else len(known)
 
     def _model_may_know_classes(self) -> bool:
         """Tell whether the model may have classes that `y` lacks: a graph, a fitted estimator."""
@@ -505,6 +507,28 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             raise ParameterError(
                 f"y has shape {y.shape}; in the first call it had shape {('n_samples', *wanted)}."
             )
+        self._check_loss()
+
+    def _check_loss(self) -> None:
+        """Refuse a loss over the classes for scores that are no such."""
+        if not self._loss_class.is_joint:
+            return
+        if self._has_several_labels:
+            raise ParameterError(
+                f"y gives several labels to a sample, and loss={self.loss!r} takes one: take 'log_loss', "
+                "'focal' or 'hinge'."
+            )
+        if self._n_outputs == 1:
+            raise GraphError(
+                f"loss={self.loss!r} compares the scores of the classes, and the graph gives one score for "
+                "two classes: take 'log_loss', 'focal' or 'hinge', or put a new layer on top with "
+                "head='linear'."
+            )
+
+    @property
+    def _loss_class(self) -> Any:
+        """The loss, or its class."""
+        return CLASSIFICATION_LOSSES.get(self.loss, Loss) if isinstance(self.loss, str) else self.loss
 
     def _check_learner(self, y: np.ndarray, in_parts: bool) -> None:
         learner, n_outputs = self._learner, self._n_outputs
@@ -516,6 +540,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if classes is None:
             classes = np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y)
         self._set_classes(classes)
+        self._check_loss()
 
     def _settle_outputs(self) -> None:
         # a graph whose probabilities do not sum to 1 gives several labels to a sample
@@ -585,7 +610,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         is_multinomial = (
             self._n_outputs > 1 and self._learner.link in _MULTINOMIAL and not self._has_several_labels
         )
-        return CrossEntropy() if self.loss == "log_loss" and is_multinomial else loss
+        is_named = isinstance(self.loss, str) and self.loss in MULTINOMIAL_LOSSES
+        return MULTINOMIAL_LOSSES[str(self.loss)]() if is_named and is_multinomial else loss
 
     def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
         return float(accuracy_score(y, self._labelling.predict(raw), sample_weight=sample_weight))

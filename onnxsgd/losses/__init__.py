@@ -19,9 +19,12 @@ from dataclasses import fields
 from onnxsgd.losses._base import Link, Loss, Targets
 from onnxsgd.losses._classification import (
     CrossEntropy,
+    Focal,
     Hinge,
     LogLoss,
     ModifiedHuber,
+    MulticlassHinge,
+    MultinomialFocal,
     Perceptron,
     SquaredHinge,
 )
@@ -39,11 +42,13 @@ from onnxsgd.losses._regression import (
 
 __all__ = [
     "CLASSIFICATION_LOSSES",
+    "MULTINOMIAL_LOSSES",
     "REGRESSION_LOSSES",
     "AbsoluteError",
     "CrossEntropy",
     "Elastic",
     "EpsilonInsensitive",
+    "Focal",
     "Gamma",
     "Hinge",
     "Huber",
@@ -52,6 +57,8 @@ __all__ = [
     "LogLoss",
     "Loss",
     "ModifiedHuber",
+    "MulticlassHinge",
+    "MultinomialFocal",
     "Perceptron",
     "Poisson",
     "Quantile",
@@ -85,11 +92,17 @@ CLASSIFICATION_LOSSES: dict[str, type[Loss]] = {
     "squared_hinge": SquaredHinge,
     "modified_huber": ModifiedHuber,
     "perceptron": Perceptron,
+    "multiclass_hinge": MulticlassHinge,
+    "focal": Focal,
     "squared_error": SquaredError,
     "huber": Huber,
     "epsilon_insensitive": EpsilonInsensitive,
     "squared_epsilon_insensitive": SquaredEpsilonInsensitive,
 }
+
+
+#: The losses that these names denote for a graph that compares the scores of its classes.
+MULTINOMIAL_LOSSES: dict[str, type[Loss]] = {"log_loss": CrossEntropy, "focal": MultinomialFocal}
 
 
 def make_loss(loss: str | Loss, table: dict[str, type[Loss]], epsilon: float) -> Loss:

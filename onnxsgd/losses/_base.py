@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
     from onnxsgd._builder import Builder
 
-__all__ = ["Link", "Loss", "Targets", "clip", "indicator", "set_number"]
+__all__ = ["TINY", "Link", "Loss", "Targets", "clip", "indicator", "set_number"]
 
 Targets = Literal["real", "non-negative", "positive", "sign", "indicator"]
 Link = Literal["identity", "log"]
+
+
+#: The smallest divisor: a normal number of float32.
+TINY = 1e-30
 
 
 class Loss(ABC):
@@ -33,11 +37,15 @@ class Loss(ABC):
         Of a regression, the function of the prediction that is the raw prediction.
     probabilities : {None, "sigmoid", "softmax", "modified_huber"}
         Of a classification, the function from raw predictions to probabilities; None if there is none.
+    is_joint : bool
+        Of a classification, True if the raw predictions of the classes are compared with each other: each
+        class has an output, also of two, and a sample has one label.
     """
 
     targets: ClassVar[Targets] = "real"
     link: ClassVar[Link] = "identity"
     probabilities: ClassVar[str | None] = None
+    is_joint: ClassVar[bool] = False
 
     @abstractmethod
     def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:

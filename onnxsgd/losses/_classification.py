@@ -5,14 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from onnxsgd.losses._base import Loss, Targets, clip, indicator
+from onnxsgd.losses._base import TINY, Loss, Targets, clip, indicator, set_number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from onnxsgd._builder import Builder
 
-__all__ = ["CrossEntropy", "Hinge", "LogLoss", "ModifiedHuber", "Perceptron", "SquaredHinge"]
+__all__ = [
+    "CrossEntropy",
+    "Focal",
+    "Hinge",
+    "LogLoss",
+    "ModifiedHuber",
+    "MulticlassHinge",
+    "MultinomialFocal",
+    "Perceptron",
+    "SquaredHinge",
+]
+
+_GAMMA = "a number >= 0"
 
 
 @dataclass(frozen=True)
@@ -31,11 +43,7 @@ class LogLoss(Loss):
     probabilities: ClassVar[str | None] = "sigmoid"
 
     def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
-        # Where, not Abs: a linear model starts at 0, where the derivative must be 1/2, and that of Abs is 0.
-        positive = op.Greater(raw_prediction, 0.0)
-        minus_size = op.Where(positive, op.Neg(raw_prediction), raw_prediction)
-        softplus = op.Add(op.Relu(raw_prediction), op.Log(op.Add(op.Exp(minus_size), 1.0)))
-        return op.Sub(softplus, op.Mul(y_true, raw_prediction))
+        return op.Sub(_softplus(op, raw_prediction), op.Mul(y_true, raw_prediction))
 
     def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return op.Sub(op.Sigmoid(raw_prediction), y_true)
@@ -55,6 +63,7 @@ class CrossEntropy(Loss):
 
     targets: ClassVar[Targets] = "indicator"
     probabilities: ClassVar[str | None] = "softmax"
+    is_joint: ClassVar[bool] = True
 
     def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         log_probability = op.LogSoftmax(raw_prediction, axis=-1)
@@ -150,6 +159,139 @@ class ModifiedHuber(Loss):
     def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         lack = op.Sub(1.0, op.Mul(y_true, raw_prediction))
         return op.Mul(op.Mul(y_true, -2.0), clip(op, lack, 0.0, 2.0))
+
+
+@dataclass(frozen=True)
+class MulticlassHinge(Loss):
+    """The hinge of the class among all classes, after Crammer and Singer.
+
+    ::
+
+        value = max_k(raw_prediction_k + 1 - y_true_k) - raw_prediction_c
+        gradient = share of the largest raw_prediction_k + 1 - y_true_k, minus y_true
+
+    where c is the class, and `y_true` is 1 in its column and 0 elsewhere. Columns that tie at the largest
+    number share 1 evenly. One against the rest, as :class:`Hinge` is, asks for scores below -1 in the columns
+    of the other classes; this loss asks for a score that is larger than theirs by 1.
+
+    References
+    ----------
+    K. Crammer, Y. Singer, "On the Algorithmic Implementation of Multiclass Kernel-based Vector Machines",
+    Journal of Machine Learning Research 2, 2001.
+    """
+
+    targets: ClassVar[Targets] = "indicator"
+    is_joint: ClassVar[bool] = True
+
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        largest = op.ReduceMax(self._raised(op, y_true, raw_prediction), axes=[1], keepdims=1)
+        return op.Sub(largest, op.ReduceSum(op.Mul(y_true, raw_prediction), axes=[1], keepdims=1))
+
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        raised = self._raised(op, y_true, raw_prediction)
+        wins = indicator(op, op.Equal(raised, op.ReduceMax(raised, axes=[1], keepdims=1)), raw_prediction)
+        return op.Sub(op.Div(wins, op.ReduceSum(wins, axes=[1], keepdims=1)), y_true)
+
+    @staticmethod
+    def _raised(op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        return op.Add(raw_prediction, op.Sub(1.0, y_true))
+
+
+@dataclass(frozen=True)
+class Focal(Loss):
+    """Binary cross-entropy of each output, with less weight on samples that are right already.
+
+    ::
+
+        value = -(1 - p)^gamma log(p),  p = 1 / (1 + exp(-y_true raw_prediction))
+        gradient = y_true (1 - p)^gamma (gamma p log(p) + p - 1)
+
+    where p is the probability of the true label. For rare classes among many easy samples. With ``gamma=0``
+    it is :class:`LogLoss`. As ``loss="focal"`` it is :class:`MultinomialFocal` for a graph that ends in
+    softmax.
+
+    Parameters
+    ----------
+    gamma : float, default=2.0
+        The exponent, >= 0.
+
+    References
+    ----------
+    T.-Y. Lin et al., "Focal Loss for Dense Object Detection", ICCV 2017.
+    """
+
+    gamma: float = 2.0
+    targets: ClassVar[Targets] = "sign"
+    probabilities: ClassVar[str | None] = "sigmoid"
+
+    def __post_init__(self) -> None:
+        set_number(self, "gamma", lambda gamma: gamma >= 0, _GAMMA)
+
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        against = op.Neg(op.Mul(y_true, raw_prediction))
+        return op.Mul(op.Pow(op.Sigmoid(against), self.gamma), _softplus(op, against))
+
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        margin = op.Mul(y_true, raw_prediction)
+        against = op.Neg(margin)
+        wrong = op.Sigmoid(against)
+        log_term = op.Mul(op.Mul(op.Sigmoid(margin), _softplus(op, against)), self.gamma)
+        return op.Neg(op.Mul(op.Mul(y_true, op.Pow(wrong, self.gamma)), op.Add(log_term, wrong)))
+
+
+@dataclass(frozen=True)
+class MultinomialFocal(Loss):
+    """Multinomial cross-entropy with less weight on samples that are right already.
+
+    ::
+
+        value = -(1 - p)^gamma log(p),  p = sum_k y_true_k softmax(raw_prediction)_k
+        gradient = (1 - p)^gamma (gamma p log(p) / (1 - p) - 1) (y_true - softmax(raw_prediction))
+
+    where p is the probability of the class, and `y_true` is 1 in its column and 0 elsewhere.
+
+    Parameters
+    ----------
+    gamma : float, default=2.0
+        The exponent, >= 0; with 0 it is :class:`CrossEntropy`.
+
+    References
+    ----------
+    T.-Y. Lin et al., "Focal Loss for Dense Object Detection", ICCV 2017.
+    """
+
+    gamma: float = 2.0
+    targets: ClassVar[Targets] = "indicator"
+    probabilities: ClassVar[str | None] = "softmax"
+    is_joint: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        set_number(self, "gamma", lambda gamma: gamma >= 0, _GAMMA)
+
+    def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        log_right, wrong = self._parts(op, y_true, raw_prediction)
+        return op.Neg(op.Mul(op.Pow(wrong, self.gamma), log_right))
+
+    def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
+        log_right, wrong = self._parts(op, y_true, raw_prediction)
+        # log(p) / (1 - p) goes to -1 where 1 - p goes to 0
+        ratio = op.Div(op.Mul(op.Exp(log_right), log_right), op.Max(wrong, TINY))
+        factor = op.Mul(op.Pow(wrong, self.gamma), op.Sub(op.Mul(ratio, self.gamma), 1.0))
+        return op.Mul(factor, op.Sub(y_true, op.Softmax(raw_prediction, axis=-1)))
+
+    @staticmethod
+    def _parts(op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Return the logarithm of the probability of the class, and the sum of the others."""
+        log_right = op.ReduceSum(op.Mul(y_true, op.LogSoftmax(raw_prediction, axis=-1)), axes=[1], keepdims=1)
+        others = op.Mul(op.Sub(1.0, y_true), op.Softmax(raw_prediction, axis=-1))
+        return log_right, op.ReduceSum(others, axes=[1], keepdims=1)
+
+
+def _softplus(op: Builder, value: ir.Value) -> ir.Value:
+    """Return log(1 + exp(value)), finite for every value."""
+    # Where, not Abs: a linear model starts at 0, where the derivative must be 1/2, and that of Abs is 0.
+    minus_size = op.Where(op.Greater(value, 0.0), op.Neg(value), value)
+    return op.Add(op.Relu(value), op.Log(op.Add(op.Exp(minus_size), 1.0)))
 
 
 def _lack(op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:

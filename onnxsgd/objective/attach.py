@@ -54,8 +54,9 @@ def add_loss_output(
     divided by their sum; p is the second. It is a mean, in which a sample of weight 2 counts twice, and is
     NaN if all weights are 0. The losses of :mod:`onnxsgd.losses` are accepted by name too (huber,
     epsilon_insensitive, squared_epsilon_insensitive, quantile, log_cosh, hinge, squared_hinge,
-    modified_huber, perceptron, log_loss; poisson, gamma and tweedie, of which f(x) is the logarithm of the
-    prediction); their fields are keyword arguments, and they are summed like squared_error.
+    modified_huber, perceptron, multiclass_hinge, log_loss, focal; poisson, gamma and tweedie, of which f(x)
+    is the logarithm of the prediction); their fields are keyword arguments, and they are summed like
+    squared_error.
     At a kink the derivative is the one that :mod:`onnxsgd.losses` states.
 
     Parameters

@@ -117,6 +117,7 @@ SUBJECTS = {
     "estimators/test_auto.py": "the default of learning_rate, from outside",
     "estimators/test_common.py": "scikit-learn's checks of estimators",
     "estimators/test_estimators.py": "both estimators",
+    "estimators/test_joint_losses.py": "losses that compare classes, in the classifier",
     "estimators/test_links.py": "losses with a link, in the regressor",
     "estimators/test_metadata_routing.py": "scikit-learn's routing of weights and validation data",
     "estimators/test_scores.py": "a page of the documentation",

@@ -106,6 +106,7 @@ GUARDS = {
     ),
     "test_losses.py::test_every_loss_has_a_case": (
         "losses:CLASSIFICATION_LOSSES",
+        "losses:MULTINOMIAL_LOSSES",
         "losses:REGRESSION_LOSSES",
     ),
     "objective/test_attach.py::test_every_score_has_a_case": ("objective.score_table:SCORES",),

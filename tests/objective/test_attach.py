@@ -6,7 +6,7 @@ import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import xlogy
+from scipy.special import expit, xlogy
 
 from onnxsgd import losses
 from onnxsgd.exceptions import GraphError, ParameterError, ParameterTypeError
@@ -16,7 +16,8 @@ from onnxsgd.graph.model import FROZEN, to_ir
 from onnxsgd.objective.attach import add_loss_output
 from onnxsgd.objective.score_table import SCORES as TABLE
 
-SIGN, INDICATOR = ("hinge", "squared_hinge", "modified_huber", "perceptron"), ("log_loss",)
+SIGN = ("hinge", "squared_hinge", "modified_huber", "perceptron", "focal")
+INDICATOR = ("log_loss", "multiclass_hinge")
 POSITIVE = ("poisson", "gamma", "tweedie")
 
 
@@ -26,6 +27,17 @@ def clip(r, epsilon):
 
 def margin(y, f, threshold):
     return np.maximum(0, threshold - y * f)
+
+
+def by_sample(function, y, f):
+    """Apply a function of tables, with a row for each sample."""
+    result = function(*(np.reshape(a, (len(f), -1)) for a in np.broadcast_arrays(y, f)))
+    return result.reshape(f.shape if result.size == f.size else (len(f), *[1] * (f.ndim - 1)))
+
+
+def largest(table):
+    wins = table == table.max(axis=1, keepdims=True)
+    return wins / wins.sum(axis=1, keepdims=True)
 
 
 # Keyword arguments, the loss of one element and its derivative, in numpy, of a target y and an output f.
@@ -78,6 +90,18 @@ SCORES = {
         {},
         lambda y, f: np.where(y * f < -1, -4 * y * f, margin(y, f, 1) ** 2),
         lambda y, f: np.where(y * f < -1, -4 * y, -2 * y * margin(y, f, 1)),
+    ),
+    "multiclass_hinge": (
+        {},
+        lambda y, f: by_sample(
+            lambda y, f: (f + 1 - y).max(1, keepdims=True) - (y * f).sum(1, keepdims=True), y, f
+        ),
+        lambda y, f: by_sample(lambda y, f: largest(f + 1 - y) - y, y, f),
+    ),
+    "focal": (
+        {"gamma": 1},
+        lambda y, f: expit(-y * f) * np.logaddexp(0, -y * f),
+        lambda y, f: -y * expit(-y * f) * (expit(y * f) * np.logaddexp(0, -y * f) + expit(-y * f)),
     ),
     "perceptron": ({}, lambda y, f: margin(y, f, 0), lambda y, f: -y * (y * f <= 0)),
 }
