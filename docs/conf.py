@@ -9,6 +9,7 @@ FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
 
 import numpydoc.xref
+from sphinx_gallery.sorting import ExplicitOrder
 
 import onnxsgd
 
@@ -74,12 +75,14 @@ html_sidebars = {
 html_math_renderer = "mathml"
 copybutton_exclude = ".linenos, .gp, .go"
 
+gallery = _script("gallery")
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/plot_",
     # Scripts with other names are run by hand, or by tests: they are no cards.
     "ignore_pattern": r"^(?!plot_)",
+    "within_subsection_order": ExplicitOrder([f"{name}.py" for name in gallery["EXAMPLES"]]),
     "download_all_examples": False,
     "show_signature": False,
     # that page loads scripts over the network
@@ -97,5 +100,7 @@ def setup(app):
     architecture["draw"](FOLDER / "architecture.svg")
     _script("make_tables")["write"]()
     _script("draw_pictures")["draw"]()
+    # later than the gallery is made
+    app.connect("builder-inited", gallery["crop_thumbnails"], priority=900)
     mathml = _script("mathml")
     app.add_html_math_renderer("mathml", (mathml["visit_inline"], None), (mathml["visit_block"], None))

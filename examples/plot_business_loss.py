@@ -2,9 +2,11 @@
 A custom loss with a business meaning
 =====================================
 
-A bakery decides each evening the number of loaves for the next day. An unsold loaf costs 0.60 euros. A
+A loss of a few lines, in euros, replaces least squares and lowers the costs of a bakery.
+
+The bakery decides each evening the number of loaves for the next day. An unsold loaf costs 0.60 euros. A
 missing one costs its margin, 1.80 euros, and customers: the more of them find empty shelves, the more
-stay away. Least squares treats all errors alike; a loss of a few lines is in euros.
+stay away. Least squares treats all errors alike.
 """
 
 from dataclasses import dataclass

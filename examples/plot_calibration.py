@@ -2,8 +2,10 @@
 Calibration before and after
 ============================
 
-A network that has learned its training rows by heart is too sure: of the other rows to which it gives a
-probability of nearly one, a quarter are negative. Training its last layer on new rows corrects that.
+Training the last layer on new rows corrects probabilities that are too sure.
+
+A network has learned its training rows by heart: of the other rows to which it gives a probability of
+nearly one, a quarter are negative.
 """
 
 import matplotlib.pyplot as plt

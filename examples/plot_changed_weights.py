@@ -2,8 +2,9 @@
 Changes of fine-tuning, weight by weight
 ========================================
 
-A network was fitted on digits. Then the lens is scratched: eight pixels are always white. ``get_weights``
-shows the weights before and after fine-tuning, and so where the network learned.
+``get_weights`` before and after fine-tuning shows the layers in which a network learned.
+
+Here a network was fitted on digits. Then the lens is scratched: eight pixels are always white.
 """
 
 import matplotlib.pyplot as plt

@@ -2,9 +2,11 @@
 A digits network meets a drift, and recovers
 ============================================
 
-A network was fitted on upright digits. Then the camera turns, a degree and a half with each batch of 50
-pictures, and stays at 60 degrees. The network as it was fitted becomes useless; the copy that trains on
-each batch recovers.
+A fitted network goes on learning, batch by batch, while its data change.
+
+It was fitted on upright digits. Then the camera turns, a degree and a half with each batch of 50 pictures,
+and stays at 60 degrees. The network as it was fitted becomes useless; the copy that trains on each batch
+recovers.
 """
 
 import matplotlib.pyplot as plt

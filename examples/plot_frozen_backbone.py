@@ -2,9 +2,10 @@
 A frozen backbone and a new head on images
 ==========================================
 
+``head="linear"`` puts a new layer on a frozen network, which then needs few pictures.
+
 A convolutional network recognises the digits 0 to 6 anywhere in a picture. Now it has to learn 7, 8 and 9
-from a few pictures. ``head="linear"`` puts a new layer on the frozen network, whose features need fewer
-pictures than the pixels.
+from a few pictures. The features of the network need fewer of them than the pixels.
 """
 
 import matplotlib.pyplot as plt

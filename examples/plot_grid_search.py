@@ -2,8 +2,10 @@
 A search over penalty and rate
 ==============================
 
-``GridSearchCV`` searches the parameters of these estimators as those of scikit-learn's. A heat map shows
-the log loss for each penalty and each rate, next to the rate that training finds by itself.
+``GridSearchCV`` searches the penalty; the default learning rate needs no search.
+
+The parameters of these estimators are searched as those of scikit-learn's. A heat map shows the log loss
+for each penalty and each rate, next to the rate that training finds by itself.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,9 @@
 Out of core: training from a memory map
 =======================================
 
-A file holds more rows than should be in memory. ``numpy.memmap`` reads the rows that are asked for, and
-``partial_fit`` trains on them, a part of the file at a time.
+``partial_fit`` trains on a large file, a part at a time, in a few megabytes of memory.
+
+The file holds more rows than should be in memory. ``numpy.memmap`` reads the rows that are asked for.
 """
 
 import tempfile

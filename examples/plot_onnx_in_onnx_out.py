@@ -2,8 +2,9 @@
 An ONNX file in, an ONNX file out
 =================================
 
-A service predicts with an ONNX file, and nobody has the code that made it. Its data have changed.
-Training continues from the file, and the result is a file with the same inputs and outputs.
+Training continues from an ONNX file, and gives a file with the same inputs and outputs.
+
+Here a service predicts with a file, nobody has the code that made it, and the data have changed.
 """
 
 import tempfile

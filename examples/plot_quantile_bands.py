@@ -2,9 +2,11 @@
 Quantile bands: the range of a prediction
 =========================================
 
+Three models with a quantile loss give a prediction its range.
+
 A regression returns one number. Three quantiles return a range as well: half of the patients are below
-the median, and eight of ten are between the 0.1 and the 0.9 quantile. The pinball loss,
-:class:`~onnxsgd.losses.Quantile`, trains a model to predict a quantile.
+the median, and eight of ten are between the 0.1 and the 0.9 quantile. The pinball loss, ``Quantile``,
+trains a model to predict a quantile.
 """
 
 import matplotlib.pyplot as plt
@@ -41,9 +43,7 @@ residuals = y_test - least_squares.predict(X_test)
 inside_constant = (margins[0] <= residuals) & (residuals <= margins[1])
 
 # %%
-# Patients in three groups of equal size, by their predicted median: those with a high progression vary
-# more. The quantile band is wider for them; the constant band is too wide for the first group and too
-# narrow for the last.
+# The share of patients that each band holds, in three groups of equal size, by their predicted median.
 order = np.argsort(median)
 groups = np.array_split(order, 3)
 coverage = {
@@ -53,6 +53,9 @@ coverage = {
 for name, shares in coverage.items():
     print(f"{name}: holds", *(f"{share:.2f}" for share in shares), "of the three groups")
 
+# %%
+# Patients with a high progression vary more. The quantile band is wider for them; the constant band is too
+# wide for the first group and too narrow for the last.
 plt.style.use("tableau-colorblind10")
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), width_ratios=[2, 1], layout="constrained")
 rank = np.arange(len(order))

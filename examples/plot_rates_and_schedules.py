@@ -2,8 +2,10 @@
 Rates and schedules side by side
 ================================
 
-The same network, the same digits: constant rates, schedules by name, a schedule as a function, and
-``learning_rate="auto"``, the default, which takes no rate.
+``learning_rate="auto"``, the default, is compared with rates and schedules set by hand.
+
+The same network learns the same digits with constant rates, schedules by name, a schedule as a function,
+and the default, which takes no rate.
 """
 
 import matplotlib.pyplot as plt

@@ -2,6 +2,8 @@
 A stream with drifts, beside SGDClassifier
 ==========================================
 
+Default settings, without a scaler, follow a stream that drifts suddenly and slowly.
+
 A shop predicts from eight numbers whether an order is sent back. The habits of its customers change:
 suddenly after a quarter of the stream, slowly during its third quarter. Three models train on each batch
 of 50 orders after they were scored on it, all with default settings.

@@ -2,8 +2,10 @@
 Text: the words that survive an l1 penalty
 ==========================================
 
-Reports to four departments contain a few telling words among a thousand common ones. An l1 penalty sets
-coefficients to exactly zero, so that the model is a short list of words, which a person can read.
+An l1 penalty turns a sparse text model into a short list of words that a person can read.
+
+Reports to four departments contain a few telling words among a thousand common ones. The penalty sets the
+coefficients of most words to exactly zero.
 """
 
 import matplotlib.pyplot as plt

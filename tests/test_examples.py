@@ -81,11 +81,11 @@ def _frozen_backbone(old, head, dense, pixels):
 
 
 def _grid_search(best, losses):
-    return losses[0] < 1.1 * losses[1]
+    return best[:2] == [40, 5] and losses[0] == pytest.approx(losses[1], rel=0.1)
 
 
 def _memory_map(file, learned):
-    return file == [96] and learned[0] > 0.8 and learned[1] < 10
+    return file == [96] and learned[0] > 0.81 and learned[1] < 10
 
 
 def _onnx_in_onnx_out(*rows):
@@ -142,6 +142,14 @@ def test_every_example_of_the_gallery_draws_and_concludes():
     scripts = {path.stem.removeprefix("plot_"): path.read_text() for path in EXAMPLES.glob("plot_*.py")}
     assert scripts.keys() == CONCLUSIONS.keys()
     assert all("plt.show()" in script for script in scripts.values())
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("plot_*.py")), ids=lambda path: path.name)
+def test_the_card_of_an_example_has_one_short_sentence(path):
+    """The first paragraph; sphinx-gallery 0.18 cuts it after 95 characters."""
+    sentence = path.read_text().split("\n\n")[1]
+    assert len(sentence.replace("`", "")) <= 95
+    assert re.fullmatch(r"[^.]*(\.[^ \n][^.]*)*\.", sentence), sentence
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
