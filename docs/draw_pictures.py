@@ -3,15 +3,32 @@
 A build draws them anew.
 """
 
+import itertools
 import re
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
+from onnx.parser import parse_model
 
-from onnxsgd import OnnxSGDRegressor, plot_graph
+from onnxsgd import DerivativeOptions, OnnxSGDRegressor, add_loss_output, onnx_derivative, plot_graph
+from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
 
 FOLDER = Path(__file__).resolve().parent
 PICTURES = FOLDER / "pictures"
+
+#: A model whose output is its input: the raw prediction.
+IDENTITY = parse_model("""
+<ir_version: 8, opset_import: ["" : 17]>
+identity (double[N, 1] x) => (double[N, 1] raw_prediction) { raw_prediction = Identity(x) }""")
+#: Pictures of losses: the table, and the largest raw prediction and value shown.
+LOSSES = {"regression": (REGRESSION_LOSSES, 1.2, 1.2), "classification": (CLASSIFICATION_LOSSES, 2.4, 4.4)}
+#: Their colours on light and on dark pages: text, other losses, value and gradient. Blue and orange differ
+#: for colour-blind readers, and a broken line is the gradient in print.
+THEMES = {
+    "light": ("#222222", "#d5d5d5", "#006ba4", "#c85200"),
+    "dark": ("#e4e4e4", "#4a4f57", "#5fb7ee", "#ffa95c"),
+}
 
 
 def names_of(page):
@@ -66,12 +83,73 @@ def draw_stages():
         plot_graph(learner, stage=stage).save(PICTURES / f"stage_{stage}.svg")
 
 
+def loss_curves(loss, raw_predictions, y_true):
+    """Return the value and the gradient of a loss at each raw prediction, computed by its graph."""
+    graph = onnx_derivative(
+        add_loss_output(IDENTITY, loss),
+        weights=[], inputs=["x"], options=DerivativeOptions.Loss, loss="loss", label="label",
+    )  # fmt: skip
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    one = np.ones((1, 1))
+    # the loss is a sum over samples: one sample a run
+    results = [
+        session.run(["loss", "x_grad"], {"x": z * one, "label": y_true * one}) for z in raw_predictions
+    ]
+    return np.reshape(results, (-1, 2)).T
+
+
+def origin(kind, loss):
+    """Return the axis of a loss, and the target that makes the raw prediction the quantity on this axis."""
+    if kind == "classification":
+        return "margin", 1.0
+    return ("residual", 0.0) if loss.link == "identity" else ("log(prediction / target)", 1.0)
+
+
+def draw_loss(name, axis, curves, limits, colors, file):
+    """Draw the value and the gradient of one loss, before the values of the others."""
+    from matplotlib.figure import Figure
+
+    text, others, first, second = colors
+    (values, gradients), (furthest, highest) = curves[name], limits
+    figure = Figure(figsize=(2.6, 2.1), layout="constrained")
+    axes = figure.subplots()
+    at = np.linspace(-furthest, furthest, len(values))
+    axes.plot(at, np.transpose([other for other, _ in curves.values()]), color=others, lw=0.8)
+    axes.plot(at, gradients, "--", color=second, lw=1.3)
+    axes.plot(at, values, color=first, lw=2.2)
+    axes.set(xlim=(-furthest, furthest), ylim=(-highest, highest))
+    axes.set_title(name, color=text, fontsize=10)
+    axes.set_xlabel(axis, color=text, fontsize=9)
+    axes.tick_params(colors=text, labelsize=8)
+    axes.locator_params(nbins=4)
+    axes.spines[:].set_visible(False)
+    axes.axhline(0, color=text, lw=0.6)
+    axes.axvline(0, color=text, lw=0.6)
+    figure.savefig(file, metadata={"Date": None}, transparent=True)
+
+
+def draw_losses():
+    """Draw the losses that the estimators accept by name, for light and for dark pages."""
+    import matplotlib as mpl
+
+    mpl.rcParams["svg.hashsalt"] = "losses"
+    for kind, (table, furthest, highest) in LOSSES.items():
+        at = np.linspace(-furthest, furthest, 201)
+        losses = {name: cls() for name, cls in table.items()}
+        origins = {name: origin(kind, loss) for name, loss in losses.items()}
+        curves = {name: loss_curves(loss, at, origins[name][1]) for name, loss in losses.items()}
+        for name, (theme, colors) in itertools.product(losses, THEMES.items()):
+            file = PICTURES / f"{kind}_{name}_{theme}.svg"
+            draw_loss(name, origins[name][0], curves, (furthest, highest), colors, file)
+
+
 def draw():
     """Draw all of them."""
     PICTURES.mkdir(exist_ok=True)
     draw_tilted_digits(PICTURES / "tilted_digits.svg")
     draw_training(PICTURES / "training_display.svg")
     draw_stages()
+    draw_losses()
 
 
 if __name__ == "__main__":

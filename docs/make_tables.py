@@ -89,6 +89,22 @@ def definitions(classes, module):
     return "\n".join(items)
 
 
+def shapes(classes, kind):
+    """Return the pictures of losses, each linked to its class; ``draw_pictures.py`` draws them."""
+    lines = [".. grid:: 2 3 4 4", "   :gutter: 1"]
+    for name, cls in classes.items():
+        lines += ["", "   .. grid-item::"]
+        for theme in ("light", "dark"):
+            lines += [
+                "",
+                f"      .. image:: ../pictures/{kind}_{name}_{theme}.svg",
+                f"         :alt: {name}: value and gradient",
+                f"         :class: only-{theme}",
+                f"         :target: ../api.html#onnxsgd.losses.{cls.__name__}",
+            ]
+    return "\n".join(lines) + "\n"
+
+
 def schedules():
     """Return the table of the schedules."""
     made = {name: type(make_schedule(name, 0.01, 0.25, 1e-4)) for name in SCHEDULES}
@@ -102,6 +118,8 @@ def tables():
     """Return the text of each table by the name of its file."""
     made = {name: list_table(*readme_table(first)) for name, first in README_TABLES.items()}
     made["regression_losses"] = definitions(REGRESSION_LOSSES, "losses")
+    made["regression_shapes"] = shapes(REGRESSION_LOSSES, "regression")
+    made["classification_shapes"] = shapes(CLASSIFICATION_LOSSES, "classification")
     made["classification_losses"] = definitions(CLASSIFICATION_LOSSES, "losses")
     optimizers = {name: type(make(0.0, False)) for name, make in OPTIMIZERS.items()}
     made["optimizers"] = definitions(optimizers, "optimizers")

@@ -4,7 +4,10 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from onnxsgd import losses
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = runpy.run_path(str(ROOT / "docs" / "make_outputs.py"))
@@ -37,6 +40,28 @@ def test_tables_are_made():
     assert ':class:`"huber" <onnxsgd.losses.Huber>`' in tables["classification_losses"]
     assert "gradient = sign(raw_prediction - y_true), 0 at 0" in tables["regression_losses"]
     assert all(table.count("   * - ") + table.count(":class:") > 3 for table in tables.values())
+
+
+def test_pictures_of_losses_are_those_of_their_formulas():
+    curves = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))["loss_curves"]
+    at = np.array([-2.0, -0.05, 0.5])
+    value, gradient = curves(losses.Huber(), at, 0.0)
+    assert value == pytest.approx([0.195, 0.00125, 0.045])
+    assert gradient == pytest.approx([-0.1, -0.05, 0.1])
+    value, gradient = curves(losses.LogLoss(), at, 1.0)
+    assert value == pytest.approx(np.log1p(np.exp(-at)))
+    assert gradient == pytest.approx(-1 / (1 + np.exp(at)))
+    value, _ = curves(losses.Hinge(), at, 1.0)
+    assert value == pytest.approx([3, 1.05, 0.5])
+
+
+def test_every_loss_has_a_picture():
+    """It is drawn for light and for dark pages, under the name that the table of the page refers to."""
+    tables = runpy.run_path(str(ROOT / "docs" / "make_tables.py"))["tables"]()
+    drawn = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))
+    for kind, (names, *_) in drawn["LOSSES"].items():
+        shown = re.findall(r"image:: \.\./pictures/(\S+)\.svg", tables[f"{kind}_shapes"])
+        assert shown == [f"{kind}_{name}_{theme}" for name in names for theme in drawn["THEMES"]]
 
 
 def test_names_of_other_libraries_are_in_an_inventory():
