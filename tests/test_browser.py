@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from headless import find_browser
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PACKAGES = {"name": "onnxsgd-browser", "private": True, "type": "module"}
@@ -26,9 +27,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture
 def site(tmp_path):
     """The address of a copy of the page, with its runtime, and a folder that has the driver's package."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no chromium is installed")
+    browser = find_browser()
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not installed")
     # the runtime unpacks to a hundred megabytes: once, not once a run

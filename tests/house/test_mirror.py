@@ -140,6 +140,7 @@ SUBJECTS = {
     "test_examples.py": "the examples",
     "test_gpu.py": "training on a GPU",
     "test_lists.py": "lists in documentation",
+    "test_notebooks.py": "the notebooks of the examples",
     "test_package.py": "the public names",
     "test_pages.py": "code, outputs and tables of the documentation",
     "test_recipes.py": "the recipes of CONTRIBUTING",
