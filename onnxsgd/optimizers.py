@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onnxsgd._cache_keys import cache_key
+from onnxsgd._settable import Settable
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ __all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "BlockAdam", "Optimizer", "make
 L1_STRENGTH, DECAY, RATE = "l1", "decay", "rate"
 
 
-class Optimizer(ABC):
+class Optimizer(Settable, ABC):
     """Base class of the optimizers."""
 
     @property

@@ -15,12 +15,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from onnxsgd._settable import Settable
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 __all__ = ["SCHEDULES", "Adaptive", "Auto", "Constant", "InvScaling", "Optimal", "Schedule", "make_schedule"]
 
 
-class Schedule(ABC):
+class Schedule(Settable, ABC):
     """Base class of the schedules.
 
     Attributes

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from numbers import Real
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from onnxsgd._settable import Settable
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ Link = Literal["identity", "log"]
 TINY = 1e-30
 
 
-class Loss(ABC):
+class Loss(Settable, ABC):
     """Base class of the losses.
 
     Attributes

@@ -65,7 +65,7 @@ def test_imports_make_no_circle():
 
 
 @pytest.mark.parametrize(
-    "name", ["exceptions", "optimizers", "penalties", "schedules", "_builder", "_library_errors"]
+    "name", ["exceptions", "optimizers", "penalties", "schedules", "_builder", "_library_errors", "_settable"]
 )
 def test_modules_outside_the_order_import_no_folder(name):
     found = {folder_of(file) for file in imported_files(PACKAGE / f"{name}.py")}

@@ -1,0 +1,55 @@
+"""Parameters of losses, optimizers and schedules, in the form of scikit-learn's estimators."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Self
+
+from onnxsgd.exceptions import ParameterError
+
+__all__ = ["Settable"]
+
+
+class Settable:
+    """Base class of objects whose parameters searches and ``set_params`` of an estimator reach.
+
+    Parameters are the arguments of the constructor, each kept in an attribute of its name.
+    """
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Without effect: no parameter has parameters of its own.
+        """
+        return {name: getattr(self, name) for name in _names(type(self))}
+
+    def set_params(self, **params: object) -> Self:
+        """Change parameters in place; none is changed if one is refused.
+
+        Returns
+        -------
+        self : object
+            The same object.
+
+        Raises
+        ------
+        ParameterError
+            If a name is unknown, or a value is not accepted.
+        """
+        names = _names(type(self))
+        unknown = sorted(set(params) - set(names))
+        if unknown:
+            legal = f"it has {names}" if names else "it has none"
+            raise ParameterError(f"{unknown} are no parameters of {type(self).__name__}: {legal}.")
+        # the constructor checks the values, and converts them
+        fresh = type(self)(**{**self.get_params(), **params})
+        self.__dict__.update(fresh.__dict__)
+        return self
+
+
+def _names(cls: type) -> list[str]:
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [name for name, found in inspect.signature(cls).parameters.items() if found.kind in named]

@@ -1,0 +1,91 @@
+"""Parameters of losses, optimizers and schedules are search spaces of an estimator."""
+
+import inspect
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes
+from sklearn.model_selection import GridSearchCV
+
+from onnxsgd import OnnxSGDRegressor, losses, optimizers, schedules
+from onnxsgd.exceptions import ParameterError
+
+PUBLIC = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (losses, optimizers, schedules)
+    for name in module.__all__
+    if inspect.isclass(getattr(module, name)) and not inspect.isabstract(getattr(module, name))
+}
+ARGUMENTS = {"eta0": 0.1, "power_t": 0.25, "alpha": 1e-3}
+X, Y = load_diabetes(return_X_y=True)
+
+
+def make(cls):
+    needed = inspect.signature(cls).parameters.values()
+    return cls(**{p.name: ARGUMENTS[p.name] for p in needed if p.default is inspect.Parameter.empty})
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_an_object_is_its_parameters(name):
+    thing = make(PUBLIC[name])
+    assert list(thing.get_params()) == list(inspect.signature(PUBLIC[name]).parameters)
+    assert PUBLIC[name](**thing.get_params()) == thing
+    copy = clone(thing)
+    assert copy == thing
+    assert copy is not thing
+
+
+def test_a_search_over_parameters_of_objects():
+    learner = OnnxSGDRegressor(
+        loss=losses.Huber(), optimizer=optimizers.SGD(), learning_rate=schedules.Constant(0.1),
+        max_iter=3, tol=None, random_state=0,
+    )  # fmt: skip
+    assert {"loss__epsilon", "optimizer__momentum", "learning_rate__eta0"} <= set(learner.get_params())
+    grid = {"loss__epsilon": [0.01, 100.0], "optimizer__momentum": [0.0, 0.9], "learning_rate__eta0": [0.3]}
+    search = GridSearchCV(learner, grid, cv=2).fit(X, Y)
+    # a small epsilon bounds the steps: in 3 epochs the predictions stay far from targets of 150
+    assert search.best_params_["loss__epsilon"] == 100.0
+    assert search.best_estimator_.loss == losses.Huber(100.0)
+    assert learner.loss == losses.Huber()
+
+
+def test_a_changed_parameter_changes_the_compiled_step():
+    settings = {"max_iter": 2, "tol": None, "random_state": 0}
+    learner = OnnxSGDRegressor(loss=losses.Huber(0.1), **settings).fit(X, Y)
+    learner.set_params(loss__epsilon=30.0).fit(X, Y)
+    fresh = OnnxSGDRegressor(loss=losses.Huber(30.0), **settings).fit(X, Y)
+    np.testing.assert_array_equal(learner.coef_, fresh.coef_)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"epsilon": -1.0}, r"epsilon=-1.0 is not accepted"),
+        ({"epsilon": 1.0, "delta": 2.0}, r"\['delta'\] are no parameters of Huber: it has \['epsilon'\]"),
+    ],
+)
+def test_refused_parameters_change_nothing(params, message):
+    loss = losses.Huber(0.5)
+    with pytest.raises(ParameterError, match=message):
+        loss.set_params(**params)
+    assert loss == losses.Huber(0.5)
+
+
+def test_objects_of_users_have_parameters_too():
+    class Scaled(losses.Loss):
+        def __init__(self, factor=2.0):
+            self.factor = factor
+
+        def value(self, op, y_true, raw_prediction):
+            return op.Mul(op.Abs(op.Sub(raw_prediction, y_true)), self.factor)
+
+    class Plain(losses.Loss):
+        def value(self, op, y_true, raw_prediction):
+            return op.Abs(op.Sub(raw_prediction, y_true))
+
+    assert Scaled(3.0).get_params() == {"factor": 3.0}
+    assert OnnxSGDRegressor(loss=Scaled()).set_params(loss__factor=5.0).loss.factor == 5.0
+    assert Plain().get_params() == {}
+    with pytest.raises(ParameterError, match="it has none"):
+        Plain().set_params(factor=1.0)
