@@ -22,6 +22,9 @@ __all__ = ["Runners", "penalty_value", "run_epochs"]
 
 #: Updates between two checks of the loss of a long epoch.
 _PART = 4096
+#: From this many samples on, an order is sorted by halves of keys.
+#: ``benchmarks/constants.py``: TODO.
+_LONG = 1000
 
 
 class Buffers(Protocol):
@@ -156,14 +159,23 @@ def _shifted(n: int, size: int, random_state: np.random.RandomState) -> np.ndarr
 def _shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np.ndarray:
     """Return rows of the numbers below their length, each in random order.
 
-    It sorts random keys with the numbers in their lower halves: numpy has vector instructions for sorting,
-    but not for its permutation. One pair of keys in four billion is equal and keeps its order.
+    It sorts by random keys, for which numpy is faster than for its permutation. One pair of keys in four
+    billion is equal and keeps its order.
     """
-    keys = random_state.randint(0, 1 << 32, shape, np.uint32).astype(np.uint64)
-    keys <<= np.uint64(32)
-    keys |= np.arange(shape[1], dtype=np.uint64)
-    keys.sort(axis=1)
-    return keys.astype(np.uint32)
+    keys = random_state.randint(0, 1 << 32, shape, np.uint32)
+    if shape[1] < _LONG:
+        pairs = keys.astype(np.uint64)
+        pairs <<= np.uint64(32)
+        pairs |= np.arange(shape[1], dtype=np.uint64)
+        pairs.sort(axis=1)
+        return pairs.astype(np.uint32)
+    orders = np.empty(shape, np.intp)
+    for row, order in zip(keys, orders, strict=True):
+        # numpy sorts numbers of 16 bits by counting
+        by_lower = (row & 0xFFFF).astype(np.uint16).argsort(kind="stable")
+        by_both = (row >> 16).astype(np.uint16).take(by_lower).argsort(kind="stable")
+        by_lower.take(by_both, out=order, mode="clip")
+    return orders
 
 
 @dataclass(frozen=True)
