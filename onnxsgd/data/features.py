@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -79,13 +80,16 @@ def is_plain_array(array: Any, ranks: Collection[int]) -> TypeGuard[np.ndarray]:
     """
     if type(array) is not np.ndarray or array.dtype not in _REAL or array.ndim not in ranks:
         return False
-    return bool(array.size and array.flags.c_contiguous) and _has_finite_sum(array)
+    return bool(array.size and array.flags.c_contiguous) and _is_finite(array)
 
 
-def _has_finite_sum(array: np.ndarray) -> bool:
-    """Tell whether the sum is finite; then all numbers are."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(array.sum()))
+def _is_finite(array: np.ndarray) -> bool:
+    """Tell whether all numbers are finite: NaN is the smallest and the largest one of its array."""
+    if not array.size:
+        return True
+    # as fast as a sum of float64 numbers, four times as fast as one of float32, and nothing overflows
+    with np.errstate(invalid="ignore"):
+        return math.isfinite(array.min()) and math.isfinite(array.max())
 
 
 def _has_known_columns(estimator: Any, X: np.ndarray, reset: bool) -> bool:
@@ -236,7 +240,7 @@ def _cast(array: Any, value: ir.Value, allow_nan: bool) -> Any:
         return np.asarray(array, dtype=object)
     dtype = value.dtype.numpy()
     cast = _convert(array, np.dtype(dtype), str(value.name))
-    if cast.dtype.kind == "f" and not _has_finite_sum(_values(cast)):
+    if cast.dtype.kind == "f" and not _is_finite(_values(cast)):
         try:
             assert_all_finite(_values(cast), allow_nan=allow_nan, input_name="X")
         except ValueError as error:

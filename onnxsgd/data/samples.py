@@ -45,5 +45,4 @@ class Samples:
 
     def without_zeros(self) -> Samples:
         """Return the samples of positive weight: a sample of weight zero is dropped."""
-        kept = np.flatnonzero(self.weight)
-        return self if len(kept) == len(self.weight) else self.take(kept)
+        return self if self.weight.all() else self.take(np.flatnonzero(self.weight))

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -58,6 +59,14 @@ class TrainedModel(BaseEstimator):
     _set_before: Mapping[str, np.ndarray] = MappingProxyType({})
     average: bool | int
     model: Any
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def _get_param_names(cls) -> list[str]:
+        # scikit-learn reads the signature in each call of get_params, set_params and clone: 0.1 ms
+        names: list[str] = super()._get_param_names()
+        return names
+
     n_threads: int | None
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -76,17 +76,12 @@ def check_parameters(estimator: Any) -> None:
     """
     kind: Any = type(estimator)
     try:
-        for name in _parameter_names(kind):
+        for name in kind._get_param_names():
             value = getattr(estimator, name)
             check = _check_plain if type(value) in _PLAIN else _check
             check(kind, name, value)
     except InvalidParameterError as error:
         raise ParameterError(str(error)) from None
-
-
-@lru_cache(maxsize=64)
-def _parameter_names(kind: Any) -> tuple[str, ...]:
-    return tuple(kind._get_param_names())
 
 
 def _check(kind: Any, name: str, value: object) -> None:

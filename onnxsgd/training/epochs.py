@@ -22,8 +22,9 @@ __all__ = ["Runners", "penalty_value", "run_epochs"]
 
 #: Updates between two checks of the loss of a long epoch.
 _PART = 4096
-#: From this many samples on, an order is sorted by halves of keys.
-#: ``benchmarks/constants.py``: TODO.
+#: From this many samples on, keys are sorted by their halves.
+#: ``benchmarks/constants.py``: 1.16 of the time with 500 samples, 0.97 with 1,000, 0.49 with 10,000, 0.37
+#: with 100,000.
 _LONG = 1000
 
 

@@ -18,6 +18,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import _get_feature_names
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.data.features import is_plain_array
 
 # Older versions of scikit-learn read frames in a way that newer versions of polars deprecate.
 pytestmark = pytest.mark.filterwarnings("ignore:Support for the dataframe interchange protocol")
@@ -116,6 +117,23 @@ def peak_of(function):
         return tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_number_that_is_not_finite_is_found_anywhere(diabetes, dtype, value):
+    X, y = diabetes
+    for place in [(0, 0), (100, 3), (-1, -1)]:
+        data = np.array(X, dtype)
+        data[place] = value
+        with pytest.raises(ValueError, match="NaN|infinity"):
+            OnnxSGDRegressor().fit(data, y)
+
+
+def test_large_numbers_are_no_infinite_ones():
+    """The sum of these is infinite."""
+    X = np.full((4, 2), 3e38, np.float32)
+    assert is_plain_array(X, (2,))
 
 
 def test_a_memory_map_is_read_in_place(tmp_path):

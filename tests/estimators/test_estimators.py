@@ -445,6 +445,20 @@ def test_plain_arrays_are_compared_with_the_columns_of_the_training_data(diabete
     assert not hasattr(model.fit(X, y), "feature_names_in_")
 
 
+def test_parameters_are_read_without_the_signature(monkeypatch):
+    """Reading it takes longer than a small fit."""
+    model = OnnxSGDRegressor(alpha=0.5)
+    expected = model.get_params()
+    monkeypatch.setattr("inspect.signature", None)
+    assert model.get_params() == expected
+    assert clone(model.set_params(max_iter=7)).max_iter == 7
+
+
+def test_the_two_estimators_have_parameters_of_their_own():
+    regressor, classifier = (set(kind().get_params()) for kind in (OnnxSGDRegressor, OnnxSGDClassifier))
+    assert "class_weight" in classifier - regressor
+
+
 def test_clone_keeps_parameters_and_nothing_else(iris):
     model = small(OnnxSGDClassifier, eta0=0.3).fit(*iris)
     other = clone(model)

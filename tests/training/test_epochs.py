@@ -23,6 +23,15 @@ def test_orders_of_several_epochs_are_those_of_one_after_another():
         np.testing.assert_array_equal(order, _shuffled((1, 50), apart)[0])
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 1000, 70_000])
+def test_an_order_follows_the_keys_however_they_are_sorted(monkeypatch, n):
+    keys = np.random.RandomState(0).randint(0, 1 << 32, n, np.uint32)
+    expected = np.lexsort((np.arange(n), keys))
+    for long in (0, n + 1):
+        monkeypatch.setattr(epochs, "_LONG", long)
+        np.testing.assert_array_equal(_shuffled((1, n), np.random.RandomState(0))[0], expected)
+
+
 @pytest.mark.parametrize(("n", "size"), [(1, 8), (7, 8), (8, 8), (50, 8), (64, 16)])
 def test_neighbours_are_drawn_together(n, size):
     """But for the last numbers, and those around the first one, in another way each time."""
