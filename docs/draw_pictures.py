@@ -20,7 +20,7 @@ PICTURES = FOLDER / "pictures"
 #: A model whose output is its input: the raw prediction.
 IDENTITY = parse_model("""
 <ir_version: 8, opset_import: ["" : 17]>
-identity (double[N, 1] x) => (double[N, 1] raw_prediction) { raw_prediction = Identity(x) }""")
+identity (double[N, K] x) => (double[N, K] raw_prediction) { raw_prediction = Identity(x) }""")
 #: Pictures of losses: the table, and the largest raw prediction and value shown.
 LOSSES = {"regression": (REGRESSION_LOSSES, 1.2, 1.2), "classification": (CLASSIFICATION_LOSSES, 2.4, 4.4)}
 #: Their colours on light and on dark pages: text, other losses, value and gradient. Blue and orange differ
@@ -90,12 +90,13 @@ def loss_curves(loss, raw_predictions, y_true):
         weights=[], inputs=["x"], options=DerivativeOptions.Loss, loss="loss", label="label",
     )  # fmt: skip
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
-    one = np.ones((1, 1))
+    # the other class of a loss that compares classes has the score 0
+    first = np.eye(1, 1 + loss.is_joint)
     # the loss is a sum over samples: one sample a run
     results = [
-        session.run(["loss", "x_grad"], {"x": z * one, "label": y_true * one}) for z in raw_predictions
+        session.run(["loss", "x_grad"], {"x": z * first, "label": y_true * first}) for z in raw_predictions
     ]
-    return np.reshape(results, (-1, 2)).T
+    return np.array([[value.item(), slope[0, 0]] for value, slope in results]).T
 
 
 def origin(kind, loss):

@@ -53,6 +53,10 @@ def test_pictures_of_losses_are_those_of_their_formulas():
     assert gradient == pytest.approx(-1 / (1 + np.exp(at)))
     value, _ = curves(losses.Hinge(), at, 1.0)
     assert value == pytest.approx([3, 1.05, 0.5])
+    # the lead over the other class
+    value, gradient = curves(losses.MulticlassHinge(), at, 1.0)
+    assert value == pytest.approx([3, 1.05, 0.5])
+    assert gradient == pytest.approx([-1, -1, -1])
 
 
 def test_every_loss_has_a_picture():
