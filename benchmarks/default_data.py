@@ -12,8 +12,8 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.preprocessing import OneHotEncoder
 
 __all__ = [
-    "Data", "collinear", "counts", "linnerud", "lognormal", "one_hot", "outliers", "scales", "stream",
-    "table", "text", "wide",
+    "Data", "collinear", "counts", "extreme_rows", "linnerud", "lognormal", "one_hot", "outliers", "scales",
+    "stream", "table", "text", "wide",
 ]  # fmt: skip
 
 #: Samples and targets.
@@ -79,6 +79,15 @@ def outliers(is_class: bool) -> Data:
     return np.where(rng.random(Z.shape) < 0.02, 100.0, 1.0) * Z, y
 
 
+def extreme_rows(is_class: bool) -> Data:
+    """Return a table of which one row in 200 is ten thousand times as large."""
+    rng = np.random.default_rng(9)
+    Z = rng.normal(size=(4 * _N, 10))
+    y = _targets(Z @ rng.normal(size=10), is_class, rng)
+    Z[::200] *= 1e4
+    return Z, y
+
+
 def counts(is_class: bool) -> Data:
     """Return counts of rates between 0.1 and 1,000."""
     rng = np.random.default_rng(6)
@@ -115,8 +124,9 @@ def stream(kind: str, is_class: bool, is_raw: bool, seed: int) -> Iterator[Data]
 
     Parameters
     ----------
-    kind : {"stationary", "drift", "change"}
-        The true weights: constant, slowly rotating, or replaced after half of the calls.
+    kind : {"stationary", "drift", "change", "extremes"}
+        The true weights: constant, slowly rotating, replaced after half of the calls, or constant, with one
+        row in 300 that is ten thousand times as large.
     is_class : bool
         Whether the targets are two classes.
     is_raw : bool
@@ -127,9 +137,11 @@ def stream(kind: str, is_class: bool, is_raw: bool, seed: int) -> Iterator[Data]
     rng = np.random.default_rng(seed)
     first, second = rng.normal(size=(2, 10))
     for call in range(60):
-        angle = {"stationary": 0.0, "drift": np.pi * call / 60, "change": np.pi / 2 * (call >= 30)}[kind]
+        angle = {"drift": np.pi * call / 60, "change": np.pi / 2 * (call >= 30)}.get(kind, 0.0)
         Z = rng.normal(size=(200, 10))
         score = Z @ (np.cos(angle) * first + np.sin(angle) * second)
         X = (Z + 3.0) * 10.0 ** np.linspace(-2, 2, 10) if is_raw else Z
+        if kind == "extremes":
+            X = np.where(rng.random((200, 1)) < 1 / 300, 1e4, 1.0) * X
         y = score + 0.3 * rng.normal(size=200)
         yield X, (rng.random(200) < special.expit(4 * y)).astype(int) if is_class else y

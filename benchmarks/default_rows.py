@@ -212,8 +212,9 @@ _CLASSES: dict[str, Callable[[], data.Data]] = {
     "iris": _iris, "wine": _wine, "breast cancer": _cancer, "digits": _digits,
     "scales 1e-4 to 1e4": partial(data.scales, True), "lognormal": partial(data.lognormal, True),
     "one-hot": partial(data.one_hot, True), "collinear": partial(data.collinear, True),
-    "outliers": partial(data.outliers, True), "counts": partial(data.counts, True),
-    "wide": partial(data.wide, True), "20 rows": partial(data.table, True, 20),
+    "outliers": partial(data.outliers, True), "rows of 1e4": partial(data.extreme_rows, True),
+    "counts": partial(data.counts, True), "wide": partial(data.wide, True),
+    "20 rows": partial(data.table, True, 20),
     "40 rows": partial(data.table, True, 40), "100,000 rows": partial(data.table, True, 100_000),
     "text, tf-idf": partial(data.text, "tfidf"), "text, counts": partial(data.text, "counts"),
 }  # fmt: skip
@@ -231,7 +232,8 @@ ROWS: tuple[Row, ...] = (
     *(row for name, load in _CLASSES.items() for row in _linear(name, load, True)),
     *(row for name, load in _TARGETS.items() for row in _linear(name, load, False)),
     *_linear("linnerud, 3 targets", data.linnerud, False),
-    *(_stream(f"stream, {kind}", kind, True, False) for kind in ("stationary", "drift", "change")),
+    *(_stream(f"stream, {kind}", kind, True, False)
+      for kind in ("stationary", "drift", "change", "extremes")),
     *(_stream(f"stream, raw, {kind}", kind, True, True) for kind in ("stationary", "drift")),
     _stream("stream, targets, drift", "drift", False, False),
     _stacking("iris", _iris, True),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+
+from onnxsgd.data.extremes import bulk
 
 __all__ = ["Moments", "add_moments"]
 
@@ -24,6 +26,10 @@ _DENSE = 0.8
 _SIMILAR = 3.0
 #: The ratio of variances from which on they are of different data.
 _MAGNITUDE = 100.0
+#: The most deviations of the rows before at which entries of further rows count, in moments of the bulk.
+_FAR = 5.0
+#: The fewest rows that show that so many times as many rows before had extreme entries.
+_SOME_ROWS, _FIRST = 8, 10
 #: The share of the negative exponents that scales may have: the others are left for weights above 1.
 _USED_EXPONENTS = 0.9
 
@@ -65,9 +71,11 @@ class Moments:
         n_rows = max(1, _BLOCK // max(1, math.prod(table.shape[1:])))
         for start in range(0, len(table), n_rows):
             rows = slice(start, start + n_rows)
-            block = np.moveaxis(np.asarray(table[rows], np.float64), axis, -1)
-            columns = block.reshape(-1, table.shape[axis])
-            part = cls._of_dense(columns, np.repeat(weight[rows], len(columns) // len(block)))
+            columns, of_row = np.asarray(table[rows], np.float64), weight[rows]
+            if columns.ndim > 2:
+                columns = np.moveaxis(columns, axis, -1).reshape(-1, table.shape[axis])
+                of_row = np.repeat(of_row, len(columns) // len(of_row))
+            part = cls._of_dense(columns, of_row)
             moments = part if moments is None else moments.merged(part)
         return cls(*np.zeros((4, table.shape[axis]))) if moments is None else moments
 
@@ -92,11 +100,35 @@ class Moments:
         squares = sums(of_entry * (entries - mean[table.indices]) ** 2)
         return cls(count, mean, squares, np.full(len(count), float(weight.sum())))
 
+    def of_bulk(self, table: np.ndarray, weight: np.ndarray, kept: dict[int, np.ndarray]) -> Moments:
+        """Return the moments of the same dense data, for some columns those of the rows that are kept."""
+        mean, squares = self.mean.copy(), self.squares.copy()
+        for column, rows in kept.items():
+            part = Moments.of(table[rows, column : column + 1], weight[rows])
+            mean[column], squares[column] = part.mean[0], part._variance[0] * self.count[column]
+        return replace(self, mean=mean, squares=squares)
+
+    def is_far_from(self, other: Moments) -> bool:
+        """Tell whether dense rows are, in a column, more than five deviations of `other` away on average."""
+        most = _FAR**2 * float(self.count[0] / other.count[0])
+        step = self.mean - other.mean
+        return bool((step * step * self.count + self.squares > most * other.squares).any())
+
+    def clipped(self, table: np.ndarray) -> np.ndarray:
+        """Return a table with entries of at most five deviations, in columns that are not constant so far."""
+        most = np.where(self._variance > 0, _FAR * np.sqrt(self._variance), np.inf)
+        return np.clip(table, self.mean - most, self.mean + most)
+
     def differs_from(self, other: Moments) -> bool:
         """Tell whether most columns have a deviation ten times that of `other`, or a tenth of it."""
-        ours, theirs = self.squares * other.count, other.squares * self.count
-        is_other = (ours > _MAGNITUDE * theirs) | (theirs > _MAGNITUDE * ours)
-        return 2 * int(np.count_nonzero(is_other)) > len(is_other)
+        return _are_most(self._exceeds(other) | other._exceeds(self))
+
+    def is_wider_than(self, other: Moments) -> bool:
+        """Tell whether most columns have more than ten times the deviation of `other`."""
+        return _are_most(self._exceeds(other))
+
+    def _exceeds(self, other: Moments) -> np.ndarray:
+        return self.squares * other.count > _MAGNITUDE * other.squares * self.count
 
     def merged(self, other: Moments) -> Moments:
         """Return the moments of both sets of rows.
@@ -190,6 +222,10 @@ class Moments:
         return np.where(is_similar | (self.count == 0), common, size)
 
 
+def _are_most(columns: np.ndarray) -> bool:
+    return 2 * int(np.count_nonzero(columns)) > len(columns)
+
+
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """Return quotients, zeros for wholes of zero."""
     return np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
@@ -208,12 +244,26 @@ def add_moments(
     axis: int = -1,
     *,
     may_change: bool = False,
-) -> None:
+    of_bulk: bool = False,
+) -> bool:
     """Merge the moments of further rows into those under `name`; see :meth:`Moments.of`.
 
-    With `may_change`, rows of scales of another magnitude replace those before.
+    With `may_change`, rows of scales of another magnitude replace those before. With `of_bulk`, extreme
+    entries of tables do not count; return whether there are some.
     """
-    part = Moments.of(table, weight, axis)
-    known = moments.get(name)
-    is_new = known is None or (may_change and part.differs_from(known))
-    moments[name] = part if known is None or is_new else known.merged(part)
+    part, known = Moments.of(table, weight, axis), moments.get(name)
+    has_extremes = False
+    if of_bulk and len(weight) and isinstance(table, np.ndarray) and table.ndim == 2:
+        if known is None or (has_extremes := part.is_far_from(known)):
+            kept = bulk(table, np.sqrt(part._variance))
+            part = part.of_bulk(table, weight, kept) if kept else part
+            has_extremes |= bool(kept)
+        elif len(weight) >= _SOME_ROWS:
+            # few rows before, which had extreme entries
+            may_change |= known.total[0] <= _FIRST * part.total[0] and known.is_wider_than(part)
+    if known is None or (may_change and part.differs_from(known)):
+        moments[name] = part
+    else:
+        far = has_extremes and part.is_far_from(known)
+        moments[name] = known.merged(Moments.of(known.clipped(table), weight) if far else part)
+    return has_extremes

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from onnxsgd import losses
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer
 from onnxsgd.learner.learner import Learner
-from onnxsgd.losses import Loss
 from onnxsgd.optimizers import BlockAdam, Optimizer
 from onnxsgd.penalties import Penalty
 from onnxsgd.runtime.device import Device
@@ -22,6 +22,14 @@ DENSE_ROWS, SPARSE_ROWS = 32, 128
 #: An epoch, and a call of ``partial_fit``, have this many updates at least, unless batches had fewer rows
 #: than the last number.
 _FEWEST_UPDATES, _FEWEST_UPDATES_OF_PART, _FEWEST_ROWS = 2, 8, 8
+#: Losses that grow no faster than the raw prediction.
+_BOUNDED = frozenset(
+    {
+        losses.AbsoluteError, losses.CrossEntropy, losses.EpsilonInsensitive, losses.Focal, losses.Hinge,
+        losses.Huber, losses.LogCosh, losses.LogLoss, losses.ModifiedHuber, losses.MulticlassHinge,
+        losses.MultinomialFocal, losses.Perceptron, losses.Quantile,
+    }
+)  # fmt: skip
 #: The steering of the rate in a stream.
 _STEERING = 0.1
 
@@ -114,7 +122,7 @@ class FitPlan:
     """
 
     learner: Learner
-    loss: Loss
+    loss: losses.Loss
     recipe: Recipe
     engine: str
     device: Device
@@ -139,6 +147,14 @@ class FitPlan:
     def penalised(self) -> frozenset[str]:
         """The weights that the penalty applies to."""
         return frozenset(self.learner.weights) - self.learner.intercepts
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if the derivative of the loss is bounded, so that weights bound the effect of extreme rows.
+
+        The minimum of a squared loss is decided by such rows.
+        """
+        return type(self.loss) in _BOUNDED
 
     def rows_of_batch(self, n_samples: int, is_sparse_fit: bool = False) -> int:
         """Return the rows of a batch of so many samples.

@@ -124,11 +124,15 @@ class Program:
             return batches
         if is_sparse_fit and random_state is not None and self.plan.recipe.shuffle:
             batches = batches.mixed(random_state)
+        has_extremes = False
         for name, axis in {(layer.feature, layer.column_axis) for layer in self.first_layers}:
-            may_change = in_parts and len(target) >= ENOUGH_ROWS
-            add_moments(moments, name, batches.features[name], sample_weight, axis, may_change=may_change)
+            has_extremes |= add_moments(
+                moments, name, batches.features[name], sample_weight, axis,
+                may_change=in_parts and len(target) >= ENOUGH_ROWS, of_bulk=self.plan.is_bounded,
+            )  # fmt: skip
         standards = make_coordinates(self.first_layers, batches.features, moments).standards
-        return replace(batches, standards=standards, weight_unit=weight_unit, is_repeated=not in_parts)
+        batches = replace(batches, standards=standards, weight_unit=weight_unit, is_repeated=not in_parts)
+        return batches.with_bounded_rows() if has_extremes else batches
 
     def _trains_sparse(self, spec: StepSpec, features: Mapping[str, Any]) -> bool:
         return not self.plan.device.keeps_data and trains_sparse(spec, self.first_layers, features)

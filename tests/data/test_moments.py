@@ -154,6 +154,48 @@ def test_rows_of_another_magnitude_replace_those_before(factors, is_other):
     )
 
 
+def _with_extremes(n, every, seed=4):
+    """Return normal rows, and the same with a few ten thousand times as large."""
+    table = np.random.default_rng(seed).normal(2.0, 1.0, (n, 4))
+    extreme = table.copy()
+    extreme[::every] *= 1e4
+    return table, extreme
+
+
+def test_extreme_rows_do_not_count_in_the_bulk():
+    table, extreme = _with_extremes(500, 100)
+    weight, moments, all_rows = np.random.default_rng(1).integers(1, 4, 500).astype(float), {}, {}
+    assert add_moments(moments, "x", extreme, weight, of_bulk=True)
+    is_usual = np.arange(500) % 100 > 0
+    usual = Moments.of(table[is_usual], weight[is_usual])
+    np.testing.assert_allclose(moments["x"].mean, usual.mean, rtol=1e-12)
+    np.testing.assert_allclose(moments["x"].deviation(), usual.deviation(), rtol=1e-12)
+    np.testing.assert_array_equal(moments["x"].count, weight.sum())
+    assert not add_moments(all_rows, "x", extreme, weight)
+    assert (all_rows["x"].deviation() > 500).all()
+    assert not add_moments({}, "x", table, weight, of_bulk=True)
+
+
+@pytest.mark.parametrize("rows", [1, 10, 50, 200])
+def test_extreme_rows_of_a_stream_change_little(rows):
+    _, extreme = _with_extremes(3000, 60)
+    moments = {}
+    # ordinary rows first: single ones cannot tell
+    for start in range(1 if rows == 1 else 0, 3000, rows):
+        part = extreme[start : start + rows]
+        add_moments(moments, "x", part, np.ones(len(part)), may_change=rows >= 32, of_bulk=True)
+    assert (moments["x"].deviation() < 2).all()
+    np.testing.assert_allclose(moments["x"].centre, 2.0, atol=0.5)
+
+
+def test_a_stream_whose_rows_all_change_is_followed():
+    table, moments = _with_extremes(3000, 10_000)[0], {}
+    table[1500:] *= 100
+    for start in range(3000):
+        add_moments(moments, "x", table[start : start + 1], np.ones(1), of_bulk=True)
+    assert (moments["x"].deviation() > 30).all()
+
+
 def test_moments_are_pickled_alone():
     """Not the shares and variances that were computed from them."""
     moments = Moments.of(np.arange(6.0).reshape(3, 2), np.ones(3))

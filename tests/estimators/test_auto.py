@@ -223,6 +223,44 @@ def test_sparse_data_with_a_dense_column_far_from_zero():
     assert parts.score(table, y) > 0.9
 
 
+def _with_extreme_rows(n, every):
+    """Return two classes of which a few rows are 1e4 times as large, and the same without those."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(1.0, 1.0, (n, 10))
+    score = (X - 1.0) @ rng.normal(size=10)
+    y = (score + 0.5 * rng.normal(size=n) > 0).astype(int)
+    extreme = X.copy()
+    extreme[::every] *= 1e4
+    return X, extreme, y
+
+
+@pytest.mark.parametrize("hidden", [None, 20])
+def test_a_few_rows_of_other_units_do_not_decide(hidden):
+    X, extreme, y = _with_extreme_rows(1000, 200)
+    model = None
+    if hidden is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = FrozenEstimator(MLPClassifier((hidden,), max_iter=1, random_state=0).fit(X[:50], y[:50]))
+    expected = LogisticRegression().fit(X, y).score(X, y)
+    assert OnnxSGDClassifier(model, random_state=0).fit(extreme, y).score(X, y) > expected - 0.02
+
+
+def test_a_few_rows_of_other_units_do_not_decide_in_a_stream():
+    X, extreme, y = _with_extreme_rows(2000, 150)
+    model = OnnxSGDClassifier(random_state=0)
+    for start in range(0, 2000, 10):
+        part = slice(start, start + 10)
+        model.partial_fit(extreme[part], y[part], classes=[0, 1])
+    assert model.score(X, y) > LogisticRegression().fit(X, y).score(X, y) - 0.03
+
+
+def test_extreme_rows_and_a_robust_loss():
+    X, extreme, _ = _with_extreme_rows(1000, 200)
+    y = X @ np.arange(10.0) + 0.1 * RNG.normal(size=1000)
+    assert OnnxSGDRegressor(loss="huber", random_state=0).fit(extreme, y).score(X, y) > 0.99
+
+
 def test_a_tuned_model_is_never_worse():
     X, y = load_linnerud(return_X_y=True)
     start = Ridge(alpha=1e-4 * len(X)).fit(X, y[:, 0])

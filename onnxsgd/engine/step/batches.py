@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from onnxsgd.data.extremes import row_shares
+
 __all__ = ["Batches", "EpochPlan", "Standard"]
 
 #: The most bytes of a standardised copy of a feature, memory maps too: a bound of memory, not measured.
@@ -150,6 +152,11 @@ class Batches:
             self, features=features, target=self.target[rows], sample_weight=self.sample_weight[rows],
             is_mixed=True,
         )  # fmt: skip
+
+    def with_bounded_rows(self) -> Batches:
+        """Return the same data with less weight of rows of dense tables that are far from the others."""
+        tables = (self.table(name) for name in self.standards if isinstance(self.features[name], np.ndarray))
+        return replace(self, sample_weight=self.sample_weight * row_shares(tables))
 
     def plan(self, orders: np.ndarray) -> EpochPlan:
         """Return the batches of epochs that take the samples in the given orders, each of them once.

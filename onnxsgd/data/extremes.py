@@ -1,0 +1,91 @@
+"""Extreme entries: a few that carry nearly all of the variance of a column, and rows that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+__all__ = ["bulk", "row_shares"]
+
+#: The largest share of the rows that counts as a few, and the fewest rows among which one is a few.
+_FEW, _FEWEST_ROWS = 0.05, 20
+#: The shares of the entries below the limits of the bulk, and the largest number of rows that decide them.
+_LOW, _HIGH, _ENOUGH = 0.1, 0.9, 2048
+#: The deviation of a column with extreme entries, in units of the distance of these limits, and the same of
+#: the other columns of such a table. Generated classes, a few rows of which are 300, 1,000 and 10,000 times
+#: as large: accuracy of 0.92, 0.92 and 0.93; with 30 in place of 10 0.92, 0.75 and 0.93, without the test
+#: 0.92, 0.91 and 0.50.
+_WIDE, _NEXT_TO_WIDE = 10.0, 1.0
+#: The rows of a first glance, and the deviation that ends it, in units of the distance of their quintiles.
+_GLANCE, _GLANCE_WIDE = 16, 8.0
+#: Places between 0 and 1, with a step of the golden ratio: rows in even steps may share a period of the data.
+_PLACES = np.arange(_ENOUGH) * 0.6180339887498949 % 1.0
+#: Entries further from the middle of the bulk than this many times its width are extreme.
+_FAR = 10.0
+#: The width of the bulk below which, as a share of its middle, it is rounding.
+_ROUNDING = 1e-6
+#: The root mean square of a row in units of the bulk from which on it counts less. With 1, 3, 10 and 30 the
+#: accuracy on such classes is 0.93, 0.92, 0.92, 0.90, on Cauchy columns 0.80, 0.78, 0.75, 0.74.
+_LARGE = 3.0
+
+
+def bulk(table: np.ndarray, deviation: np.ndarray) -> dict[int, np.ndarray]:
+    """Return the rows without an extreme entry, for each column that has some.
+
+    A few entries are extreme if they make the deviation of a column ten times as large as the distance of its
+    deciles.
+
+    Parameters
+    ----------
+    table : ndarray of shape [n_rows, n_columns]
+        The data.
+    deviation : ndarray of shape [n_columns]
+        The standard deviations of its columns.
+    """
+    n_rows = len(table)
+    if n_rows < _FEWEST_ROWS:
+        return {}
+    # nearly all calls end with a glance at few rows
+    glance = np.sort(_some_rows(table, _GLANCE), axis=0)
+    width = glance[-1 - _GLANCE // 5] - glance[_GLANCE // 5]
+    if not ((deviation > _GLANCE_WIDE * width) & (width > 0)).any():
+        return {}
+    sample = _some_rows(table, _ENOUGH) if n_rows > _ENOUGH else table
+    places = [int(share * (len(sample) - 1)) for share in (_LOW, _HIGH)]
+    low, high = np.partition(sample, places, axis=0)[places]
+    width, middle = high - low, (high + low) / 2
+    # columns most of whose entries are equal have no bulk
+    is_wide, is_next = (
+        (deviation > ratio * width) & (width > _ROUNDING * np.abs(middle)) for ratio in (_WIDE, _NEXT_TO_WIDE)
+    )
+    if not is_wide.any():
+        return {}
+    found = {}
+    for column in np.flatnonzero(is_next):
+        is_kept = np.abs(table[:, column] - middle[column]) <= _FAR * width[column]
+        if n_rows - np.count_nonzero(is_kept) <= _FEW * n_rows:
+            found[int(column)] = is_kept
+    return found
+
+
+def _some_rows(table: np.ndarray, count: int) -> np.ndarray:
+    return table[(_PLACES[:count] * len(table)).astype(np.intp)]
+
+
+def row_shares(tables: Iterable[np.ndarray]) -> np.ndarray:
+    """Return the weights at which rows of standardised tables have bounded gradients.
+
+    ::
+
+        share = min(1, 3 / root mean square of the row)
+
+    Parameters
+    ----------
+    tables : iterable of ndarray of shape [n_rows, ...]
+        The standardised data; the largest row of several counts.
+    """
+    sizes = [
+        np.sqrt(np.square(table, dtype=np.float64).mean(axis=tuple(range(1, table.ndim)))) for table in tables
+    ]
+    return _LARGE / np.maximum(_LARGE, np.max(sizes, axis=0))

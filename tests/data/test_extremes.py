@@ -1,0 +1,63 @@
+"""Extreme entries are told from long tails, rare ones, constants and small tables."""
+
+import numpy as np
+import pytest
+
+from onnxsgd.data.extremes import bulk, row_shares
+
+RNG = np.random.default_rng(0)
+NORMAL = RNG.normal(5.0, 2.0, 1000)
+
+
+def _with(values):
+    column = NORMAL.copy()
+    column[: len(values)] = values
+    return column
+
+
+def _found(column):
+    table = np.stack([column, NORMAL], axis=1)
+    return bulk(table, table.std(axis=0))
+
+
+@pytest.mark.parametrize("values", [[1e6], [-999999.0] * 20, [1e4, -1e8], [1e30]], ids=str)
+def test_a_few_entries_that_carry_the_variance(values):
+    found = _found(_with(values))
+    assert list(found) == [0]
+    np.testing.assert_array_equal(np.flatnonzero(~found[0]), np.arange(len(values)))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        NORMAL,
+        np.exp(2 * RNG.normal(size=1000)),
+        (np.arange(1000) % 100 == 0) * 1e5,
+        np.full(1000, 3.0),
+        _with([30.0] * 5),
+        _with([1e4] * 100),
+        np.where(np.arange(1000) == 7, 5.0, 1.0 + 1e-9 * RNG.normal(size=1000)),
+    ],
+    ids=["normal", "lognormal", "indicator", "constant", "mild", "many", "rounding"],
+)
+def test_columns_without_extreme_entries(column):
+    assert _found(column) == {}
+
+
+def test_milder_entries_next_to_extreme_ones():
+    """A row of mixed units is extreme in all columns, although not in all by the same factor."""
+    mild = _with([500.0])
+    assert _found(mild) == {}
+    table = np.stack([_with([1e6]), mild], axis=1)
+    assert list(bulk(table, table.std(axis=0))) == [0, 1]
+
+
+def test_few_rows_have_no_bulk():
+    table = _with([1e6])[:19, None]
+    assert bulk(table, table.std(axis=0)) == {}
+
+
+def test_rows_count_less_beyond_three_deviations():
+    shares = row_shares([np.array([[1.0, -1.0], [30.0, 30.0], [0.0, 0.0]]), np.full((3, 1, 2), 2.0)])
+    np.testing.assert_allclose(shares, [1.0, 0.1, 1.0])
+    assert row_shares([np.full((1, 2), 1e30, np.float32)]) == pytest.approx(3e-30)
