@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,42 @@ def test_every_loss_has_a_picture():
     for kind, (names, *_) in drawn["LOSSES"].items():
         shown = re.findall(r"image:: \.\./pictures/(\S+)\.svg", tables[f"{kind}_shapes"])
         assert shown == [f"{kind}_{name}_{theme}" for name in names for theme in drawn["THEMES"]]
+
+
+@pytest.fixture
+def drift():
+    """The script that draws the picture of the README."""
+    pytest.importorskip("matplotlib")
+    return runpy.run_path(str(ROOT / "docs" / "draw_drift.py"))
+
+
+def words_of(picture):
+    """Return the texts of a picture, its description first."""
+    root = ET.parse(picture).getroot()
+    return [element.text for element in root.iter() if element.tag.endswith(("}description", "}text"))]
+
+
+def test_the_picture_of_the_readme_is_small_and_states_its_numbers(drift):
+    picture = drift["PICTURE"]
+    summary, *words = words_of(picture)
+    assert picture.stat().st_size < 60_000
+    assert "prefers-color-scheme:dark" in picture.read_text(encoding="utf-8")
+    fixed, learns = (f"{float(number):.0%} right" for number in _NUMBER.findall(summary)[-2:])
+    assert {f"as it was fitted: {fixed}", f"partial_fit on each batch: {learns}"} <= set(words)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"({picture.relative_to(ROOT).as_posix()})" in readme
+    assert fixed.split()[0] in readme
+    assert learns.split()[0] in readme
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_readme_is_of_today(drift, tmp_path):
+    """Run ``python docs/draw_drift.py`` after the behaviour that it shows was changed."""
+    stream = drift["follow"]()
+    assert_same_output(stream.summary, words_of(drift["PICTURE"])[0])
+    drift["draw"](stream, tmp_path / "drift.svg")
+    drawn, kept = words_of(tmp_path / "drift.svg"), words_of(drift["PICTURE"])
+    assert len(drawn) == len(kept)
 
 
 def test_names_of_other_libraries_are_in_an_inventory():
