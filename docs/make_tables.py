@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "tables"
 
 #: The first cell of tables of the README, by the names of their files.
-README_TABLES = {"runtimes": "extra", "benchmarks": "model, batch size"}
+README_TABLES = {"alternatives": "task", "runtimes": "extra", "benchmarks": "model, batch size"}
 
 
 def public_methods():

@@ -1,7 +1,9 @@
 """The public names, and the cost of the import."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +68,11 @@ except ImportError as error:
     assert output.startswith("MissingRuntimeError")
     assert "1.99" in output
     assert "onnxruntime-training-cpu==1.19.2" in output
+
+
+def test_citation_and_changelog_name_the_version():
+    root = Path(__file__).parents[1]
+    citation = (root / "CITATION.cff").read_text(encoding="utf-8")
+    changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\nversion: {onnxsgd.__version__}\n" in citation
+    assert re.search(r"^## \[(.*)\]", changelog, re.MULTILINE)[1] == onnxsgd.__version__

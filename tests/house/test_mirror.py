@@ -113,6 +113,7 @@ COVERED = {
 #: Test files whose subject is no module, and that subject.
 SUBJECTS = {
     "backend/test_nodes.py": "the node tests of onnx",
+    "benchmarks/test_alternatives.py": "a benchmark",
     "benchmarks/test_defaults.py": "a benchmark",
     "estimators/test_auto.py": "the default of learning_rate, from outside",
     "estimators/test_common.py": "scikit-learn's checks of estimators",
