@@ -52,12 +52,16 @@ class Moments:
         The sum of squared differences from the mean.
     total : ndarray of shape [n_columns]
         The weight of all rows.
+    columns : (ndarray, int) or None
+        The columns that these are moments of, in ascending order, and the number of all columns: the others
+        have no entry. None: these are moments of all.
     """
 
     count: np.ndarray
     mean: np.ndarray
     squares: np.ndarray
     total: np.ndarray
+    columns: tuple[np.ndarray, int] | None = None
 
     @classmethod
     def of(cls, table: Any, weight: np.ndarray, axis: int = -1) -> Moments:
@@ -89,16 +93,31 @@ class Moments:
 
     @classmethod
     def _of_sparse(cls, table: Any, weight: np.ndarray) -> Moments:
+        # converted once, not in each sum
+        columns, entries = table.indices.astype(np.intp), np.asarray(table.data, np.float64)
+
         def sums(values: np.ndarray) -> np.ndarray:
             # numpy counts in integers where there is no entry
-            return np.bincount(table.indices, values, table.shape[1]).astype(np.float64)
+            return np.bincount(columns, values, table.shape[1]).astype(np.float64, copy=False)
 
-        of_entry = np.repeat(weight, np.diff(table.indptr)) * (table.data != 0)
-        entries = np.asarray(table.data, np.float64)
+        of_entry = np.repeat(weight, np.diff(table.indptr))
+        of_entry[entries == 0] = 0
         count = sums(of_entry)
         mean = _ratio(sums(of_entry * entries), count)
-        squares = sums(of_entry * (entries - mean[table.indices]) ** 2)
-        return cls(count, mean, squares, np.full(len(count), float(weight.sum())))
+        difference = entries - mean[columns]
+        difference *= difference
+        difference *= of_entry
+        return cls(count, mean, sums(difference), np.full(len(count), float(weight.sum())))
+
+    @property
+    def whole(self) -> Moments:
+        """The moments of all columns."""
+        if self.columns is None:
+            return self
+        places, n_columns = self.columns
+        count, mean, squares = np.zeros((3, n_columns))
+        count[places], mean[places], squares[places] = self.count, self.mean, self.squares
+        return Moments(count, mean, squares, np.full(n_columns, self.total[0]))
 
     def of_bulk(self, table: np.ndarray, weight: np.ndarray, kept: dict[int, np.ndarray]) -> Moments:
         """Return the moments of the same dense data, for some columns those of the rows that are kept."""
@@ -245,13 +264,16 @@ def add_moments(
     *,
     may_change: bool = False,
     of_bulk: bool = False,
+    columns: tuple[np.ndarray, int] | None = None,
 ) -> bool:
     """Merge the moments of further rows into those under `name`; see :meth:`Moments.of`.
 
     With `may_change`, rows of scales of another magnitude replace those before. With `of_bulk`, extreme
-    entries of tables do not count; return whether there are some.
+    entries of tables do not count; return whether there are some. With `columns`, the table has these columns
+    alone, and there are no moments before.
     """
-    part, known = Moments.of(table, weight, axis), moments.get(name)
+    part = replace(Moments.of(table, weight, axis), columns=columns)
+    known = moments[name].whole if name in moments else None
     has_extremes = False
     if of_bulk and len(weight) and isinstance(table, np.ndarray) and table.ndim == 2:
         if known is None or (has_extremes := part.is_far_from(known)):

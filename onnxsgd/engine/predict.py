@@ -154,7 +154,11 @@ class InferenceGraph:
         for start in range(0, max(n_samples, 1), _BLOCK):
             rows = slice(start, start + _BLOCK)
             made = {
-                name: multiply(features[layer.feature][rows], weights[layer.weight], layer.is_transposed)
+                name: multiply(
+                    features[layer.feature] if n_samples <= _BLOCK else features[layer.feature][rows],
+                    weights[layer.weight],
+                    layer.is_transposed,
+                )
                 for name, layer in layers.items()
             }
             blocks.append(rest.run(made, weights, n_threads, device))

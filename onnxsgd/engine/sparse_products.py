@@ -27,7 +27,7 @@ class SparseRows(NamedTuple):
     indptr : ndarray of shape [n_rows + 1]
         The start of each row, and the end of the last one, in the other arrays.
     indices, data : ndarray of shape [n_stored]
-        The column and the value of each entry.
+        The column and the value of each entry. There may be entries of other rows before and behind.
     n_columns : int
         The number of columns.
     """
@@ -36,6 +36,12 @@ class SparseRows(NamedTuple):
     indices: np.ndarray
     data: np.ndarray
     n_columns: int
+
+    def alone(self) -> SparseRows:
+        """Return the same rows without entries of others."""
+        first, last = self.indptr[0], self.indptr[-1]
+        entries = slice(first, last)
+        return SparseRows(self.indptr - first, self.indices[entries], self.data[entries], self.n_columns)
 
     def add_product(self, table: np.ndarray, out: np.ndarray) -> None:
         """Add rows @ table, of shape [n_columns, n], to `out`, of shape [n_rows, n], both contiguous."""
@@ -64,5 +70,9 @@ def is_sparse_table(table: Any) -> bool:
 
 def multiply(matrix: Any, weight: np.ndarray, is_transposed: bool) -> np.ndarray:
     """Return matrix @ weight, or matrix @ weight.T if `is_transposed`, as a contiguous array."""
+    if not weight.any():
+        # the first weights of a linear model
+        n_outputs = weight.shape[0 if is_transposed else 1]
+        return np.zeros((matrix.shape[0], n_outputs), np.result_type(matrix, weight))
     table = np.ascontiguousarray(weight.T if is_transposed else weight)
     return np.ascontiguousarray(matrix @ table)

@@ -28,7 +28,7 @@ from onnxsgd.graph.reading.output_layer import NO_LAYER
 from onnxsgd.losses import Loss
 from onnxsgd.penalties import make_penalty
 from onnxsgd.runtime.device import check_device
-from onnxsgd.training.fit_plan import DENSE_ROWS, SPARSE_ROWS, FitPlan, Recipe
+from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
 from onnxsgd.training.loop import Observer, train
 from onnxsgd.training.start import ENOUGH_ROWS
 from onnxsgd.training.state import TARGET, adapt_state, fresh_state
@@ -268,7 +268,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             device=check_device(self.device),
             n_outputs=self._n_outputs,
             batch_size=self.batch_size or DENSE_ROWS,
-            sparse_batch_size=self.batch_size or SPARSE_ROWS,
+            is_batch_named=self.batch_size is not None,
             n_threads=self.n_threads,
             output_layer=learner.output_layer(self._n_outputs) if recipe.is_auto else NO_LAYER,
             is_regression=self._task == "regression",
@@ -290,24 +290,21 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         samples = samples if extra is None else samples.weighted_by(extra).without_zeros()
         program = make_program(plan, samples.features)
         adapt_state(self._state, plan.recipe)
-        moments = weight_unit = None
+        state, weight_unit = self._state, 1.0
         if plan.recipe.is_auto:
             # parts of a classification may lack most classes: their losses do not tell that the data changed
             is_judged = stopping.in_parts and plan.has_target_units and len(samples.target) >= ENOUGH_ROWS
-            if is_judged and self._state.has_jumped:
-                self._state.forget()
-            self._state.count_rows(samples.weight)
-            moments = self._state.moments
-            weight_unit = self._state.mean_weight if stopping.in_parts else float(samples.weight.mean())
+            if is_judged and state.has_jumped:
+                state.forget()
+            state.count_rows(samples.weight)
+            weight_unit = state.mean_weight if stopping.in_parts else float(samples.weight.mean())
         target = self._encode(samples.target)
-        batches = program.batches(
-            samples.features, target, samples.weight, moments, weight_unit, self._state.random_state
-        )
+        batches = program.batches(samples.features, target, samples.weight, state.random_state)
         if plan.scaled_layer.weights:
-            add_moments(self._state.moments, TARGET, target, samples.weight)
+            add_moments(state.moments, TARGET, target, samples.weight)
         if is_fit:
-            self._state.n_updates = stopping.max_iter * batches.n_batches
-        plan = plan.for_updates(self._state.n_updates)
+            state.n_updates = stopping.max_iter * batches.n_batches
+        plan = plan.for_updates(state.n_updates)
         # the norms come first: callbacks see them
         norms = UpdateNorms(bool(self.record_update_norms))
         progress = Progress(int(self.verbose), stopping.max_iter, stopping.tol is not None)
@@ -315,12 +312,14 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         score = self._scorer(program, validation)
         with ExitStack() as stack:
             if not active and score is None:
-                batches = stack.enter_context(program.on_used_columns(self._state, batches))
-            runners = program.runners(self._state, batches, stopping.max_iter)
+                batches = stack.enter_context(program.on_used_columns(state, batches))
+            if plan.recipe.is_auto:
+                batches = program.standardised(batches, state.moments, weight_unit)
+            runners = program.runners(state, batches, stopping.max_iter)
             all_columns = stack.pop_all()
         try:
             self.n_iter_ += train(
-                runners, batches, plan, stopping, self._state, active, score,
+                runners, batches, plan, stopping, state, active, score,
                 model=program,
             )  # fmt: skip
         finally:

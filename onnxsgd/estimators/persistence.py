@@ -58,7 +58,8 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
     saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
     n_updates = {} if state.n_updates is None else {"n_updates": state.n_updates}
     norms = {"update_norms": list(state.update_norms)} if state.update_norms else {}
-    moments = [[name, m.count, m.mean, m.squares, m.total] for name, m in state.moments.items()]
+    whole = {name: moments.whole for name, moments in state.moments.items()}
+    moments = [[name, m.count, m.mean, m.squares, m.total] for name, m in whole.items()]
     return {
         **saved_text,
         **n_updates,

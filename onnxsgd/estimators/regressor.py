@@ -95,9 +95,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         ``shuffle=False``, as scikit-learn's SGD estimators draw them; the others keep their order.
     batch_size : int or None, default=None
         Samples of an update, with "auto" at most half of the data, unless that is below 8. None: 32, and 128
-        for ``fit`` with "auto" on data that train sparse. The loss of a batch is the weighted mean over its
-        samples, and with "auto" batches of heavy samples count more. With ``batch_size=1`` it is the weighted
-        loss of the sample, and the weights follow those of ``SGDRegressor``.
+        to 512 for ``fit`` with "auto" on data that train sparse. The loss of a batch is the weighted mean
+        over its samples, and with "auto" batches of heavy samples count more. With ``batch_size=1`` it is the
+        weighted loss of the sample, and the weights follow those of ``SGDRegressor``.
     shuffle : bool, default=True
         Whether each epoch takes the samples in a new random order.
     random_state : int, RandomState or None, default=None

@@ -74,7 +74,7 @@ class Coordinates:
             given = tensors[layer.weight, kind]
             weight = np.asarray(given, np.float64)
             converted[layer.weight, kind] = _rounded(weight * self._scale(layer, given), given.dtype)
-            self._shift(converted, layer, kind, weight)
+            self._shift(converted, layer, kind, given, 1.0)
         return converted
 
     def raw(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
@@ -84,7 +84,7 @@ class Coordinates:
             given = tensors[layer.weight, kind]
             weight = _rounded(np.asarray(given, np.float64) / self._scale(layer, given), given.dtype)
             converted[layer.weight, kind] = weight
-            self._shift(converted, layer, kind, -weight.astype(np.float64))
+            self._shift(converted, layer, kind, weight, -1.0)
         return converted
 
     def _pairs(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> list[tuple[FirstLayer, str]]:
@@ -107,15 +107,20 @@ class Coordinates:
         """The scales of the coefficients, made when they are needed."""
         return {}
 
-    def _shift(self, tensors: Tensors, layer: FirstLayer, kind: str, weight: np.ndarray) -> None:
-        """Add m W to the intercept of a layer that has one."""
-        shift = self.standards[layer.feature].shift.astype(np.float64)
-        # most sparse data have none, and many columns
-        if layer.intercept is None or not shift.any():
+    def _shift(self, tensors: Tensors, layer: FirstLayer, kind: str, weight: np.ndarray, sign: float) -> None:
+        """Add m W, or subtract it, in the intercept of a layer that has one."""
+        if layer.intercept is None:
             return
+        shift = self.standards[layer.feature].shift
+        # few columns of sparse data are centred, and few weights start no threads of BLAS
+        centred = np.flatnonzero(shift)
+        if not len(centred):
+            return
+        part = weight.take(centred, int(layer.is_transposed)).astype(np.float64)
+        shift = sign * shift[centred].astype(np.float64)
         # a weight that diverged shows it in the results
         with np.errstate(invalid="ignore"):
-            step = weight @ shift if layer.is_transposed else shift @ weight
+            step = part @ shift if layer.is_transposed else shift @ part
         intercept = tensors[layer.intercept, kind]
         moved = np.asarray(intercept, np.float64) + step.reshape(intercept.shape)
         tensors[layer.intercept, kind] = _rounded(moved, intercept.dtype)
@@ -145,6 +150,8 @@ def make_coordinates(
         dtype = features[name].dtype
         is_centred = all(layer.intercept is not None for layer in layers if layer.feature == name)
         known = moments[name]
+        if len(known.count) != features[name].shape[axis]:
+            known = known.whole
         scale = known.deviation(dtype) if is_centred else known.size(dtype)
         shift = known.centre if is_centred else np.zeros_like(known.mean)
         shape = (-1,) if axis == -1 else (-1, *(1 for _ in features[name].shape[2:]))

@@ -14,11 +14,15 @@ from onnxsgd.penalties import Penalty
 from onnxsgd.runtime.device import Device
 from onnxsgd.schedules import Auto, Schedule
 
-__all__ = ["DENSE_ROWS", "SPARSE_ROWS", "FitPlan", "Recipe"]
+__all__ = ["DENSE_ROWS", "FitPlan", "Recipe"]
 
-#: The rows of a batch unless they are named. An update of sparse data takes some 20 calls of numpy: of 14
-#: generated data sets, batches of 32 rows score no better, and those of 256 rows one worse by 0.05.
-DENSE_ROWS, SPARSE_ROWS = 32, 128
+#: The rows of a batch unless they are named.
+DENSE_ROWS = 32
+#: Those of a fit on sparse data that finds its rate: the first number, or as many, up to the second, as leave
+#: an epoch the third number of updates. An update takes some 20 calls of numpy. Of 14 generated data sets of
+#: few rows, batches of 32 rows score no better than 128, and those of 256 rows one worse by 0.05; 10,000 rows
+#: of ``benchmarks/sparse.py`` end at the same scores with 128, 256 and 512.
+_SPARSE_ROWS, _MOST_SPARSE_ROWS, _SPARSE_UPDATES = 128, 512, 16
 #: An epoch, and a call of ``partial_fit``, have this many updates at least, unless batches had fewer rows
 #: than the last number.
 _FEWEST_UPDATES, _FEWEST_UPDATES_OF_PART, _FEWEST_ROWS = 2, 8, 8
@@ -111,8 +115,8 @@ class FitPlan:
         Raw predictions of a sample.
     batch_size : int
         Samples of an update.
-    sparse_batch_size : int
-        Samples of an update of a fit on sparse data that finds its rate.
+    is_batch_named : bool
+        Whether the user named that number; otherwise fits on sparse data that find the rate have larger ones.
     n_threads : int or None
         Threads on the CPU; None: chosen by the size of the graph.
     output_layer : OutputLayer
@@ -128,7 +132,7 @@ class FitPlan:
     device: Device
     n_outputs: int
     batch_size: int
-    sparse_batch_size: int
+    is_batch_named: bool
     n_threads: int | None
     output_layer: OutputLayer = NO_LAYER
     is_regression: bool = False
@@ -163,7 +167,10 @@ class FitPlan:
         steps. Where training finds the rate, few samples make several updates.
         """
         if self.recipe.is_auto:
-            size = self.sparse_batch_size if is_sparse_fit else self.batch_size
+            size = self.batch_size
+            if is_sparse_fit and not self.is_batch_named:
+                many = 1 << max(0, (n_samples // _SPARSE_UPDATES).bit_length() - 1)
+                size = min(max(_SPARSE_ROWS, many), _MOST_SPARSE_ROWS)
             n_updates = _FEWEST_UPDATES_OF_PART if self.recipe.in_parts else _FEWEST_UPDATES
             most = max(_FEWEST_ROWS, n_samples // n_updates)
             return min(size, 1 << (most.bit_length() - 1), 1 << (n_samples - 1).bit_length())

@@ -96,39 +96,44 @@ class Program:
         features: Features,
         target: np.ndarray,
         sample_weight: np.ndarray,
-        moments: dict[str, Moments] | None = None,
-        weight_unit: float | None = None,
-        random_state: np.random.RandomState | None = None,
+        random_state: np.random.RandomState,
     ) -> Batches:
-        """Return the training data, cut into batches.
+        """Return the training data, cut into batches, not standardised.
 
         Parameters
         ----------
         features, target, sample_weight : dict, ndarray, ndarray
             The data.
-        moments : dict of Moments or None
-            The moments of earlier parts of the data, under the names of features: those of this part are
-            merged into them, and the inputs of first layers are standardised by them. None: training works
-            on the data as they are.
-        weight_unit : float or None
-            With `moments`, the weight of a sample that counts as one; see :class:`Batches`.
-        random_state : RandomState or None
-            With `moments`, draws the order of the rows of sparse data, unless they are a part of a stream.
+        random_state : RandomState
+            Draws the order of the rows of sparse data in fits that find the rate.
         """
-        made, in_parts = self.tail_features(features), self.plan.recipe.in_parts
-        is_sparse_fit = not in_parts and self._trains_sparse(self.plan.step_spec, made)
+        made, recipe = self.tail_features(features), self.plan.recipe
+        is_sparse_fit = not recipe.in_parts and self._trains_sparse(self.plan.step_spec, made)
         size = self.plan.rows_of_batch(len(target), is_sparse_fit)
         target = np.ascontiguousarray(target, self.parts.split.dtype)
         batches = Batches(made, target, sample_weight, size, is_mean=self.plan.batch_size > 1)
-        if moments is None:
-            return batches
-        if is_sparse_fit and random_state is not None and self.plan.recipe.shuffle:
-            batches = batches.mixed(random_state)
+        return batches.mixed(random_state) if is_sparse_fit and recipe.is_auto and recipe.shuffle else batches
+
+    def standardised(self, batches: Batches, moments: dict[str, Moments], weight_unit: float) -> Batches:
+        """Return the same batches with standardised inputs of first layers.
+
+        Parameters
+        ----------
+        batches : Batches
+            The data.
+        moments : dict of Moments
+            The moments of earlier parts of the data, under the names of features: those of this part are
+            merged into them.
+        weight_unit : float
+            The weight of a sample that counts as one; see :class:`Batches`.
+        """
+        weight, in_parts = batches.sample_weight, self.plan.recipe.in_parts
         has_extremes = False
         for name, axis in {(layer.feature, layer.column_axis) for layer in self.first_layers}:
             has_extremes |= add_moments(
-                moments, name, batches.features[name], sample_weight, axis,
-                may_change=in_parts and len(target) >= ENOUGH_ROWS, of_bulk=self.plan.is_bounded,
+                moments, name, batches.features[name], weight, axis,
+                may_change=in_parts and len(weight) >= ENOUGH_ROWS,
+                of_bulk=self.plan.is_bounded, columns=batches.columns,
             )  # fmt: skip
         standards = make_coordinates(self.first_layers, batches.features, moments).standards
         batches = replace(batches, standards=standards, weight_unit=weight_unit, is_repeated=not in_parts)

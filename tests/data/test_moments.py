@@ -72,6 +72,23 @@ def test_nearly_dense_columns_of_sparse_data_are_those_of_dense_data():
         np.testing.assert_allclose(moments.size(), expected.size(), rtol=1e-12)
 
 
+def test_moments_of_some_columns_are_merged_into_those_of_all():
+    table = RNG.normal(1.0, 1.0, (20, 5)) * (RNG.random((20, 5)) < 0.4)
+    table[:, [0, 3]] = 0
+    columns, moments = np.array([1, 2, 4]), dict[str, Moments]()
+    add_moments(moments, "x", sparse.csr_matrix(table[:, columns]), np.ones(20), columns=(columns, 5))
+    expected = Moments.of(sparse.csr_matrix(table), np.ones(20))
+    assert len(moments["x"].mean) == 3
+    assert moments["x"].crowding(3) == expected.crowding(3)
+    later = sparse.csr_matrix(RNG.normal(size=(6, 5)))
+    known = pickle.loads(pickle.dumps(moments["x"]))
+    add_moments(moments, "x", later, np.ones(6))
+    expected_later = expected.merged(Moments.of(later, np.ones(6)))
+    for found, want in [(known.whole, expected), (moments["x"], expected_later)]:
+        for name in ("count", "mean", "squares", "total"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(want, name))
+
+
 def test_explicit_zeros_do_not_count():
     table = sparse.csr_matrix(([0.0, 2.0], [0, 0], [0, 1, 2]), shape=(2, 1))
     assert Moments.of(table, np.ones(2)).deviation()[0] == 2.0

@@ -37,3 +37,23 @@ def test_tables_that_products_support():
     assert not is_sparse_table(sparse.csc_matrix(DENSE))
     assert not is_sparse_table(sparse.csr_matrix(DENSE.astype(np.int64)))
     assert not is_sparse_table(DENSE)
+
+
+def test_rows_may_have_others_around_them():
+    table = sparse.csr_array(DENSE[[2, 0, 2, 1]])
+    rows = SparseRows(table.indptr[1:4], table.indices, table.data, 4)
+    weight = RNG.normal(size=(4, 2))
+    for some in (rows, rows.alone()):
+        some.add_product(weight, out := np.zeros((2, 2)))
+        np.testing.assert_allclose(out, DENSE[[0, 2]] @ weight, rtol=1e-12)
+        some.add_transposed_product(out, back := np.zeros((4, 2)))
+        np.testing.assert_allclose(back, DENSE[[0, 2]].T @ out, rtol=1e-12)
+    assert len(rows.alone().data) == 4
+
+
+def test_weights_of_zero_need_no_product():
+    matrix = sparse.csr_array(DENSE.astype(np.float32))
+    np.testing.assert_array_equal(
+        product := multiply(matrix, np.zeros((2, 4), np.float32), True), np.zeros((3, 2))
+    )
+    assert product.dtype == np.float32

@@ -137,6 +137,30 @@ def test_batches_of_default_fits_are_larger():
     assert OnnxSGDClassifier().partial_fit(X, y, classes=np.unique(y)).t_ == 13
 
 
+@pytest.mark.parametrize(("n_rows", "n_updates"), [(4000, 32), (4096, 16), (10_000, 20), (20_000, 40)])
+def test_many_rows_have_larger_batches(n_rows, n_updates):
+    """From 4,096 rows on an epoch has at least 16 updates, of 256 rows or of 512."""
+    X, y = sparse.csr_matrix(np.resize(DENSE[:, -3:], (n_rows, 3))), np.resize(CLASS, n_rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert OnnxSGDClassifier(max_iter=1, tol=None).fit(X, y).t_ == n_updates
+
+
+def test_neighbouring_rows_need_no_copy(monkeypatch):
+    """Batches are neighbours in one order of the rows, the first of which follow the last; one is short."""
+    settings = {"batch_size": 16, "random_state": 0, "max_iter": 20}
+    X, gathered = sparse.csr_matrix(DENSE), []
+    gather = SparseStepRunner._gathered
+    monkeypatch.setattr(
+        SparseStepRunner, "_gathered", lambda self, rows: gathered.extend(rows) or gather(self, rows)
+    )
+    ours = OnnxSGDClassifier(**settings).fit(X, CLASS)
+    assert not gathered
+    monkeypatch.setattr(SparseStepRunner, "_split", SparseStepRunner._gathered)
+    np.testing.assert_array_equal(OnnxSGDClassifier(**settings).fit(X, CLASS).coef_, ours.coef_)
+    assert len(gathered) == ours.t_
+
+
 def test_columns_without_entries_do_not_matter():
     """The rate of a first layer was the larger, the more columns the table had."""
     X = sparse.csr_matrix(DENSE)

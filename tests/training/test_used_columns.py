@@ -6,7 +6,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from onnxsgd import OnnxSGDClassifier
-from onnxsgd.engine.step.batches import Batches, Standard
+from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.training.state import fresh_state
@@ -21,9 +21,8 @@ TABLE[:, USED] = RNG.normal(size=(6, 3))
 def case(is_transposed, weight, table=TABLE):
     layer = FirstLayer("x", "w", "b", is_transposed)
     weights = {"w": weight.T if is_transposed else weight, "b": np.zeros(2)}
-    standards = {"x": Standard(np.arange(10.0), np.arange(10.0) + 1)}
     features = {"x": sparse.csr_array(table)}
-    batches = Batches(features, np.zeros((6, 2)), np.ones(6), 3, True, standards)
+    batches = Batches(features, np.zeros((6, 2)), np.ones(6), 3, True)
     return (layer,), batches, fresh_state(weights, 0.1, 0)
 
 
@@ -34,7 +33,8 @@ def test_other_columns_come_back_as_zeros(is_transposed):
     layers, batches, state = case(is_transposed, weight)
     with on_used_columns(layers, batches, state) as used:
         np.testing.assert_array_equal(used.features["x"].toarray(), TABLE[:, USED])
-        np.testing.assert_array_equal(used.standards["x"].shift, USED)
+        np.testing.assert_array_equal(used.columns[0], USED)
+        assert used.columns[1] == 10
         part = state.tensors["w", WEIGHT]
         np.testing.assert_array_equal(part.T if is_transposed else part, weight[USED])
         states = {("w", WEIGHT): 2 * part, ("w", "first_moment"): part, ("w", "second_moment"): part[:1]}

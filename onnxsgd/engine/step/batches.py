@@ -25,7 +25,7 @@ class EpochPlan:
     Attributes
     ----------
     rows : ndarray of shape [n_batches, batch_size]
-        Indices of samples. The last batch is filled up with repeated rows, whose weight is zero.
+        Indices of samples. The last batch is filled up with further rows, whose weight is zero.
     sample_weight : ndarray of shape [n_batches, batch_size, 1]
         Weights of the type of the target, normalised to sum 1 in each batch; with ``batch_size=1`` not
         normalised, as there is no mean to take.
@@ -113,8 +113,12 @@ class Batches:
     is_repeated : bool
         Whether the samples are taken more than once: small tables are then standardised once, not in each
         epoch.
+    columns : (ndarray, int) or None
+        The columns that the only feature has of a sparse table, in ascending order, and the number of all
+        columns; None: it has all.
     is_mixed : bool
-        Whether the rows have a random order, so that batches of an epoch may be neighbours.
+        Whether the rows have a random order, so that batches of an epoch may be neighbours, the first row
+        that of the last one.
     """
 
     features: Mapping[str, Any]
@@ -125,6 +129,7 @@ class Batches:
     standards: Mapping[str, Standard] = field(default_factory=dict)
     weight_unit: float | None = None
     is_repeated: bool = False
+    columns: tuple[np.ndarray, int] | None = None
     is_mixed: bool = False
 
     @property
@@ -168,8 +173,11 @@ class Batches:
         """
         orders = np.atleast_2d(orders)
         n_samples, n_places = orders.shape[1], self.n_batches * self.batch_size
-        # the last sample fills the last batch up
-        rows = orders if n_places == n_samples else orders[:, np.minimum(np.arange(n_places), n_samples - 1)]
+        rows = orders
+        if n_missing := n_places - n_samples:
+            # the last sample fills the last batch up, or its neighbours do
+            steps = np.arange(1, n_missing + 1) if self.is_mixed else np.zeros(n_missing, np.intp)
+            rows = np.concatenate([orders, (orders[:, -1:] + steps) % n_samples], axis=1)
         weights = self._weights_of(rows)
         return EpochPlan(rows.reshape(-1, self.batch_size), *weights)
 
@@ -245,17 +253,24 @@ class Batches:
         table = sparse.csr_array(self.features[name])
         if name not in self.standards:
             return table
-        standard = self.standards[name]
+        standard, columns = self.standards[name], table.indices
+        data = table.data * standard.factor[columns]
         centred = np.flatnonzero(standard.shift)
-        factor = np.where(standard.shift == 0, standard.factor, 0)[table.indices]
-        scaled = sparse.csr_array((table.data * factor, table.indices, table.indptr), shape=table.shape)
+        scaled = sparse.csr_array((data, columns, table.indptr), shape=table.shape)
         if not len(centred):
             return scaled
-        block = table[:, centred].toarray()
-        Standard(standard.shift[centred], standard.factor[centred]).apply(block)
-        n_rows, width = block.shape
-        starts, columns = np.arange(n_rows + 1) * width, np.tile(centred, n_rows)
-        return scaled + sparse.csr_array((block.reshape(-1), columns, starts), shape=table.shape)
+        is_centred = np.zeros(table.shape[1], bool)
+        is_centred[centred] = True
+        entries = np.flatnonzero(is_centred[columns])
+        of_entries, rows = columns[entries], np.searchsorted(table.indptr, entries, "right") - 1
+        data[entries] = (table.data[entries] - standard.shift[of_entries]) * standard.factor[of_entries]
+        lacks = np.ones((table.shape[0], len(centred)), bool)
+        lacks[rows, np.searchsorted(centred, of_entries)] = False
+        rows, numbers = np.nonzero(lacks)
+        missing, ends = centred[numbers].astype(columns.dtype), table.indptr[rows + 1]
+        data = np.insert(data, ends, -standard.shift[missing] * standard.factor[missing])
+        starts = table.indptr + np.searchsorted(rows, np.arange(len(table.indptr))).astype(columns.dtype)
+        return sparse.csr_array((data, np.insert(columns, ends, missing), starts), shape=table.shape)
 
     def fill(self, rows: np.ndarray, features: Mapping[str, np.ndarray], target: np.ndarray) -> None:
         """Copy the given samples into buffers, for a batch or for several: `rows` has their shape."""

@@ -54,7 +54,8 @@ def mean_loss(
         part = slice(start, start + _BLOCK)
         losses[part] = _run(session, {"target": target[part], "raw_prediction": raw[part]})
     with np.errstate(all="ignore"):
-        mean = float(losses @ sample_weight / sample_weight.sum())
+        # a dot product of many numbers would start the threads of BLAS
+        mean = float((losses * sample_weight).sum() / sample_weight.sum())
     return mean if np.isfinite(mean) else np.inf
 
 

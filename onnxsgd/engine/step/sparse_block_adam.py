@@ -62,14 +62,12 @@ class SparseBlockAdam:
         # beside each other for few cache misses; apart if each is a vector, whose products are faster
         widths = [1, 1] if n_outputs == 1 else [2 * n_outputs]
         self._tables = [np.zeros((n_columns, width), dtype) for width in widths]
-        self._products, self._later_products, self._steps = (
+        self._products, self._steps, self._later_products = (
             [np.zeros((n_rows, width), dtype) for width in widths] for _ in range(3)
         )
         self._weight, self._moment = _halves(self._tables)
         self._product_of_weight, self._product = _halves(self._products)
         self._step_of_weight, self._step = _halves(self._steps)
-        # of two vectors the second, that of N
-        self._later = self._later_products[-1:]
         self._change = _halves(self._later_products)[1]
         self._states = {
             kind: np.zeros(shape, dtype) for kind, shape in shapes.items() if kind not in (WEIGHT, _FIRST)
@@ -125,27 +123,25 @@ class SparseBlockAdam:
 
     def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
         """Write the product of a batch and the weight to `out`."""
-        self._multiply(rows, self._products)
+        for table, product in zip(self._tables, self._products, strict=True):
+            product.fill(0)
+            rows.add_product(table, product)
         np.multiply(self._product, -self._reach, out=out)
         out += self._product_of_weight
         out *= self._scale
-
-    def _multiply(self, rows: SparseRows, products: list[np.ndarray]) -> None:
-        for table, product in zip(self._tables[-len(products) :], products, strict=True):
-            product.fill(0)
-            rows.add_product(table, product)
 
     def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
         """Make one update by the gradient of the product of a batch."""
         power = self._power * self._beta_1
         # to N the gradient, and to U as much as leaves w unchanged
         np.multiply(gradient, 1.0 / power, out=self._step)
-        np.multiply(gradient, self._reach / power, out=self._step_of_weight)
+        np.multiply(self._step, self._reach, out=self._step_of_weight)
         for table, step in zip(self._tables, self._steps, strict=True):
             rows.add_transposed_product(step, table)
-        self._multiply(rows, self._later)
-        np.subtract(self._change, self._product, out=self._change)
-        square = np.maximum(self._inner(gradient, self._change) * power, 0.0)
+        # the last table holds N, and its product grows by that of the gradient
+        np.negative(self._products[-1], out=self._later_products[-1])
+        rows.add_product(self._tables[-1], self._later_products[-1])
+        square = _positive(self._inner(gradient, self._change) * power)
         self._second = self._beta_2 * self._second + square * self._share
         rate = self._rates[number] * self._rate_scale * self._second**0.5 / (self._second + TINY)
         if self._steering:
@@ -172,10 +168,10 @@ class SparseBlockAdam:
         self._scale = self._scale / divisor
         if len(self._others):
             # w times the quotient of their factor and the common one, where N stays the same
-            share = divisor / (1.0 + decay * self._other_penalties)
-            share -= 1.0
-            # take() would copy a table that is not contiguous
-            weight, moved = self._weight[self._others], self._moment[self._others]
+            share = decay * self._other_penalties
+            share += 1.0
+            share = _like(self._weight, divisor / share - 1.0)
+            weight, moved = _halves([table.take(self._others, axis=0) for table in self._tables])
             moved *= -self._reach
             moved += weight
             moved *= share
@@ -189,7 +185,7 @@ class SparseBlockAdam:
         moved = self._factor + (cosine - REST) * self._steering
         self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(MOST_FACTOR))
         moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
-        self._moment_square = np.maximum(moment_square, 0.0)
+        self._moment_square = _positive(moment_square)
         return self._factor
 
     def _inner(self, first: np.ndarray, second: np.ndarray) -> Any:
@@ -204,6 +200,11 @@ class SparseBlockAdam:
         self._weight *= _like(self._weight, self._scale)
         self._moment *= self._power
         self._restart()
+
+
+def _positive(number: Any) -> Any:
+    """Return a number, or numbers, without what rounding takes below zero."""
+    return max(number, 0.0) if isinstance(number, float) else np.maximum(number, 0.0)
 
 
 def _halves(tables: list[np.ndarray]) -> list[np.ndarray]:

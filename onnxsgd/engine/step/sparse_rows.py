@@ -83,6 +83,7 @@ class SparseRowUpdates:
 
     def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
         """Write the product of a batch and the weight to `out`."""
+        rows = rows.alone()
         self._columns, places = self._distinct(rows.indices)
         self._batch = SparseRows(rows.indptr.astype(np.int32), places, rows.data, len(self._columns))
         self._gather()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from scipy import sparse
 
 from onnxsgd._library_errors import run_error
 from onnxsgd.engine.sparse_products import SparseRows
@@ -147,7 +148,8 @@ class SparseStepRunner:
         batches: Batches,
     ) -> None:
         ((name, _),) = batches.features.items()
-        self._table = batches.sparse_table(name)
+        table = batches.sparse_table(name)
+        self._table = _cyclic(table, batches.batch_size - 1) if batches.is_mixed else table
         (self._updates, self._losses), self._step = sessions, step
         self._buffers, self._layers, self._batches = buffers, layers, batches
         self._inputs = {value.name: value for value in self._updates.get_inputs()}
@@ -186,13 +188,17 @@ class SparseStepRunner:
         targets, weights, gradient_weights = self._gather(plan)
         raw_predictions = np.empty((len(targets), *self._raw_prediction.shape), self._raw_prediction.dtype)
         layers = list(zip(self._layers, self._products, self._gradients, strict=True))
-        run, target, gradient_weight = self._updates.run_with_iobinding, self._target, self._gradient_weight
-        for number, rows in enumerate(self._split(plan.rows)):
+        run = self._updates.run_with_iobinding
+        numbers = scalars.astype(self._scalars.dtype)
+        of_batches = zip(
+            self._split(plan.rows), targets, gradient_weights, numbers, raw_predictions, strict=True
+        )
+        for rows, target, gradient_weight, row, raw_prediction in of_batches:
             for layer, product, _ in layers:
                 layer.updates.multiply(rows, product)
-            target[...] = targets[number]
-            gradient_weight[...] = gradient_weights[number]
-            self._scalars[...] = scalars[number]
+            self._target[...] = target
+            self._gradient_weight[...] = gradient_weight
+            self._scalars[...] = row
             try:
                 run(self._bindings[self._buffers.current])
             except Exception as error:
@@ -200,27 +206,27 @@ class SparseStepRunner:
             self._buffers.flip()
             for layer, _, gradient in layers:
                 layer.updates.update(self.n_done, rows, gradient)
-            raw_predictions[number] = self._raw_prediction
+            raw_prediction[...] = self._raw_prediction
             self.n_done += 1
         feeds = {"target": targets, "raw_prediction": raw_predictions, "sample_weight": weights}
         losses: np.ndarray = self._losses.run(None, feeds)[0]
         return losses
 
     def _split(self, rows: np.ndarray) -> list[SparseRows]:
-        """Return the data of each batch."""
-        are_runs = (np.diff(rows, axis=1) == 1).all(axis=1)
+        """Return the data of each batch; those of neighbouring rows without a copy."""
+        table, size, n_rows = self._table, rows.shape[1], len(self._batches.target)
+        # behind the last row of mixed data the first ones follow
+        last = table.shape[0] - size
+        following = (rows[:, :-1].astype(np.intp) + 1) % n_rows
+        are_runs = (rows[:, 1:] == following).all(axis=1)
+        are_runs &= rows[:, 0] <= last
         others = iter(self._gathered(rows[~are_runs]))
         return [
-            self._run(first, rows.shape[1]) if is_run else next(others)
+            SparseRows(table.indptr[first : first + size + 1], table.indices, table.data, table.shape[1])
+            if is_run
+            else next(others)
             for first, is_run in zip(rows[:, 0].tolist(), are_runs.tolist(), strict=True)
         ]
-
-    def _run(self, first: int, size: int) -> SparseRows:
-        """Return neighbouring rows, without a copy."""
-        table = self._table
-        starts = table.indptr[first : first + size + 1]
-        entries = slice(starts[0], starts[-1])
-        return SparseRows(starts - starts[0], table.indices[entries], table.data[entries], table.shape[1])
 
     def _gathered(self, rows: np.ndarray) -> list[SparseRows]:
         """Return copies of the data of each batch."""
@@ -228,15 +234,9 @@ class SparseStepRunner:
         if not n_batches:
             return []
         table = self._table[rows.ravel()]
-        starts = table.indptr[:-1:size]
-        ends = table.indptr[size::size]
-        within = (
-            table.indptr[np.arange(0, n_batches * size, size)[:, None] + np.arange(size + 1)]
-            - starts[:, None]
-        )
         return [
-            SparseRows(within[i], table.indices[a:b], table.data[a:b], table.shape[1])
-            for i, (a, b) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True))
+            SparseRows(table.indptr[first : first + size + 1], table.indices, table.data, table.shape[1])
+            for first in range(0, n_batches * size, size)
         ]
 
     def _gather(self, plan: EpochPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -264,6 +264,14 @@ class SparseStepRunner:
         for name, array in outputs.items():
             bind(binding.bind_output, name, array, self._outputs[name].shape)
         return binding
+
+
+def _cyclic(table: Any, n_rows: int) -> Any:
+    """Return a CSR matrix with copies of so many of its first rows behind the last one."""
+    n_entries = table.indptr[n_rows]
+    data, indices = (np.concatenate([array, array[:n_entries]]) for array in (table.data, table.indices))
+    starts = np.concatenate([table.indptr, table.indptr[-1] + table.indptr[1 : n_rows + 1]])
+    return sparse.csr_array((data, indices, starts), shape=(table.shape[0] + n_rows, table.shape[1]))
 
 
 def _zeros(value: Any) -> np.ndarray:
