@@ -65,15 +65,20 @@ def draw_tilted_digits(file):
     figure.savefig(file, metadata={"Date": None}, bbox_inches="tight", pad_inches=0.08)
 
 
-def draw_training(file):
-    """Draw the training of the page "Watching a training"."""
+def draw_training(file, card_file):
+    """Draw the training of the page "Watching a training", and its estimator as notebooks show it."""
     import matplotlib as mpl
+
+    from onnxsgd.estimators.card import write_card
+    from onnxsgd.estimators.card_rows import read_card
 
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "watching"
-    figure = names_of("guide/watching.rst")["display"].figure_
+    found = names_of("guide/watching.rst")
+    figure = found["display"].figure_
     figure.set_facecolor("white")
     figure.savefig(file, metadata={"Date": None})
+    Path(card_file).write_text(write_card(read_card(found["learner"])), encoding="utf-8")
 
 
 def draw_stages():
@@ -148,7 +153,7 @@ def draw():
     """Draw all of them."""
     PICTURES.mkdir(exist_ok=True)
     draw_tilted_digits(PICTURES / "tilted_digits.svg")
-    draw_training(PICTURES / "training_display.svg")
+    draw_training(PICTURES / "training_display.svg", PICTURES / "card.html")
     draw_stages()
     draw_losses()
 

@@ -206,7 +206,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
 
     def _with_tags_inside(self, tags: Any) -> Any:
         """Return scikit-learn's tags, those of the model inside as far as they are known."""
-        if hasattr(self.model, "__sklearn_tags__"):
+        if hasattr(self.model, "__sklearn_tags__") and not isinstance(self.model, type):
             followed = follow_estimator(tags, self.model)
             # pipelines do not declare that they take text
             followed.input_tags.string |= has_text(self.model)

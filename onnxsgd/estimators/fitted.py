@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import onnx
 import onnx_ir as ir
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.data.features import check_strings, check_X, takes_strings
 from onnxsgd.data.text import TextPart, check_texts
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
 from onnxsgd.estimators.between_calls import Given
+from onnxsgd.estimators.html_display import HtmlDisplay
 from onnxsgd.estimators.inner_model import holds_weights
 from onnxsgd.estimators.persistence import pack, unpack
-from onnxsgd.estimators.summary import show_in_full, summarize
 from onnxsgd.exceptions import OnnxSGDError, ParameterError
 from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
@@ -37,7 +36,7 @@ __all__ = ["TrainedModel"]
 _BEFORE_FIT = frozenset({"classes_", "coef_", "intercept_", "n_features_in_"})
 
 
-class TrainedModel(BaseEstimator):
+class TrainedModel(HtmlDisplay):
     """The half of the base class that works on the results of training.
 
     They are the learner, a graph; the state of the fit, arrays and numbers; the number of scores; and the
@@ -99,20 +98,6 @@ class TrainedModel(BaseEstimator):
     @abstractmethod
     def _before_fit(self, X: object) -> Self:
         """Return a copy with the weights of the fitted model inside; `X`: samples, if any are given."""
-
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        return BaseEstimator.__repr__(self._with_summary(), N_CHAR_MAX)
-
-    def _get_params_html(self, *args: Any, **kwargs: Any) -> Any:
-        shown = self._with_summary()
-        params = BaseEstimator._get_params_html(shown, *args, **kwargs)
-        return show_in_full(params, shown.model) if shown.model is not self.model else params
-
-    def _with_summary(self) -> Self:
-        """Return a copy for display, with one line for the graph."""
-        shown = copy(self)
-        shown.model = summarize(self.model)
-        return shown
 
     def __copy__(self) -> Self:
         duplicate = type(self).__new__(type(self))

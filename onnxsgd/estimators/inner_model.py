@@ -46,7 +46,7 @@ def fitted(
 def holds_weights(owner: BaseEstimator) -> bool:
     """Tell whether the model inside has weights before a fit: a graph, or a fitted estimator."""
     model = owner.__dict__.get("model")
-    if model is None or owner.head is not None:
+    if model is None or owner.head is not None or isinstance(model, type):
         return False
     return is_fitted(model) if hasattr(model, "fit") else isinstance(model, _GRAPHS)
 

@@ -34,6 +34,7 @@ COVERED = {
         "engine/predict estimators/base estimators/classifier estimators/fitted estimators/parameters "
         "estimators/regressor exceptions learner/build training/fit_plan"
     ),
+    "estimators/test_html_display.py": "estimators/card estimators/card_rows",
     "estimators/test_persistence.py": "_classifier _regressor",
     "estimators/test_plot_graph.py": (
         "drawing/graph_plot drawing/listing drawing/marks estimators/graph_stages"
