@@ -34,7 +34,8 @@ def place(images):
 
 # %%
 # The backbone: two convolutions and a dense layer with random weights, trained on the digits 0 to 6 with
-# Adam. Usually it comes as a file, and somebody else trained it.
+# Adam at a constant rate. Usually it comes as a file, and somebody else trained it; these are the only
+# settings here.
 network = parse_model("""
 <ir_version: 8, opset_import: ["" : 17]>
 digits (float[N, 1, 10, 10] pixels) => (float[N, 7] scores) {
