@@ -124,9 +124,9 @@ def stream(kind: str, is_class: bool, is_raw: bool, seed: int) -> Iterator[Data]
 
     Parameters
     ----------
-    kind : {"stationary", "drift", "change", "extremes"}
+    kind : {"stationary", "drift", "change", "extremes", "bursts"}
         The true weights: constant, slowly rotating, replaced after half of the calls, or constant, with one
-        row in 300 that is ten thousand times as large.
+        row in 300 that is ten thousand times as large, or with a hundred times the noise in each tenth call.
     is_class : bool
         Whether the targets are two classes.
     is_raw : bool
@@ -143,5 +143,6 @@ def stream(kind: str, is_class: bool, is_raw: bool, seed: int) -> Iterator[Data]
         X = (Z + 3.0) * 10.0 ** np.linspace(-2, 2, 10) if is_raw else Z
         if kind == "extremes":
             X = np.where(rng.random((200, 1)) < 1 / 300, 1e4, 1.0) * X
-        y = score + 0.3 * rng.normal(size=200)
+        noise = 30.0 if kind == "bursts" and call % 10 == 9 else 0.3
+        y = score + noise * rng.normal(size=200)
         yield X, (rng.random(200) < special.expit(4 * y)).astype(int) if is_class else y

@@ -235,7 +235,7 @@ ROWS: tuple[Row, ...] = (
     *(_stream(f"stream, {kind}", kind, True, False)
       for kind in ("stationary", "drift", "change", "extremes")),
     *(_stream(f"stream, raw, {kind}", kind, True, True) for kind in ("stationary", "drift")),
-    _stream("stream, targets, drift", "drift", False, False),
+    *(_stream(f"stream, targets, {kind}", kind, False, False) for kind in ("drift", "bursts")),
     _stacking("iris", _iris, True),
     _stacking("breast cancer", _cancer, True),
     _stacking("diabetes", _diabetes, False),

@@ -142,8 +142,9 @@ class Auto(Schedule):
 
     ``partial_fit`` follows drifts: its rate is `eta0` times a factor for each tensor, which grows where
     gradients agree and falls where they turn, between 0.03, at which it begins with good weights, and 4
-    (`steering` of :class:`~.optimizers.BlockAdam`). In regression it begins anew after a call whose loss
-    was ten times that of each of the eight before. ``benchmarks/defaults.py`` chose these numbers.
+    (`steering` of :class:`~.optimizers.BlockAdam`). In regression it begins anew where the loss is ten times
+    that of each of the calls before, and leaves out a call of noise. ``benchmarks/defaults.py`` chose these
+    numbers.
 
     Parameters
     ----------

@@ -29,6 +29,7 @@ from onnxsgd.losses import Loss
 from onnxsgd.penalties import make_penalty
 from onnxsgd.runtime.device import check_device
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
+from onnxsgd.training.jumps import SOME_ROWS, has_changed, is_noise
 from onnxsgd.training.loop import Observer, train
 from onnxsgd.training.start import ENOUGH_ROWS
 from onnxsgd.training.state import TARGET, adapt_state, fresh_state
@@ -290,16 +291,17 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         samples = samples if extra is None else samples.weighted_by(extra).without_zeros()
         program = make_program(plan, samples.features)
         adapt_state(self._state, plan.recipe)
-        state, weight_unit = self._state, 1.0
-        if plan.recipe.is_auto:
-            # parts of a classification may lack most classes: their losses do not tell that the data changed
-            is_judged = stopping.in_parts and plan.has_target_units and len(samples.target) >= ENOUGH_ROWS
-            if is_judged and state.has_jumped:
-                state.forget()
-            state.count_rows(samples.weight)
-            weight_unit = state.mean_weight if stopping.in_parts else float(samples.weight.mean())
+        state, before, weight_unit = self._state, None, 1.0
         target = self._encode(samples.target)
         batches = program.batches(samples.features, target, samples.weight, state.random_state)
+        if plan.recipe.is_auto:
+            # parts of a classification may lack most classes: their losses do not tell that the data changed
+            if stopping.in_parts and plan.has_target_units and len(target) >= SOME_ROWS:
+                if len(target) >= ENOUGH_ROWS and has_changed(state, program, batches):
+                    state.forget()
+                before = state.copy()
+            state.count_rows(samples.weight)
+            weight_unit = state.mean_weight if stopping.in_parts else float(samples.weight.mean())
         if plan.scaled_layer.weights:
             add_moments(state.moments, TARGET, target, samples.weight)
         if is_fit:
@@ -322,6 +324,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
                 runners, batches, plan, stopping, state, active, score,
                 model=program,
             )  # fmt: skip
+            if before is not None and is_noise(before, state, program, batches):
+                self._state = before
         finally:
             if runners.give_back is not None:
                 runners.give_back()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,8 +22,9 @@ __all__ = [
 
 #: The key of the target's moments; no tensor has an empty name.
 TARGET = ""
-#: The parts of a stream whose losses are compared with the last one, and the growth that is a change.
-_EARLIER, _JUMP = 8, 10.0
+#: The fewest and the most parts of a stream whose losses the last one is compared with, and the growth that
+#: is a jump.
+_LEAST_EARLIER, _MOST_EARLIER, _JUMP = 4, 8, 10.0
 #: The kinds of tensors that are no slots of an optimizer.
 _OF_NO_OPTIMIZER = frozenset({WEIGHT, AVERAGE, L1_DEBT})
 
@@ -100,11 +101,19 @@ class FitState:
             factor = np.full((1,) * weight.ndim, math.log(share), weight.dtype)
             self.tensors[name, LOG_FACTOR] = factor
 
+    def copy(self) -> FitState:
+        """Return this state, which training does not change; records and random numbers remain shared."""
+        return replace(self, moments=dict(self.moments))
+
     @property
     def has_jumped(self) -> bool:
-        """True if the last part of a stream had a loss far above those before: the data have changed."""
-        earlier = self.loss_curve[-1 - _EARLIER : -1]
-        return len(earlier) == _EARLIER and self.loss_curve[-1] > _JUMP * max(earlier)
+        """True if the last part of a stream had a loss far above those before."""
+        return bool(self.loss_curve) and self.is_jump(self.loss_curve[-1])
+
+    def is_jump(self, loss: float) -> bool:
+        """Tell whether a loss is far above those of the parts before the last one."""
+        earlier = self.loss_curve[-1 - _MOST_EARLIER : -1]
+        return len(earlier) >= _LEAST_EARLIER and loss > _JUMP * max(earlier)
 
     def forget(self) -> None:
         """Keep the weights alone: moments of the data and of gradients begin anew."""

@@ -115,6 +115,16 @@ def test_an_average_that_begins_anew_counts_from_there():
     )
 
 
+def test_training_does_not_change_a_copy():
+    state = fresh_state({"w": np.ones(2)}, 0.05, 0)
+    state.moments = {"x": None}
+    copy = state.copy()
+    state.moments["x"], state.tensors, state.t = 1, {}, 5
+    state.loss_curve.append(1.0)
+    assert (copy.moments, len(copy.tensors), copy.t) == ({"x": None}, 1, 0)
+    assert copy.loss_curve == [1.0], "records are those of all parts"
+
+
 def test_a_stream_begins_anew_after_a_loss_ten_times_those_before():
     state = fresh_state({"w": np.ones(2)}, 0.05, 0)
     state.tensors["w", "first_moment"] = np.ones(2)
@@ -125,7 +135,9 @@ def test_a_stream_begins_anew_after_a_loss_ten_times_those_before():
     assert not state.has_jumped
     state.loss_curve[-1] = 3.1
     assert state.has_jumped
-    state.loss_curve = state.loss_curve[-8:]
+    assert state.is_jump(3.1)
+    assert not state.is_jump(2.9)
+    state.loss_curve = state.loss_curve[-4:]
     assert not state.has_jumped, "too few calls to tell"
     state.forget()
     assert [kind for _, kind in state.tensors] == [WEIGHT]

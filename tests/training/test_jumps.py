@@ -1,0 +1,56 @@
+"""A call of noise is left out of a stream of targets; data that changed are learned anew."""
+
+import numpy as np
+import pytest
+
+from onnxsgd import OnnxSGDRegressor
+
+COEF = np.array([1.0, -2.0, 0.5, 3.0])
+
+
+def _parts(n_parts, n_rows, seed=0):
+    rng = np.random.default_rng(seed)
+    for _ in range(n_parts):
+        X = rng.normal(size=(n_rows, 4))
+        yield X, X @ COEF + 0.1 * rng.normal(size=n_rows)
+
+
+def _trained(n_parts, n_rows):
+    model = OnnxSGDRegressor(random_state=0)
+    for X, y in _parts(n_parts, n_rows):
+        model.partial_fit(X, y)
+    return model
+
+
+@pytest.mark.parametrize("n_rows", [10, 50, 200])
+def test_a_call_of_noise_changes_no_weight(n_rows):
+    model = _trained(60, n_rows)
+    before, n_calls = model.coef_.copy(), len(model.loss_curve_)
+    ((X, y),) = _parts(1, n_rows, seed=1)
+    model.partial_fit(X, y + 100 * np.random.default_rng(2).normal(size=n_rows))
+    np.testing.assert_array_equal(model.coef_, before)
+    assert len(model.loss_curve_) == n_calls + 1, "the call is on record"
+    model.partial_fit(X, y)
+    assert not np.array_equal(model.coef_, before)
+    assert model.score(X, y) > 0.99
+
+
+@pytest.mark.parametrize(
+    ("change", "n_calls"),
+    [(lambda X, y: (X, 100 * y), 40), (lambda X, y: (X, y + 50), 10), (lambda X, y: (100 * X, y), 10)],
+    ids=["larger targets", "shifted targets", "larger columns"],
+)
+def test_a_change_that_stays_is_learned(change, n_calls):
+    model = _trained(8, 100)
+    for X, y in _parts(n_calls, 100, seed=1):
+        model.partial_fit(*change(X, y))
+    assert model.score(*change(*next(_parts(1, 1000, seed=3)))) > 0.99
+
+
+def test_noise_that_stays_is_learned():
+    """A part whose loss is that of the part before is not left out."""
+    model, rng = _trained(8, 100), np.random.default_rng(4)
+    before = model.coef_.copy()
+    for X, y in _parts(2, 100, seed=1):
+        model.partial_fit(X, y + 30 * rng.normal(size=100))
+    assert not np.array_equal(model.coef_, before)
