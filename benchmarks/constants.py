@@ -186,6 +186,22 @@ def _network_fit(n_steps: int, *, again: bool = False) -> Callable[[], object]:
     return fit
 
 
+def _wide_batches(batch_size: int) -> Callable[[], object]:
+    """Return a fit of a network whose structure no other constant shares."""
+    from trainers.ours import make_graph
+    from workloads import Workload, make_task
+
+    from onnxsgd import OnnxSGDRegressor
+
+    workload = Workload("mlp", (20 + next(_fresh), 100, 50, 1), "regression", max_updates=100)
+    task = make_task(workload, batch_size, 1)
+    estimator = OnnxSGDRegressor(
+        make_graph(workload, task.initial), batch_size=batch_size, max_iter=4, tol=None, n_threads=1,
+        learning_rate="constant", eta0=1e-3, penalty=None,
+    )  # fmt: skip
+    return lambda: estimator.fit(task.X, task.y)
+
+
 def _epochs(n_features: int) -> Callable[[], object]:
     """Return epochs over more data than a cache holds, in batches of 100 samples."""
     from onnxsgd import OnnxSGDRegressor
@@ -331,6 +347,9 @@ CONSTANTS: dict[str, list[Constant]] = {
     "_MOST_NUMBERS_OF_BLOCKS": [
         Constant("training.linear_runner", (_NEVER, _ALWAYS), (20, 64, 100, 150, 200, 300),
                  lambda n_features: _linear_epochs(32, n_features, "block_adam")),
+    ],
+    "_FEWEST_ROWS": [
+        Constant("engine.step.transposed_tables", (_ALWAYS, _NEVER), (32, 64, 128, 256), _wide_batches),
     ],
     "_BLOCK_BYTES": [
         Constant("engine.step.scan_epoch", (2_000_000, 250_000, 1_000_000, 16_000_000), (10, 100), _epochs),

@@ -231,7 +231,7 @@ class Program:
         device, tail = self.plan.device, self.parts.split.tail
         check_data(batches, device)
         key = (self.parts.tail.key, spec.key, device)
-        step = cached(("step", *key), lambda: build_step(tail, spec))
+        step = cached(("step", *key), lambda: build_step(tail, spec, with_transposes=False))
         if not is_standard(step):
             raise UnsupportedError(
                 f"device={str(device)!r} needs a training step of standard operators, and the step of "

@@ -13,6 +13,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnxsgd.engine.step.fuse import fuse
 from onnxsgd.engine.step.intercept_rows import keep_as_rows
 from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.transposed_tables import transpose_tables
 from onnxsgd.engine.step.update import WEIGHT, build_update
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
@@ -70,7 +71,9 @@ class CompiledStep:
     products: tuple[tuple[str, str], ...] = ()
 
 
-def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> CompiledStep:
+def build_step(
+    model: ir.Model, spec: StepSpec, *, with_rows: bool = True, with_transposes: bool = True
+) -> CompiledStep:
     """Build the training step of `model`.
 
     Parameters
@@ -81,6 +84,8 @@ def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> Co
         The rest.
     with_rows : bool
         Whether weights [n] may be declared as [1, n] where that is faster.
+    with_transposes : bool
+        With rows, whether tables may be kept transposed where the runtime is faster on the CPU then.
 
     Notes
     -----
@@ -99,8 +104,10 @@ def build_step(model: ir.Model, spec: StepSpec, *, with_rows: bool = True) -> Co
     graph.outputs.append(both.raw_prediction)
     write_out(both.model, MATRIX_FORMS)
     fuse(both.model)
-    raw_prediction = graph.outputs.pop()
     rows = _keep_as_rows(both.model, spec, tensors) if with_rows else frozenset()
+    if with_rows and with_transposes:
+        transpose_tables(graph)
+    raw_prediction = graph.outputs.pop()
     return CompiledStep(
         model=to_proto(both.model).SerializeToString(),
         features=features,

@@ -1,0 +1,120 @@
+"""Transposed tables keep the numbers of a step."""
+
+import numpy as np
+import onnx
+import pytest
+from engine.step.mlp_step import MLP, SHAPES, evaluate, make_spec, numbers, runners
+from onnx import parser
+
+from onnxsgd.engine.step import transposed_tables
+from onnxsgd.engine.step.training_step import build_step
+from onnxsgd.engine.step.transposed_tables import transpose_tables
+from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.graph.model import to_ir
+
+_ROWS = 64
+_LAYER = "z = Gemm(x, w, b)\n h = Relu(z)"
+_BACK = "e = Gemm<transB=1>(s, v)\n m = HardSigmoid<alpha=3e38, beta=0.0>(h)\n d = Mul(e, m)"
+
+
+def _model(lines, outputs="float[64,3] s"):
+    source = (
+        f'<ir_version: 9, opset_import: ["" : 18]> g (float[{_ROWS},5] x, float[5,20] w, float[1,20] b, '
+        f"float[20,3] v, float[64,20] c, float[20] u) => ({outputs}) {{ {lines} }}"
+    )
+    return to_ir(onnx.shape_inference.infer_shapes(parser.parse_model(source)))
+
+
+def _feeds():
+    rng = np.random.RandomState(0)
+    shapes = {"x": (_ROWS, 5), "w": (5, 20), "b": (1, 20), "v": (20, 3), "c": (_ROWS, 20), "u": (20,)}
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def _shapes(model):
+    return {value.name: tuple(value.shape.numpy()) for node in model.graph for value in node.outputs}
+
+
+def test_both_passes_of_a_layer():
+    model = _model(
+        f"{_LAYER} s = MatMul(h, v) {_BACK} "
+        "gw = Gemm<transA=1, alpha=0.5>(x, d, w) gv = Gemm<transA=1>(h, s)",
+        "float[64,3] s, float[5,20] gw, float[20,3] gv",
+    )
+    transpose_tables(model.graph)
+    shapes = _shapes(model)
+    assert {shapes[name] for name in "zhemd"} == {(20, _ROWS)}
+    feeds = _feeds()
+    x, w, b, v = (feeds[name].astype(np.float64) for name in "xwbv")
+    h = np.maximum(x @ w + b, 0)
+    s = h @ v
+    expected = s, w + 0.5 * x.T @ ((s @ v.T) * (h > 0)), h.T @ s
+    read = {str(value.name) for value in model.graph.inputs}
+    for found, wanted in zip(evaluate(model, **feeds), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-4)
+    assert read == set(feeds)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"{_LAYER} p = Softmax(h) s = MatMul(p, v)",
+        f"{_LAYER} p = Add(h, c) s = MatMul(p, v)",
+        f"{_LAYER} p = Mul(h, u) s = MatMul(p, v)",
+        "z = Gemm(x, w, c) s = MatMul(z, v)",
+        f"{_LAYER} k = Gemm(x, w, h) s = MatMul(k, v)",
+    ],
+    ids=["an operator by rows", "a table of data", "a row", "a table added", "a table added to another"],
+)
+def test_tables_that_meet_others_stay(lines):
+    model = _model(lines)
+    before = _shapes(model)
+    transpose_tables(model.graph)
+    assert _shapes(model) == before
+
+
+def test_outputs_stay():
+    model = _model(f"{_LAYER} s = MatMul(h, v)", "float[64,3] s, float[64,20] h")
+    before = _shapes(model)
+    transpose_tables(model.graph)
+    assert _shapes(model) == before
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(32, 20), (64, 10), (72, 20), (64, 64)])
+def test_tables_that_save_little_stay(monkeypatch, rows, columns):
+    """Batches of few rows, narrow tables, and columns of which as many are idle."""
+    text = (
+        f'<ir_version: 9, opset_import: ["" : 18]> g (float[{rows},5] x, float[5,{columns}] w, '
+        f"float[{columns},3] v) => (float[{rows},3] s) {{ z = MatMul(x, w) h = Relu(z) s = MatMul(h, v) }}"
+    )
+    model = to_ir(onnx.shape_inference.infer_shapes(parser.parse_model(text)))
+    monkeypatch.setattr(transposed_tables, "_LEAST_SAVING", 0.5)
+    transpose_tables(model.graph)
+    assert _shapes(model)["z"] == (rows, columns)
+
+
+def test_updates_are_the_same(weights, data, monkeypatch):
+    """Twelve units and batches of eight are transposed here."""
+    source = MLP.replace("a = MatMul(X, W1)", "").replace("b = Add(a, b1)", "b = Gemm(X, W1, b1)")
+    proto = parser.parse_model(source)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
+    model = to_ir(onnx.shape_inference.infer_shapes(proto))
+    monkeypatch.setattr(transposed_tables, "_LEAST_SAVING", -1.0)
+    results = []
+    for fewest in (1, 1000):
+        monkeypatch.setattr(transposed_tables, "_FEWEST_ROWS", fewest)
+        monkeypatch.setattr(transposed_tables, "_LANES", 4)
+        spec = make_spec()
+        step, buffers, _, loop = runners(model, spec, weights, data)
+        plan = data.plan(np.arange(len(data.target)))
+        table, rates = numbers(spec, len(plan.totals))
+        loop.run(plan.descending(rates), table, np.zeros(len(plan.totals)))
+        results.append((step.model, buffers.weights()))
+    (transposed, found), (natural, expected) = results
+    assert transposed != natural
+    assert set(found) == set(SHAPES)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(transposed_tables, "_FEWEST_ROWS", 1)
+    assert build_step(model, spec, with_transposes=False).model == natural
+    assert ("b1", WEIGHT) in step.rows
