@@ -22,7 +22,7 @@ _SHARED = {"penalty": PENALTIES, "optimizer": OPTIMIZERS, "learning_rate": SCHED
 DOCSTRINGS = {
     "onnxsgd/estimators/regressor.py": {"loss": REGRESSION_LOSSES, **_SHARED},
     "onnxsgd/estimators/classifier.py": {"loss": CLASSIFICATION_LOSSES, **_SHARED},
-    "onnxsgd/optimizers.py": {"optimizer": OPTIMIZERS},
+    "onnxsgd/optimizers/__init__.py": {"optimizer": OPTIMIZERS},
     "onnxsgd/schedules.py": {"schedule": SCHEDULES},
     "onnxsgd/penalties.py": {"name": PENALTIES},
 }

@@ -8,12 +8,19 @@ import numpy as np
 
 
 class PlainSGD:
-    """Sutskever et al. 2013, with the velocity in units of the weight; the decay never exceeds the weight."""
+    """Sutskever et al. 2013, with the velocity in units of the weight; the decay never exceeds the weight.
 
-    def __init__(self, momentum=0.0, nesterov=False):
-        self.momentum, self.nesterov, self.velocity = momentum, nesterov, 0.0
+    In the convention of torch the velocity is a sum of gradients, and the decay part of the gradient.
+    """
+
+    def __init__(self, momentum=0.0, nesterov=False, convention="sklearn"):
+        self.momentum, self.nesterov, self.convention, self.velocity = momentum, nesterov, convention, 0.0
 
     def __call__(self, w, gradient, t, eta, l2):
+        if self.convention == "torch":
+            g = gradient + l2 * w
+            self.velocity = self.momentum * self.velocity + g
+            return w - eta * (g + self.momentum * self.velocity if self.nesterov else self.velocity)
         step = -eta * gradient - min(1.0, eta * l2) * w
         self.velocity = self.momentum * self.velocity + step
         return w + (self.momentum * self.velocity + step if self.nesterov else self.velocity)
@@ -22,11 +29,11 @@ class PlainSGD:
 class PlainAdam:
     """Kingma and Ba 2015, algorithm 1, of the gradient of the penalised loss."""
 
-    def __init__(self, momentum=0.0, nesterov=False, beta_1=0.9, beta_2=0.999, epsilon=1e-8):
+    def __init__(self, momentum=0.0, nesterov=False, beta_1=0.9, beta_2=0.999, epsilon=1e-8, amsgrad=False):
         assert not momentum
         assert not nesterov
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.m = self.v = 0.0
+        self.beta_1, self.beta_2, self.epsilon, self.amsgrad = beta_1, beta_2, epsilon, amsgrad
+        self.m = self.v = self.largest = 0.0
 
     def __call__(self, w, gradient, t, eta, l2):
         return self.moved(w, gradient + l2 * w, t, eta)
@@ -34,7 +41,8 @@ class PlainAdam:
     def moved(self, w, g, t, eta):
         self.m = self.beta_1 * self.m + (1 - self.beta_1) * g
         self.v = self.beta_2 * self.v + (1 - self.beta_2) * g**2
-        unbiased_m, unbiased_v = self.m / (1 - self.beta_1**t), self.v / (1 - self.beta_2**t)
+        self.largest = np.maximum(self.largest, self.v) if self.amsgrad else self.v
+        unbiased_m, unbiased_v = self.m / (1 - self.beta_1**t), self.largest / (1 - self.beta_2**t)
         return w - eta * unbiased_m / (np.sqrt(unbiased_v) + self.epsilon)
 
 
@@ -67,7 +75,51 @@ class PlainBlockAdam:
         return np.sign(w) * np.maximum(np.abs(w) - k * l1, 0) / (1 + k * l2)
 
 
-OPTIMIZERS = {"sgd": PlainSGD, "adam": PlainAdam, "adamw": PlainAdamW, "block_adam": PlainBlockAdam}
+class PlainRMSProp:
+    """Tieleman and Hinton 2012, of the gradient of the penalised loss."""
+
+    def __init__(self, momentum=0.0, nesterov=False, rho=0.99, epsilon=1e-8):
+        self.rho, self.epsilon, self.v = rho, epsilon, 0.0
+
+    def __call__(self, w, gradient, t, eta, l2):
+        g = gradient + l2 * w
+        self.v = self.rho * self.v + (1 - self.rho) * g**2
+        return w - eta * g / (np.sqrt(self.v) + self.epsilon)
+
+
+class PlainAdagrad:
+    """Duchi et al. 2011, with a diagonal matrix, of the gradient of the penalised loss."""
+
+    def __init__(self, momentum=0.0, nesterov=False, epsilon=1e-10):
+        self.epsilon, self.v = epsilon, 0.0
+
+    def __call__(self, w, gradient, t, eta, l2):
+        g = gradient + l2 * w
+        self.v = self.v + g**2
+        return w - eta * g / (np.sqrt(self.v) + self.epsilon)
+
+
+class PlainLion:
+    """Chen et al. 2023, algorithm 2."""
+
+    def __init__(self, momentum=0.0, nesterov=False, beta_1=0.9, beta_2=0.99):
+        self.beta_1, self.beta_2, self.m = beta_1, beta_2, 0.0
+
+    def __call__(self, w, gradient, t, eta, l2):
+        direction = np.sign(self.beta_1 * self.m + (1 - self.beta_1) * gradient)
+        self.m = self.beta_2 * self.m + (1 - self.beta_2) * gradient
+        return w - min(1.0, eta * l2) * w - eta * direction
+
+
+OPTIMIZERS = {
+    "sgd": PlainSGD,
+    "adam": PlainAdam,
+    "adamw": PlainAdamW,
+    "block_adam": PlainBlockAdam,
+    "rmsprop": PlainRMSProp,
+    "adagrad": PlainAdagrad,
+    "lion": PlainLion,
+}
 
 
 def bottou(t, eta0, power_t, alpha, n_updates):

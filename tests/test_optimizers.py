@@ -14,7 +14,7 @@ from onnxsgd.engine.step.update import RATE_SCALE, build_update, state_names
 from onnxsgd.exceptions import OnnxSGDError
 from onnxsgd.graph.model import to_proto
 
-with np.load(Path(__file__).parent / "data" / "torch_optimizers.npz") as _file:
+with np.load(Path(__file__).parent / "data" / "optimizers.npz") as _file:
     REFERENCE = dict(_file)
 CASES = {
     "adam": (optimizers.Adam(), 0.0),
@@ -23,7 +23,17 @@ CASES = {
     "sgd": (optimizers.SGD(), 0.0),
     "sgd_momentum": (optimizers.SGD(momentum=0.9), 0.1),
     "sgd_nesterov": (optimizers.SGD(momentum=0.9, nesterov=True), 0.1),
+    "sgd_torch_momentum": (optimizers.SGD(momentum=0.9, convention="torch"), 0.1),
+    "sgd_torch_nesterov": (optimizers.SGD(momentum=0.9, nesterov=True, convention="torch"), 0.1),
+    "adam_amsgrad": (optimizers.Adam(amsgrad=True), 0.0),
+    "adamw_amsgrad": (optimizers.AdamW(amsgrad=True), 0.1),
+    "rmsprop": (optimizers.RMSProp(), 0.1),
+    "adagrad": (optimizers.Adagrad(), 0.1),
+    "lion": (optimizers.Lion(), 0.0),
+    "lion_decay": (optimizers.Lion(), 0.1),
 }
+#: References at a constant rate, of which both conventions of momentum are the same.
+CONSTANT = ("sgd_momentum", "sgd_nesterov")
 
 
 def slot_shapes(optimizer, shape, rates):
@@ -88,19 +98,29 @@ def run_updates(optimizer, start, gradients, rates, l2, dtype, penalised=True, u
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
-def test_fifty_steps_equal_those_of_torch(case, dtype, tolerance):
+def test_200_steps_equal_those_of_torch_and_optax(case, dtype, tolerance):
     optimizer, l2 = CASES[case]
-    gradients = REFERENCE["gradients"]
-    weight = run_updates(optimizer, REFERENCE["start"], gradients, [0.02] * len(gradients), l2, dtype)[-1]
+    gradients, rates = REFERENCE["gradients"], REFERENCE["rates"]
+    rates = rates[:1].repeat(len(rates)) if case in CONSTANT else rates
+    weight = run_updates(optimizer, REFERENCE["start"], gradients, rates, l2, dtype)[-1]
     assert np.abs(REFERENCE[case] - REFERENCE["start"]).max() > 0.1
     np.testing.assert_allclose(weight, REFERENCE[case], rtol=tolerance, atol=tolerance)
 
 
 #: Of each row of OPTIMIZERS: further settings of its class, beside the defaults.
 NAMED = {
-    "sgd": [{}, {"momentum": 0.7}, {"momentum": 0.7, "nesterov": True}],
-    "adam": [{}, {"beta_1": 0.6, "beta_2": 0.8, "epsilon": 0.05}],
-    "adamw": [{}, {"beta_1": 0.6, "beta_2": 0.8, "epsilon": 0.05}],
+    "sgd": [
+        {},
+        {"momentum": 0.7},
+        {"momentum": 0.7, "nesterov": True},
+        {"momentum": 0.7, "convention": "torch"},
+        {"momentum": 0.7, "nesterov": True, "convention": "torch"},
+    ],
+    "adam": [{}, {"beta_1": 0.6, "beta_2": 0.8, "epsilon": 0.05}, {"amsgrad": True, "beta_2": 0.3}],
+    "adamw": [{}, {"beta_1": 0.6, "beta_2": 0.8, "epsilon": 0.05}, {"amsgrad": True, "beta_2": 0.3}],
+    "rmsprop": [{}, {"rho": 0.5, "epsilon": 0.1}],
+    "adagrad": [{}, {"epsilon": 0.1}],
+    "lion": [{}, {"beta_1": 0.6, "beta_2": 0.8}],
     "block_adam": [{}, {"beta_1": 0.6, "beta_2": 0.8}, {"steering": 0.3}],
 }
 NAMED_CASES = [
@@ -198,6 +218,9 @@ def test_a_steered_rate_stays_within_its_bounds(sign, bound):
         (optimizers.Adam, {"beta_2": -1.0}),
         (optimizers.AdamW, {"epsilon": 0.0}),
         (optimizers.BlockAdam, {"beta_2": 1.0}),
+        (optimizers.RMSProp, {"rho": 1.0}),
+        (optimizers.Adagrad, {"epsilon": 0.0}),
+        (optimizers.Lion, {"beta_2": 1.0}),
     ],
 )
 def test_numbers_out_of_range_are_refused_by_name(cls, options):
@@ -213,7 +236,9 @@ def test_a_momentum_that_would_be_ignored_is_refused():
 
 
 def test_unknown_optimizers_are_refused():
-    with pytest.raises(ValueError, match="'lion'.*adamw"):
-        optimizers.make_optimizer("lion", 0.0, False)
+    with pytest.raises(ValueError, match="'lions'.*adamw.*lion"):
+        optimizers.make_optimizer("lions", 0.0, False)
+    with pytest.raises(ValueError, match="convention='keras'.*'sklearn' or 'torch'"):
+        optimizers.SGD(0.9, convention="keras")
     with pytest.raises(TypeError, match="42"):
         optimizers.make_optimizer(42, 0.0, False)

@@ -99,7 +99,7 @@ NAMED = {
     ),
     "An optimizer": (
         "optimizer",
-        "rmsprop",
+        "signum",
         ["tests/test_optimizers.py", "tests/training/test_named_rows.py"],
     ),
     "A schedule": (

@@ -105,7 +105,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         The schedule "optimal" uses it too.
     l1_ratio : float, default=0.15
         The share of the absolute norm in "elasticnet", from 0 to 1.
-    optimizer : {"sgd", "adam", "adamw", "block_adam"} or Optimizer or None, default=None
+    optimizer : {"sgd", "adam", "adamw", "block_adam", "rmsprop", "adagrad", "lion"} or Optimizer or None, \
+            default=None
         The update rule, see :mod:`onnxsgd.optimizers`. None: "block_adam" for ``learning_rate="auto"``,
         "sgd" for any other.
     momentum : float, default=0.0

@@ -92,7 +92,8 @@ class Recipe:
 
 
 def _class_name(thing: object) -> str:
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+    # the public module: saved states keep this name
+    return f"{type(thing).__module__.partition('._')[0]}.{type(thing).__qualname__}"
 
 
 @dataclass(frozen=True)

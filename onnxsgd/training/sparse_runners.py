@@ -23,7 +23,7 @@ from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.graph.reading.product_inputs import with_product_inputs
 from onnxsgd.learner.learner import Parts
-from onnxsgd.optimizers import SGD, Adam, AdamW, BlockAdam
+from onnxsgd.optimizers import SGD, Adagrad, Adam, AdamW, BlockAdam, Lion, RMSProp
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import make_session, resolve_threads
 from onnxsgd.training.epochs import Runners
@@ -34,7 +34,7 @@ __all__ = ["intercept_factors", "make_sparse_runners", "trains_sparse"]
 #: The factor of the rate of intercepts on sparse data in scikit-learn, ``SPARSE_INTERCEPT_DECAY``.
 _INTERCEPT_FACTOR = 0.01
 #: The optimizers whose formula holds for some rows of a weight. That of a user's optimizer need not.
-_BY_ROW = (SGD, Adam, AdamW, BlockAdam)
+_BY_ROW = (SGD, Adam, AdamW, BlockAdam, RMSProp, Adagrad, Lion)
 
 
 def intercept_factors(plan: FitPlan) -> tuple[tuple[str, float], ...]:

@@ -104,6 +104,10 @@ COVERED = {
     "learner/test_learner.py": "learner/model_source",
     "objective/test_attach.py": "objective/score_table objective/scored_output",
     "runtime/test_cuda.py": "runtime/bindings runtime/device",
+    "test_optimizers.py": (
+        "optimizers/_adam optimizers/_adaptive optimizers/_block_adam optimizers/_lion optimizers/_optimizer "
+        "optimizers/_sgd"
+    ),
     "test_losses.py": "_builder losses/_base losses/_classification losses/_deviance losses/_regression",
     "test_package.py": "_version",
     "test_testing.py": "checking/problems",

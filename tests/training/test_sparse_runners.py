@@ -21,7 +21,7 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.engine.step.single_step import StepRunner
 from onnxsgd.engine.step.sparse_step import SparseStepRunner
 from onnxsgd.exceptions import ConvergenceError
-from onnxsgd.optimizers import SGD, Adam, AdamW, BlockAdam
+from onnxsgd.optimizers import SGD, Adagrad, Adam, AdamW, BlockAdam, Lion, RMSProp
 
 RNG = np.random.default_rng(0)
 N, D = 203, 40
@@ -100,7 +100,8 @@ class OwnRule(SGD):
 
 OPTIMIZERS = {
     "momentum": SGD(0.9), "nesterov": SGD(0.9, nesterov=True), "adam": Adam(), "adamw": AdamW(),
-    "block adam": BlockAdam(),
+    "block adam": BlockAdam(), "rmsprop": RMSProp(), "adagrad": Adagrad(), "lion": Lion(),
+    "torch momentum": SGD(0.9, convention="torch"), "amsgrad": Adam(amsgrad=True),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnxsgd.engine.export.formulas import _FUNCTIONS, _OPERATORS, Formula, read_formula, to_text
-from onnxsgd.optimizers import SGD, Adam, AdamW
+from onnxsgd.optimizers import SGD, Adagrad, Adam, AdamW, Lion, RMSProp
 from onnxsgd.schedules import Adaptive, Constant, InvScaling, Optimal
 
 #: Functions of `x` and `y`, with the ufunc that each of them shows.
@@ -43,7 +43,11 @@ def test_other_functions_have_no_formula(function):
     assert read_formula(function, "t") is None
 
 
-@pytest.mark.parametrize("optimizer", [SGD(0.9), Adam(), AdamW()], ids=repr)
+@pytest.mark.parametrize(
+    "optimizer",
+    [SGD(0.9), SGD(0.9, convention="torch"), Adam(), AdamW(), RMSProp(), Adagrad(), Lion()],
+    ids=repr,
+)
 def test_formulas_give_the_numbers_of_an_optimizer(optimizer):
     """Formulas read from its code give the same numbers."""
     t, eta = np.arange(1.0, 9.0), np.linspace(0.5, 0.1, 8)

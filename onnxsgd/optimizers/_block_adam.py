@@ -1,0 +1,156 @@
+"""Adam with one second moment for each tensor, the default of training that finds its rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.optimizers._optimizer import DECAY, L1_STRENGTH, RATE, Optimizer, check_shares
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from onnxsgd._builder import Builder
+
+__all__ = ["LEAST_FACTOR", "LOG_FACTOR", "MOST_FACTOR", "REST", "TINY", "BlockAdam"]
+
+#: The slot of the logarithm of the factor of a steered rate, and the bounds of the factor.
+LOG_FACTOR = "log_factor"
+LEAST_FACTOR, MOST_FACTOR = 0.03, 4.0
+#: The cosine that leaves the factor as it is: noise, of cosines around zero, lowers the rate.
+REST = 0.03
+#: Keeps quotients of zeros finite; normal in float32.
+TINY = 1e-37
+
+
+@dataclass(frozen=True)
+class BlockAdam(Optimizer):
+    """Adam with one second moment for each tensor, or output; penalties are proximal steps.
+
+    ::
+
+        m = beta_1 m + (1 - beta_1) gradient
+        v = beta_2 v + (1 - beta_2) mean(gradient^2)
+        k = eta / sqrt(v / (1 - beta_2^t)), and 0 for v = 0
+        w = w - k / (1 - beta_1^t) m
+        w = sign(w) max(|w| - k l1, 0) / (1 + k l2)
+
+    All elements of a tensor have the same rate, as in SGD: directions are kept, and columns that outnumber
+    the rows do no harm. In the last layer of a model of several targets the mean is over the elements of one
+    of them, and k has a factor for each. The default of ``learning_rate="auto"``.
+
+    With `steering`, each tensor multiplies the rate by a factor f of its own, at first 1, which follows the
+    angle between the gradient and the moment before it::
+
+        f = f exp(steering (cos(gradient, m) - 0.03)), at least 0.03, at most 4
+        k = f eta / sqrt(v / (1 - beta_2^t))
+
+    Gradients that keep their direction make the steps longer, and gradients that turn, or of which noise is
+    left, make them shorter: a stream that drifts is followed, and good weights are kept.
+
+    Parameters
+    ----------
+    beta_1, beta_2 : float, default=0.9, 0.999
+        Decay rates of the first and second moments, in [0, 1).
+    steering : float, default=0.0
+        The largest change of the logarithm of the factor in one update, >= 0; 0: no factor.
+
+    References
+    ----------
+    Y. Zhang et al., "Adam-mini: Use Fewer Learning Rates To Gain More", ICLR 2025, has one second moment for
+    each block too. N. Parikh, S. Boyd, "Proximal Algorithms", 2014, section 6.5.2, has the penalties. A. G.
+    Baydin et al., "Online Learning Rate Adaptation with Hypergradient Descent", ICLR 2018, has the angle.
+    """
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    steering: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_shares(self, "beta_1", "beta_2")
+        if not 0 <= self.steering < math.inf:
+            raise ParameterError(f"steering={self.steering!r} is not accepted: it must be a number >= 0.")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("first_moment", "second_moment", *((LOG_FACTOR,) if self.steering else ()))
+
+    def slot_shape(self, slot: str, shape: tuple[int, ...], rates: tuple[int, ...]) -> tuple[int, ...]:
+        return shape if slot == "first_moment" else rates
+
+    @property
+    def is_proximal(self) -> bool:
+        return True
+
+    @property
+    def structure(self) -> tuple[Any, ...]:
+        return (BlockAdam, self.steering > 0) if type(self) is BlockAdam else super().structure
+
+    def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
+        # the slots hold sums without the factors 1 - beta: these, and the corrections of both, are here
+        numbers: dict[str, ArrayLike] = {
+            RATE: eta * np.sqrt((1.0 - self.beta_2**t) / (1.0 - self.beta_2)),
+            "momentum_rate": (1.0 - self.beta_1) / (1.0 - self.beta_1**t),
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            DECAY: l2,
+        }
+        return numbers | {"steering": self.steering} if self.steering else numbers
+
+    def update(
+        self,
+        op: Builder,
+        weight: ir.Value,
+        gradient: ir.Value,
+        slots: tuple[ir.Value, ...],
+        scalars: Mapping[str, ir.Value],
+        penalised: bool,
+    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
+        sizes, blocks = (value.shape.numpy() for value in (weight, slots[1]))  # type: ignore[union-attr]
+        axes = [axis for axis, size in enumerate(blocks) if size == 1]
+        first = op.Add(op.Mul(slots[0], scalars["beta_1"]), gradient)
+        square = op.ReduceSumSquare(gradient, axes, keepdims=1) if axes else op.Mul(gradient, gradient)
+        mean = op.Mul(square, math.prod(blocks) / math.prod(sizes))
+        second = op.Add(op.Mul(slots[1], scalars["beta_2"]), mean)
+        # 1 / sqrt(v), and 0 for v = 0: without a gradient the penalties move nothing either
+        inverse = op.Div(op.Sqrt(second), op.Add(second, TINY))
+        rate = op.Mul(scalars[RATE], inverse)
+        new_slots: tuple[ir.Value, ...] = (first, second)
+        if self.steering:
+            factor = self._steered(op, slots, gradient, square, axes, scalars["steering"])
+            rate = op.Mul(rate, op.Exp(factor))
+            new_slots += (factor,)
+        weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
+        if L1_STRENGTH in scalars:
+            most = op.Mul(rate, scalars[L1_STRENGTH])
+            weight = op.Sub(weight, op.Max(op.Min(weight, most), op.Neg(most)))
+        if penalised:
+            weight = op.Div(weight, op.Add(op.Mul(rate, scalars[DECAY]), 1.0))
+        return weight, new_slots
+
+    def _steered(
+        self,
+        op: Builder,
+        slots: tuple[ir.Value, ...],
+        gradient: ir.Value,
+        square: ir.Value,
+        axes: list[int],
+        steering: ir.Value,
+    ) -> ir.Value:
+        """Return the new logarithm of the factor, given the sum of squares of the gradient over some axes."""
+        moment, _, factor = slots
+        product, moment_square = op.Mul(moment, gradient), op.Mul(moment, moment)
+        if axes:
+            product = op.ReduceSum(product, axes, keepdims=1)
+            moment_square = op.ReduceSumSquare(moment, axes, keepdims=1)
+        # the roots apart: the product of the sums of squares may overflow
+        sizes = op.Mul(op.Sqrt(moment_square), op.Sqrt(square))
+        cosine = op.Div(product, op.Add(sizes, TINY))
+        moved = op.Add(factor, op.Mul(op.Sub(cosine, REST), steering))
+        return op.Min(op.Max(moved, math.log(LEAST_FACTOR)), math.log(MOST_FACTOR))
