@@ -171,13 +171,19 @@ def _tensor_rows(known: Any, verb: str) -> list[Row]:
 
 
 def _tensors(known: Any) -> list[Tensor]:
-    """Return the tensors of real numbers; single ones are constants in formulas, unless trained."""
+    """Return the tensors of real numbers in the order in which nodes read them.
+
+    Single numbers are constants in formulas, unless they are trained.
+    """
+    # imported on use: a fit of a linear model does without it
+    from onnxsgd.graph.reading.trainable import initializers_in_use
+
     found = []
-    for name, value in known._learner.score_model.graph.initializers.items():
-        shape = tuple(value.const_value.shape.numpy())
+    for value in initializers_in_use(known._learner.score_model.graph):
+        shape = () if value.const_value is None else tuple(value.const_value.shape.numpy())
         is_real = value.dtype is not None and value.dtype.is_floating_point()
-        if name in known._learner.weights or (is_real and shape):
-            found.append(Tensor(str(name), shape))
+        if value.name in known._learner.weights or (is_real and shape):
+            found.append(Tensor(str(value.name), shape))
     return found
 
 

@@ -72,8 +72,7 @@ def test_it_draws_on_the_given_axes(stopped):
     assert not axes[0].lines
 
 
-@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (2, 2)])
-@pytest.mark.parametrize("width", [3, 4, 6.4])
+@pytest.mark.parametrize(("shape", "width"), [((1, 3), 3), ((1, 3), 6.4), ((3, 1), 4), ((2, 2), 3)])
 def test_plots_beside_each_other_do_not_overlap(stopped, shape, width):
     """Labels on the right, of scores, and below, of rates, keep clear of the axes there."""
     figure, axes = pyplot.subplots(*shape, figsize=(width * shape[1], 4.2 * shape[0]))

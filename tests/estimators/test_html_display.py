@@ -79,6 +79,8 @@ def test_a_trained_estimator_shows_its_tensors_and_its_training(iris, scaled):
     page = model._repr_html_()
     for name, array in model.get_weights().items():
         assert f"{name} <span>{' x '.join(map(str, array.shape))}</span>" in page
+    # in the order of the graph
+    assert page.index("coef <span>") < page.index("intercept <span>")
 
 
 def test_parameters_are_named(diabetes):

@@ -81,6 +81,20 @@ def test_norms_are_saved_and_a_fit_begins_anew(diabetes):
     assert not hasattr(OnnxSGDRegressor(), "update_norms_")
 
 
+def test_an_interrupted_fit_has_the_norms_of_its_epochs(diabetes):
+    def rate(t):
+        if t > 2 * 14:
+            raise KeyboardInterrupt
+        return 0.01
+
+    given = {**NAMED, "learning_rate": rate, "eta0": None, "record_update_norms": True}
+    with pytest.warns(UserWarning, match="interrupted by user"):
+        model = OnnxSGDRegressor(max_iter=5, **given).fit(*diabetes)
+    whole = OnnxSGDRegressor(max_iter=2, **given).fit(*diabetes)
+    assert model.n_iter_ == 2
+    np.testing.assert_array_equal(model.update_norms_, whole.update_norms_)
+
+
 def test_an_estimator_of_an_older_version_has_none(diabetes):
     state = OnnxSGDRegressor(max_iter=2, **NAMED).fit(*diabetes).__getstate__()
     del state["record_update_norms"]
