@@ -93,28 +93,32 @@ class Moments:
 
     @classmethod
     def _of_sparse(cls, table: Any, weight: np.ndarray) -> Moments:
-        # converted once, not in each sum
-        columns, entries = table.indices.astype(np.intp), np.asarray(table.data, np.float64)
-
         def sums(values: np.ndarray) -> np.ndarray:
-            # numpy counts in integers where there is no entry
-            return np.bincount(columns, values, table.shape[1]).astype(np.float64, copy=False)
+            of_rows = sparse.csr_array((values, table.indices, table.indptr), shape=table.shape)
+            return np.asarray(of_rows.T @ weight, np.float64)
 
-        of_entry = np.repeat(weight, np.diff(table.indptr))
-        of_entry[entries == 0] = 0
-        count = sums(of_entry)
-        mean = _ratio(sums(of_entry * entries), count)
-        difference = entries - mean[columns]
+        entries = np.asarray(table.data, np.float64)
+        is_entry = (entries != 0).astype(np.float64)
+        count = sums(is_entry)
+        mean = _ratio(sums(entries), count)
+        difference = entries - mean.take(table.indices)
         difference *= difference
-        difference *= of_entry
+        difference *= is_entry
         return cls(count, mean, sums(difference), np.full(len(count), float(weight.sum())))
 
     @property
     def whole(self) -> Moments:
         """The moments of all columns."""
-        if self.columns is None:
-            return self
-        places, n_columns = self.columns
+        return self if self.columns is None else self._spread(self.columns[0], self.columns[1])
+
+    def over(self, columns: tuple[np.ndarray, int] | None) -> Moments:
+        """Return the moments of these columns, which include all of those with an entry; None: of all."""
+        if columns is None or self.columns is None:
+            return self.whole
+        places = np.searchsorted(columns[0], self.columns[0])
+        return replace(self._spread(places, len(columns[0])), columns=columns)
+
+    def _spread(self, places: np.ndarray, n_columns: int) -> Moments:
         count, mean, squares = np.zeros((3, n_columns))
         count[places], mean[places], squares[places] = self.count, self.mean, self.squares
         return Moments(count, mean, squares, np.full(n_columns, self.total[0]))
@@ -165,6 +169,7 @@ class Moments:
             self.mean + share * step,
             self.squares + other.squares + step**2 * self.count * share,
             self.total + other.total,
+            self.columns,
         )
 
     def __getstate__(self) -> dict[str, np.ndarray]:
@@ -270,10 +275,10 @@ def add_moments(
 
     With `may_change`, rows of scales of another magnitude replace those before. With `of_bulk`, extreme
     entries of tables do not count; return whether there are some. With `columns`, the table has these columns
-    alone, and there are no moments before.
+    alone, which include all that had an entry before.
     """
     part = replace(Moments.of(table, weight, axis), columns=columns)
-    known = moments[name].whole if name in moments else None
+    known = moments[name].over(columns) if name in moments else None
     has_extremes = False
     if of_bulk and len(weight) and isinstance(table, np.ndarray) and table.ndim == 2:
         if known is None or (has_extremes := part.is_far_from(known)):

@@ -150,14 +150,9 @@ class Program:
     def on_used_columns(self, state: FitState, batches: Batches) -> AbstractContextManager[Batches]:
         """Let the state, and the batches that are returned, have the columns with an entry alone.
 
-        This is for fits on sparse data that find the rate; others keep all columns.
+        This is for training on sparse data that finds the rate; otherwise all columns are kept.
         """
-        recipe = self.plan.recipe
-        if (
-            recipe.is_auto
-            and not recipe.in_parts
-            and self._trains_sparse(self.plan.step_spec, batches.features)
-        ):
+        if self.plan.recipe.is_auto and self._trains_sparse(self.plan.step_spec, batches.features):
             return on_used_columns(self.first_layers, batches, state)
         return nullcontext(batches)
 

@@ -1,4 +1,4 @@
-"""Training on the columns that sparse data have: the others have no gradient.
+"""Training on the columns that sparse data have, or had before: the others have no gradient.
 
 Time and memory of an epoch are then of the order of the entries, whatever the number of columns.
 """
@@ -16,10 +16,13 @@ from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
+from onnxsgd.optimizers import BlockAdam
 from onnxsgd.training.state import FitState
 
 __all__ = ["on_used_columns"]
 
+#: The second moment, which block Adam has of all columns together.
+_SECOND = BlockAdam().slots[1]
 #: The largest share of the columns with an entry: copies of weights then take half of the time, or less.
 _FEW = 0.5
 
@@ -28,7 +31,8 @@ _FEW = 0.5
 def on_used_columns(layers: Sequence[FirstLayer], batches: Batches, state: FitState) -> Iterator[Batches]:
     """Let the state, and the batches that are returned, have the columns with an entry alone.
 
-    That needs weights of zero in the other columns: penalties do not move these.
+    These are the columns of the data, and of those before in a stream. That needs weights of zero in the
+    other columns: penalties do not move these.
 
     Parameters
     ----------
@@ -42,7 +46,12 @@ def on_used_columns(layers: Sequence[FirstLayer], batches: Batches, state: FitSt
     ((name, table),) = batches.features.items()
     n_columns = table.shape[1]
     is_used = np.zeros(n_columns, bool)
-    is_used[table.indices] = True
+    # converted once, not for each array
+    of_entries = table.indices.astype(np.intp)
+    is_used[of_entries] = True
+    if name in state.moments:
+        seen = state.moments[name].columns
+        is_used[slice(None) if seen is None else seen[0]] = True
     columns = np.flatnonzero(is_used)
     axes = {layer.weight: int(layer.is_transposed) for layer in layers}
     shapes = {weight: state.tensors[weight, WEIGHT].shape for weight in axes}
@@ -54,7 +63,7 @@ def on_used_columns(layers: Sequence[FirstLayer], batches: Batches, state: FitSt
     places = np.empty(n_columns, table.indices.dtype)
     places[columns] = np.arange(len(columns))
     shape = (table.shape[0], len(columns))
-    used = sparse.csr_array((table.data, places[table.indices], table.indptr), shape=shape)
+    used = sparse.csr_array((table.data, places.take(of_entries), table.indptr), shape=shape)
     state.tensors = taken
     try:
         yield replace(batches, features={name: used}, columns=(columns, n_columns))
@@ -68,7 +77,9 @@ def _taken(
     """Return the tensors of some columns; None if others have numbers that are not zero."""
     taken = dict(tensors)
     for (name, kind), array in tensors.items():
-        if array.shape == shapes.get(name):
+        if name in axes and _is_mean(kind, array, shapes[name]):
+            taken[name, kind] = array * (shapes[name][axes[name]] / len(columns))
+        elif array.shape == shapes.get(name):
             part = array.take(columns, axes[name])
             if np.count_nonzero(part) != np.count_nonzero(array):
                 return None
@@ -82,10 +93,17 @@ def _spread(
     """Return tensors of all columns, the others zero; the inverse."""
     spread = dict(tensors)
     for (name, kind), array in tensors.items():
-        if name in axes and array.shape == tensors[name, WEIGHT].shape:
+        if name in axes and _is_mean(kind, array, tensors[name, WEIGHT].shape):
+            spread[name, kind] = array * (len(columns) / shapes[name][axes[name]])
+        elif name in axes and array.shape == tensors[name, WEIGHT].shape:
             whole = np.zeros(shapes[name], array.dtype)
             # row by row: numpy's assignment to columns takes ten times as long
             for row, values in zip(whole, array, strict=True) if axes[name] else [(whole, array)]:
                 row[columns] = values
             spread[name, kind] = whole
     return spread
+
+
+def _is_mean(kind: str, array: np.ndarray, shape: tuple[int, ...]) -> bool:
+    """Tell whether a state of a weight of that shape is a mean over the columns."""
+    return kind == _SECOND and array.shape != shape

@@ -9,6 +9,7 @@ from onnxsgd import OnnxSGDClassifier
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
+from onnxsgd.training import used_columns
 from onnxsgd.training.state import fresh_state
 from onnxsgd.training.used_columns import on_used_columns
 
@@ -37,12 +38,15 @@ def test_other_columns_come_back_as_zeros(is_transposed):
         assert used.columns[1] == 10
         part = state.tensors["w", WEIGHT]
         np.testing.assert_array_equal(part.T if is_transposed else part, weight[USED])
-        states = {("w", WEIGHT): 2 * part, ("w", "first_moment"): part, ("w", "second_moment"): part[:1]}
-        state.tensors |= states
+        state.tensors |= {("w", WEIGHT): 2 * part, ("w", "first_moment"): part}
+        state.tensors["w", "second_moment"] = part[:1].copy()
     want = weight.T if is_transposed else weight
     np.testing.assert_array_equal(state.tensors["w", WEIGHT], 2 * want)
     np.testing.assert_array_equal(state.tensors["w", "first_moment"], want)
-    np.testing.assert_array_equal(state.tensors["w", "second_moment"], part[:1])
+    # the mean over all columns
+    np.testing.assert_allclose(state.tensors["w", "second_moment"], 0.3 * part[:1])
+    with on_used_columns(layers, batches, state):
+        np.testing.assert_allclose(state.tensors["w", "second_moment"], part[:1])
 
 
 @pytest.mark.parametrize("reason", ["weights of other columns", "many columns", "one column", "none"])
@@ -57,6 +61,47 @@ def test_all_columns_are_kept(reason):
     with on_used_columns(layers, batches, state) as used:
         assert used is batches
         assert state.tensors["w", WEIGHT].shape == (10, 2)
+
+
+@pytest.mark.parametrize("begins_with_fit", [False, True])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_streams_are_those_of_all_columns(begins_with_fit, n_classes, monkeypatch):
+    """Each part has columns that those before lack, and lacks others, which still move."""
+    X = sparse.random(600, 60, 0.1, "csr", np.float64, RNG)
+    y = (X @ RNG.normal(size=(60, n_classes))).argmax(axis=1)
+    table = np.zeros((600, 420))
+    table[:, ::7] = X.toarray()
+    table[180:240, :100] = table[:120, 200:] = 0
+    wide = sparse.csr_matrix(table)
+    parts = [(wide[k : k + 60], y[k : k + 60]) for k in range(0, 600, 60)]
+    shapes = []
+    spread = used_columns._spread
+    monkeypatch.setattr(
+        used_columns, "_spread", lambda tensors, *args: shapes.append(tensors["coef", WEIGHT].shape)
+        or spread(tensors, *args),
+    )  # fmt: skip
+
+    def stream():
+        model = OnnxSGDClassifier(random_state=0, dtype="float64", alpha=0.01)
+        if begins_with_fit:
+            model.fit(*parts[0])
+        for data in parts:
+            model.partial_fit(*data, classes=None if begins_with_fit else np.unique(y))
+        return model
+
+    ours = stream()
+    assert len(shapes) == 10 + begins_with_fit
+    assert 30 < min(shapes[-1]) + max(shapes[-1]) - n_classes <= 61
+    moments = ours._state.moments["X"]
+    monkeypatch.setattr(used_columns, "_FEW", 0.0)
+    want = stream()
+    assert len(shapes) == 10 + begins_with_fit
+    np.testing.assert_allclose(ours.coef_, want.coef_, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(ours.loss_curve_, want.loss_curve_, rtol=1e-7)
+    whole = want._state.moments["X"]
+    assert whole.columns is None
+    for name in ("count", "mean", "squares", "total"):
+        np.testing.assert_allclose(getattr(moments.whole, name), getattr(whole, name), rtol=1e-12)
 
 
 def test_results_are_those_of_all_columns():

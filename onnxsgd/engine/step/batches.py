@@ -253,24 +253,25 @@ class Batches:
         table = sparse.csr_array(self.features[name])
         if name not in self.standards:
             return table
-        standard, columns = self.standards[name], table.indices
-        data = table.data * standard.factor[columns]
+        standard = self.standards[name]
+        columns = table.indices
+        data = table.data * standard.factor.take(columns)
         centred = np.flatnonzero(standard.shift)
-        scaled = sparse.csr_array((data, columns, table.indptr), shape=table.shape)
         if not len(centred):
-            return scaled
-        is_centred = np.zeros(table.shape[1], bool)
-        is_centred[centred] = True
-        entries = np.flatnonzero(is_centred[columns])
-        of_entries, rows = columns[entries], np.searchsorted(table.indptr, entries, "right") - 1
+            return sparse.csr_array((data, columns, table.indptr), shape=table.shape)
+        entries = np.flatnonzero((standard.shift != 0).take(columns))
+        of_entries = columns[entries]
+        rows = np.arange(table.shape[0], dtype=np.int32).repeat(np.diff(table.indptr))[entries]
         data[entries] = (table.data[entries] - standard.shift[of_entries]) * standard.factor[of_entries]
         lacks = np.ones((table.shape[0], len(centred)), bool)
         lacks[rows, np.searchsorted(centred, of_entries)] = False
         rows, numbers = np.nonzero(lacks)
-        missing, ends = centred[numbers].astype(columns.dtype), table.indptr[rows + 1]
+        missing, ends = centred[numbers], table.indptr[rows + 1]
         data = np.insert(data, ends, -standard.shift[missing] * standard.factor[missing])
-        starts = table.indptr + np.searchsorted(rows, np.arange(len(table.indptr))).astype(columns.dtype)
-        return sparse.csr_array((data, np.insert(columns, ends, missing), starts), shape=table.shape)
+        indices = np.insert(columns, ends, missing)
+        n_missing = np.concatenate([[0], np.count_nonzero(lacks, axis=1).cumsum()])
+        starts = table.indptr + n_missing.astype(table.indptr.dtype)
+        return sparse.csr_array((data, indices, starts), shape=table.shape)
 
     def fill(self, rows: np.ndarray, features: Mapping[str, np.ndarray], target: np.ndarray) -> None:
         """Copy the given samples into buffers, for a batch or for several: `rows` has their shape."""

@@ -1,13 +1,14 @@
-"""Block Adam on the columns of sparse batches; its results are those of dense batches.
+"""Block Adam on sparse batches; its results are those of dense batches.
 
 With one second moment for each output, an update is linear in the gradient up to a factor for each output.
-All columns, also those that a batch lacks, then have their updates by factors alone.
+All columns, also those that a batch lacks, then have their updates by factors alone. Where the columns are
+few, it is faster to update all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from onnxsgd.engine.sparse_products import SparseRows
 from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
 from onnxsgd.optimizers import DECAY, LEAST_FACTOR, LOG_FACTOR, MOST_FACTOR, RATE, REST, TINY, BlockAdam
 
-__all__ = ["SparseBlockAdam"]
+__all__ = ["SparseBlockAdam", "WholeBlockAdam"]
 
 _FIRST, _SECOND = BlockAdam().slots
 #: Updates after which the tensors themselves are computed. N grows by 1 / beta_1 with each, by 850 in all: in
@@ -24,57 +25,41 @@ _FIRST, _SECOND = BlockAdam().slots
 _MOST_UPDATES = 64
 #: They are also computed once the penalties have this factor.
 _LEAST_SCALE = 1e-3
+#: Products of more numbers, 10,000, would start the threads of BLAS.
+_MOST_OF_ONE_THREAD = 8192
 #: The most columns in which the common penalty is looked for.
 _SAMPLE = 1000
 
 
-class SparseBlockAdam:
-    """The weight w of a first layer and its first moment m, in a form that changes by factors alone.
+class _BlockAdam:
+    """The second moments, the rates and the penalty, which both forms share.
 
-    ::
-
-        w = scale (U - reach N),   m = power N
-
-    A step changes U and N in the columns of its batch, and the three factors. The sum of squares of the
-    gradient G = X' d, for the second moment, is that of d * (X G); X G is a difference of products with N.
-
-    Columns whose factor of the penalty is not the common one, few as a rule, receive the difference in each
-    update.
+    Columns whose factor of the penalty is not the common one are few as a rule, and have updates of their
+    own.
 
     Parameters
     ----------
     shapes : mapping of str to (int, int)
         The shape of the weight, [n_columns, n_outputs], and of each of its states, by kind. Second moments
         have one row.
-    dtype : dtype
-        The type of the weight.
-    n_rows : int
-        Rows of a batch.
+    weight, moment : ndarray of shape [n_columns, n_outputs]
+        The weight and its first moment, or other tables in their place during updates.
     decays : bool
         Whether the l2 penalty applies.
     """
 
     def __init__(
-        self, shapes: Mapping[str, tuple[int, int]], dtype: np.dtype, n_rows: int, *, decays: bool
+        self, shapes: Mapping[str, tuple[int, int]], weight: np.ndarray, moment: np.ndarray, decays: bool
     ) -> None:
-        n_columns, n_outputs = shapes[WEIGHT]
-        self._decays = decays
-        # beside each other for few cache misses; apart if each is a vector, whose products are faster
-        widths = [1, 1] if n_outputs == 1 else [2 * n_outputs]
-        self._tables = [np.zeros((n_columns, width), dtype) for width in widths]
-        self._products, self._steps, self._later_products = (
-            [np.zeros((n_rows, width), dtype) for width in widths] for _ in range(3)
-        )
-        self._weight, self._moment = _halves(self._tables)
-        self._product_of_weight, self._product = _halves(self._products)
-        self._step_of_weight, self._step = _halves(self._steps)
-        self._change = _halves(self._later_products)[1]
+        self._weight, self._moment, self._decays = weight, moment, decays
         self._states = {
-            kind: np.zeros(shape, dtype) for kind, shape in shapes.items() if kind not in (WEIGHT, _FIRST)
+            kind: np.zeros(shape, weight.dtype)
+            for kind, shape in shapes.items()
+            if kind not in (WEIGHT, _FIRST)
         }
         blocks = shapes[_SECOND]
-        self._share = math.prod(blocks) / (n_columns * n_outputs)
-        self._is_whole = blocks[1] == 1
+        self._share = math.prod(blocks) / weight.size
+        self._has_one_block = blocks[1] == 1
         self._others: Any = np.zeros(0, np.intp)
         self._penalty = 1.0
 
@@ -106,20 +91,93 @@ class SparseBlockAdam:
         self._rate_scale, self._factor = self._number(RATE_SCALE, 1.0), self._number(LOG_FACTOR, 0.0)
         self._restart()
 
+    def end(self) -> None:
+        """Let the states have their present values."""
+        self._states[_SECOND][...] = self._second
+        if LOG_FACTOR in self._states:
+            self._states[LOG_FACTOR][...] = self._factor
+
     def _number(self, kind: str, missing: float) -> Any:
         """Return a state that has one number, or one for each output."""
         if kind not in self._states:
             return missing
         state = self._states[kind].astype(np.float64)
-        return state.item() if self._is_whole else state
+        return state.item() if self._has_one_block else state
+
+    def _restart(self) -> None:
+        """Handle tables that hold the weight and the moment themselves."""
+        if LOG_FACTOR in self._states:
+            self._moment_square = self._inner(self._moment, self._moment)
+
+    def _rate(self, number: int, square: Any, product: Callable[[], Any]) -> Any:
+        """Return the rate of an update, given the square of the gradient and its product with the moment."""
+        self._second = self._beta_2 * self._second + square * self._share
+        rate = self._rates[number] * self._rate_scale * self._second**0.5 / (self._second + TINY)
+        return rate * np.exp(self._steer(product(), square)) if self._steering else rate
+
+    def _steer(self, product: Any, square: Any) -> Any:
+        """Return the new logarithm of the factor of the rate; see :class:`onnxsgd.optimizers.BlockAdam`."""
+        cosine = product / (self._moment_square**0.5 * square**0.5 + TINY)
+        moved = self._factor + (cosine - REST) * self._steering
+        self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(MOST_FACTOR))
+        moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
+        self._moment_square = _positive(moment_square)
+        return self._factor
+
+    def _inner(self, first: np.ndarray, second: np.ndarray) -> Any:
+        """Return the sum of products, for each output if each has a second moment."""
+        if not self._has_one_block:
+            return np.einsum("ij,ij->j", first, second, dtype=np.float64)[None]
+        if first.size <= _MOST_OF_ONE_THREAD:
+            return float(np.vdot(first, second))
+        return float(np.einsum("ij,ij->", first, second))
+
+
+class SparseBlockAdam(_BlockAdam):
+    """The weight w of a first layer and its first moment m, in a form that changes by factors alone.
+
+    ::
+
+        w = scale (U - reach N),   m = power N
+
+    A step changes U and N in the columns of its batch, and the three factors. The sum of squares of the
+    gradient G = X' d, for the second moment, is that of d * (X G); X G is a difference of products with N.
+
+    Parameters
+    ----------
+    shapes : mapping of str to (int, int)
+        The shape of the weight, [n_columns, n_outputs], and of each of its states, by kind. Second moments
+        have one row.
+    dtype : dtype
+        The type of the weight.
+    n_rows : int
+        Rows of a batch.
+    decays : bool
+        Whether the l2 penalty applies.
+    """
+
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, int]], dtype: np.dtype, n_rows: int, *, decays: bool
+    ) -> None:
+        n_columns, n_outputs = shapes[WEIGHT]
+        # beside each other for few cache misses; apart if each is a vector, whose products are faster
+        widths = [1, 1] if n_outputs == 1 else [2 * n_outputs]
+        self._tables = [np.zeros((n_columns, width), dtype) for width in widths]
+        self._products, self._steps, self._later_products = (
+            [np.zeros((n_rows, width), dtype) for width in widths] for _ in range(3)
+        )
+        weight, moment = _halves(self._tables)
+        super().__init__(shapes, weight, moment, decays)
+        self._product_of_weight, self._product = _halves(self._products)
+        self._step_of_weight, self._step = _halves(self._steps)
+        self._change = _halves(self._later_products)[1]
 
     def _restart(self) -> None:
         """Let the tables hold the weight and the moment themselves."""
         self._power, self._n_done = 1.0, 0
-        self._scale: Any = 1.0 if self._is_whole else np.ones((1, 1))
-        self._reach: Any = 0.0 if self._is_whole else np.zeros((1, 1))
-        if LOG_FACTOR in self._states:
-            self._moment_square = self._inner(self._moment, self._moment)
+        self._scale: Any = 1.0 if self._has_one_block else np.ones((1, 1))
+        self._reach: Any = 0.0 if self._has_one_block else np.zeros((1, 1))
+        super()._restart()
 
     def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
         """Write the product of a batch and the weight to `out`."""
@@ -142,25 +200,20 @@ class SparseBlockAdam:
         np.negative(self._products[-1], out=self._later_products[-1])
         rows.add_product(self._tables[-1], self._later_products[-1])
         square = _positive(self._inner(gradient, self._change) * power)
-        self._second = self._beta_2 * self._second + square * self._share
-        rate = self._rates[number] * self._rate_scale * self._second**0.5 / (self._second + TINY)
-        if self._steering:
-            rate = rate * np.exp(self._steer(gradient, square))
+        rate = self._rate(number, square, lambda: self._inner(gradient, self._product) * self._power)
         self._power = power
         self._reach = self._reach + rate * (self._shares[number] * power) / self._scale
         if self._decays:
             self._shrink(rate * self._decay_rates[number])
         self._n_done += 1
-        least_scale = self._scale if self._is_whole else self._scale.min()
+        least_scale = self._scale if self._has_one_block else self._scale.min()
         if self._n_done == _MOST_UPDATES or least_scale < _LEAST_SCALE:
             self._fold()
 
     def end(self) -> None:
         """Let the tensors have their present values."""
         self._fold()
-        self._states[_SECOND][...] = self._second
-        if LOG_FACTOR in self._states:
-            self._states[LOG_FACTOR][...] = self._factor
+        super().end()
 
     def _shrink(self, decay: Any) -> None:
         """Apply the penalty."""
@@ -178,28 +231,53 @@ class SparseBlockAdam:
             moved += weight
             self._weight[self._others] = moved
 
-    def _steer(self, gradient: np.ndarray, square: Any) -> Any:
-        """Return the new logarithm of the factor of the rate; see :class:`onnxsgd.optimizers.BlockAdam`."""
-        product = self._inner(gradient, self._product) * self._power
-        cosine = product / (self._moment_square**0.5 * square**0.5 + TINY)
-        moved = self._factor + (cosine - REST) * self._steering
-        self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(MOST_FACTOR))
-        moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
-        self._moment_square = _positive(moment_square)
-        return self._factor
-
-    def _inner(self, first: np.ndarray, second: np.ndarray) -> Any:
-        """Return the sum of products, for each output if each has a second moment."""
-        if self._is_whole:
-            return float(np.vdot(first, second))
-        return np.einsum("ij,ij->j", first, second, dtype=np.float64)[None]
-
     def _fold(self) -> None:
         """Compute the weight and the moment themselves."""
         self._weight -= _like(self._weight, self._reach) * self._moment
         self._weight *= _like(self._weight, self._scale)
         self._moment *= self._power
         self._restart()
+
+
+class WholeBlockAdam(_BlockAdam):
+    """The weight of a first layer and its first moment, all columns of which have each update.
+
+    Parameters
+    ----------
+    shapes, dtype, decays : mapping, dtype, bool
+        As those of :class:`SparseBlockAdam`.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, int]], dtype: np.dtype, *, decays: bool) -> None:
+        self._gradient = np.zeros(shapes[WEIGHT], dtype)
+        super().__init__(shapes, self._gradient.copy(), self._gradient.copy(), decays)
+
+    def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
+        """Write the product of a batch and the weight to `out`."""
+        out.fill(0)
+        rows.add_product(self._weight, out)
+
+    def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
+        """Make one update by the gradient of the product of a batch."""
+        weight, moment, table = self._weight, self._moment, self._gradient
+        table.fill(0)
+        rows.add_transposed_product(gradient, table)
+        square = self._inner(table, table)
+        rate = self._rate(number, square, lambda: self._inner(moment, table))
+        moment *= self._beta_1
+        moment += table
+        np.multiply(moment, _like(moment, rate * self._shares[number]), out=table)
+        weight -= table
+        if self._decays:
+            self._shrink(rate * self._decay_rates[number])
+
+    def _shrink(self, decay: Any) -> None:
+        """Apply the penalty."""
+        divisor = 1.0 + decay * self._penalty
+        self._weight *= _like(self._weight, 1.0 / divisor)
+        if len(self._others):
+            share = divisor / (1.0 + decay * self._other_penalties)
+            self._weight[self._others] *= _like(self._weight, share)
 
 
 def _positive(number: Any) -> Any:

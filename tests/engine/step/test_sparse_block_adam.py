@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from onnxsgd.engine.sparse_products import SparseRows
-from onnxsgd.engine.step.sparse_block_adam import SparseBlockAdam
+from onnxsgd.engine.step.sparse_block_adam import SparseBlockAdam, WholeBlockAdam
 from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
 from onnxsgd.optimizers import LOG_FACTOR, BlockAdam
 
@@ -41,7 +41,8 @@ def by_hand(w, blocks, penalties, rate_scale, steering, l2):
 @pytest.mark.parametrize("steering", [0.0, 0.2])
 @pytest.mark.parametrize("l2", [0.0, 0.01, 30.0])
 @pytest.mark.parametrize("others", [[], [4, 11, 29]])
-def test_updates_are_those_of_dense_batches(n_outputs, n_blocks, steering, l2, others):
+@pytest.mark.parametrize("form", ["sparse", "whole"])
+def test_updates_are_those_of_dense_batches(n_outputs, n_blocks, steering, l2, others, form):
     """Over more updates than the tables hold at once; the strongest penalty makes the factor small."""
     blocks = (1, min(n_blocks, n_outputs))
     penalties, rate_scale = np.full((D, 1), 2.0), np.linspace(0.5, 2, blocks[1])[None]
@@ -51,7 +52,11 @@ def test_updates_are_those_of_dense_batches(n_outputs, n_blocks, steering, l2, o
     }  # fmt: skip
     shapes |= {PENALTY_SCALE: (D, 1)} if l2 else {}
     shapes |= {LOG_FACTOR: blocks} if steering else {}
-    updates = SparseBlockAdam(shapes, np.dtype(np.float64), B, decays=l2 > 0)
+    dtype = np.dtype(np.float64)
+    if form == "sparse":
+        updates = SparseBlockAdam(shapes, dtype, B, decays=l2 > 0)
+    else:
+        updates = WholeBlockAdam(shapes, dtype, decays=l2 > 0)
     start = RNG.normal(size=(D, n_outputs))
     values = {WEIGHT: start, PENALTY_SCALE: penalties, RATE_SCALE: rate_scale}
     for kind, array in updates.tensors.items():
