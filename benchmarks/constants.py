@@ -187,7 +187,7 @@ def _network_fit(n_steps: int, *, again: bool = False) -> Callable[[], object]:
 
 
 def _wide_batches(batch_size: int) -> Callable[[], object]:
-    """Return a fit of a network whose structure no other constant shares."""
+    """Return a fit of a network, of a structure of its own, that is compiled already."""
     from trainers.ours import make_graph
     from workloads import Workload, make_task
 
@@ -199,6 +199,7 @@ def _wide_batches(batch_size: int) -> Callable[[], object]:
         make_graph(workload, task.initial), batch_size=batch_size, max_iter=4, tol=None, n_threads=1,
         learning_rate="constant", eta0=1e-3, penalty=None,
     )  # fmt: skip
+    estimator.fit(task.X, task.y)
     return lambda: estimator.fit(task.X, task.y)
 
 
@@ -349,7 +350,7 @@ CONSTANTS: dict[str, list[Constant]] = {
                  lambda n_features: _linear_epochs(32, n_features, "block_adam")),
     ],
     "_FEWEST_ROWS": [
-        Constant("engine.step.transposed_tables", (_ALWAYS, _NEVER), (32, 64, 128, 256), _wide_batches),
+        Constant("engine.step.transposed_tables", (_ALWAYS, _NEVER), (16, 32, 64, 128, 256), _wide_batches),
     ],
     "_BLOCK_BYTES": [
         Constant("engine.step.scan_epoch", (2_000_000, 250_000, 1_000_000, 16_000_000), (10, 100), _epochs),
