@@ -134,7 +134,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     tol : float or None, default=1e-3
         Training stops when the loss (with ``early_stopping=True`` the score) did not improve by this much
         for `n_iter_no_change` epochs in a row; with "auto", by this share of the loss, for half of them
-        and 2 windows of 16 updates, and after a decay of the rate. None: `max_iter` epochs.
+        and 2 windows of 12 to 16 updates, and after a decay of the rate. None: `max_iter` epochs.
     n_iter_no_change : int, default=5
         The number of epochs without improvement that make a plateau.
     early_stopping : bool, default=False
@@ -144,10 +144,11 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         These rows are drawn at random, in the proportions of the classes, also with
         ``shuffle=False``, as scikit-learn's SGD estimators draw them; the others keep their order.
     batch_size : int or None, default=None
-        Samples of an update, with "auto" at most half of the data, unless that is below 8. None: 32, and 128
-        to 512 for ``fit`` with "auto" on data that train sparse. The loss of a batch is the weighted mean
-        over its samples, and with "auto" batches of heavy samples count more. With ``batch_size=1`` it is the
-        weighted loss of the sample, and the weights follow those of ``SGDClassifier``.
+        Samples of an update, with "auto" at most half of the data, unless that is below 8. None: 32; in
+        ``fit`` with "auto" 128 to 512 on data that train sparse, and 64 or 128 for linear models on 4,096 or
+        8,192 rows and more. The loss of a batch is the weighted mean over its samples, and with "auto"
+        batches of heavy samples count more. With ``batch_size=1`` it is the weighted loss of the sample, and
+        the weights follow those of ``SGDClassifier``.
     shuffle : bool, default=True
         Whether each epoch takes the samples in a new random order.
     random_state : int, RandomState or None, default=None

@@ -111,19 +111,34 @@ class Coordinates:
         """Add m W, or subtract it, in the intercept of a layer that has one."""
         if layer.intercept is None:
             return
-        shift = self.standards[layer.feature].shift
-        # few columns of sparse data are centred, and few weights start no threads of BLAS
-        centred = np.flatnonzero(shift)
-        if not len(centred):
+        centred, shift = self._centred(layer.feature)
+        if not len(shift):
             return
-        part = weight.take(centred, int(layer.is_transposed)).astype(np.float64)
-        shift = sign * shift[centred].astype(np.float64)
+        part = weight if centred is None else weight.take(centred, int(layer.is_transposed))
+        part = part.astype(np.float64)
         # a weight that diverged shows it in the results
         with np.errstate(invalid="ignore"):
             step = part @ shift if layer.is_transposed else shift @ part
         intercept = tensors[layer.intercept, kind]
-        moved = np.asarray(intercept, np.float64) + step.reshape(intercept.shape)
+        moved = intercept + sign * step.reshape(intercept.shape)
         tensors[layer.intercept, kind] = _rounded(moved, intercept.dtype)
+
+    def _centred(self, feature: str) -> tuple[np.ndarray | None, np.ndarray]:
+        """Return the columns that have a shift, None for all, and their shifts.
+
+        Few columns of sparse data have one, and few weights start no threads of BLAS.
+        """
+        if feature not in self._shifts:
+            shift = self.standards[feature].shift
+            centred = np.flatnonzero(shift)
+            columns = None if len(centred) == len(shift) else centred
+            self._shifts[feature] = columns, shift[centred].astype(np.float64)
+        return self._shifts[feature]
+
+    @cached_property
+    def _shifts(self) -> dict[str, tuple[np.ndarray | None, np.ndarray]]:
+        """The columns that have a shift, found when they are needed."""
+        return {}
 
 
 def _rounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:

@@ -22,12 +22,14 @@ _BOLD, _GROWTH = 1 / 1600, 1.5
 #: Training continues after a decay whose last window gained this many times the gain that counts: networks on
 #: few samples overfit with smaller ones.
 _STILL = 100.0
-#: The fewest windows of the decay, and its shape: the exponent of the share of it that is left.
-_SHORTEST_DECAY, _SHAPE = 6, 1.5
+#: The shape of the decay: the exponent of the share of it that is left.
+_SHAPE = 1.5
 #: The share of the windows so far that the decay has.
 _DECAY = 1 / 3
 #: The share of the windows after which the decay begins at the latest.
 _LATEST_DECAY = 2 / 3
+#: The most updates of several windows that are made before their losses are judged one after the other.
+_TOGETHER = 64
 
 
 class Verdict(Enum):
@@ -68,6 +70,8 @@ class Descent:
         The largest rate, as a multiple of the first one.
     haste : float
         The decay begins after windows that gained less than this many times the gain that counts.
+    shortest_decay : int
+        The fewest windows of the decay.
 
     Attributes
     ----------
@@ -88,6 +92,7 @@ class Descent:
     share: float = 1.0
     most: float = 1.0
     haste: float = 1.0
+    shortest_decay: int = 6
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
     has_ended: bool = field(default=False, init=False)
@@ -97,6 +102,7 @@ class Descent:
     _mark: float = field(init=False)
     _last: float = field(default=math.inf, init=False)
     _n_idle: int = field(default=0, init=False)
+    _is_growing: bool = field(default=True, init=False)
     _decay: tuple[int, int] | None = field(default=None, init=False)
     _is_last_decay: bool = field(default=False, init=False)
 
@@ -113,9 +119,14 @@ class Descent:
         return self.best + _WORSE * abs(self.best) + _WORSE_OF_UNIT * self.unit
 
     @property
+    def is_decaying(self) -> bool:
+        """True if the rate falls from update to update."""
+        return self._decay is not None
+
+    @property
     def factor(self) -> float:
         """The rate at the beginning of the next window, as a share of the first one."""
-        return float(self.factors(np.zeros(1))[0])
+        return self._base if self._decay is None else float(self.factors(np.zeros(1))[0])
 
     def factors(self, windows: np.ndarray) -> np.ndarray:
         """Return the factors after so many further windows: in a decay they fall from update to update."""
@@ -126,9 +137,16 @@ class Descent:
 
     @property
     def n_ahead(self) -> int:
-        """The windows up to the next decision: all that are left of a decay, else one."""
+        """The windows up to the next decision.
+
+        All that are left of a decay; those that begin one if none of them gains, if they are short, and the
+        rate grew no more after the last one; else one.
+        """
         if self._decay is None:
-            return 1
+            if self._is_growing or self.tol is None:
+                return 1
+            most = min(_TOGETHER // self.n_updates, math.ceil(_LATEST_DECAY * self.n_windows) - self._n_done)
+            return max(1, min(self.patience - self._n_idle, most))
         number, length = self._decay
         return max(1, length - number + 1)
 
@@ -150,7 +168,8 @@ class Descent:
             return Verdict.UNDONE
         self.unit = self.unit or abs(loss)
         is_large = _BOLD * self.n_updates * self._scale < self.best - loss < math.inf
-        if is_large and self._decay is None:
+        self._is_growing = is_large and self._base < self.most
+        if self._is_growing and self._decay is None:
             self._base = max(self._base, min(_GROWTH * self._base, self.most))
         self._count_idle(loss)
         self._advance(loss)
@@ -160,6 +179,16 @@ class Descent:
         self.best = loss
         return Verdict.BETTER
 
+    def correct(self, objective: float) -> None:
+        """Correct the best loss by the exact objective of the weights that have been restored.
+
+        The mean loss of a window is that of weights before its end, which may be worse, as those of a
+        perceptron are: all further windows would be undone.
+        """
+        if self.best < objective < math.inf:
+            self.best = objective
+            self._mark = max(self._mark, objective)
+
     def begin_decay(self) -> None:
         """Begin the last decay, unless one has begun: another criterion has converged."""
         self._is_last_decay = True
@@ -168,7 +197,7 @@ class Descent:
     def _converge(self) -> None:
         self.has_converged = True
         if self._decay is None:
-            length = max(_SHORTEST_DECAY, int(_DECAY * self._n_done))
+            length = max(self.shortest_decay, int(_DECAY * self._n_done))
             self._decay = (1, max(0, min(length, self.n_windows - self._n_done)))
             self.has_ended = self._decay[1] == 0
 

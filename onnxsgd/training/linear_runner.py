@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
 
 from onnxsgd.engine.step.batches import Batches
-from onnxsgd.engine.step.buffers import Buffers
-from onnxsgd.engine.step.linear_adam import LinearAdamRunner, LinearBlocks, build_linear_adam
+from onnxsgd.engine.step.idle_runners import BoundRunners
+from onnxsgd.engine.step.linear_adam import LinearAdamRunner, LinearBlocks, build_linear_adam, fits_table
 from onnxsgd.engine.step.linear_scan import LinearLayer, LinearScanRunner, build_linear_scan
-from onnxsgd.engine.step.scan_epoch import EpochRunner
 from onnxsgd.engine.step.step_spec import StepSpec, is_plain_sgd
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, CrossEntropy
@@ -52,7 +52,8 @@ class LinearLoop:
     @property
     def key(self) -> tuple[Any, ...]:
         """The cache key of the loop, beside that of the general step."""
-        return () if self.blocks is None else (self.blocks.beta_1, self.blocks.beta_2)
+        blocks = self.blocks
+        return () if blocks is None else (blocks.beta_1, blocks.beta_2, blocks.has_table)
 
     def build(self, tail: ir.Model) -> bytes:
         """Return the graph of the loop."""
@@ -63,12 +64,13 @@ class LinearLoop:
         )
 
     def runner(
-        self, session: Any, buffers: Buffers, batches: Batches, general: Callable[[], EpochRunner]
+        self, session: Any, runners: BoundRunners, batches: Batches
     ) -> LinearScanRunner | LinearAdamRunner:
-        """Return a runner, given the session of the loop; `general` returns that of the general loop."""
+        """Return a runner, given the session of the loop, on the buffers of these runners."""
         if self.blocks is None:
-            return LinearScanRunner(session, self.layer, buffers, batches, general)
-        return LinearAdamRunner(session, self.blocks, self.spec, buffers, batches)
+            return LinearScanRunner(session, self.layer, runners.buffers, batches, lambda: runners.loop)
+        make = partial(LinearAdamRunner, session, self.blocks, self.spec, runners.buffers, batches)
+        return runners.short(self.key, make)
 
 
 def choose_linear_loop(
@@ -97,14 +99,15 @@ def choose_linear_loop(
         n_features, spec.n_outputs, spec.batch_size,
         spec.l2 and layer.weight in spec.penalised, spec.loss,
     )  # fmt: skip
-    blocks = _blocks(linear, spec, optimizer) if isinstance(optimizer, BlockAdam) else None
+    blocks = _blocks(linear, spec, optimizer, batches) if isinstance(optimizer, BlockAdam) else None
     return LinearLoop(linear, blocks, spec)
 
 
-def _blocks(layer: LinearLayer, spec: StepSpec, optimizer: BlockAdam) -> LinearBlocks:
+def _blocks(layer: LinearLayer, spec: StepSpec, optimizer: BlockAdam, batches: Batches) -> LinearBlocks:
     scaled = dict(spec.rate_scales)
     by_output = layer.weight in scaled and max(scaled[layer.weight]) > 1
-    return LinearBlocks(layer, by_output, optimizer.beta_1, optimizer.beta_2)
+    has_table = fits_table(batches, layer.n_features)
+    return LinearBlocks(layer, by_output, optimizer.beta_1, optimizer.beta_2, has_table)
 
 
 def _has_formula(spec: StepSpec, batches: Batches) -> bool:

@@ -11,10 +11,9 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.engine.step.batches import Batches
-from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.coordinates import StandardisedBuffers
-from onnxsgd.training.epochs import Runners, penalty_value, run_epochs
+from onnxsgd.training.epochs import Epochs, Runners, penalty_value
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.rules import DescentRule, PlateauRule, Rule
 from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder, best_constant
@@ -28,8 +27,8 @@ class Model(Protocol):
     """The trained graph, such as :class:`onnxsgd.training.program.Program`."""
 
     @property
-    def first_layers(self) -> Sequence[FirstLayer]:
-        """The linear layers that read the data."""
+    def is_linear(self) -> bool:
+        """True if the last layer is also a first one."""
 
     def raw_predictions(self, features: dict[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return raw predictions."""
@@ -75,6 +74,7 @@ def train(
     `state` is changed in place. However the loop ends, it is usable and holds the last finite weights.
     """
     rule = _make_rule(runners, batches, plan, stopping, state, score, model)
+    epochs = Epochs(runners, batches, plan, state, stopping.max_iter)
     n_epochs, n_before = 0, len(state.loss_curve)
     stops, votes, is_interrupted = False, [False], False
     try:
@@ -85,7 +85,7 @@ def train(
             n_epochs += count
             for observer in observers:
                 observer.epoch_begins(state)
-            run_epochs(runners, batches, plan, state, count, limit=rule.limit, rates=rule.rates(count))
+            epochs.run(count, limit=rule.limit, rates=rule.rates(count))
             if score is not None:
                 state.validation_scores.append(score(state.weights(plan.recipe.average_from)))
             votes = [observer.epoch_ends(state) for observer in observers]
@@ -127,9 +127,7 @@ def _make_rule(
     finder = StartFinder(
         layer=plan.output_layer,
         intercepts=plan.learner.intercepts,
-        is_linear=not {part.name for part in plan.output_layer.weights}.isdisjoint(
-            layer.weight for layer in model.first_layers
-        ),
+        is_linear=model.is_linear,
         constant=best_constant(plan.loss.link, batches.target, batches.sample_weight)
         if plan.is_regression
         else np.zeros(1),

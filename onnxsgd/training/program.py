@@ -109,7 +109,8 @@ class Program:
         """
         made, recipe = self.tail_features(features), self.plan.recipe
         is_sparse_fit = not recipe.in_parts and self._trains_sparse(self.plan.step_spec, made)
-        size = self.plan.rows_of_batch(len(target), is_sparse_fit)
+        is_linear_fit = self.is_linear and not recipe.in_parts
+        size = self.plan.rows_of_batch(len(target), is_sparse_fit=is_sparse_fit, is_linear_fit=is_linear_fit)
         target = np.ascontiguousarray(target, self.parts.split.dtype)
         batches = Batches(made, target, sample_weight, size, is_mean=self.plan.batch_size > 1)
         return batches.mixed(random_state) if is_sparse_fit and recipe.is_auto and recipe.shuffle else batches
@@ -146,6 +147,12 @@ class Program:
     def first_layers(self) -> tuple[FirstLayer, ...]:
         """The linear layers that read the data."""
         return self.parts.first_layers
+
+    @property
+    def is_linear(self) -> bool:
+        """True if the last layer, as far as it is known, is also a first one."""
+        last = {part.name for part in self.plan.output_layer.weights}
+        return not last.isdisjoint(layer.weight for layer in self.first_layers)
 
     def on_used_columns(self, state: FitState, batches: Batches) -> AbstractContextManager[Batches]:
         """Let the state, and the batches that are returned, have the columns with an entry alone.
@@ -216,7 +223,7 @@ class Program:
             return make_session(linear.build(tail_graph), n_threads)
 
         scan = cached(("linear", *key, *linear.key), build_scan, tail.nbytes)
-        return runners(linear.runner(scan, taken.buffers, batches, lambda: taken.loop))
+        return runners(linear.runner(scan, taken, batches))
 
     def _resident_runners(self, spec: StepSpec, batches: Batches, epochs: int) -> Runners:
         """Return runners on a device with resident data; equal blocks share a session."""

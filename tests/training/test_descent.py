@@ -74,6 +74,20 @@ def test_a_rate_that_was_cut_does_not_grow():
     assert descent.factor == 1.5 / 4
 
 
+def test_short_windows_that_hardly_gain_are_made_together():
+    """As many as begin the decay; single ones while the rate grows, or if many updates make a window."""
+    descent = control(n_updates=16)
+    ahead = []
+    for loss in (0.5, 0.3, 0.2999, 0.2990, 0.29895, 0.2989):
+        descent.judge(loss)
+        ahead.append(descent.n_ahead)
+    assert ahead == [1, 1, 1, 2, 1, 6]
+    for n_updates, n_ahead in ((32, 2), (33, 1)):
+        descent = control(n_updates=n_updates)
+        descent.judge(0.998)
+        assert descent.n_ahead == n_ahead
+
+
 def test_two_windows_without_gain_begin_a_decay():
     used = factors(control(), [0.5, 0.5, 0.5] + 20 * [0.4999])
     assert used == pytest.approx([1, 1, 1, *decay(6)])

@@ -69,12 +69,16 @@ def agree(model, expected):
 def test_regression(runs, name, n_outputs):
     loss, _, derivative = CASES[name]
     y = np.c_[Y, -Y, Y**2][:, :n_outputs]
+    if loss.link == "log":
+        y = 0.1 + np.abs(y)
     model = OnnxSGDRegressor(loss=loss, **SETTINGS).fit(X, y)
     assert sum(runs) == 5 * N
     agree(model, trained(y, derivative))
 
 
-@pytest.mark.parametrize("name", losses.CLASSIFICATION_LOSSES)
+@pytest.mark.parametrize(
+    "name", [name for name in losses.CLASSIFICATION_LOSSES if name != "multiclass_hinge"]
+)
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_classification(runs, name, batch_size):
     """With sample weights; 38 batches of four end with a short one."""

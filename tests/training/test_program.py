@@ -1,8 +1,11 @@
 """The frozen part is computed once for each sample, if its results fit, and changes no number."""
 
+import warnings
+
 import numpy as np
 import onnx
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.engine import predict as inference
@@ -94,3 +97,22 @@ def test_large_samples_are_computed_a_few_at_a_time(monkeypatch):
     np.testing.assert_array_equal(estimator.predict(_X), expected)
     # a row of x may become 8 times as large
     assert sizes == [4, 4, 4, 4, 4, 4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "settings", "n_updates"),
+    [
+        (4095, {}, 128),
+        (4096, {}, 64),
+        (8192, {}, 64),
+        (20_000, {}, 157),
+        (8192, {"batch_size": 32}, 256),
+        (8192, {"learning_rate": "constant"}, 256),
+    ],
+)
+def test_many_rows_of_a_linear_model_have_larger_batches(n_rows, settings, n_updates):
+    """From 4,096 rows on an epoch has at least 64 updates, of 64 rows or of 128."""
+    X = np.resize(_X, (n_rows, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert OnnxSGDRegressor(max_iter=1, tol=None, **settings).fit(X, X[:, 0]).t_ == n_updates

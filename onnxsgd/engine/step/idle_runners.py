@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from onnxsgd.runtime.sessions import make_session
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches
+    from onnxsgd.engine.step.linear_adam import LinearAdamRunner
     from onnxsgd.engine.step.step_spec import StepSpec
     from onnxsgd.engine.step.training_step import CompiledStep
 
@@ -94,6 +95,13 @@ class BoundRunners:
         self._batches: Any = batches
         self._single: StepRunner | None = None
         self._loop: EpochRunner | None = None
+        self._short: tuple[Hashable, LinearAdamRunner] | None = None
+
+    def short(self, key: Hashable, make: Callable[[], LinearAdamRunner]) -> LinearAdamRunner:
+        """Return the runner of a short loop on these buffers: the last one, if it has the same key."""
+        if self._short is None or self._short[0] != key:
+            self._short = key, make()
+        return self._short[1]
 
     @property
     def single(self) -> StepRunner:
@@ -114,9 +122,8 @@ class BoundRunners:
     def use(self, batches: Batches | None) -> None:
         """Replace the data."""
         self._batches = batches
-        for runner in (self._single, self._loop):
-            if runner is not None:
-                runner.batches = batches
+        for runner in self._made:
+            runner.batches = batches
 
     def shrink(self, n_bytes: int) -> bool:
         """Free runners whose data take more than so many bytes; tell whether the buffers take fewer."""
@@ -124,7 +131,15 @@ class BoundRunners:
             self._loop = None
         if self._single is not None and self._single.nbytes > n_bytes:
             self._single = None
+        if self._short is not None and self._short[1].nbytes > n_bytes:
+            self._short = None
         return self.buffers.nbytes <= n_bytes
+
+    @property
+    def _made(self) -> list[Any]:
+        """The runners so far."""
+        made = (self._single, self._loop, None if self._short is None else self._short[1])
+        return [runner for runner in made if runner is not None]
 
 
 class IdleRunners:

@@ -6,11 +6,12 @@ mean of squares over a block is a product with a constant matrix, which also spr
 
     z = [x, 1] [W | b]^T,   G = gradient^T [g x, g]
     M = beta_1 M + G,       V = beta_2 V + G^2 A
-    k = eta sqrt(V) / (V + tiny)
-    [W | b] = ([W | b] - k r M) / (1 + k l2)
+    k = r eta sqrt(V) / (V + tiny)
+    [W | b] = ([W | b] - k M) / (1 + k l2 / r)
 
-where g is the weight of a sample, A the matrix of means, r the factor of the first moment; eta and l2 have a
-number for each column.
+where g is the weight of a sample, A the matrix of means, r the factor of the first moment; r eta and l2 / r
+have a number for each column, and are computed for all updates at once. The graph also gathers the rows of
+the batches, from a table of all data where that is small.
 """
 
 from __future__ import annotations
@@ -36,15 +37,22 @@ from onnxsgd.graph.writing import new_node
 from onnxsgd.optimizers import DECAY, RATE, TINY
 
 if TYPE_CHECKING:
+    from onnxsgd._builder import Builder
     from onnxsgd.engine.step.batches import Batches, EpochPlan
     from onnxsgd.engine.step.step_spec import StepSpec
 
-__all__ = ["LinearAdamRunner", "LinearBlocks", "build_linear_adam"]
+__all__ = ["LinearAdamRunner", "LinearBlocks", "build_linear_adam", "fits_table"]
 
 #: Bytes of data of a block, and batches of a block at most, as in :mod:`onnxsgd.engine.step.scan_epoch`.
 _BLOCK_BYTES, _MOST_BATCHES = 2_000_000, 10_000
 #: The kinds of tensors that updates change, under the names of their matrices.
 _STATES = {"weights": WEIGHT, "first_moment": "first_moment", "second_moment": "second_moment"}
+#: The inputs that hold the data.
+_TABLES = ("table", "targets")
+#: The most calls that are kept bound, each for another number of batches.
+_MOST_CALLS = 16
+#: Up to this many outputs a product with a diagonal matrix takes less time than two operators.
+_FEW_OUTPUTS = 8
 
 
 @dataclass(frozen=True)
@@ -59,12 +67,15 @@ class LinearBlocks:
         Whether each output has blocks of its own.
     beta_1, beta_2 : float
         The decay rates of the moments.
+    has_table : bool
+        Whether the graph gathers the rows of batches; otherwise it is given them.
     """
 
     layer: LinearLayer
     by_output: bool
     beta_1: float
     beta_2: float
+    has_table: bool
 
     @property
     def n_rows(self) -> int:
@@ -80,13 +91,19 @@ class LinearBlocks:
         return (matrix / (self.layer.n_outputs // self.n_rows)).astype(dtype)
 
 
+def fits_table(batches: Batches, n_features: int) -> bool:
+    """Tell whether a table of all samples, of so many features, an intercept and a target, is small."""
+    return batches.target.dtype.itemsize * len(batches.target) * (n_features + 2) <= _BLOCK_BYTES
+
+
 def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     """Return a graph that makes one update for each batch.
 
-    Inputs: `weights` and `first_moment` [n_outputs, width], `second_moment` [n_rows, width]; `forward` and
-    `backward` [n_batches, batch_size, width], `target` [n_batches, batch_size, n_outputs], `sample_weight`
-    [n_batches, batch_size]; `eta` [n_batches, n_rows, width], `first_rate` [n_batches, 1, 1]; `decay`
-    [n_rows, width] for a layer with a penalty.
+    Inputs: `weights` and `first_moment` [n_outputs, width], `second_moment` [n_rows, width]; `table`
+    [n, width] and `targets` [n, n_outputs]; `rows` [n_batches, batch_size], if the graph gathers them from
+    the table, otherwise the table has one row for each place; `factors` [n_batches, batch_size, width], which
+    multiply the rows for the gradient; `sample_weight` [n_batches, batch_size]; `eta` [n_batches, n_rows,
+    width]; `decay` of the same shape for a layer with a penalty.
     Outputs: `new_weights`, `new_first_moment`, `new_second_moment`; `losses` [n_batches].
 
     Parameters
@@ -98,60 +115,81 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     """
     layer = blocks.layer
     dtype, opsets = element_type(model.graph.outputs[0]), {"": model.graph.opset_imports[""]}
-    type_, rows = ir.TensorType(dtype), layer.batch_size
-    decay = ir.Value(name="decay", type=type_, shape=ir.Shape([blocks.n_rows, layer.width]))
-    body = _body(blocks, dtype, opsets, decay)
-    states, scanned = body.inputs[:3], body.inputs[3:]
+    type_, size, n_outputs = ir.TensorType(dtype), layer.batch_size, layer.n_outputs
+
+    def tensor(name: str, *sizes: int | None, type_: ir.TensorType = type_) -> ir.Value:
+        return ir.Value(name=name, type=type_, shape=ir.Shape(sizes))
+
+    table, targets = tensor("table", None, layer.width), tensor("targets", None, n_outputs)
+    factors, weight = tensor("factors", None, size, layer.width), tensor("sample_weight", None, size)
+    rows = tensor("rows", None, size, type_=ir.TensorType(ir.DataType.INT64))
+    graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
+    with appending(graph) as op:
+        if blocks.has_table:
+            forward, target = op.Gather(table, rows), op.Gather(targets, rows)
+        else:
+            forward = op.Reshape(table, [-1, size, layer.width])
+            target = op.Reshape(targets, [-1, size, n_outputs])
+        backward = op.Mul(forward, factors)
+    for made, width in ((forward, layer.width), (backward, layer.width), (target, n_outputs)):
+        made.type, made.shape = type_, ir.Shape([None, size, width])
+    body = _body(blocks, dtype, opsets)
+    states, numbers = body.inputs[:3], body.inputs[5 : 7 if layer.is_penalised else 6]
+    scanned = layer.scanned(target)
     first = [declare(str(value.name).removeprefix("update/"), value) for value in states]
     last = [declare(f"new_{value.name}", value) for value in first]
-    names = (str(value.name).removeprefix("update/") for value in scanned)
-    stacked = [declare(name, value, stacked=True) for name, value in zip(names, scanned, strict=True)]
-    shape = ir.Shape([None, rows, layer.n_outputs])
-    target = ir.Value(name="target", type=type_, shape=shape) if layer.folds_target else stacked[-1]
-    weight = ir.Value(name="sample_weight", type=type_, shape=ir.Shape([None, rows]))
-    score = ir.Value(name="scores", type=type_, shape=shape)
-    graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
-    attributes = {"body": body, "num_scan_inputs": len(scanned)}
-    graph.append(new_node("Scan", [*first, *stacked], [*last, score], attributes))
+    given = [declare(str(v.name).removeprefix("update/"), v, stacked=True) for v in numbers]
+    stacked = [forward, backward, *given, *scanned]
+    score = tensor("scores", None, size, n_outputs)
+    graph.append(
+        new_node("Scan", [*first, *stacked], [*last, score], {"body": body, "num_scan_inputs": len(stacked)})
+    )
     raw = layer.raw_predictions(graph, score, target)
     losses = add_losses(graph, layer.loss, target, raw, weight)
     for node in list(graph):
         widen_scalars(graph, node)
-    inputs = [*first, *stacked, *([target] if layer.folds_target else []), weight]
-    graph.inputs.extend([*inputs, *([decay] if layer.is_penalised else [])])
+    graph.inputs.extend(
+        [*first, table, targets, *([rows] if blocks.has_table else []), factors, weight, *given]
+    )
     graph.outputs.extend([*last, losses])
     return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
 
 
-def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int], decay: ir.Value) -> ir.Graph:
-    """Return the graph of one update; it reads `decay` from the graph around it."""
+def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int]) -> ir.Graph:
+    """Return the graph of one update."""
     layer, n_rows = blocks.layer, blocks.n_rows
-    rows, n_outputs, width, type_ = layer.batch_size, layer.n_outputs, layer.width, ir.TensorType(dtype)
+    size, n_outputs, width, type_ = layer.batch_size, layer.n_outputs, layer.width, ir.TensorType(dtype)
 
     def value(name: str, *sizes: int) -> ir.Value:
         return ir.Value(name=f"update/{name}", type=type_, shape=ir.Shape(sizes))
 
     weights, first = value("weights", n_outputs, width), value("first_moment", n_outputs, width)
     second = value("second_moment", n_rows, width)
-    forward, backward = value("forward", rows, width), value("backward", rows, width)
-    eta, first_rate = value("eta", n_rows, width), value("first_rate", 1, 1)
-    target = [] if layer.folds_target else [value("target", rows, n_outputs)]
-    inputs = [weights, first, second, forward, backward, eta, first_rate, *target]
+    forward, backward = value("forward", size, width), value("backward", size, width)
+    eta, decay = value("eta", n_rows, width), value("decay", n_rows, width)
+    target = layer.scanned(value("target", size, n_outputs))
+    decays = [decay] if layer.is_penalised else []
+    inputs = [weights, first, second, forward, backward, eta, *decays, *target]
     body = ir.Graph(inputs, [], nodes=[], opset_imports=opsets, name="update")
     with appending(body) as op:
         score = op.Gemm(forward, weights, transB=1)
-        score.type, score.shape = type_, ir.Shape([rows, n_outputs])
+        score.type, score.shape = type_, ir.Shape([size, n_outputs])
         slope = layer.loss.gradient(op, target[0], score) if target else score
         gradient = op.Gemm(slope, backward, transA=1)
-        new_first = op.Add(op.Mul(first, blocks.beta_1), gradient)
+        new_first = _decayed_sum(blocks, op, first, gradient)
         square = (
             op.Mul(gradient, gradient) if blocks.by_output else op.ReduceSumSquare(gradient, [0], keepdims=1)
         )
         means = op.initializer(ir.tensor(blocks.means(dtype.numpy()), name="update/means"))
-        # not the attribute beta of Gemm, which is a number of float32
-        new_second = op.Gemm(square, means, op.Mul(second, blocks.beta_2))
+        # the attribute beta of Gemm is a number of float32
+        is_exact = dtype == ir.DataType.FLOAT
+        new_second = (
+            op.Gemm(square, means, second, beta=blocks.beta_2)
+            if is_exact
+            else op.Gemm(square, means, op.Mul(second, blocks.beta_2))
+        )
         rate = op.Mul(eta, op.Div(op.Sqrt(new_second), op.Add(new_second, TINY)))
-        new = op.Sub(weights, op.Mul(new_first, op.Mul(rate, first_rate)))
+        new = op.Sub(weights, op.Mul(new_first, rate))
         if layer.is_penalised:
             new = op.Div(new, op.Add(op.Mul(rate, decay), 1.0))
         for made, like in ((new, weights), (new_first, first), (new_second, second)):
@@ -162,6 +200,15 @@ def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int], deca
             made.name = f"update/{made.name}"
     body.outputs.extend([new, new_first, new_second, score])
     return body
+
+
+def _decayed_sum(blocks: LinearBlocks, op: Builder, first: ir.Value, gradient: ir.Value) -> ir.Value:
+    """Return ``beta_1 first + gradient``: for few outputs by one product."""
+    n_outputs, dtype = blocks.layer.n_outputs, first.dtype
+    if n_outputs > _FEW_OUTPUTS or dtype is None:
+        return op.Add(op.Mul(first, blocks.beta_1), gradient)
+    factor = (blocks.beta_1 * np.eye(n_outputs)).astype(dtype.numpy())
+    return op.Gemm(op.initializer(ir.tensor(factor, name="update/beta_1")), first, gradient)
 
 
 class LinearAdamRunner:
@@ -178,7 +225,7 @@ class LinearAdamRunner:
     buffers : Buffers
         Weights and states, updated in place.
     batches : Batches
-        The data.
+        The data, which may be replaced between calls by others of the same types and shapes of rows.
 
     Attributes
     ----------
@@ -189,18 +236,39 @@ class LinearAdamRunner:
     def __init__(
         self, session: Any, blocks: LinearBlocks, spec: StepSpec, buffers: Buffers, batches: Batches
     ) -> None:
-        self._blocks, self._spec, self._buffers, self._batches = blocks, spec, buffers, batches
+        self._blocks, self._buffers = blocks, buffers
         self._call = partial(_Call, session, blocks)
-        layer, itemsize = blocks.layer, batches.target.dtype.itemsize
-        nbytes = itemsize * layer.batch_size * (2 * layer.width + layer.n_outputs)
-        self._size = max(1, min(_MOST_BATCHES, _BLOCK_BYTES // nbytes))
-        n_samples = len(batches.target)
-        self._table = None
-        if itemsize * n_samples * layer.width <= _BLOCK_BYTES:
-            self._table = np.empty((n_samples, layer.width), batches.target.dtype)
-            _gather(batches, layer, np.arange(n_samples), self._table, np.empty_like(batches.target))
+        self._names, self._numbers_of = spec.scalars, spec.numbers_of
         self._calls: dict[int, _Call] = {}
+        self._batches: Any = None
+        self.batches = batches
         self.n_done = 0
+
+    @property
+    def batches(self) -> Batches | None:
+        """The data."""
+        return self._batches
+
+    @batches.setter
+    def batches(self, batches: Batches | None) -> None:
+        self._batches, self._table = batches, None
+        if len(self._calls) > _MOST_CALLS:
+            self._calls.clear()
+        if batches is None:
+            for call in self._calls.values():
+                call.release()
+            return
+        layer, target = self._blocks.layer, batches.target
+        nbytes = target.dtype.itemsize * layer.batch_size * (2 * layer.width + layer.n_outputs)
+        self._size = max(1, min(_MOST_BATCHES, _BLOCK_BYTES // nbytes))
+        if self._blocks.has_table:
+            self._table = np.empty((len(target), layer.width), target.dtype), np.empty_like(target)
+            _gather(batches, layer, np.arange(len(target)), *self._table)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the inputs of all calls."""
+        return sum(call.nbytes for call in self._calls.values())
 
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`."""
@@ -209,11 +277,11 @@ class LinearAdamRunner:
         for start in range(0, len(losses), self._size):
             part = slice(start, start + self._size)
             count = len(losses[part])
-            if count not in self._calls:
-                self._calls[count] = self._call(count)
-            call = self._calls[count]
-            call.fill(self._batches, plan.part(part), self._table)
-            numbers = dict(zip(self._spec.scalars, scalars[part].T, strict=True))
+            call = self._calls.get(count)
+            if call is None:
+                call = self._calls[count] = self._call(count)
+            call.fill(self._batches, plan if count == len(losses) else plan.part(part), self._table)
+            numbers = dict(zip(self._names, scalars[part].T, strict=True))
             self._fill_rates(call, present, numbers)
             losses[part] = call.run(present)
             self.n_done += count
@@ -223,34 +291,44 @@ class LinearAdamRunner:
     def _fill_rates(self, call: _Call, present: Tensors, numbers: Mapping[str, np.ndarray]) -> None:
         """Copy the numbers of the updates, with those of each column of the weights."""
         layer, n = self._blocks.layer, self._blocks.layer.n_features
+        factor = numbers["momentum_rate"]
         columns = [(layer.weight, slice(0, n)), (layer.intercept, slice(n, n + 1))]
         for name, column in columns:
             if name is None:
                 continue
-            rate = self._spec.numbers_of(name, numbers)[RATE][:, None, None]
-            scale = present.get((name, RATE_SCALE), np.ones(1)).reshape(1, -1, 1)
-            call.arrays["eta"][..., column] = rate * scale
-        call.arrays["first_rate"][:, 0, 0] = numbers["momentum_rate"]
+            rate = (self._numbers_of(name, numbers)[RATE] * factor)[:, None, None]
+            scale = present.get((name, RATE_SCALE))
+            call.arrays["eta"][..., column] = rate if scale is None else rate * scale.reshape(1, -1, 1)
         if layer.is_penalised:
-            scale = present.get((layer.weight, PENALTY_SCALE), np.ones(1))
-            call.arrays["decay"][:, :n] = numbers[DECAY][0] * scale.reshape(1, -1)
+            decay, scale = (
+                (numbers[DECAY] / factor)[:, None, None],
+                present.get((layer.weight, PENALTY_SCALE)),
+            )
+            call.arrays["decay"][..., :n] = decay if scale is None else decay * scale.reshape(1, 1, -1)
 
 
 class _Call:
     """The inputs and outputs of a call for `n_batches` batches, in arrays that are bound once."""
 
     def __init__(self, session: Any, blocks: LinearBlocks, n_batches: int) -> None:
-        self._session, self._layer = session, blocks.layer
-        dtype = dtype_of(session.get_inputs()[0])
+        self._session, self._blocks = session, blocks
+        layer = blocks.layer
+        dtypes = {value.name: dtype_of(value) for value in session.get_inputs()}
+        counts = dict.fromkeys(dtypes, n_batches)
+        if not blocks.has_table:
+            counts |= dict.fromkeys(_TABLES, n_batches * layer.batch_size)
         self.arrays = {
             value.name: np.zeros(
-                [size if isinstance(size, int) else n_batches for size in value.shape], dtype
+                [size if isinstance(size, int) else counts[value.name] for size in value.shape],
+                dtypes[value.name],
             )
             for value in session.get_inputs()
+            if not (blocks.has_table and value.name in _TABLES)
         }
         self._new = {name: np.zeros_like(self.arrays[name]) for name in _STATES}
-        self._losses = np.zeros(n_batches, dtype)
-        self._factors = np.zeros([n_batches, self._layer.batch_size, 1], dtype)
+        self._losses = np.zeros(n_batches, dtypes["weights"])
+        self._weights: tuple[np.ndarray, np.ndarray] | None = None
+        self._table: tuple[np.ndarray, np.ndarray] | None = None
         self._binding = session.io_binding()
         for name, array in self.arrays.items():
             bind(self._binding.bind_input, name, array, array.shape)
@@ -258,26 +336,45 @@ class _Call:
         for name, array in outputs.items():
             bind(self._binding.bind_output, name, array, array.shape)
 
-    def fill(self, batches: Batches, plan: EpochPlan, table: np.ndarray | None) -> None:
-        """Gather the batches, from a table of all rows if there is one, and weigh them."""
-        layer, arrays = self._layer, self.arrays
-        forward, backward, target = arrays["forward"], arrays["backward"], arrays["target"]
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the inputs."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def release(self) -> None:
+        """Drop the data."""
+        self._table = self._weights = None
+
+    def fill(self, batches: Batches, plan: EpochPlan, table: tuple[np.ndarray, np.ndarray] | None) -> None:
+        """Take the batches, from a table of all rows if there is one, and their weights."""
         if table is None:
-            _gather(batches, layer, plan.rows, forward, target)
+            _gather(batches, self._blocks.layer, plan.rows.reshape(-1), *(self.arrays[n] for n in _TABLES))
         else:
-            np.take(table, plan.rows, axis=0, out=forward, mode="clip")
-            batches.fill(plan.rows, {}, target)
-        plan.weigh(slice(None), arrays["sample_weight"], self._factors)
-        np.multiply(forward, self._factors, out=backward)
+            self.arrays["rows"][...] = plan.rows
+            if table is not self._table:
+                for name, array in zip(_TABLES, table, strict=True):
+                    bind(self._binding.bind_input, name, array, array.shape)
+                self._table = table
+        # most plans of a fit share these
+        weights = (plan.sample_weight, plan.factors)
+        if self._weights is None or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
+            self._weigh(plan)
+            self._weights = weights
+
+    def _weigh(self, plan: EpochPlan) -> None:
+        layer, factors = self._blocks.layer, self.arrays["factors"]
         # the columns of a missing intercept and of the targets get no gradient
-        backward[..., layer.n_features + (layer.intercept is not None) :] = 0
+        trained = layer.n_features + (layer.intercept is not None)
+        plan.weigh(slice(None), self.arrays["sample_weight"], factors[..., :1])
+        factors[..., 1:trained] = factors[..., :1]
 
     def run(self, present: Tensors) -> np.ndarray:
         """Make the updates of the weights and states in `present`, in place; return their losses."""
-        layer = self._layer
+        layer = self._blocks.layer
         for name, kind in _STATES.items():
             layer.pack(present, kind, self.arrays[name])
-        self.arrays["weights"][:, layer.n_features + 1 :] = 1
+        if layer.folds_target:
+            self.arrays["weights"][:, layer.n_features + 1] = 1
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
@@ -292,9 +389,9 @@ def _gather(
 ) -> None:
     """Copy samples into a table of features, a column of ones, and minus the targets if they are a column."""
     n = layer.n_features
-    features = np.empty((*table.shape[:-1], n), table.dtype)
+    features = np.empty((len(table), n), table.dtype)
     batches.fill(rows, {layer.feature: features}, target)
-    table[..., :n] = features
-    table[..., n] = 1
+    table[:, :n] = features
+    table[:, n] = 1
     if layer.folds_target:
-        np.negative(target[..., 0], out=table[..., n + 1])
+        np.negative(target[:, 0], out=table[:, n + 1])

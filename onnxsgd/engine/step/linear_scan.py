@@ -81,6 +81,10 @@ class LinearLayer:
         """True if the targets are a column of the data."""
         return type(self.loss) is SquaredError and self.n_outputs == 1
 
+    def scanned(self, target: ir.Value) -> list[ir.Value]:
+        """Return the target, if an update reads it apart from the data."""
+        return [] if self.folds_target else [target]
+
     @property
     def width(self) -> int:
         """The columns of the first product: features, intercept, target."""

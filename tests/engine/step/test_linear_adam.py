@@ -76,12 +76,16 @@ def agree(model, expected, rtol=1e-9):
 def test_regression(runs, name, n_outputs):
     loss, _, derivative = CASES[name]
     y = np.c_[Y, -Y, Y**2][:, :n_outputs]
+    if loss.link == "log":
+        y = 0.1 + np.abs(y)
     model = OnnxSGDRegressor(loss=loss, shuffle=False, **SETTINGS).fit(X, y)
     assert sum(runs) == EPOCHS * 19
     agree(model, trained(y, derivative))
 
 
-@pytest.mark.parametrize("name", losses.CLASSIFICATION_LOSSES)
+@pytest.mark.parametrize(
+    "name", [name for name in losses.CLASSIFICATION_LOSSES if name != "multiclass_hinge"]
+)
 @pytest.mark.parametrize("penalty", ["l2", None])
 def test_classification(runs, name, penalty):
     """With sample weights, and other decay rates."""
