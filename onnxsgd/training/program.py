@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 
+from onnxsgd.data.extremes import bulk
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.moments import Moments, add_moments
 from onnxsgd.engine.predict import InferenceGraph
@@ -136,6 +139,8 @@ class Program:
                 may_change=in_parts and len(weight) >= ENOUGH_ROWS,
                 of_bulk=self.plan.is_bounded, columns=batches.columns,
             )  # fmt: skip
+            if not (in_parts or self.plan.is_bounded):
+                _warn_of_extremes(batches.features[name], moments[name])
         standards = make_coordinates(self.first_layers, batches.features, moments).standards
         batches = replace(batches, standards=standards, weight_unit=weight_unit, is_repeated=not in_parts)
         return batches.with_bounded_rows() if has_extremes else batches
@@ -268,6 +273,21 @@ def make_program(plan: FitPlan, features: Features) -> Program:
 
 def _is_sparse(features: Features) -> bool:
     return any(sparse.issparse(array) for array in features.values())
+
+
+def _warn_of_extremes(table: Any, moments: Moments) -> None:
+    """Warn if a few extreme entries decide the minimum of a loss whose derivative has no bound."""
+    found = bulk(table, moments.deviation()) if isinstance(table, np.ndarray) and table.ndim == 2 else {}
+    if found:
+        rows = np.flatnonzero(~np.logical_and.reduce(list(found.values())))
+        warnings.warn(
+            f"{len(rows)} of {len(table)} rows, such as {rows[:3].tolist()}, have extreme entries, in "
+            f"{len(found)} of {table.shape[1]} columns. They decide a squared loss, and the other rows are "
+            "hardly learned: remove or clip them, or choose a loss with a bounded derivative, such as "
+            "loss='huber'.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
 
 
 def _refuse_strings(tail: ir.Model) -> None:

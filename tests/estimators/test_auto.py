@@ -261,6 +261,16 @@ def test_extreme_rows_and_a_robust_loss():
     assert OnnxSGDRegressor(loss="huber", random_state=0).fit(extreme, y).score(X, y) > 0.99
 
 
+def test_extreme_rows_and_a_squared_loss_warn():
+    """Such fits end next to the constant prediction, where a solver finds much of the minimum."""
+    X, extreme, _ = _with_extreme_rows(1000, 200)
+    y = X @ np.arange(10.0)
+    with pytest.warns(ConvergenceWarning, match=r"5 of 1000 rows, .* \[0, 200, 400\], .* 10 of 10 "):
+        OnnxSGDRegressor(random_state=0).fit(extreme, y)
+    # warnings are errors here
+    OnnxSGDRegressor(random_state=0).fit(X, y)
+
+
 def test_a_tuned_model_is_never_worse():
     X, y = load_linnerud(return_X_y=True)
     start = Ridge(alpha=1e-4 * len(X)).fit(X, y[:, 0])
