@@ -27,6 +27,8 @@ _MOST_UPDATES = 64
 _LEAST_SCALE = 1e-3
 #: Products of more numbers, 10,000, would start the threads of BLAS.
 _MOST_OF_ONE_THREAD = 8192
+#: Columns of the tables that are computed together: a bound of memory, which stays in the cache.
+_FOLDED = 4096
 #: The most columns in which the common penalty is looked for.
 _SAMPLE = 1000
 
@@ -233,9 +235,13 @@ class SparseBlockAdam(_BlockAdam):
 
     def _fold(self) -> None:
         """Compute the weight and the moment themselves."""
-        self._weight -= _like(self._weight, self._reach) * self._moment
-        self._weight *= _like(self._weight, self._scale)
-        self._moment *= self._power
+        reach, scale = _like(self._weight, self._reach), _like(self._weight, self._scale)
+        for start in range(0, len(self._weight), _FOLDED):
+            rows = slice(start, start + _FOLDED)
+            weight, moment = self._weight[rows], self._moment[rows]
+            weight -= reach * moment
+            weight *= scale
+            moment *= self._power
         self._restart()
 
 
