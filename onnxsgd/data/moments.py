@@ -28,6 +28,10 @@ _SIMILAR = 3.0
 _MAGNITUDE = 100.0
 #: The most deviations of the rows before at which entries of further rows count, in moments of the bulk.
 _FAR = 5.0
+#: The largest share of the rows of a call that are extreme; with more, the data have changed. In calls of
+#: fewer than _SOME_ROWS rows, the root mean square of the deviations of one that is: the border of a picture,
+#: which is nearly constant at first, moves by hundreds of deviations where the camera turns.
+_FEW_FAR, _VERY_FAR = 0.25, 1000.0
 #: The fewest rows that show that so many times as many rows before had extreme entries.
 _SOME_ROWS, _FIRST = 8, 10
 #: The share of the negative exponents that scales may have: the others are left for weights above 1.
@@ -136,6 +140,18 @@ class Moments:
         most = _FAR**2 * float(self.count[0] / other.count[0])
         step = self.mean - other.mean
         return bool((step * step * self.count + self.squares > most * other.squares).any())
+
+    def is_far_from_few(self, table: np.ndarray) -> bool:
+        """Tell whether far rows are extreme, not those of data that drift.
+
+        Few of several rows are far then, that is more than five deviations away in a column. Of fewer rows
+        one is, on average over the columns, more than a thousand deviations away.
+        """
+        deviation = np.sqrt(self._variance)
+        distance = np.abs(table - self.mean) / np.where(deviation > 0, deviation, np.inf)
+        if len(table) < _SOME_ROWS:
+            return bool((distance**2).mean(axis=1).max() > _VERY_FAR**2)
+        return bool(np.count_nonzero((distance > _FAR).any(axis=1)) <= _FEW_FAR * len(table))
 
     def clipped(self, table: np.ndarray) -> np.ndarray:
         """Return a table with entries of at most five deviations, in columns that are not constant so far."""
@@ -281,7 +297,7 @@ def add_moments(
     known = moments[name].over(columns) if name in moments else None
     has_extremes = False
     if of_bulk and len(weight) and isinstance(table, np.ndarray) and table.ndim == 2:
-        if known is None or (has_extremes := part.is_far_from(known)):
+        if known is None or (has_extremes := part.is_far_from(known) and known.is_far_from_few(table)):
             kept = bulk(table, np.sqrt(part._variance))
             part = part.of_bulk(table, weight, kept) if kept else part
             has_extremes |= bool(kept)

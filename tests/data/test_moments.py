@@ -220,3 +220,25 @@ def test_moments_are_pickled_alone():
     deviation = moments.deviation()
     assert len(pickle.dumps(moments)) == before
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(moments)).deviation(), deviation)
+
+
+@pytest.mark.parametrize(
+    ("n_far", "n_rows", "factor", "are_extreme"),
+    [
+        (1, 10, 100.0, True),
+        (2, 50, 100.0, True),
+        (8, 10, 100.0, False),
+        (1, 1, 100.0, False),
+        (1, 1, 1e4, True),
+    ],
+)
+def test_far_rows_of_data_that_drift_are_no_extremes(n_far, n_rows, factor, are_extreme):
+    """Most rows of a call, or one row alone that is not far out, show that the data change."""
+    rng = np.random.default_rng(0)
+    moments = {}
+    add_moments(moments, "X", rng.normal(size=(200, 4)), np.ones(200), of_bulk=True)
+    rows = rng.normal(size=(n_rows, 4))
+    rows[:n_far] *= factor
+    assert add_moments(moments, "X", rows, np.ones(n_rows), of_bulk=True) == are_extreme
+    # data that have changed are followed
+    assert (moments["X"].deviation().max() > 2.0) == (not are_extreme)
