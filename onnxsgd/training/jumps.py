@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from onnxsgd.engine.step.sample_losses import mean_loss
 from onnxsgd.training.state import FitState
 
 if TYPE_CHECKING:
@@ -54,7 +51,4 @@ def is_noise(before: FitState, state: FitState, program: Program, batches: Batch
     """
     if not state.has_jumped:
         return False
-    target, weight = batches.target, batches.sample_weight
-    constant = np.broadcast_to(np.average(target, axis=0, weights=weight), target.shape).astype(target.dtype)
-    of_constant = mean_loss(program.plan.loss, target, constant, weight, program.parts.split.tail)
-    return program.mean_loss(batches, before.weights()) <= _NO_WORSE * of_constant
+    return program.mean_loss(batches, before.weights()) <= _NO_WORSE * program.mean_loss_of_constant(batches)

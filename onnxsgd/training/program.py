@@ -94,6 +94,13 @@ class Program:
         raw = self.raw_predictions(dict(batches.features), weights)
         return mean_loss(self.plan.loss, batches.target, raw, batches.sample_weight, self.parts.split.tail)
 
+    def mean_loss_of_constant(self, batches: Batches) -> float:
+        """Return the mean loss of the mean of the target as the prediction."""
+        target, weight = batches.target, batches.sample_weight
+        mean = np.average(target, axis=0, weights=weight)
+        constant = np.broadcast_to(mean, target.shape).astype(target.dtype)
+        return mean_loss(self.plan.loss, target, constant, weight, self.parts.split.tail)
+
     def batches(
         self,
         features: Features,
