@@ -159,7 +159,9 @@ def test_interrupting_a_real_terminal():
     import pty
 
     code = (
-        "import numpy as np\nfrom onnxsgd import OnnxSGDRegressor\n"
+        "import signal\nimport numpy as np\nfrom onnxsgd import OnnxSGDRegressor\n"
+        # background jobs of a shell inherit that the signal is ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "X = np.random.RandomState(0).randn(200, 3)\n"
         "model = OnnxSGDRegressor(max_iter=10**7, tol=None, verbose=1).fit(X, X[:, 0])\n"
         "print('predicts', model.predict(X[:1]).shape)\n"
