@@ -9,8 +9,8 @@ import onnxsgd
 from onnxsgd._library_errors import reason, run_error
 from onnxsgd.exceptions import EngineError
 
-#: Handlers that continue: user-defined classes and functions may raise any exception.
-GO_ON = {"_cache_keys.py", "formulas.py"}
+#: Handlers that continue: user-defined classes and functions may raise any exception; a display raises none.
+GO_ON = {"_cache_keys.py", "formulas.py", "html_display.py"}
 
 
 def broad_handlers():
