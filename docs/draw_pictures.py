@@ -16,6 +16,7 @@ from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
 
 FOLDER = Path(__file__).resolve().parent
 PICTURES = FOLDER / "pictures"
+README_GRAPH = FOLDER / "_static" / "pipeline.svg"
 
 #: A model whose output is its input: the raw prediction.
 IDENTITY = parse_model("""
@@ -149,9 +150,18 @@ def draw_losses():
             draw_loss(name, origins[name][0], curves, (furthest, highest), colors, file)
 
 
+def draw_readme_graph(file):
+    """Draw the graph of the pipeline of the README, which is kept in the repository."""
+    readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    names = {}
+    exec(re.search(r"```python\n(.*?learner = .*?)\n", readme, re.DOTALL)[1], names)
+    plot_graph(names["learner"]).save(file)
+
+
 def draw():
     """Draw all of them."""
     PICTURES.mkdir(exist_ok=True)
+    draw_readme_graph(README_GRAPH)
     draw_tilted_digits(PICTURES / "tilted_digits.svg")
     draw_training(PICTURES / "training_display.svg", PICTURES / "card.html")
     draw_stages()

@@ -95,6 +95,21 @@ def test_the_picture_of_the_readme_is_small_and_states_its_numbers(drift):
     assert learns.split()[0] in readme
 
 
+def test_the_graph_of_the_readme_is_of_today(tmp_path):
+    """Run ``python docs/draw_pictures.py`` after the conversion of a pipeline or the picture was changed."""
+    pytest.importorskip("igraph")
+    script = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))
+    script["draw_readme_graph"](tmp_path / "pipeline.svg")
+    drawn, kept = (
+        "".join(ET.parse(file).getroot().itertext())
+        for file in (tmp_path / "pipeline.svg", script["README_GRAPH"])
+    )
+    assert drawn == kept
+    assert "coef  30 x 1" in kept
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f'"{script["README_GRAPH"].relative_to(ROOT).as_posix()}"' in readme
+
+
 @pytest.mark.slow
 def test_the_picture_of_the_readme_is_of_today(drift, tmp_path):
     """Run ``python docs/draw_drift.py`` after the behaviour that it shows was changed."""
