@@ -65,7 +65,7 @@ def _changed_weights(none, everything, coefs_0, intercepts_0, coefs_1, intercept
     most = [change[-1] for change in changes]
     return (
         everything[-1] > none[-1] + 0.2
-        and intercepts_0[-1] > max(coefs_1[-1], intercepts_1[-1])
+        and none[-1] + 0.1 < intercepts_0[-1] < everything[-1]
         and most[1] == max(most)
         and most[1] > 3 * most[0]
     )
