@@ -69,6 +69,7 @@ def draw_tilted_digits(file):
 def draw_training(file, card_file):
     """Draw the training of the page "Watching a training", and its estimator as notebooks show it."""
     import matplotlib as mpl
+    import matplotlib.pyplot as plt
 
     from onnxsgd.estimators.card import write_card
     from onnxsgd.estimators.card_rows import read_card
@@ -79,6 +80,8 @@ def draw_training(file, card_file):
     figure = found["display"].figure_
     figure.set_facecolor("white")
     figure.savefig(file, metadata={"Date": None})
+    # the first example of the gallery would show an open figure as its own
+    plt.close(figure)
     Path(card_file).write_text(write_card(read_card(found["learner"])), encoding="utf-8")
 
 

@@ -95,6 +95,14 @@ def test_the_picture_of_the_readme_is_small_and_states_its_numbers(drift):
     assert learns.split()[0] in readme
 
 
+def test_a_picture_leaves_no_open_figure(tmp_path):
+    """The first example of the gallery would show it."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    script = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))
+    script["draw_training"](tmp_path / "training.svg", tmp_path / "card.html")
+    assert plt.get_fignums() == []
+
+
 def test_the_graph_of_the_readme_is_of_today(tmp_path):
     """Run ``python docs/draw_pictures.py`` after the conversion of a pipeline or the picture was changed."""
     pytest.importorskip("igraph")
