@@ -103,7 +103,7 @@ def _check_far_away(
             if not np.isfinite(function(at)).all():
                 raise GradientError(
                     f"The {name} of {loss!r} is not finite at {_RAW} = {score:g}: write it in a form that "
-                    "does not overflow, such as Softplus for the logarithm of 1 + exp."
+                    "does not overflow, such as max(z, 0) + log(1 + exp(-|z|)) for log(1 + exp(z))."
                 )
 
 

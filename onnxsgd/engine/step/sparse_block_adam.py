@@ -287,7 +287,7 @@ class WholeBlockAdam(_BlockAdam):
 
 
 def _positive(number: Any) -> Any:
-    """Return a number, or numbers, without what rounding takes below zero."""
+    """Return a number, or numbers, with those that rounding takes below zero at zero."""
     return max(number, 0.0) if isinstance(number, float) else np.maximum(number, 0.0)
 
 
