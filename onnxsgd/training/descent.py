@@ -22,8 +22,9 @@ _BOLD, _GROWTH = 1 / 1600, 1.5
 #: Training continues after a decay whose last window gained this many times the gain that counts: networks on
 #: few samples overfit with smaller ones.
 _STILL = 100.0
-#: The shape of the decay: the exponent of the share of it that is left.
-_SHAPE = 1.5
+#: The fewest windows of the decay, and its shape: the exponent of the share of it that is left. With four
+#: windows linear models make up to 0.15 fewer updates, and end at higher objectives.
+_SHORTEST_DECAY, _SHAPE = 6, 1.5
 #: The share of the windows so far that the decay has.
 _DECAY = 1 / 3
 #: The share of the windows after which the decay begins at the latest.
@@ -70,8 +71,6 @@ class Descent:
         The largest rate, as a multiple of the first one.
     haste : float
         The decay begins after windows that gained less than this many times the gain that counts.
-    shortest_decay : int
-        The fewest windows of the decay.
 
     Attributes
     ----------
@@ -92,7 +91,6 @@ class Descent:
     share: float = 1.0
     most: float = 1.0
     haste: float = 1.0
-    shortest_decay: int = 6
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
     has_ended: bool = field(default=False, init=False)
@@ -197,7 +195,7 @@ class Descent:
     def _converge(self) -> None:
         self.has_converged = True
         if self._decay is None:
-            length = max(self.shortest_decay, int(_DECAY * self._n_done))
+            length = max(_SHORTEST_DECAY, int(_DECAY * self._n_done))
             self._decay = (1, max(0, min(length, self.n_windows - self._n_done)))
             self.has_ended = self._decay[1] == 0
 

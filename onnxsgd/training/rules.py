@@ -25,10 +25,6 @@ __all__ = ["DescentRule", "PlateauRule", "Rule"]
 #: The fewest updates of a window, those for linear models and for the larger batches of sparse data, and the
 #: fewest windows without gain, that tell a trend from noise.
 _WINDOW, _LINEAR_WINDOW, _SPARSE_WINDOW, _LEAST_PATIENCE = 16, 12, 8, 2
-#: The fewest windows of a decay, and those for linear models on dense data. The linear rows of
-#: ``benchmarks/defaults.py`` up to 600 rows, with these windows: 0.77 of the updates of windows of 16 updates
-#: and decays of 6, at a mean score of 0.465 instead of 0.464.
-_DECAY, _LINEAR_DECAY = 6, 4
 #: On sparse data the decay begins after windows with less than this many times the gain that counts.
 _SPARSE_HASTE = 10.0
 #: The largest rates as multiples of the first one: units of networks die at large rates. A random network of
@@ -268,7 +264,6 @@ class DescentRule:
             share=start.share,
             most=_MOST_OF_LINEAR if self._is_linear else _MOST_OF_NETWORK,
             haste=_SPARSE_HASTE if self._is_sparse else 1.0,
-            shortest_decay=_LINEAR_DECAY if self._is_linear and not self._is_sparse else _DECAY,
         )
         self._state.eta = self._eta * self._descent.factor
         self._has_begun = True

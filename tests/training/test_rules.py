@@ -209,8 +209,8 @@ def test_a_decay_is_judged_at_its_end(is_single):
     for weight in (0.9, 0.9, 0.9):
         problem.move(weight)
     length = problem.rule.n_epochs
-    assert length == 4
-    losses = [0.8, 0.7, 0.77, 0.76]
+    assert length == 6
+    losses = [0.8, 0.7, 0.79, 0.78, 0.77, 0.76]
     problem.state.tensors = {KEY: np.array(0.5)}
     for part in ([loss] for loss in losses) if is_single else [losses]:
         n_calls += len(part)
@@ -234,13 +234,13 @@ def test_a_decay_that_diverges_is_undone_at_once():
 
 def test_fewer_epochs_may_be_left_than_a_decay_has():
     """A window of the decay was undone, and its other epochs are spent."""
-    problem = Problem(n_batches=8, max_iter=16)
+    problem = Problem(n_batches=8, max_iter=22)
     for _ in range(6):
         problem.move(0.9)
-    assert problem.rule.n_epochs == 8
-    problem.rule.after_epochs([9.0] * 8, None)
-    assert problem.rule.n_epochs == 2
-    problem.rule.after_epochs([0.8] * 2, None)
+    assert problem.rule.n_epochs == 12
+    problem.rule.after_epochs([9.0] * 12, None)
+    assert problem.rule.n_epochs == 4
+    problem.rule.after_epochs([0.8] * 4, None)
     problem.rule.end()
     assert problem.state.tensors[KEY] == 0.9
 
