@@ -20,7 +20,7 @@ from onnxsgd.estimators.before_fit import ModelBeforeFit
 from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd.estimators.inner_model import inner_routing
-from onnxsgd.estimators.parameters import CONSTRAINTS, check_parameters, choose_updates
+from onnxsgd.estimators.parameters import CONSTRAINTS, check_parameters, choose_limits, choose_updates
 from onnxsgd.estimators.progress import Progress
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
 from onnxsgd.exceptions import ParameterError
@@ -254,6 +254,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             penalty=make_penalty(self.penalty, self.alpha, self.l1_ratio),
             average_from=int(self.average),
             shuffle=bool(self.shuffle),
+            limits=choose_limits(self),
         )
 
     def _make_plan(self, recipe: Recipe) -> FitPlan:

@@ -198,8 +198,9 @@ def _describe_rate(est: Any) -> str:
     is_auto = est.learning_rate == "auto" if isinstance(est.learning_rate, str) else False
     optimizer = est.optimizer or ("block_adam" if is_auto else "sgd")
     text = f"{_name(est.learning_rate)}, optimizer {_name(optimizer)}"
-    if est.eta0 is not None:
-        text += f", eta0={est.eta0:g}"
+    for name in ("eta0", "max_grad_norm", "max_grad_value"):
+        if (value := getattr(est, name)) is not None:
+            text += f", {name}={value:g}"
     if not hasattr(est, "_state") or not len(est.learning_rates_):
         return text
     rates = np.asarray(est.learning_rates_)

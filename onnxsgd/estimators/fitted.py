@@ -34,6 +34,10 @@ __all__ = ["TrainedModel"]
 
 #: Attributes that a fitted model inside has before the first fit.
 _BEFORE_FIT = frozenset({"classes_", "coef_", "intercept_", "n_features_in_"})
+#: Parameters that estimators saved by older versions lack, with their defaults.
+_LATER_PARAMETERS = {
+    "dtype": None, "record_update_norms": False, "max_grad_norm": None, "max_grad_value": None,
+}  # fmt: skip
 
 
 class TrainedModel(HtmlDisplay):
@@ -114,10 +118,7 @@ class TrainedModel(HtmlDisplay):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         saved = state.pop("_saved", None)
-        # an estimator that was saved before these parameters existed
-        state.setdefault("dtype", None)
-        state.setdefault("record_update_norms", False)
-        super().__setstate__(state)
+        super().__setstate__({**_LATER_PARAMETERS, **state})
         if saved is not None:
             self._learner, self._state, self._text = unpack(saved)
 

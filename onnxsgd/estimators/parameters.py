@@ -13,12 +13,13 @@ from sklearn.utils._param_validation import (
     validate_parameter_constraints,
 )
 
+from onnxsgd.engine.step.gradient_limits import MAX_NORM, MAX_VALUE
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
 from onnxsgd.penalties import PENALTIES
 from onnxsgd.schedules import SCHEDULES, Auto, Schedule, make_schedule
 
-__all__ = ["CONSTRAINTS", "check_parameters", "choose_updates"]
+__all__ = ["CONSTRAINTS", "check_parameters", "choose_limits", "choose_updates"]
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
@@ -36,6 +37,8 @@ CONSTRAINTS: dict[str, Any] = {
     "learning_rate": [StrOptions(set(SCHEDULES)), Schedule, callable],
     "eta0": [_POSITIVE, None],
     "power_t": [Interval(Real, None, None, closed="neither")],
+    "max_grad_norm": [_POSITIVE, None],
+    "max_grad_value": [_POSITIVE, None],
     "max_iter": [_COUNT],
     "tol": [_NOT_NEGATIVE, None],
     "n_iter_no_change": [_COUNT],
@@ -106,6 +109,26 @@ def choose_updates(estimator: Any) -> tuple[Optimizer, Schedule]:
         return _auto_optimizer(estimator), schedule
     name = "sgd" if estimator.optimizer is None else estimator.optimizer
     return make_optimizer(name, estimator.momentum, estimator.nesterov), schedule
+
+
+def choose_limits(estimator: Any) -> tuple[tuple[str, float], ...]:
+    """Return the limits of the gradient that an estimator names, in the order in which they apply.
+
+    Raises
+    ------
+    ParameterError
+        If training finds the rate, in units of its own.
+    """
+    named = {name: getattr(estimator, name) for name in (MAX_VALUE, MAX_NORM)}
+    limits = tuple((name, float(value)) for name, value in named.items() if value is not None)
+    if limits and (isinstance(estimator.learning_rate, Auto) or estimator.learning_rate == "auto"):
+        name, value = limits[-1]
+        raise ParameterError(
+            f"{name}={value!r} is not accepted with learning_rate='auto', whose updates have the same size "
+            "however large the gradient is: leave it out, or name a learning_rate, such as 'constant', with "
+            "optimizer='sgd' or 'adam'."
+        )
+    return limits
 
 
 def _auto_optimizer(estimator: Any) -> Optimizer:

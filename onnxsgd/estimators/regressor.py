@@ -80,6 +80,13 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         The first learning rate, > 0. None: 0.01. Not for "auto".
     power_t : float, default=0.25
         The exponent of "invscaling". Not for "auto".
+    max_grad_norm : float or None, default=None
+        The largest norm of the gradient of an update, over all trained tensors together, > 0: a longer one is
+        multiplied by ``max_grad_norm / (norm + 1e-6)``, as by torch's ``clip_grad_norm_``. It is the gradient
+        of the mean loss of the batch, without the penalty. None: no limit. Not for "auto".
+    max_grad_value : float or None, default=None
+        The largest absolute value of each element of that gradient, > 0; it applies before `max_grad_norm`.
+        None: no limit. Not for "auto".
     max_iter : int, default=1000
         The largest number of epochs of a call to ``fit``.
     tol : float or None, default=1e-3
@@ -219,6 +226,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         learning_rate: str | Schedule | Callable[[int], float] = "auto",
         eta0: float | None = None,
         power_t: float = 0.25,
+        max_grad_norm: float | None = None,
+        max_grad_value: float | None = None,
         max_iter: int = 1000,
         tol: float | None = 1e-3,
         n_iter_no_change: int = 5,
@@ -251,6 +260,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self.learning_rate = learning_rate
         self.eta0 = eta0
         self.power_t = power_t
+        self.max_grad_norm = max_grad_norm
+        self.max_grad_value = max_grad_value
         self.max_iter = max_iter
         self.tol = tol
         self.n_iter_no_change = n_iter_no_change

@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
 from onnxsgd.exceptions import ConvergenceError
@@ -116,7 +117,7 @@ class Epochs:
         runners, batches, plan, state = self._runners, self._batches, self._plan, self._state
         updates = batches.plan(self._orders(count))
         numbers = _numbers(plan, state, batches, len(updates.totals), rates)
-        if plan.recipe.optimizer.takes_scaled_gradient:
+        if plan.step_spec.takes_scaled_gradient:
             updates = updates.descending(numbers.used)
         losses = np.full(len(updates.totals), math.nan)
         n_whole = 0
@@ -245,6 +246,9 @@ def _numbers(
         scalars |= {L1_STRENGTH: l1} if recipe.optimizer.is_proximal else {L1_TOTAL: l1_totals}
     if recipe.average_from:
         scalars[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - state.first_averaged(recipe.average_from) + 1)
+    scalars |= recipe.limits
+    if recipe.limits and recipe.optimizer.takes_scaled_gradient:
+        scalars[DESCENT] = -used
     table = np.empty((count, len(scalars)))
     for number, column in enumerate(scalars.values()):
         table[:, number] = column

@@ -55,6 +55,8 @@ class Recipe:
         Whether each epoch has a new random order.
     in_parts : bool
         Whether the updates are those of ``partial_fit``.
+    limits : tuple of (str, float)
+        The limits of the gradient by name, see :mod:`onnxsgd.engine.step.gradient_limits`.
     """
 
     optimizer: Optimizer
@@ -63,6 +65,7 @@ class Recipe:
     average_from: int
     shuffle: bool
     in_parts: bool = False
+    limits: tuple[tuple[str, float], ...] = ()
 
     @property
     def is_auto(self) -> bool:
@@ -204,4 +207,5 @@ class FitPlan:
             optimizer=recipe.optimizer, l1=recipe.penalty.l1 is not None, l2=recipe.penalty.l2 is not None,
             average=recipe.average_from > 0, batch_size=self.batch_size, n_outputs=self.n_outputs,
             engine=self.engine, output_weights=names,
+            limits=tuple(name for name, _ in recipe.limits),
         )  # fmt: skip

@@ -79,8 +79,8 @@ def choose_linear_loop(
     """Return the short loop that makes the updates of a linear model, else None.
 
     Cases: one layer, all of it trained; plain SGD on the data as they are, or BlockAdam without steering;
-    neither l1 penalty nor averages; small batches of dense data; the portable engine, whose gradient the
-    formula of the loop is.
+    neither l1 penalty nor averages, and no update that needs all gradients; small batches of dense data; the
+    portable engine, whose gradient the formula of the loop is.
     """
     if len(layers) != 1 or not _has_formula(spec, batches):
         return None
@@ -115,7 +115,10 @@ def _has_formula(spec: StepSpec, batches: Batches) -> bool:
     optimizer = spec.optimizer
     if not is_plain_sgd(optimizer) and (type(optimizer) is not BlockAdam or optimizer.steering):
         return False
-    further = (spec.l1, spec.average, spec.products, spec.gradient_factors, batches.is_sparse)
+    further = (
+        spec.l1, spec.average, spec.products, spec.gradient_factors, batches.is_sparse,
+        spec.needs_all_gradients,
+    )  # fmt: skip
     # plain SGD on standardised data takes the general loop
     scales = (spec.output_weights, spec.rate_scales, spec.penalty_scales, batches.standards)
     if any(further) or (is_plain_sgd(optimizer) and any(scales)):

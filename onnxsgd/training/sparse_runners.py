@@ -58,11 +58,13 @@ def trains_sparse(spec: StepSpec, layers: Sequence[FirstLayer], features: Mappin
 
     The data must be one sparse table that first layers alone read, and the optimizer one of the package.
     Averages are left to dense batches, except those of plain SGD without the l1 penalty, and so are both
-    penalties at once, except proximal ones.
+    penalties at once, except proximal ones, and updates that need all gradients.
     """
     tables = list(features.values())
     is_sparse = len(tables) == 1 and is_sparse_table(tables[0]) and tables[0].shape[1] > 1
-    return bool(layers) and is_sparse and (_is_plain(spec) or _updates_rows(spec))
+    if not layers or not is_sparse or spec.needs_all_gradients:
+        return False
+    return _is_plain(spec) or _updates_rows(spec)
 
 
 def _is_plain(spec: StepSpec) -> bool:

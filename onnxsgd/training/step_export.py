@@ -51,6 +51,7 @@ def export_step(
         tensors=state.tensors, t=state.t, eta=eta, l1_total=state.l1_total,
         output_unit=output_unit(plan, state) if spec.output_weights else 1.0,
         weight_unit=(state.mean_weight or 1.0) if recipe.is_auto else None,
+        limits=recipe.limits,
     )  # fmt: skip
     if not recipe.is_auto:
         return write_training_step(path, build_step(tail, spec, with_rows=False), spec, training)

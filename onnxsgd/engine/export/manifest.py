@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
+from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE, StepSpec
 from onnxsgd.engine.step.training_step import CompiledStep
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
@@ -48,6 +49,8 @@ class Training:
         Updates made before the slots of the optimizer began.
     weight_unit : float or None
         The weight of a sample that counts as one, if batches count by their weights.
+    limits : tuple of (str, float)
+        The limits of the gradient by name.
     """
 
     schedule: Schedule
@@ -61,6 +64,7 @@ class Training:
     output_unit: float = 1.0
     slots_from: int = 0
     weight_unit: float | None = None
+    limits: tuple[tuple[str, float], ...] = ()
 
 
 def describe_tensors(model: onnx.ModelProto) -> dict[str, dict[str, Any]]:
@@ -79,7 +83,7 @@ def describe_data(
 ) -> dict[str, Any]:
     """Describe the inputs that hold a batch, and the loss."""
     normalised = "w" if spec.batch_size == 1 else "w / total"
-    scaled = " * -eta" if spec.optimizer.takes_scaled_gradient else ""
+    scaled = " * -eta" if spec.takes_scaled_gradient else ""
     gradient = {"formula": f"sample_weight{scaled}"}
     if training.weight_unit is not None:
         share = Formula("w") / (Formula("rows") * training.weight_unit)
@@ -136,6 +140,8 @@ def describe_numbers(
         L1_STRENGTH: to_text(l1),
         L1_TOTAL: to_text(Formula(L1_TOTAL) + eta * l1),
         AVERAGE_RATE: to_text(1.0 / np.maximum(1.0, t - training.average_from + 1.0)),
+        **{name: to_text(limit) for name, limit in training.limits},
+        DESCENT: to_text(eta * -1.0),
     }
     start: dict[str, float] = {"t": training.t, "eta": training.eta, L1_TOTAL: training.l1_total}
     numbers = []

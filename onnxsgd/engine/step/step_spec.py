@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from onnxsgd._cache_keys import cache_key
+from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, PENALTY_SCALE, RATE_SCALE, state_names
 from onnxsgd.losses import Loss
 from onnxsgd.optimizers import L1_STRENGTH, RATE, SGD, Optimizer
@@ -57,6 +58,8 @@ class StepSpec:
         The inputs that are products of sparse data and weights; their gradients are outputs of the step.
     gradient_factors : tuple of (str, float)
         The weights whose gradient is multiplied by a constant, with this constant.
+    limits : tuple of str
+        The numbers that limit the gradient, see :mod:`onnxsgd.engine.step.gradient_limits`.
     """
 
     weights: tuple[str, ...]
@@ -75,6 +78,7 @@ class StepSpec:
     penalty_scales: tuple[tuple[str, tuple[int, ...]], ...] = ()
     products: tuple[str, ...] = ()
     gradient_factors: tuple[tuple[str, float], ...] = ()
+    limits: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -83,7 +87,24 @@ class StepSpec:
             self.weights, self.penalised, cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes, self.output_weights,
             self.rate_scales, self.penalty_scales, self.products, self.gradient_factors,
+            self.limits,
         )  # fmt: skip
+
+    @property
+    def takes_scaled_gradient(self) -> bool:
+        """True if the gradient is multiplied by minus the learning rate outside the step.
+
+        A gradient with limits is multiplied inside, behind them.
+        """
+        return self.optimizer.takes_scaled_gradient and not self.limits
+
+    @property
+    def needs_all_gradients(self) -> bool:
+        """True if the update needs the gradients of all weights, each as a whole: in the general step alone.
+
+        The special steps, of linear models and of sparse data, never hold them.
+        """
+        return bool(self.limits)
 
     def states(self, weight: str) -> tuple[str, ...]:
         """Return the names of the tensors kept for `weight`."""
@@ -103,7 +124,7 @@ class StepSpec:
 
     def numbers_of(self, weight: str, numbers: Mapping[str, T]) -> dict[str, T]:
         """Return the numbers of a step that the update of `weight` takes."""
-        taken = dict(numbers)
+        taken = {name: number for name, number in numbers.items() if name not in (*self.limits, DESCENT)}
         output_rate = taken.pop(OUTPUT_RATE, None)
         if output_rate is not None and weight in self.output_weights:
             taken[RATE] = output_rate
@@ -117,7 +138,9 @@ class StepSpec:
         names = tuple(self.optimizer.scalars(np.ones(1), np.ones(1), 0.0))
         names += (OUTPUT_RATE,) if self.output_weights else ()
         l1 = L1_STRENGTH if self.optimizer.is_proximal else L1_TOTAL
-        return (*names, *((l1,) if self.l1 else ()), *((AVERAGE_RATE,) if self.average else ()))
+        names += (*((l1,) if self.l1 else ()), *((AVERAGE_RATE,) if self.average else ()))
+        descent = (DESCENT,) if self.limits and self.optimizer.takes_scaled_gradient else ()
+        return (*names, *self.limits, *descent)
 
 
 def is_plain_sgd(optimizer: Optimizer) -> bool:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.engine.step.fuse import fuse
+from onnxsgd.engine.step.gradient_limits import limit_gradients
 from onnxsgd.engine.step.intercept_rows import keep_as_rows
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.transposed_tables import transpose_tables
@@ -255,11 +256,15 @@ def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tupl
         for kind in spec.states(name):
             shape = ir.Shape(spec.state_shape(name, kind, tuple(shape_of(weight).numpy())))
             old[name, kind] = _add_input(graph, names, f"{name}_{kind}", weight.type, shape)
+    gradients = {name: both.gradients[name] for name in spec.weights}
+    for name, gradient in gradients.items():
+        gradient.type, gradient.shape = inputs[name].type, inputs[name].shape
     factors = dict(spec.gradient_factors)
     with appending(graph) as op:
+        if spec.limits:
+            gradients = limit_gradients(op, gradients, both.data.scalars)
         for name in spec.weights:
-            weight, gradient = inputs[name], both.gradients[name]
-            gradient.type, gradient.shape = weight.type, weight.shape
+            weight, gradient = inputs[name], gradients[name]
             if name in factors:
                 gradient = op.Mul(gradient, factors[name])
             new[name, WEIGHT], states = build_update(

@@ -66,6 +66,14 @@ _CASES = {
         _Y,
     ),
     "l1": (OnnxSGDRegressor(penalty="l1", alpha=0.05), _Y),
+    "limits": (
+        lambda: OnnxSGDRegressor(_mlp(), learning_rate="invscaling", max_grad_norm=0.1, max_grad_value=0.05),
+        _Y,
+    ),
+    "limit, adam": (
+        OnnxSGDRegressor(learning_rate="constant", optimizer="adam", max_grad_norm=0.1, penalty="elasticnet"),
+        _Y,
+    ),
     "average": (OnnxSGDRegressor(average=6), _Y),
     "one output": (OnnxSGDRegressor(learning_rate="adaptive"), _Y[:, 0]),
     "optimal": (OnnxSGDClassifier(learning_rate="optimal", alpha=0.01), _Z),
