@@ -259,6 +259,46 @@ def test_cross_entropy_of_extreme_scores():
     np.testing.assert_allclose(gradient, [[0, 0, 0], [1, -1, 0]])
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("ignored", [None, -100])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("opset", [13, 18])
+def test_cross_entropy_is_that_of_torch(smoothing, ignored, dtype, opset):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    z, labels = (3 * rng.normal(size=(8, 5))).astype(dtype), rng.integers(5, size=8)
+    z[1] *= 1e3
+    y = np.eye(5, dtype=dtype)[labels]
+    if ignored is not None:
+        labels[2:4], y[2:4] = ignored, 0
+    loss = losses.CrossEntropy(label_smoothing=smoothing, ignore_index=ignored)
+    scores = torch.tensor(z, requires_grad=True)
+    theirs = torch.nn.functional.cross_entropy(
+        scores, torch.tensor(labels), reduction="none", label_smoothing=smoothing
+    )
+    theirs.sum().backward()
+    value, gradient = run(loss_model(loss, dtype, opset), {"y": y, "z": z})
+    np.testing.assert_allclose(value[:, 0], theirs.detach(), **TOLERANCE[dtype])
+    np.testing.assert_allclose(gradient, scores.grad, **TOLERANCE[dtype])
+    assert check_gradients(loss, random_state=1).n_checked == 15
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_cross_entropy_of_probabilities_is_that_of_torch(smoothing):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(8, 5)), rng.dirichlet(np.ones(5), size=8)
+    scores = torch.tensor(z, requires_grad=True)
+    theirs = torch.nn.functional.cross_entropy(
+        scores, torch.tensor(y), reduction="none", label_smoothing=smoothing
+    )
+    theirs.sum().backward()
+    loss = losses.CrossEntropy(soft=True, label_smoothing=smoothing)
+    value, gradient = run(loss_model(loss, np.float64, 18), {"y": y, "z": z})
+    np.testing.assert_allclose(value[:, 0], theirs.detach(), rtol=1e-12)
+    np.testing.assert_allclose(gradient, scores.grad, rtol=1e-10, atol=1e-14)
+
+
 DEVIANCES = {
     "poisson": ("HalfPoissonLoss", {}, losses.Poisson()),
     "gamma": ("HalfGammaLoss", {}, losses.Gamma()),

@@ -24,10 +24,14 @@ __all__ = [
     "check_real_target",
     "check_sample_weight",
     "check_scorable_by_r2",
+    "check_soft_labels",
     "check_target_range",
     "class_weights",
+    "counted_labels",
     "encode_indicators",
     "encode_labels",
+    "label_columns",
+    "soft_class_weights",
 ]
 
 
@@ -58,15 +62,34 @@ def _refuse_text(y: np.ndarray, error: ValueError) -> None:
                 ) from error
 
 
-def encode_labels(y: np.ndarray, classes: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
+def encode_labels(
+    y: np.ndarray, classes: np.ndarray, n_outputs: int, loss: Loss, ignored: object = None
+) -> np.ndarray:
     """Return labels as a float64 table [n_samples, n_outputs], with the two values that `loss` takes.
 
-    One output encodes two classes, of which the second is positive.
+    One output encodes two classes, of which the second is positive. The label `ignored` is in no column.
     """
-    index = _columns_of(y, classes, "y")
+    index = label_columns(y, classes, ignored)
     columns = np.array([1]) if n_outputs == 1 else np.arange(n_outputs)
     positive = (index[:, None] == columns).astype(np.float64)
     return positive if loss.targets == "indicator" else 2.0 * positive - 1.0
+
+
+def label_columns(y: np.ndarray, classes: np.ndarray, ignored: object = None) -> np.ndarray:
+    """Return the position of each label among the classes; -1 for the label `ignored`."""
+    if ignored is None:
+        return _columns_of(y, classes, "y")
+    counts = counted_labels(y, ignored)
+    index = np.full(y.shape, -1)
+    index[counts] = _columns_of(y[counts], classes, "y")
+    return index
+
+
+def counted_labels(y: np.ndarray, ignored: object) -> np.ndarray:
+    """Tell of each label whether it counts: all but the label `ignored`, if that is not None."""
+    if ignored is None or ((y.dtype.kind in "US") != isinstance(ignored, str) and y.dtype.kind != "O"):
+        return np.ones(y.shape, bool)
+    return np.asarray(y != ignored, bool)
 
 
 def check_known_labels(y: np.ndarray, classes: np.ndarray, name: str) -> None:
@@ -78,7 +101,7 @@ def _columns_of(y: np.ndarray, classes: np.ndarray, name: str) -> np.ndarray:
     """Return the position of each label among the classes."""
     # numpy compares strings with numbers as strings, or not at all
     if (y.dtype.kind in _TEXT) != (classes.dtype.kind in _TEXT):
-        unknown = np.ones(len(y), bool)
+        unknown = np.ones(y.shape, bool)
     else:
         order = np.argsort(classes, kind="stable")
         position = np.searchsorted(classes, y, sorter=order)
@@ -155,6 +178,42 @@ def _indicator_weights(class_weight: object, y: np.ndarray) -> np.ndarray:
             "it must be 'balanced' or None."
         )
     return compute_sample_weight(class_weight, y)
+
+
+def check_soft_labels(y: Any) -> np.ndarray:
+    """Return rows of probabilities over the classes as a float64 table whose rows sum to 1."""
+    table = check_array(y, dtype=np.float64, ensure_2d=False, allow_nd=True, input_name="y")
+    if table.ndim != 2 or table.shape[1] < 2:
+        raise ParameterError(
+            f"y has shape {table.shape}: with soft=True it must hold a row of probabilities for each sample, "
+            "[n_samples, n_classes]. Labels need soft=False."
+        )
+    totals = table.sum(axis=1)
+    wrong = (table < 0).any(axis=1) | (np.abs(totals - 1) > _SUM_TOLERANCE)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ParameterError(
+            f"Row {row} of y, {table[row][:20].tolist()}, is no distribution over the classes: with "
+            f"soft=True probabilities are >= 0 and sum to 1 in each row; these sum to {totals[row]:g}. "
+            "Several labels for a sample, as a table of 0 and 1, need loss='log_loss'."
+        )
+    return table / totals[:, None]
+
+
+#: The largest difference of a sum of probabilities from 1: those of float16 are rounded by 5e-4 each.
+_SUM_TOLERANCE = 1e-3
+
+
+def soft_class_weights(class_weight: object, classes: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the weight of each row of probabilities: the mean weight of its classes."""
+    if class_weight == "balanced":
+        totals = y.sum(axis=0)
+        present = totals > 0
+        weight = np.divide(len(y), present.sum() * totals, out=np.zeros(len(classes)), where=present)
+    else:
+        weight = class_weights(class_weight, classes, classes)
+    mean: np.ndarray = y @ weight
+    return mean
 
 
 def check_labels(y: Any) -> np.ndarray:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
-from sklearn.metrics import accuracy_score
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_consistent_length
 
-from onnxsgd.data.targets import check_known_labels, check_labels
+from onnxsgd.data.targets import check_known_labels, check_labels, check_soft_labels, counted_labels
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.inner_model import is_fitted
-from onnxsgd.estimators.labels import Labelling, OneLabel, SeveralLabels
+from onnxsgd.estimators.labels import Labelling, OneLabel, SeveralLabels, SoftLabels
 from onnxsgd.estimators.to_skl2onnx import register_classifier
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.graph.model import REAL_TYPES
@@ -375,7 +375,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
             Some of the data.
         y : array-like of shape (n_samples,) or (n_samples, n_classes)
-            Their labels, or a table of 0 and 1 where a sample may have several.
+            Their labels, a table of 0 and 1 where a sample may have several, or rows of probabilities for
+            a loss with ``soft=True``.
         classes : array-like of shape (n_classes,), default=None
             All labels. The first call needs them, unless the parameter `classes` or the model has them: a
             fitted model, or a graph with labels. They must not contradict it.
@@ -433,6 +434,36 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             )
         return trained._labelling.predict(trained._raw_predictions(X))
 
+    def score(self, X: object, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the accuracy on the given samples, over the labels that count.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+            The data.
+        y : array-like of shape (n_samples,) or (n_samples, n_classes)
+            Their labels; a table of 0 and 1 where a sample has several, of which all must be right. For a
+            loss with ``soft=True`` also rows of probabilities, whose largest one is the label.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the samples.
+
+        Returns
+        -------
+        float
+            The share of right labels. Samples with the label `ignore_index` of the loss do not count.
+        """
+        if self._ignored is None and not self._takes_soft_labels:
+            return float(super().score(X, y, sample_weight))
+        trained = self._trained(X)
+        labels = trained._check_target(y) if np.ndim(y) == 2 else check_labels(y)
+        labelling = trained._labelling if labels.ndim == 2 else OneLabel(trained.classes_, trained._ignored)
+        trained._check_scorable(labels, "y")
+        if labels.ndim == 2:
+            trained._check_soft_columns(labels)
+        raw = trained._raw_predictions(X)
+        check_consistent_length(raw, labels)
+        return labelling.score(raw, labels, sample_weight)
+
     @available_if(_gives_probabilities)
     def predict_proba(self, X: object) -> np.ndarray:
         """Predict the probability of each class; for losses that give probabilities.
@@ -477,24 +508,58 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     @property
     def _labelling(self) -> Labelling:
         classes = np.arange(max(2, self._n_outputs)) if self._labels_are_unknown else self.classes_
-        return (SeveralLabels if self._has_several_labels else OneLabel)(classes)
+        if self._has_several_labels:
+            return SeveralLabels(classes)
+        return (SoftLabels if self._takes_soft_labels else OneLabel)(classes, self._ignored)
+
+    @property
+    def _takes_soft_labels(self) -> bool:
+        """True if the loss takes rows of probabilities for `y`."""
+        return bool(getattr(self._loss_class, "soft", False))
+
+    @property
+    def _ignored(self) -> int | str | None:
+        """The label that counts nothing, if the loss names one."""
+        label: int | str | None = getattr(self._loss_class, "ignore_index", None)
+        return label
+
+    def _check_target(self, y: ArrayLike) -> np.ndarray:
+        return check_soft_labels(y) if self._takes_soft_labels else check_labels(y)
+
+    def _counted(self, target: np.ndarray) -> np.ndarray | None:
+        if self._ignored is None or target.ndim == 2:
+            return None
+        return counted_labels(target, self._ignored)
+
+    def _inner_target(self, y: ArrayLike, target: np.ndarray) -> ArrayLike:
+        if not self._takes_soft_labels:
+            return y
+        given = np.arange(target.shape[1]) if self._given_classes is None else self._given_classes
+        return np.asarray(given)[target.argmax(axis=1)]
+
+    def _present(self, labels: np.ndarray) -> np.ndarray:
+        """Return the labels that occur, without the one that counts nothing."""
+        return np.unique(labels[counted_labels(labels, self._ignored)])
 
     def _read_target(
         self, y: ArrayLike, resuming: bool, classes: ArrayLike | None, in_parts: bool = False
     ) -> tuple[np.ndarray, int]:
-        labels = check_labels(y)
+        labels = self._check_target(y)
         if resuming:
             self._check_same_labels(labels, classes)
             return labels, self._n_outputs
-        self._has_several_labels = labels.ndim == 2
+        self._has_several_labels = labels.ndim == 2 and not self._takes_soft_labels
         if classes is not None and self.classes is not None:
             _refuse_contradiction("classes of partial_fit", classes, "the parameter classes", self.classes)
         self._given_classes = self.classes if classes is None else classes
         if self._has_several_labels:
             return labels, labels.shape[1]
-        known = np.unique(labels) if self._given_classes is None else np.asarray(self._given_classes)
+        if self._given_classes is not None:
+            known = np.asarray(self._given_classes)
+        else:
+            known = np.arange(labels.shape[1]) if labels.ndim == 2 else self._present(labels)
         if not self._model_may_know_classes():
-            if in_parts and self._given_classes is None:
+            if in_parts and self._given_classes is None and labels.ndim == 1:
                 raise _unknown_classes()
             if len(known) < 2:
                 raise _one_class(known)
@@ -515,7 +580,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 f"classes={classes!r} is not the same as on the first call to partial_fit, which had "
                 f"{self.classes_.tolist()}."
             )
-        wanted = (len(self.classes_),) if self._has_several_labels else ()
+        if self._takes_soft_labels:
+            self._check_soft_columns(y)
+        is_table = self._has_several_labels or self._takes_soft_labels
+        wanted = (len(self.classes_),) if is_table else ()
         if y.shape[1:] != wanted:
             raise ParameterError(
                 f"y has shape {y.shape}; in the first call it had shape {('n_samples', *wanted)}."
@@ -551,9 +619,19 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if classes is None and in_parts and y.ndim == 1:
             raise _unknown_classes()
         if classes is None:
-            classes = np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y)
+            classes = np.arange(y.shape[1]) if y.ndim == 2 else self._present(y)
         self._set_classes(classes)
+        if self._takes_soft_labels:
+            self._check_soft_columns(y)
         self._check_loss()
+
+    def _check_soft_columns(self, y: np.ndarray) -> None:
+        """Refuse rows of probabilities over another number of classes."""
+        if y.shape[1] != len(self.classes_):
+            raise ParameterError(
+                f"y has {y.shape[1]} columns of probabilities and there are {len(self.classes_)} classes, "
+                f"{self.classes_[:20].tolist()}: a row holds a probability for each, in this order."
+            )
 
     def _settle_outputs(self) -> None:
         # a graph whose probabilities do not sum to 1 gives several labels to a sample
@@ -586,14 +664,22 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if learner.classes is not None:
             if self._given_classes is not None:
                 _refuse_contradiction("classes", self._given_classes, "the model", learner.classes)
+                if self._takes_soft_labels and not np.array_equal(self._given_classes, learner.classes):
+                    raise ParameterError(
+                        f"classes={np.asarray(self._given_classes)[:20].tolist()} has another order than the "
+                        f"model, {learner.classes[:20].tolist()}, and with soft=True the columns of y have "
+                        "that of the model."
+                    )
             return learner.classes
         if self._given_classes is not None:
             given = np.asarray(self._given_classes)
-            if len(np.unique(given)) < len(given) and learner.link != "own":
+            if len(np.unique(given)) < len(given) and (learner.link != "own" or self._takes_soft_labels):
                 raise ParameterError(
                     f"classes={given.tolist()} names a label twice: each column has its own."
                 )
-            return np.unique(given) if learner.link == "own" else given
+            if learner.link == "own" and not self._takes_soft_labels:
+                return np.unique(given)
+            return given
         return None
 
     def _check_columns(self, learner: Learner, y: np.ndarray, n_outputs: int) -> None:
@@ -611,7 +697,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             )
 
     def _extra_weight(self, target: np.ndarray) -> np.ndarray | None:
-        if self.class_weight is None:
+        counts = self._counted(target)
+        if self.class_weight is None or (counts is not None and not counts.any()):
             return None
         return self._labelling.sample_weight(self.class_weight, target)
 
@@ -627,11 +714,17 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         return MULTINOMIAL_LOSSES[str(self.loss)]() if is_named and is_multinomial else loss
 
     def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
-        return float(accuracy_score(y, self._labelling.predict(raw), sample_weight=sample_weight))
+        return self._labelling.score(raw, y, sample_weight)
 
     def _check_scorable(self, y: np.ndarray, name: str) -> None:
-        if not self._has_several_labels:
-            check_known_labels(y, self.classes_, name)
+        if y.ndim == 2:
+            return
+        counts = counted_labels(y, self._ignored)
+        if not counts.any():
+            raise ParameterError(
+                f"{name} has no label but ignore_index={self._ignored!r}: nothing can be scored."
+            )
+        check_known_labels(y[counts], self.classes_, name)
 
     def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._labelling.split(y, self.validation_fraction, self._state.random_state)

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 from scipy.special import expit, softmax
+from sklearn.metrics import accuracy_score
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 
-from onnxsgd.data.targets import class_weights, encode_indicators, encode_labels
+from onnxsgd.data.targets import (
+    class_weights,
+    counted_labels,
+    encode_indicators,
+    encode_labels,
+    soft_class_weights,
+)
 from onnxsgd.losses import Loss
 
-__all__ = ["Labelling", "OneLabel", "SeveralLabels"]
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+__all__ = ["Labelling", "OneLabel", "SeveralLabels", "SoftLabels"]
 
 
 @dataclass(frozen=True)
@@ -24,9 +35,12 @@ class Labelling(ABC):
     ----------
     classes : ndarray of shape [n_classes]
         The labels.
+    ignored : int, str or None
+        The label that counts nothing, if any.
     """
 
     classes: np.ndarray
+    ignored: int | str | None = None
 
     @abstractmethod
     def encode(self, y: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
@@ -54,6 +68,10 @@ class Labelling(ABC):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows to train on and those to validate on."""
 
+    def score(self, raw: np.ndarray, y: np.ndarray, sample_weight: ArrayLike | None) -> float:
+        """Return the accuracy of the labels of raw scores."""
+        return float(accuracy_score(y, self.predict(raw), sample_weight=sample_weight))
+
     def sample_weight(self, class_weight: object, y: np.ndarray) -> np.ndarray:
         """Return the weight of each sample by the weights of the classes."""
         return class_weights(class_weight, self.classes, y)
@@ -63,7 +81,7 @@ class OneLabel(Labelling):
     """Single-label data: each sample has one class; a single column of scores encodes two classes."""
 
     def encode(self, y: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
-        return encode_labels(y, self.classes, n_outputs, loss)
+        return encode_labels(y, self.classes, n_outputs, loss, self.ignored)
 
     def decision(self, raw: np.ndarray) -> np.ndarray:
         if raw.shape[1] == 2 and len(self.classes) == 2:
@@ -79,6 +97,14 @@ class OneLabel(Labelling):
             return softmax(raw, axis=1)
         return _complete(_ELEMENTWISE[kind](raw))
 
+    def score(self, raw: np.ndarray, y: np.ndarray, sample_weight: ArrayLike | None) -> float:
+        """Return the accuracy over the labels that count."""
+        if self.ignored is None:
+            return super().score(raw, y, sample_weight)
+        rows = np.flatnonzero(counted_labels(y, self.ignored))
+        weight = None if sample_weight is None else np.asarray(sample_weight)[rows]
+        return super().score(raw[rows], y[rows], weight)
+
     def finish(self, graph: ir.Model, kind: str | None, names: tuple[str, str]) -> ir.Model:
         from onnxsgd.graph.reading.postprocessing import add_classifier_tail
 
@@ -89,6 +115,25 @@ class OneLabel(Labelling):
     ) -> tuple[np.ndarray, np.ndarray]:
         splitter = StratifiedShuffleSplit(1, test_size=fraction, random_state=random_state)
         return next(splitter.split(y, y))
+
+
+class SoftLabels(OneLabel):
+    """Single-label data whose targets are probabilities of the classes, a row for each sample."""
+
+    def encode(self, y: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
+        return y
+
+    def split(
+        self, y: np.ndarray, fraction: float, random_state: int | np.random.RandomState | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return next(ShuffleSplit(1, test_size=fraction, random_state=random_state).split(y))
+
+    def score(self, raw: np.ndarray, y: np.ndarray, sample_weight: ArrayLike | None) -> float:
+        """Return the accuracy for the most probable labels."""
+        return super().score(raw, self.classes[y.argmax(axis=1)], sample_weight)
+
+    def sample_weight(self, class_weight: object, y: np.ndarray) -> np.ndarray:
+        return soft_class_weights(class_weight, self.classes, y)
 
 
 class SeveralLabels(Labelling):

@@ -79,13 +79,14 @@ class TrainingDataReader(TrainedModel):
         target, n_outputs = self._read_target(y, resuming, classes, in_parts)
         if not isinstance(checked, dict):
             check_consistent_length(target, checked)
-        weight = check_sample_weight(sample_weight, target)
+        weight = self._without_ignored(check_sample_weight(sample_weight, target), target, in_parts)
         if resuming:
             features = self._learner.read(X, checked)
         else:
             data = checked if has_text(source) else X
             if hasattr(source, "fit"):
-                source = fitted(source, data, y, None if sample_weight is None else weight, self)
+                plain = sample_weight is None and bool(weight.all())
+                source = fitted(source, data, self._inner_target(y, target), None if plain else weight, self)
             features = self._make_learner(source, data, checked, n_outputs, target)
             self._check_learner(target, in_parts)
             self._given = read_graph_parameters(self)
@@ -93,6 +94,32 @@ class TrainingDataReader(TrainedModel):
         if len(target) != n_rows(features):
             raise ParameterError(f"X has {n_rows(features)} samples and y has {len(target)}.")
         return Samples(features, target, weight).without_zeros()
+
+    def _counted(self, target: np.ndarray) -> np.ndarray | None:
+        """Return the share of each target that counts, a number or a bool; None if all do."""
+        return None
+
+    def _inner_target(self, y: ArrayLike, target: np.ndarray) -> ArrayLike:
+        """Return the target of the first fit of a model inside."""
+        return y
+
+    def _without_ignored(self, weight: np.ndarray, target: np.ndarray, in_parts: bool) -> np.ndarray:
+        """Return the weights of the samples, 0 where nothing of the target counts.
+
+        A part of a stream in which nothing counts keeps them: its loss and gradient are 0.
+        """
+        counted = self._counted(target)
+        if counted is None:
+            return weight
+        counting: np.ndarray = weight * counted
+        if counting.any():
+            return counting
+        if in_parts:
+            return weight
+        raise ParameterError(
+            "Nothing of y counts in the loss: all labels of samples with a positive weight are its "
+            "ignore_index."
+        )
 
     def _check_first(self, X: object, source: Any, reset: bool = True) -> Any:
         """Return the checked data of a first call."""

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from numbers import Real
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
+
 from onnxsgd._settable import Settable
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from onnxsgd._builder import Builder
 
-__all__ = ["TINY", "Link", "Loss", "Targets", "clip", "indicator", "set_number"]
+__all__ = ["TINY", "Link", "Loss", "Targets", "clip", "indicator", "set_flag", "set_number"]
 
 Targets = Literal["real", "non-negative", "positive", "sign", "indicator"]
 Link = Literal["identity", "log"]
@@ -75,3 +77,11 @@ def set_number(loss: Loss, name: str, legal: Callable[[float], bool], expected: 
     if not (math.isfinite(number) and legal(number)):
         raise ParameterError(f"{name}={given!r} is not accepted: it must be {expected}.")
     object.__setattr__(loss, name, number)
+
+
+def set_flag(loss: Loss, name: str) -> None:
+    """Check a parameter of `loss` that is True or False, and convert it to a Python bool."""
+    given = getattr(loss, name)
+    if not isinstance(given, bool | np.bool_):
+        raise ParameterTypeError(f"{name}={given!r} is not accepted: it must be True or False.")
+    object.__setattr__(loss, name, bool(given))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, ClassVar
 
-from onnxsgd.losses._base import TINY, Loss, Targets, clip, indicator, set_number
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.losses._base import TINY, Loss, Targets, clip, indicator, set_flag, set_number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -55,22 +57,64 @@ class CrossEntropy(Loss):
 
     ::
 
-        value = -sum_k y_true_k log softmax(raw_prediction)_k
-        gradient = softmax(raw_prediction) - y_true
+        value = -sum_k t_k log softmax(raw_prediction)_k,  t = (1 - s) y_true + s / n_classes
+        gradient = softmax(raw_prediction) - t
 
-    `y_true` is 1 in the column of the class and 0 elsewhere.
+    where s is `label_smoothing`. `y_true` is 1 in the column of the class and 0 elsewhere, or, with `soft`,
+    a row of probabilities. A row of zeros has neither value nor gradient: its label is ignored.
+
+    Parameters
+    ----------
+    soft : bool, default=False
+        Whether `y` of a classifier is a table of probabilities, [n_samples, n_classes], with the columns in
+        the order of ``classes_``, and not of labels: the distribution of several annotators' labels, the
+        predictions of another model, or mixed samples.
+    label_smoothing : float, default=0.0
+        The share of each target that is spread evenly over the classes, from 0 to 1.
+    ignore_index : int, str or None, default=None
+        The label in `y` of a classifier whose samples count nothing; means are those over the others.
+
+    References
+    ----------
+    C. Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016.
     """
 
+    soft: bool = False
+    label_smoothing: float = 0.0
+    ignore_index: int | str | None = None
     targets: ClassVar[Targets] = "indicator"
     probabilities: ClassVar[str | None] = "softmax"
     is_joint: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        set_flag(self, "soft")
+        set_number(self, "label_smoothing", lambda share: 0 <= share <= 1, "a number from 0 to 1")
+        _set_label(self, "ignore_index")
+        if self.soft and self.ignore_index is not None:
+            raise ParameterError(
+                f"ignore_index={self.ignore_index!r} names a label, and with soft=True y has none, but rows "
+                "of probabilities: give the samples to ignore sample_weight=0."
+            )
+
     def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         log_probability = op.LogSoftmax(raw_prediction, axis=-1)
-        return op.Neg(op.ReduceSum(op.Mul(y_true, log_probability), axes=[1], keepdims=1))
+        target = self._smooth(op, y_true)
+        return op.Neg(op.ReduceSum(op.Mul(target, log_probability), axes=[1], keepdims=1))
 
     def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
-        return op.Sub(op.Softmax(raw_prediction, axis=-1), y_true)
+        probability = op.Softmax(raw_prediction, axis=-1)
+        if self.ignore_index is not None:
+            probability = op.Mul(probability, op.ReduceSum(y_true, axes=[1], keepdims=1))
+        return op.Sub(probability, self._smooth(op, y_true))
+
+    def _smooth(self, op: Builder, y_true: ir.Value) -> ir.Value:
+        """Return the targets with a share of each spread over the row."""
+        if self.label_smoothing == 0:
+            return y_true
+        # the mean of a row is 1 / n_classes; 0 where the label is ignored
+        even = op.ReduceMean(y_true, axes=[1], keepdims=1)
+        kept = op.Mul(y_true, 1.0 - self.label_smoothing)
+        return op.Add(kept, op.Mul(even, self.label_smoothing))
 
 
 @dataclass(frozen=True)
@@ -285,6 +329,17 @@ class MultinomialFocal(Loss):
         log_right = op.ReduceSum(op.Mul(y_true, op.LogSoftmax(raw_prediction, axis=-1)), axes=[1], keepdims=1)
         others = op.Mul(op.Sub(1.0, y_true), op.Softmax(raw_prediction, axis=-1))
         return log_right, op.ReduceSum(others, axes=[1], keepdims=1)
+
+
+def _set_label(loss: Loss, name: str) -> None:
+    """Check a parameter that is a label or None, and convert it to a Python number."""
+    given = getattr(loss, name)
+    if isinstance(given, bool) or not isinstance(given, Integral | str | None):
+        raise ParameterTypeError(
+            f"{name}={given!r} is not accepted: it must be a label, an int or a str, or None."
+        )
+    if isinstance(given, Integral):
+        object.__setattr__(loss, name, int(given))
 
 
 def _softplus(op: Builder, value: ir.Value) -> ir.Value:

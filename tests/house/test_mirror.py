@@ -122,6 +122,7 @@ SUBJECTS = {
     "benchmarks/test_defaults.py": "a benchmark",
     "estimators/test_auto.py": "the default of learning_rate, from outside",
     "estimators/test_common.py": "scikit-learn's checks of estimators",
+    "estimators/test_cross_entropy.py": "options of the cross-entropy, in the classifier",
     "estimators/test_estimators.py": "both estimators",
     "estimators/test_joint_losses.py": "losses that compare classes, in the classifier",
     "estimators/test_links.py": "losses with a link, in the regressor",

@@ -121,9 +121,14 @@ def describe_data(
 def _describe_target(loss: Loss, n_outputs: int, classes: list[Any] | None) -> dict[str, Any]:
     if classes is None:
         return {"encoding": "the numbers to predict, a column for each"}
+    if getattr(loss, "soft", False):
+        return {"encoding": "the probability of the class of the column", "classes": classes}
     low = 0 if loss.targets == "indicator" else -1
     where = "the second class" if n_outputs == 1 else "the class of the column"
     encoding = f"high where a sample is of {where}, low elsewhere"
+    ignored = getattr(loss, "ignore_index", None)
+    if ignored is not None:
+        encoding += f"; low in all columns where its label is {ignored!r}, with w = 0"
     return {"encoding": encoding, "high": 1, "low": low, "classes": classes}
 
 

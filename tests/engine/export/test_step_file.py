@@ -21,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.exceptions import ParameterError, UnsupportedError
+from onnxsgd.losses import CrossEntropy
 from onnxsgd.schedules import Constant
 
 _EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -28,6 +29,7 @@ _EXAMPLES = Path(__file__).parents[3] / "examples"
 _X, _Y = make_regression(50, 6, n_targets=2, noise=1.0, random_state=0)
 _X, _Y = _X.astype(np.float32), (_Y / _Y.std()).astype(np.float32)
 _Z = make_classification(50, 6, n_informative=4, n_redundant=0, n_classes=3, random_state=0)[1]
+_SOFT = (0.1 + 0.7 * np.eye(3)[_Z]).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +80,15 @@ _CASES = {
     "one output": (OnnxSGDRegressor(learning_rate="adaptive"), _Y[:, 0]),
     "optimal": (OnnxSGDClassifier(learning_rate="optimal", alpha=0.01), _Z),
     "two classes": (OnnxSGDClassifier(), np.where(_Z > 0, "yes", "no")),
+    "smooth labels": (OnnxSGDClassifier(loss=CrossEntropy(label_smoothing=0.2)), _Z),
+    "probabilities": (OnnxSGDClassifier(loss=CrossEntropy(soft=True), learning_rate="constant"), _SOFT),
     "signs": (OnnxSGDClassifier(loss="hinge", learning_rate="constant"), _Z),
     "signs, one column": (OnnxSGDClassifier(loss="modified_huber"), _Z > 0),
 }
 
 
 def _target(step, estimator, y):
-    if isinstance(estimator, OnnxSGDClassifier):
+    if isinstance(estimator, OnnxSGDClassifier) and y.ndim == 1:
         return step.encode(y.tolist())
     return y.reshape(len(y), -1)
 
@@ -99,7 +103,7 @@ def test_trains_as_the_estimator_does(name, example, tmp_path):
         # "auto" makes batches of 8 of so few rows
         estimator.set_params(batch_size=8 if estimator.learning_rate == "auto" else 16)
     if isinstance(estimator, OnnxSGDClassifier):
-        estimator.set_params(classes=np.unique(y))
+        estimator.set_params(classes=np.unique(y) if y.ndim == 1 else np.arange(y.shape[1]))
     weight = np.linspace(0.5, 2.0, len(_X))
     estimator.partial_fit(_X, y, sample_weight=weight)
     step = example.TrainingStep(estimator.export_training_step(tmp_path / "step.onnx"))
