@@ -81,10 +81,10 @@ class TrainingStep:
 
     def penalty(self):
         """Return the penalty on the present weights."""
-        penalty, total = self.manifest["penalty"], 0.0
-        for tensor in self.manifest["tensors"]:
-            if tensor["role"] == "weight" and tensor["name"] in penalty["of"]:
-                weight = self.tensors[tensor["input"]].astype(np.float64)
+        total, weights = 0.0, self.weights()
+        for penalty in self.manifest["penalties"]:
+            for name in penalty["of"]:
+                weight = weights[name].astype(np.float64)
                 total += penalty["l1"] * np.abs(weight).sum() + penalty["l2"] / 2 * np.square(weight).sum()
         return float(total)
 

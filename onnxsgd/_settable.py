@@ -1,4 +1,4 @@
-"""Parameters of losses, optimizers and schedules, in the form of scikit-learn's estimators."""
+"""Parameters of losses, optimizers, schedules and penalties, in the form of scikit-learn's estimators."""
 
 from __future__ import annotations
 

@@ -4,49 +4,97 @@
 
     penalty = l1 ||w||_1 + l2 / 2 ||w||_2^2
 
-summed over all trained weights; intercepts are never penalised. The names and the strengths are those of
-scikit-learn's ``SGDRegressor`` and ``SGDClassifier``.
+summed over the trained weights; intercepts are never penalised. The names and the strengths are those of
+scikit-learn's ``SGDRegressor`` and ``SGDClassifier``. A dictionary gives tensors penalties of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import difflib
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from numbers import Real
 
 import numpy as np
 
-from onnxsgd.exceptions import ParameterError
+from onnxsgd._settable import Settable
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
-__all__ = ["PENALTIES", "Penalty", "make_penalty"]
+__all__ = ["PENALTIES", "Penalty", "PenaltyTable", "make_penalties", "make_penalty"]
 
 #: Weights of a block. Products of more than 10,000 numbers would start the threads of BLAS.
 _BLOCK = 8192
 
 
 @dataclass(frozen=True)
-class Penalty:
-    """The strengths of the two norms.
+class Penalty(Settable):
+    """A penalty on the elements of a tensor.
 
-    Attributes
+    ::
+
+        penalty = l1 sum |w| + l2 / 2 sum w^2
+
+    The subgradient of the absolute norm at 0 is 0. The updates do not use it: they shrink weights to exactly
+    zero, by the cumulative penalty of scikit-learn, or by a proximal step of block Adam.
+
+    Parameters
     ----------
-    l1, l2 : float or None
+    l1, l2 : float or None, default=None
         Coefficients of the absolute norm and of half the squared norm, >= 0; None: no such term.
+
+    References
+    ----------
+    H. Zou, T. Hastie, "Regularization and variable selection via the elastic net", JRSS B 67, 2005. Y.
+    Tsuruoka, J. Tsujii, S. Ananiadou, "Stochastic Gradient Descent Training for L1-regularized Log-linear
+    Models with Cumulative Penalty", ACL 2009.
+
+    Examples
+    --------
+    >>> from onnxsgd.penalties import Penalty
+    >>> Penalty(l1=0.5, l2=0.1).value([[1.0, -2.0]])
+    1.75
     """
 
     l1: float | None = None
     l2: float | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("l1", "l2"):
+            value = getattr(self, name)
+            if value is not None:
+                _check_strength(name, value)
+
     def value(self, weights: Iterable[np.ndarray]) -> float:
-        """Return the penalty on `weights`, summed in float64."""
+        """Return the penalty on some arrays together, summed in float64."""
         total = 0.0
         for weight in weights:
-            for block in _blocks(weight):
+            for block in _blocks(np.asarray(weight)):
                 wide = block.astype(np.float64)
                 if self.l1:
                     total += self.l1 * float(np.abs(wide).sum())
                 if self.l2:
                     total += self.l2 * 0.5 * float(np.vdot(wide, wide))
         return total
+
+    @property
+    def is_none(self) -> bool:
+        """True if there is no term."""
+        return self.l1 is None and self.l2 is None
+
+    def __repr__(self) -> str:
+        given = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
+        shown = [f"{name}={value!r}" for name, value, default in given if value is not default]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _check_strength(name: str, value: object) -> None:
+    """Refuse a strength that is not a finite number >= 0."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise ParameterTypeError(f"{name}={value!r} is not accepted: it must be a number >= 0.")
+    if not 0 <= float(value) < math.inf:
+        raise ParameterError(f"{name}={value!r} is not accepted: it must be a finite number >= 0.")
 
 
 def _blocks(array: np.ndarray) -> Iterator[np.ndarray]:
@@ -65,13 +113,13 @@ PENALTIES: dict[str | None, Callable[[float, float], Penalty]] = {
 }
 
 
-def make_penalty(name: str | None, alpha: float, l1_ratio: float) -> Penalty:
+def make_penalty(name: str | Penalty | None, alpha: float, l1_ratio: float) -> Penalty:
     """Return the penalty `name`.
 
     Parameters
     ----------
-    name : {"l2", "l1", "elasticnet", None}
-        The norms.
+    name : {"l2", "l1", "elasticnet", None} or Penalty
+        The norms, or an object, which is returned.
     alpha : float
         The strength, >= 0.
     l1_ratio : float
@@ -82,6 +130,116 @@ def make_penalty(name: str | None, alpha: float, l1_ratio: float) -> Penalty:
     ParameterError
         If `name` is none of these.
     """
-    if name not in PENALTIES:
-        raise ParameterError(f"penalty={name!r} is not accepted: it must be one of {list(PENALTIES)}.")
+    if isinstance(name, Penalty):
+        return name
+    if not isinstance(name, str | None) or name not in PENALTIES:
+        raise ParameterError(
+            f"penalty={name!r} is not accepted: it must be one of {list(PENALTIES)}, or a Penalty."
+        )
     return PENALTIES[name](alpha, l1_ratio)
+
+
+@dataclass(frozen=True)
+class PenaltyTable:
+    """The penalties of tensors by name.
+
+    Attributes
+    ----------
+    rows : tuple of (str, Penalty)
+        Names, or patterns of :mod:`fnmatch`, with a penalty each. A tensor has the penalty of its name, or
+        else that of the first pattern that matches it, or none.
+    """
+
+    rows: tuple[tuple[str, Penalty], ...]
+
+    @property
+    def penalties(self) -> tuple[Penalty, ...]:
+        """The penalty of each row."""
+        return tuple(penalty for _, penalty in self.rows)
+
+    def assign(self, weights: Sequence[str], intercepts: Collection[str]) -> dict[str, int]:
+        """Return the number of the row of each of `weights` that has a penalty; intercepts have none.
+
+        Raises
+        ------
+        ParameterError
+            If a row matches no weight.
+        """
+        legal = [name for name in weights if name not in intercepts]
+        for pattern, _ in self.rows:
+            if pattern != "*":
+                _check_match(pattern, legal, [name for name in weights if name in intercepts])
+        rows = {name: self._row(name) for name in legal}
+        return {
+            name: row for name, row in rows.items() if row is not None and not self.penalties[row].is_none
+        }
+
+    def _row(self, name: str) -> int | None:
+        patterns = [pattern for pattern, _ in self.rows]
+        if name in patterns:
+            return patterns.index(name)
+        return next((row for row, pattern in enumerate(patterns) if fnmatchcase(name, pattern)), None)
+
+
+def _check_match(pattern: str, legal: Sequence[str], intercepts: Sequence[str]) -> None:
+    """Refuse a pattern that matches no tensor with a penalty."""
+    if any(name == pattern or fnmatchcase(name, pattern) for name in legal):
+        return
+    if any(name == pattern or fnmatchcase(name, pattern) for name in intercepts):
+        reason = "matches intercepts alone, which are never penalised"
+    else:
+        reason = "matches no trained weight"
+    close = difflib.get_close_matches(pattern, legal, n=8) or legal[:8]
+    raise ParameterError(
+        f"penalty names {pattern!r}, which {reason}: name one of {close}, or a pattern such as '*'."
+    )
+
+
+def make_penalties(
+    penalty: str | Penalty | Mapping[str, object] | None, alpha: float, l1_ratio: float
+) -> PenaltyTable:
+    """Return the penalties that the parameter `penalty` of an estimator denotes.
+
+    Parameters
+    ----------
+    penalty : str, Penalty, mapping or None
+        The penalty of all weights, or one for each name or pattern: a name out of :data:`PENALTIES`, a
+        penalty, or a number, the strength `l2`.
+    alpha, l1_ratio : float
+        The strength of named penalties; see :func:`make_penalty`.
+
+    Raises
+    ------
+    ParameterError
+        If the mapping is empty, or a name or a number is not accepted.
+    ParameterTypeError
+        If a key is no string.
+    """
+    if not isinstance(penalty, Mapping):
+        return PenaltyTable((("*", make_penalty(penalty, alpha, l1_ratio)),))
+    if not penalty:
+        raise ParameterError("penalty={} is not accepted: it must name a tensor, or be None.")
+    return PenaltyTable(
+        tuple((_pattern(key), _entry(key, value, alpha, l1_ratio)) for key, value in penalty.items())
+    )
+
+
+def _pattern(key: object) -> str:
+    if not isinstance(key, str):
+        raise ParameterTypeError(
+            f"penalty has the key {key!r}: it must be the name of a tensor, or a pattern."
+        )
+    return key
+
+
+def _entry(key: str, value: object, alpha: float, l1_ratio: float) -> Penalty:
+    """Return the penalty of an entry of a dictionary."""
+    if isinstance(value, Real) and not isinstance(value, bool | np.bool_):
+        _check_strength(f"penalty[{key!r}]", value)
+        return Penalty(l2=float(value))
+    if isinstance(value, Penalty) or value is None or (isinstance(value, str) and value in PENALTIES):
+        return make_penalty(value, alpha, l1_ratio)
+    raise ParameterError(
+        f"penalty[{key!r}]={value!r} is not accepted: it must be one of {list(PENALTIES)}, a number, the "
+        "strength l2, or a penalty such as Penalty(l1=0.1, l2=0.01)."
+    )

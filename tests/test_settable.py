@@ -1,4 +1,4 @@
-"""Parameters of losses, optimizers and schedules are search spaces of an estimator."""
+"""Parameters of losses, optimizers, schedules and penalties are search spaces of an estimator."""
 
 import inspect
 
@@ -8,14 +8,17 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import GridSearchCV
 
-from onnxsgd import OnnxSGDRegressor, losses, optimizers, schedules
+from onnxsgd import OnnxSGDRegressor, losses, optimizers, penalties, schedules
+from onnxsgd._settable import Settable
 from onnxsgd.exceptions import ParameterError
 
 PUBLIC = {
     f"{module.__name__}.{name}": getattr(module, name)
-    for module in (losses, optimizers, schedules)
+    for module in (losses, optimizers, penalties, schedules)
     for name in module.__all__
-    if inspect.isclass(getattr(module, name)) and not inspect.isabstract(getattr(module, name))
+    if inspect.isclass(getattr(module, name))
+    and issubclass(getattr(module, name), Settable)
+    and not inspect.isabstract(getattr(module, name))
 }
 ARGUMENTS = {"eta0": 0.1, "power_t": 0.25, "alpha": 1e-3}
 X, Y = load_diabetes(return_X_y=True)
@@ -48,6 +51,14 @@ def test_a_search_over_parameters_of_objects():
     assert search.best_params_["loss__epsilon"] == 100.0
     assert search.best_estimator_.loss == losses.Huber(100.0)
     assert learner.loss == losses.Huber()
+
+
+def test_a_search_over_the_strength_of_a_penalty():
+    learner = OnnxSGDRegressor(penalty=penalties.Penalty(l2=0.1), random_state=0)
+    search = GridSearchCV(learner, {"penalty__l2": [0.001, 1.0]}, cv=2).fit(X, Y)
+    assert search.best_estimator_.penalty == penalties.Penalty(l2=0.001)
+    assert clone(search.best_estimator_).penalty == penalties.Penalty(l2=0.001)
+    assert learner.penalty == penalties.Penalty(l2=0.1)
 
 
 def test_a_changed_parameter_changes_the_compiled_step():

@@ -72,11 +72,12 @@ export class TrainingStep {
   }
 
   penalty() {
-    const { l1, l2, of } = this.manifest.penalty;
     let sum = 0;
-    for (const { role, name, input } of this.manifest.tensors) {
-      if (role !== "weight" || !of.includes(name)) continue;
-      for (const w of this.tensors[input].data) sum += l1 * Math.abs(w) + (l2 / 2) * w * w;
+    const weights = this.weights();
+    for (const { l1, l2, of } of this.manifest.penalties) {
+      for (const name of of) {
+        for (const w of weights[name].data) sum += l1 * Math.abs(w) + (l2 / 2) * w * w;
+      }
     }
     return sum;
   }

@@ -26,7 +26,7 @@ from onnxsgd.estimators.tags import follow_estimator, follow_graph
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER
 from onnxsgd.losses import Loss
-from onnxsgd.penalties import make_penalty
+from onnxsgd.penalties import make_penalties
 from onnxsgd.runtime.device import check_device
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
 from onnxsgd.training.jumps import SOME_ROWS, has_changed, is_noise
@@ -111,6 +111,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             validation = self._read_validation(X_val, y_val)
             initial = self._state.weights() if resuming else self._first_weights()
             self._set_before = {}
+            self._check_penalties(recipe)
             self._state = fresh_state(initial, recipe.schedule.initial, self.random_state)
             self._seed = (self.random_state,)
             if self.early_stopping and validation is None:
@@ -138,6 +139,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             elif self._seed is not None and not is_same(self._seed[0], self.random_state):
                 self._state.random_state = make_generator(self.random_state)
             self._seed = (self.random_state,)
+            self._check_penalties(recipe)
             # a schedule that needs the number of updates is refused before anything changes
             recipe.for_updates(self._state.n_updates)
         self._train(self._make_plan(recipe), Stopping(max_iter=1, tol=None, in_parts=True), samples)
@@ -251,11 +253,15 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         return Recipe(
             optimizer=optimizer,
             schedule=schedule,
-            penalty=make_penalty(self.penalty, self.alpha, self.l1_ratio),
+            penalties=make_penalties(self.penalty, self.alpha, self.l1_ratio),
             average_from=int(self.average),
             shuffle=bool(self.shuffle),
             limits=choose_limits(self),
         )
+
+    def _check_penalties(self, recipe: Recipe) -> None:
+        """Refuse names of weights that the graph lacks."""
+        recipe.penalties.assign(self._learner.weights, self._learner.intercepts)
 
     def _make_plan(self, recipe: Recipe) -> FitPlan:
         from onnxsgd.gradient.engines import resolve_engine
@@ -291,7 +297,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         extra = self._extra_weight(samples.target)
         samples = samples if extra is None else samples.weighted_by(extra).without_zeros()
         program = make_program(plan, samples.features)
-        adapt_state(self._state, plan.recipe)
+        adapt_state(self._state, plan)
         state, before, weight_unit = self._state, None, 1.0
         target = self._encode(samples.target)
         batches = program.batches(samples.features, target, samples.weight, state.random_state)

@@ -190,6 +190,8 @@ def _tensors(known: Any) -> list[Tensor]:
 def _describe_penalty(est: Any) -> str:
     if est.penalty is None:
         return "no penalty"
+    if not isinstance(est.penalty, str):
+        return f"penalty {est.penalty!r}"
     ratio = f", l1_ratio={est.l1_ratio:g}" if est.penalty == "elasticnet" else ""
     return f"penalty {est.penalty} (alpha={est.alpha:g}{ratio})"
 

@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import (
 from onnxsgd.engine.step.gradient_limits import MAX_NORM, MAX_VALUE
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
-from onnxsgd.penalties import PENALTIES
+from onnxsgd.penalties import PENALTIES, Penalty
 from onnxsgd.schedules import SCHEDULES, Auto, Schedule, make_schedule
 
 __all__ = ["CONSTRAINTS", "check_parameters", "choose_limits", "choose_updates"]
@@ -28,7 +28,7 @@ _COUNT = Interval(Integral, 1, None, closed="left")
 #: Constraints in scikit-learn's classes; each estimator adds its losses.
 CONSTRAINTS: dict[str, Any] = {
     "epsilon": [_NOT_NEGATIVE],
-    "penalty": [StrOptions({name for name in PENALTIES if name}), None],
+    "penalty": [StrOptions({name for name in PENALTIES if name}), Penalty, dict, None],
     "alpha": [_NOT_NEGATIVE],
     "l1_ratio": [Interval(Real, 0, 1, closed="both")],
     "optimizer": [StrOptions(set(OPTIMIZERS)), Optimizer, None],

@@ -44,8 +44,10 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
                          the attributes of the learner; sets and tuples as lists
         tensors          a list of [weight, kind, array]
         random_state     the result of ``numpy.random.RandomState.get_state``, as a list
-        eta, t, l1_total, loss_curve, validation_scores
+        eta, t, loss_curve, validation_scores
                          the other attributes of the state
+        l1_total         the l1 penalty so far; the largest of `l1_totals`
+        l1_totals        only if weights differ in it: a dictionary
         learning_rates   an attribute of the state; older files lack it
         owners           a dictionary of further ones; older files lack it
         update_norms     only where they were recorded: an attribute of the state
@@ -60,8 +62,10 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
     norms = {"update_norms": list(state.update_norms)} if state.update_norms else {}
     whole = {name: moments.whole for name, moments in state.moments.items()}
     moments = [[name, m.count, m.mean, m.squares, m.total] for name, m in whole.items()]
+    totals = {"l1_totals": dict(state.l1_totals)} if len(set(state.l1_totals.values())) > 1 else {}
     return {
         **saved_text,
+        **totals,
         **n_updates,
         **norms,
         **({"moments": moments} if moments else {}),
@@ -79,7 +83,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         "random_state": list(state.random_state.get_state(legacy=True)),
         "eta": state.eta,
         "t": state.t,
-        "l1_total": state.l1_total,
+        "l1_total": max(state.l1_totals.values(), default=0.0),
         "loss_curve": list(state.loss_curve),
         "validation_scores": list(state.validation_scores),
         "learning_rates": list(state.learning_rates),
@@ -118,7 +122,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         eta=saved["eta"],
         random_state=generator,
         t=saved["t"],
-        l1_total=saved["l1_total"],
+        l1_totals=saved.get("l1_totals", dict.fromkeys(learner.weights, saved["l1_total"])),
         **saved.get("owners", {}),
         loss_curve=list(saved["loss_curve"]),
         validation_scores=list(saved["validation_scores"]),

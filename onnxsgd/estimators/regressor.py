@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from onnxsgd.graph.reading.trainable import Trainable
     from onnxsgd.optimizers import Optimizer
+    from onnxsgd.penalties import Penalty
     from onnxsgd.schedules import Schedule
 
 __all__ = ["OnnxSGDRegressor"]
@@ -49,10 +50,12 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         link: predictions are exponentials of raw predictions. Targets are >= 0, for "gamma" > 0.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", in the unit of y.
-    penalty : {"l2", "l1", "elasticnet", None}, default="l2"
+    penalty : {"l2", "l1", "elasticnet", None} or Penalty or dict, default="l2"
         The norms of the weights that are added to the mean loss, without intercepts. "l1" gives exact zeros.
+        An object of :mod:`onnxsgd.penalties` has strengths of its own. A dictionary has one of these, or a
+        number, the strength l2, for names of weights or patterns such as "encoder.*"; the others have none.
     alpha : float, default=1e-4
-        The strength of the penalty, >= 0: ``alpha ((1 - l1_ratio) / 2 ||w||_2^2 + l1_ratio ||w||_1)``.
+        The strength of a named penalty, >= 0: ``alpha ((1 - l1_ratio) / 2 ||w||_2^2 + l1_ratio ||w||_1)``.
         The schedule "optimal" uses it too.
     l1_ratio : float, default=0.15
         The share of the absolute norm in "elasticnet", from 0 to 1.
@@ -217,7 +220,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         *,
         loss: str | Loss = "squared_error",
         epsilon: float = 0.1,
-        penalty: str | None = "l2",
+        penalty: str | Penalty | dict[str, Any] | None = "l2",
         alpha: float = 1e-4,
         l1_ratio: float = 0.15,
         optimizer: str | Optimizer | None = None,

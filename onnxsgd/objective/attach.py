@@ -75,7 +75,8 @@ def add_loss_output(
         weight w counts w times.
     penalty : dict, optional
         Penalties on initializers or inputs, by name: ``{"l1": a, "l2": b}``, or b alone, adds
-        ``a sum |t| + b sum t^2`` over the elements of the tensor.
+        ``a sum |t| + b sum t^2`` over the elements of the tensor. A :class:`~onnxsgd.penalties.Penalty` adds
+        its value, in which the squared norm is halved.
     output_index : int or str, optional
         The output to score, by position or name; not needed if there is only one.
     **kwargs

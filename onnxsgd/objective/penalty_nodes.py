@@ -15,6 +15,7 @@ from onnxsgd._builder import Builder
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.model import REAL_TYPES, unique_name
 from onnxsgd.graph.nodes import content
+from onnxsgd.penalties import Penalty
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -108,7 +109,7 @@ def read_penalties(graph: ir.Graph, penalty: Mapping[str, object] | None) -> dic
     graph : ir.Graph
         Holds the tensors, as initializers or inputs of a real type.
     penalty : mapping or None
-        ``{"l1": a, "l2": b}``, or b alone, for each tensor.
+        ``{"l1": a, "l2": b}``, or b alone, or a :class:`~onnxsgd.penalties.Penalty`, for each tensor.
 
     Raises
     ------
@@ -135,7 +136,11 @@ def read_penalties(graph: ir.Graph, penalty: Mapping[str, object] | None) -> dic
 
 
 def _coefficients(name: str, penalty: object) -> tuple[float, float]:
-    given = penalty if isinstance(penalty, Mapping) else {"l2": penalty}
+    if isinstance(penalty, Penalty):
+        # that of an estimator has half the squared norm
+        given: Mapping[str, object] = {"l1": penalty.l1, "l2": (penalty.l2 or 0.0) / 2}
+    else:
+        given = penalty if isinstance(penalty, Mapping) else {"l2": penalty}
     unknown = [key for key in given if key not in ("l1", "l2")]
     if unknown:
         raise ParameterError(f"The penalty of tensor {name!r} has keys {unknown}: it may have 'l1' and 'l2'.")

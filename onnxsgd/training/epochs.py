@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.gradient_limits import DESCENT
-from onnxsgd.engine.step.step_spec import OUTPUT_RATE
+from onnxsgd.engine.step.step_spec import OUTPUT_RATE, numbered
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import L1_STRENGTH, RATE
@@ -210,21 +211,23 @@ class _Numbers:
     ----------
     table : ndarray of shape [n_updates, n_scalars]
         The scalar inputs of each step.
-    rates, used, l1_totals : ndarray of shape [n_updates]
-        The learning rate of the schedule, that of these batches, and the l1 penalty received so far.
+    rates, used : ndarray of shape [n_updates]
+        The learning rate of the schedule, and that of these batches.
+    l1_totals : dict of ndarray of shape [n_updates]
+        The l1 penalty that each weight could have received so far.
     """
 
     table: np.ndarray
     rates: np.ndarray
     used: np.ndarray
-    l1_totals: np.ndarray
+    l1_totals: Mapping[str, np.ndarray]
 
     def move(self, state: FitState, n_updates: int) -> None:
         """Advance `state` by `n_updates` updates."""
         if n_updates:
             state.t += n_updates
             state.eta = float(self.rates[n_updates - 1])
-            state.l1_total = float(self.l1_totals[n_updates - 1])
+            state.l1_totals = {name: float(a[n_updates - 1]) for name, a in self.l1_totals.items()}
 
 
 def _numbers(
@@ -236,22 +239,28 @@ def _numbers(
     if rates is None:
         rates = recipe.schedule.rates(state.t + 1, state.eta, count)
     used = recipe.schedule.for_batches(rates, batches.batch_size)
-    l1, l2 = recipe.penalty.l1, recipe.penalty.l2 or 0.0
-    l1_totals = state.l1_total + np.cumsum(used * l1) if l1 else np.full(count, state.l1_total)
-    # the bias corrections count the updates of the slots
-    scalars = dict(recipe.optimizer.scalars(t - state.slots_from, used, l2))
-    if plan.step_spec.output_weights:
-        scalars[OUTPUT_RATE] = np.multiply(scalars[RATE], output_unit(plan, state))
-    if l1 is not None:
-        scalars |= {L1_STRENGTH: l1} if recipe.optimizer.is_proximal else {L1_TOTAL: l1_totals}
+    spec = plan.step_spec
+    numbers: dict[str, ArrayLike] = {}
+    l1_totals: dict[str, np.ndarray] = {}
+    for number, (penalty, weights) in enumerate(plan.strengths):
+        # the bias corrections count the updates of the slots
+        scalars = dict(recipe.optimizer.scalars(t - state.slots_from, used, penalty.l2 or 0.0))
+        if spec.l1:
+            l1 = penalty.l1 or 0.0
+            before = state.l1_totals.get(weights[0], 0.0) if weights else 0.0
+            totals = before + np.cumsum(used * l1)
+            l1_totals |= dict.fromkeys(weights, totals)
+            scalars |= {L1_STRENGTH: l1} if recipe.optimizer.is_proximal else {L1_TOTAL: totals}
+        numbers |= {numbered(name, number): values for name, values in scalars.items()}
+    if spec.output_weights:
+        numbers[OUTPUT_RATE] = np.multiply(numbers[RATE], output_unit(plan, state))
     if recipe.average_from:
-        scalars[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - state.first_averaged(recipe.average_from) + 1)
-    scalars |= recipe.limits
-    if recipe.limits and recipe.optimizer.takes_scaled_gradient:
-        scalars[DESCENT] = -used
-    table = np.empty((count, len(scalars)))
-    for number, column in enumerate(scalars.values()):
-        table[:, number] = column
+        numbers[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - state.first_averaged(recipe.average_from) + 1)
+    numbers |= recipe.limits
+    numbers[DESCENT] = -used
+    table = np.empty((count, len(spec.scalars)))
+    for column, name in enumerate(spec.scalars):
+        table[:, column] = numbers[name]
     return _Numbers(table, rates, used, l1_totals)
 
 
@@ -283,7 +292,7 @@ def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, 
 
 def penalty_value(plan: FitPlan, weights: Mapping[str, np.ndarray]) -> float:
     """Return the penalty of weights."""
-    return plan.recipe.penalty.value(weights[name] for name in plan.penalised)
+    return sum(penalty.value(weights[name] for name in names) for penalty, names in plan.strengths)
 
 
 def _all_finite(tensors: Tensors) -> bool:

@@ -10,7 +10,7 @@ from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer
 from onnxsgd.learner.learner import Learner
 from onnxsgd.optimizers import BlockAdam, Optimizer
-from onnxsgd.penalties import Penalty
+from onnxsgd.penalties import Penalty, PenaltyTable
 from onnxsgd.runtime.device import Device
 from onnxsgd.schedules import Auto, Schedule
 
@@ -47,8 +47,10 @@ class Recipe:
 
     Attributes
     ----------
-    optimizer, schedule, penalty : objects
-        The update rule, the learning rate, the norms.
+    optimizer, schedule : objects
+        The update rule, the learning rate.
+    penalties : PenaltyTable
+        The penalties of the weights.
     average_from : int
         The update at which averaging starts; 0: never.
     shuffle : bool
@@ -61,7 +63,7 @@ class Recipe:
 
     optimizer: Optimizer
     schedule: Schedule
-    penalty: Penalty
+    penalties: PenaltyTable
     average_from: int
     shuffle: bool
     in_parts: bool = False
@@ -160,9 +162,22 @@ class FitPlan:
         return self.output_layer if self.is_regression else NO_LAYER
 
     @cached_property
-    def penalised(self) -> frozenset[str]:
-        """The weights that the penalty applies to."""
-        return frozenset(self.learner.weights) - self.learner.intercepts
+    def penalties(self) -> dict[str, Penalty]:
+        """The penalty of each weight that has one."""
+        return {name: self.recipe.penalties.penalties[row] for name, row in self._penalty_rows.items()}
+
+    @cached_property
+    def strengths(self) -> tuple[tuple[Penalty, tuple[str, ...]], ...]:
+        """The different penalties, each with its weights; there is one at least."""
+        rows = self._penalty_rows
+        return tuple(
+            (self.recipe.penalties.penalties[row], tuple(name for name in rows if rows[name] == row))
+            for row in sorted(set(rows.values())) or [0]
+        )
+
+    @cached_property
+    def _penalty_rows(self) -> dict[str, int]:
+        return self.recipe.penalties.assign(self.learner.weights, self.learner.intercepts)
 
     @property
     def is_bounded(self) -> bool:
@@ -200,12 +215,14 @@ class FitPlan:
     @cached_property
     def step_spec(self) -> StepSpec:
         """The specification of the training step."""
-        recipe, layer = self.recipe, self.scaled_layer
+        recipe, layer, penalties = self.recipe, self.scaled_layer, self.penalties.values()
         names = frozenset(part.name for part in layer.weights) if layer.is_even else frozenset()
         return StepSpec(
-            weights=self.learner.weights, penalised=self.penalised, loss=self.loss,
-            optimizer=recipe.optimizer, l1=recipe.penalty.l1 is not None, l2=recipe.penalty.l2 is not None,
+            weights=self.learner.weights, penalised=frozenset(self.penalties), loss=self.loss,
+            optimizer=recipe.optimizer,
+            l1=any(p.l1 is not None for p in penalties), l2=any(p.l2 is not None for p in penalties),
             average=recipe.average_from > 0, batch_size=self.batch_size, n_outputs=self.n_outputs,
             engine=self.engine, output_weights=names,
             limits=tuple(name for name, _ in recipe.limits),
+            strengths=tuple((name, i) for i, (_, of) in enumerate(self.strengths) if i for name in of),
         )  # fmt: skip

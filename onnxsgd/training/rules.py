@@ -88,7 +88,7 @@ class PlateauRule:
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
         self._schedule = schedule
         self._state = state
-        self._best: tuple[Tensors, float] | None = None
+        self._best: tuple[Tensors, dict[str, float]] | None = None
         self._losses: tuple[float, float] | None = None
 
     @property
@@ -118,7 +118,7 @@ class PlateauRule:
         if self._on_score and score is not None:
             value = -score
             if value < self._plateau.best:
-                self._best = (self._state.tensors, self._state.l1_total)
+                self._best = (self._state.tensors, self._state.l1_totals)
         if not self._plateau.reached(value):
             return False
         eta = self._schedule.after_plateau(self._state.eta)
@@ -131,7 +131,7 @@ class PlateauRule:
     def end(self) -> None:
         """Restore the weights that scored best, if scores decide; report an objective that rose."""
         if self._best is not None:
-            self._state.tensors, self._state.l1_total = self._best
+            self._state.tensors, self._state.l1_totals = self._best
         elif self._losses is not None and self._losses[1] > self._losses[0] + _RISEN * abs(self._losses[0]):
             first, last = self._losses
             warnings.warn(

@@ -14,7 +14,7 @@ from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import AVERAGE, L1_DEBT, WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.optimizers import LOG_FACTOR, BlockAdam
-from onnxsgd.training.fit_plan import FitPlan, Recipe
+from onnxsgd.training.fit_plan import FitPlan
 
 __all__ = [
     "TARGET", "FitState", "adapt_state", "fresh_state", "output_unit", "rate_scales",
@@ -43,8 +43,8 @@ class FitState:
         Draws the order of the samples.
     t : int
         Updates made.
-    l1_total : float
-        The l1 penalty that each weight could have received so far.
+    l1_totals : dict of float
+        The l1 penalty that the elements of each weight could have received so far; 0 for the others.
     optimizer : str or None
         The owner of the optimizer's slots; None: the next optimizer.
     slots_from, averages_from : int
@@ -75,7 +75,7 @@ class FitState:
     eta: float
     random_state: np.random.RandomState
     t: int = 0
-    l1_total: float = 0.0
+    l1_totals: dict[str, float] = field(default_factory=dict)
     optimizer: str | None = None
     slots_from: int = 0
     averages_from: int = 0
@@ -149,12 +149,13 @@ class FitState:
         return {name: array for (name, k), array in self.tensors.items() if k == kind}
 
 
-def adapt_state(state: FitState, recipe: Recipe) -> None:
-    """Adapt `state` to a recipe that may have changed since: initialize quantities that it lacks.
+def adapt_state(state: FitState, plan: FitPlan) -> None:
+    """Adapt `state` to a plan that may have changed since: initialize quantities that it lacks.
 
     Slots of another optimizer are dropped, and a rate of another schedule is replaced by the first one of
-    this schedule.
+    this schedule. The cumulative penalty of weights that had different ones before begins anew.
     """
+    recipe = plan.recipe
     slots_owner, rate_owner = recipe.slots_owner, recipe.rate_owner
     if state.optimizer not in (None, slots_owner):
         state.tensors = {key: a for key, a in state.tensors.items() if key[1] in _OF_NO_OPTIMIZER}
@@ -164,10 +165,19 @@ def adapt_state(state: FitState, recipe: Recipe) -> None:
     state.optimizer, state.schedule = slots_owner, rate_owner
     kinds = {kind for _, kind in state.tensors}
     if L1_DEBT not in kinds:
-        state.l1_total = 0.0
+        state.l1_totals = {}
+    for _, names in plan.strengths:
+        if len({state.l1_totals.get(name, 0.0) for name in names}) > 1:
+            state.l1_totals = {name: a for name, a in state.l1_totals.items() if name not in names}
+            state.tensors = {key: a for key, a in state.tensors.items() if key not in _debts(names)}
     if recipe.average_from and AVERAGE not in kinds:
         state.tensors |= {(name, AVERAGE): a.copy() for name, a in state.weights().items()}
         state.averages_from = state.t
+
+
+def _debts(names: Sequence[str]) -> set[tuple[str, str]]:
+    """Return the keys of the cumulative penalties of weights."""
+    return {(name, L1_DEBT) for name in names}
 
 
 def output_unit(plan: FitPlan, state: FitState) -> float:

@@ -45,10 +45,10 @@ def export_step(
     spec, tail = replace(plan, engine="portable").step_spec, plan.learner.undivided.split.tail
     eta = recipe.schedule.initial if recipe.is_auto else state.eta
     training = Training(
-        schedule=recipe.schedule, penalty=recipe.penalty,
+        schedule=recipe.schedule, strengths=plan.strengths,
         average_from=state.first_averaged(recipe.average_from), slots_from=state.slots_from,
         classes=None if classes is None else [_plain(label) for label in classes],
-        tensors=state.tensors, t=state.t, eta=eta, l1_total=state.l1_total,
+        tensors=state.tensors, t=state.t, eta=eta, l1_totals=state.l1_totals,
         output_unit=output_unit(plan, state) if spec.output_weights else 1.0,
         weight_unit=(state.mean_weight or 1.0) if recipe.is_auto else None,
         limits=recipe.limits,

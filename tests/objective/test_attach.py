@@ -15,6 +15,7 @@ from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import FROZEN, to_ir
 from onnxsgd.objective.attach import add_loss_output
 from onnxsgd.objective.score_table import SCORES as TABLE
+from onnxsgd.penalties import Penalty
 
 SIGN = ("hinge", "squared_hinge", "modified_huber", "perceptron", "focal")
 INDICATOR = ("log_loss", "multiclass_hinge")
@@ -106,7 +107,12 @@ SCORES = {
     "perceptron": ({}, lambda y, f: margin(y, f, 0), lambda y, f: -y * (y * f <= 0)),
 }
 PENALTIES = st.sampled_from(
-    [None, {"W": {"l1": 0.3, "l2": 2}}, {"W": 1, "b": {"l1": 0.5}, "X": {"l2": 0.25}}]
+    [
+        None,
+        {"W": {"l1": 0.3, "l2": 2}},
+        {"W": 1, "b": {"l1": 0.5}, "X": {"l2": 0.25}},
+        {"W": Penalty(l1=0.3, l2=2), "b": Penalty(l2=0.5)},
+    ]
 )
 
 
@@ -125,10 +131,16 @@ def weights_of(model):
     }
 
 
+def coefficients_of(given_):
+    if isinstance(given_, Penalty):
+        return {"l1": given_.l1 or 0, "l2": given_.l2 / 2}
+    return given_ if isinstance(given_, dict) else {"l2": given_}
+
+
 def penalty_value(penalty, tensors):
     total = 0.0
     for name, given_ in (penalty or {}).items():
-        coefficients = given_ if isinstance(given_, dict) else {"l2": given_}
+        coefficients = coefficients_of(given_)
         total += coefficients.get("l1", 0) * np.abs(tensors[name]).sum()
         total += coefficients.get("l2", 0) * (tensors[name] ** 2).sum()
     return total
@@ -136,7 +148,7 @@ def penalty_value(penalty, tensors):
 
 def penalty_slope(penalty, name, tensor):
     given_ = (penalty or {}).get(name, 0)
-    coefficients = given_ if isinstance(given_, dict) else {"l2": given_}
+    coefficients = coefficients_of(given_)
     return coefficients.get("l1", 0) * np.sign(tensor) + 2 * coefficients.get("l2", 0) * tensor
 
 

@@ -11,7 +11,7 @@ import onnx
 
 from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
 from onnxsgd.engine.step.gradient_limits import DESCENT
-from onnxsgd.engine.step.step_spec import OUTPUT_RATE, StepSpec
+from onnxsgd.engine.step.step_spec import OUTPUT_RATE, StepSpec, numbered
 from onnxsgd.engine.step.training_step import CompiledStep
 from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
 from onnxsgd.exceptions import UnsupportedError
@@ -20,7 +20,7 @@ from onnxsgd.optimizers import L1_STRENGTH, RATE
 from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import Schedule
 
-__all__ = ["Training", "describe_data", "describe_numbers", "describe_penalty", "describe_tensors"]
+__all__ = ["Training", "describe_data", "describe_numbers", "describe_penalties", "describe_tensors"]
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Training:
     ----------
     schedule : Schedule
         The learning rate.
-    penalty : Penalty
-        The strengths of the norms.
+    strengths : tuple of (Penalty, tuple of str)
+        The different penalties, each with its weights.
     average_from : int
         The update at which averaging starts.
     classes : list or None
@@ -41,8 +41,10 @@ class Training:
         Weights and their states, under (weight, kind of tensor); missing ones are zero.
     t : int
         Updates made.
-    eta, l1_total : float
-        The present learning rate, and the l1 penalty that each weight could have received so far.
+    eta : float
+        The present learning rate.
+    l1_totals : dict of float
+        The l1 penalty that the elements of each weight could have received so far.
     output_unit : float
         The factor of the rate of the last layer.
     slots_from : int
@@ -54,13 +56,13 @@ class Training:
     """
 
     schedule: Schedule
-    penalty: Penalty
+    strengths: tuple[tuple[Penalty, tuple[str, ...]], ...]
     average_from: int
     classes: list[Any] | None
     tensors: Mapping[tuple[str, str], np.ndarray]
     t: int
     eta: float
-    l1_total: float
+    l1_totals: Mapping[str, float]
     output_unit: float = 1.0
     slots_from: int = 0
     weight_unit: float | None = None
@@ -137,18 +139,19 @@ def describe_numbers(
 ) -> list[dict[str, Any]]:
     """Describe the numbers of an update, each by earlier entries of the list and by its previous value."""
     t, eta = Formula("t"), Formula("eta")
-    l1, l2 = training.penalty.l1 or 0.0, training.penalty.l2 or 0.0
-    formulas = {
-        "t": to_text(t + 1),
-        "eta": _read_rate(training.schedule),
-        **_read_scalars(spec, training, l2),
-        L1_STRENGTH: to_text(l1),
-        L1_TOTAL: to_text(Formula(L1_TOTAL) + eta * l1),
+    formulas: dict[str, str | None] = {"t": to_text(t + 1), "eta": _read_rate(training.schedule)}
+    start: dict[str, float] = {"t": training.t, "eta": training.eta}
+    for place, (penalty, weights) in enumerate(training.strengths):
+        l1, total = penalty.l1 or 0.0, numbered(L1_TOTAL, place)
+        of_set = _read_scalars(spec, training, penalty.l2 or 0.0)
+        of_set |= {L1_STRENGTH: to_text(l1), L1_TOTAL: to_text(Formula(total) + eta * l1)}
+        formulas |= {numbered(name, place): formula for name, formula in of_set.items()}
+        start[total] = training.l1_totals.get(weights[0], 0.0) if weights else 0.0
+    formulas |= {
         AVERAGE_RATE: to_text(1.0 / np.maximum(1.0, t - training.average_from + 1.0)),
         **{name: to_text(limit) for name, limit in training.limits},
         DESCENT: to_text(eta * -1.0),
     }
-    start: dict[str, float] = {"t": training.t, "eta": training.eta, L1_TOTAL: training.l1_total}
     numbers = []
     for name, formula in formulas.items():
         if name not in ("t", "eta", *step.scalars):
@@ -195,11 +198,14 @@ def _read_scalars(spec: StepSpec, training: Training, l2: float) -> dict[str, st
     return formulas | {OUTPUT_RATE: read_formula(lambda t, eta: scalar(RATE)(t, eta) * unit, "t", "eta")}
 
 
-def describe_penalty(spec: StepSpec, penalty: Penalty) -> dict[str, Any]:
-    """Describe the penalty added to the mean loss."""
-    return {
-        "l1": penalty.l1 or 0.0,
-        "l2": penalty.l2 or 0.0,
-        "of": [name for name in spec.weights if name in spec.penalised],
-        "formula": "l1 * sum(abs(w)) + l2 / 2 * sum(w * w), part of each update, not of the loss",
-    }
+def describe_penalties(training: Training) -> list[dict[str, Any]]:
+    """Describe the penalties added to the mean loss, each with its weights."""
+    return [
+        {
+            "l1": penalty.l1 or 0.0,
+            "l2": penalty.l2 or 0.0,
+            "of": list(weights),
+            "formula": "l1 * sum(abs(w)) + l2 / 2 * sum(w * w), part of each update, not of the loss",
+        }
+        for penalty, weights in training.strengths
+    ]

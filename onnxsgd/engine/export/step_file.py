@@ -19,7 +19,7 @@ from onnxsgd.engine.export.manifest import (
     Training,
     describe_data,
     describe_numbers,
-    describe_penalty,
+    describe_penalties,
     describe_tensors,
 )
 from onnxsgd.engine.step.step_spec import StepSpec
@@ -80,7 +80,7 @@ def write_training_step(
         **describe_data(step, spec, training, described),
         "numbers": describe_numbers(step, spec, training, described),
         "tensors": tensors,
-        "penalty": describe_penalty(spec, training.penalty),
+        "penalties": describe_penalties(training),
     }
     graph_file.write_bytes(step.model)
     graph_file.with_suffix(".bin").write_bytes(values)

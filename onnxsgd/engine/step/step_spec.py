@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, PENALTY_SCALE, RA
 from onnxsgd.losses import Loss
 from onnxsgd.optimizers import L1_STRENGTH, RATE, SGD, Optimizer
 
-__all__ = ["OUTPUT_RATE", "StepSpec", "is_plain_sgd"]
+__all__ = ["OUTPUT_RATE", "StepSpec", "is_plain_sgd", "numbered"]
 
 T = TypeVar("T")
 
@@ -60,6 +61,9 @@ class StepSpec:
         The weights whose gradient is multiplied by a constant, with this constant.
     limits : tuple of str
         The numbers that limit the gradient, see :mod:`onnxsgd.engine.step.gradient_limits`.
+    strengths : tuple of (str, int)
+        The weights whose penalty has strengths of its own, with the number of these, from 1 on. They are
+        numbers of the step.
     """
 
     weights: tuple[str, ...]
@@ -79,6 +83,7 @@ class StepSpec:
     products: tuple[str, ...] = ()
     gradient_factors: tuple[tuple[str, float], ...] = ()
     limits: tuple[str, ...] = ()
+    strengths: tuple[tuple[str, int], ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -87,7 +92,7 @@ class StepSpec:
             self.weights, self.penalised, cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes, self.output_weights,
             self.rate_scales, self.penalty_scales, self.products, self.gradient_factors,
-            self.limits,
+            self.limits, self.strengths,
         )  # fmt: skip
 
     @property
@@ -124,7 +129,10 @@ class StepSpec:
 
     def numbers_of(self, weight: str, numbers: Mapping[str, T]) -> dict[str, T]:
         """Return the numbers of a step that the update of `weight` takes."""
-        taken = {name: number for name, number in numbers.items() if name not in (*self.limits, DESCENT)}
+        own = dict(self.strengths).get(weight, 0)
+        taken = {name: numbers[name] for name in self._common_scalars if name not in (*self.limits, DESCENT)}
+        if own:
+            taken |= {name: numbers[numbered(name, own)] for name in self.strength_scalars}
         output_rate = taken.pop(OUTPUT_RATE, None)
         if output_rate is not None and weight in self.output_weights:
             taken[RATE] = output_rate
@@ -132,15 +140,37 @@ class StepSpec:
             taken.pop(L1_STRENGTH, None)
         return taken
 
-    @property
+    @cached_property
     def scalars(self) -> tuple[str, ...]:
         """The names of the scalar inputs of a step."""
+        further = range(1, 1 + max((number for _, number in self.strengths), default=0))
+        names = self.strength_scalars if further else ()
+        return (*self._common_scalars, *(numbered(name, number) for number in further for name in names))
+
+    @property
+    def _common_scalars(self) -> tuple[str, ...]:
+        """Those of one penalty of all weights."""
         names = tuple(self.optimizer.scalars(np.ones(1), np.ones(1), 0.0))
         names += (OUTPUT_RATE,) if self.output_weights else ()
-        l1 = L1_STRENGTH if self.optimizer.is_proximal else L1_TOTAL
-        names += (*((l1,) if self.l1 else ()), *((AVERAGE_RATE,) if self.average else ()))
+        names += (*self._l1_scalars, *((AVERAGE_RATE,) if self.average else ()))
         descent = (DESCENT,) if self.limits and self.optimizer.takes_scaled_gradient else ()
         return (*names, *self.limits, *descent)
+
+    @property
+    def _l1_scalars(self) -> tuple[str, ...]:
+        return ((L1_STRENGTH if self.optimizer.is_proximal else L1_TOTAL),) if self.l1 else ()
+
+    @property
+    def strength_scalars(self) -> tuple[str, ...]:
+        """The names of the numbers that depend on the strengths of the penalty."""
+        without, with_decay = (self.optimizer.scalars(np.ones(1), np.ones(1), l2) for l2 in (0.0, 0.5))
+        decays = (name for name in without if np.any(np.not_equal(without[name], with_decay[name])))
+        return (*decays, *self._l1_scalars)
+
+
+def numbered(name: str, number: int) -> str:
+    """Return the name of a number of the strengths `number`, counted from 0."""
+    return f"{name}_{number + 1}" if number else name
 
 
 def is_plain_sgd(optimizer: Optimizer) -> bool:

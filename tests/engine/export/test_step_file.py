@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.losses import CrossEntropy
+from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import Constant
 
 _EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -74,6 +75,19 @@ _CASES = {
     ),
     "limit, adam": (
         OnnxSGDRegressor(learning_rate="constant", optimizer="adam", max_grad_norm=0.1, penalty="elasticnet"),
+        _Y,
+    ),
+    "penalties by name, mlp": (
+        lambda: OnnxSGDRegressor(
+            _mlp(),
+            penalty={"coefs_0": Penalty(l1=0.02, l2=0.1), "*": Penalty(l1=0.003)},
+            learning_rate="invscaling",
+            optimizer="adamw",
+        ),
+        _Y,
+    ),
+    "auto, penalties by name, mlp": (
+        lambda: OnnxSGDRegressor(_mlp(), penalty={"coefs_0": "l1", "*": 0.1}),
         _Y,
     ),
     "average": (OnnxSGDRegressor(average=6), _Y),
