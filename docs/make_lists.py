@@ -23,7 +23,7 @@ DOCSTRINGS = {
     "onnxsgd/estimators/regressor.py": {"loss": REGRESSION_LOSSES, **_SHARED},
     "onnxsgd/estimators/classifier.py": {"loss": CLASSIFICATION_LOSSES, **_SHARED},
     "onnxsgd/optimizers/__init__.py": {"optimizer": OPTIMIZERS},
-    "onnxsgd/schedules.py": {"schedule": SCHEDULES},
+    "onnxsgd/schedules/__init__.py": {"schedule": SCHEDULES},
     "onnxsgd/penalties.py": {"name": PENALTIES},
 }
 

@@ -123,7 +123,10 @@ def _evaluate(formula, known):
     return eval(formula, {"__builtins__": {}}, {**_WORDS, **known})
 
 
-_WORDS = {"min": min, "max": max, "sqrt": math.sqrt, "exp": math.exp, "log": math.log, "cos": math.cos}
+_WORDS = {
+    "min": min, "max": max, "floor": math.floor, "sqrt": math.sqrt, "exp": math.exp, "log": math.log,
+    "cos": math.cos,
+}  # fmt: skip
 
 
 # %%

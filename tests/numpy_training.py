@@ -127,12 +127,35 @@ def bottou(t, eta0, power_t, alpha, n_updates):
     return 1 / (alpha * (1 / (alpha ** (-1 / 4) * alpha) + t - 1))
 
 
+def restarted(t, eta0, power_t, alpha, n_updates):
+    """Return the rate of three cosines, each twice as long as the one before (Loshchilov and Hutter 2017)."""
+    left, length = t - 1, n_updates / 7
+    while left >= round(length) and length < n_updates / 3:
+        left, length = left - round(length), 2 * length
+    return eta0 * np.cos(np.pi / 2 * left / round(length)) ** 2
+
+
+def one_cycle(t, eta0, power_t, alpha, n_updates):
+    """Return the rate of Smith and Topin 2018, with cosines as in torch."""
+    top = 0.3 * n_updates - 1
+    first, last = eta0 / 25, eta0 / 25e4
+    if t - 1 <= top:
+        return eta0 + (first - eta0) * np.cos(np.pi / 2 * (t - 1) / top) ** 2
+    return last + (eta0 - last) * np.cos(np.pi / 2 * (t - 1 - top) / (n_updates - 1 - top)) ** 2
+
+
 #: The rate of update t of n_updates while the loss improves.
 SCHEDULES = {
     "constant": lambda t, eta0, power_t, alpha, n_updates: eta0,
     "optimal": bottou,
     "invscaling": lambda t, eta0, power_t, alpha, n_updates: eta0 * np.exp(-power_t * np.log(t)),
     "adaptive": lambda t, eta0, power_t, alpha, n_updates: eta0,
+    "step": lambda t, eta0, power_t, alpha, n_updates: eta0 / 10 ** int(3 * (t - 1) / n_updates),
+    "exponential": lambda t, eta0, power_t, alpha, n_updates: eta0 * 10 ** (-3 * (t - 1) / n_updates),
+    "polynomial": lambda t, eta0, power_t, alpha, n_updates: eta0 * (n_updates + 1 - t) / n_updates,
+    "cosine": lambda t, eta0, power_t, alpha, n_updates: eta0 * np.cos(np.pi * (t - 1) / n_updates / 2) ** 2,
+    "cosine_restarts": restarted,
+    "one_cycle": one_cycle,
     # with the rate of the estimator's control, here its first one
     "auto": lambda t, eta0, power_t, alpha, n_updates: 0.05,
 }

@@ -104,7 +104,7 @@ NAMED = {
     ),
     "A schedule": (
         "learning_rate",
-        "cosine",
+        "hyperbolic",
         ["tests/test_schedules.py", "tests/training/test_named_rows.py"],
     ),
 }

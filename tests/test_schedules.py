@@ -1,12 +1,14 @@
 """Rates against their formulas."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy_training import SCHEDULES as PLAIN
 
 from onnxsgd import schedules
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 #: Of each row of SCHEDULES: its rates between plateaus, in shares of the first; None: it stops at a plateau.
 PLATEAUS = {
@@ -14,8 +16,32 @@ PLATEAUS = {
     "optimal": None,
     "invscaling": None,
     "adaptive": [1, 1 / 5, 1 / 25],
+    "step": None,
+    "exponential": None,
+    "polynomial": None,
+    "cosine": None,
+    "cosine_restarts": None,
+    "one_cycle": None,
     "auto": None,
 }
+
+with np.load(Path(__file__).parent / "data" / "schedules.npz") as _file:
+    TORCH = dict(_file)
+ETA0 = float(TORCH["eta0"])
+N = 70
+#: Schedules with the numbers of those of torch in ``data/make_schedule_reference.py``.
+LIKE_TORCH = {
+    "step": schedules.Step(ETA0, 0.4, every=15),
+    "exponential": schedules.Exponential(ETA0, 0.97, every=1),
+    "polynomial": schedules.Polynomial(ETA0, 0.9, n_updates=60),
+    "cosine": schedules.Cosine(ETA0, 0.001),
+    "cosine_restarts": schedules.CosineRestarts(ETA0, 0.02),
+    "cosine_equal_restarts": schedules.CosineRestarts(ETA0, n_cycles=5, growth=1),
+    "one_cycle": schedules.OneCycle(ETA0, 0.2, start_factor=0.1, end_factor=0.002),
+    "one_cycle_default": schedules.OneCycle(ETA0),
+}
+#: Those that last as long as a fit.
+PLANNED = {"step", "exponential", "polynomial", "cosine", "cosine_restarts", "one_cycle"}
 
 
 def test_every_schedule_has_a_case():
@@ -45,6 +71,84 @@ def test_rates_after_plateaus(name):
     for expected in PLATEAUS[name]:
         np.testing.assert_allclose(schedule.rates(7, eta, 4), [0.3 * expected] * 4, rtol=1e-12)
         eta = schedule.after_plateau(eta)
+
+
+@pytest.mark.parametrize("name", LIKE_TORCH)
+def test_rates_are_those_of_torch(name):
+    """In one vector, from any update on, and one at a time."""
+    schedule = LIKE_TORCH[name].for_updates(N)
+    # torch multiplies the rate of the update before, and rounds 70 times
+    np.testing.assert_allclose(schedule.rates(1, ETA0, N), TORCH[name], rtol=1e-9, atol=1e-16)
+    np.testing.assert_allclose(schedule.rates(41, ETA0, 20), TORCH[name][40:60], rtol=1e-9, atol=1e-16)
+    single = [schedule.rate(t, ETA0) for t in range(1, N + 1)]
+    np.testing.assert_allclose(single, schedule.rates(1, ETA0, N), rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", sorted(PLANNED))
+def test_a_schedule_stays_at_its_end(name):
+    schedule = schedules.make_schedule(name, 0.3, 0.7, 0.02).for_updates(20)
+    assert schedule.last_update == 20
+    assert schedule.for_updates(1000) == schedule, "a known length is kept"
+    after = schedule.rates(21, 0.3, 500)
+    assert (after == after[0]).all()
+    assert 0 <= after[0] <= schedule.rate(20, 0.3) < 0.3 / 19
+
+
+@pytest.mark.parametrize("name", sorted(PLANNED))
+def test_a_schedule_without_a_length_says_so(name):
+    schedule = schedules.make_schedule(name, 0.3, 0.7, 0.02)
+    assert schedule.last_update is None
+    assert schedule.initial == pytest.approx(schedule.for_updates(9).rate(1, 0.3), rel=1e-12)
+    for call in (lambda: schedule.for_updates(None), lambda: schedule.rate(1, 0.3)):
+        with pytest.raises(ParameterError, match=r"eta0=0\.3.*needs a number of updates: give n_updates"):
+            call()
+
+
+@pytest.mark.parametrize("cls", [schedules.Step, schedules.Exponential])
+def test_named_updates_between_factors_need_no_length(cls):
+    schedule = cls(1.0, 0.5, every=4)
+    assert schedule.for_updates(None) == schedule.for_updates(30) == schedule
+    assert schedule.last_update is None
+    assert schedule.rate(4001, 0.0) == 0.5**1000
+    ended = cls(1.0, 0.5, every=4, n_updates=9)
+    assert ended.last_update == 9
+    assert ended.rate(9, 0.0) == ended.rate(10**6, 0.0) == 0.25
+
+
+@pytest.mark.parametrize("name", sorted(PLANNED))
+@pytest.mark.parametrize("n_updates", [1, 2, 3, 5])
+def test_few_updates_have_finite_rates(name, n_updates):
+    schedule = schedules.make_schedule(name, 0.3, 0.7, 0.02).for_updates(n_updates)
+    rates = schedule.rates(1, 0.3, n_updates + 3)
+    assert np.isfinite(rates).all()
+    assert (rates >= 0).all()
+    assert rates.max() <= 0.3 * (1 + 1e-15)
+    assert rates[0] == pytest.approx(schedule.initial, rel=1e-12)
+
+
+def test_cycles_are_whole_updates_and_fill_the_fit():
+    """Also where the cycles are more than the updates, and grow beyond any number."""
+    for n_updates, n_cycles, growth in [(100, 3, 2.0), (17, 4, 1.5), (5, 9, 1.0), (1000, 2000, 3.0)]:
+        schedule = schedules.CosineRestarts(1.0, 0, n_cycles, growth, n_updates=n_updates)
+        rates = schedule.rates(1, 1.0, n_updates)
+        rises = np.flatnonzero(np.diff(rates) > 0) + 1
+        assert rates[rises].tolist() == [1.0] * len(rises)
+        assert len(rises) < n_cycles
+        assert schedule.rate(n_updates + 1, 1.0) == 0
+    assert len(rises) > 3
+
+
+def test_rates_of_many_updates_take_no_loop():
+    """A million rates in one call: calls of Python for each would be counted."""
+    calls = []
+
+    class Counted(schedules.Cosine):
+        def rate(self, t, eta):
+            calls.append(t)
+            return super().rate(t, eta)
+
+    assert len(Counted(0.1, n_updates=10**6).rates(1, 0.1, 10**6)) == 10**6
+    assert len(calls) == 1
 
 
 def test_constant_and_adaptive():
@@ -89,6 +193,31 @@ def test_refusals_name_the_value():
         schedules.Constant(0)
     with pytest.raises(ValueError, match="divisor=1"):
         schedules.Adaptive(0.1, divisor=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: schedules.Step(0.1, factor=1.0), "factor=1.0.*a finite number > 0 and < 1"),
+        (lambda: schedules.Step(0.1, every=0), "every=0.*a whole number >= 1"),
+        (lambda: schedules.Exponential(0.1, every=2.5), "every=2.5.*a whole number >= 1"),
+        (lambda: schedules.Exponential(math.nan), "eta0=nan.*> 0"),
+        (lambda: schedules.Polynomial(0.1, power=0), "power=0.*> 0"),
+        (lambda: schedules.Polynomial(0.1, eta_min=0.2), "eta_min=0.2.*>= 0 and <= 0.1"),
+        (lambda: schedules.Cosine(math.inf), "eta0=inf.*finite"),
+        (lambda: schedules.Cosine(0.1, -1e-9), "eta_min=-1e-09.*>= 0"),
+        (lambda: schedules.Cosine("0.1"), "eta0='0.1'.*number"),
+        (lambda: schedules.Cosine(n_updates=-3), "n_updates=-3.*>= 1"),
+        (lambda: schedules.CosineRestarts(n_cycles=0), "n_cycles=0"),
+        (lambda: schedules.CosineRestarts(growth=0.5), "growth=0.5.*>= 1"),
+        (lambda: schedules.OneCycle(rise=1.0), "rise=1.0.*< 1"),
+        (lambda: schedules.OneCycle(start_factor=0), "start_factor=0"),
+        (lambda: schedules.OneCycle(end_factor=-1.0), "end_factor=-1.0.*>= 0"),
+    ],
+)
+def test_numbers_outside_their_range_are_refused(make, message):
+    with pytest.raises((ParameterError, ParameterTypeError), match=message):
+        make()
 
 
 def test_a_callable_that_returns_no_number_is_refused():

@@ -7,8 +7,8 @@ const ARRAYS = { float32: Float32Array, float64: Float64Array, int32: Int32Array
 
 // A formula of the manifest is valid JavaScript arithmetic, given its few functions.
 function compile(formula, names) {
-  const { min, max, sqrt, exp, log, cos } = Math;
-  const words = { min, max, sqrt, exp, log, cos };
+  const { min, max, floor, sqrt, exp, log, cos } = Math;
+  const words = { min, max, floor, sqrt, exp, log, cos };
   const run = new Function(...Object.keys(words), ...names, `return ${formula};`);
   return (known) => run(...Object.values(words), ...names.map((name) => known[name]));
 }

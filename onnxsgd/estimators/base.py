@@ -140,8 +140,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
                 self._state.random_state = make_generator(self.random_state)
             self._seed = (self.random_state,)
             self._check_penalties(recipe)
-            # a schedule that needs the number of updates is refused before anything changes
-            recipe.for_updates(self._state.n_updates)
+            # a schedule without a length, or at its end, is refused before anything changes
+            recipe.for_updates(self._state.n_updates).check_rate(self._state.t + 1, self._state.eta)
         self._train(self._make_plan(recipe), Stopping(max_iter=1, tol=None, in_parts=True), samples)
         return self
 

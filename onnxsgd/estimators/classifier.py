@@ -116,8 +116,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         The share of the last step that "sgd" keeps, 0 <= momentum < 1.
     nesterov : bool, default=False
         Whether "sgd" looks ahead along the momentum.
-    learning_rate : {"constant", "optimal", "invscaling", "adaptive", "auto"}, Schedule or callable, \
-            default="auto"
+    learning_rate : {"constant", "optimal", "invscaling", "adaptive", "step", "exponential", "polynomial", \
+            "cosine", "cosine_restarts", "one_cycle", "auto"}, Schedule or callable, default="auto"
         The learning rate of each update, see :mod:`onnxsgd.schedules`:
 
         - "auto": training finds it, for data of any scale. Layers that read the data learn in coordinates
@@ -127,9 +127,15 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         - "optimal": ``1 / (alpha (t0 + t - 1))``;
         - "invscaling": ``eta0 / t^power_t``;
         - "adaptive": ``eta0``, divided by 5 whenever the loss, or the score, stops improving;
+        - "step": a constant rate, multiplied by a factor after every so many updates;
+        - "exponential": a rate that falls by the same share at each update;
+        - "polynomial": a fall with a power of the share of updates that is left, by default linear;
+        - "cosine": half a cosine: a fall that is slow at first and at the end;
+        - "cosine_restarts": half cosines that restart at the first rate, each longer than the one before;
+        - "one_cycle": a rise to the largest rate and a fall to almost zero, each a half cosine;
         - a callable: a function of the number of the update, 1, 2, ...
     eta0 : float or None, default=None
-        The first learning rate, > 0. None: 0.01. Not for "auto".
+        The first learning rate, that of "one_cycle" at its top, > 0. None: 0.01. Not for "auto".
     power_t : float, default=0.25
         The exponent of "invscaling". Not for "auto".
     max_grad_norm : float or None, default=None
@@ -144,7 +150,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     tol : float or None, default=1e-3
         Training stops when the loss (with ``early_stopping=True`` the score) did not improve by this much
         for `n_iter_no_change` epochs in a row; with "auto", by this share of the loss, for half of them
-        and 2 windows of 12 to 16 updates, and after a decay of the rate. None: `max_iter` epochs.
+        and 2 windows of 12 to 16 updates, and after a decay of the rate. None: `max_iter` epochs. The loss
+        does not end a schedule that lasts as long as the fit, such as "cosine".
     n_iter_no_change : int, default=5
         The number of epochs without improvement that make a plateau.
     early_stopping : bool, default=False

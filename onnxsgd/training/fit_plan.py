@@ -7,6 +7,7 @@ from functools import cached_property
 
 from onnxsgd import losses
 from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer
 from onnxsgd.learner.learner import Learner
 from onnxsgd.optimizers import BlockAdam, Optimizer
@@ -97,6 +98,22 @@ class Recipe:
         """Return the recipe of `n_updates` updates; None: the number is unknown."""
         schedule = self.schedule.for_updates(n_updates)
         return self if schedule is self.schedule else replace(self, schedule=schedule)
+
+    def check_rate(self, t: int, eta: float) -> None:
+        """Refuse further updates, of a rate of 0, after the end of the schedule.
+
+        Raises
+        ------
+        ParameterError
+            If the schedule ended before update `t`, at rate 0.
+        """
+        last = self.schedule.last_update
+        if last is not None and t > last and not self.schedule.rates(t, eta, 1)[0]:
+            raise ParameterError(
+                f"learning_rate={self.schedule!r} ended at rate 0 with update {last}: more updates would "
+                f"change nothing. Give eta_min, a number > 0, or n_updates, a number above {t}, or another "
+                "learning_rate."
+            )
 
 
 def _class_name(thing: object) -> str:

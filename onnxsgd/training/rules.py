@@ -93,8 +93,14 @@ class PlateauRule:
 
     @property
     def has_converged(self) -> bool:
-        """True if the loss, or the score, improves no more."""
-        return self._has_converged
+        """True if the loss, or the score, improves no more, or the schedule is at its end."""
+        return self._has_converged or self._n_left == 0
+
+    @property
+    def _n_left(self) -> int | None:
+        """The number of updates up to the end of the schedule; None: it has no end."""
+        last = self._schedule.last_update
+        return None if last is None else max(0, last - self._state.t)
 
     @property
     def limit(self) -> None:
@@ -119,6 +125,9 @@ class PlateauRule:
             value = -score
             if value < self._plateau.best:
                 self._best = (self._state.tensors, self._state.l1_totals)
+        if self._n_left and not self._on_score:
+            # losses at large rates do not tell what the fall of the rate will gain
+            return False
         if not self._plateau.reached(value):
             return False
         eta = self._schedule.after_plateau(self._state.eta)

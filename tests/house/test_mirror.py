@@ -108,6 +108,10 @@ COVERED = {
         "optimizers/_adam optimizers/_adaptive optimizers/_block_adam optimizers/_lion optimizers/_optimizer "
         "optimizers/_sgd"
     ),
+    "test_schedules.py": (
+        "schedules/_auto schedules/_cosine schedules/_decay schedules/_function schedules/_plateau "
+        "schedules/_scaling schedules/_schedule"
+    ),
     "test_losses.py": "_builder losses/_base losses/_classification losses/_deviance losses/_regression",
     "test_package.py": "_version",
     "test_testing.py": "checking/problems",
@@ -154,6 +158,7 @@ SUBJECTS = {
     "training/test_fidelity_mlp.py": "scikit-learn's networks, update by update",
     "training/test_fidelity_sgd.py": "scikit-learn's linear models, update by update",
     "training/test_named_rows.py": "named optimizers, schedules and penalties in fits",
+    "training/test_schedules_in_fits.py": "schedules in fits, streams and searches",
     "training/test_training_control.py": "stopping, validation, callbacks",
 }
 

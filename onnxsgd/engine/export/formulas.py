@@ -16,6 +16,7 @@ _OPERATORS = {np.add: "+", np.subtract: "-", np.multiply: "*", np.divide: "/", n
 _FUNCTIONS = {
     np.minimum: "min",
     np.maximum: "max",
+    np.floor: "floor",
     np.sqrt: "sqrt",
     np.exp: "exp",
     np.log: "log",
@@ -27,8 +28,8 @@ class Formula(NDArrayOperatorsMixin):
     """A symbolic number: arithmetic on it records the expression.
 
     The text is made of names, numbers, ``+ - * / **``, parentheses, and the functions ``min``, ``max``,
-    ``sqrt``, ``exp``, ``log`` and ``cos``. A comparison, and with it a branch, raises TypeError: it has no
-    formula.
+    ``floor``, ``sqrt``, ``exp``, ``log`` and ``cos``. A comparison, and with it a branch, raises TypeError:
+    it has no formula.
 
     Parameters
     ----------

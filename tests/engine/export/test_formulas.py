@@ -7,7 +7,7 @@ import pytest
 
 from onnxsgd.engine.export.formulas import _FUNCTIONS, _OPERATORS, Formula, read_formula, to_text
 from onnxsgd.optimizers import SGD, Adagrad, Adam, AdamW, Lion, RMSProp
-from onnxsgd.schedules import Adaptive, Constant, InvScaling, Optimal
+from onnxsgd.schedules import SCHEDULES, make_schedule
 
 #: Functions of `x` and `y`, with the ufunc that each of them shows.
 CASES = {
@@ -22,7 +22,13 @@ CASES = {
     np.exp: lambda x, y: np.exp(x * y),
     np.log: lambda x, y: np.log(x / y),
     np.cos: lambda x, y: np.cos(x) * y,
+    np.floor: lambda x, y: np.floor(x * 3) + y,
 }
+#: The functions of the text in Python; JavaScript has them in Math.
+WORDS = {
+    "min": min, "max": max, "floor": math.floor, "sqrt": math.sqrt, "exp": math.exp, "log": math.log,
+    "cos": math.cos,
+}  # fmt: skip
 
 
 def test_every_function_has_a_case():
@@ -33,9 +39,8 @@ def test_every_function_has_a_case():
 def test_the_text_gives_the_numbers_of_the_function(ufunc):
     """The names of functions are those that Python and JavaScript share."""
     text = read_formula(CASES[ufunc], "x", "y")
-    names = {"min": min, "max": max, "sqrt": math.sqrt, "exp": math.exp, "log": math.log, "cos": math.cos}
     for x, y in [(0.3, 1.7), (2.5, 0.4)]:
-        assert eval(text, {**names, "x": x, "y": y}) == pytest.approx(CASES[ufunc](x, y), rel=1e-14)
+        assert eval(text, {**WORDS, "x": x, "y": y}) == pytest.approx(CASES[ufunc](x, y), rel=1e-14)
 
 
 @pytest.mark.parametrize("function", [lambda t: np.sin(t), lambda t: np.add.reduce(t), lambda t: "text"])
@@ -57,11 +62,13 @@ def test_formulas_give_the_numbers_of_an_optimizer(optimizer):
         np.testing.assert_allclose(eval(text, words) + 0 * t, expected + 0 * t, rtol=1e-15)
 
 
-@pytest.mark.parametrize("schedule", [Constant(0.1), Adaptive(0.1), InvScaling(), Optimal()], ids=repr)
-def test_formulas_give_the_rates_of_a_schedule(schedule):
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "auto"])
+def test_formulas_give_the_rates_of_a_schedule(name):
+    schedule = make_schedule(name, 0.1, 0.25, 1e-4).for_updates(50)
     text = read_formula(schedule.rate, "t", "eta")
-    for t in (1, 2, 50):
-        assert eval(text, {"t": t, "eta": 0.3}) == pytest.approx(schedule.rate(t, 0.3), rel=1e-15)
+    for t in (1, 2, 8, 17, 18, 49, 50, 51, 60):
+        expected = schedule.rate(t, 0.3)
+        assert eval(text, {**WORDS, "t": t, "eta": 0.3}) == pytest.approx(expected, rel=1e-14, abs=1e-17)
 
 
 @pytest.mark.parametrize(

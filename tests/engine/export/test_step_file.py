@@ -23,7 +23,7 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.losses import CrossEntropy
 from onnxsgd.penalties import Penalty
-from onnxsgd.schedules import Constant
+from onnxsgd.schedules import Constant, CosineRestarts, OneCycle, Step
 
 _EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -92,6 +92,14 @@ _CASES = {
     ),
     "average": (OnnxSGDRegressor(average=6), _Y),
     "one output": (OnnxSGDRegressor(learning_rate="adaptive"), _Y[:, 0]),
+    "step": (OnnxSGDRegressor(learning_rate=Step(0.01, 0.3, every=3)), _Y),
+    "cosine with restarts": (
+        OnnxSGDRegressor(
+            learning_rate=CosineRestarts(0.01, n_cycles=2, growth=1, n_updates=14), optimizer="adam"
+        ),
+        _Y,
+    ),
+    "one cycle": (OnnxSGDRegressor(learning_rate=OneCycle(0.05, n_updates=15), momentum=0.5), _Y),
     "optimal": (OnnxSGDClassifier(learning_rate="optimal", alpha=0.01), _Z),
     "two classes": (OnnxSGDClassifier(), np.where(_Z > 0, "yes", "no")),
     "smooth labels": (OnnxSGDClassifier(loss=CrossEntropy(label_smoothing=0.2)), _Z),

@@ -1,0 +1,88 @@
+"""Learning-rate schedules: the rate of each update, as a function of the update's number.
+
+A schedule is a small frozen object. ``rate(t, eta)`` gives the rate of update `t` (1, 2, ...), where `eta`
+is the current rate; ``after_plateau(eta)`` gives the rate after the loss stops improving, or None to stop.
+A plain callable ``t -> rate`` is accepted as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.schedules._auto import Auto
+from onnxsgd.schedules._cosine import Cosine, CosineRestarts, OneCycle
+from onnxsgd.schedules._decay import Exponential, Polynomial, Step
+from onnxsgd.schedules._function import FunctionSchedule
+from onnxsgd.schedules._plateau import Adaptive
+from onnxsgd.schedules._scaling import Constant, InvScaling, Optimal
+from onnxsgd.schedules._schedule import Schedule
+
+__all__ = [
+    "SCHEDULES",
+    "Adaptive",
+    "Auto",
+    "Constant",
+    "Cosine",
+    "CosineRestarts",
+    "Exponential",
+    "InvScaling",
+    "OneCycle",
+    "Optimal",
+    "Polynomial",
+    "Schedule",
+    "Step",
+    "make_schedule",
+]
+
+#: The constructor of each named schedule, from the parameters `eta0`, `power_t` and `alpha`.
+SCHEDULES: dict[str, Callable[[float, float, float], Schedule]] = {
+    "constant": lambda eta0, power_t, alpha: Constant(eta0),
+    "optimal": lambda eta0, power_t, alpha: Optimal(alpha),
+    "invscaling": lambda eta0, power_t, alpha: InvScaling(eta0, power_t),
+    "adaptive": lambda eta0, power_t, alpha: Adaptive(eta0),
+    "step": lambda eta0, power_t, alpha: Step(eta0),
+    "exponential": lambda eta0, power_t, alpha: Exponential(eta0),
+    "polynomial": lambda eta0, power_t, alpha: Polynomial(eta0),
+    "cosine": lambda eta0, power_t, alpha: Cosine(eta0),
+    "cosine_restarts": lambda eta0, power_t, alpha: CosineRestarts(eta0),
+    "one_cycle": lambda eta0, power_t, alpha: OneCycle(eta0),
+    "auto": lambda eta0, power_t, alpha: Auto(),
+}
+
+
+def make_schedule(
+    schedule: str | Schedule | Callable[[int], float], eta0: float, power_t: float, alpha: float
+) -> Schedule:
+    """Return `schedule` as an object.
+
+    Parameters
+    ----------
+    schedule : {"constant", "optimal", "invscaling", "adaptive", "step", "exponential", "polynomial", \
+            "cosine", "cosine_restarts", "one_cycle", "auto"}, Schedule or callable
+        A name, an object, or a function of the update's number.
+    eta0, power_t, alpha : float
+        Parameters of a named schedule; an object has its own.
+
+    Raises
+    ------
+    ParameterError
+        If the name is unknown.
+    ParameterTypeError
+        If `schedule` is neither a name, nor a schedule, nor callable.
+    """
+    if isinstance(schedule, Schedule):
+        return schedule
+    if isinstance(schedule, str):
+        if schedule not in SCHEDULES:
+            raise ParameterError(
+                f"learning_rate={schedule!r} is not accepted: it must be one of {sorted(SCHEDULES)}, "
+                "a Schedule or a callable."
+            )
+        return SCHEDULES[schedule](eta0, power_t, alpha)
+    if callable(schedule):
+        return FunctionSchedule(schedule)
+    raise ParameterTypeError(
+        f"learning_rate={schedule!r} is not accepted: it must be one of {sorted(SCHEDULES)}, "
+        "a Schedule or a callable."
+    )

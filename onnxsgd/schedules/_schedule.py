@@ -1,0 +1,153 @@
+"""Base classes of the schedules."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+
+from onnxsgd._settable import Settable
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+
+__all__ = ["NumberedSchedule", "PlannedSchedule", "Schedule", "check_count", "check_number"]
+
+
+class Schedule(Settable, ABC):
+    """Base class of the schedules.
+
+    Attributes
+    ----------
+    has_formula : bool
+        True, the default: `rate` is arithmetic that ``export_training_step`` can export, ``+ - * / **``, and
+        minimum, maximum, floor, sqrt, exp, log, cos of numpy, without branches; others are refused. False
+        leaves rates without a formula to the reader of the manifest.
+    """
+
+    has_formula: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def initial(self) -> float:
+        """The rate of the first update."""
+
+    @abstractmethod
+    def rate(self, t: int, eta: float) -> float:
+        """Return the rate of update `t`, counted from 1, where `eta` is the current rate."""
+
+    @property
+    def last_update(self) -> int | None:
+        """The last update of a schedule that ends; None, the default: it has no end.
+
+        Before it, a training loss that improves no more does not end ``fit``. Afterwards the rate stays.
+        """
+        return None
+
+    def for_updates(self, n_updates: int | None) -> Schedule:
+        """Return the schedule of `n_updates` updates; by default the same for any number.
+
+        A schedule that ends at the last update overrides it.
+
+        Parameters
+        ----------
+        n_updates : int or None
+            The largest number of updates of the last call to ``fit``, `max_iter` epochs of batches, which
+            later calls of ``partial_fit`` may exceed. None: ``fit`` was not called. A schedule that needs
+            the number refuses None with a ParameterError.
+        """
+        return self
+
+    def rates(self, t: int, eta: float, count: int) -> np.ndarray:
+        """Return the rates of `count` updates from `t` on, as a float64 vector."""
+        rates = np.empty(count)
+        for index in range(count):
+            eta = rates[index] = self.rate(t + index, eta)
+        return rates
+
+    def for_batches(self, rates: np.ndarray, batch_size: int) -> np.ndarray:
+        """Return these rates for batches of `batch_size` rows; by default the same for any number."""
+        return rates
+
+    def after_plateau(self, eta: float) -> float | None:
+        """Return the rate after a plateau, or None to stop."""
+        return None
+
+
+class NumberedSchedule(Schedule):
+    """A schedule whose `rate` is a formula of numpy in the number of the update alone."""
+
+    def rates(self, t: int, eta: float, count: int) -> np.ndarray:
+        numbers: Any = np.arange(t, t + count, dtype=np.float64)
+        return np.asarray(self.rate(numbers, eta))
+
+
+class PlannedSchedule(NumberedSchedule):
+    """A schedule that ends after a number of updates, by default that of ``fit``.
+
+    Attributes
+    ----------
+    n_updates : int or None
+        The number of updates; None: it is unknown.
+    """
+
+    n_updates: int | None
+
+    def __post_init__(self) -> None:
+        if self.n_updates is not None:
+            check_count("n_updates", self.n_updates)
+
+    @property
+    def last_update(self) -> int | None:
+        return self.n_updates
+
+    @property
+    def length(self) -> int:
+        """The number of updates, once it is known."""
+        if self.n_updates is None:
+            raise self.without_length()
+        return self.n_updates
+
+    def for_updates(self, n_updates: int | None) -> Schedule:
+        if self.n_updates is not None:
+            return self
+        if n_updates is None:
+            raise self.without_length()
+        return type(self)(**{**self.get_params(), "n_updates": n_updates})
+
+    def without_length(self) -> ParameterError:
+        """Return the error of a schedule of unknown length."""
+        return ParameterError(
+            f"learning_rate={self!r} needs a number of updates: give n_updates, a whole number >= 1, or call "
+            "fit first, whose max_iter epochs the schedule then lasts."
+        )
+
+
+def check_number(
+    name: str,
+    value: float,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    most: float = math.inf,
+) -> None:
+    """Refuse a value that is no finite number between these bounds."""
+    bounds = {">=": least, ">": above, "<": below, "<=": most}
+    legal = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items() if math.isfinite(bound))
+    message = f"{name}={value!r} is not accepted: it must be a finite number {legal}."
+    if not isinstance(value, Real):
+        raise ParameterTypeError(message)
+    number = float(value)
+    if not (math.isfinite(number) and least <= number <= most and above < number < below):
+        raise ParameterError(message)
+
+
+def check_count(name: str, value: int) -> None:
+    """Refuse a value that is no whole number from 1 on."""
+    message = f"{name}={value!r} is not accepted: it must be a whole number >= 1."
+    if not isinstance(value, Integral):
+        raise ParameterTypeError(message)
+    if value < 1:
+        raise ParameterError(message)

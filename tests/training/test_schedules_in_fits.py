@@ -1,0 +1,156 @@
+"""Schedules in fits: their end, ``partial_fit``, warm starts, saved estimators, searches."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+from sklearn.neural_network import MLPRegressor
+
+from onnxsgd import OnnxSGDRegressor, schedules
+from onnxsgd.exceptions import ParameterError
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 4))
+Y = X @ [1.0, -2.0, 0.5, 0.0] + 0.3 + 0.5 * RNG.normal(size=60)
+#: 60 rows in batches of 16: the updates of an epoch.
+N_BATCHES = 4
+
+
+def regressor(learning_rate, **more):
+    settings = {"batch_size": 16, "max_iter": 20, "shuffle": False, "random_state": 0, "eta0": 0.1}
+    return OnnxSGDRegressor(learning_rate=learning_rate, **settings | more)
+
+
+@pytest.mark.parametrize(
+    "name", ["step", "exponential", "polynomial", "cosine", "cosine_restarts", "one_cycle"]
+)
+def test_a_schedule_is_not_cut_before_its_end(name):
+    """With the default `tol`, which ends a constant rate early: no warning, as nothing is left to gain."""
+    model = regressor(name, max_iter=60).fit(X, Y)
+    assert model.n_iter_ == 60
+    assert model.learning_rates_[-1] < 0.1 / 59
+    assert regressor("constant", max_iter=60).fit(X, Y).n_iter_ < 30
+
+
+def test_epochs_behind_the_end_are_counted_as_a_plateau():
+    """Eight epochs of a schedule, whose last loss is the best; then five at rate 0 are no gain."""
+    rate = schedules.Cosine(0.1, n_updates=8 * N_BATCHES)
+    model = regressor(rate, max_iter=100).fit(X, Y)
+    assert model.n_iter_ == 8 + 5
+    assert (model.learning_rates_[8:] == 0).all()
+    assert regressor(rate, max_iter=100, n_iter_no_change=2).fit(X, Y).n_iter_ == 8 + 2
+    assert regressor(rate, max_iter=100, tol=None).fit(X, Y).n_iter_ == 100
+
+
+def test_a_fit_shorter_than_its_schedule_has_not_converged():
+    with pytest.warns(ConvergenceWarning, match="Maximum number of iteration"):
+        regressor(schedules.Cosine(0.1, n_updates=1000)).fit(X, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        regressor(schedules.Cosine(0.1, n_updates=20 * N_BATCHES)).fit(X, Y)
+
+
+def test_the_score_may_end_a_schedule():
+    """Early stopping is a choice, the default of `tol` is none; the best weights are kept."""
+    model = regressor("polynomial", max_iter=500, early_stopping=True)
+    model.fit(X, Y, X_val=X[:9], y_val=Y[:9])
+    assert model.n_iter_ < 100
+    assert max(model.validation_scores_) == pytest.approx(model.score(X[:9], Y[:9]), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        schedules.Step(0.1, 0.5, every=7),
+        schedules.CosineRestarts(0.1, n_updates=30),
+        schedules.OneCycle(0.1, n_updates=24),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("kind", ["dense", "sparse", "network"])
+def test_partial_fit_continues_a_schedule(schedule, kind):
+    """Six calls, over a file in the middle, make the updates of a fit of six epochs."""
+    data = sp.csr_array(X) if kind == "sparse" else X
+    model = None
+    if kind == "network":
+        model = MLPRegressor(hidden_layer_sizes=(3,), solver="lbfgs", tol=0.1, random_state=0).fit(X, Y)
+    whole = regressor(schedule, model=model, max_iter=6, tol=None).fit(data, Y)
+    parts = regressor(schedule, model=model)
+    for _ in range(3):
+        parts.partial_fit(data, Y)
+    parts = pickle.loads(pickle.dumps(parts))
+    for _ in range(3):
+        parts.partial_fit(data, Y)
+    assert parts.t_ == whole.t_ == 24
+    np.testing.assert_array_equal(parts.learning_rates_, whole.learning_rates_)
+    for name, weight in whole.get_weights().items():
+        np.testing.assert_allclose(parts.get_weights()[name], weight, rtol=1e-6)
+
+
+def test_partial_fit_after_a_fit_has_the_length_of_the_fit():
+    model = regressor(schedules.Cosine(0.1, 0.01), tol=None).fit(X, Y)
+    model.set_params(max_iter=3).partial_fit(X, Y)
+    assert model.learning_rates_[-1] == 0.01
+
+
+def test_a_stream_without_a_length_is_refused():
+    model = regressor("cosine")
+    with pytest.raises(ParameterError, match=r"Cosine\(eta0=0.1.*needs a number of updates: give n_updates"):
+        model.partial_fit(X, Y)
+    assert not hasattr(model, "coef_")
+    with pytest.raises(ParameterError, match="needs a number of updates"):
+        OnnxSGDRegressor(
+            MLPRegressor(hidden_layer_sizes=(3,), solver="lbfgs", tol=0.1).fit(X, Y > 0),
+            learning_rate="cosine",
+        ).export_training_step("unused.onnx")
+
+
+def test_a_stream_at_rate_0_is_refused_before_anything_changes():
+    model = regressor("cosine").fit(X, Y)
+    before = pickle.dumps(model)
+    with pytest.raises(ParameterError, match="ended at rate 0 with update 80.*Give eta_min"):
+        model.partial_fit(X, Y)
+    assert pickle.dumps(model) == before
+    model.set_params(learning_rate=schedules.Cosine(0.1, n_updates=100)).partial_fit(X, Y)
+    assert model.t_ == 84
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_a_fit_begins_a_schedule_anew(warm_start):
+    model = regressor("cosine", warm_start=warm_start).fit(X, Y)
+    first = model.learning_rates_
+    np.testing.assert_array_equal(model.fit(X, Y).learning_rates_, first)
+    # twice as many epochs, half as steep
+    longer = model.set_params(max_iter=40).fit(X, Y).learning_rates_
+    assert longer[19] == pytest.approx(0.05, rel=0.05)
+
+
+def test_a_search_over_the_numbers_of_a_schedule():
+    model = regressor(schedules.CosineRestarts(0.1), eta0=None)
+    grid = {"learning_rate__n_cycles": [1, 2], "learning_rate__eta0": [1e-6, 0.1]}
+    search = GridSearchCV(model, grid, cv=3).fit(X, Y)
+    assert search.best_params_["learning_rate__eta0"] == 0.1
+    assert model.learning_rate == schedules.CosineRestarts(0.1)
+    names = GridSearchCV(model, {"learning_rate": ["one_cycle", "step"], "eta0": [0.1]}, cv=3).fit(X, Y)
+    assert names.best_score_ > 0.8
+    assert clone(model).learning_rate == model.learning_rate
+
+
+def test_float64_and_sample_weights_follow_plain_numpy():
+    """Weights of samples and the rate at each update, of one row each."""
+    weight = np.linspace(0.0, 2.0, 60)
+    model = regressor("one_cycle", batch_size=1, max_iter=2, tol=None, dtype="float64", penalty=None)
+    model.fit(X, Y, sample_weight=weight)
+    rows = np.flatnonzero(weight)
+    rates = schedules.OneCycle(0.1, n_updates=2 * len(rows)).rates(1, 0.0, 2 * len(rows))
+    w, b = np.zeros(4), 0.0
+    for rate, row in zip(rates, np.tile(rows, 2), strict=True):
+        slope = rate * weight[row] * (X[row] @ w + b - Y[row])
+        w, b = w - slope * X[row], b - slope
+    np.testing.assert_allclose(model.coef_, w, rtol=1e-10)
+    np.testing.assert_allclose(model.intercept_, b, rtol=1e-10)
