@@ -195,7 +195,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         optimizer are resident there. A GPU that cannot be used is an error. Products of float32 are computed
         in float32 there too, not in TF32. Predictions are always computed on the CPU.
     dtype : {"float32", "float64", None}, default=None
-        The floating-point type of the graph. None: an ONNX graph keeps its own; other models are trained in
+        The floating-point type of the graph. None: an ONNX graph keeps its own (one with tensors of 16 bits
+        is trained in float32, and gets its own types in :meth:`to_onnx`); other models are trained in
         float32, unless the data of the first call need float64. They do if casting `X` changes a column by
         more than 1e-3 of its spread (a time in seconds since 1970), or if computing in float32 changes the
         raw scores of a scikit-learn model by more than 1e-3 of theirs. Later calls use the type of the
@@ -744,7 +745,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if learner.link == "own":
             return self._labelled_graph("label", "scores" if kind is None else "probabilities")
         if kind is None or kind == _PROBABILITIES_OF_LINK.get(learner.link, kind):
-            return learner.with_weights(self._weights())
+            return learner.exported(self._weights())
         # The loss gives scores another meaning than the graph's link: its outputs must agree with ours.
         outputs = {value.dtype in REAL_TYPES: str(value.name) for value in learner.model.graph.outputs}
         finished = self._labelled_graph(outputs.get(False, "label"), outputs[True])

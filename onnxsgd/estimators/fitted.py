@@ -218,7 +218,7 @@ class TrainedModel(HtmlDisplay):
 
     def _score_model_now(self) -> ir.Model:
         """Return the graph of raw scores with the present weights."""
-        return self._learner.with_weights(self._weights(), score_only=True)
+        return self._learner.exported(self._weights(), score_only=True)
 
     # Of long histories, copies at each call of ``partial_fit`` would take longer than the call.
 

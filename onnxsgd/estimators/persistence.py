@@ -7,6 +7,7 @@ format number, and every format ever written stays readable; ``tests/data`` keep
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         version          of this package, for the reader of an error message
         model            bytes of the graph
         score_model      bytes of the graph of raw scores; None: the same
+        half_precision   only of a graph with tensors of 16 bits: both, as the user gave them
         link, weights, intercepts, linear, classes, exported_for
                          the attributes of the learner; sets and tuples as lists
         tensors          a list of [weight, kind, array]
@@ -55,8 +57,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
-    is_whole = learner.model is learner.score_model
-    score_model = learner.with_weights({}, score_only=True)
+    half = learner.half_precision
     saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
     n_updates = {} if state.n_updates is None else {"n_updates": state.n_updates}
     norms = {"update_norms": list(state.update_norms)} if state.update_norms else {}
@@ -69,10 +70,10 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         **n_updates,
         **norms,
         **({"moments": moments} if moments else {}),
+        **({} if half is None else {"half_precision": _pack_graphs(half)}),
         "format": FORMAT,
         "version": __version__,
-        "model": to_proto(learner.with_weights({})).SerializeToString(),
-        "score_model": None if is_whole else to_proto(score_model).SerializeToString(),
+        **_pack_graphs(learner),
         "link": learner.link,
         "weights": list(learner.weights),
         "intercepts": sorted(learner.intercepts),
@@ -104,10 +105,8 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
             f"The estimator was saved in format {saved['format']} by onnxsgd {saved['version']}; onnxsgd "
             f"{__version__} reads format {FORMAT}: install that version, or a newer one."
         )
-    model = _parse(saved["model"])
     learner = Learner(
-        model=model,
-        score_model=model if saved["score_model"] is None else _parse(saved["score_model"]),
+        **_unpack_graphs(saved),
         link=saved["link"],
         classes=saved["classes"],
         weights=tuple(saved["weights"]),
@@ -115,6 +114,9 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         linear=None if saved["linear"] is None else tuple(saved["linear"]),
         exported_for=saved["exported_for"],
     )
+    if "half_precision" in saved:
+        half = replace(learner, **_unpack_graphs(saved["half_precision"]))
+        learner = replace(learner, half_precision=half)
     generator = np.random.RandomState()
     generator.set_state(tuple(saved["random_state"]))
     state = FitState(
@@ -132,6 +134,21 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         moments={name: Moments(*arrays) for name, *arrays in saved.get("moments", [])},
     )
     return learner, state, TextPart(*saved["text"]) if "text" in saved else None
+
+
+def _pack_graphs(learner: Learner) -> dict[str, bytes | None]:
+    """Return the bytes of the whole graph, and of that of raw scores; None: the same."""
+    whole = to_proto(learner.with_weights({})).SerializeToString()
+    if learner.model is learner.score_model:
+        return {"model": whole, "score_model": None}
+    score_model = learner.with_weights({}, score_only=True)
+    return {"model": whole, "score_model": to_proto(score_model).SerializeToString()}
+
+
+def _unpack_graphs(saved: dict[str, Any]) -> dict[str, Any]:
+    model = _parse(saved["model"])
+    score_model = model if saved["score_model"] is None else _parse(saved["score_model"])
+    return {"model": model, "score_model": score_model}
 
 
 def _parse(content: bytes) -> Any:

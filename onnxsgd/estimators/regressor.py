@@ -146,7 +146,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         optimizer are resident there. A GPU that cannot be used is an error. Products of float32 are computed
         in float32 there too, not in TF32. Predictions are always computed on the CPU.
     dtype : {"float32", "float64", None}, default=None
-        The floating-point type of the graph. None: an ONNX graph keeps its own; other models are trained in
+        The floating-point type of the graph. None: an ONNX graph keeps its own (one with tensors of 16 bits
+        is trained in float32, and gets its own types in :meth:`to_onnx`); other models are trained in
         float32, unless the data of the first call need float64. They do if casting `X` changes a column by
         more than 1e-3 of its spread (a time in seconds since 1970), or if computing in float32 changes the
         raw scores of a scikit-learn model by more than 1e-3 of theirs. Later calls use the type of the
@@ -388,7 +389,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     def _finished_graph(self) -> Any:
         if self._learner.link == "own":
             return self._prediction_graph("variable")
-        graph = self._learner.with_weights(self._weights())
+        graph = self._learner.exported(self._weights())
         if self._learner.link == "exp" or self._link == "identity":
             return graph
         # the graph ends in its raw predictions

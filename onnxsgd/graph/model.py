@@ -15,6 +15,7 @@ from onnxsgd.exceptions import GraphError
 
 __all__ = [
     "FROZEN",
+    "HALF_TYPES",
     "LINK",
     "PARAMETER",
     "REAL_TYPES",
@@ -29,8 +30,9 @@ __all__ = [
     "value_named",
 ]
 
-#: The element types that gradients are defined on.
-REAL_TYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE})
+#: The element types of half precision, and all that gradients are defined on.
+HALF_TYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+REAL_TYPES = HALF_TYPES | {ir.DataType.FLOAT, ir.DataType.DOUBLE}
 
 #: The metadata key of an initializer that is no parameter unless it is named; its value gives the reason.
 #: It is written into files, so that an exported model is read in the same way.

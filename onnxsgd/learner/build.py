@@ -43,7 +43,8 @@ class ModelOptions:
     engine : str
         The gradient engine.
     dtype : {"float32", "float64", None}
-        The type of the graph; None: its own, and float32 for converted estimators and linear models.
+        The type of the graph; None: its own, but float32 in training for one of half precision, and float32
+        for converted estimators and linear models.
     link : {"identity", "log"}
         The link of the loss of a regression.
     """
@@ -155,13 +156,21 @@ def _template_key(data: TrainingData, options: ModelOptions) -> Hashable | None:
 
 
 def _graph_learner(model: ir.Model, data: TrainingData, n_outputs: int, options: ModelOptions) -> Learner:
+    from onnxsgd.gradient.engines import PORTABLE
     from onnxsgd.graph.batch_size import fixed_batch_size, free_batch_size
+    from onnxsgd.graph.lowering.precision import without_half_precision
     from onnxsgd.graph.reading.head import find_score
 
     scored = find_score(model, options.task, options.output, options.link)
     exported_for = fixed_batch_size(scored.model)
-    scored = _in_precision(replace(scored, model=free_batch_size(scored.model)), options.dtype)
-    return _make_learner(scored, exported_for, data, n_outputs, options)
+    scored = replace(scored, model=free_batch_size(scored.model))
+    scored = _in_precision(scored, options.dtype)
+    wide = without_half_precision(scored.model)
+    learner = _make_learner(replace(scored, model=wide), exported_for, data, n_outputs, options)
+    if wide is scored.model:
+        return learner
+    same = replace(options, trainable=learner.weights, engine=PORTABLE)
+    return replace(learner, half_precision=_make_learner(scored, exported_for, data, n_outputs, same))
 
 
 def _in_precision(scored: ScoredGraph, dtype: str | None) -> ScoredGraph:

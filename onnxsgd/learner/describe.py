@@ -128,12 +128,14 @@ def _score(model: object, X: object, output: str | int | None) -> ScoredGraph:
         )
     from onnxsgd.graph.loading.load import load_model
     from onnxsgd.graph.lowering.inference_mode import inference_form
+    from onnxsgd.graph.lowering.precision import without_half_precision
     from onnxsgd.graph.model import to_ir
     from onnxsgd.graph.reading.head import find_score
 
     # a regression has no link to invert, so that this serves both
     graph, _ = inference_form(to_ir(load_model(model)))
-    return find_score(graph, "classification", output)
+    scored = find_score(graph, "classification", output)
+    return replace(scored, model=without_half_precision(scored.model))
 
 
 def _with_new_layer(scored: ScoredGraph, X: Any) -> tuple[ScoredGraph, tuple[str, str]]:

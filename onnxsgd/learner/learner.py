@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -72,6 +73,9 @@ class Learner:
         they are NaN. Compiled graphs take them as inputs; those that are not trained are not in the tail.
     template : Learner or None
         The learner that this one shares compiled graphs with; only the numbers differ.
+    half_precision : Learner or None
+        The same graph with tensors of 16 bits, as the user gave it: training keeps weights in float32, and
+        files get these types. None: the graph has none.
     """
 
     model: ir.Model
@@ -84,6 +88,7 @@ class Learner:
     exported_for: int | None = None
     numbers: Mapping[str, np.ndarray] = field(default_factory=dict)
     template: Learner | None = None
+    half_precision: Learner | None = None
 
     @property
     def score(self) -> str:
@@ -204,5 +209,24 @@ class Learner:
         copy = (self.score_model if score_only else self.model).clone()
         for name, array in {**self.numbers, **weights}.items():
             if name in copy.graph.initializers:
-                copy.graph.initializers[name].const_value = ir.tensor(np.array(array), name=name)
+                value = copy.graph.initializers[name]
+                value.const_value = ir.tensor(_rounded(name, array, element_type(value)), name=name)
         return copy
+
+    def exported(self, weights: Mapping[str, np.ndarray], *, score_only: bool = False) -> ir.Model:
+        """Return the graph with these weights in it, in the types that files get."""
+        return (self.half_precision or self).with_weights(weights, score_only=score_only)
+
+
+def _rounded(name: str, array: np.ndarray, dtype: ir.DataType) -> np.ndarray:
+    """Return a copy of an array in the type of its initializer; too large numbers become the largest one."""
+    if dtype.numpy() == array.dtype:
+        return np.array(array)
+    largest = float(dtype.max)
+    if np.abs(array).max(initial=0.0) > largest:
+        warnings.warn(
+            f"Numbers of {name!r} exceed {largest:g}, the largest of {dtype.name}: they are written as "
+            "that. dtype='float32' keeps them.",
+            stacklevel=6,
+        )
+    return array.clip(-largest, largest).astype(dtype.numpy())

@@ -145,6 +145,7 @@ SUBJECTS = {
     "graph/opsets/transformer/test_bert.py": "a fused network",
     "hostile/test_hostile.py": "mutated models",
     "learner/test_converted.py": "every converted estimator, from graph to fit",
+    "learner/test_half_precision.py": "graphs in float16 and bfloat16, in training and in files",
     "learner/test_real_graphs.py": "published networks",
     "networks/test_networks.py": "networks that torch exported",
     "test_browser.py": "the page of the browser example",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.lowering.missing_kernels import write_out_missing_kernels
-from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
+from onnxsgd.graph.model import HALF_TYPES, REAL_TYPES, graph_names, unique_name
 from onnxsgd.graph.nodes import attribute, first, maker
 from onnxsgd.graph.rewriting import Table, Writer, rewrite
 from onnxsgd.graph.writing import computed
@@ -17,14 +17,26 @@ from onnxsgd.graph.writing import computed
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
-__all__ = ["restore_digits", "with_precision"]
+__all__ = ["restore_digits", "with_precision", "without_half_precision"]
 
 #: Attributes for element types: of Cast, and of the operators that create tensors.
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
 
-def with_precision(model: ir.Model, dtype: ir.DataType) -> ir.Model:
-    """Return a copy of `model` in which every tensor of a real type has the type `dtype`.
+def without_half_precision(model: ir.Model) -> ir.Model:
+    """Return a copy with float32 in place of float16 and bfloat16; `model` itself if it has neither.
+
+    Updates of weights of 16 bits would be lost where they are smaller than a unit in the last place, 1e-3 of
+    the weight or more.
+    """
+    graphs = (model.graph, *model.graph.subgraphs())
+    if not any(value.dtype in HALF_TYPES for graph in graphs for value in _values(graph)):
+        return model
+    return with_precision(model, ir.DataType.FLOAT, HALF_TYPES)
+
+
+def with_precision(model: ir.Model, dtype: ir.DataType, given: Set[ir.DataType] = REAL_TYPES) -> ir.Model:
+    """Return a copy of `model` in which every tensor of one of the types `given` has the type `dtype`.
 
     Operators whose results are always float32, those of ``ai.onnx.ml`` and of other domains, stay float32
     between casts; an Imputer becomes standard operators. Operators without a kernel in that type are written
@@ -38,15 +50,15 @@ def with_precision(model: ir.Model, dtype: ir.DataType) -> ir.Model:
     names = graph_names(copy.graph)
     for graph in (copy.graph, *copy.graph.subgraphs()):
         for value in _values(graph):
-            if value.dtype in REAL_TYPES:
+            if value.dtype in given:
                 # a new type: clones share theirs with the original
                 value.type = ir.TensorType(dtype)
         for value in graph.initializers.values():
             if value.const_value is not None:
-                value.const_value = _convert(value.const_value, dtype)
+                value.const_value = _convert(value.const_value, dtype, given)
         for node in list(graph):
             if not _is_float32(node):
-                _convert_attributes(node, dtype)
+                _convert_attributes(node, dtype, given)
             elif dtype != ir.DataType.FLOAT:
                 _enclose(node, graph, dtype, names)
     write_out_missing_kernels(copy)
@@ -198,15 +210,15 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def _convert(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
-    if tensor.dtype not in REAL_TYPES:
+def _convert(tensor: ir.TensorProtocol, dtype: ir.DataType, given: Set[ir.DataType]) -> ir.TensorProtocol:
+    if tensor.dtype not in given:
         return tensor
     return ir.tensor(tensor.numpy().astype(dtype.numpy()), name=tensor.name)
 
 
-def _convert_attributes(node: ir.Node, dtype: ir.DataType) -> None:
+def _convert_attributes(node: ir.Node, dtype: ir.DataType, given: Set[ir.DataType]) -> None:
     for name, held in list(node.attributes.items()):
         if held.type == ir.AttributeType.TENSOR:
-            node.attributes[name] = ir.AttrTensor(name, _convert(held.as_tensor(), dtype))
-        elif name in _TYPE_ATTRIBUTES and held.as_int() in REAL_TYPES:
+            node.attributes[name] = ir.AttrTensor(name, _convert(held.as_tensor(), dtype, given))
+        elif name in _TYPE_ATTRIBUTES and held.as_int() in given:
             node.attributes[name] = ir.AttrInt64(name, dtype)
