@@ -39,6 +39,9 @@ LIKE_TORCH = {
     "cosine_equal_restarts": schedules.CosineRestarts(ETA0, n_cycles=5, growth=1),
     "one_cycle": schedules.OneCycle(ETA0, 0.2, start_factor=0.1, end_factor=0.002),
     "one_cycle_default": schedules.OneCycle(ETA0),
+    "warm_up_cosine": schedules.WarmUp(schedules.Cosine(ETA0, 0.001), 12),
+    "warm_up_step": schedules.WarmUp(schedules.Step(ETA0, 0.4, every=15), 12),
+    "warm_up_constant": schedules.WarmUp(schedules.Constant(ETA0), 12),
 }
 #: Those that last as long as a fit.
 PLANNED = {"step", "exponential", "polynomial", "cosine", "cosine_restarts", "one_cycle"}
@@ -124,6 +127,99 @@ def test_few_updates_have_finite_rates(name, n_updates):
     assert (rates >= 0).all()
     assert rates.max() <= 0.3 * (1 + 1e-15)
     assert rates[0] == pytest.approx(schedule.initial, rel=1e-12)
+
+
+@pytest.mark.parametrize("n_batches", [1, 6])
+@pytest.mark.parametrize("name", LIKE_TORCH)
+def test_rates_by_epoch_are_those_of_torch_stepped_after_each_epoch(name, n_batches):
+    schedule = schedules.ByEpoch(LIKE_TORCH[name]).for_epochs(n_batches).for_updates(N * n_batches)
+    expected = np.repeat(TORCH[name], n_batches)
+    np.testing.assert_allclose(schedule.rates(1, ETA0, N * n_batches), expected, rtol=1e-9, atol=1e-16)
+    for start, count in [(1, 1), (6, 2), (40, 11), (N * n_batches, 1)]:
+        part = schedule.rates(start, ETA0, count)
+        np.testing.assert_allclose(part, expected[start - 1 : start - 1 + count], rtol=1e-9, atol=1e-16)
+        assert schedule.rate(start, schedule.initial) == pytest.approx(part[0], rel=1e-14, abs=1e-16)
+    last = LIKE_TORCH[name].for_updates(N).last_update
+    assert schedule.last_update == (None if last is None else last * n_batches)
+
+
+def test_a_warm_up_takes_a_tenth_of_a_fit_and_leaves_the_rest():
+    schedule = schedules.WarmUp(schedules.Polynomial(1.0), start_factor=0.2).for_updates(50)
+    assert schedule.n_warm_up == schedule.n_updates == 5
+    assert schedule.schedule.n_updates == 45
+    assert schedule.last_update == 50
+    expected = [0.2, 0.36, 0.52, 0.68, 0.84, 1.0, 44 / 45, 43 / 45]
+    np.testing.assert_allclose(schedule.rates(1, 1.0, 8), expected, rtol=1e-14)
+    np.testing.assert_allclose(schedule.rates(4, 1.0, 5), expected[3:], rtol=1e-14)
+    assert schedules.WarmUp(schedules.Constant(1.0)).for_updates(3).n_updates == 1
+
+
+def test_a_warm_up_keeps_the_rate_that_plateaus_lowered():
+    schedule = schedules.WarmUp(schedules.Adaptive(1.0), 4, start_factor=0.2)
+    rates = schedule.rates(1, schedule.initial, 6)
+    np.testing.assert_allclose(rates, [0.2, 0.4, 0.6, 0.8, 1, 1], rtol=1e-14)
+    eta = schedule.after_plateau(rates[-1])
+    np.testing.assert_allclose(schedule.rates(7, eta, 3), [0.2, 0.2, 0.2], rtol=1e-14)
+    # the first update behind the rise begins at the rate of the other, not at the last one of the rise
+    np.testing.assert_allclose(schedule.rates(5, rates[3], 2), [1, 1], rtol=1e-14)
+
+
+def test_names_in_other_schedules_have_the_numbers_of_the_estimator():
+    inside = schedules.ByEpoch(schedules.WarmUp("invscaling", 3))
+    made = schedules.make_schedule(inside, 0.4, 0.7, 0.02)
+    assert made == schedules.ByEpoch(schedules.WarmUp(schedules.InvScaling(0.4, 0.7), 3))
+    assert inside == schedules.ByEpoch(schedules.WarmUp("invscaling", 3)), "the user's object is unchanged"
+
+
+def test_a_function_by_epoch_gets_whole_numbers():
+    seen = []
+    made = schedules.make_schedule(
+        schedules.ByEpoch(lambda epoch: seen.append(epoch) or 1 / epoch, 4), 1, 1, 1
+    )
+    np.testing.assert_array_equal(made.rates(3, 1.0, 8), [1, 1, 0.5, 0.5, 0.5, 0.5, 1 / 3, 1 / 3])
+    assert seen == [1, 2, 3]
+    assert all(type(epoch) is int for epoch in seen)
+    assert not made.has_formula
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: schedules.WarmUp(3),
+            "schedule=3 is not accepted: it must be a name, a Schedule or a callable",
+        ),
+        (lambda: schedules.WarmUp("cosine", 0), "n_updates=0.*whole number >= 1"),
+        (lambda: schedules.WarmUp("cosine", start_factor=1), "start_factor=1 .*> 0 and < 1"),
+        (lambda: schedules.ByEpoch("cosine", 1.5), "n_batches=1.5.*whole number >= 1"),
+        (lambda: schedules.WarmUp("cosine").initial, r"WarmUp\(schedule='cosine'.* has no rates yet"),
+        (lambda: schedules.WarmUp(schedules.Constant()).for_updates(None), "needs a number of updates"),
+        (lambda: schedules.WarmUp(schedules.Constant()).rate(1, 0.1), "needs a number of updates"),
+        (
+            lambda: schedules.WarmUp(schedules.Cosine(), 5).for_updates(None),
+            "Cosine.*needs a number of updates",
+        ),
+        (
+            lambda: schedules.ByEpoch(schedules.Constant()).for_epochs(None),
+            "needs the number of updates of an",
+        ),
+        (
+            lambda: schedules.WarmUp(schedules.Cosine(), 8).for_updates(8),
+            "n_updates=8.*none of the 8.*1 to 7",
+        ),
+        (lambda: schedules.make_schedule(schedules.WarmUp("auto"), 1, 1, 1), "'auto' finds its rates itself"),
+        (lambda: schedules.make_schedule(schedules.ByEpoch("cosin"), 1, 1, 1), "'cosin'.*'cosine'"),
+    ],
+)
+def test_schedules_around_others_refuse(call, message):
+    with pytest.raises((ParameterError, ParameterTypeError), match=message):
+        call()
+
+
+def test_a_long_warm_up_of_a_schedule_without_a_length():
+    """A first fit may be shorter than the rise, which partial_fit continues."""
+    schedule = schedules.WarmUp(schedules.Constant(1.0), 8).for_updates(3)
+    assert schedule.rates(1, 1.0, 9)[-1] == 1
 
 
 def test_cycles_are_whole_updates_and_fill_the_fit():

@@ -20,7 +20,7 @@ PUBLIC = {
     and issubclass(getattr(module, name), Settable)
     and not inspect.isabstract(getattr(module, name))
 }
-ARGUMENTS = {"eta0": 0.1, "power_t": 0.25, "alpha": 1e-3}
+ARGUMENTS = {"eta0": 0.1, "power_t": 0.25, "alpha": 1e-3, "schedule": "cosine"}
 X, Y = load_diabetes(return_X_y=True)
 
 
@@ -81,6 +81,42 @@ def test_refused_parameters_change_nothing(params, message):
     with pytest.raises(ParameterError, match=message):
         loss.set_params(**params)
     assert loss == losses.Huber(0.5)
+
+
+def test_parameters_of_parameters():
+    """Names behind two underscores reach into a schedule inside another one, in place."""
+    inner = schedules.Cosine(0.1)
+    rate = schedules.WarmUp(inner, 5)
+    assert list(rate.get_params(deep=False)) == ["schedule", "n_updates", "start_factor"]
+    assert rate.get_params()["schedule__eta0"] == 0.1
+    assert rate.set_params(schedule__eta0=0.2, n_updates=7) is rate
+    assert (inner.eta0, rate.n_updates) == (0.2, 7)
+    assert rate.schedule is inner
+    rate.set_params(schedule=schedules.Step(0.3), schedule__factor=0.5)
+    assert rate.schedule == schedules.Step(0.3, 0.5)
+    learner = OnnxSGDRegressor(learning_rate=schedules.ByEpoch(rate))
+    learner.set_params(learning_rate__schedule__schedule__factor=0.25)
+    assert rate.schedule.factor == 0.25
+    copy = clone(rate)
+    assert copy == rate
+    assert copy.schedule is not rate.schedule
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"n_updates": 9, "schedule__eta0": -1.0}, "eta0=-1.0 is not accepted"),
+        ({"n_updates": 0, "schedule__eta0": 1.0}, "n_updates=0 is not accepted"),
+        ({"schedule__power": 2.0}, r"\['power'\] are no parameters of Cosine"),
+        ({"inner__eta0": 2.0}, r"\['inner'\] are no parameters of WarmUp"),
+        ({"n_updates__eta0": 2.0}, r"\['eta0'\] are no parameters of n_updates=5: it has none"),
+    ],
+)
+def test_refused_parameters_of_parameters_change_nothing(params, message):
+    rate = schedules.WarmUp(schedules.Cosine(0.1), 5)
+    with pytest.raises(ParameterError, match=message):
+        rate.set_params(**params)
+    assert rate == schedules.WarmUp(schedules.Cosine(0.1), 5)
 
 
 def test_objects_of_users_have_parameters_too():

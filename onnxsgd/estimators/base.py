@@ -141,7 +141,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             self._seed = (self.random_state,)
             self._check_penalties(recipe)
             # a schedule without a length, or at its end, is refused before anything changes
-            recipe.for_updates(self._state.n_updates).check_rate(self._state.t + 1, self._state.eta)
+            state = self._state
+            recipe.for_updates(state.n_updates, state.n_batches).check_rate(state.t + 1, state.eta)
         self._train(self._make_plan(recipe), Stopping(max_iter=1, tol=None, in_parts=True), samples)
         return self
 
@@ -191,8 +192,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
                 "learning_rate='auto' takes the scale of the data from the first fit, and has no training "
                 "step before: name a learning_rate, such as 'constant', or call fit or partial_fit first."
             )
-        plan = trained._make_plan(recipe).for_updates(trained._state.n_updates)
         state = trained._state
+        plan = trained._make_plan(recipe).for_updates(state.n_updates, state.n_batches)
         if trained is not self:
             state.eta = recipe.schedule.initial
         return export_step(path, plan, state, getattr(trained, "classes_", None))
@@ -312,8 +313,9 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         if plan.scaled_layer.weights:
             add_moments(state.moments, TARGET, target, samples.weight)
         if is_fit:
+            state.n_batches = batches.n_batches
             state.n_updates = stopping.max_iter * batches.n_batches
-        plan = plan.for_updates(state.n_updates)
+        plan = plan.for_updates(state.n_updates, state.n_batches)
         # the norms come first: callbacks see them
         norms = UpdateNorms(bool(self.record_update_norms))
         progress = Progress(int(self.verbose), stopping.max_iter, stopping.tol is not None)

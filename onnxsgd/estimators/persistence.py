@@ -25,6 +25,8 @@ __all__ = ["FORMAT", "pack", "unpack"]
 
 #: Attributes of the state: owners of slots and rates, and the updates that these begin with.
 _OWNERS = ("optimizer", "slots_from", "averages_from", "schedule", "n_rows", "mean_weight")
+#: Attributes of the state that ``fit`` sets.
+_LENGTHS = ("n_updates", "n_batches")
 
 #: The number of the format written.
 FORMAT = 1
@@ -54,12 +56,13 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         owners           a dictionary of further ones; older files lack it
         update_norms     only where they were recorded: an attribute of the state
         n_updates        only after ``fit``: the largest number of its updates
+        n_batches        only after ``fit``: the updates of its epochs; older files lack it
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
     half = learner.half_precision
     saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
-    n_updates = {} if state.n_updates is None else {"n_updates": state.n_updates}
+    lengths = {name: getattr(state, name) for name in _LENGTHS if getattr(state, name) is not None}
     norms = {"update_norms": list(state.update_norms)} if state.update_norms else {}
     whole = {name: moments.whole for name, moments in state.moments.items()}
     moments = [[name, m.count, m.mean, m.squares, m.total] for name, m in whole.items()]
@@ -67,7 +70,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
     return {
         **saved_text,
         **totals,
-        **n_updates,
+        **lengths,
         **norms,
         **({"moments": moments} if moments else {}),
         **({} if half is None else {"half_precision": _pack_graphs(half)}),
@@ -131,6 +134,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         learning_rates=list(saved.get("learning_rates", [math.nan] * len(saved["loss_curve"]))),
         update_norms=list(saved.get("update_norms", [])),
         n_updates=saved.get("n_updates"),
+        n_batches=saved.get("n_batches"),
         moments={name: Moments(*arrays) for name, *arrays in saved.get("moments", [])},
     )
     return learner, state, TextPart(*saved["text"]) if "text" in saved else None

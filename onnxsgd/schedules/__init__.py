@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.schedules._around import ByEpoch, ScheduleAround, WarmUp
 from onnxsgd.schedules._auto import Auto
 from onnxsgd.schedules._cosine import Cosine, CosineRestarts, OneCycle
 from onnxsgd.schedules._decay import Exponential, Polynomial, Step
@@ -22,6 +23,7 @@ __all__ = [
     "SCHEDULES",
     "Adaptive",
     "Auto",
+    "ByEpoch",
     "Constant",
     "Cosine",
     "CosineRestarts",
@@ -32,6 +34,7 @@ __all__ = [
     "Polynomial",
     "Schedule",
     "Step",
+    "WarmUp",
     "make_schedule",
 ]
 
@@ -71,6 +74,14 @@ def make_schedule(
     ParameterTypeError
         If `schedule` is neither a name, nor a schedule, nor callable.
     """
+    if isinstance(schedule, ScheduleAround):
+        inner = make_schedule(schedule.schedule, eta0, power_t, alpha)
+        if isinstance(inner, Auto):
+            raise ParameterError(
+                f"learning_rate={schedule!r} is not accepted: 'auto' finds its rates itself. Name another "
+                "schedule."
+            )
+        return schedule.around(inner)
     if isinstance(schedule, Schedule):
         return schedule
     if isinstance(schedule, str):

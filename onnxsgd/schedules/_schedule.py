@@ -21,8 +21,8 @@ class Schedule(Settable, ABC):
     Attributes
     ----------
     has_formula : bool
-        True, the default: `rate` is arithmetic that ``export_training_step`` can export, ``+ - * / **``, and
-        minimum, maximum, floor, sqrt, exp, log, cos of numpy, without branches; others are refused. False
+        True, the default: `rate` is arithmetic that ``export_training_step`` can export, ``+ - * / // **``,
+        and minimum, maximum, floor, sqrt, exp, log, cos of numpy, without branches; others are refused. False
         leaves rates without a formula to the reader of the manifest.
     """
 
@@ -44,6 +44,24 @@ class Schedule(Settable, ABC):
         Before it, a training loss that improves no more does not end ``fit``. Afterwards the rate stays.
         """
         return None
+
+    @property
+    def n_warm_up(self) -> int:
+        """The updates before which a loss, or a score, that improves no more is no plateau; by default 0."""
+        return 0
+
+    def for_epochs(self, n_batches: int | None) -> Schedule:
+        """Return the schedule for epochs of `n_batches` updates; by default the same for any number.
+
+        It is called before `for_updates`.
+
+        Parameters
+        ----------
+        n_batches : int or None
+            The updates of an epoch of the last call to ``fit``. None: ``fit`` was not called. A schedule that
+            needs the number refuses None with a ParameterError.
+        """
+        return self
 
     def for_updates(self, n_updates: int | None) -> Schedule:
         """Return the schedule of `n_updates` updates; by default the same for any number.
@@ -114,7 +132,7 @@ class PlannedSchedule(NumberedSchedule):
             return self
         if n_updates is None:
             raise self.without_length()
-        return type(self)(**{**self.get_params(), "n_updates": n_updates})
+        return type(self)(**{**self.get_params(deep=False), "n_updates": n_updates})
 
     def without_length(self) -> ParameterError:
         """Return the error of a schedule of unknown length."""

@@ -85,7 +85,7 @@ class Recipe:
     @property
     def rate_owner(self) -> str:
         """The name of the schedule, with its parameters, that gives the present rate its meaning."""
-        return f"{_class_name(self.schedule)} {sorted(vars(self.schedule).items())}"
+        return _with_parameters(self.schedule)
 
     def for_parts(self) -> Recipe:
         """Return the recipe of ``partial_fit``, which steers the rate if training finds it."""
@@ -94,9 +94,9 @@ class Recipe:
             optimizer = replace(optimizer, steering=_STEERING)
         return replace(self, optimizer=optimizer, in_parts=True)
 
-    def for_updates(self, n_updates: int | None) -> Recipe:
-        """Return the recipe of `n_updates` updates; None: the number is unknown."""
-        schedule = self.schedule.for_updates(n_updates)
+    def for_updates(self, n_updates: int | None, n_batches: int | None) -> Recipe:
+        """Return the recipe of `n_updates` updates in epochs of `n_batches`; None: they are unknown."""
+        schedule = self.schedule.for_epochs(n_batches).for_updates(n_updates)
         return self if schedule is self.schedule else replace(self, schedule=schedule)
 
     def check_rate(self, t: int, eta: float) -> None:
@@ -119,6 +119,15 @@ class Recipe:
 def _class_name(thing: object) -> str:
     # the public module: saved states keep this name
     return f"{type(thing).__module__.partition('._')[0]}.{type(thing).__qualname__}"
+
+
+def _with_parameters(schedule: Schedule) -> str:
+    """Return the name of a schedule with its parameters, those of one inside it too."""
+    named = [
+        (name, _with_parameters(value) if isinstance(value, Schedule) else value)
+        for name, value in sorted(vars(schedule).items())
+    ]
+    return f"{_class_name(schedule)} {named}"
 
 
 def _power_of_two(number: int) -> int:
@@ -224,9 +233,9 @@ class FitPlan:
             return min(size, _power_of_two(most), 1 << (n_samples - 1).bit_length())
         return min(self.batch_size, 1 << (n_samples - 1).bit_length())
 
-    def for_updates(self, n_updates: int | None) -> FitPlan:
-        """Return the plan of `n_updates` updates; None: the number is unknown."""
-        recipe = self.recipe.for_updates(n_updates)
+    def for_updates(self, n_updates: int | None, n_batches: int | None) -> FitPlan:
+        """Return the plan of `n_updates` updates in epochs of `n_batches`; None: they are unknown."""
+        recipe = self.recipe.for_updates(n_updates, n_batches)
         return self if recipe is self.recipe else replace(self, recipe=recipe)
 
     @cached_property

@@ -125,6 +125,8 @@ class PlateauRule:
             value = -score
             if value < self._plateau.best:
                 self._best = (self._state.tensors, self._state.l1_totals)
+        if self._state.t <= self._schedule.n_warm_up:
+            return False
         if self._n_left and not self._on_score:
             # losses at large rates do not tell what the fall of the rate will gain
             return False

@@ -109,8 +109,8 @@ COVERED = {
         "optimizers/_sgd"
     ),
     "test_schedules.py": (
-        "schedules/_auto schedules/_cosine schedules/_decay schedules/_function schedules/_plateau "
-        "schedules/_scaling schedules/_schedule"
+        "schedules/_around schedules/_auto schedules/_cosine schedules/_decay schedules/_function "
+        "schedules/_plateau schedules/_scaling schedules/_schedule"
     ),
     "test_losses.py": "_builder losses/_base losses/_classification losses/_deviance losses/_regression",
     "test_package.py": "_version",

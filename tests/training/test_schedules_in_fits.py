@@ -26,6 +26,10 @@ def regressor(learning_rate, **more):
     return OnnxSGDRegressor(learning_rate=learning_rate, **settings | more)
 
 
+def falling(t):
+    return 0.1 / t
+
+
 @pytest.mark.parametrize(
     "name", ["step", "exponential", "polynomial", "cosine", "cosine_restarts", "one_cycle"]
 )
@@ -69,8 +73,11 @@ def test_the_score_may_end_a_schedule():
         schedules.Step(0.1, 0.5, every=7),
         schedules.CosineRestarts(0.1, n_updates=30),
         schedules.OneCycle(0.1, n_updates=24),
+        schedules.WarmUp(schedules.InvScaling(0.1), 10),
+        schedules.ByEpoch(schedules.Step(0.1, 0.5, every=2), N_BATCHES),
+        schedules.WarmUp(falling, 5),
     ],
-    ids=repr,
+    ids=lambda schedule: type(schedule).__name__,
 )
 @pytest.mark.parametrize("kind", ["dense", "sparse", "network"])
 def test_partial_fit_continues_a_schedule(schedule, kind):
@@ -96,6 +103,39 @@ def test_partial_fit_after_a_fit_has_the_length_of_the_fit():
     model = regressor(schedules.Cosine(0.1, 0.01), tol=None).fit(X, Y)
     model.set_params(max_iter=3).partial_fit(X, Y)
     assert model.learning_rates_[-1] == 0.01
+
+
+def test_epochs_of_a_fit_are_those_of_its_batches():
+    """Also of later calls with fewer rows, and of a saved estimator."""
+    rate = schedules.ByEpoch(schedules.Step(0.1, 0.5, every=2))
+    model = regressor(rate, max_iter=5, tol=None).fit(X, Y)
+    np.testing.assert_allclose(model.learning_rates_, [0.1, 0.1, 0.05, 0.05, 0.025], rtol=1e-14)
+    model = pickle.loads(pickle.dumps(model)).partial_fit(X[:32], Y[:32])
+    model.partial_fit(X[:32], Y[:32]).partial_fit(X[:32], Y[:32])
+    np.testing.assert_allclose(model.learning_rates_[5:], [0.025, 0.025, 0.0125], rtol=1e-14)
+
+
+def test_a_stream_without_epochs_is_refused():
+    model = regressor(schedules.ByEpoch("constant"))
+    with pytest.raises(ParameterError, match="needs the number of updates of an epoch: give n_batches"):
+        model.partial_fit(X, Y)
+    assert not hasattr(model, "coef_")
+
+
+def test_a_plateau_does_not_count_in_a_warm_up():
+    """The loss of a target of noise does not fall: training ends five epochs after the rise."""
+    noise = RNG.normal(size=60)
+    model = regressor(schedules.WarmUp("constant", 20 * N_BATCHES), max_iter=100, eta0=1e-9).fit(X, noise)
+    # the first epoch behind the rise is the best one so far
+    assert model.n_iter_ == 20 + 1 + 5
+    assert regressor("constant", max_iter=100, eta0=1e-9).fit(X, noise).n_iter_ == 1 + 5
+    scored = regressor(schedules.WarmUp("constant", 20 * N_BATCHES), max_iter=100, early_stopping=True)
+    assert 20 + 5 < scored.fit(X, noise).n_iter_ < 100
+
+
+def test_a_warm_up_of_a_whole_fit_is_refused():
+    with pytest.raises(ParameterError, match=r"n_updates=80.*none of the 80 updates"):
+        regressor(schedules.WarmUp("cosine", 80)).fit(X, Y)
 
 
 def test_a_stream_without_a_length_is_refused():
@@ -136,6 +176,9 @@ def test_a_search_over_the_numbers_of_a_schedule():
     search = GridSearchCV(model, grid, cv=3).fit(X, Y)
     assert search.best_params_["learning_rate__eta0"] == 0.1
     assert model.learning_rate == schedules.CosineRestarts(0.1)
+    warm = regressor(schedules.WarmUp(schedules.Cosine(0.1)), eta0=None)
+    grid = {"learning_rate__schedule__eta0": [1e-6, 0.1], "learning_rate__start_factor": [0.1, 0.5]}
+    assert GridSearchCV(warm, grid, cv=3).fit(X, Y).best_params_["learning_rate__schedule__eta0"] == 0.1
     names = GridSearchCV(model, {"learning_rate": ["one_cycle", "step"], "eta0": [0.1]}, cv=3).fit(X, Y)
     assert names.best_score_ > 0.8
     assert clone(model).learning_rate == model.learning_rate

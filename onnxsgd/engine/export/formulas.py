@@ -43,6 +43,8 @@ class Formula(NDArrayOperatorsMixin):
     def __array_ufunc__(self, function: np.ufunc, method: str, *operands: Any, **options: Any) -> Any:
         if method != "__call__" or options:
             return NotImplemented
+        if function is np.floor_divide:
+            return np.floor(np.divide(*operands))
         if function in _OPERATORS:
             return Formula(f"({f' {_OPERATORS[function]} '.join(map(_as_operand, operands))})")
         if function in _FUNCTIONS:

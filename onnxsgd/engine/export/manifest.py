@@ -173,7 +173,7 @@ def _read_rate(schedule: Schedule) -> str | None:
     if formula is None and schedule.has_formula:
         raise UnsupportedError(
             f"The training step cannot be exported: the rate of learning_rate={schedule!r} has no formula. "
-            "Write it with + - * / ** and minimum, maximum, floor, sqrt, exp, log, cos of numpy, or set "
+            "Write it with + - * / // ** and minimum, maximum, floor, sqrt, exp, log, cos of numpy, or set "
             "has_formula = False on the schedule, which leaves the rates to the reader of the manifest."
         )
     return formula

@@ -7,7 +7,7 @@ import pytest
 
 from onnxsgd.engine.export.formulas import _FUNCTIONS, _OPERATORS, Formula, read_formula, to_text
 from onnxsgd.optimizers import SGD, Adagrad, Adam, AdamW, Lion, RMSProp
-from onnxsgd.schedules import SCHEDULES, make_schedule
+from onnxsgd.schedules import SCHEDULES, ByEpoch, WarmUp, make_schedule
 
 #: Functions of `x` and `y`, with the ufunc that each of them shows.
 CASES = {
@@ -43,6 +43,10 @@ def test_the_text_gives_the_numbers_of_the_function(ufunc):
         assert eval(text, {**WORDS, "x": x, "y": y}) == pytest.approx(CASES[ufunc](x, y), rel=1e-14)
 
 
+def test_whole_quotients_are_floors():
+    assert read_formula(lambda t: 2 * (t // 3), "t") == "2.0 * floor(t / 3.0)"
+
+
 @pytest.mark.parametrize("function", [lambda t: np.sin(t), lambda t: np.add.reduce(t), lambda t: "text"])
 def test_other_functions_have_no_formula(function):
     assert read_formula(function, "t") is None
@@ -69,6 +73,16 @@ def test_formulas_give_the_rates_of_a_schedule(name):
     for t in (1, 2, 8, 17, 18, 49, 50, 51, 60):
         expected = schedule.rate(t, 0.3)
         assert eval(text, {**WORDS, "t": t, "eta": 0.3}) == pytest.approx(expected, rel=1e-14, abs=1e-17)
+
+
+@pytest.mark.parametrize("eta0", [0.3, 0.1])
+def test_formulas_of_schedules_around_others(eta0):
+    for inner in ("cosine", "adaptive", "invscaling"):
+        schedule = make_schedule(WarmUp(ByEpoch(inner), 12), eta0, 0.25, 1e-4).for_epochs(7).for_updates(50)
+        text, eta = read_formula(schedule.rate, "t", "eta"), schedule.initial
+        for t, expected in enumerate(schedule.rates(1, eta, 60), start=1):
+            eta = eval(text, {**WORDS, "t": t, "eta": eta})
+            assert eta == pytest.approx(expected, rel=1e-13, abs=1e-17)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.losses import CrossEntropy
 from onnxsgd.penalties import Penalty
-from onnxsgd.schedules import Constant, CosineRestarts, OneCycle, Step
+from onnxsgd.schedules import ByEpoch, Constant, CosineRestarts, OneCycle, Step, WarmUp
 
 _EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -100,6 +100,10 @@ _CASES = {
         _Y,
     ),
     "one cycle": (OnnxSGDRegressor(learning_rate=OneCycle(0.05, n_updates=15), momentum=0.5), _Y),
+    "warm-up, by epoch": (
+        OnnxSGDRegressor(learning_rate=ByEpoch(WarmUp("adaptive", 2), 3), optimizer="adam", eta0=0.02),
+        _Y,
+    ),
     "optimal": (OnnxSGDClassifier(learning_rate="optimal", alpha=0.01), _Z),
     "two classes": (OnnxSGDClassifier(), np.where(_Z > 0, "yes", "no")),
     "smooth labels": (OnnxSGDClassifier(loss=CrossEntropy(label_smoothing=0.2)), _Z),
