@@ -85,8 +85,14 @@ class TrainingStep:
         for penalty in self.manifest["penalties"]:
             for name in penalty["of"]:
                 weight = weights[name].astype(np.float64)
+                if penalty["from_start"]:
+                    weight -= self.states("start")[name]
                 total += penalty["l1"] * np.abs(weight).sum() + penalty["l2"] / 2 * np.square(weight).sum()
         return float(total)
+
+    def states(self, kind):
+        """Return the present states of one kind, under the names of their weights."""
+        return {t["of"]: self.tensors[t["input"]] for t in self.manifest["tensors"] if t.get("kind") == kind}
 
     def weights(self):
         """Return the present weights, under their names in the graph for predictions."""

@@ -5,7 +5,8 @@
     penalty = l1 ||w||_1 + l2 / 2 ||w||_2^2
 
 summed over the trained weights; intercepts are never penalised. The names and the strengths are those of
-scikit-learn's ``SGDRegressor`` and ``SGDClassifier``. A dictionary gives tensors penalties of their own.
+scikit-learn's ``SGDRegressor`` and ``SGDClassifier``; "l2_sp" is the norm of the distance from the weights
+that training starts from. A dictionary gives tensors penalties of their own.
 """
 
 from __future__ import annotations
@@ -34,49 +35,82 @@ class Penalty(Settable):
 
     ::
 
-        penalty = l1 sum |w| + l2 / 2 sum w^2
+        penalty = l1 sum |d| + l2 / 2 sum d^2,   d = w, or d = w - w_start
 
     The subgradient of the absolute norm at 0 is 0. The updates do not use it: they shrink weights to exactly
     zero, by the cumulative penalty of scikit-learn, or by a proximal step of block Adam.
+
+    With `from_start` the penalty is that of the distance from the weights that training starts from, which
+    keeps a model near them: ``l2`` alone is L2-SP. They are the weights of `model`, or with
+    ``warm_start=True`` the present ones; a series of calls to ``partial_fit`` has those before the first call
+    with such a penalty, which are saved with the estimator. Starts of zeros give the usual penalty.
 
     Parameters
     ----------
     l1, l2 : float or None, default=None
         Coefficients of the absolute norm and of half the squared norm, >= 0; None: no such term.
+    from_start : bool, default=False
+        Whether the norms are those of the distance from the first weights.
 
     References
     ----------
     H. Zou, T. Hastie, "Regularization and variable selection via the elastic net", JRSS B 67, 2005. Y.
     Tsuruoka, J. Tsujii, S. Ananiadou, "Stochastic Gradient Descent Training for L1-regularized Log-linear
-    Models with Cumulative Penalty", ACL 2009.
+    Models with Cumulative Penalty", ACL 2009. X. Li, Y. Grandvalet, F. Davoine, "Explicit Inductive Bias for
+    Transfer Learning with Convolutional Networks", ICML 2018, has the distance (L2-SP, L1-SP).
 
     Examples
     --------
     >>> from onnxsgd.penalties import Penalty
     >>> Penalty(l1=0.5, l2=0.1).value([[1.0, -2.0]])
     1.75
+    >>> Penalty(l2=2.0, from_start=True).value([[1.0, -2.0]], [[1.0, 1.0]])
+    9.0
     """
 
     l1: float | None = None
     l2: float | None = None
+    from_start: bool = False
 
     def __post_init__(self) -> None:
         for name in ("l1", "l2"):
             value = getattr(self, name)
             if value is not None:
                 _check_strength(name, value)
+        _check_flag("from_start", self.from_start)
 
-    def value(self, weights: Iterable[np.ndarray]) -> float:
-        """Return the penalty on some arrays together, summed in float64."""
-        total = 0.0
-        for weight in weights:
-            for block in _blocks(np.asarray(weight)):
-                wide = block.astype(np.float64)
-                if self.l1:
-                    total += self.l1 * float(np.abs(wide).sum())
-                if self.l2:
-                    total += self.l2 * 0.5 * float(np.vdot(wide, wide))
-        return total
+    def value(self, weights: Iterable[np.ndarray], starts: Iterable[np.ndarray] | None = None) -> float:
+        """Return the penalty on some arrays together, summed in float64.
+
+        Parameters
+        ----------
+        weights : iterable of array-like
+            The weights.
+        starts : iterable of array-like, optional
+            The first weights, of the same shapes; needed with `from_start` alone.
+
+        Returns
+        -------
+        float
+        """
+        arrays = [np.asarray(weight) for weight in weights]
+        if not self.from_start:
+            return sum(self._value(block) for array in arrays for block in _blocks(array))
+        if starts is None:
+            raise ParameterError("starts is missing: a penalty with from_start=True needs the first weights.")
+        pairs = zip(arrays, (np.asarray(start) for start in starts), strict=True)
+        return sum(
+            self._value(block, start)
+            for array, first in pairs
+            for block, start in zip(_blocks(array), _blocks(first), strict=True)
+        )
+
+    def _value(self, block: np.ndarray, start: np.ndarray | None = None) -> float:
+        wide = block.astype(np.float64)
+        if start is not None:
+            wide -= start
+        total = self.l1 * float(np.abs(wide).sum()) if self.l1 else 0.0
+        return total + (self.l2 * 0.5 * float(np.vdot(wide, wide)) if self.l2 else 0.0)
 
     @property
     def is_none(self) -> bool:
@@ -97,6 +131,12 @@ def _check_strength(name: str, value: object) -> None:
         raise ParameterError(f"{name}={value!r} is not accepted: it must be a finite number >= 0.")
 
 
+def _check_flag(name: str, value: object) -> None:
+    """Refuse a value that is neither True nor False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ParameterTypeError(f"{name}={value!r} is not accepted: it must be True or False.")
+
+
 def _blocks(array: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the elements of an array in blocks, which stay in the cache."""
     flat = array.reshape(-1)
@@ -109,6 +149,7 @@ PENALTIES: dict[str | None, Callable[[float, float], Penalty]] = {
     "l2": lambda alpha, l1_ratio: Penalty(l2=alpha),
     "l1": lambda alpha, l1_ratio: Penalty(l1=alpha),
     "elasticnet": lambda alpha, l1_ratio: Penalty(l1=alpha * l1_ratio, l2=alpha * (1.0 - l1_ratio)),
+    "l2_sp": lambda alpha, l1_ratio: Penalty(l2=alpha, from_start=True),
     None: lambda alpha, l1_ratio: Penalty(),
 }
 
@@ -118,7 +159,7 @@ def make_penalty(name: str | Penalty | None, alpha: float, l1_ratio: float) -> P
 
     Parameters
     ----------
-    name : {"l2", "l1", "elasticnet", None} or Penalty
+    name : {"l2", "l1", "elasticnet", "l2_sp", None} or Penalty
         The norms, or an object, which is returned.
     alpha : float
         The strength, >= 0.

@@ -65,7 +65,8 @@ def test_value_agrees_with_numpy(name):
     flat = np.array([1.5, -2.0, 0.0, 0.25, -3.0])
     expected = l1 * np.linalg.norm(flat, 1) + l2 / 2 * np.linalg.norm(flat) ** 2
     penalty = penalties.make_penalty(name, 0.3, 0.2)
-    assert penalty.value(weights) == pytest.approx(expected, rel=1e-14)
+    starts = [np.zeros_like(weight) for weight in weights]
+    assert penalty.value(weights, starts) == pytest.approx(expected, rel=1e-14)
     assert (penalty.l1 or 0, penalty.l2 or 0) == pytest.approx((l1, l2), rel=1e-14)
 
 
@@ -82,7 +83,7 @@ def test_the_objective_holds_the_penalty_of_the_coefficients(name):
 
 
 def test_unknown_penalties_are_refused():
-    with pytest.raises(ParameterError, match="'l3'.*'l2', 'l1', 'elasticnet', None"):
+    with pytest.raises(ParameterError, match="'l3'.*'l2', 'l1', 'elasticnet', .*None"):
         penalties.make_penalty("l3", 0.1, 0.5)
 
 
@@ -202,11 +203,151 @@ def test_refused_dictionaries_leave_the_estimator_alone(penalty, error, message,
         ({"l2": np.inf}, ParameterError, "l2=inf is not accepted"),
         ({"l2": "0.1"}, ParameterTypeError, "l2='0.1' is not accepted"),
         ({"l1": True}, ParameterTypeError, "l1=True is not accepted"),
+        ({"from_start": 1}, ParameterTypeError, "from_start=1 is not accepted: it must be True or False"),
     ],
 )
 def test_refused_strengths(strengths, error, message):
     with pytest.raises(error, match=message):
         Penalty(**strengths)
+
+
+#: The first weights of the two parts.
+STARTS = [np.array([0.5, -0.5, 0.1]), np.array([0.3, 0.2])]
+#: Optimizers whose decay is apart from the gradient, each as a step before its update.
+DECOUPLED = ("adamw", "lion")
+
+
+def fit_near_start(l2, optimizer, n_epochs, eta=0.05, size=4):
+    """Fit the two parts with ``l2 / 2 ||w - w_start||^2`` in plain numpy; return both weights."""
+    weights, tables, intercept, t = [start.copy() for start in STARTS], (A, B), 0.1, 0
+    moves = [OPTIMIZERS[optimizer]() for _ in range(3)]
+    for _ in range(n_epochs):
+        for start in range(0, len(Y), size):
+            rows, t = slice(start, start + size), t + 1
+            residual = sum(x[rows] @ w for x, w in zip(tables, weights, strict=True)) + intercept - Y[rows]
+            for i, first in enumerate(STARTS):
+                gradient = (residual[:, None] * tables[i][rows]).mean(axis=0)
+                slope = l2 * (weights[i] - first)
+                if optimizer in DECOUPLED:
+                    weights[i] = moves[i](weights[i] - eta * slope, gradient, t, eta, 0.0)
+                else:
+                    weights[i] = moves[i](weights[i], gradient + slope, t, eta, 0.0)
+            intercept = moves[2](intercept, residual.mean(), t, eta, 0.0)
+    return weights
+
+
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "block_adam"])
+def test_the_distance_from_the_first_weights_as_in_numpy(optimizer):
+    estimator = parts_estimator("l2_sp", alpha=0.8, optimizer=optimizer, average=True).fit(
+        {"a": A, "b": B}, Y
+    )
+    u, v = fit_near_start(0.8, optimizer, 3)
+    weights = estimator._state.weights()
+    np.testing.assert_allclose(weights["u_weight"].ravel(), u, rtol=1e-10)
+    np.testing.assert_allclose(weights["v_weight"].ravel(), v, rtol=1e-10)
+    loss = estimator.loss_curve_[-1] - 0.4 * sum(
+        (w - first) @ (w - first) for w, first in zip((u, v), STARTS, strict=True)
+    )
+    plain = parts_estimator(None, optimizer=optimizer).fit({"a": A, "b": B}, Y)
+    assert 0 < loss < 1.5 * plain.loss_curve_[0]
+
+
+def test_averages_are_those_of_the_weights_near_the_start():
+    """The mean over all updates, of which each epoch of one batch is one."""
+    settings = {"penalty": "l2_sp", "alpha": 0.8, "batch_size": 32}
+    whole = parts_estimator(**settings, average=True).fit({"a": A, "b": B}, Y)
+    seen = [parts_estimator(**settings | {"max_iter": n}).fit({"a": A, "b": B}, Y) for n in (1, 2, 3)]
+    for name, average in whole.get_weights().items():
+        mean = np.mean([one.get_weights()[name] for one in seen], axis=0)
+        np.testing.assert_allclose(average, mean, rtol=1e-12)
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.3])
+@pytest.mark.parametrize("optimizer", ["sgd", "auto"])
+def test_the_minimum_near_the_first_weights_in_raw_coordinates(optimizer, l1):
+    """By the normal equations, of a column of scale 30; with the l1 distance, by coordinate descent."""
+    scale = np.array([1.0, 30.0 if optimizer == "auto" else 1.0, 0.5])
+    a, b = (
+        np.random.default_rng(1).normal(size=(64, 3)) * scale,
+        np.random.default_rng(2).normal(size=(64, 2)),
+    )
+    y = a @ (np.array([1.0, -0.4, 0.0]) / scale) + b @ [0.0, 0.7]
+    settings = {"learning_rate": "auto", "eta0": None} if optimizer == "auto" else {"eta0": 0.02}
+    estimator = parts_estimator(
+        Penalty(l1=l1, l2=0.5, from_start=True),
+        **settings, tol=1e-9, max_iter=2000, batch_size=64, random_state=0, n_iter_no_change=20,
+    ).fit({"a": a, "b": b}, y)  # fmt: skip
+    table, first = np.column_stack([a, b, np.ones(64)]), np.array([*STARTS[0], *STARTS[1], 0.1])
+    best = first.copy()
+    for _ in range(20000):
+        for j in range(6):
+            square = table[:, j] @ table[:, j] / 64
+            rest = best[j] - first[j] + table[:, j] @ (y - table @ best) / 64 / square
+            own = (l1, 0.5) if j < 5 else (0.0, 0.0)
+            z = square * rest
+            best[j] = first[j] + np.sign(z) * max(abs(z) - own[0], 0.0) / (square + own[1])
+    weights = estimator.get_weights()
+    found = np.concatenate([weights[name].ravel() for name in ("u_weight", "v_weight", "c")])
+    np.testing.assert_allclose(found, best, rtol=5e-3, atol=2e-3)
+    if l1:
+        assert (best[:5] == first[:5]).any()
+
+
+def test_the_first_weights_are_those_before_the_first_call():
+    data = {"a": A, "b": B}
+    one = parts_estimator("l2_sp", alpha=0.8).partial_fit(data, Y)
+    for _ in range(2):
+        one = pickle.loads(pickle.dumps(one)).partial_fit(data, Y)
+    u, _ = fit_near_start(0.8, "sgd", 3)
+    np.testing.assert_allclose(one.get_weights()["u_weight"].ravel(), u, rtol=1e-10)
+    # a fit starts from the model again, a warm one from the present weights
+    present = one.get_weights()["u_weight"]
+    again = parts_estimator("l2_sp", alpha=0.8).fit(data, Y)
+    np.testing.assert_array_equal(again.fit(data, Y).get_weights()["u_weight"].ravel().round(10), u.round(10))
+    strong = pickle.loads(pickle.dumps(one)).set_params(alpha=20.0, warm_start=True, max_iter=30).fit(data, Y)
+    weak = one.set_params(alpha=0.0, warm_start=True, max_iter=30).fit(data, Y)
+    near, far = (np.abs(model.get_weights()["u_weight"] - present).max() for model in (strong, weak))
+    assert near < 0.1 * far
+
+
+def test_a_network_on_standardised_data_keeps_near_its_start():
+    """A strong penalty keeps the weights, in training that finds its rate, of columns of different scales."""
+    from sklearn.neural_network import MLPRegressor
+
+    X = RNG.normal(size=(200, 4)) * [1.0, 100.0, 0.01, 1.0]
+    y = X @ [1.0, 0.01, 50.0, 0.0]
+    network = MLPRegressor(hidden_layer_sizes=(8,), solver="lbfgs", random_state=0, max_iter=2000, tol=1e-3)
+    network.fit(X, y)
+    distance = {}
+    for alpha in (1e-6, 1e3):
+        model = OnnxSGDRegressor(network, penalty="l2_sp", alpha=alpha, random_state=0).fit(X, y + X[:, 3])
+        weights = model.get_weights()
+        distance[alpha] = sum(((weights[f"coefs_{i}"] - network.coefs_[i]) ** 2).sum() for i in range(2))
+        starts = {name: array for (name, kind), array in model._state.tensors.items() if kind == "start"}
+        for i in range(2):
+            np.testing.assert_array_equal(starts[f"coefs_{i}"], network.coefs_[i].astype(np.float32))
+    assert distance[1e3] < 1e-4 < 1e-2 < distance[1e-6]
+
+
+def test_sparse_data_train_in_dense_batches():
+    from scipy.sparse import csr_array
+
+    X = np.where(RNG.random((60, 20)) < 0.2, RNG.normal(size=(60, 20)), 0)
+    y = X @ RNG.normal(size=20)
+    start = OnnxSGDRegressor(max_iter=2, tol=None, random_state=0).fit(X, -y)
+    settings = {"penalty": "l2_sp", "shuffle": False, "batch_size": 16}
+    sparse, dense = (
+        OnnxSGDRegressor(start.to_onnx(), **settings, learning_rate="constant", alpha=0.5).fit(data, y)
+        for data in (csr_array(X), X)
+    )
+    np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-4, atol=1e-5)
+    kept = OnnxSGDRegressor(start.to_onnx(), **settings, alpha=1e4).fit(csr_array(X), y)
+    np.testing.assert_allclose(kept.coef_, start.coef_, atol=1e-3)
+
+
+def test_a_value_near_the_start_needs_the_start():
+    with pytest.raises(ParameterError, match="starts is missing"):
+        Penalty(l2=0.1, from_start=True).value([np.ones(2)])
 
 
 def test_the_display_names_the_penalty():

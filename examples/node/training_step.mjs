@@ -74,9 +74,13 @@ export class TrainingStep {
   penalty() {
     let sum = 0;
     const weights = this.weights();
-    for (const { l1, l2, of } of this.manifest.penalties) {
+    for (const { l1, l2, of, from_start } of this.manifest.penalties) {
       for (const name of of) {
-        for (const w of weights[name].data) sum += l1 * Math.abs(w) + (l2 / 2) * w * w;
+        const start = from_start && this.manifest.tensors.find((t) => t.kind === "start" && t.of === name);
+        weights[name].data.forEach((w, i) => {
+          const d = start ? w - this.tensors[start.input].data[i] : w;
+          sum += l1 * Math.abs(d) + (l2 / 2) * d * d;
+        });
       }
     }
     return sum;

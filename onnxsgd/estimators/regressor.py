@@ -50,7 +50,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         link: predictions are exponentials of raw predictions. Targets are >= 0, for "gamma" > 0.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", in the unit of y.
-    penalty : {"l2", "l1", "elasticnet", None} or Penalty or dict, default="l2"
+    penalty : {"l2", "l1", "elasticnet", "l2_sp", None} or Penalty or dict, default="l2"
         The norms of the weights that are added to the mean loss, without intercepts. "l1" gives exact zeros.
         An object of :mod:`onnxsgd.penalties` has strengths of its own. A dictionary has one of these, or a
         number, the strength l2, for names of weights or patterns such as "encoder.*"; the others have none.

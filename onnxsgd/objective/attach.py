@@ -15,7 +15,7 @@ from onnxsgd.graph.loading.load import check_proto
 from onnxsgd.graph.model import find_value, to_ir, to_proto
 from onnxsgd.graph.opsets.versions import bring_into_range
 from onnxsgd.objective.names import claim_names
-from onnxsgd.objective.penalty_nodes import penalty_value, read_penalties
+from onnxsgd.objective.penalty_nodes import TensorPenalty, read_penalties
 from onnxsgd.objective.score_table import ProbabilityLogLoss, make_score, weighted_loss
 from onnxsgd.objective.scored_output import check_scored, dtype_and_shape, find_output
 
@@ -76,7 +76,8 @@ def add_loss_output(
     penalty : dict, optional
         Penalties on initializers or inputs, by name: ``{"l1": a, "l2": b}``, or b alone, adds
         ``a sum |t| + b sum t^2`` over the elements of the tensor. A :class:`~onnxsgd.penalties.Penalty` adds
-        its value, in which the squared norm is halved.
+        its value, in which the squared norm is halved; with ``from_start=True`` that of the distance of an
+        initializer from its values in `onx`.
     output_index : int or str, optional
         The output to score, by position or name; not needed if there is only one.
     **kwargs
@@ -180,7 +181,7 @@ def _check_probabilities(name: str | None, shape: ir.Shape) -> None:
 
 
 def _total(
-    op: Builder, graph: ir.Graph, loss: Loss, data: _Data, penalties: Mapping[str, tuple[float, float]]
+    op: Builder, graph: ir.Graph, loss: Loss, data: _Data, penalties: Mapping[str, TensorPenalty]
 ) -> ir.Value:
     """Build the loss and the penalties, of shape [1, 1]."""
     _, shape = dtype_and_shape(data.scored)
@@ -193,9 +194,8 @@ def _total(
         total = op.Div(total, count)
     else:
         total = weighted_loss(op, loss, label, raw_prediction, weight)
-    for name, (l1, l2) in penalties.items():
-        tensor = _cast(op, find_value(graph, name), dtype)
-        total = op.Add(total, penalty_value(op, tensor, l1, l2))
+    for name, penalty in penalties.items():
+        total = op.Add(total, penalty.build(op, _cast(op, find_value(graph, name), dtype)))
     return total
 
 

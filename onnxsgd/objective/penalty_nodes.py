@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from onnxsgd.penalties import Penalty
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-__all__ = ["penalty_loss_onnx", "penalty_value", "read_penalties"]
+__all__ = ["TensorPenalty", "penalty_loss_onnx", "penalty_value", "read_penalties"]
 
 
 def penalty_loss_onnx(
@@ -101,8 +102,33 @@ def penalty_value(op: Builder, tensor: ir.Value, l1: float, l2: float) -> ir.Val
     return terms[0] if len(terms) == 1 else op.Add(*terms)
 
 
-def read_penalties(graph: ir.Graph, penalty: Mapping[str, object] | None) -> dict[str, tuple[float, float]]:
-    """Return the coefficients (l1, l2) of each penalised tensor.
+@dataclass(frozen=True)
+class TensorPenalty:
+    """The penalty of one tensor of a graph.
+
+    Attributes
+    ----------
+    l1, l2 : float
+        The coefficients of the absolute norm and of the squared norm.
+    start : ndarray or None
+        The values that the tensor is counted from; None: zeros.
+    """
+
+    l1: float
+    l2: float
+    start: np.ndarray | None = None
+
+    def build(self, op: Builder, tensor: ir.Value) -> ir.Value:
+        """Build the penalty, of shape [1]."""
+        if self.start is not None:
+            # no initializer, which might be taken for a weight
+            start = op.Constant(value=ir.tensor(self.start))
+            tensor = op.Sub(tensor, op.CastLike(start, tensor))
+        return penalty_value(op, tensor, self.l1, self.l2)
+
+
+def read_penalties(graph: ir.Graph, penalty: Mapping[str, object] | None) -> dict[str, TensorPenalty]:
+    """Return the penalty of each penalised tensor.
 
     Parameters
     ----------
@@ -114,7 +140,8 @@ def read_penalties(graph: ir.Graph, penalty: Mapping[str, object] | None) -> dic
     Raises
     ------
     ParameterError
-        If the graph lacks a tensor, or a coefficient is not finite, unknown, or none differs from 0.
+        If the graph lacks a tensor, or a coefficient is not finite, unknown, or none differs from 0, or an
+        input has a penalty of the distance from its first value.
     ParameterTypeError
         If `penalty` is no mapping, or a coefficient no number.
     """
@@ -132,7 +159,21 @@ def read_penalties(graph: ir.Graph, penalty: Mapping[str, object] | None) -> dic
                 f"penalty names {name!r}: of the scored output, the initializers and inputs of a real type "
                 f"are {legal}."
             )
-    return {name: _coefficients(name, given) for name, given in penalty.items()}
+    return {
+        name: TensorPenalty(*_coefficients(name, given), _start(graph, name, given))
+        for name, given in penalty.items()
+    }
+
+
+def _start(graph: ir.Graph, name: str, penalty: object) -> np.ndarray | None:
+    """Return the values that a tensor is counted from: those of the graph."""
+    if not isinstance(penalty, Penalty) or not penalty.from_start:
+        return None
+    if name not in graph.initializers:
+        raise ParameterError(
+            f"The penalty {penalty!r} of {name!r} is not accepted: an input has no first value."
+        )
+    return content(graph.initializers[name]).numpy()
 
 
 def _coefficients(name: str, penalty: object) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.batches import Standard
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.step_spec import StepSpec
-from onnxsgd.engine.step.update import AVERAGE, CONSTANT_STATES, PENALTY_SCALE, RATE_SCALE, WEIGHT
+from onnxsgd.engine.step.update import AVERAGE, CONSTANT_STATES, PENALTY_SCALE, RATE_SCALE, START, WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
 
 __all__ = ["Coordinates", "StandardisedBuffers", "make_coordinates"]
@@ -68,17 +68,22 @@ class Coordinates:
         return replace(spec, penalty_scales=penalty_scales, rate_scales=shapes[RATE_SCALE])
 
     def standardised(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
-        """Return weights of raw data, and averages of them, for standardised data; other tensors as given."""
+        """Return weights of raw data, averages and starts of them, for standardised data; others as given."""
         converted = dict(tensors)
         for layer, kind in self._pairs(tensors):
             given = tensors[layer.weight, kind]
             weight = np.asarray(given, np.float64)
             converted[layer.weight, kind] = _rounded(weight * self._scale(layer, given), given.dtype)
             self._shift(converted, layer, kind, given, 1.0)
+        for layer in self.layers:
+            start = tensors.get((layer.weight, START))
+            if start is not None:
+                wide = np.asarray(start, np.float64) * self._scale(layer, start)
+                converted[layer.weight, START] = _rounded(wide, start.dtype)
         return converted
 
     def raw(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
-        """Return weights of standardised data, and averages of them, for raw data; the inverse."""
+        """Return weights of standardised data, and averages of them, for raw data; the inverse of these."""
         converted = dict(tensors)
         for layer, kind in self._pairs(tensors):
             given = tensors[layer.weight, kind]
@@ -190,9 +195,12 @@ class StandardisedBuffers:
     def __init__(self, buffers: Any, coordinates: Coordinates) -> None:
         self._buffers = buffers
         self._coordinates = coordinates
+        self._starts: Tensors = {}
 
     def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
         """Copy these values into the buffers."""
+        # as they were given: weights that go there and back are rounded
+        self._starts = {key: array for key, array in tensors.items() if key[1] == START}
         self._buffers.load(self._coordinates.standardised(tensors) | self._coordinates.constants(tensors))
 
     def raw(self, tensors: Tensors) -> Tensors:
@@ -201,5 +209,5 @@ class StandardisedBuffers:
 
     def snapshot(self) -> Tensors:
         """Return a copy of the present values."""
-        tensors = self._coordinates.raw(self._buffers.snapshot())
+        tensors = self._coordinates.raw(self._buffers.snapshot()) | self._starts
         return {(name, kind): array for (name, kind), array in tensors.items() if kind not in CONSTANT_STATES}

@@ -14,7 +14,7 @@ from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE, numbered
-from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
+from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, START
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import L1_STRENGTH, RATE
 from onnxsgd.training.fit_plan import FitPlan
@@ -140,7 +140,7 @@ class Epochs:
                 numbers.move(state, n_done)
                 n_whole = n_done // batches.n_batches
                 objectives = updates.mean_losses(losses, count)[:n_whole]
-                objectives = objectives + penalty_value(plan, state.weights())
+                objectives = objectives + penalty_value(plan, state, state.weights())
                 state.record(objectives, state.factor * numbers.used.reshape(count, -1)[:n_whole, -1])
         if limit is not None and not (is_finite and n_done == len(losses)):
             n_missing = count - n_whole
@@ -290,9 +290,16 @@ def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, 
     )
 
 
-def penalty_value(plan: FitPlan, weights: Mapping[str, np.ndarray]) -> float:
-    """Return the penalty of weights."""
-    return sum(penalty.value(weights[name] for name in names) for penalty, names in plan.strengths)
+def penalty_value(plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarray]) -> float:
+    """Return the penalty of weights; `state` has the first ones."""
+    starts = {name: array for (name, kind), array in state.tensors.items() if kind == START}
+    return sum(
+        penalty.value(
+            [weights[name] for name in names],
+            [starts[name] for name in names] if penalty.from_start else None,
+        )
+        for penalty, names in plan.strengths
+    )
 
 
 def _all_finite(tensors: Tensors) -> bool:

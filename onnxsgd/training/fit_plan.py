@@ -250,5 +250,6 @@ class FitPlan:
             average=recipe.average_from > 0, batch_size=self.batch_size, n_outputs=self.n_outputs,
             engine=self.engine, output_weights=names,
             limits=tuple(name for name, _ in recipe.limits),
+            from_start=frozenset(name for name, p in self.penalties.items() if p.from_start),
             strengths=tuple((name, i) for i, (_, of) in enumerate(self.strengths) if i for name in of),
         )  # fmt: skip

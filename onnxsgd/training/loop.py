@@ -159,4 +159,4 @@ def _begin_part(runners: Runners, finder: StartFinder, schedule: Schedule, state
 def _objective(model: Model, batches: Batches, plan: FitPlan, state: FitState) -> Objective:
     """Return the objective of the weights that the state would return."""
     weights = state.weights(plan.recipe.average_from)
-    return Objective(model.mean_loss(batches, weights), penalty_value(plan, weights))
+    return Objective(model.mean_loss(batches, weights), penalty_value(plan, state, weights))

@@ -62,7 +62,7 @@ def trains_sparse(spec: StepSpec, layers: Sequence[FirstLayer], features: Mappin
     """
     tables = list(features.values())
     is_sparse = len(tables) == 1 and is_sparse_table(tables[0]) and tables[0].shape[1] > 1
-    if not layers or not is_sparse or spec.needs_all_gradients:
+    if not layers or not is_sparse or spec.needs_general_step:
         return False
     return _is_plain(spec) or _updates_rows(spec)
 

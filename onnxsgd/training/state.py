@@ -11,13 +11,13 @@ import numpy as np
 from onnxsgd.data.generators import make_generator
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.buffers import Tensors
-from onnxsgd.engine.step.update import AVERAGE, L1_DEBT, WEIGHT
+from onnxsgd.engine.step.update import AVERAGE, L1_DEBT, START, WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.optimizers import LOG_FACTOR, BlockAdam
 from onnxsgd.training.fit_plan import FitPlan
 
 __all__ = [
-    "TARGET", "FitState", "adapt_state", "fresh_state", "output_unit", "rate_scales",
+    "TARGET", "FitState", "adapt_state", "fresh_state", "missing_starts", "output_unit", "rate_scales",
 ]  # fmt: skip
 
 #: The key of the target's moments; no tensor has an empty name.
@@ -26,7 +26,7 @@ TARGET = ""
 #: is a jump.
 _LEAST_EARLIER, _MOST_EARLIER, _JUMP = 4, 8, 10.0
 #: The kinds of tensors that are no slots of an optimizer.
-_OF_NO_OPTIMIZER = frozenset({WEIGHT, AVERAGE, L1_DEBT})
+_OF_NO_OPTIMIZER = frozenset({WEIGHT, AVERAGE, L1_DEBT, START})
 
 
 @dataclass
@@ -156,7 +156,8 @@ def adapt_state(state: FitState, plan: FitPlan) -> None:
     """Adapt `state` to a plan that may have changed since: initialize quantities that it lacks.
 
     Slots of another optimizer are dropped, and a rate of another schedule is replaced by the first one of
-    this schedule. The cumulative penalty of weights that had different ones before begins anew.
+    this schedule. The cumulative penalty of weights that had different ones before begins anew. Penalties of
+    the distance from the first weights take the present ones, where they have none.
     """
     recipe = plan.recipe
     slots_owner, rate_owner = recipe.slots_owner, recipe.rate_owner
@@ -173,9 +174,19 @@ def adapt_state(state: FitState, plan: FitPlan) -> None:
         if len({state.l1_totals.get(name, 0.0) for name in names}) > 1:
             state.l1_totals = {name: a for name, a in state.l1_totals.items() if name not in names}
             state.tensors = {key: a for key, a in state.tensors.items() if key not in _debts(names)}
+    state.tensors |= missing_starts(state, plan)
     if recipe.average_from and AVERAGE not in kinds:
         state.tensors |= {(name, AVERAGE): a.copy() for name, a in state.weights().items()}
         state.averages_from = state.t
+
+
+def missing_starts(state: FitState, plan: FitPlan) -> Tensors:
+    """Return the first weights that penalties need and `state` lacks: copies of the present weights."""
+    return {
+        (name, START): state.tensors[name, WEIGHT].copy()
+        for name, penalty in plan.penalties.items()
+        if penalty.from_start and (name, START) not in state.tensors
+    }
 
 
 def _debts(names: Sequence[str]) -> set[tuple[str, str]]:

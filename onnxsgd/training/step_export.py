@@ -17,7 +17,7 @@ from onnxsgd.graph.nodes import element_type, shape_of
 from onnxsgd.graph.reading.first_layers import first_layers
 from onnxsgd.training.coordinates import Coordinates, make_coordinates
 from onnxsgd.training.fit_plan import FitPlan
-from onnxsgd.training.state import FitState, output_unit, rate_scales
+from onnxsgd.training.state import FitState, missing_starts, output_unit, rate_scales
 
 __all__ = ["export_step"]
 
@@ -48,7 +48,7 @@ def export_step(
         schedule=recipe.schedule, strengths=plan.strengths,
         average_from=state.first_averaged(recipe.average_from), slots_from=state.slots_from,
         classes=None if classes is None else [_plain(label) for label in classes],
-        tensors=state.tensors, t=state.t, eta=eta, l1_totals=state.l1_totals,
+        tensors=state.tensors | missing_starts(state, plan), t=state.t, eta=eta, l1_totals=state.l1_totals,
         output_unit=output_unit(plan, state) if spec.output_weights else 1.0,
         weight_unit=(state.mean_weight or 1.0) if recipe.is_auto else None,
         limits=recipe.limits,

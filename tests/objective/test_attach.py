@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -600,3 +601,25 @@ def test_log_scores_an_output_of_unknown_rank(run):
     feeds = {"X": probabilities, "shape": np.array([2, 2]), "label": np.array([[1], [0]])}
     found = run(add_loss_output(model, "log"), feeds)["loss"]
     np.testing.assert_allclose(found, -(np.log(0.75) + np.log(0.5)) / 2, rtol=1e-6)
+
+
+def test_a_penalty_of_the_distance_from_the_values_of_the_graph():
+    """Value and derivative at other weights, against numpy; the copy of the values is no initializer."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        line (double[N, 2] x) => (double[N, 1] y)
+        <double[2, 1] coef = {1, 2}> { y = MatMul(x, coef) }""")
+    penalty = {"coef": Penalty(l1=0.3, l2=2.0, from_start=True)}
+    graph = add_loss_output(model, penalty=penalty)
+    assert [entry.name for entry in graph.graph.initializer if entry.data_type == 11] == ["coef"]
+    derived = onnx_derivative(
+        graph, weights=["coef"], inputs=[], options=DerivativeOptions.Loss, loss="loss", label="label"
+    )
+    x, w = np.array([[1.0, -1.0]]), np.array([[1.5], [1.0]])
+    feeds = {"x": x, "label": np.zeros((1, 1)), "coef": w}
+    loss, slope = onnxruntime.InferenceSession(derived.SerializeToString()).run(None, feeds)
+    d = w - [[1.0], [2.0]]
+    np.testing.assert_allclose(loss, 0.25 + 0.3 * np.abs(d).sum() + (d**2).sum(), rtol=1e-14)
+    np.testing.assert_allclose(slope, 2 * 0.5 * x.T + 0.3 * np.sign(d) + 2 * d, rtol=1e-14)
+    with pytest.raises(ParameterError, match="of 'x' is not accepted: an input has no first value"):
+        add_loss_output(model, penalty={"x": Penalty(l2=1.0, from_start=True)})

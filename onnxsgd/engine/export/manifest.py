@@ -205,7 +205,9 @@ def describe_penalties(training: Training) -> list[dict[str, Any]]:
             "l1": penalty.l1 or 0.0,
             "l2": penalty.l2 or 0.0,
             "of": list(weights),
-            "formula": "l1 * sum(abs(w)) + l2 / 2 * sum(w * w), part of each update, not of the loss",
+            "from_start": bool(penalty.from_start),
+            "formula": "l1 * sum(abs(d)) + l2 / 2 * sum(d * d), part of each update, not of the loss",
+            "d": "w - start, its state" if penalty.from_start else "w",
         }
         for penalty, weights in training.strengths
     ]

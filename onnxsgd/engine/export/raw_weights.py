@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxsgd._builder import Builder
 from onnxsgd.engine.step.batches import Standard
 from onnxsgd.engine.step.training_step import CompiledStep
-from onnxsgd.engine.step.update import AVERAGE, WEIGHT
+from onnxsgd.engine.step.update import AVERAGE, START, WEIGHT
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto, value_named
 from onnxsgd.graph.nodes import shape_of
@@ -60,6 +60,8 @@ def with_raw_weights(
             if (layer.weight, kind) in tensors:
                 intercept = None if layer.intercept is None else tensors[layer.intercept, kind]
                 _convert(graph, layer, tensors[layer.weight, kind], intercept, standards[layer.feature])
+        if (layer.weight, START) in tensors:
+            _convert_start(graph, layer, tensors[layer.weight, START], standards[layer.feature])
     graph.sort()
     return replace(step, model=to_proto(model).SerializeToString(), tensors=tensors)
 
@@ -97,6 +99,17 @@ def _convert(
             node.replace_input_with(index, result)
     for value, result in finished.items():
         _take_output(graph, value, result)
+
+
+def _convert_start(graph: ir.Graph, layer: FirstLayer, start: tuple[str, str], standard: Standard) -> None:
+    """Convert the first weight of a layer on the way in; it is passed on as it came."""
+    raw = next(value for value in graph.inputs if value.name == start[0])
+    readers = [(node, index) for node, index in raw.uses() if node.outputs[0].name != start[1]]
+    factor = layer.spread(standard.factor.reshape(-1), shape_of(raw).numpy())
+    with appending(graph) as op:
+        converted = op.Div(raw, _constant(op, factor))
+    for node, index in readers:
+        node.replace_input_with(index, converted)
 
 
 def _take_output(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:

@@ -64,6 +64,8 @@ class StepSpec:
     strengths : tuple of (str, int)
         The weights whose penalty has strengths of its own, with the number of these, from 1 on. They are
         numbers of the step.
+    from_start : frozenset of str
+        The weights whose penalty is that of the distance from the first weights.
     """
 
     weights: tuple[str, ...]
@@ -84,6 +86,7 @@ class StepSpec:
     gradient_factors: tuple[tuple[str, float], ...] = ()
     limits: tuple[str, ...] = ()
     strengths: tuple[tuple[str, int], ...] = ()
+    from_start: frozenset[str] = frozenset()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -92,7 +95,7 @@ class StepSpec:
             self.weights, self.penalised, cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes, self.output_weights,
             self.rate_scales, self.penalty_scales, self.products, self.gradient_factors,
-            self.limits, self.strengths,
+            self.limits, self.strengths, self.from_start,
         )  # fmt: skip
 
     @property
@@ -104,18 +107,20 @@ class StepSpec:
         return self.optimizer.takes_scaled_gradient and not self.limits
 
     @property
-    def needs_all_gradients(self) -> bool:
-        """True if the update needs the gradients of all weights, each as a whole: in the general step alone.
+    def needs_general_step(self) -> bool:
+        """True if the updates need the general step.
 
-        The special steps, of linear models and of sparse data, never hold them.
+        The special steps, of linear models and of sparse data, never hold the gradients of all weights, each
+        as a whole, and know no penalty of the distance from the first weights.
         """
-        return bool(self.limits)
+        return bool(self.limits or self.from_start)
 
     def states(self, weight: str) -> tuple[str, ...]:
         """Return the names of the tensors kept for `weight`."""
         return state_names(
             self.optimizer, l1=self.l1 and weight in self.penalised, average=self.average,
             penalty_scale=weight in dict(self.penalty_scales), rate_scale=weight in dict(self.rate_scales),
+            start=weight in self.from_start,
         )  # fmt: skip
 
     def state_shape(self, weight: str, kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:

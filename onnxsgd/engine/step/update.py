@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AVERAGE", "AVERAGE_RATE", "CONSTANT_STATES", "L1_DEBT", "L1_TOTAL", "PENALTY_SCALE", "RATE_SCALE",
-    "WEIGHT", "build_update", "state_names",
+    "START", "WEIGHT", "build_update", "state_names",
 ]  # fmt: skip
 
 #: The kind of a weight itself, beside the kinds of its states.
@@ -29,17 +29,25 @@ PENALTY_SCALE = "penalty_scale"
 RATE_SCALE = "rate_scale"
 #: The states that no update changes: the coordinates determine them.
 CONSTANT_STATES = (PENALTY_SCALE, RATE_SCALE)
+#: The weight before the first update, which no update changes either: penalties of the distance from it.
+START = "start"
 #: Numbers of a step beside the optimizer's.
 L1_TOTAL, AVERAGE_RATE = "l1_total", "average_rate"
 
 
 def state_names(
-    optimizer: Optimizer, *, l1: bool, average: bool, penalty_scale: bool = False, rate_scale: bool = False
+    optimizer: Optimizer,
+    *,
+    l1: bool,
+    average: bool,
+    penalty_scale: bool = False,
+    rate_scale: bool = False,
+    start: bool = False,
 ) -> tuple[str, ...]:
     """Return the names of the tensors kept for a weight, with the factors of its penalty and of its rate."""
     further = {
         L1_DEBT: l1 and not optimizer.is_proximal, AVERAGE: average,
-        PENALTY_SCALE: penalty_scale, RATE_SCALE: rate_scale,
+        PENALTY_SCALE: penalty_scale, RATE_SCALE: rate_scale, START: start,
     }  # fmt: skip
     return (*optimizer.slots, *(kind for kind, is_kept in further.items() if is_kept))
 
@@ -59,15 +67,21 @@ def build_update(
         scalars = {**scalars, RATE: op.Mul(scalars[RATE], states[RATE_SCALE])}
     if PENALTY_SCALE in states:
         scalars = _scaled_penalties(op, scalars, states[PENALTY_SCALE])
+    # penalties shrink the weight itself, or its distance from the first weight: updates are the same wherever
+    # weights are counted from
+    start = states.get(START)
+    weight = weight if start is None else op.Sub(weight, start)
     slots = tuple(states[name] for name in optimizer.slots)
     weight, new_slots = optimizer.update(op, weight, gradient, slots, scalars, l2)
     new_states = dict(zip(optimizer.slots, new_slots, strict=True))
     if AVERAGE in states:
-        step = op.Mul(op.Sub(weight, states[AVERAGE]), scalars[AVERAGE_RATE])
+        present = weight if start is None else op.Add(weight, start)
+        step = op.Mul(op.Sub(present, states[AVERAGE]), scalars[AVERAGE_RATE])
         new_states[AVERAGE] = op.Add(states[AVERAGE], step)
     if L1_DEBT in states:
         weight, new_states[L1_DEBT] = _truncate(op, weight, states[L1_DEBT], scalars[L1_TOTAL])
-    constant_kinds = (kind for kind in CONSTANT_STATES if kind in states)
+    weight = weight if start is None else op.Add(weight, start)
+    constant_kinds = (kind for kind in (*CONSTANT_STATES, START) if kind in states)
     return weight, new_states | {kind: op.Identity(states[kind]) for kind in constant_kinds}
 
 

@@ -90,6 +90,14 @@ _CASES = {
         lambda: OnnxSGDRegressor(_mlp(), penalty={"coefs_0": "l1", "*": 0.1}),
         _Y,
     ),
+    "distance from the start, mlp": (
+        lambda: OnnxSGDRegressor(_mlp(), penalty="l2_sp", alpha=0.5, learning_rate="invscaling"),
+        _Y,
+    ),
+    "auto, distance from the start, mlp": (
+        lambda: OnnxSGDRegressor(_mlp(), penalty=Penalty(l1=0.01, l2=0.5, from_start=True)),
+        _Y,
+    ),
     "average": (OnnxSGDRegressor(average=6), _Y),
     "one output": (OnnxSGDRegressor(learning_rate="adaptive"), _Y[:, 0]),
     "step": (OnnxSGDRegressor(learning_rate=Step(0.01, 0.3, every=3)), _Y),
