@@ -99,12 +99,12 @@ def loss_curves(loss, raw_predictions, y_true):
         weights=[], inputs=["x"], options=DerivativeOptions.Loss, loss="loss", label="label",
     )  # fmt: skip
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
-    # the other class of a loss that compares classes has the score 0
-    first = np.eye(1, 1 + loss.is_joint)
+    # the other class of a loss that compares classes has the score 0, and a variance is 1
+    count = len(loss.score_factors)
+    first = np.eye(1, count + loss.is_joint)
+    label = y_true * first[:, : first.shape[1] // count]
     # the loss is a sum over samples: one sample a run
-    results = [
-        session.run(["loss", "x_grad"], {"x": z * first, "label": y_true * first}) for z in raw_predictions
-    ]
+    results = [session.run(["loss", "x_grad"], {"x": z * first, "label": label}) for z in raw_predictions]
     return np.array([[value.item(), slope[0, 0]] for value, slope in results]).T
 
 
@@ -112,7 +112,7 @@ def origin(kind, loss):
     """Return the axis of a loss, and the target that makes the raw prediction the quantity on this axis."""
     if kind == "classification":
         return "margin", 1.0
-    return ("residual", 0.0) if loss.link == "identity" else ("log(prediction / target)", 1.0)
+    return ("log(prediction / target)", 1.0) if loss.link == "log" else ("residual", 0.0)
 
 
 def draw_loss(name, axis, curves, limits, colors, file):

@@ -43,6 +43,18 @@ def multinomial_focal_slope(y, z):
     return factor * (y - softmax(z, axis=1))
 
 
+def normal(y, z):
+    m, s = np.split(z, 2, axis=1)
+    r, c = m - y[:, : m.shape[1]], np.clip(s, -60, 60)
+    return (c + r**2 / np.exp(c) + abs(s - c)).sum(axis=1, keepdims=True) / 2
+
+
+def normal_slope(y, z):
+    m, s = np.split(z, 2, axis=1)
+    r, c = m - y[:, : m.shape[1]], np.clip(s, -60, 60)
+    return np.hstack([r / np.exp(c), np.where(abs(s) > 60, np.sign(s), 1 - r**2 / np.exp(c)) / 2])
+
+
 # Of each loss: an instance whose kinks lie on multiples of 1/4, its value and its derivative in numpy, where
 # y is the target and z the raw prediction.
 CASES = {
@@ -78,6 +90,7 @@ CASES = {
         lambda y, z: np.logaddexp(z - y, y - z) - np.log(2),
         lambda y, z: np.tanh(z - y),
     ),
+    "gaussian_nll": (losses.GaussianNLL(), normal, normal_slope),
     "poisson": (
         losses.Poisson(),
         lambda y, z: np.exp(z) - y - y * z + xlogy(y, y),
@@ -167,7 +180,8 @@ def run(model, feeds):
 def draw_data(loss, shape, seed, on_grid):
     """Targets of the right kind, and predictions; on multiples of 1/4, many lie at a kink exactly."""
     rng = np.random.default_rng(seed)
-    z, y = 2 * rng.normal(size=shape), rng.normal(size=shape)
+    count = len(loss.score_factors)
+    z, y = 2 * rng.normal(size=(shape[0], shape[1] * count)), np.tile(rng.normal(size=shape), (1, count))
     if loss.targets == "sign":
         y = rng.choice([-1.0, 1.0], size=shape)
     elif loss.targets == "indicator":
@@ -215,7 +229,8 @@ def test_formulas_are_valid_from_opset_9_on(name, opset):
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_gradient_agrees_with_central_differences(name, dtype):
-    assert check_gradients(CASES[name][0], dtype=dtype, random_state=1).n_checked == 15
+    loss = CASES[name][0]
+    assert check_gradients(loss, dtype=dtype, random_state=1).n_checked == 15 * len(loss.score_factors)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -234,7 +249,7 @@ def test_engine_differentiates_value_to_gradient(name, on_grid):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[0].link == "identity"])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[0].link != "log"])
 def test_extreme_scores_are_finite(name):
     # log(sigmoid(z)) is NaN at z = 200 already
     loss, value, gradient = CASES[name]
@@ -242,6 +257,7 @@ def test_extreme_scores_are_finite(name):
     y = np.array([[1, -1, -1], [1, -1, 1], [-1, 1, -1]], np.float32)
     if loss.targets == "indicator":
         y = np.eye(3, dtype=np.float32)
+    z, y = (np.tile(a, (1, len(loss.score_factors))) for a in (z, y))
     found_value, found_gradient = run(loss_model(loss, np.float32, 18), {"y": y, "z": z})
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         expected_value, expected_gradient = value(y.astype(float), z.astype(float)), gradient(y, z)
@@ -297,6 +313,30 @@ def test_cross_entropy_of_probabilities_is_that_of_torch(smoothing):
     value, gradient = run(loss_model(loss, np.float64, 18), {"y": y, "z": z})
     np.testing.assert_allclose(value[:, 0], theirs.detach(), rtol=1e-12)
     np.testing.assert_allclose(gradient, scores.grad, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("n_targets", [1, 3])
+def test_gaussian_nll_is_that_of_torch(n_targets):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    y, m = rng.normal(size=(2, 50, n_targets))
+    s = 4 * rng.normal(size=(50, n_targets))
+    mean, log_variance = (torch.tensor(a, requires_grad=True) for a in (m, s))
+    theirs = torch.nn.GaussianNLLLoss(full=False, reduction="sum", eps=1e-30)
+    expected = theirs(mean, torch.tensor(y), log_variance.exp())
+    expected.backward()
+    model = loss_model(losses.GaussianNLL(), np.float64, 18)
+    value, gradient = run(model, {"y": np.hstack([y, y]), "z": np.hstack([m, s])})
+    np.testing.assert_allclose(value.sum(), expected.item(), rtol=1e-12)
+    slopes = np.hstack([mean.grad.numpy(), log_variance.grad.numpy()])
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-10, atol=1e-14)
+
+
+def test_gaussian_nll_leads_back_from_beyond_its_bounds():
+    z = np.array([[1.0, -61], [1, 61], [0, -60], [0, 60]], np.float32)
+    y = np.array([[1.0, 1.0]] * 4, np.float32)
+    _, gradient = run(loss_model(losses.GaussianNLL(), np.float32, 18), {"y": y, "z": z})
+    np.testing.assert_allclose(gradient[:, 1], [-0.5, 0.5, (1 - np.exp(60)) / 2, 0.5], rtol=1e-5)
 
 
 DEVIANCES = {

@@ -33,7 +33,8 @@ __all__ = ["Problem", "problem_of_loss", "problem_of_model"]
 _N_OUTPUTS = 3
 _RAW = "raw_prediction"
 #: Raw predictions at which a loss has to be finite, by its link: those of exponentials overflow.
-_FAR_AWAY = {"identity": (-1e3, 1e3), "log": (-30.0, 30.0)}
+_FAR_AWAY = {"log": (-30.0, 30.0)}
+_FARTHEST = (-1e3, 1e3)
 _Arrays = dict[str, np.ndarray]
 
 
@@ -64,7 +65,8 @@ def problem_of_loss(
 ) -> Problem:
     """Pose ``sum_i sample_weight_i sum_k value_ik`` as a function of the raw predictions."""
     given = {name: np.asarray(value) for name, value in feeds.items()}
-    shape = next((value.shape for value in given.values()), (n_samples, _N_OUTPUTS))
+    width = _N_OUTPUTS * len(loss.score_factors)
+    shape = next((value.shape for value in given.values()), (n_samples, width))
     point = {"y_true": _targets(loss, shape, rng), _RAW: 2.0 * rng.normal(size=shape)}
     _refuse_unknown(given, point)
     point |= {**given, "sample_weight": rng.uniform(0.5, 1.5, size=(shape[0], 1))}
@@ -97,7 +99,7 @@ def _check_far_away(
     loss: Loss, point: _Arrays, functions: Mapping[str, Callable[[_Arrays], np.ndarray]]
 ) -> None:
     """Refuse a formula that overflows where scores are large, as in the first updates of many fits."""
-    for score in _FAR_AWAY[loss.link]:
+    for score in _FAR_AWAY.get(loss.link, _FARTHEST):
         at = {**point, _RAW: np.full_like(point[_RAW], score)}
         for name, function in functions.items():
             if not np.isfinite(function(at)).all():
@@ -215,7 +217,8 @@ def _targets(loss: Loss, shape: tuple[int, ...], rng: np.random.Generator) -> np
         return np.eye(shape[1])[rng.integers(shape[1], size=shape[0])]
     if loss.targets == "sign":
         return rng.choice([-1.0, 1.0], size=shape)
-    drawn = rng.normal(size=shape)
+    count = len(loss.score_factors)
+    drawn = np.tile(rng.normal(size=(shape[0], shape[1] // count)), (1, count))
     return drawn if loss.targets == "real" else np.abs(drawn)
 
 

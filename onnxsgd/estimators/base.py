@@ -304,7 +304,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         batches = program.batches(samples.features, target, samples.weight, state.random_state)
         if plan.recipe.is_auto:
             # parts of a classification may lack most classes: their losses do not tell that the data changed
-            if stopping.in_parts and plan.has_target_units and len(target) >= SOME_ROWS:
+            has_ratios = plan.has_target_units and plan.loss_unit is None
+            if stopping.in_parts and has_ratios and len(target) >= SOME_ROWS:
                 if len(target) >= ENOUGH_ROWS and has_changed(state, program, batches):
                     state.forget()
                 before = state.copy()

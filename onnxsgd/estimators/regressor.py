@@ -15,14 +15,16 @@ from onnxsgd.data.targets import check_real_target, check_scorable_by_r2, check_
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.to_skl2onnx import register_regressor
-from onnxsgd.exceptions import GraphError
-from onnxsgd.losses import REGRESSION_LOSSES, Loss, make_loss
+from onnxsgd.exceptions import GraphError, ParameterError
+from onnxsgd.learner.further_scores import with_further_scores
+from onnxsgd.losses import LARGEST_LOG_VARIANCE, REGRESSION_LOSSES, Loss, make_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import ArrayLike
 
+    from onnxsgd.data.features import Features
     from onnxsgd.graph.reading.trainable import Trainable
     from onnxsgd.optimizers import Optimizer
     from onnxsgd.penalties import Penalty
@@ -44,10 +46,13 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         file may have external data beside it. A fitted model predicts, is exported, and shows its weights
         before the first fit too.
     loss : {"squared_error", "absolute_error", "elastic", "huber", "epsilon_insensitive", \
-            "squared_epsilon_insensitive", "quantile", "log_cosh", "poisson", "gamma", "tweedie"} or Loss, \
-            default="squared_error"
+            "squared_epsilon_insensitive", "quantile", "log_cosh", "gaussian_nll", "poisson", "gamma", \
+            "tweedie"} or Loss, default="squared_error"
         The loss to minimise, see :mod:`onnxsgd.losses`. "poisson", "gamma" and "tweedie" have a logarithmic
         link: predictions are exponentials of raw predictions. Targets are >= 0, for "gamma" > 0.
+        "gaussian_nll" predicts the mean of each target and the logarithm of its variance. A graph has a
+        column for each, all means first; a model that has the means alone, in a last linear layer, gets
+        the logarithms as further columns of that layer, which start at the variance of its residuals.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", in the unit of y.
     penalty : {"l2", "l1", "elasticnet", "l2_sp", None} or Penalty or dict, default="l2"
@@ -192,7 +197,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         Their names, where `X` has names.
     coef_, intercept_ : ndarray
         Coefficients and intercepts, where the model is linear, of shape (n_features,) and (1,), or
-        (n_outputs, n_features) and (n_outputs,).
+        (n_outputs, n_features) and (n_outputs,); with "gaussian_nll" those of the means, then those of the
+        logarithms of the variances.
 
     See Also
     --------
@@ -217,6 +223,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     """
 
     _task = "regression"
+    #: Whether this is a model before the first fit that predicts targets, not all numbers of the loss.
+    _is_narrow = False
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **BaseOnnxSGD._parameter_constraints,
         "loss": [StrOptions(set(REGRESSION_LOSSES)), Loss],
@@ -313,22 +321,51 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         """
         return self._partial_fit(X, y, sample_weight)
 
-    def predict(self, X: object) -> np.ndarray:
+    def predict(self, X: object, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Predict targets.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
             The data.
+        return_std : bool, default=False
+            Whether to return the standard deviation too; for ``loss="gaussian_nll"``.
 
         Returns
         -------
-        ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        y_pred : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Of the shape that `y` had in training, in float32 for float32 data and in float64 otherwise.
+        y_std : ndarray of the same shape
+            The standard deviations, only with ``return_std=True``.
+
+        Raises
+        ------
+        ParameterError
+            If `return_std` is True, and the loss, or the model before the first fit, predicts no deviation.
         """
         trained = self._trained(X)
-        prediction = trained._predictions(trained._raw_predictions(X))
-        return prediction.ravel() if trained._y_is_vector else prediction
+        if return_std:
+            trained._check_std()
+        raw = trained._raw_predictions(X)
+        prediction = trained._as_target(trained._predictions(raw))
+        return (prediction, trained._as_target(trained._deviations(raw))) if return_std else prediction
+
+    def _as_target(self, table: np.ndarray) -> np.ndarray:
+        """Return a table of predictions in the shape that `y` had."""
+        return table.ravel() if self._y_is_vector else table
+
+    def _check_std(self) -> None:
+        """Refuse to predict standard deviations where the graph has none."""
+        if self._link != "normal":
+            raise ParameterError(
+                f"return_std=True needs loss='gaussian_nll', which predicts standard deviations; the loss is "
+                f"{self.loss!r}."
+            )
+        if self._is_narrow:
+            raise ParameterError(
+                f"return_std=True needs a fit: the model inside predicts {self._n_outputs} output(s), "
+                "without standard deviations."
+            )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -346,23 +383,43 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
             self._check_width(table)
         else:
             self._y_is_vector = y.ndim == 1
-        return table, table.shape[1]
+        return table, table.shape[1] * len(self._score_factors)
 
     def _settle_outputs(self) -> None:
-        self._y_is_vector = self._n_outputs == 1
+        # an estimator predicts targets; a graph may have all numbers of the loss
+        is_graph = not hasattr(self.model, "predict")
+        count = len(self._score_factors)
+        self._is_narrow = count > 1 and not (is_graph and self._n_outputs % count == 0)
+        self._y_is_vector = self._n_outputs == (1 if self._is_narrow else count)
+
+    def _add_scores(self, features: Features, target: np.ndarray, weight: np.ndarray) -> None:
+        loss, n_targets = self._make_loss(), target.shape[1]
+        if len(loss.score_factors) == 1 or self._n_outputs != n_targets:
+            return
+        weights = self._first_weights()
+        raw = self._table(self._learner.scores(features, weights, self.n_threads)).astype(np.float64)
+        offsets = loss.score_offsets(target - raw, weight)
+        widened = with_further_scores(self._learner, weights, n_targets, loss.score_factors, offsets)
+        if widened is not None:
+            self._learner, self._n_outputs, self._set_before = widened, len(offsets), {}
 
     def _check_learner(self, y: np.ndarray, in_parts: bool) -> None:
         self._check_width(y)
 
     def _check_width(self, y: np.ndarray) -> None:
-        if y.shape[1] != self._n_outputs:
-            raise GraphError(
-                f"the graph predicts {self._n_outputs} output(s) and y has {y.shape[1]}: choose a tensor of "
-                "that width with output=, put a new layer on top with head='linear', or use another model=."
-            )
+        width = y.shape[1] * len(self._score_factors)
+        if width == self._n_outputs:
+            return
+        several = f", each as {len(self._score_factors)} outputs of the graph" if width > y.shape[1] else ""
+        raise GraphError(
+            f"the graph predicts {self._n_outputs} output(s) and y has {y.shape[1]}{several}: choose a "
+            "tensor of that width with output=, put a new layer on top with head='linear', or use another "
+            "model=."
+        )
 
     def _encode(self, y: np.ndarray) -> np.ndarray:
-        return y
+        count = len(self._score_factors)
+        return y if count == 1 else np.tile(y, (1, count))
 
     def _make_loss(self) -> Loss:
         return make_loss(self.loss, REGRESSION_LOSSES, self.epsilon)
@@ -372,9 +429,32 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         loss = REGRESSION_LOSSES.get(self.loss, Loss) if isinstance(self.loss, str) else self.loss
         return str(getattr(loss, "link", "identity"))
 
+    @property
+    def _score_factors(self) -> tuple[float, ...]:
+        """The factors of a prediction among the raw predictions of a target, one for each of them."""
+        loss = REGRESSION_LOSSES.get(self.loss, Loss) if isinstance(self.loss, str) else self.loss
+        return tuple(getattr(loss, "score_factors", (1.0,)))
+
+    @property
+    def _own_link(self) -> str:
+        """The link of the loss, where the graph has all numbers of the loss."""
+        return "identity" if self._is_narrow else self._link
+
+    @property
+    def _n_predictions(self) -> int:
+        """The number of predictions of a sample, without standard deviations."""
+        return self._n_outputs // 2 if self._own_link == "normal" else self._n_outputs
+
     def _predictions(self, raw: np.ndarray) -> np.ndarray:
         """Return the predictions of raw predictions."""
-        return np.exp(raw) if self._link == "log" else raw
+        if self._own_link == "sorted":
+            return np.sort(raw, axis=1)
+        return np.exp(raw) if self._own_link == "log" else raw[:, : self._n_predictions]
+
+    def _deviations(self, raw: np.ndarray) -> np.ndarray:
+        """Return the standard deviations of raw predictions."""
+        bound = LARGEST_LOG_VARIANCE
+        return np.exp(np.clip(raw[:, self._n_predictions :], -bound, bound) / 2)
 
     def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
         return float(r2_score(y, self._predictions(raw), sample_weight=sample_weight))
@@ -390,7 +470,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         if self._learner.link == "own":
             return self._prediction_graph("variable")
         graph = self._learner.exported(self._weights())
-        if self._learner.link == "exp" or self._link == "identity":
+        if self._learner.link == "exp" or self._own_link == "identity":
             return graph
         # the graph ends in its raw predictions
         name = str(graph.graph.outputs[0].name)
@@ -400,11 +480,11 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         """Return the graph of predictions alone, in an output `name`."""
         from onnxsgd.graph.reading.postprocessing import add_regressor_tail
 
-        return add_regressor_tail(self._score_model_now(), self._link, name)
+        return add_regressor_tail(self._score_model_now(), self._own_link, name, self._n_outputs)
 
     def _linear_attributes(self, coef: str, intercept: str | None) -> tuple[np.ndarray, np.ndarray]:
         slopes, offsets = super()._linear_attributes(coef, intercept)
-        return (slopes.ravel(), offsets) if self._y_is_vector else (slopes, offsets)
+        return (slopes.ravel(), offsets) if self._y_is_vector and len(slopes) == 1 else (slopes, offsets)
 
 
 when_imported("skl2onnx", partial(register_regressor, OnnxSGDRegressor))

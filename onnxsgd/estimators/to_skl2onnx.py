@@ -64,7 +64,7 @@ def _regressor_types(operator: Operator) -> None:
     model, source = operator.raw_operator._trained(), operator.inputs[0]
     _refuse_text(model)
     rows = source.get_first_dimension()
-    operator.outputs[0].type = type(guess_tensor_type(source.type))([rows, model._n_outputs])
+    operator.outputs[0].type = type(guess_tensor_type(source.type))([rows, model._n_predictions])
 
 
 def _classifier_types(operator: Operator) -> None:
@@ -87,9 +87,10 @@ def _classifier_types(operator: Operator) -> None:
 
 def _convert_regressor(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
     model = operator.raw_operator._trained()
-    (prediction,) = _embed(model._prediction_graph("prediction"), scope, operator, container)
+    # the mean of a normal distribution, without its standard deviation
+    prediction, *_ = _embed(model._prediction_graph("prediction"), scope, operator, container)
     shape = scope.get_unique_variable_name("shape")
-    container.add_initializer(shape, TensorProto.INT64, [2], [-1, model._n_outputs])
+    container.add_initializer(shape, TensorProto.INT64, [2], [-1, model._n_predictions])
     column = scope.get_unique_variable_name("column")
     container.add_node("Reshape", [prediction, shape], column, name=scope.get_unique_operator_name("Reshape"))
     _finish(column, operator.outputs[0], scope, container)

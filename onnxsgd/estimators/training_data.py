@@ -88,6 +88,7 @@ class TrainingDataReader(TrainedModel):
                 plain = sample_weight is None and bool(weight.all())
                 source = fitted(source, data, self._inner_target(y, target), None if plain else weight, self)
             features = self._make_learner(source, data, checked, n_outputs, target)
+            self._add_scores(features, target, weight)
             self._check_learner(target, in_parts)
             self._given = read_graph_parameters(self)
             self._start = None
@@ -145,6 +146,9 @@ class TrainingDataReader(TrainedModel):
         prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads, numbers)
         self._learner, self._n_outputs = prepared.learner, prepared.n_outputs
         return prepared.features
+
+    def _add_scores(self, features: Features, target: np.ndarray, weight: np.ndarray) -> None:
+        """Give the new learner further scores, if the loss needs more than the model has."""
 
     def _read_validation(self, X_val: object, y_val: ArrayLike | None) -> Samples | None:
         if (X_val is None) != (y_val is None):

@@ -45,7 +45,7 @@ class ModelOptions:
     dtype : {"float32", "float64", None}
         The type of the graph; None: its own, but float32 in training for one of half precision, and float32
         for converted estimators and linear models.
-    link : {"identity", "log"}
+    link : {"identity", "log", "normal", "sorted"}
         The link of the loss of a regression.
     """
 

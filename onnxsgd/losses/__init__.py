@@ -29,6 +29,7 @@ from onnxsgd.losses._classification import (
     SquaredHinge,
 )
 from onnxsgd.losses._deviance import Gamma, Poisson, Tweedie
+from onnxsgd.losses._likelihood import LARGEST_LOG_VARIANCE, GaussianNLL
 from onnxsgd.losses._regression import (
     AbsoluteError,
     Elastic,
@@ -42,6 +43,7 @@ from onnxsgd.losses._regression import (
 
 __all__ = [
     "CLASSIFICATION_LOSSES",
+    "LARGEST_LOG_VARIANCE",
     "MULTINOMIAL_LOSSES",
     "REGRESSION_LOSSES",
     "AbsoluteError",
@@ -50,6 +52,7 @@ __all__ = [
     "EpsilonInsensitive",
     "Focal",
     "Gamma",
+    "GaussianNLL",
     "Hinge",
     "Huber",
     "Link",
@@ -80,6 +83,7 @@ REGRESSION_LOSSES: dict[str, type[Loss]] = {
     "squared_epsilon_insensitive": SquaredEpsilonInsensitive,
     "quantile": Quantile,
     "log_cosh": LogCosh,
+    "gaussian_nll": GaussianNLL,
     "poisson": Poisson,
     "gamma": Gamma,
     "tweedie": Tweedie,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["TINY", "Link", "Loss", "Targets", "clip", "indicator", "set_flag", "set_number"]
 
 Targets = Literal["real", "non-negative", "positive", "sign", "indicator"]
-Link = Literal["identity", "log"]
+Link = Literal["identity", "log", "normal", "sorted"]
 
 
 #: The smallest divisor: a normal number of float32.
@@ -36,8 +36,16 @@ class Loss(Settable, ABC):
     targets : {"real", "non-negative", "positive", "sign", "indicator"}
         The values of `y_true`: any real number, those >= 0, or those > 0 (regression), -1 and +1 (margin
         losses), or 0 and 1.
-    link : {"identity", "log"}
-        Of a regression, the function of the prediction that is the raw prediction.
+    link : {"identity", "log", "normal", "sorted"}
+        Of a regression, the function of the prediction that is the raw prediction. "normal": raw predictions
+        are means, then logarithms of variances; "sorted": predictions are raw predictions in order.
+    score_factors : tuple of float
+        Of a regression, one number for each raw prediction of a target: 1, or 0 if it does not have the unit
+        of the target. Those of several targets are side by side: the first of each, the second of each;
+        `y_true` is repeated likewise.
+    unit : float or None
+        Of a loss without a least value, the difference that counts as large, for one target; None: the
+        least value is 0.
     probabilities : {None, "sigmoid", "softmax", "modified_huber"}
         Of a classification, the function from raw predictions to probabilities; None if there is none.
     is_joint : bool
@@ -47,6 +55,8 @@ class Loss(Settable, ABC):
 
     targets: ClassVar[Targets] = "real"
     link: ClassVar[Link] = "identity"
+    score_factors: ClassVar[tuple[float, ...]] = (1.0,)
+    unit: ClassVar[float | None] = None
     probabilities: ClassVar[str | None] = None
     is_joint: ClassVar[bool] = False
 
@@ -57,6 +67,23 @@ class Loss(Settable, ABC):
     def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value | None:
         """Build the derivative of the loss by `raw_prediction`, of the same shape; None: by the engine."""
         return None
+
+    def score_offsets(self, residual: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:
+        """Return the raw predictions beside a given prediction times `score_factors`.
+
+        Parameters
+        ----------
+        residual : ndarray of shape (n_samples, n_targets)
+            The targets less the prediction.
+        sample_weight : ndarray of shape (n_samples,)
+            Weights of the samples.
+
+        Returns
+        -------
+        ndarray of shape (n_targets * len(score_factors),)
+            Zeros, unless the loss overrides it.
+        """
+        return np.zeros(residual.shape[1] * len(self.score_factors))
 
 
 def clip(op: Builder, value: ir.Value, lower: float, upper: float) -> ir.Value:

@@ -55,8 +55,9 @@ def add_loss_output(
     NaN if all weights are 0. The losses of :mod:`onnxsgd.losses` are accepted by name too (huber,
     epsilon_insensitive, squared_epsilon_insensitive, quantile, log_cosh, hinge, squared_hinge,
     modified_huber, perceptron, multiclass_hinge, log_loss, focal; poisson, gamma and tweedie, of which f(x)
-    is the logarithm of the prediction); their fields are keyword arguments, and they are summed like
-    squared_error.
+    is the logarithm of the prediction; gaussian_nll, of which f(x) is the means and then the logarithms of
+    the variances, in twice the columns of the label); their fields are keyword arguments, and they are
+    summed like squared_error.
     At a kink the derivative is the one that :mod:`onnxsgd.losses` states.
 
     Parameters
@@ -69,7 +70,7 @@ def add_loss_output(
         Name of the loss. Its type is that of the scored output; float32 if that is float16.
     label_name : str, default="label"
         Name of the label: an input of the shape and type of the scored output; for "log" int64, 0 or 1, of
-        shape [N, 1].
+        shape [N, 1]; for losses that predict several numbers of a target, with one column for each target.
     weight_name : str, optional
         Name of the sample weights: an input of shape [N] and the type of the scored output. A sample of
         weight w counts w times.
@@ -163,6 +164,8 @@ def _add_inputs(graph: ir.Graph, loss: Loss, label_name: str, weight_name: str |
     if isinstance(loss, ProbabilityLogLoss):
         _check_probabilities(scored.name, shape)
         label_dtype, label_shape = ir.DataType.INT64, ir.Shape([shape[0], 1])
+    if (count := len(loss.score_factors)) > 1:
+        label_shape = _label_shape(loss, scored.name, shape, count)
     label = ir.Value(name=label_name, type=ir.TensorType(label_dtype), shape=label_shape)
     graph.inputs.append(label)
     weight = None
@@ -170,6 +173,16 @@ def _add_inputs(graph: ir.Graph, loss: Loss, label_name: str, weight_name: str |
         weight = ir.Value(name=weight_name, type=ir.TensorType(dtype), shape=ir.Shape([shape[0]]))
         graph.inputs.append(weight)
     return _Data(scored, label, weight)
+
+
+def _label_shape(loss: Loss, name: str | None, shape: ir.Shape, count: int) -> ir.Shape:
+    """Return the shape of the targets, each of which has so many columns of the scored output."""
+    width = shape[1] if len(shape) == 2 else 1
+    if isinstance(width, int) and width % count:
+        raise GraphError(
+            f"Output {name!r} has shape {shape}: {loss!r} takes a table of {count} columns for each target."
+        )
+    return ir.Shape([shape[0], width // count if isinstance(width, int) else None])
 
 
 def _check_probabilities(name: str | None, shape: ir.Shape) -> None:
@@ -187,6 +200,8 @@ def _total(
     _, shape = dtype_and_shape(data.scored)
     dtype = _loss_type(data.scored)
     raw_prediction, label, weight = _as_tables(op, data, dtype, len(shape))
+    if len(loss.score_factors) > 1:
+        label = op.Concat(*[label] * len(loss.score_factors), axis=1)
     if isinstance(loss, ProbabilityLogLoss):
         y_true = op.Concat(op.Sub(1.0, label), label, axis=1)
         total = weighted_loss(op, loss, y_true, raw_prediction, weight)

@@ -71,6 +71,8 @@ class Descent:
         The largest rate, as a multiple of the first one.
     haste : float
         The decay begins after windows that gained less than this many times the gain that counts.
+    is_open : bool
+        Whether the loss has no least value: the unit is then its size.
 
     Attributes
     ----------
@@ -91,6 +93,7 @@ class Descent:
     share: float = 1.0
     most: float = 1.0
     haste: float = 1.0
+    is_open: bool = False
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
     has_ended: bool = field(default=False, init=False)
@@ -114,7 +117,8 @@ class Descent:
         """The loss of a window above which it is undone."""
         if math.isinf(self.best):
             return math.inf
-        return self.best + _WORSE * abs(self.best) + _WORSE_OF_UNIT * self.unit
+        size = self.unit if self.is_open else abs(self.best)
+        return self.best + _WORSE * size + _WORSE_OF_UNIT * self.unit
 
     @property
     def is_decaying(self) -> bool:
@@ -156,6 +160,8 @@ class Descent:
     @property
     def _scale(self) -> float:
         """The loss that gains are compared with."""
+        if self.is_open:
+            return self.unit
         return min(self.unit, max(abs(self._mark), _SMALL * self.unit))
 
     def judge(self, loss: float) -> Verdict:

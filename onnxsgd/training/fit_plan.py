@@ -180,7 +180,13 @@ class FitPlan:
     @property
     def has_target_units(self) -> bool:
         """True if raw predictions have the units of the target."""
-        return self.is_regression and self.loss.link == "identity"
+        return self.is_regression and self.loss.link != "log"
+
+    @property
+    def loss_unit(self) -> float | None:
+        """The difference of losses that counts as large, if the loss has no least value."""
+        unit = self.loss.unit
+        return None if unit is None else unit * self.n_outputs / len(self.loss.score_factors)
 
     @property
     def scaled_layer(self) -> OutputLayer:

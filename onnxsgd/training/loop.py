@@ -128,7 +128,7 @@ def _make_rule(
         layer=plan.output_layer,
         intercepts=plan.learner.intercepts,
         is_linear=model.is_linear,
-        constant=best_constant(plan.loss.link, batches.target, batches.sample_weight)
+        constant=best_constant(plan.loss, batches.target, batches.sample_weight)
         if plan.is_regression
         else np.zeros(1),
         target=batches.target if plan.has_target_units else None,
@@ -136,6 +136,7 @@ def _make_rule(
         objective=objective,
         raw_predictions=partial(model.raw_predictions, dict(batches.features)),
         for_standard_data=buffers.raw if isinstance(buffers, StandardisedBuffers) else None,
+        unit=plan.loss_unit,
     )
     if stopping.in_parts:
         _begin_part(runners, finder, schedule, state)
@@ -143,7 +144,7 @@ def _make_rule(
     load = buffers.load
     return DescentRule(
         stopping, state, batches.n_batches, finder.find, lambda: objective().total, load, score,
-        runners.is_sparse, finder.is_linear,
+        runners.is_sparse, finder.is_linear, plan.loss_unit is not None,
     )  # fmt: skip
 
 

@@ -194,6 +194,8 @@ class DescentRule:
         Whether the updates are those of sparse data.
     is_linear : bool
         Whether the model is linear.
+    is_open : bool
+        Whether the loss has no least value.
     """
 
     def __init__(
@@ -207,11 +209,12 @@ class DescentRule:
         score: Callable[[dict[str, np.ndarray]], float] | None,
         is_sparse: bool = False,
         is_linear: bool = False,
+        is_open: bool = False,
     ) -> None:
         self._stopping, self._state, self._eta = stopping, state, state.eta
         self._find_start, self._objective, self._load = find_start, objective, load
         self._score = score if stopping.on_score else None
-        self._is_sparse, self._is_linear = is_sparse, is_linear
+        self._is_sparse, self._is_linear, self._is_open = is_sparse, is_linear, is_open
         # three windows at least: one at the full rate, and a decay
         window = _SPARSE_WINDOW if is_sparse else _LINEAR_WINDOW if is_linear else _WINDOW
         self._length = max(1, min(-(-window // n_batches), stopping.max_iter // 3))
@@ -275,6 +278,7 @@ class DescentRule:
             share=start.share,
             most=_MOST_OF_LINEAR if self._is_linear else _MOST_OF_NETWORK,
             haste=_SPARSE_HASTE if self._is_sparse else 1.0,
+            is_open=self._is_open,
         )
         self._state.eta = self._eta * self._descent.factor
         self._has_begun = True

@@ -12,6 +12,7 @@ import numpy as np
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.output_layer import OutputLayer, OutputWeight
+from onnxsgd.losses import Loss
 from onnxsgd.optimizers import LEAST_FACTOR
 from onnxsgd.training.state import FitState
 
@@ -80,6 +81,8 @@ class StartFinder:
         Returns the raw predictions of given weights, of shape [n_samples, n_outputs].
     for_standard_data : callable or None
         Returns the weights that treat data as given ones treat standardised data, if any layer has such.
+    unit : float or None
+        The difference of losses that counts as large; None: losses are positive, and their ratios count.
     """
 
     layer: OutputLayer
@@ -91,6 +94,7 @@ class StartFinder:
     objective: Callable[[], Objective]
     raw_predictions: Callable[[Mapping[str, np.ndarray]], np.ndarray]
     for_standard_data: Callable[[Tensors], Tensors] | None = None
+    unit: float | None = None
 
     def find(self, state: FitState) -> Start:
         """Put the best of the known first weights into `state`.
@@ -103,14 +107,16 @@ class StartFinder:
         given = state.tensors
         if self._is_constant(given):
             first = self._evaluate(state, self._with_constant(given))
-            return Start(first.total if first.loss > 0 else math.inf, first.loss, 1.0, is_model=False)
+            has_meaning = first.loss > 0 or self.unit is not None
+            start = first.total if has_meaning else math.inf
+            return Start(start, self._unit(first), 1.0, is_model=False)
         first, constant = self._judge(state)
         best, tensors = first, given
         if constant is not None and not first.total <= constant.total:
             best, tensors = self._replace(state, given, first, constant)
         state.tensors = tensors
         unit = first if constant is None else constant
-        return Start(best.total, unit.loss, _share(best, constant))
+        return Start(best.total, self._unit(unit), self._share(best, constant))
 
     def find_in_part(self, state: FitState) -> float:
         """Return the share of the rate for the first part of a stream, or of one that begins anew.
@@ -131,7 +137,25 @@ class StartFinder:
             if not best.total <= constant.total:
                 best, state.tensors = self._replace(state, state.tensors, best, constant)
         # the square: the rate of a stream grows again where gradients agree
-        return max(LEAST_SHARE, _share(best, constant) ** 2)
+        return max(LEAST_SHARE, self._share(best, constant) ** 2)
+
+    def _unit(self, weights: Objective) -> float:
+        """Return the loss that gains are compared with, given that of weights that know nothing."""
+        is_known = self.unit is not None and math.isfinite(weights.loss)
+        return self.unit if is_known else weights.loss  # type: ignore[return-value]
+
+    def _share(self, weights: Objective, constant: Objective | None) -> float:
+        """Return the share of the first rate for weights: the root of their loss in units of the constant's.
+
+        Half a logarithm of squared errors, as the loss of a normal distribution, is a ratio in an exponent.
+        """
+        if constant is None:
+            return 1.0
+        if self.unit is None:
+            share = math.sqrt(weights.loss / constant.loss)
+        else:
+            share = math.exp(min(0.0, (weights.loss - constant.loss) / (2.0 * self.unit)))
+        return min(1.0, max(LEAST_SHARE, share))
 
     def _judge(self, state: FitState) -> tuple[Objective, Objective | None]:
         """Return the objectives of given weights and of the best constant.
@@ -145,7 +169,8 @@ class StartFinder:
             return first, None
         constant = self._evaluate(state, self._with_constant(given))
         state.tensors = given
-        return first, constant if 0 < constant.loss < math.inf else None
+        has_scale = math.isfinite(constant.loss) and (constant.loss > 0 or self.unit is not None)
+        return first, constant if has_scale else None
 
     def _is_constant(self, tensors: Tensors) -> bool:
         return self._has_constant and not any(tensors[part.name, WEIGHT].any() for part in self._coefficients)
@@ -216,15 +241,15 @@ class StartFinder:
         return changed
 
 
-def best_constant(link: str, target: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:
-    """Return the raw predictions whose predictions are the mean of a target.
+def best_constant(loss: Loss, target: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:
+    """Return the raw predictions whose predictions are the mean of a target, or that describe its scatter.
 
     Parameters
     ----------
-    link : {"identity", "log"}
-        The function of the prediction that is the raw prediction.
+    loss : Loss
+        The loss, with the link and the number of raw predictions of a target.
     target : ndarray of shape [n_samples, n_outputs]
-        The target.
+        The target, encoded for the loss.
     sample_weight : ndarray of shape [n_samples]
         Weights of the samples.
 
@@ -234,11 +259,10 @@ def best_constant(link: str, target: np.ndarray, sample_weight: np.ndarray) -> n
         Of a target of zeros alone, the logarithm is that of half an event in all samples.
     """
     mean: np.ndarray = np.average(target, axis=0, weights=sample_weight)
-    return mean if link == "identity" else np.log(np.where(mean > 0, mean, 0.5 / len(target)))
-
-
-def _share(weights: Objective, constant: Objective | None) -> float:
-    """Return the share of the first rate for weights: the root of their loss in units of the constant's."""
-    if constant is None:
-        return 1.0
-    return min(1.0, max(LEAST_SHARE, math.sqrt(weights.loss / constant.loss)))
+    if loss.link == "log":
+        return np.log(np.where(mean > 0, mean, 0.5 / len(target)))
+    if len(loss.score_factors) == 1:
+        return mean
+    n_targets = len(mean) // len(loss.score_factors)
+    residual = target[:, :n_targets].astype(np.float64) - mean[:n_targets]
+    return np.repeat(loss.score_factors, n_targets) * mean + loss.score_offsets(residual, sample_weight)

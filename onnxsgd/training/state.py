@@ -220,9 +220,12 @@ def rate_scales(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer]) ->
 
 def _target_scales(plan: FitPlan, state: FitState) -> np.ndarray:
     """Return the unit of each raw prediction: the deviation of its target; 1 for logarithms."""
+    ones = np.ones(plan.n_outputs, plan.learner.dtype)
     if not plan.has_target_units:
-        return np.ones(plan.n_outputs, plan.learner.dtype)
-    return state.moments[TARGET].deviation(plan.learner.dtype)
+        return ones
+    factors = np.array(plan.loss.score_factors)
+    deviation = state.moments[TARGET].deviation(plan.learner.dtype)
+    return np.where(np.repeat(factors, len(ones) // len(factors)) == 0, ones, deviation)
 
 
 def fresh_state(

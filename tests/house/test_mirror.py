@@ -34,6 +34,7 @@ COVERED = {
         "engine/predict estimators/base estimators/classifier estimators/fitted estimators/parameters "
         "estimators/regressor exceptions learner/build training/fit_plan"
     ),
+    "estimators/test_gaussian_nll.py": "learner/further_scores",
     "estimators/test_html_display.py": "estimators/card estimators/card_rows",
     "estimators/test_persistence.py": "_classifier _regressor",
     "estimators/test_plot_graph.py": (
@@ -112,7 +113,9 @@ COVERED = {
         "schedules/_around schedules/_auto schedules/_cosine schedules/_decay schedules/_function "
         "schedules/_plateau schedules/_scaling schedules/_schedule"
     ),
-    "test_losses.py": "_builder losses/_base losses/_classification losses/_deviance losses/_regression",
+    "test_losses.py": (
+        "_builder losses/_base losses/_classification losses/_deviance losses/_likelihood losses/_regression"
+    ),
     "test_package.py": "_version",
     "test_testing.py": "checking/problems",
     "training/test_linear_runner.py": "engine/step/linear_scan",
@@ -131,6 +134,7 @@ SUBJECTS = {
     "estimators/test_joint_losses.py": "losses that compare classes, in the classifier",
     "estimators/test_links.py": "losses with a link, in the regressor",
     "estimators/test_metadata_routing.py": "scikit-learn's routing of weights and validation data",
+    "estimators/test_gaussian_nll.py": "means and variances, in the regressor",
     "estimators/test_scores.py": "a page of the documentation",
     "estimators/test_sklearn_tools.py": "scikit-learn's tools around an estimator",
     "gradient/native/test_sweep.py": "the sweep that proves forms",

@@ -87,6 +87,9 @@ GUARDS = {
     "graph/reading/test_postprocessing.py::test_every_link_has_a_case": (
         "graph.reading.postprocessing:_ONE_BY_ONE",
     ),
+    "graph/reading/test_postprocessing.py::test_every_link_of_several_scores_has_a_case": (
+        "graph.reading.postprocessing:_TABLES",
+    ),
     "graph/reading/test_postprocessing.py::test_every_link_over_classes_has_a_case": (
         "graph.reading.postprocessing:_PROBABILITIES",
     ),

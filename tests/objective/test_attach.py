@@ -158,8 +158,8 @@ def column(weights, array):
 
 
 def test_every_score_has_a_case():
-    """The score "log" has its tests below."""
-    assert set(TABLE) == {*SCORES, "log"}
+    """The scores "log" and "gaussian_nll" have their tests below."""
+    assert set(TABLE) == {*SCORES, "log", "gaussian_nll"}
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -237,6 +237,37 @@ def test_gradient_agrees_with_numpy(linear, run, score, rank, weighted, penalty,
     np.testing.assert_allclose(found["W_grad"], expected, rtol=tolerance, atol=tolerance)
     expected = at_sum @ tensors["W"].T + penalty_slope(penalty, "X", wide)
     np.testing.assert_allclose(found["X_grad"], expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gaussian_nll_agrees_with_numpy(run, n_targets, weighted):
+    rng = np.random.default_rng(0)
+    f, y = rng.normal(size=(6, 2 * n_targets)), rng.normal(size=(6, n_targets))
+    w = rng.uniform(0, 3, size=6)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (double[N, {2 * n_targets}] X) => (double[N, {2 * n_targets}] Y) {{ Y = Identity(X) }}"""
+    )
+    with_loss = add_loss_output(model, "gaussian_nll", weight_name="w" if weighted else None)
+    assert [d.dim_param or d.dim_value for d in with_loss.graph.input[1].type.tensor_type.shape.dim] == [
+        "N", n_targets,
+    ]  # fmt: skip
+    feeds = {"X": f, "label": y} | ({"w": w} if weighted else {})
+    m, s = f[:, :n_targets], f[:, n_targets:]
+    share = w[:, None] if weighted else 1
+    expected = (share * (s + (m - y) ** 2 / np.exp(s)) / 2).sum()
+    np.testing.assert_allclose(run(with_loss, feeds)["loss"], [[expected]], rtol=1e-12)
+    label = ["label", "w"] if weighted else "label"
+    derivative = onnx_derivative(with_loss, options=DerivativeOptions.Loss, loss="loss", label=label)
+    slopes = np.hstack([(m - y) / np.exp(s), (1 - (m - y) ** 2 / np.exp(s)) / 2])
+    np.testing.assert_allclose(run(derivative, feeds)["X_grad"], share * slopes, rtol=1e-10)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_gaussian_nll_takes_tables_of_even_width(linear, rank):
+    with pytest.raises(GraphError, match=r"GaussianNLL\(\) takes a table of 2 columns for each target"):
+        add_loss_output(linear(rank), "gaussian_nll")
 
 
 def probabilities(opset=17, dtype="float"):

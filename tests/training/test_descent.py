@@ -208,3 +208,16 @@ def test_haste_begins_the_decay_while_the_loss_still_falls():
     assert not control(start=1.0).factor < 1
     n_windows = [len(factors(control(haste=haste), losses)) for haste in (1.0, 10.0)]
     assert n_windows[0] == 59 > n_windows[1]
+
+
+@pytest.mark.parametrize("shift", [-50.0, 0.0, 1e4])
+def test_a_loss_without_a_least_value_is_judged_by_its_unit(shift):
+    """The same decisions wherever its zero is; a quarter of the unit above the best is undone."""
+    descent = control(start=shift, unit=0.5, is_open=True, n_updates=16)
+    assert descent.highest == pytest.approx(shift + 0.1255)
+    assert descent.least_gain == pytest.approx(5e-4)
+    assert descent.judge(shift - 0.3) is Verdict.BETTER
+    assert descent.factor == 1.5
+    assert descent.judge(shift - 0.2) is Verdict.KEPT
+    assert descent.judge(shift - 0.1) is Verdict.UNDONE
+    assert descent.best == pytest.approx(shift - 0.3)

@@ -8,6 +8,7 @@ import pytest
 
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer, OutputWeight
+from onnxsgd.losses import GaussianNLL, Poisson, SquaredError
 from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder, best_constant
 from onnxsgd.training.state import FitState
 
@@ -16,6 +17,19 @@ X = RNG.normal(size=(200, 3))
 Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 7.0 + 0.1 * RNG.normal(size=(200, 1))
 WEIGHT_OF_ROWS = RNG.uniform(0.5, 2.0, 200)
 LAYER = OutputLayer((OutputWeight("b", 0, (1.0,), (1,)), OutputWeight("w", 0, (1.0,), (1, 1))), (0.0,))
+
+
+def test_the_best_constant_of_means_and_variances():
+    found = best_constant(GaussianNLL(), np.hstack([Y, Y]), WEIGHT_OF_ROWS)
+    mean = np.average(Y[:, 0], weights=WEIGHT_OF_ROWS)
+    np.testing.assert_allclose(found, [mean, np.log(np.cov(Y.T, aweights=WEIGHT_OF_ROWS, ddof=0))])
+    # of a constant target: the least logarithm
+    np.testing.assert_allclose(best_constant(GaussianNLL(), np.full((9, 2), 3.0), np.ones(9)), [3, -60])
+
+
+def test_the_best_constant_of_a_logarithm():
+    np.testing.assert_allclose(best_constant(Poisson(), Y, np.ones(200)), np.log(Y.mean(axis=0)))
+    np.testing.assert_allclose(best_constant(Poisson(), np.zeros((10, 1)), np.ones(10)), [np.log(0.05)])
 
 
 class Line:
@@ -30,7 +44,7 @@ class Line:
         is_scaled = loss == "squares"
         self.finder = StartFinder(
             layer, {"b"}, is_linear,
-            best_constant("identity", Y[:rows], WEIGHT_OF_ROWS[:rows]) if is_scaled else np.zeros(1),
+            best_constant(SquaredError(), Y[:rows], WEIGHT_OF_ROWS[:rows]) if is_scaled else np.zeros(1),
             Y[:rows] if is_scaled else None, WEIGHT_OF_ROWS[:rows],
             self.objective, self.raw,
         )  # fmt: skip
@@ -195,3 +209,20 @@ def test_a_network_with_weights_for_standard_data_gets_them(loss):
     good.finder = replace(good.finder, for_standard_data=divided)
     good.find()
     np.testing.assert_array_equal(good.w, [1.0, -2.0, 0.5])
+
+
+@pytest.mark.parametrize("shift", [-1e3, 0.0, 1e3])
+def test_losses_without_a_least_value_are_compared_by_differences(shift):
+    """Half the logarithm of a squared error, less 2: the share is the root of the ratio of squared errors."""
+    line = Line([0.0, -2.0, 0.5], 7.0)
+    squared = line.objective().loss
+    line.objective = lambda: Objective(math.log(Line.objective(line).loss) / 2 + shift, 0.0)
+    finder = replace(line.finder, unit=0.5, objective=lambda: line.objective())
+    start = finder.find(line.state)
+    constant = np.cov(Y.T, aweights=WEIGHT_OF_ROWS, ddof=0) / 2
+    assert start.share == pytest.approx(math.sqrt(squared / constant.item()))
+    assert start.unit == 0.5
+    assert start.objective == pytest.approx(math.log(squared) / 2 + shift)
+    zeros = Line([0.0, 0.0, 0.0], 0.0)
+    start = replace(zeros.finder, unit=0.5, objective=lambda: Objective(-3.0, 0.0)).find(zeros.state)
+    assert (start.objective, start.unit, start.share) == (-3.0, 0.5, 1.0)

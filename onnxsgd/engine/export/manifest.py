@@ -122,7 +122,11 @@ def describe_data(
 
 def _describe_target(loss: Loss, n_outputs: int, classes: list[Any] | None) -> dict[str, Any]:
     if classes is None:
-        return {"encoding": "the numbers to predict, a column for each"}
+        count = len(loss.score_factors)
+        encoding = "the numbers to predict, a column for each"
+        if count == 1:
+            return {"encoding": encoding}
+        return {"encoding": f"{encoding}, all of them `copies` times side by side", "copies": count}
     if getattr(loss, "soft", False):
         return {"encoding": "the probability of the class of the column", "classes": classes}
     low = 0 if loss.targets == "indicator" else -1

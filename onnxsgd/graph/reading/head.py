@@ -66,6 +66,7 @@ def find_score(
 
     - the only real output of a regression is its score; for a logarithmic link, an exponential is followed
       back to its argument;
+    - a regression that this package has exported names its score, if several numbers predict a target;
     - the only real output of a classification is followed back to the score, see
       :func:`onnxsgd.graph.reading.output_chain.read_link`; probabilities with an unknown link get a new
       tensor log(clip(p)); any other output is taken for scores;
@@ -79,7 +80,7 @@ def find_score(
         The purpose of the scores.
     output : str, int or None
         The tensor of predictions: a name, or the number of an output.
-    link : {"identity", "log"}
+    link : {"identity", "log", "normal", "sorted"}
         The link of the loss of a regression.
 
     Raises
@@ -93,6 +94,10 @@ def find_score(
     """
     lowered = lower_for_training(model)
     graph = lowered.graph
+    noted = _noted_score(lowered) if output is None else None
+    if task == "regression" and noted is not None and noted[1] == link in _OF_SEVERAL_SCORES:
+        name = str(noted[0].name)
+        return ScoredGraph(cut_at(lowered, name), name, "own")
     value = _find_output(graph, output)
     if not value.is_graph_output():
         return ScoredGraph(cut_at(lowered, str(value.name)), str(value.name), "identity")
@@ -102,7 +107,6 @@ def find_score(
             return ScoredGraph(lowered, str(value.name), "identity")
         return ScoredGraph(lowered, str(first(exponential).name), "exp")
     found = read_link(value)
-    noted = _noted_score(lowered) if output is None else None
     score, kind = noted or _make_score(graph, value, found)
     if score.producer() is None:
         raise NotTrainableError(f"Output {value.name!r} is the input {score.name!r}: nothing to train.")
@@ -124,6 +128,10 @@ def find_score(
         label_output=label_name,
         proba_output=str(value.name) if kind != "identity" else None,
     )
+
+
+#: The links between several raw predictions and one target.
+_OF_SEVERAL_SCORES = ("normal", "sorted")
 
 
 def _noted_score(model: ir.Model) -> tuple[ir.Value, str] | None:

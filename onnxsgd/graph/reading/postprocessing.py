@@ -10,21 +10,26 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import LINK, SCORE, graph_names, unique_name
 from onnxsgd.graph.nodes import element_type, maker
 from onnxsgd.graph.writing import add_initializer, computed
+from onnxsgd.losses import LARGEST_LOG_VARIANCE
 
 __all__ = ["add_classifier_tail", "add_multilabel_tail", "add_regressor_tail"]
 
 
-def add_regressor_tail(model: ir.Model, link: str, name: str) -> ir.Model:
+def add_regressor_tail(model: ir.Model, link: str, name: str, n_outputs: int = 1) -> ir.Model:
     """Return `model` with the predictions as its output, instead of its raw predictions.
+
+    A normal distribution has a second output, ``std``.
 
     Parameters
     ----------
     model : ir.Model
         A graph whose only output is the score. It is not changed.
-    link : {"identity", "log"}
+    link : {"identity", "log", "normal", "sorted"}
         The function of the prediction that is the score.
     name : str
         The name of the output.
+    n_outputs : int
+        The columns of the score, if `link` is "sorted".
     """
     copy = model.clone()
     graph = copy.graph
@@ -32,6 +37,17 @@ def add_regressor_tail(model: ir.Model, link: str, name: str) -> ir.Model:
     if score.name == name:
         score.name = unique_name(f"raw_{name}", graph_names(graph))
     # a graph that was cut at its score may have a tensor of this name before it
+    if link in _TABLES:
+        rows = score.shape[0] if score.shape else None
+        with appending(graph) as op:
+            outputs = _TABLES[link](op, score, n_outputs)
+            for result, base in zip(outputs, (name, "std"), strict=False):
+                result.name = unique_name(base, graph_names(graph))
+                columns = n_outputs // len(outputs)
+                result.type, result.shape = ir.TensorType(element_type(score)), ir.Shape([rows, columns])
+        graph.outputs[:] = outputs
+        _note(copy, score, link)
+        return copy
     output = computed(_INVERSES[link], [score], name=unique_name(name, graph_names(graph)), like=score)
     graph.append(maker(output))
     graph.outputs[:] = [output]
@@ -138,6 +154,21 @@ def _complete(op: Builder, probability: ir.Value, single: bool, dtype: ir.DataTy
     return op.Div(filled, op.ReduceSum(filled, [1], keepdims=1))
 
 
+def _normal(op: Builder, score: ir.Value, n_outputs: int) -> list[ir.Value]:
+    """Return means and standard deviations."""
+    both = op.Reshape(score, [-1, 2, n_outputs // 2])
+    bounded = op.Min(op.Max(op.Gather(both, 1, axis=1), -LARGEST_LOG_VARIANCE), LARGEST_LOG_VARIANCE)
+    return [op.Gather(both, 0, axis=1), op.Exp(op.Mul(bounded, 0.5))]
+
+
+def _sorted(op: Builder, score: ir.Value, n_outputs: int) -> list[ir.Value]:
+    """Return the scores of each row in ascending order."""
+    ascending, _ = op.TopK(score, [n_outputs], axis=-1, largest=0, sorted=1, _outputs=2)
+    return [ascending]
+
+
+#: Predictions from all raw predictions of a sample, by the link of the loss.
+_TABLES = {"normal": _normal, "sorted": _sorted}
 #: The operator that returns the prediction, by the link of the loss.
 _INVERSES = {"identity": "Identity", "log": "Exp"}
 #: Links of each score alone.

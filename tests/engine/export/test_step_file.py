@@ -98,6 +98,11 @@ _CASES = {
         lambda: OnnxSGDRegressor(_mlp(), penalty=Penalty(l1=0.01, l2=0.5, from_start=True)),
         _Y,
     ),
+    "means and variances": (OnnxSGDRegressor(loss="gaussian_nll", alpha=0.01), _Y),
+    "means and variances, mlp": (
+        lambda: OnnxSGDRegressor(_mlp(), loss="gaussian_nll", learning_rate="constant", eta0=1e-3),
+        _Y,
+    ),
     "average": (OnnxSGDRegressor(average=6), _Y),
     "one output": (OnnxSGDRegressor(learning_rate="adaptive"), _Y[:, 0]),
     "step": (OnnxSGDRegressor(learning_rate=Step(0.01, 0.3, every=3)), _Y),
@@ -124,7 +129,8 @@ _CASES = {
 def _target(step, estimator, y):
     if isinstance(estimator, OnnxSGDClassifier) and y.ndim == 1:
         return step.encode(y.tolist())
-    return y.reshape(len(y), -1)
+    copies = step.manifest["target"].get("copies", 1)
+    return np.tile(y.reshape(len(y), -1), (1, copies))
 
 
 @pytest.mark.parametrize("name", _CASES)

@@ -85,7 +85,7 @@ LOSSES = {
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_blocks_with_every_loss_can_be_recorded(loss, optimizer):
     """Otherwise each operator of each step would be a kernel launch: three to ten times slower."""
-    n_outputs = 3 if loss is CrossEntropy else 1
+    n_outputs = 3 if loss is CrossEntropy else len(loss.score_factors)
     model, weights = linear_graph(5, n_outputs)
     spec = StepSpec(
         weights=weights, penalised=frozenset(weights), loss=loss(), optimizer=optimizer, l1=True, l2=True,

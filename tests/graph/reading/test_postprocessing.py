@@ -5,11 +5,12 @@ import onnx.parser
 import pytest
 from scipy.special import expit, softmax
 
-from onnxsgd.graph.model import to_ir
+from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.reading.postprocessing import (
     _INVERSES,
     _ONE_BY_ONE,
     _PROBABILITIES,
+    _TABLES,
     add_classifier_tail,
     add_multilabel_tail,
     add_regressor_tail,
@@ -84,6 +85,30 @@ REGRESSION = {"identity": lambda z: z, "log": np.exp}
 
 def test_every_inverse_has_a_case():
     assert set(_INVERSES) == set(REGRESSION)
+
+
+#: Predictions from all scores of a sample, with the names of the outputs.
+TABLES = {
+    "normal": lambda z: {"y": z[:, :2], "std": np.exp(np.clip(z[:, 2:], -60, 60) / 2)},
+    "sorted": lambda z: {"y": np.sort(z, axis=1)},
+}
+
+
+def test_every_link_of_several_scores_has_a_case():
+    assert set(_TABLES) == set(TABLES)
+
+
+@pytest.mark.parametrize("link", TABLES)
+@pytest.mark.parametrize("name", ["y", "z", "x"])
+def test_predictions_from_several_scores(link, name, run):
+    z = np.vstack([np.hstack([Z, Z[::-1, :1]]), [[1.0, -200.0, 200.0, -200.0]]]).astype(np.float32)
+    model = add_regressor_tail(scores(4), link, name, 4)
+    found = run(model, {"x": z})
+    expected = TABLES[link](z.astype(float))
+    for result, (wanted, table) in zip(found.items(), expected.items(), strict=True):
+        assert result[0] == (name if wanted == "y" and name != "x" else result[0])
+        np.testing.assert_allclose(result[1], table, rtol=1e-5)
+    onnx.checker.check_model(to_proto(model), full_check=True)
 
 
 @pytest.mark.parametrize("link", REGRESSION)
