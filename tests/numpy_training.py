@@ -156,6 +156,7 @@ SCHEDULES = {
     "cosine": lambda t, eta0, power_t, alpha, n_updates: eta0 * np.cos(np.pi * (t - 1) / n_updates / 2) ** 2,
     "cosine_restarts": restarted,
     "one_cycle": one_cycle,
+    "reduce_on_plateau": lambda t, eta0, power_t, alpha, n_updates: eta0,
     # with the rate of the estimator's control, here its first one
     "auto": lambda t, eta0, power_t, alpha, n_updates: 0.05,
 }

@@ -22,6 +22,8 @@ PLATEAUS = {
     "cosine": None,
     "cosine_restarts": None,
     "one_cycle": None,
+    # it has plateaus of its own, and goes on until its rate is the least one
+    "reduce_on_plateau": [1, 1],
     "auto": None,
 }
 
@@ -85,6 +87,36 @@ def test_rates_are_those_of_torch(name):
     np.testing.assert_allclose(schedule.rates(41, ETA0, 20), TORCH[name][40:60], rtol=1e-9, atol=1e-16)
     single = [schedule.rate(t, ETA0) for t in range(1, N + 1)]
     np.testing.assert_allclose(single, schedule.rates(1, ETA0, N), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("name", "patience", "threshold"), [("plateau", 2, 0.05), ("plateau_impatient", 0, 0.0)]
+)
+def test_reductions_are_those_of_torch(name, patience, threshold):
+    schedule = schedules.ReduceOnPlateau(ETA0, 0.5, patience, threshold, eta_min=0.004)
+    eta, memory, rates = schedule.initial, (), []
+    for loss in TORCH["losses"]:
+        eta, memory = schedule.after_epoch(loss, eta, memory)
+        rates.append(eta)
+        assert (schedule.rates(5, eta, 3) == eta).all()
+    np.testing.assert_allclose(rates, TORCH[name], rtol=1e-14)
+    assert len(set(rates)) > 5
+    assert schedule.after_plateau(eta) is None, "training may end at the least rate"
+
+
+def test_a_share_of_a_negative_score_is_a_gain_too():
+    """R2 can be negative: a share of its amount is the gain that counts."""
+    schedule = schedules.ReduceOnPlateau(1.0, patience=0, threshold=0.1)
+    eta, memory = schedule.after_epoch(2.0, 1.0, ())
+    assert schedule.after_epoch(1.85, eta, memory)[0] == 0.1
+    assert schedule.after_epoch(1.75, eta, memory)[0] == 1.0
+    eta, memory = schedule.after_epoch(-2.0, 1.0, ())
+    assert schedule.after_epoch(-2.15, eta, memory)[0] == 0.1
+    assert schedule.after_epoch(-2.25, eta, memory)[0] == 1.0
+
+
+def test_a_least_rate_above_the_first_one_leaves_it():
+    assert schedules.ReduceOnPlateau(1e-9, patience=0).after_epoch(1.0, 1e-9, (0.5, 0))[0] == 1e-9
 
 
 @pytest.mark.parametrize("name", sorted(PLANNED))
@@ -306,6 +338,10 @@ def test_refusals_name_the_value():
         (lambda: schedules.Cosine(n_updates=-3), "n_updates=-3.*>= 1"),
         (lambda: schedules.CosineRestarts(n_cycles=0), "n_cycles=0"),
         (lambda: schedules.CosineRestarts(growth=0.5), "growth=0.5.*>= 1"),
+        (lambda: schedules.ReduceOnPlateau(factor=1.5), "factor=1.5.*> 0 and < 1"),
+        (lambda: schedules.ReduceOnPlateau(patience=-1), "patience=-1.*a whole number >= 0"),
+        (lambda: schedules.ReduceOnPlateau(threshold=-0.1), "threshold=-0.1.*>= 0"),
+        (lambda: schedules.Adaptive(eta_min=-1.0), "eta_min=-1.0.*>= 0"),
         (lambda: schedules.OneCycle(rise=1.0), "rise=1.0.*< 1"),
         (lambda: schedules.OneCycle(start_factor=0), "start_factor=0"),
         (lambda: schedules.OneCycle(end_factor=-1.0), "end_factor=-1.0.*>= 0"),

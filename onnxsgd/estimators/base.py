@@ -161,7 +161,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         path : str or path-like
             The file of the graph, which ends in ``.onnx``. Beside it are written a manifest, which ends in
             ``.json`` and describes each input, with a formula for each number that changes from update to
-            update, and the present values of weights and states, in ``.bin``.
+            update, and the present values of weights and states, in ``.bin``. The formula of a rate that
+            follows the losses, or a function, is null: its reader computes it.
 
         Returns
         -------

@@ -117,7 +117,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     nesterov : bool, default=False
         Whether "sgd" looks ahead along the momentum.
     learning_rate : {"constant", "optimal", "invscaling", "adaptive", "step", "exponential", "polynomial", \
-            "cosine", "cosine_restarts", "one_cycle", "auto"}, Schedule or callable, default="auto"
+            "cosine", "cosine_restarts", "one_cycle", "reduce_on_plateau", "auto"}, Schedule or callable, \
+            default="auto"
         The learning rate of each update, see :mod:`onnxsgd.schedules`:
 
         - "auto": training finds it, for data of any scale. Layers that read the data learn in coordinates
@@ -133,6 +134,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         - "cosine": half a cosine: a fall that is slow at first and at the end;
         - "cosine_restarts": half cosines that restart at the first rate, each longer than the one before;
         - "one_cycle": a rise to the largest rate and a fall to almost zero, each a half cosine;
+        - "reduce_on_plateau": a constant rate, multiplied by a factor when epochs bring no new best loss;
         - a callable: a function of the number of the update, 1, 2, ...
     eta0 : float or None, default=None
         The first learning rate, that of "one_cycle" at its top, > 0. None: 0.01. Not for "auto".

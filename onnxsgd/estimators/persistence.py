@@ -56,6 +56,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         owners           a dictionary of further ones; older files lack it
         update_norms     only where they were recorded: an attribute of the state
         n_updates        only after ``fit``: the largest number of its updates
+        rate_memory      only of a schedule that follows the losses: an attribute of the state, as a list
         n_batches        only after ``fit``: the updates of its epochs; older files lack it
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
@@ -71,6 +72,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         **saved_text,
         **totals,
         **lengths,
+        **({"rate_memory": list(state.rate_memory)} if state.rate_memory else {}),
         **norms,
         **({"moments": moments} if moments else {}),
         **({} if half is None else {"half_precision": _pack_graphs(half)}),
@@ -135,6 +137,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         update_norms=list(saved.get("update_norms", [])),
         n_updates=saved.get("n_updates"),
         n_batches=saved.get("n_batches"),
+        rate_memory=tuple(saved.get("rate_memory", ())),
         moments={name: Moments(*arrays) for name, *arrays in saved.get("moments", [])},
     )
     return learner, state, TextPart(*saved["text"]) if "text" in saved else None

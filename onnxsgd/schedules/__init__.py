@@ -1,7 +1,7 @@
 """Learning-rate schedules: the rate of each update, as a function of the update's number.
 
 A schedule is a small frozen object. ``rate(t, eta)`` gives the rate of update `t` (1, 2, ...), where `eta`
-is the current rate; ``after_plateau(eta)`` gives the rate after the loss stops improving, or None to stop.
+is the current rate; ``after_epoch`` and ``after_plateau`` give the rate that follows from losses.
 A plain callable ``t -> rate`` is accepted as well.
 """
 
@@ -15,7 +15,7 @@ from onnxsgd.schedules._auto import Auto
 from onnxsgd.schedules._cosine import Cosine, CosineRestarts, OneCycle
 from onnxsgd.schedules._decay import Exponential, Polynomial, Step
 from onnxsgd.schedules._function import FunctionSchedule
-from onnxsgd.schedules._plateau import Adaptive
+from onnxsgd.schedules._plateau import Adaptive, ReduceOnPlateau
 from onnxsgd.schedules._scaling import Constant, InvScaling, Optimal
 from onnxsgd.schedules._schedule import Schedule
 
@@ -32,6 +32,7 @@ __all__ = [
     "OneCycle",
     "Optimal",
     "Polynomial",
+    "ReduceOnPlateau",
     "Schedule",
     "Step",
     "WarmUp",
@@ -50,6 +51,7 @@ SCHEDULES: dict[str, Callable[[float, float, float], Schedule]] = {
     "cosine": lambda eta0, power_t, alpha: Cosine(eta0),
     "cosine_restarts": lambda eta0, power_t, alpha: CosineRestarts(eta0),
     "one_cycle": lambda eta0, power_t, alpha: OneCycle(eta0),
+    "reduce_on_plateau": lambda eta0, power_t, alpha: ReduceOnPlateau(eta0),
     "auto": lambda eta0, power_t, alpha: Auto(),
 }
 
@@ -62,7 +64,7 @@ def make_schedule(
     Parameters
     ----------
     schedule : {"constant", "optimal", "invscaling", "adaptive", "step", "exponential", "polynomial", \
-            "cosine", "cosine_restarts", "one_cycle", "auto"}, Schedule or callable
+            "cosine", "cosine_restarts", "one_cycle", "reduce_on_plateau", "auto"}, Schedule or callable
         A name, an object, or a function of the update's number.
     eta0, power_t, alpha : float
         Parameters of a named schedule; an object has its own.

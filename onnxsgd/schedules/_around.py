@@ -59,6 +59,11 @@ class ScheduleAround(Schedule):
     def for_batches(self, rates: np.ndarray, batch_size: int) -> np.ndarray:
         return self.inner.for_batches(rates, batch_size)
 
+    def after_epoch(
+        self, value: float, eta: float, memory: tuple[float, ...]
+    ) -> tuple[float, tuple[float, ...]]:
+        return self.inner.after_epoch(value, eta, memory)
+
     def after_plateau(self, eta: float) -> float | None:
         return self.inner.after_plateau(eta)
 

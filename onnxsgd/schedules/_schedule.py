@@ -88,8 +88,24 @@ class Schedule(Settable, ABC):
         """Return these rates for batches of `batch_size` rows; by default the same for any number."""
         return rates
 
+    def after_epoch(
+        self, value: float, eta: float, memory: tuple[float, ...]
+    ) -> tuple[float, tuple[float, ...]]:
+        """Return the rate after an epoch, and the numbers to remember; by default those given.
+
+        Parameters
+        ----------
+        value : float
+            The mean objective of the epoch, or, with early stopping, the negative score.
+        eta : float
+            The current rate.
+        memory : tuple of float
+            The numbers that the call before returned; empty in the first one of a schedule.
+        """
+        return eta, memory
+
     def after_plateau(self, eta: float) -> float | None:
-        """Return the rate after a plateau, or None to stop."""
+        """Return the rate after a plateau by `tol` and `n_iter_no_change`, or None, the default, to stop."""
         return None
 
 
@@ -162,10 +178,10 @@ def check_number(
         raise ParameterError(message)
 
 
-def check_count(name: str, value: int) -> None:
-    """Refuse a value that is no whole number from 1 on."""
-    message = f"{name}={value!r} is not accepted: it must be a whole number >= 1."
+def check_count(name: str, value: int, *, least: int = 1) -> None:
+    """Refuse a value that is no whole number from `least` on."""
+    message = f"{name}={value!r} is not accepted: it must be a whole number >= {least}."
     if not isinstance(value, Integral):
         raise ParameterTypeError(message)
-    if value < 1:
+    if value < least:
         raise ParameterError(message)

@@ -125,18 +125,23 @@ class PlateauRule:
             value = -score
             if value < self._plateau.best:
                 self._best = (self._state.tensors, self._state.l1_totals)
-        if self._state.t <= self._schedule.n_warm_up:
+        state, schedule = self._state, self._schedule
+        if state.t <= schedule.n_warm_up:
             return False
+        before = state.eta
+        state.eta, state.rate_memory = schedule.after_epoch(value, before, state.rate_memory)
         if self._n_left and not self._on_score:
             # losses at large rates do not tell what the fall of the rate will gain
             return False
-        if not self._plateau.reached(value):
-            return False
-        eta = self._schedule.after_plateau(self._state.eta)
-        if eta is None:
-            self._has_converged = True
-            return True
-        self._state.eta, self._plateau.count = eta, 0
+        has_plateau = self._plateau.reached(value)
+        if has_plateau and state.eta == before:
+            eta = schedule.after_plateau(before)
+            if eta is None:
+                self._has_converged = True
+                return True
+            state.eta = eta
+        if has_plateau or state.eta != before:
+            self._plateau.count = 0
         return False
 
     def end(self) -> None:

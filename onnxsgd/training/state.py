@@ -51,6 +51,8 @@ class FitState:
         Updates made before the slots, and before the averages, began.
     schedule : str or None
         The owner of `eta`; None: the next schedule.
+    rate_memory : tuple of float
+        The numbers that the schedule remembers of the losses.
     loss_curve : list of float
         The objective of each epoch.
     validation_scores : list of float
@@ -82,6 +84,7 @@ class FitState:
     slots_from: int = 0
     averages_from: int = 0
     schedule: str | None = None
+    rate_memory: tuple[float, ...] = ()
     loss_curve: list[float] = field(default_factory=list)
     validation_scores: list[float] = field(default_factory=list)
     learning_rates: list[float] = field(default_factory=list)
@@ -165,7 +168,7 @@ def adapt_state(state: FitState, plan: FitPlan) -> None:
         state.tensors = {key: a for key, a in state.tensors.items() if key[1] in _OF_NO_OPTIMIZER}
         state.slots_from = state.t
     if state.schedule not in (None, rate_owner):
-        state.eta = recipe.schedule.initial
+        state.eta, state.rate_memory = recipe.schedule.initial, ()
     state.optimizer, state.schedule = slots_owner, rate_owner
     kinds = {kind for _, kind in state.tensors}
     if L1_DEBT not in kinds:

@@ -133,6 +133,69 @@ def test_a_plateau_does_not_count_in_a_warm_up():
     assert 20 + 5 < scored.fit(X, noise).n_iter_ < 100
 
 
+def reduced(losses, eta, factor, patience, threshold):
+    """Return the rates of a rule that looks at all losses so far, after each of them."""
+    rates, since = [], 0
+    for number in range(len(losses)):
+        rates.append(eta)
+        bests = [losses[0]]
+        for loss in losses[1 : number + 1]:
+            bests.append(loss if loss < bests[-1] * (1 - threshold) else bests[-1])
+        is_best = number == 0 or bests[-1] < bests[-2]
+        since = 0 if is_best else since + 1
+        if since > patience:
+            eta, since = eta * factor, 0
+    return rates
+
+
+def test_a_rate_is_reduced_after_each_plateau_of_the_loss():
+    """With numbers of its own, also where `tol` asks for all epochs; over files, calls and a warm-up."""
+    schedule = schedules.ReduceOnPlateau(0.3, 0.5, patience=2, threshold=0.01, eta_min=0.0)
+    model = regressor(schedule, max_iter=40, tol=None).fit(X, Y)
+    expected = reduced(model.loss_curve_, 0.3, 0.5, 2, 0.01)
+    np.testing.assert_allclose(model.learning_rates_, expected, rtol=1e-14)
+    assert expected[-1] < 0.3 / 100
+    parts = regressor(schedule)
+    for _ in range(40):
+        parts = pickle.loads(pickle.dumps(parts.partial_fit(X, Y)))
+    np.testing.assert_array_equal(parts.learning_rates_, model.learning_rates_)
+    np.testing.assert_allclose(parts.coef_, model.coef_, rtol=1e-6)
+    warm = regressor(schedules.WarmUp(schedule, 10 * N_BATCHES), max_iter=40, tol=None).fit(X, Y)
+    expected = reduced(warm.loss_curve_[10:], 0.3, 0.5, 2, 0.01)
+    np.testing.assert_allclose(warm.learning_rates_[10:], expected, rtol=1e-13)
+
+
+def test_another_schedule_forgets_the_losses():
+    model = regressor(schedules.ReduceOnPlateau(1e-9, patience=1, threshold=0.5, eta_min=0.0))
+    for _ in range(3):
+        model.partial_fit(X, Y)
+    assert model.partial_fit(X, Y).learning_rates_[-1] == pytest.approx(1e-10)
+    model.set_params(learning_rate__patience=2)
+    for _ in range(4):
+        model.partial_fit(X, Y)
+    np.testing.assert_allclose(model.learning_rates_[4:], [1e-9] * 4, rtol=1e-14)
+    assert model.partial_fit(X, Y).learning_rates_[-1] == pytest.approx(1e-10)
+
+
+@pytest.mark.parametrize("patience", [0, 3, 12])
+def test_training_ends_at_a_plateau_of_the_least_rate(patience):
+    """Whether the plateaus of the rate are shorter or longer than those of `n_iter_no_change`."""
+    schedule = schedules.ReduceOnPlateau(1e-9, 0.1, patience, threshold=0.1, eta_min=1e-11)
+    model = regressor(schedule, max_iter=200, tol=1e-3).fit(X, Y)
+    assert model.learning_rates_[-1] == pytest.approx(1e-11)
+    assert model.n_iter_ == 1 + 2 * (patience + 1) + 5
+    assert np.isclose(model.learning_rates_, 1e-11, atol=0).sum() == 5
+
+
+def test_the_score_reduces_the_rate_with_early_stopping():
+    schedule = schedules.ReduceOnPlateau(0.3, 0.5, patience=1, threshold=0.0, eta_min=0.0)
+    model = regressor(schedule, max_iter=30, tol=None, early_stopping=True)
+    model.fit(X[:40], Y[:40], X_val=X[40:], y_val=Y[40:])
+    scores = np.array(model.validation_scores_)
+    np.testing.assert_allclose(model.learning_rates_, reduced(list(-scores), 0.3, 0.5, 1, 0.0), rtol=1e-14)
+    assert not np.allclose(model.learning_rates_, reduced(model.loss_curve_, 0.3, 0.5, 1, 0.0))
+
+
 def test_a_warm_up_of_a_whole_fit_is_refused():
     with pytest.raises(ParameterError, match=r"n_updates=80.*none of the 80 updates"):
         regressor(schedules.WarmUp("cosine", 80)).fit(X, Y)

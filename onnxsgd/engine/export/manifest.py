@@ -173,8 +173,10 @@ def describe_numbers(
 
 def _read_rate(schedule: Schedule) -> str | None:
     """Return the formula of the learning rate; refuse a schedule that should have one and has none."""
+    if not schedule.has_formula:
+        return None
     formula = read_formula(schedule.rate, "t", "eta")
-    if formula is None and schedule.has_formula:
+    if formula is None:
         raise UnsupportedError(
             f"The training step cannot be exported: the rate of learning_rate={schedule!r} has no formula. "
             "Write it with + - * / // ** and minimum, maximum, floor, sqrt, exp, log, cos of numpy, or set "

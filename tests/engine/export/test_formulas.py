@@ -66,7 +66,7 @@ def test_formulas_give_the_numbers_of_an_optimizer(optimizer):
         np.testing.assert_allclose(eval(text, words) + 0 * t, expected + 0 * t, rtol=1e-15)
 
 
-@pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "auto"])
+@pytest.mark.parametrize("name", sorted({*SCHEDULES} - {"auto", "reduce_on_plateau"}))
 def test_formulas_give_the_rates_of_a_schedule(name):
     schedule = make_schedule(name, 0.1, 0.25, 1e-4).for_updates(50)
     text = read_formula(schedule.rate, "t", "eta")

@@ -126,6 +126,10 @@ _CASES = {
 }
 
 
+def _stepped(t):
+    return 0.1 if t < 5 else 0.01
+
+
 def _target(step, estimator, y):
     if isinstance(estimator, OnnxSGDClassifier) and y.ndim == 1:
         return step.encode(y.tolist())
@@ -301,12 +305,18 @@ def test_refuses_an_invalid_export(tmp_path):
         fitted.export_training_step("step.json")
 
 
-def test_a_function_of_the_user_has_no_formula(tmp_path):
-    """A learning rate with a branch is left to the caller, by name, not exported wrongly."""
-    fitted = OnnxSGDRegressor(learning_rate=lambda t: 0.1 if t < 5 else 0.01).partial_fit(_X, _Y)
+@pytest.mark.parametrize(
+    "rate",
+    [_stepped, "reduce_on_plateau", WarmUp("reduce_on_plateau", 3), WarmUp(_stepped, 9)],
+    ids=["function", "plateaus", "plateaus behind a rise", "function behind a rise"],
+)
+def test_a_rate_without_a_formula_is_left_to_the_reader(rate, tmp_path):
+    """A function with a branch, or a rate that follows the losses, is named, not exported wrongly."""
+    fitted = OnnxSGDRegressor(learning_rate=rate).partial_fit(_X, _Y)
     manifest = json.loads(fitted.export_training_step(tmp_path / "step.onnx").read_text())
     numbers = {number["name"]: number for number in manifest["numbers"]}
     assert numbers["eta"]["formula"] is None
+    assert numbers["eta"]["schedule"].startswith(("FunctionSchedule(", "ReduceOnPlateau(", "WarmUp("))
     assert numbers["t"]["start"] == fitted.t_
 
 
