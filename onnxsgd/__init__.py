@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from onnxsgd._version import __version__
 
 if TYPE_CHECKING:
-    from onnxsgd import exceptions, losses, optimizers, penalties, schedules, testing
+    from onnxsgd import adapters, exceptions, losses, optimizers, penalties, schedules, testing
     from onnxsgd.engine.forward_backward.forward_backward import OrtGradientForwardBackward
     from onnxsgd.engine.forward_backward.function_base import OrtGradientForwardBackwardFunction
     from onnxsgd.estimators.classifier import OnnxSGDClassifier
@@ -29,6 +29,7 @@ __all__ = [
     "OrtGradientForwardBackwardFunction",
     "TrainingDisplay",
     "__version__",
+    "adapters",
     "add_loss_output",
     "describe_trainable",
     "exceptions",
@@ -60,7 +61,7 @@ _HOMES = {
     "plot_graph": "onnxsgd.estimators.plot_graph",
     "random_feed": "onnxsgd.graph.loading.random_inputs",
 }
-_MODULES = frozenset({"exceptions", "losses", "optimizers", "penalties", "schedules", "testing"})
+_MODULES = frozenset({"adapters", "exceptions", "losses", "optimizers", "penalties", "schedules", "testing"})
 
 
 def __getattr__(name: str) -> Any:

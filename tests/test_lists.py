@@ -21,7 +21,7 @@ REFERENCE = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
 PAGES = sorted((ROOT / "docs" / "guide").glob("*.rst"))
 GUIDE = " ".join(" ".join(path.read_text(encoding="utf-8") for path in PAGES).split())
 METHODS = runpy.run_path(str(ROOT / "docs" / "make_tables.py"))["public_methods"]()
-MODULES = ["losses", "optimizers", "schedules", "penalties", "testing", "exceptions"]
+MODULES = ["adapters", "losses", "optimizers", "schedules", "penalties", "testing", "exceptions"]
 
 
 @pytest.mark.parametrize("path", SCRIPT["written"](), ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -11,7 +11,7 @@ import onnxsgd
 
 PUBLIC = {
     "DerivativeOptions", "OnnxSGDClassifier", "OnnxSGDRegressor", "OrtGradientForwardBackward",
-    "OrtGradientForwardBackwardFunction", "TrainingDisplay", "__version__", "add_loss_output",
+    "OrtGradientForwardBackwardFunction", "TrainingDisplay", "__version__", "adapters", "add_loss_output",
     "describe_trainable", "exceptions", "get_train_initializer", "losses", "onnx_derivative", "optimizers",
     "penalties", "penalty_loss_onnx", "plot_graph", "random_feed", "schedules", "testing",
 }  # fmt: skip

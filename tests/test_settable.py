@@ -8,13 +8,13 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import GridSearchCV
 
-from onnxsgd import OnnxSGDRegressor, losses, optimizers, penalties, schedules
+from onnxsgd import OnnxSGDRegressor, adapters, losses, optimizers, penalties, schedules
 from onnxsgd._settable import Settable
 from onnxsgd.exceptions import ParameterError
 
 PUBLIC = {
     f"{module.__name__}.{name}": getattr(module, name)
-    for module in (losses, optimizers, penalties, schedules)
+    for module in (adapters, losses, optimizers, penalties, schedules)
     for name in module.__all__
     if inspect.isclass(getattr(module, name))
     and issubclass(getattr(module, name), Settable)

@@ -26,6 +26,7 @@ class ModelBeforeFit(TrainingDataReader):
     """
 
     _has_seen_data: bool = False
+    random_state: Any
 
     @abstractmethod
     def _settle_outputs(self) -> None:
@@ -79,6 +80,6 @@ class ModelBeforeFit(TrainingDataReader):
 
     def _first_weights(self) -> dict[str, np.ndarray]:
         """Return the weights of the model, and those that were set instead."""
-        present = self._learner.initial_weights()
+        present = self._learner.first_weights(self.random_state)
         given = {name: array.astype(present[name].dtype) for name, array in self._set_before.items()}
         return present | given

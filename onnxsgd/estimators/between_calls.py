@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from onnxsgd._settable import Settable
 from onnxsgd.estimators.summary import summarize
 from onnxsgd.exceptions import ParameterError
 
 __all__ = ["Given", "has_new_graph", "is_same", "read_graph_parameters", "refuse_new_graph"]
 
 #: The parameters that determine the graph and its trained weights.
-_OF_GRAPH = ("model", "output", "head", "trainable", "classes", "dtype")
+_OF_GRAPH = ("model", "output", "head", "trainable", "adapter", "classes", "dtype")
 
 #: Types of values that hold no estimators.
 _PLAIN = frozenset({bool, int, float, str, type(None)})
@@ -29,8 +31,11 @@ def read_graph_parameters(estimator: BaseEstimator) -> Given:
     own = type(estimator).__name__
     given = [(name, own, getattr(estimator, name)) for name in _OF_GRAPH if hasattr(estimator, name)]
     given.append(("the link of the loss", own, getattr(estimator, "_link", "identity")))
-    # a list may be changed in place
-    copied = [(name, own, [*value] if isinstance(value, list) else value) for name, own, value in given]
+    # a list, or an adapter, may be changed in place
+    changing = (list, Settable)
+    copied = [
+        (name, own, copy(value) if isinstance(value, changing) else value) for name, own, value in given
+    ]
     return [*copied, *_parameters_inside(estimator.model)]
 
 

@@ -148,6 +148,10 @@ def _describe_inner(model: Any, counts: bool) -> str:
 def _describe_choice(est: Any) -> str:
     """Describe the tensors to train, before the graph is known."""
     chosen = est.trainable
+    if est.adapter is not None:
+        beside = [] if est.head is None else ["the new linear layer"]
+        beside += [] if chosen is None else ["those of trainable="]
+        return " and ".join([f"adapters of rank {est.adapter.rank}", *beside])
     if callable(chosen):
         return f"the tensors that {_name(chosen)} chooses"
     if chosen is not None:

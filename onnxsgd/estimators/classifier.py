@@ -11,6 +11,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length
 
+from onnxsgd.adapters import LoRA
 from onnxsgd.data.targets import check_known_labels, check_labels, check_soft_labels, counted_labels
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.import_hook import when_imported
@@ -176,13 +177,16 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Whether the result is the average of the weights over all updates, or over those from the given
         number on.
     warm_start : bool, default=False
-        Whether ``fit`` starts from the present weights, not from those of `model`. The graph is
-        then that of the first fit: other values of `model`, `output`, `head`, `trainable`, `classes` and
+        Whether ``fit`` starts from the present weights, not from those of `model`. The graph is then that of
+        the first fit: other values of `model`, `output`, `head`, `trainable`, `adapter`, `classes` and
         `dtype` are refused, as between calls of ``partial_fit``; all other parameters may change.
     trainable : None, list of str or callable, default=None
         The weights to train: None for those recognised as parameters, a list of names, or a callable that is
         called with the name of every floating-point tensor and returns True for those to train. See
         :func:`onnxsgd.describe_trainable`.
+    adapter : LoRA or None, default=None
+        Adapters of :mod:`onnxsgd.adapters` beside frozen weights, which are trained in their place:
+        ``LoRA(rank=8)``. With adapters, ``trainable=None`` trains nothing else but the layer of `head`.
     output : str, int or None, default=None
         The output of the graph that predicts; a tensor inside may be named too, where the graph is then cut.
     head : {"linear", None}, default=None
@@ -326,6 +330,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         average: bool | int = False,
         warm_start: bool = False,
         trainable: Trainable = None,
+        adapter: LoRA | None = None,
         output: str | int | None = None,
         head: str | None = None,
         engine: str = "auto",
@@ -362,6 +367,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self.average = average
         self.warm_start = warm_start
         self.trainable = trainable
+        self.adapter = adapter
         self.output = output
         self.head = head
         self.engine = engine

@@ -23,6 +23,7 @@ from onnxsgd.estimators.html_display import HtmlDisplay
 from onnxsgd.estimators.inner_model import holds_weights
 from onnxsgd.estimators.persistence import pack, unpack
 from onnxsgd.exceptions import OnnxSGDError, ParameterError
+from onnxsgd.graph.adapting.merge_adapters import merge_adapters
 from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.training.state import FitState
@@ -37,6 +38,7 @@ _BEFORE_FIT = frozenset({"classes_", "coef_", "intercept_", "n_features_in_"})
 #: Parameters that estimators saved by older versions lack, with their defaults.
 _LATER_PARAMETERS = {
     "dtype": None, "record_update_norms": False, "max_grad_norm": None, "max_grad_value": None,
+    "adapter": None,
 }  # fmt: skip
 
 
@@ -192,7 +194,7 @@ class TrainedModel(HtmlDisplay):
             first 100 training samples than scikit-learn.
         """
         trained = self._trained()
-        proto = to_proto(trained._finished_graph())
+        proto = to_proto(merge_adapters(trained._finished_graph(), trained._learner.adapters))
         if trained._text is None or not text:
             return proto
         from onnxsgd.estimators.text_graph import with_text_part
@@ -269,12 +271,11 @@ class TrainedModel(HtmlDisplay):
     def _linear_attributes(self, coef: str, intercept: str | None) -> tuple[np.ndarray, np.ndarray]:
         present = self._weights()
 
-        def value(name: str) -> np.ndarray:
-            return present[name] if name in present else self._learner.initial(name)
-
-        table = value(coef).reshape(-1, self._n_outputs).T
+        table = self._learner.current(coef, present).reshape(-1, self._n_outputs).T
         zeros = np.zeros(self._n_outputs, table.dtype)
-        return table.copy(), zeros if intercept is None else zeros + value(intercept).ravel()
+        if intercept is not None:
+            zeros = zeros + self._learner.current(intercept, present).ravel()
+        return table.copy(), zeros
 
     def _weights(self) -> dict[str, np.ndarray]:
         return self._state.weights(int(self.average))

@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import (
     validate_parameter_constraints,
 )
 
+from onnxsgd.adapters import LoRA
 from onnxsgd.engine.step.gradient_limits import MAX_NORM, MAX_VALUE
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
@@ -50,6 +51,7 @@ CONSTRAINTS: dict[str, Any] = {
     "average": ["boolean", Interval(Integral, 0, None, closed="left")],
     "warm_start": ["boolean"],
     "trainable": ["array-like", callable, None],
+    "adapter": [LoRA, None],
     "output": [str, Integral, None],
     "head": [StrOptions({"linear"}), None],
     "engine": [StrOptions({"auto", "onnxruntime-training", "portable"})],

@@ -7,7 +7,7 @@ format number, and every format ever written stays readable; ``tests/data`` keep
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from onnxsgd._version import __version__
 from onnxsgd.data.moments import Moments
 from onnxsgd.data.text import TextPart
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.graph.adapting.branches import Adapter
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.training.state import FitState
@@ -59,6 +60,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         rate_memory      only of a schedule that follows the losses: an attribute of the state, as a list
         n_batches        only after ``fit``: the updates of its epochs; older files lack it
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
+        adapters         only with adapters: a list of [weight, A, B, scale, whether it is transposed]
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
     half = learner.half_precision
@@ -76,6 +78,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         **norms,
         **({"moments": moments} if moments else {}),
         **({} if half is None else {"half_precision": _pack_graphs(half)}),
+        **({"adapters": [list(astuple(a)) for a in learner.adapters]} if learner.adapters else {}),
         "format": FORMAT,
         "version": __version__,
         **_pack_graphs(learner),
@@ -118,6 +121,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         intercepts=frozenset(saved["intercepts"]),
         linear=None if saved["linear"] is None else tuple(saved["linear"]),
         exported_for=saved["exported_for"],
+        adapters=tuple(Adapter(*entry) for entry in saved.get("adapters", [])),
     )
     if "half_precision" in saved:
         half = replace(learner, **_unpack_graphs(saved["half_precision"]))

@@ -118,6 +118,7 @@ def plot_graph(model: object, *, stage: str = "model", max_nodes: int = 60) -> G
 def _of_estimator(model: BaseEstimator, stage: str) -> MarkedGraph:
     from onnxsgd.estimators.base import BaseOnnxSGD
     from onnxsgd.estimators.graph_stages import STAGES, model_stage, stage_of_training
+    from onnxsgd.graph.model import to_proto
 
     final = model.steps[-1][1] if hasattr(model, "steps") else model
     # a picture needs neither the device of the fit nor, once the trained tensors are known, its engine
@@ -128,7 +129,8 @@ def _of_estimator(model: BaseEstimator, stage: str) -> MarkedGraph:
     trained = copy(estimator._trained())
     learner = trained._learner
     if stage == "model":
-        return model_stage(trained.to_onnx(text=False), learner.weights, title)
+        # with the branches of adapters
+        return model_stage(to_proto(trained._finished_graph()), learner.weights, title)
     trained.engine = "portable"
     return stage_of_training(learner.undivided.split.tail, trained._make_plan(recipe).step_spec, stage, title)
 

@@ -23,6 +23,7 @@ from onnxsgd.learner.model_source import GraphSource, read_source
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from onnxsgd.adapters import LoRA
     from onnxsgd.graph.reading.trainable import Trainable
 
 __all__ = ["TrainingDataReader"]
@@ -34,6 +35,7 @@ class TrainingDataReader(TrainedModel):
     output: str | int | None
     head: str | None
     trainable: Trainable
+    adapter: LoRA | None
     engine: str
     dtype: str | None
 
@@ -140,8 +142,9 @@ class TrainingDataReader(TrainedModel):
             self._text, source = split_text(source, X)
             checked = self._text.features(X)
         options = ModelOptions(
-            self._task, self.output, self.head, self.trainable, self.engine, self.dtype, self._link
-        )
+            task=self._task, output=self.output, head=self.head, trainable=self.trainable,
+            engine=self.engine, dtype=self.dtype, link=self._link, adapter=self.adapter,
+        )  # fmt: skip
         numbers = target if self._task == "regression" else None
         prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads, numbers)
         self._learner, self._n_outputs = prepared.learner, prepared.n_outputs

@@ -14,6 +14,7 @@ from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError
 
 __all__ = [
+    "ADAPTER",
     "FROZEN",
     "HALF_TYPES",
     "LINK",
@@ -41,6 +42,10 @@ FROZEN = "onnxsgd.frozen"
 #: The metadata key of an initializer that is a parameter by an operator since rewritten; its value is
 #: "weight" or "intercept".
 PARAMETER = "onnxsgd.parameter"
+
+#: The metadata key of the parts of an adapter: initializers, and the node that adds its branch. Its value is
+#: the name of the adapted weight.
+ADAPTER = "onnxsgd.adapter"
 
 #: The metadata keys of a graph written by this package: the name of its score, and the link from the score
 #: to probabilities.

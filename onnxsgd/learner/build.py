@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 
 from onnxsgd.data.columns import column_names
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.graph.adapting.branches import Adapter
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.reading.linear import add_linear_layer, linear_graph, linear_parameters
 from onnxsgd.learner.learner import Learner
@@ -20,6 +21,7 @@ from onnxsgd.learner.templates import learner_of_structure
 from onnxsgd.runtime.cache import cached
 
 if TYPE_CHECKING:
+    from onnxsgd.adapters import LoRA
     from onnxsgd.graph.reading.head import ScoredGraph
     from onnxsgd.graph.reading.trainable import Trainable
 
@@ -47,6 +49,8 @@ class ModelOptions:
         for converted estimators and linear models.
     link : {"identity", "log", "normal", "sorted"}
         The link of the loss of a regression.
+    adapter : LoRA or None
+        The adapters beside frozen weights.
     """
 
     task: str
@@ -56,6 +60,7 @@ class ModelOptions:
     engine: str
     dtype: str | None = None
     link: str = "identity"
+    adapter: LoRA | None = None
 
     @property
     def key(self) -> Hashable | None:
@@ -66,9 +71,12 @@ class ModelOptions:
             if names is None or not all(isinstance(name, str) for name in names):
                 return None
             trainable = tuple(names)
+        adapter = None if self.adapter is None else self.adapter.key
+        if adapter is None and self.adapter is not None:
+            return None
         # the type tells True from 1
         output = (type(self.output), self.output)
-        return (self.task, *output, self.head, trainable, self.engine, self.dtype, self.link)
+        return (self.task, *output, self.head, trainable, self.engine, self.dtype, self.link, adapter)
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,8 @@ def _converted_learner(
 def _template_key(data: TrainingData, options: ModelOptions) -> Hashable | None:
     """Return all that a converted learner depends on beside its estimator; None where that is too much."""
     is_plain = data.n_features is not None and column_names(data.checked) is None
-    if not is_plain or options.head is not None or options.dtype == "float64" or options.key is None:
+    is_plain = is_plain and options.head is None and options.adapter is None
+    if not is_plain or options.dtype == "float64" or options.key is None:
         return None
     return (data.n_features, options.key)
 
@@ -169,8 +178,18 @@ def _graph_learner(model: ir.Model, data: TrainingData, n_outputs: int, options:
     learner = _make_learner(replace(scored, model=wide), exported_for, data, n_outputs, options)
     if wide is scored.model:
         return learner
-    same = replace(options, trainable=learner.weights, engine=PORTABLE)
+    same = replace(_same_weights(options, learner), engine=PORTABLE)
     return replace(learner, half_precision=_make_learner(scored, exported_for, data, n_outputs, same))
+
+
+def _same_weights(options: ModelOptions, learner: Learner) -> ModelOptions:
+    """Return options that train the same weights, and adapt the same ones, in another type."""
+    if options.adapter is None:
+        return replace(options, trainable=learner.weights)
+    of_adapters = {name for adapter in learner.adapters for name in adapter.names}
+    own = [name for name in learner.weights if name not in of_adapters]
+    targets = [adapter.weight for adapter in learner.adapters]
+    return replace(options, trainable=own or None, adapter=replace(options.adapter, targets=targets))
 
 
 def _in_precision(scored: ScoredGraph, dtype: str | None) -> ScoredGraph:
@@ -196,15 +215,20 @@ def _make_learner(
     if options.head is not None:
         learner = _transfer_learner(cut, n_outputs, options, data.row_shapes(cut.graph.inputs))
         return replace(learner, exported_for=exported_for)
-    weights = _select(cut, options)
+    model, adapted, adapters = scored.model, cut, tuple[Adapter, ...]()
+    if options.adapter is None:
+        weights = _select(cut, options)
+    else:
+        model, adapted, adapters, weights = _adapt(scored.model, scored.score, options, options.adapter)
     return Learner(
-        model=scored.model, score_model=cut, link=scored.link, classes=scored.classes, weights=weights,
-        intercepts=_intercepts(cut, weights), linear=linear_parameters(cut), exported_for=exported_for,
+        model=model, score_model=adapted, link=scored.link, classes=scored.classes, weights=weights,
+        intercepts=_intercepts(adapted, weights), linear=linear_parameters(cut), exported_for=exported_for,
+        adapters=adapters,
     )  # fmt: skip
 
 
 def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOptions) -> Learner:
-    for name in ("output", "head"):
+    for name in ("output", "head", "adapter"):
         if getattr(options, name) is not None:
             raise ParameterError(f"{name}={getattr(options, name)!r} needs a model; model is None.")
     if n_features is None:
@@ -228,22 +252,40 @@ def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOption
 def _transfer_learner(
     backbone: ir.Model, n_outputs: int, options: ModelOptions, row_shapes: dict[str, tuple[int, ...]]
 ) -> Learner:
+    from onnxsgd.graph.reading.trainable import with_head
+
     graph, (coef, intercept) = add_linear_layer(backbone, n_outputs, row_shapes)
-    weights = _select(graph, options, (coef, intercept))
+    linear, adapters = linear_parameters(graph), tuple[Adapter, ...]()
+    options = replace(options, trainable=with_head(options.trainable, (coef, intercept)))
+    if options.adapter is None:
+        weights = _select(graph, options)
+    else:
+        score = str(graph.graph.outputs[0].name)
+        _, graph, adapters, weights = _adapt(graph, score, options, options.adapter)
     return Learner(
         model=graph, score_model=graph, link="own", classes=None, weights=weights,
-        intercepts=_intercepts(graph, weights), linear=linear_parameters(graph),
+        intercepts=_intercepts(graph, weights), linear=linear, adapters=adapters,
     )  # fmt: skip
 
 
-def _select(model: ir.Model, options: ModelOptions, head: Sequence[str] = ()) -> tuple[str, ...]:
-    from onnxsgd.gradient.engines import PORTABLE, differentiable
-    from onnxsgd.graph.reading.trainable import select_trainable, with_head
+def _adapt(
+    model: ir.Model, score: str, options: ModelOptions, adapter: LoRA
+) -> tuple[ir.Model, ir.Model, tuple[Adapter, ...], tuple[str, ...]]:
+    """Return a graph with adapters, the same with the score alone, the adapters and the trained weights."""
+    from onnxsgd.learner.adapted import with_adapters
 
-    trainable = with_head(options.trainable, head) if head else options.trainable
+    adapted, adapters, names = with_adapters(model, score, adapter, options.trainable)
+    cut = cut_at(adapted, score)
+    return adapted, cut, adapters, _select(cut, replace(options, trainable=names))
+
+
+def _select(model: ir.Model, options: ModelOptions) -> tuple[str, ...]:
+    from onnxsgd.gradient.engines import PORTABLE, differentiable
+    from onnxsgd.graph.reading.trainable import select_trainable
+
     score = str(model.graph.outputs[0].name)
     engines = differentiable(PORTABLE), differentiable(options.engine)
-    return tuple(select_trainable(model, score, trainable, *engines))
+    return tuple(select_trainable(model, score, options.trainable, *engines))
 
 
 def _intercepts(model: ir.Model, weights: tuple[str, ...]) -> frozenset[str]:

@@ -12,11 +12,13 @@ import onnx
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from onnxsgd.adapters import LoRA
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.gradient.engines import ENGINES, PORTABLE, differentiable
 from onnxsgd.graph.reading.head import ScoredGraph
 from onnxsgd.graph.reading.report import TrainingReport, describe
 from onnxsgd.graph.reading.trainable import Trainable, with_head
+from onnxsgd.learner.adapted import with_adapters
 
 __all__ = ["describe_trainable"]
 
@@ -28,6 +30,7 @@ def describe_trainable(
     output: str | int | None = None,
     head: str | None = None,
     trainable: Trainable = None,
+    adapter: LoRA | None = None,
     engine: str = "auto",
 ) -> TrainingReport:
     """Describe the tensors that a fit with these parameters would train, and the operators behind them.
@@ -48,6 +51,8 @@ def describe_trainable(
         As in the estimators. Its tensors are called ``coef`` and ``intercept``, with a number appended where
         the graph has tensors of these names; their width, which follows from `y` in a fit, is 1 here.
     trainable : None, str, sequence of str, or callable, default=None
+        As in the estimators.
+    adapter : LoRA or None, default=None
         As in the estimators.
     engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
         As in the estimators.
@@ -97,6 +102,9 @@ def describe_trainable(
     if head is not None:
         scored, names = _with_new_layer(scored, X)
         trainable = with_head(trainable, names)
+    if adapter is not None:
+        adapted, _, trainable = with_adapters(scored.model, scored.score, adapter, trainable)
+        scored = replace(scored, model=adapted)
     engines = {name: entry.reason_against for name, entry in ENGINES.items()}
     return describe(scored, trainable, engines, differentiable(PORTABLE), differentiable(engine))
 

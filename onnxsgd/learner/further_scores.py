@@ -50,5 +50,5 @@ def with_further_scores(
     return Learner(
         model=graph, score_model=graph, link=learner.link, classes=None, weights=trained,
         intercepts=intercepts, linear=linear_parameters(graph), exported_for=learner.exported_for,
-        half_precision=half,
+        half_precision=half, adapters=learner.adapters,
     )  # fmt: skip

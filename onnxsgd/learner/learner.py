@@ -12,7 +12,10 @@ import onnx_ir as ir
 from scipy import sparse
 
 from onnxsgd.data.features import Features, fills_gaps, read_features
+from onnxsgd.data.generators import make_generator
 from onnxsgd.engine.predict import InferenceGraph
+from onnxsgd.graph.adapting.branches import Adapter
+from onnxsgd.graph.adapting.merge_adapters import merged_weight
 from onnxsgd.graph.nodes import content, element_type
 from onnxsgd.graph.reading.column_multiples import ColumnMultiple, column_multiple
 from onnxsgd.graph.reading.first_layers import FirstLayer, first_layers
@@ -76,6 +79,8 @@ class Learner:
     half_precision : Learner or None
         The same graph with tensors of 16 bits, as the user gave it: training keeps weights in float32, and
         files get these types. None: the graph has none.
+    adapters : tuple of Adapter
+        The adapters in both models.
     """
 
     model: ir.Model
@@ -89,6 +94,7 @@ class Learner:
     numbers: Mapping[str, np.ndarray] = field(default_factory=dict)
     template: Learner | None = None
     half_precision: Learner | None = None
+    adapters: tuple[Adapter, ...] = ()
 
     @property
     def score(self) -> str:
@@ -144,8 +150,11 @@ class Learner:
         return known if len(known) == len(found) else {}
 
     def sparse_parts(self) -> Parts:
-        """Return the parts for sparse data: a frozen part only where its results stay sparse."""
-        return self.divided if self.multiples else self.undivided
+        """Return the parts for sparse data: a frozen part only where its results stay sparse.
+
+        Beside adapters it computes the products with frozen weights.
+        """
+        return self.divided if self.multiples or self.adapters else self.undivided
 
     def sparse_features(self, features: Features) -> Features:
         """Return the inputs of the tail of :meth:`sparse_parts` from sparse data."""
@@ -191,6 +200,26 @@ class Learner:
     def initial_weights(self) -> dict[str, np.ndarray]:
         """Return the weights of the user's model."""
         return {name: np.array(self.initial(name)) for name in self.weights}
+
+    def first_weights(self, seed: int | np.random.RandomState | None) -> dict[str, np.ndarray]:
+        """Return the weights that a fit starts with: those of the user's model, and new ones of adapters."""
+        weights = self.initial_weights()
+        if not self.adapters:
+            return weights
+        generator = make_generator(seed)
+        for adapter in self.adapters:
+            shapes = {name: weights[name].shape for name in adapter.names}
+            drawn = adapter.first_values(shapes, generator)
+            weights |= {name: array.astype(weights[name].dtype) for name, array in drawn.items()}
+        return weights
+
+    def current(self, name: str, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return an initializer of the graph of scores under trained weights, with its adapter, if any."""
+        array = weights[name] if name in weights else self.initial(name)
+        for adapter in self.adapters:
+            if adapter.weight == name:
+                return merged_weight(adapter, array, *(weights[entry] for entry in adapter.names))
+        return array
 
     def initial(self, name: str) -> np.ndarray:
         """Return an initializer of the graph of scores, as in the user's model; not to be changed."""

@@ -76,7 +76,7 @@ class Program:
 
     def tail_features(self, features: Features) -> Features:
         """Return the inputs of the tail: data, and results of the frozen part."""
-        if _is_sparse(features):
+        if _is_sparse(features) and self.plan.learner.multiples:
             return self.plan.learner.sparse_features(features)
         made = {name: self._computed(graph, features) for name, graph in self.parts.frozen.items()}
         return {name: made.get(name, features.get(name)) for name in self.parts.split.features}
@@ -271,7 +271,8 @@ def make_program(plan: FitPlan, features: Features) -> Program:
     is_sparse = _is_sparse(features)
     program = Program(plan, learner.sparse_parts() if is_sparse else learner.divided)
     has_strings = any(value.dtype == ir.DataType.STRING for value in learner.inputs)
-    if program.parts.frozen and not is_sparse and not has_strings and not _fits(program, features):
+    stays_sparse = is_sparse and bool(learner.multiples)
+    if program.parts.frozen and not stays_sparse and not has_strings and not _fits(program, features):
         standardises = plan.recipe.is_auto and not plan.device.keeps_data
         program = replace(program, stores=False) if standardises else Program(plan, learner.undivided)
     _refuse_strings(program.parts.split.tail)
@@ -313,4 +314,5 @@ def _fits(program: Program, features: Features) -> bool:
     """Tell whether the frozen part's results for all samples may be stored, estimated from the first one."""
     made = program.tail_features(take_rows(features, slice(0, 1)))
     nbytes = n_rows(features) * sum(made[name].nbytes for name in program.parts.frozen)
-    return bool(nbytes <= max(_KEPT_BYTES, sum(array.nbytes for array in features.values())))
+    given = [array.data if sparse.issparse(array) else array for array in features.values()]
+    return bool(nbytes <= max(_KEPT_BYTES, sum(array.nbytes for array in given)))

@@ -218,6 +218,11 @@ def rate_scales(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer]) ->
         if crowding != 1.0:
             even = np.ones((1,) * len(shape))
             scales[first.weight] = crowding * scales.get(first.weight, even)
+    sizes = {first.weight: state.moments[first.feature].size() for first in layers}
+    shapes = {name: array.shape for (name, kind), array in state.tensors.items() if kind == WEIGHT}
+    for adapter in plan.learner.adapters if plan.recipe.is_auto else ():
+        for name, unit in adapter.rate_units(shapes, sizes.get(adapter.down, 1.0)).items():
+            scales[name] = unit * scales.get(name, np.ones((1, 1)))
     return scales
 
 

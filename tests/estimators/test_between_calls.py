@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.adapters import LoRA
 from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.exceptions import ParameterError
 
@@ -25,6 +26,7 @@ REFUSED = {
     "output": "score",
     "head": "linear",
     "trainable": ["coef"],
+    "adapter": LoRA(2),
     "classes": [1, 0],
     "dtype": "float64",
 }
@@ -72,7 +74,7 @@ def test_a_new_graph_is_refused_by_name(name, warm):
         model.fit(X, Y) if warm else model.partial_fit(X, Y)
     np.testing.assert_array_equal(model.coef_, before)
     model.set_params(**{name: old}).partial_fit(X, Y)
-    if name not in ("output", "head"):
+    if name not in ("output", "head", "adapter"):
         assert model.set_params(**{name: REFUSED[name]}, warm_start=False).fit(X, Y).t_ == 4
 
 

@@ -105,6 +105,7 @@ COVERED = {
     "learner/test_learner.py": "learner/model_source",
     "objective/test_attach.py": "objective/score_table objective/scored_output",
     "runtime/test_cuda.py": "runtime/bindings runtime/device",
+    "test_adapters.py": "adapters/_lora",
     "test_optimizers.py": (
         "optimizers/_adam optimizers/_adaptive optimizers/_block_adam optimizers/_lion optimizers/_optimizer "
         "optimizers/_sgd"

@@ -23,7 +23,7 @@ def rows_of_map():
 
 ROWS = rows_of_map()
 #: Folders that any other may import from.
-FREE = {"losses/", "optimizers/", "schedules/"}
+FREE = {"adapters/", "losses/", "optimizers/", "schedules/"}
 
 
 def folder_of(path):

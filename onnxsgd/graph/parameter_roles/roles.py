@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.model import FROZEN, PARAMETER, REAL_TYPES
+from onnxsgd.graph.model import ADAPTER, FROZEN, PARAMETER, REAL_TYPES
 from onnxsgd.graph.nodes import content, first, operands, standard_operator
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.parameter_roles.constant_arrays import find_waves, is_geometric, is_grid
@@ -97,6 +97,8 @@ def _find_role(value: ir.Value, origins: Origins, waves: set[ir.Value]) -> Role:
         return Role(None, reason)
     if kind := value.metadata_props.get(PARAMETER):
         return Role(kind, f"{kind} of a layer that was rewritten")
+    if weight := value.metadata_props.get(ADAPTER):
+        return Role(_WEIGHT, f"adapter of {weight}")
     if value.dtype not in REAL_TYPES:
         return Role(None, f"holds {value.dtype}, no real numbers")
     uses = list(uses_of(value, origins, _FORM))

@@ -1,0 +1,100 @@
+"""Low-rank adapters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+from onnxsgd._settable import Settable
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+
+__all__ = ["LoRA"]
+
+
+@dataclass(frozen=True)
+class LoRA(Settable):
+    """Low-rank adaptation: the product of two narrow matrices is learned beside each frozen weight.
+
+    Choose it to adapt a large network with few trained numbers: several small adapters share one base. ::
+
+        y = x W + (alpha / rank) (x A) B         MatMul, Gemm
+
+    `A` has `rank` columns and `B` as many rows. `A` starts at random, uniformly in
+    ``[-1 / sqrt(n_inputs), 1 / sqrt(n_inputs)]`` as in peft and in the paper's code, and `B` at zero, so that
+    training starts at the function of the model.
+
+    Parameters
+    ----------
+    rank : int, default=8
+        The columns of `A`, >= 1.
+    alpha : float, default=16
+        The numerator of the factor ``alpha / rank``, > 0.
+    targets : None, str, sequence of str, or callable, default=None
+        The adapted weights. None: those that training would change without an adapter, the output layer
+        excepted (as "all-linear" in peft), unless it is the only one. Names of initializers, or patterns such
+        as ``"*q_proj*"``; a callable is called with the name of each weight that can be adapted, and returns
+        True for those to adapt.
+
+    References
+    ----------
+    E. J. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.neural_network import MLPRegressor
+    >>> from onnxsgd import OnnxSGDRegressor
+    >>> from onnxsgd.adapters import LoRA
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> network = MLPRegressor(hidden_layer_sizes=(20, 20), tol=10.0, max_iter=1000, random_state=0)
+    >>> network = network.fit(X[:200], y[:200])
+    >>> adapted = OnnxSGDRegressor(network, adapter=LoRA(rank=2), random_state=0).fit(X[200:], y[200:])
+    >>> {name: array.shape for name, array in adapted.get_weights().items()}  # doctest: +NORMALIZE_WHITESPACE
+    {'coefs_0.lora_A': (10, 2), 'coefs_0.lora_B': (2, 20),
+     'coefs_1.lora_A': (20, 2), 'coefs_1.lora_B': (2, 20)}
+    """
+
+    rank: int = 8
+    alpha: float = 16
+    targets: str | Sequence[str] | Callable[[str], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rank, bool) or not isinstance(self.rank, Integral):
+            raise ParameterTypeError(f"rank={self.rank!r} is not accepted: it must be an integer >= 1.")
+        if self.rank < 1:
+            raise ParameterError(f"rank={self.rank!r} is not accepted: it must be an integer >= 1.")
+        if isinstance(self.alpha, bool) or not isinstance(self.alpha, Real):
+            raise ParameterTypeError(f"alpha={self.alpha!r} is not accepted: it must be a number > 0.")
+        if not 0 < self.alpha < math.inf:
+            raise ParameterError(f"alpha={self.alpha!r} is not accepted: it must be a number > 0.")
+        names: Any = self.target_names
+        if names is not None and not (names and all(isinstance(name, str) for name in names)):
+            raise ParameterTypeError(
+                f"targets={self.targets!r} is not accepted: it must be None, names of weights, patterns such "
+                "as '*q_proj*', or a callable on names."
+            )
+
+    @property
+    def scale(self) -> float:
+        """The factor of the product, ``alpha / rank``."""
+        return float(self.alpha) / int(self.rank)
+
+    @property
+    def target_names(self) -> tuple[str, ...] | None:
+        """The names and patterns in `targets`; None: there are none."""
+        targets: Any = self.targets
+        if targets is None or callable(targets):
+            return None
+        if isinstance(targets, str):
+            return (targets,)
+        return tuple(targets) if isinstance(targets, Iterable) else ()
+
+    @property
+    def key(self) -> Hashable | None:
+        """The cache key; None if there is none, as with a function for `targets`."""
+        if callable(self.targets):
+            return None
+        return (int(self.rank), float(self.alpha), self.target_names)

@@ -1,0 +1,1 @@
+"""Adapters in graphs: the weights that can have one, branches beside them, merging."""

@@ -1,0 +1,63 @@
+"""Forms in which nodes read a weight that an adapter can stand beside."""
+
+import onnx
+import pytest
+
+from onnxsgd.graph.adapting.adapted_nodes import AdaptedNode, adapted_nodes, can_be_adapted
+from onnxsgd.graph.lowering.lower import lower_for_training
+from onnxsgd.graph.model import to_ir
+
+#: Nodes from X of shape [N, 3] and W to Y; the sizes of W; for each node whether W has the outputs first.
+FITTING = {
+    "MatMul": ("Y = MatMul(X, W)", (3, 2), [False]),
+    "Gemm": ("Y = Gemm(X, W)", (3, 2), [False]),
+    "Gemm of a transposed weight": ("Y = Gemm<transB = 1>(X, W)", (2, 3), [True]),
+    "behind a Transpose": ("T = Transpose(W) Y = MatMul(X, T)", (2, 3), [True]),
+    "behind an Identity": ("T = Identity(W) Y = MatMul(X, T)", (3, 2), [False]),
+    "twice transposed": ("T = Transpose<perm = [1, 0]>(W) Y = Gemm<transB = 1>(X, T)", (3, 2), [False]),
+    "tied": ("Z = MatMul(X, W) Y = Gemm<transB = 1>(Z, W)", (3, 2), [False, True]),
+}
+#: The same without a place for an adapter, and a part of the reason.
+REFUSED = {
+    "first operand": ("Y = MatMul(W, X)", (3, 3), "the MatMul that computes 'Y' reads it"),
+    "an intercept": ("Y = Add(X, W)", (3,), "the Add .* reads it"),
+    "batches of matrices": ("Y = MatMul(X, W)", (2, 3, 2), "the MatMul .* reads it"),
+    "a second use": ("Z = MatMul(X, W) R = ReduceSum(W) Y = Add(Z, R)", (3, 2), "the ReduceSum .* reads it"),
+}
+
+
+def weight_of(nodes, shape):
+    sizes = ", ".join(map(str, shape))
+    numbers = ", ".join(["0.5"] * onnx.numpy_helper.np.prod(shape))
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+    g (float[N, 3] X) => (float Y) <float[{sizes}] W = {{{numbers}}}> {{ {nodes} }}"""
+    return lower_for_training(to_ir(onnx.parser.parse_model(text))).graph.initializers["W"]
+
+
+@pytest.mark.parametrize("case", FITTING)
+def test_nodes_and_the_order_of_the_weight(case):
+    nodes, shape, transposed = FITTING[case]
+    weight = weight_of(nodes, shape)
+    found = adapted_nodes(weight)
+    assert all(isinstance(entry, AdaptedNode) for entry in found)
+    assert [entry.is_transposed for entry in found] == transposed
+    assert can_be_adapted(weight)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_reasons_against_an_adapter(case):
+    nodes, shape, reason = REFUSED[case]
+    weight = weight_of(nodes, shape)
+    assert not can_be_adapted(weight)
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(adapted_nodes(weight))
+
+
+def test_a_weight_inside_a_branch_has_no_adapter():
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float[N, 3] X, bool c) => (float[N, 2] Y) <float[3, 2] W = {1, 2, 3, 4, 5, 6}> {
+      Y = If(c) <then_branch = a () => (float[N, 2] P) { P = MatMul(X, W) },
+                 else_branch = b () => (float[N, 2] Q) { Q = Gemm(X, W) }>
+    }"""
+    graph = to_ir(onnx.parser.parse_model(text)).graph
+    assert "reads it" in adapted_nodes(graph.initializers["W"])

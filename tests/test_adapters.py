@@ -1,0 +1,309 @@
+"""Adapters: training against torch, the frozen base, parameters, searches, files."""
+
+import copy
+import pickle
+
+import numpy as np
+import onnx
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.adapters import LoRA
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+
+NAMED = {"learning_rate": "constant", "eta0": 0.02, "penalty": None, "shuffle": False, "tol": None}
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(name="network", scope="module")
+def _network(diabetes):
+    X, y = diabetes
+    return MLPRegressor(hidden_layer_sizes=(6, 5), activation="tanh", tol=1e-2, random_state=0).fit(X, y)
+
+
+@pytest.fixture(name="digits", scope="module")
+def _digits():
+    """A network for digits, and images moved by a column, of which it knows a half."""
+    X, y = load_digits(return_X_y=True)
+    network = MLPClassifier((64, 32), tol=1e-2, random_state=0).fit(X[:900], y[:900])
+    return network, np.roll(X.reshape(-1, 8, 8), 1, axis=2).reshape(-1, 64), y
+
+
+def initializers(model):
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+def drawn(model):
+    """Values for all weights of adapters, B not zero."""
+    return {
+        name: 0.3 * RNG.normal(size=array.shape)
+        for name, array in model.get_weights().items()
+        if "lora" in name
+    }
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_updates_are_those_of_torch(network, diabetes, optimizer):
+    torch = pytest.importorskip("torch", reason="the comparison with torch needs torch")
+    X, y = (array.astype(np.float64) for array in diabetes)
+    names = [f"coefs_{layer}" for layer in range(3)]
+    model = OnnxSGDRegressor(
+        network, adapter=LoRA(2, 3.0, names), optimizer=optimizer, dtype="float64", batch_size=len(X), **NAMED
+    )
+    first = drawn(model)
+    model.set_weights(first)
+    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in first.items()}
+    base = [
+        (torch.tensor(w).double(), torch.tensor(b).double())
+        for w, b in zip(network.coefs_, network.intercepts_, strict=True)
+    ]
+    updates = getattr(torch.optim, {"sgd": "SGD", "adam": "Adam"}[optimizer])(tensors.values(), lr=0.02)
+    for step in range(30):
+        z = torch.tensor(X)
+        for number, (name, (w, b)) in enumerate(zip(names, base, strict=True)):
+            low = z @ tensors[f"{name}.lora_A"]
+            z = z @ w + b + 3.0 / 2 * low @ tensors[f"{name}.lora_B"]
+            z = torch.tanh(z) if number < 2 else z
+        loss = ((z.ravel() - torch.tensor(y)) ** 2).mean() / 2
+        updates.zero_grad()
+        loss.backward()
+        updates.step()
+        model.partial_fit(X, y)
+        np.testing.assert_allclose(model.loss_curve_[-1], loss.item(), rtol=1e-12)
+        if step in (0, 29):
+            for name, array in model.get_weights().items():
+                expected = tensors[name].detach().numpy()
+                # one update is the gradient itself
+                np.testing.assert_allclose(array, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["portable", "onnxruntime-training"])
+def test_training_starts_at_the_model_and_changes_nothing_else(digits, engine, run_file):
+    network, X, y = digits
+    model = OnnxSGDClassifier(
+        network, adapter=LoRA(4), engine=engine, random_state=0, max_iter=5, tol=None, **RATE
+    )
+    np.testing.assert_allclose(model.predict_proba(X[:50]), network.predict_proba(X[:50]), atol=1e-5)
+    before = initializers(model.to_onnx())
+    np.testing.assert_array_equal(before["coefs_1"], network.coefs_[1].astype(np.float32))
+    model.fit(X, y)
+    weights = model.get_weights()
+    assert sorted(weights) == [f"coefs_{k}.lora_{part}" for k in (0, 1) for part in "AB"]
+    exported = model.to_onnx()
+    after = initializers(exported)
+    assert sorted(after) == sorted(before)
+    changed = [name for name in before if not np.array_equal(before[name], after[name])]
+    assert sorted(changed) == ["coefs_0", "coefs_1"]
+    down, up = (weights[f"coefs_1.lora_{part}"].astype(np.float64) for part in "AB")
+    np.testing.assert_allclose(after["coefs_1"], network.coefs_[1] + 4 * down @ up, rtol=1e-5, atol=1e-6)
+    expected = model.predict_proba(X[:50])
+    np.testing.assert_allclose(run_file(exported, X[:50])[1], expected, atol=2e-5)
+    assert "Add" not in {node.name.rpartition("_")[2] for node in exported.graph.node if "lora" in node.name}
+
+
+RATE = {"learning_rate": "constant", "eta0": 0.01}
+
+
+@pytest.fixture(name="run_file")
+def _run_file():
+    import onnxruntime
+
+    def run(model, X):
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        label, table = session.run(None, {session.get_inputs()[0].name: X.astype(np.float32)})
+        return label, table if isinstance(table, np.ndarray) else [list(row.values()) for row in table]
+
+    return run
+
+
+@pytest.mark.parametrize("rank", [2, 8])
+@pytest.mark.parametrize("alpha", [1, 64])
+def test_the_default_rate_learns(digits, rank, alpha):
+    """As well as the full weights do, within a few images in a hundred, at any factor."""
+    network, X, y = digits
+    before = network.score(X[900:], y[900:])
+    full = OnnxSGDClassifier(network, random_state=0).fit(X[:900], y[:900])
+    model = OnnxSGDClassifier(network, adapter=LoRA(rank, alpha, "*"), random_state=0).fit(X[:900], y[:900])
+    assert before < 0.5
+    assert model.score(X[900:], y[900:]) > full.score(X[900:], y[900:]) - 0.07
+    assert model.loss_curve_[-1] < 0.1
+    assert all(np.isfinite(array).all() for array in model.get_weights().values())
+
+
+def test_a_stream_learns(digits):
+    network, X, y = digits
+    model = OnnxSGDClassifier(network, adapter=LoRA(4), random_state=0)
+    for start in range(0, 900, 50):
+        model.partial_fit(X[start : start + 50], y[start : start + 50], classes=range(10))
+    assert network.score(X[900:], y[900:]) < 0.5
+    assert model.score(X[900:], y[900:]) > 0.7
+
+
+@pytest.mark.parametrize("settings", [{}, RATE, {**RATE, "average": True}], ids=str)
+def test_sparse_data_train_as_dense_ones(digits, settings):
+    network, X, y = digits
+    dense, thin = (
+        OnnxSGDClassifier(network, adapter=LoRA(4), random_state=0, max_iter=8, tol=None, **settings).fit(
+            table, y[:600]
+        )
+        for table in (X[:600], sparse.csr_matrix(X[:600]))
+    )
+    assert thin.loss_curve_[-1] < 0.95 * thin.loss_curve_[0]
+    np.testing.assert_allclose(thin.loss_curve_, dense.loss_curve_, rtol=1e-4)
+
+
+def test_coefficients_are_the_merged_ones(diabetes):
+    X, y = diabetes
+    inner = Ridge().fit(X[:100], y[:100])
+    model = OnnxSGDRegressor(inner, adapter=LoRA(2), random_state=0).fit(X, y)
+    assert list(model.get_weights()) == ["coef.lora_A", "coef.lora_B"]
+    np.testing.assert_allclose(X @ model.coef_ + model.intercept_, model.predict(X), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.intercept_, inner.intercept_, rtol=1e-6)
+    assert model.score(X, y) > inner.score(X, y)
+
+
+def test_weights_of_adapters_can_be_set(network, diabetes):
+    X, _ = diabetes
+    model = OnnxSGDRegressor(network, adapter=LoRA(3, targets="coefs_0"), dtype="float64")
+    given = drawn(model)
+    model.set_weights(given)
+    hidden = X @ (network.coefs_[0] + 16 / 3 * given["coefs_0.lora_A"] @ given["coefs_0.lora_B"])
+    hidden = np.tanh(np.tanh(hidden + network.intercepts_[0]) @ network.coefs_[1] + network.intercepts_[1])
+    expected = hidden @ network.coefs_[2] + network.intercepts_[2]
+    np.testing.assert_allclose(model.predict(X.astype(np.float64)), expected.ravel(), rtol=1e-9)
+
+
+def test_the_seed_draws_the_first_values(network, diabetes):
+    def first(seed):
+        model = OnnxSGDRegressor(network, adapter=LoRA(2), random_state=seed, max_iter=1, tol=None, **RATE)
+        return model.set_params(eta0=1e-12).fit(*diabetes).get_weights()["coefs_0.lora_A"]
+
+    np.testing.assert_array_equal(first(0), first(0))
+    assert np.abs(first(0) - first(1)).max() > 0.1
+    assert np.abs(first(0)).max() <= 1 / np.sqrt(10)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_continue(network, diabetes, copied):
+    model = OnnxSGDRegressor(network, adapter=LoRA(2), random_state=0, **RATE).partial_fit(*diabetes)
+    other = copied(model)
+    np.testing.assert_array_equal(other.predict(diabetes[0]), model.predict(diabetes[0]))
+    assert other.to_onnx() == model.to_onnx()
+    model.partial_fit(*diabetes)
+    other.partial_fit(*diabetes)
+    for name, array in model.get_weights().items():
+        np.testing.assert_array_equal(other.get_weights()[name], array)
+
+
+def test_a_warm_start_continues_and_another_rank_is_refused(network, diabetes):
+    model = OnnxSGDRegressor(
+        network, adapter=LoRA(2), random_state=0, warm_start=True, max_iter=3, tol=None, **RATE
+    )
+    loss = model.fit(*diabetes).loss_curve_[-1]
+    assert model.fit(*diabetes).loss_curve_[0] < loss
+    # changed in place
+    model.set_params(adapter__rank=3)
+    with pytest.raises(ParameterError, match="adapter of OnnxSGDRegressor changed from LoRA.rank=2"):
+        model.fit(*diabetes)
+    model.set_params(warm_start=False).fit(*diabetes)
+    assert model.get_weights()["coefs_0.lora_A"].shape == (10, 3)
+
+
+def test_a_search_over_ranks_leaves_the_adapter_alone(digits):
+    network, X, y = digits
+    adapter = LoRA(targets="*")
+    # a graph: the search would fit an estimator anew
+    graph = OnnxSGDClassifier(network).to_onnx()
+    model = OnnxSGDClassifier(graph, adapter=adapter, random_state=0)
+    search = GridSearchCV(model, {"adapter__rank": [1, 8]}, cv=2).fit(X[:300], y[:300])
+    assert search.best_params_ == {"adapter__rank": 8}
+    assert search.best_estimator_.get_weights()["coefs_0.lora_A"].shape == (64, 8)
+    assert adapter.rank == 8
+    copied = clone(model).adapter
+    assert copied == adapter
+    assert copied is not adapter
+
+
+def test_the_exported_step_trains_the_adapters(network, diabetes, tmp_path):
+    model = OnnxSGDRegressor(network, adapter=LoRA(2), random_state=0, **RATE).partial_fit(*diabetes)
+    model.export_training_step(tmp_path / "step.onnx")
+    text = (tmp_path / "step.json").read_text(encoding="utf-8")
+    assert "coefs_0.lora_A" in text
+    assert "intercepts_0" not in text
+
+
+def test_penalties_apply_to_the_adapters(network, diabetes):
+    settings = {"random_state": 0, "max_iter": 20, "tol": None, **RATE}
+    free = OnnxSGDRegressor(network, adapter=LoRA(2), penalty=None, **settings).fit(*diabetes)
+    held = OnnxSGDRegressor(network, adapter=LoRA(2), alpha=1.0, **settings).fit(*diabetes)
+    size = {model: sum(np.sum(a**2) for a in model.get_weights().values()) for model in (free, held)}
+    assert size[held] < 0.9 * size[free]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"rank": 0}, ParameterError, "rank=0 is not accepted: it must be an integer >= 1"),
+        ({"rank": 2.0}, ParameterTypeError, "rank=2.0 is not accepted"),
+        ({"rank": True}, ParameterTypeError, "rank=True is not accepted"),
+        ({"alpha": 0}, ParameterError, "alpha=0 is not accepted: it must be a number > 0"),
+        ({"alpha": float("inf")}, ParameterError, "alpha=inf is not accepted"),
+        ({"alpha": "2"}, ParameterTypeError, "alpha='2' is not accepted"),
+        ({"targets": []}, ParameterTypeError, r"targets=\[\] is not accepted: it must be None, names"),
+        ({"targets": [1]}, ParameterTypeError, r"targets=\[1\] is not accepted"),
+        ({"targets": 3}, ParameterTypeError, "targets=3 is not accepted"),
+    ],
+)
+def test_values_are_checked(settings, error, message):
+    with pytest.raises(error, match=message):
+        LoRA(**settings)
+    adapter = LoRA()
+    with pytest.raises(error, match=message):
+        adapter.set_params(**settings)
+    assert adapter == LoRA()
+
+
+def test_an_adapter_needs_a_model_and_is_an_object(iris):
+    with pytest.raises(ParameterError, match=r"adapter=LoRA\(.*\) needs a model; model is None"):
+        OnnxSGDClassifier(adapter=LoRA()).fit(*iris)
+    inner = LogisticRegression().fit(*iris)
+    with pytest.raises(ParameterError, match="'adapter' parameter of OnnxSGDClassifier must be an instance"):
+        OnnxSGDClassifier(inner, adapter="lora").fit(*iris)
+
+
+@pytest.mark.parametrize("dtype", [onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16])
+def test_a_graph_of_half_precision_keeps_its_types(dtype):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4)).astype(np.float32)
+    hidden, last = rng.normal(size=(4, 8)), rng.normal(size=(8, 1))
+    graph = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18]> g (float16[N, 4] X) => (float16[N, 1] Y)
+        { Z = MatMul(X, V) R = Tanh(Z) Y = MatMul(R, W) }"""
+    )
+    kind = onnx.helper.tensor_dtype_to_np_dtype(dtype)
+    for value in (*graph.graph.input, *graph.graph.output):
+        value.type.tensor_type.elem_type = dtype
+    for name, array in (("V", hidden), ("W", last)):
+        graph.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(kind), name))
+    y = np.tanh(X @ (hidden + rng.normal(size=(4, 8)))) @ last
+    model = OnnxSGDRegressor(graph, adapter=LoRA(4), random_state=0)
+    before = model.score(X, y)
+    assert model.fit(X, y.ravel()).score(X, y) > 0.5 + before / 2
+    assert all(array.dtype == np.float32 for array in model.get_weights().values())
+    exported = initializers(model.to_onnx())
+    assert sorted(exported) == ["V", "W"]
+    assert all(array.dtype == kind for array in exported.values())
+    merged = model.get_weights()["V.lora_A"] @ model.get_weights()["V.lora_B"] * 4 + hidden
+    np.testing.assert_allclose(exported["V"].astype(np.float64), merged, rtol=0.02, atol=0.02)
+
+
+def test_a_distribution_is_learned_through_adapters(network, diabetes):
+    model = OnnxSGDRegressor(network, loss="gaussian_nll", adapter=LoRA(2), random_state=0).fit(*diabetes)
+    assert model.loss_curve_[-1] < model.loss_curve_[0]
+    assert [name for name in initializers(model.to_onnx()) if "lora" in name] == []
