@@ -65,7 +65,8 @@ def problem_of_loss(
 ) -> Problem:
     """Pose ``sum_i sample_weight_i sum_k value_ik`` as a function of the raw predictions."""
     given = {name: np.asarray(value) for name, value in feeds.items()}
-    width = _N_OUTPUTS * len(loss.score_factors)
+    # several quantiles are those of one target
+    width = len(loss.score_factors) * (1 if loss.link == "sorted" else _N_OUTPUTS)
     shape = next((value.shape for value in given.values()), (n_samples, width))
     point = {"y_true": _targets(loss, shape, rng), _RAW: 2.0 * rng.normal(size=shape)}
     _refuse_unknown(given, point)

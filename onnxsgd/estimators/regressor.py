@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -15,10 +16,11 @@ from onnxsgd.adapters import LoRA
 from onnxsgd.data.targets import check_real_target, check_scorable_by_r2, check_target_range
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.import_hook import when_imported
+from onnxsgd.estimators.quantile_score import score_quantiles
 from onnxsgd.estimators.to_skl2onnx import register_regressor
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.learner.further_scores import with_further_scores
-from onnxsgd.losses import LARGEST_LOG_VARIANCE, REGRESSION_LOSSES, Loss, make_loss
+from onnxsgd.losses import LARGEST_LOG_VARIANCE, REGRESSION_LOSSES, Loss, Quantile, make_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -329,6 +331,12 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         """
         return self._partial_fit(X, y, sample_weight)
 
+    @overload
+    def predict(self, X: object, return_std: Literal[False] = False) -> np.ndarray: ...
+
+    @overload
+    def predict(self, X: object, return_std: bool) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
+
     def predict(self, X: object, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Predict targets.
 
@@ -342,7 +350,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         Returns
         -------
         y_pred : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Of the shape that `y` had in training, in float32 for float32 data and in float64 otherwise.
+            Of the shape that `y` had in training, in float32 for float32 data and in float64 otherwise. With
+            several quantiles, of shape (n_samples, n_quantiles), in ascending order.
         y_std : ndarray of the same shape
             The standard deviations, only with ``return_std=True``.
 
@@ -360,7 +369,40 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
     def _as_target(self, table: np.ndarray) -> np.ndarray:
         """Return a table of predictions in the shape that `y` had."""
-        return table.ravel() if self._y_is_vector else table
+        return table.ravel() if self._y_is_vector and table.shape[1] == 1 else table
+
+    def score(self, X: object, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the coefficient of determination R2 of the predictions.
+
+        With several quantiles it is their mean D2, the share of the pinball loss of the quantiles of `y` that
+        is explained, see :func:`sklearn.metrics.d2_pinball_score`.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+            The data.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            The targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the samples, >= 0; None: 1 for each.
+
+        Returns
+        -------
+        float
+            At most 1; 0 for the best constant prediction.
+        """
+        levels = self._trained(X)._levels
+        if levels is None:
+            return float(super().score(X, y, sample_weight))
+        return score_quantiles(y, self.predict(X), levels, sample_weight)
+
+    @property
+    def _levels(self) -> tuple[float, ...] | None:
+        """The quantiles, where the graph predicts several of one target."""
+        loss = self._make_loss()
+        if self._is_narrow or not (isinstance(loss, Quantile) and isinstance(loss.quantile, Sequence)):
+            return None
+        return tuple(loss.quantile)
 
     def _check_std(self) -> None:
         """Refuse to predict standard deviations where the graph has none."""
@@ -387,6 +429,11 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         y = check_real_target(y)
         check_target_range(y, self._make_loss())
         table = y.reshape(len(y), -1)
+        if self._link == "sorted" and table.shape[1] != 1:
+            raise ParameterError(
+                f"y has {table.shape[1]} columns: several quantiles are predicted of one target, and "
+                "MultiOutputRegressor of scikit-learn fits an estimator for each of several."
+            )
         if resuming:
             self._check_width(table)
         else:
@@ -397,7 +444,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         # an estimator predicts targets; a graph may have all numbers of the loss
         is_graph = not hasattr(self.model, "predict")
         count = len(self._score_factors)
-        self._is_narrow = count > 1 and not (is_graph and self._n_outputs % count == 0)
+        most = count if self._link == "sorted" else self._n_outputs
+        has_all = is_graph and self._n_outputs % count == 0 and self._n_outputs <= most
+        self._is_narrow = count > 1 and not has_all
         self._y_is_vector = self._n_outputs == (1 if self._is_narrow else count)
 
     def _add_scores(self, features: Features, target: np.ndarray, weight: np.ndarray) -> None:
@@ -465,6 +514,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         return np.exp(np.clip(raw[:, self._n_predictions :], -bound, bound) / 2)
 
     def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
+        if (levels := self._levels) is not None:
+            return score_quantiles(y, self._predictions(raw), levels, sample_weight)
         return float(r2_score(y, self._predictions(raw), sample_weight=sample_weight))
 
     def _check_scorable(self, y: np.ndarray, name: str) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Real
 from typing import TYPE_CHECKING
 
-from onnxsgd.exceptions import ParameterError
-from onnxsgd.losses._base import Loss, clip, indicator, set_number
+import numpy as np
+
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.losses._base import Link, Loss, clip, indicator, set_number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -227,29 +232,72 @@ class Quantile(Loss):
                 (quantile - 1) r      elsewhere
         gradient = -quantile where r >= 0, 1 - quantile elsewhere
 
+    With several levels there is one target, of which each level has a raw prediction; their losses are added.
+    Predictions are the raw predictions of a sample in ascending order: they do not cross, a linear model
+    stays linear in each level, and the sum of the losses is never larger than that of the raw predictions.
+
     Parameters
     ----------
-    quantile : float, default=0.5
-        The quantile to predict, strictly between 0 and 1.
+    quantile : float or sequence of float, default=0.5
+        The quantile to predict, strictly between 0 and 1, or several levels in ascending order.
 
     References
     ----------
-    R. Koenker, G. Bassett, "Regression Quantiles", Econometrica 46, 1978.
+    R. Koenker, G. Bassett, "Regression Quantiles", Econometrica 46, 1978. V. Chernozhukov, I. Fernandez-Val,
+    A. Galichon, "Quantile and Probability Curves Without Crossing", Econometrica 78, 2010.
     """
 
-    quantile: float = 0.5
+    quantile: float | Sequence[float] = 0.5
 
     def __post_init__(self) -> None:
-        set_number(self, "quantile", lambda q: 0 < q < 1, "a number strictly between 0 and 1")
+        if isinstance(self.quantile, Iterable) and not isinstance(self.quantile, str):
+            self._set_levels(list(self.quantile))
+        else:
+            set_number(self, "quantile", _is_level, "a number strictly between 0 and 1")
+            self._set_form("identity", (1.0,))
+
+    def _set_levels(self, given: list[object]) -> None:
+        """Check several levels, and keep them as a tuple of Python floats."""
+        expected = "numbers strictly between 0 and 1 in ascending order, at least two"
+        if not all(isinstance(level, Real) for level in given):
+            raise ParameterTypeError(f"quantile={self.quantile!r} is not accepted: it must be {expected}.")
+        levels = tuple(float(level) for level in given)  # type: ignore[arg-type]
+        is_ascending = all(first < second for first, second in pairwise(levels))
+        if len(levels) < 2 or not is_ascending or not all(map(_is_level, levels)):
+            raise ParameterError(f"quantile={self.quantile!r} is not accepted: it must be {expected}.")
+        # the same object in a clone, as scikit-learn requires
+        kept = self.quantile if type(self.quantile) is tuple and self.quantile == levels else levels
+        object.__setattr__(self, "quantile", kept)
+        self._set_form("sorted", (1.0,) * len(levels))
+
+    def _set_form(self, link: Link, score_factors: tuple[float, ...]) -> None:
+        object.__setattr__(self, "link", link)
+        object.__setattr__(self, "score_factors", score_factors)
 
     def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(y_true, raw_prediction)
         over = op.Less(residual, 0.0)
-        return op.Where(over, op.Mul(residual, self.quantile - 1.0), op.Mul(residual, self.quantile))
+        return op.Where(over, op.Mul(residual, self._shifted(-1.0)), op.Mul(residual, self._shifted(0.0)))
 
     def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         over = op.Greater(raw_prediction, y_true)
-        return op.Sub(indicator(op, over, raw_prediction), self.quantile)
+        return op.Sub(indicator(op, over, raw_prediction), self._shifted(0.0))
+
+    def _shifted(self, shift: float) -> float | list[float]:
+        """Return the level plus a number, or all levels as a row."""
+        if isinstance(self.quantile, Sequence):
+            return [float(level) + shift for level in self.quantile]
+        return self.quantile + shift
+
+    def score_offsets(self, residual: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:
+        order = np.argsort(residual[:, 0], kind="stable")
+        below = np.cumsum(sample_weight[order])
+        places = np.searchsorted(below, np.multiply(self.quantile, below[-1]))
+        return residual[order[np.minimum(places, len(order) - 1)], 0]
+
+
+def _is_level(level: float) -> bool:
+    return 0 < level < 1
 
 
 def _excess(op: Builder, residual: ir.Value, epsilon: float) -> ir.Value:

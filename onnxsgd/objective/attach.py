@@ -178,9 +178,11 @@ def _add_inputs(graph: ir.Graph, loss: Loss, label_name: str, weight_name: str |
 def _label_shape(loss: Loss, name: str | None, shape: ir.Shape, count: int) -> ir.Shape:
     """Return the shape of the targets, each of which has so many columns of the scored output."""
     width = shape[1] if len(shape) == 2 else 1
-    if isinstance(width, int) and width % count:
+    most = count if loss.link == "sorted" else width
+    if isinstance(width, int) and (width % count or width != most):
+        each = "" if loss.link == "sorted" else " for each target"
         raise GraphError(
-            f"Output {name!r} has shape {shape}: {loss!r} takes a table of {count} columns for each target."
+            f"Output {name!r} has shape {shape}: {loss!r} takes a table of {count} columns{each}."
         )
     return ir.Shape([shape[0], width // count if isinstance(width, int) else None])
 

@@ -40,6 +40,7 @@ COVERED = {
     "estimators/test_plot_graph.py": (
         "drawing/graph_plot drawing/listing drawing/marks estimators/graph_stages"
     ),
+    "estimators/test_quantile_levels.py": "estimators/quantile_score",
     "estimators/test_sklearn_tools.py": "estimators/inner_model",
     "training/test_sparse_runners.py": (
         "engine/step/row_update_graph engine/step/sparse_sgd engine/step/sparse_step"
@@ -136,6 +137,7 @@ SUBJECTS = {
     "estimators/test_links.py": "losses with a link, in the regressor",
     "estimators/test_metadata_routing.py": "scikit-learn's routing of weights and validation data",
     "estimators/test_gaussian_nll.py": "means and variances, in the regressor",
+    "estimators/test_quantile_levels.py": "several quantiles at once, in the regressor",
     "estimators/test_scores.py": "a page of the documentation",
     "estimators/test_sklearn_tools.py": "scikit-learn's tools around an estimator",
     "gradient/native/test_sweep.py": "the sweep that proves forms",

@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.exceptions import ParameterError, UnsupportedError
-from onnxsgd.losses import CrossEntropy
+from onnxsgd.losses import CrossEntropy, Quantile
 from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import ByEpoch, Constant, CosineRestarts, OneCycle, Step, WarmUp
 
@@ -99,6 +99,7 @@ _CASES = {
         _Y,
     ),
     "means and variances": (OnnxSGDRegressor(loss="gaussian_nll", alpha=0.01), _Y),
+    "quantiles": (OnnxSGDRegressor(loss=Quantile([0.25, 0.75])), _Y[:, 0]),
     "means and variances, mlp": (
         lambda: OnnxSGDRegressor(_mlp(), loss="gaussian_nll", learning_rate="constant", eta0=1e-3),
         _Y,
