@@ -31,6 +31,7 @@ from onnxsgd.runtime.device import check_device
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
 from onnxsgd.training.jumps import SOME_ROWS, has_changed, is_noise
 from onnxsgd.training.loop import Observer, train
+from onnxsgd.training.rate_multipliers import read_multipliers, refuse_freezing
 from onnxsgd.training.start import ENOUGH_ROWS
 from onnxsgd.training.state import TARGET, adapt_state, fresh_state
 from onnxsgd.training.stopping import Stopping
@@ -111,16 +112,16 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             validation = self._read_validation(X_val, y_val)
             initial = self._state.weights() if resuming else self._first_weights()
             self._set_before = {}
-            self._check_penalties(recipe)
             self._state = fresh_state(initial, recipe.schedule.initial, self.random_state)
             self._seed = (self.random_state,)
             if self.early_stopping and validation is None:
                 samples, validation = self._hold_out(samples)
+            plan = self._make_plan(recipe)
         self.n_iter_ = 0
         callbacks = FitCallbacks(self, self.max_iter, X, y, sample_weight)
         callbacks.fit_begins()
         stopping = Stopping(self.max_iter, self.tol, self.n_iter_no_change, bool(self.early_stopping))
-        self._train(self._make_plan(recipe), stopping, samples, validation, callbacks, is_fit=True)
+        self._train(plan, stopping, samples, validation, callbacks, is_fit=True)
         callbacks.fit_ends()
         return self
 
@@ -139,11 +140,11 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             elif self._seed is not None and not is_same(self._seed[0], self.random_state):
                 self._state.random_state = make_generator(self.random_state)
             self._seed = (self.random_state,)
-            self._check_penalties(recipe)
             # a schedule without a length, or at its end, is refused before anything changes
             state = self._state
             recipe.for_updates(state.n_updates, state.n_batches).check_rate(state.t + 1, state.eta)
-        self._train(self._make_plan(recipe), Stopping(max_iter=1, tol=None, in_parts=True), samples)
+            plan = self._make_plan(recipe)
+        self._train(plan, Stopping(max_iter=1, tol=None, in_parts=True), samples)
         return self
 
     def export_training_step(self, path: str | os.PathLike[str]) -> Path:
@@ -261,14 +262,15 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             limits=choose_limits(self),
         )
 
-    def _check_penalties(self, recipe: Recipe) -> None:
-        """Refuse names of weights that the graph lacks."""
-        recipe.penalties.assign(self._learner.weights, self._learner.intercepts)
-
     def _make_plan(self, recipe: Recipe) -> FitPlan:
+        """Return the plan of the updates; refuse names of weights that the graph lacks."""
         from onnxsgd.gradient.engines import resolve_engine
 
         learner = self._learner
+        multipliers = read_multipliers(self.learning_rate_multipliers, learner.weights)
+        if recipe.is_auto:
+            refuse_freezing(multipliers)
+        recipe.penalties.assign(learner.weights, learner.intercepts)
         return FitPlan(
             learner=learner,
             loss=self._make_loss(),
@@ -282,6 +284,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             n_threads=self.n_threads,
             output_layer=learner.output_layer(self._n_outputs) if recipe.is_auto else NO_LAYER,
             is_regression=self._task == "regression",
+            multipliers=multipliers,
+            missed=self._state.missed,
         )
 
     def _train(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from onnxsgd.optimizers import Optimizer
     from onnxsgd.penalties import Penalty
     from onnxsgd.schedules import Schedule
+    from onnxsgd.training.rate_multipliers import Multipliers
 
 __all__ = ["OnnxSGDClassifier"]
 
@@ -141,6 +142,13 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         The first learning rate, that of "one_cycle" at its top, > 0. None: 0.01. Not for "auto".
     power_t : float, default=0.25
         The exponent of "invscaling". Not for "auto".
+    learning_rate_multipliers : dict, callable or None, default=None
+        Factors of the learning rate, >= 0, by the name of a trained tensor or by a pattern of names, such as
+        ``{"layer1.*": 0.1}`` (:mod:`fnmatch`). Names come before patterns, earlier patterns before later
+        ones; the other tensors have 1. A callable receives each name and returns the factor. A mapping
+        ``{"multiplier": 0.1, "from_epoch": 3}`` in place of a number freezes the tensor up to the third epoch
+        (of ``fit``; calls of ``partial_fit`` count on), and a factor of 0 always: neither it nor its state
+        in the optimizer moves, nor does the penalty act. "auto" takes factors > 0 without epochs.
     max_grad_norm : float or None, default=None
         The largest norm of the gradient of an update, over all trained tensors together, > 0: a longer one is
         multiplied by ``max_grad_norm / (norm + 1e-6)``, as by torch's ``clip_grad_norm_``. It is the gradient
@@ -317,6 +325,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         learning_rate: str | Schedule | Callable[[int], float] = "auto",
         eta0: float | None = None,
         power_t: float = 0.25,
+        learning_rate_multipliers: Multipliers = None,
         max_grad_norm: float | None = None,
         max_grad_value: float | None = None,
         max_iter: int = 1000,
@@ -354,6 +363,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self.learning_rate = learning_rate
         self.eta0 = eta0
         self.power_t = power_t
+        self.learning_rate_multipliers = learning_rate_multipliers
         self.max_grad_norm = max_grad_norm
         self.max_grad_value = max_grad_value
         self.max_iter = max_iter

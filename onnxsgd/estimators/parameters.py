@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any
@@ -38,6 +39,7 @@ CONSTRAINTS: dict[str, Any] = {
     "learning_rate": [StrOptions(set(SCHEDULES)), Schedule, callable],
     "eta0": [_POSITIVE, None],
     "power_t": [Interval(Real, None, None, closed="neither")],
+    "learning_rate_multipliers": [Mapping, callable, None],
     "max_grad_norm": [_POSITIVE, None],
     "max_grad_value": [_POSITIVE, None],
     "max_iter": [_COUNT],

@@ -56,6 +56,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         learning_rates   an attribute of the state; older files lack it
         owners           a dictionary of further ones; older files lack it
         update_norms     only where they were recorded: an attribute of the state
+        missed           only where weights were frozen: a dictionary of updates by weight
         n_updates        only after ``fit``: the largest number of its updates
         rate_memory      only of a schedule that follows the losses: an attribute of the state, as a list
         n_batches        only after ``fit``: the updates of its epochs; older files lack it
@@ -77,6 +78,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         **({"rate_memory": list(state.rate_memory)} if state.rate_memory else {}),
         **norms,
         **({"moments": moments} if moments else {}),
+        **({"missed": dict(state.missed)} if state.missed else {}),
         **({} if half is None else {"half_precision": _pack_graphs(half)}),
         **({"adapters": [list(astuple(a)) for a in learner.adapters]} if learner.adapters else {}),
         "format": FORMAT,
@@ -143,6 +145,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         n_batches=saved.get("n_batches"),
         rate_memory=tuple(saved.get("rate_memory", ())),
         moments={name: Moments(*arrays) for name, *arrays in saved.get("moments", [])},
+        missed=dict(saved.get("missed", {})),
     )
     return learner, state, TextPart(*saved["text"]) if "text" in saved else None
 

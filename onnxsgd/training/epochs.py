@@ -215,12 +215,15 @@ class _Numbers:
         The learning rate of the schedule, and that of these batches.
     l1_totals : dict of ndarray of shape [n_updates]
         The l1 penalty that each weight could have received so far.
+    missed : dict of ndarray of shape [n_updates]
+        The updates in which weights that can be frozen were frozen so far.
     """
 
     table: np.ndarray
     rates: np.ndarray
     used: np.ndarray
     l1_totals: Mapping[str, np.ndarray]
+    missed: Mapping[str, np.ndarray]
 
     def move(self, state: FitState, n_updates: int) -> None:
         """Advance `state` by `n_updates` updates."""
@@ -228,6 +231,8 @@ class _Numbers:
             state.t += n_updates
             state.eta = float(self.rates[n_updates - 1])
             state.l1_totals = {name: float(a[n_updates - 1]) for name, a in self.l1_totals.items()}
+            missed = {name: int(a[n_updates - 1]) for name, a in self.missed.items()}
+            state.missed = {name: count for name, count in missed.items() if count}
 
 
 def _numbers(
@@ -242,18 +247,20 @@ def _numbers(
     spec = plan.step_spec
     numbers: dict[str, ArrayLike] = {}
     l1_totals: dict[str, np.ndarray] = {}
-    for number, (penalty, weights) in enumerate(plan.strengths):
-        # the bias corrections count the updates of the slots
-        scalars = dict(recipe.optimizer.scalars(t - state.slots_from, used, penalty.l2 or 0.0))
+    missed: dict[str, np.ndarray] = {}
+    for number, group in enumerate(plan.groups):
+        found = group.numbers(recipe, state, used, batches.n_batches)
+        if spec.output_weights:
+            found.numbers[OUTPUT_RATE] = np.multiply(found.numbers[RATE], output_unit(plan, state))
         if spec.l1:
-            l1 = penalty.l1 or 0.0
-            before = state.l1_totals.get(weights[0], 0.0) if weights else 0.0
-            totals = before + np.cumsum(used * l1)
-            l1_totals |= dict.fromkeys(weights, totals)
-            scalars |= {L1_STRENGTH: l1} if recipe.optimizer.is_proximal else {L1_TOTAL: totals}
-        numbers |= {numbered(name, number): values for name, values in scalars.items()}
-    if spec.output_weights:
-        numbers[OUTPUT_RATE] = np.multiply(numbers[RATE], output_unit(plan, state))
+            l1, penalised = group.penalty.l1 or 0.0, plan.penalised(group)
+            before = state.l1_totals.get(penalised[0], 0.0) if penalised else 0.0
+            totals = before + np.cumsum(found.rates * l1)
+            l1_totals |= dict.fromkeys(penalised, totals)
+            found.numbers.update({L1_STRENGTH: l1, L1_TOTAL: totals})
+        if found.missed is not None:
+            missed |= dict.fromkeys(group.weights, found.missed)
+        numbers |= {numbered(name, number): values for name, values in found.numbers.items()}
     if recipe.average_from:
         numbers[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - state.first_averaged(recipe.average_from) + 1)
     numbers |= recipe.limits
@@ -261,7 +268,7 @@ def _numbers(
     table = np.empty((count, len(spec.scalars)))
     for column, name in enumerate(spec.scalars):
         table[:, column] = numbers[name]
-    return _Numbers(table, rates, used, l1_totals)
+    return _Numbers(table, rates, used, l1_totals, missed)
 
 
 def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, state: FitState) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from onnxsgd import losses
@@ -14,6 +15,8 @@ from onnxsgd.optimizers import BlockAdam, Optimizer
 from onnxsgd.penalties import Penalty, PenaltyTable
 from onnxsgd.runtime.device import Device
 from onnxsgd.schedules import Auto, Schedule
+from onnxsgd.training.rate_multipliers import RateMultiplier
+from onnxsgd.training.update_groups import UpdateGroup, make_groups
 
 __all__ = ["DENSE_ROWS", "FitPlan", "Recipe"]
 
@@ -163,6 +166,10 @@ class FitPlan:
         The last layer, if known.
     is_regression : bool
         Whether the target is one of real numbers.
+    multipliers : mapping of str to RateMultiplier
+        The multipliers of the rates of weights.
+    missed : mapping of str to int
+        The updates in which weights were frozen before this fit.
     """
 
     learner: Learner
@@ -176,6 +183,8 @@ class FitPlan:
     n_threads: int | None
     output_layer: OutputLayer = NO_LAYER
     is_regression: bool = False
+    multipliers: Mapping[str, RateMultiplier] = field(default_factory=dict)
+    missed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def has_target_units(self) -> bool:
@@ -206,6 +215,16 @@ class FitPlan:
             (self.recipe.penalties.penalties[row], tuple(name for name in rows if rows[name] == row))
             for row in sorted(set(rows.values())) or [0]
         )
+
+    @cached_property
+    def groups(self) -> tuple[UpdateGroup, ...]:
+        """The weights that share the numbers of their updates; the first group has the common ones."""
+        weights, (first, _) = self.learner.weights, self.strengths[0]
+        return make_groups(weights, self.penalties, first, self.multipliers, self.missed)
+
+    def penalised(self, group: UpdateGroup) -> tuple[str, ...]:
+        """Return the weights of a group that have its penalty."""
+        return tuple(name for name in group.weights if name in self.penalties)
 
     @cached_property
     def _penalty_rows(self) -> dict[str, int]:
@@ -257,5 +276,5 @@ class FitPlan:
             engine=self.engine, output_weights=names,
             limits=tuple(name for name, _ in recipe.limits),
             from_start=frozenset(name for name, p in self.penalties.items() if p.from_start),
-            strengths=tuple((name, i) for i, (_, of) in enumerate(self.strengths) if i for name in of),
+            groups=tuple(group.spec for group in self.groups[1:]),
         )  # fmt: skip

@@ -117,7 +117,7 @@ def _has_formula(spec: StepSpec, batches: Batches) -> bool:
         return False
     further = (
         spec.l1, spec.average, spec.products, spec.gradient_factors, batches.is_sparse,
-        spec.needs_general_step,
+        spec.needs_general_step, spec.groups,
     )  # fmt: skip
     # plain SGD on standardised data takes the general loop
     scales = (spec.output_weights, spec.rate_scales, spec.penalty_scales, batches.standards)

@@ -58,7 +58,8 @@ def trains_sparse(spec: StepSpec, layers: Sequence[FirstLayer], features: Mappin
 
     The data must be one sparse table that first layers alone read, and the optimizer one of the package.
     Averages are left to dense batches, except those of plain SGD without the l1 penalty, and so are both
-    penalties at once, except proximal ones, and updates that need all gradients.
+    penalties at once, except proximal ones, updates that need all gradients, and weights that are frozen for
+    a time, except under plain SGD.
     """
     tables = list(features.values())
     is_sparse = len(tables) == 1 and is_sparse_table(tables[0]) and tables[0].shape[1] > 1
@@ -75,7 +76,8 @@ def _is_plain(spec: StepSpec) -> bool:
 def _updates_rows(spec: StepSpec) -> bool:
     """Tell whether rows without gradient may wait: no average of them, no decay before a truncation."""
     is_elastic = spec.l1 and spec.l2 and not spec.optimizer.is_proximal
-    return type(spec.optimizer) in _BY_ROW and not spec.average and not is_elastic
+    can_freeze = any(group.can_freeze for group in spec.groups)
+    return type(spec.optimizer) in _BY_ROW and not (spec.average or is_elastic or can_freeze)
 
 
 def make_sparse_runners(

@@ -73,6 +73,8 @@ class FitState:
         The number of updates at which a stream began anew; 0: never.
     n_rows, mean_weight : int, float
         The number of samples so far, and the mean of their weights, if training finds the rate.
+    missed : dict of int
+        The updates, since the slots began, in which weights were frozen; replaced, not changed.
     """
 
     tensors: Tensors
@@ -95,6 +97,7 @@ class FitState:
     forgotten_at: int = 0
     n_rows: int = 0
     mean_weight: float = 0.0
+    missed: dict[str, int] = field(default_factory=dict)
 
     def count_rows(self, weight: np.ndarray) -> None:
         """Count further samples of the given weights."""
@@ -125,6 +128,7 @@ class FitState:
         """Keep the weights alone: moments of the data and of gradients begin anew."""
         self.tensors = {key: a for key, a in self.tensors.items() if key[1] in _OF_NO_OPTIMIZER}
         self.slots_from = self.forgotten_at = self.t
+        self.missed = {}
         self.moments = {}
 
     @property
@@ -166,14 +170,14 @@ def adapt_state(state: FitState, plan: FitPlan) -> None:
     slots_owner, rate_owner = recipe.slots_owner, recipe.rate_owner
     if state.optimizer not in (None, slots_owner):
         state.tensors = {key: a for key, a in state.tensors.items() if key[1] in _OF_NO_OPTIMIZER}
-        state.slots_from = state.t
+        state.slots_from, state.missed = state.t, {}
     if state.schedule not in (None, rate_owner):
         state.eta, state.rate_memory = recipe.schedule.initial, ()
     state.optimizer, state.schedule = slots_owner, rate_owner
     kinds = {kind for _, kind in state.tensors}
     if L1_DEBT not in kinds:
         state.l1_totals = {}
-    for _, names in plan.strengths:
+    for names in map(plan.penalised, plan.groups):
         if len({state.l1_totals.get(name, 0.0) for name in names}) > 1:
             state.l1_totals = {name: a for name, a in state.l1_totals.items() if name not in names}
             state.tensors = {key: a for key, a in state.tensors.items() if key not in _debts(names)}

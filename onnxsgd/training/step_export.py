@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from onnxsgd.engine.export.manifest import Training
+from onnxsgd.engine.export.manifest import GroupState, Training
 from onnxsgd.engine.export.raw_weights import with_raw_weights, with_standardised_inputs
 from onnxsgd.engine.export.step_file import write_training_step
 from onnxsgd.engine.step.training_step import build_step
+from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.nodes import element_type, shape_of
 from onnxsgd.graph.reading.first_layers import first_layers
 from onnxsgd.training.coordinates import Coordinates, make_coordinates
@@ -46,9 +47,9 @@ def export_step(
     eta = recipe.schedule.initial if recipe.is_auto else state.eta
     training = Training(
         schedule=recipe.schedule, strengths=plan.strengths,
-        average_from=state.first_averaged(recipe.average_from), slots_from=state.slots_from,
+        groups=_groups(plan, state), average_from=state.first_averaged(recipe.average_from),
         classes=None if classes is None else [_plain(label) for label in classes],
-        tensors=state.tensors | missing_starts(state, plan), t=state.t, eta=eta, l1_totals=state.l1_totals,
+        tensors=state.tensors | missing_starts(state, plan), t=state.t, eta=eta,
         output_unit=output_unit(plan, state) if spec.output_weights else 1.0,
         weight_unit=(state.mean_weight or 1.0) if recipe.is_auto else None,
         limits=recipe.limits,
@@ -62,6 +63,23 @@ def export_step(
     step = build_step(standardised, coordinates.spec(spec, constants), with_rows=False)
     step = with_raw_weights(step, coordinates.layers, coordinates.standards, constants)
     return write_training_step(path, step, spec, training)
+
+
+def _groups(plan: FitPlan, state: FitState) -> tuple[GroupState, ...]:
+    """Return the numbers of the groups; refuse weights that begin to learn in a later epoch."""
+    groups, next_epoch = [], len(state.loss_curve) + 1
+    for group in plan.groups:
+        factor, first = group.multiplier.factor, group.multiplier.from_epoch
+        if next_epoch < first and factor > 0:
+            raise UnsupportedError(
+                f"The training step cannot be exported in epoch {next_epoch}: {list(group.weights)} learn "
+                f"from epoch {first} on, and the file counts updates, not epochs. Export it from that epoch "
+                "on, or with other learning_rate_multipliers."
+            )
+        missed = state.missed.get(group.weights[0], 0) if group.weights else 0
+        total = next((state.l1_totals.get(name, 0.0) for name in plan.penalised(group)), 0.0)
+        groups.append(GroupState(group.penalty, factor, state.slots_from + missed, total))
+    return tuple(groups)
 
 
 def _coordinates(plan: FitPlan, state: FitState) -> Coordinates:

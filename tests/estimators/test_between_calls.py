@@ -34,7 +34,8 @@ REFUSED = {
 HONOURED = {
     "loss": "squared_error", "epsilon": 1.5, "penalty": "l1", "alpha": 0.5, "l1_ratio": 0.9,
     "optimizer": "adam", "momentum": 0.5, "nesterov": True, "learning_rate": "invscaling", "eta0": 0.2,
-    "power_t": 0.9, "max_grad_norm": 0.01, "max_grad_value": 0.01, "batch_size": 3,
+    "power_t": 0.9, "learning_rate_multipliers": {"coef": 0.1},
+    "max_grad_norm": 0.01, "max_grad_value": 0.01, "batch_size": 3,
     "shuffle": False, "random_state": 1, "average": True,
     "class_weight": {0: 0.1, 1: 3.0},
 }  # fmt: skip

@@ -13,14 +13,38 @@ from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE, StepSpec, numbered
 from onnxsgd.engine.step.training_step import CompiledStep
-from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL
+from onnxsgd.engine.step.update import ACTIVE, AVERAGE_RATE, L1_TOTAL, MULTIPLIER
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.losses import Loss
 from onnxsgd.optimizers import L1_STRENGTH, RATE
 from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import Schedule
 
-__all__ = ["Training", "describe_data", "describe_numbers", "describe_penalties", "describe_tensors"]
+__all__ = [
+    "GroupState", "Training", "describe_data", "describe_numbers", "describe_penalties", "describe_tensors",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """The numbers of a group of weights, of which an exported step makes formulas.
+
+    Attributes
+    ----------
+    penalty : Penalty
+        The strengths of the norms.
+    factor : float
+        The factor of the rate; 0: the weights are frozen.
+    slots_from : int
+        Updates before the slots of the optimizer began, and those that the weights did not receive since.
+    l1_total : float
+        The l1 penalty that each element could have received so far.
+    """
+
+    penalty: Penalty
+    factor: float
+    slots_from: int
+    l1_total: float
 
 
 @dataclass(frozen=True)
@@ -33,6 +57,8 @@ class Training:
         The learning rate.
     strengths : tuple of (Penalty, tuple of str)
         The different penalties, each with its weights.
+    groups : tuple of GroupState
+        The groups of weights that share their numbers; the first one has the common numbers.
     average_from : int
         The update at which averaging starts.
     classes : list or None
@@ -43,12 +69,8 @@ class Training:
         Updates made.
     eta : float
         The present learning rate.
-    l1_totals : dict of float
-        The l1 penalty that the elements of each weight could have received so far.
     output_unit : float
         The factor of the rate of the last layer.
-    slots_from : int
-        Updates made before the slots of the optimizer began.
     weight_unit : float or None
         The weight of a sample that counts as one, if batches count by their weights.
     limits : tuple of (str, float)
@@ -57,14 +79,13 @@ class Training:
 
     schedule: Schedule
     strengths: tuple[tuple[Penalty, tuple[str, ...]], ...]
+    groups: tuple[GroupState, ...]
     average_from: int
     classes: list[Any] | None
     tensors: Mapping[tuple[str, str], np.ndarray]
     t: int
     eta: float
-    l1_totals: Mapping[str, float]
     output_unit: float = 1.0
-    slots_from: int = 0
     weight_unit: float | None = None
     limits: tuple[tuple[str, float], ...] = ()
 
@@ -145,12 +166,17 @@ def describe_numbers(
     t, eta = Formula("t"), Formula("eta")
     formulas: dict[str, str | None] = {"t": to_text(t + 1), "eta": _read_rate(training.schedule)}
     start: dict[str, float] = {"t": training.t, "eta": training.eta}
-    for place, (penalty, weights) in enumerate(training.strengths):
-        l1, total = penalty.l1 or 0.0, numbered(L1_TOTAL, place)
-        of_set = _read_scalars(spec, training, penalty.l2 or 0.0)
-        of_set |= {L1_STRENGTH: to_text(l1), L1_TOTAL: to_text(Formula(total) + eta * l1)}
-        formulas |= {numbered(name, place): formula for name, formula in of_set.items()}
-        start[total] = training.l1_totals.get(weights[0], 0.0) if weights else 0.0
+    for place, group in enumerate(training.groups):
+        l1, total = group.penalty.l1 or 0.0, numbered(L1_TOTAL, place)
+        of_group = _read_scalars(spec, training, group)
+        of_group |= {
+            L1_STRENGTH: to_text(l1),
+            L1_TOTAL: to_text(Formula(total) + eta * (l1 * group.factor)),
+            MULTIPLIER: to_text(group.factor),
+            ACTIVE: to_text(float(group.factor > 0)),
+        }
+        formulas |= {numbered(name, place): formula for name, formula in of_group.items()}
+        start[total] = group.l1_total
     formulas |= {
         AVERAGE_RATE: to_text(1.0 / np.maximum(1.0, t - training.average_from + 1.0)),
         **{name: to_text(limit) for name, limit in training.limits},
@@ -185,11 +211,10 @@ def _read_rate(schedule: Schedule) -> str | None:
     return formula
 
 
-def _read_scalars(spec: StepSpec, training: Training, l2: float) -> dict[str, str | None]:
+def _read_scalars(spec: StepSpec, training: Training, group: GroupState) -> dict[str, str | None]:
     """Return the formula of each number of the optimizer, None where it has none."""
-    factor = float(training.schedule.for_batches(np.ones(1), spec.batch_size)[0])
-
-    start = training.slots_from
+    factor = group.factor * float(training.schedule.for_batches(np.ones(1), spec.batch_size)[0])
+    start, l2 = group.slots_from, group.penalty.l2 or 0.0
 
     def scalar(name: str) -> Any:
         return lambda t, eta: spec.optimizer.scalars(

@@ -21,7 +21,10 @@ _EPSILON = 1e-6
 
 
 def limit_gradients(
-    op: Builder, gradients: Mapping[str, ir.Value], scalars: Mapping[str, ir.Value]
+    op: Builder,
+    gradients: Mapping[str, ir.Value],
+    scalars: Mapping[str, ir.Value],
+    active: Mapping[str, ir.Value],
 ) -> dict[str, ir.Value]:
     """Return the gradients of all trained tensors within the limits that `scalars` hold.
 
@@ -36,11 +39,13 @@ def limit_gradients(
         The gradient of each trained tensor, of known type.
     scalars : mapping of str to ir.Value
         The numbers of the step.
+    active : mapping of str to ir.Value
+        Of tensors that may be frozen, the number that is 0 then: they are no part of the norm.
     """
     limited = dict(gradients)
     if MAX_VALUE in scalars:
         limited = {name: _within(op, value, scalars[MAX_VALUE]) for name, value in limited.items()}
-    factor = _norm_factor(op, limited, scalars[MAX_NORM]) if MAX_NORM in scalars else None
+    factor = _norm_factor(op, limited, scalars[MAX_NORM], active) if MAX_NORM in scalars else None
     descent = scalars.get(DESCENT)
     for name, value in limited.items():
         of_value = [_as_type_of(op, number, value) for number in (factor, descent) if number is not None]
@@ -55,14 +60,20 @@ def _within(op: Builder, gradient: ir.Value, limit: ir.Value) -> ir.Value:
     return _like(op.Max(op.Min(gradient, limit), op.Neg(limit)), gradient)
 
 
-def _norm_factor(op: Builder, gradients: Mapping[str, ir.Value], limit: ir.Value) -> ir.Value:
+def _norm_factor(
+    op: Builder, gradients: Mapping[str, ir.Value], limit: ir.Value, active: Mapping[str, ir.Value]
+) -> ir.Value:
     """Return the factor, at most 1, that brings the norm over all tensors to the limit, in float64.
 
     Squares of large gradients, which the limit is for, overflow in float32: from 1.8e19 on.
     """
-    squares = [op.ReduceSumSquare(_as_double(op, value), keepdims=0) for value in gradients.values()]
-    total = squares[0]
-    for square in squares[1:]:
+    squares = {
+        name: op.ReduceSumSquare(_as_double(op, value), keepdims=0) for name, value in gradients.items()
+    }
+    for name, number in active.items():
+        squares[name] = op.Mul(squares[name], _as_double(op, number))
+    total, *others = squares.values()
+    for square in others:
         total = op.Add(total, square)
     norm = op.Add(op.Sqrt(total), _EPSILON)
     return _typed(op.Min(op.Div(_as_double(op, limit), norm), 1.0), ir.DataType.DOUBLE)

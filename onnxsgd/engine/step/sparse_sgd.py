@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from onnxsgd.engine.sparse_products import SparseRows
-from onnxsgd.engine.step.update import AVERAGE, AVERAGE_RATE, WEIGHT
+from onnxsgd.engine.step.update import AVERAGE, AVERAGE_RATE, MULTIPLIER, WEIGHT
 
 __all__ = ["SparseSGD"]
 
@@ -60,6 +60,7 @@ class SparseSGD:
         # lists: numbers of Python, which change no type
         self._keeps = (1.0 - numbers["decay"]).tolist() if self._decays else [1.0] * n_updates
         self._rates = numbers[AVERAGE_RATE].tolist() if self._averages else []
+        self._multipliers = numbers[MULTIPLIER].tolist() if MULTIPLIER in numbers else None
 
     def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
         """Write the product of a batch and the weight to `out`."""
@@ -73,8 +74,9 @@ class SparseSGD:
         self._scale *= self._keeps[number]
         if self._scale < _LEAST_SCALE:
             self._fold_scale()
-        if self._scale != 1.0:
-            gradient *= 1.0 / self._scale
+        factor = 1.0 if self._multipliers is None else self._multipliers[number]
+        if self._scale != 1.0 or factor != 1.0:
+            gradient *= factor / self._scale
         rows.add_transposed_product(gradient, self._weight)
         if self._averages:
             self._move_average(self._rates[number], rows, gradient)

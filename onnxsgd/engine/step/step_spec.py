@@ -11,16 +11,43 @@ import numpy as np
 
 from onnxsgd._cache_keys import cache_key
 from onnxsgd.engine.step.gradient_limits import DESCENT
-from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, PENALTY_SCALE, RATE_SCALE, state_names
+from onnxsgd.engine.step.update import (
+    ACTIVE,
+    AVERAGE_RATE,
+    L1_TOTAL,
+    MULTIPLIER,
+    PENALTY_SCALE,
+    RATE_SCALE,
+    state_names,
+)
 from onnxsgd.losses import Loss
 from onnxsgd.optimizers import L1_STRENGTH, RATE, SGD, Optimizer
 
-__all__ = ["OUTPUT_RATE", "StepSpec", "is_plain_sgd", "numbered"]
+__all__ = ["OUTPUT_RATE", "StepSpec", "WeightGroup", "is_plain_sgd", "numbered"]
 
 T = TypeVar("T")
 
 #: The rate of the last layer, which its update takes in place of the others' rate.
 OUTPUT_RATE = "output_rate"
+
+
+@dataclass(frozen=True)
+class WeightGroup:
+    """Weights whose updates have numbers of their own: strengths of the penalty, or a factor of the rate.
+
+    Attributes
+    ----------
+    weights : tuple of str
+        Their names.
+    has_rate : bool
+        Whether all numbers of the optimizer are their own; otherwise those that depend on the strengths.
+    can_freeze : bool
+        Whether there are updates that leave the weights, and their states, as they are.
+    """
+
+    weights: tuple[str, ...]
+    has_rate: bool = False
+    can_freeze: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,9 +88,8 @@ class StepSpec:
         The weights whose gradient is multiplied by a constant, with this constant.
     limits : tuple of str
         The numbers that limit the gradient, see :mod:`onnxsgd.engine.step.gradient_limits`.
-    strengths : tuple of (str, int)
-        The weights whose penalty has strengths of its own, with the number of these, from 1 on. They are
-        numbers of the step.
+    groups : tuple of WeightGroup
+        Weights whose updates have numbers of their own, inputs of the step too.
     from_start : frozenset of str
         The weights whose penalty is that of the distance from the first weights.
     """
@@ -85,7 +111,7 @@ class StepSpec:
     products: tuple[str, ...] = ()
     gradient_factors: tuple[tuple[str, float], ...] = ()
     limits: tuple[str, ...] = ()
-    strengths: tuple[tuple[str, int], ...] = ()
+    groups: tuple[WeightGroup, ...] = ()
     from_start: frozenset[str] = frozenset()
 
     @property
@@ -95,7 +121,7 @@ class StepSpec:
             self.weights, self.penalised, cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes, self.output_weights,
             self.rate_scales, self.penalty_scales, self.products, self.gradient_factors,
-            self.limits, self.strengths, self.from_start,
+            self.limits, self.groups, self.from_start,
         )  # fmt: skip
 
     @property
@@ -134,10 +160,10 @@ class StepSpec:
 
     def numbers_of(self, weight: str, numbers: Mapping[str, T]) -> dict[str, T]:
         """Return the numbers of a step that the update of `weight` takes."""
-        own = dict(self.strengths).get(weight, 0)
         taken = {name: numbers[name] for name in self._common_scalars if name not in (*self.limits, DESCENT)}
-        if own:
-            taken |= {name: numbers[numbered(name, own)] for name in self.strength_scalars}
+        for number, group in enumerate(self.groups, start=1):
+            if weight in group.weights:
+                taken |= {name: numbers[numbered(name, number)] for name in self.scalars_of_group(group)}
         output_rate = taken.pop(OUTPUT_RATE, None)
         if output_rate is not None and weight in self.output_weights:
             taken[RATE] = output_rate
@@ -148,16 +174,17 @@ class StepSpec:
     @cached_property
     def scalars(self) -> tuple[str, ...]:
         """The names of the scalar inputs of a step."""
-        further = range(1, 1 + max((number for _, number in self.strengths), default=0))
-        names = self.strength_scalars if further else ()
-        return (*self._common_scalars, *(numbered(name, number) for number in further for name in names))
+        of_groups = (
+            numbered(name, number)
+            for number, group in enumerate(self.groups, start=1)
+            for name in self.scalars_of_group(group)
+        )
+        return (*self._common_scalars, *of_groups)
 
     @property
     def _common_scalars(self) -> tuple[str, ...]:
-        """Those of one penalty of all weights."""
-        names = tuple(self.optimizer.scalars(np.ones(1), np.ones(1), 0.0))
-        names += (OUTPUT_RATE,) if self.output_weights else ()
-        names += (*self._l1_scalars, *((AVERAGE_RATE,) if self.average else ()))
+        """Those of one rate and one penalty of all weights."""
+        names = (*self._rate_scalars, *self._l1_scalars, *((AVERAGE_RATE,) if self.average else ()))
         descent = (DESCENT,) if self.limits and self.optimizer.takes_scaled_gradient else ()
         return (*names, *self.limits, *descent)
 
@@ -166,7 +193,21 @@ class StepSpec:
         return ((L1_STRENGTH if self.optimizer.is_proximal else L1_TOTAL),) if self.l1 else ()
 
     @property
-    def strength_scalars(self) -> tuple[str, ...]:
+    def _rate_scalars(self) -> tuple[str, ...]:
+        """The names of the numbers that depend on the rate."""
+        names = tuple(self.optimizer.scalars(np.ones(1), np.ones(1), 0.0))
+        return (*names, *((OUTPUT_RATE,) if self.output_weights else ()))
+
+    def scalars_of_group(self, group: WeightGroup) -> tuple[str, ...]:
+        """Return the names of the numbers that the updates of a group have of their own."""
+        if not group.has_rate:
+            return self._strength_scalars
+        of_rate = {MULTIPLIER: self.optimizer.takes_scaled_gradient, ACTIVE: group.can_freeze}
+        further = (name for name, is_used in of_rate.items() if is_used)
+        return (*self._rate_scalars, *self._l1_scalars, *further)
+
+    @property
+    def _strength_scalars(self) -> tuple[str, ...]:
         """The names of the numbers that depend on the strengths of the penalty."""
         without, with_decay = (self.optimizer.scalars(np.ones(1), np.ones(1), l2) for l2 in (0.0, 0.5))
         decays = (name for name in without if np.any(np.not_equal(without[name], with_decay[name])))
@@ -174,7 +215,7 @@ class StepSpec:
 
 
 def numbered(name: str, number: int) -> str:
-    """Return the name of a number of the strengths `number`, counted from 0."""
+    """Return the name of a number of the group `number`, counted from 1; 0: of the other weights."""
     return f"{name}_{number + 1}" if number else name
 
 

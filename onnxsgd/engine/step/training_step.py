@@ -15,7 +15,7 @@ from onnxsgd.engine.step.gradient_limits import limit_gradients
 from onnxsgd.engine.step.intercept_rows import keep_as_rows
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.transposed_tables import transpose_tables
-from onnxsgd.engine.step.update import WEIGHT, build_update
+from onnxsgd.engine.step.update import ACTIVE, WEIGHT, build_update
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.lowering.forms import MATRIX_FORMS, write_out
@@ -262,7 +262,9 @@ def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tupl
     factors = dict(spec.gradient_factors)
     with appending(graph) as op:
         if spec.limits:
-            gradients = limit_gradients(op, gradients, both.data.scalars)
+            numbers = {name: spec.numbers_of(name, both.data.scalars) for name in spec.weights}
+            active = {name: of_name[ACTIVE] for name, of_name in numbers.items() if ACTIVE in of_name}
+            gradients = limit_gradients(op, gradients, both.data.scalars, active)
         for name in spec.weights:
             weight, gradient = inputs[name], gradients[name]
             if name in factors:

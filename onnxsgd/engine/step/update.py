@@ -1,4 +1,4 @@
-"""The update of one weight: optimizer, penalties, running average."""
+"""The update of one weight: optimizer, penalties, running average; none while it is frozen."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from onnxsgd.optimizers import Optimizer
 
 __all__ = [
-    "AVERAGE", "AVERAGE_RATE", "CONSTANT_STATES", "L1_DEBT", "L1_TOTAL", "PENALTY_SCALE", "RATE_SCALE",
-    "START", "WEIGHT", "build_update", "state_names",
+    "ACTIVE", "AVERAGE", "AVERAGE_RATE", "CONSTANT_STATES", "L1_DEBT", "L1_TOTAL", "MULTIPLIER",
+    "PENALTY_SCALE", "RATE_SCALE", "START", "WEIGHT", "build_update", "state_names",
 ]  # fmt: skip
 
 #: The kind of a weight itself, beside the kinds of its states.
@@ -33,6 +33,9 @@ CONSTANT_STATES = (PENALTY_SCALE, RATE_SCALE)
 START = "start"
 #: Numbers of a step beside the optimizer's.
 L1_TOTAL, AVERAGE_RATE = "l1_total", "average_rate"
+#: Those of weights whose rate has a factor: the factor, for gradients that include the common rate, and 1,
+#: or 0 while the weight is frozen.
+MULTIPLIER, ACTIVE = "multiplier", "active"
 
 
 def state_names(
@@ -69,20 +72,36 @@ def build_update(
         scalars = _scaled_penalties(op, scalars, states[PENALTY_SCALE])
     # penalties shrink the weight itself, or its distance from the first weight: updates are the same wherever
     # weights are counted from
-    start = states.get(START)
+    start, given = states.get(START), weight
+    if MULTIPLIER in scalars:
+        gradient = op.Mul(gradient, scalars[MULTIPLIER])
     weight = weight if start is None else op.Sub(weight, start)
     slots = tuple(states[name] for name in optimizer.slots)
     weight, new_slots = optimizer.update(op, weight, gradient, slots, scalars, l2)
     new_states = dict(zip(optimizer.slots, new_slots, strict=True))
     if AVERAGE in states:
         present = weight if start is None else op.Add(weight, start)
+        present = _unless_frozen(op, scalars, present, given)
         step = op.Mul(op.Sub(present, states[AVERAGE]), scalars[AVERAGE_RATE])
         new_states[AVERAGE] = op.Add(states[AVERAGE], step)
     if L1_DEBT in states:
         weight, new_states[L1_DEBT] = _truncate(op, weight, states[L1_DEBT], scalars[L1_TOTAL])
     weight = weight if start is None else op.Add(weight, start)
+    weight = _unless_frozen(op, scalars, weight, given)
+    new_states |= {
+        kind: _unless_frozen(op, scalars, value, states[kind])
+        for kind, value in new_states.items()
+        if kind != AVERAGE
+    }
     constant_kinds = (kind for kind in (*CONSTANT_STATES, START) if kind in states)
     return weight, new_states | {kind: op.Identity(states[kind]) for kind in constant_kinds}
+
+
+def _unless_frozen(op: Builder, scalars: Mapping[str, ir.Value], new: ir.Value, old: ir.Value) -> ir.Value:
+    """Return the new value of a tensor, or the old one while its weight is frozen."""
+    if ACTIVE not in scalars:
+        return new
+    return op.Where(op.Greater(scalars[ACTIVE], 0.0), new, old)
 
 
 def _scaled_penalties(

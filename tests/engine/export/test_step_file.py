@@ -73,6 +73,27 @@ _CASES = {
         lambda: OnnxSGDRegressor(_mlp(), learning_rate="invscaling", max_grad_norm=0.1, max_grad_value=0.05),
         _Y,
     ),
+    "multipliers": (
+        lambda: OnnxSGDRegressor(
+            _mlp(),
+            learning_rate="invscaling",
+            learning_rate_multipliers={"*_0": 0.5, "intercepts_1": 0},
+            momentum=0.9,
+            max_grad_norm=0.5,
+        ),
+        _Y,
+    ),
+    "multipliers, adam, l1": (
+        OnnxSGDRegressor(
+            learning_rate="constant",
+            optimizer="adam",
+            penalty="l1",
+            alpha=0.05,
+            learning_rate_multipliers={"coef": 0.5, "intercept": {"multiplier": 2.0, "from_epoch": 2}},
+        ),
+        _Y,
+    ),
+    "auto, multipliers": (OnnxSGDRegressor(learning_rate_multipliers={"coef": 0.5}), _Y),
     "limit, adam": (
         OnnxSGDRegressor(learning_rate="constant", optimizer="adam", max_grad_norm=0.1, penalty="elasticnet"),
         _Y,
