@@ -57,6 +57,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         "gaussian_nll" predicts the mean of each target and the logarithm of its variance. A graph has a
         column for each, all means first; a model that has the means alone, in a last linear layer, gets
         the logarithms as further columns of that layer, which start at the variance of its residuals.
+        ``Quantile([0.1, 0.5, 0.9])`` predicts several quantiles of one target likewise, a column for each.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", in the unit of y.
     penalty : {"l2", "l1", "elasticnet", "l2_sp", None} or Penalty or dict, default="l2"
@@ -214,7 +215,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     coef_, intercept_ : ndarray
         Coefficients and intercepts, where the model is linear, of shape (n_features,) and (1,), or
         (n_outputs, n_features) and (n_outputs,); with "gaussian_nll" those of the means, then those of the
-        logarithms of the variances.
+        logarithms of the variances; with several quantiles those of each, of predictions before they are
+        sorted.
 
     See Also
     --------

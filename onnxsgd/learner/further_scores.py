@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,8 +48,7 @@ def with_further_scores(
     half = learner.half_precision
     if half is not None:
         half = with_further_scores(half, weights, n_outputs, factors, offsets)
-    return Learner(
-        model=graph, score_model=graph, link=learner.link, classes=None, weights=trained,
-        intercepts=intercepts, linear=linear_parameters(graph), exported_for=learner.exported_for,
-        half_precision=half, adapters=learner.adapters,
+    return replace(
+        learner, model=graph, score_model=graph, classes=None, weights=trained, intercepts=intercepts,
+        linear=linear_parameters(graph), numbers={}, template=None, half_precision=half,
     )  # fmt: skip

@@ -21,6 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDRegressor, losses
+from onnxsgd.adapters import LoRA
 from onnxsgd.exceptions import GraphError, ParameterError
 
 RNG = np.random.default_rng(0)
@@ -251,6 +252,19 @@ def test_a_frozen_last_layer_has_the_constant_variance():
     std = found.predict(X, return_std=True)[1]
     assert np.ptp(std) == 0
     assert set(found.get_weights()) == set(hidden)
+
+
+def test_adapters_before_the_last_layer_are_trained():
+    model = network(X, Y)
+    hidden = next(name for name, array in learner(model).get_weights().items() if array.shape == (5, 20))
+    found = learner(model, adapter=LoRA(rank=2, targets=[hidden])).fit(X, Y)
+    assert likelihood(Y, *found.predict(X, return_std=True)) < likelihood(
+        Y, model.predict(X), np.std(Y - model.predict(X))
+    )
+    assert np.ptp(found.predict(X, return_std=True)[1]) == 0
+    many = np.tile(Y[:, None], (1, 4))
+    with pytest.raises(GraphError, match=r"predicts 4 output\(s\) and y has 4, each as 2 outputs"):
+        learner(Ridge().fit(X, many), adapter=LoRA(rank=1)).fit(X, many)
 
 
 def test_extreme_targets():
