@@ -36,17 +36,19 @@ __all__ = [
 
 
 def check_real_target(y: ArrayLike) -> np.ndarray:
-    """Return a regression target as a float64 vector or table."""
-    if is_plain_array(y, (1, 2)):
+    """Return a regression target as a float64 array, with an axis of samples."""
+    if is_plain_array(y, _RANKS):
         return y.astype(np.float64, copy=False)
     try:
-        target: np.ndarray = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
+        target: np.ndarray = check_array(y, dtype=np.float64, ensure_2d=False, allow_nd=True, input_name="y")
     except ValueError as error:
         _refuse_text(np.asarray(y), error)
         raise
-    if target.ndim > 2:
-        raise ParameterError(f"y has {target.ndim} dimensions: it must have 1 or 2.")
     return target
+
+
+#: Numbers of axes that the common case has.
+_RANKS = range(1, 6)
 
 
 def _refuse_text(y: np.ndarray, error: ValueError) -> None:
@@ -222,6 +224,11 @@ def check_labels(y: Any) -> np.ndarray:
         return y
     if not sparse.issparse(y):
         assert_all_finite(np.asarray(y), input_name="y")
+    if np.ndim(y) > 2:
+        raise ParameterError(
+            f"y has shape {np.shape(y)}: labels of the elements of samples need a graph as model=, whose "
+            "scores have their axes and one of the classes."
+        )
     if type_of_target(y, input_name="y") == "multilabel-indicator":
         table = y.toarray() if sparse.issparse(y) else np.asarray(y)
         if not np.isin(table, (0, 1)).all():

@@ -80,8 +80,9 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
             The training data: one array, or one for each input of the graph.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            The targets.
+        y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...)
+            The targets; of several axes where the graph gives numbers, or scores, for each element of a
+            sample.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples, >= 0; None: 1 for each. A scikit-learn model that is fitted first gets
             them too, if it supports them.
@@ -198,7 +199,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         plan = trained._make_plan(recipe).for_updates(state.n_updates, state.n_batches)
         if trained is not self:
             state.eta = recipe.schedule.initial
-        return export_step(path, plan, state, getattr(trained, "classes_", None))
+        return export_step(path, plan, state, getattr(trained, "classes_", None), trained._row_shapes)
 
     def get_metadata_routing(self) -> Any:
         """Return the routing of metadata to this estimator and to the scikit-learn model inside it.

@@ -6,22 +6,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length
 
 from onnxsgd.adapters import LoRA
+from onnxsgd.data.dense_targets import ElementAxes, check_dense_labels, find_axes, shape_of_samples
 from onnxsgd.data.targets import check_known_labels, check_labels, check_soft_labels, counted_labels
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.inner_model import is_fitted
-from onnxsgd.estimators.labels import Labelling, OneLabel, SeveralLabels, SoftLabels
+from onnxsgd.estimators.labels import DenseLabels, Labelling, OneLabel, SeveralLabels, SoftLabels
 from onnxsgd.estimators.to_skl2onnx import register_classifier
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.reading.class_axis import class_axis
 from onnxsgd.learner.learner import Learner
-from onnxsgd.losses import CLASSIFICATION_LOSSES, MULTINOMIAL_LOSSES, Loss, make_loss
+from onnxsgd.losses import CLASSIFICATION_LOSSES, MULTINOMIAL_LOSSES, DenseLoss, Loss, make_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -403,9 +406,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
             Some of the data.
-        y : array-like of shape (n_samples,) or (n_samples, n_classes)
+        y : array-like of shape (n_samples,), (n_samples, n_classes) or (n_samples, ...)
             Their labels, a table of 0 and 1 where a sample may have several, or rows of probabilities for
-            a loss with ``soft=True``.
+            a loss with ``soft=True``. Of several axes where the graph gives scores for each element.
         classes : array-like of shape (n_classes,), default=None
             All labels. The first call needs them, unless the parameter `classes` or the model has them: a
             fitted model, or a graph with labels. They must not contradict it.
@@ -437,7 +440,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         -------
         ndarray of shape (n_samples,) or (n_samples, n_classes)
             One score for two classes, positive for the second; one score for each class otherwise, and for
-            each label where a sample has several.
+            each label where a sample has several. Where elements of a sample have labels, their axes come
+            between, and the classes are on the last one.
         """
         trained = self._trained(X)
         return trained._labelling.decision(trained._raw_predictions(X))
@@ -452,8 +456,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
         Returns
         -------
-        ndarray of shape (n_samples,) or (n_samples, n_classes)
-            Labels, of the type that `y` had in training; a table of 0 and 1 where a sample has several.
+        ndarray of shape (n_samples,), (n_samples, n_classes) or (n_samples, ...)
+            Labels, of the type and with the axes that `y` had in training; a table of 0 and 1 where a sample
+            has several.
         """
         trained = self._trained(X)
         if trained._labels_are_unknown:
@@ -470,7 +475,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
             The data.
-        y : array-like of shape (n_samples,) or (n_samples, n_classes)
+        y : array-like of shape (n_samples,), (n_samples, n_classes) or (n_samples, ...)
             Their labels; a table of 0 and 1 where a sample has several, of which all must be right. For a
             loss with ``soft=True`` also rows of probabilities, whose largest one is the label.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -479,11 +484,14 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Returns
         -------
         float
-            The share of right labels. Samples with the label `ignore_index` of the loss do not count.
+            The share of right labels, of samples or of their elements. Those with the label `ignore_index` of
+            the loss do not count.
         """
+        trained = self._trained(X)
+        if trained._is_dense:
+            return trained._score_elements(X, check_dense_labels(y), sample_weight)
         if self._ignored is None and not self._takes_soft_labels:
             return float(super().score(X, y, sample_weight))
-        trained = self._trained(X)
         labels = trained._check_target(y) if np.ndim(y) == 2 else check_labels(y)
         labelling = trained._labelling if labels.ndim == 2 else OneLabel(trained.classes_, trained._ignored)
         trained._check_scorable(labels, "y")
@@ -492,6 +500,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         raw = trained._raw_predictions(X)
         check_consistent_length(raw, labels)
         return labelling.score(raw, labels, sample_weight)
+
+    def _score_elements(self, X: object, labels: np.ndarray, sample_weight: ArrayLike | None) -> float:
+        self._check_scorable(labels, "y")
+        return self._labelling.score(self._raw_predictions(X), labels, sample_weight)
 
     @available_if(_gives_probabilities)
     def predict_proba(self, X: object) -> np.ndarray:
@@ -506,6 +518,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         -------
         ndarray of shape (n_samples, n_classes)
             Probabilities, in the order of `classes_`. Those of several labels of a sample do not sum to 1.
+            Where elements of a sample have labels, their axes come between.
         """
         trained = self._trained(X)
         raw = trained._raw_predictions(X)
@@ -536,10 +549,22 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
     @property
     def _labelling(self) -> Labelling:
-        classes = np.arange(max(2, self._n_outputs)) if self._labels_are_unknown else self.classes_
+        classes = np.arange(max(2, self._n_scores)) if self._labels_are_unknown else self.classes_
+        if self._is_dense:
+            return DenseLabels(classes, self._ignored, self._class_axis, self.class_weight)
         if self._has_several_labels:
             return SeveralLabels(classes)
         return (SoftLabels if self._takes_soft_labels else OneLabel)(classes, self._ignored)
+
+    #: The axis of the classes among those of the scores of a sample, where elements have labels.
+    _class_axis: int | None = None
+
+    @property
+    def _n_scores(self) -> int:
+        """The number of scores of a sample, or of an element where elements have labels."""
+        if not self._is_dense:
+            return self._n_outputs
+        return ElementAxes(self._score_shape or (), self._class_axis).n_scores
 
     @property
     def _takes_soft_labels(self) -> bool:
@@ -553,12 +578,36 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         return label
 
     def _check_target(self, y: ArrayLike) -> np.ndarray:
+        if self._is_dense:
+            return check_dense_labels(y)
         return check_soft_labels(y) if self._takes_soft_labels else check_labels(y)
 
+    def _may_be_dense(self, y: ArrayLike) -> bool:
+        """Tell whether elements of samples may have labels: a graph decides by the shape of its scores."""
+        is_graph = self.model is not None and self.head is None and not hasattr(self.model, "fit")
+        return is_graph and not self._takes_soft_labels and not issparse(y) and np.ndim(y) > 1
+
+    def _settle_target(self, y: ArrayLike, target: np.ndarray) -> np.ndarray:
+        if not self._is_dense:
+            return self._read_labels(y)[0] if self._may_be_dense(y) else target
+        if self._takes_soft_labels:
+            raise ParameterError(
+                f"loss={self.loss!r} takes a row of probabilities for each sample, and the graph gives "
+                f"scores of shape {shape_of_samples(self._score_shape or ())}: give labels, with soft=False."
+            )
+        labels = check_dense_labels(y)
+        preferred = class_axis(self._learner.score_model.graph.outputs[0])
+        axes = find_axes(
+            self._score_shape or (), labels.shape[1:], None if preferred is None else preferred - 1
+        )
+        self._class_axis, self._has_several_labels = axes.class_axis, False
+        return labels
+
     def _counted(self, target: np.ndarray) -> np.ndarray | None:
-        if self._ignored is None or target.ndim == 2:
+        if self._ignored is None or self._has_several_labels:
             return None
-        return counted_labels(target, self._ignored)
+        counts = counted_labels(target, self._ignored)
+        return np.asarray(counts.reshape(len(counts), -1).any(axis=1))
 
     def _inner_target(self, y: ArrayLike, target: np.ndarray) -> ArrayLike:
         if not self._takes_soft_labels:
@@ -573,14 +622,23 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _read_target(
         self, y: ArrayLike, resuming: bool, classes: ArrayLike | None, in_parts: bool = False
     ) -> tuple[np.ndarray, int]:
-        labels = self._check_target(y)
         if resuming:
+            labels = self._check_target(y)
             self._check_same_labels(labels, classes)
             return labels, self._n_outputs
-        self._has_several_labels = labels.ndim == 2 and not self._takes_soft_labels
         if classes is not None and self.classes is not None:
             _refuse_contradiction("classes of partial_fit", classes, "the parameter classes", self.classes)
         self._given_classes = self.classes if classes is None else classes
+        self._score_shape = None
+        if self._may_be_dense(y):
+            # the shape of the scores decides what they are
+            return np.asarray(y), 1
+        return self._read_labels(y, in_parts)
+
+    def _read_labels(self, y: ArrayLike, in_parts: bool = False) -> tuple[np.ndarray, int]:
+        """Check labels, or tables, of samples; return them, and the number of outputs of a new layer."""
+        labels = self._check_target(y)
+        self._has_several_labels = labels.ndim == 2 and not self._takes_soft_labels
         if self._has_several_labels:
             return labels, labels.shape[1]
         if self._given_classes is not None:
@@ -612,7 +670,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if self._takes_soft_labels:
             self._check_soft_columns(y)
         is_table = self._has_several_labels or self._takes_soft_labels
-        wanted = (len(self.classes_),) if is_table else ()
+        wanted: tuple[int, ...] = (len(self.classes_),) if is_table else ()
+        if self._is_dense:
+            wanted = ElementAxes(self._score_shape or (), self._class_axis).elements
         if y.shape[1:] != wanted:
             raise ParameterError(
                 f"y has shape {y.shape}; in the first call it had shape {('n_samples', *wanted)}."
@@ -628,7 +688,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 f"y gives several labels to a sample, and loss={self.loss!r} takes one: take 'log_loss', "
                 "'focal' or 'hinge'."
             )
-        if self._n_outputs == 1:
+        if self._n_scores == 1:
             raise GraphError(
                 f"loss={self.loss!r} compares the scores of the classes, and the graph gives one score for "
                 "two classes: take 'log_loss', 'focal' or 'hinge', or put a new layer on top with "
@@ -645,10 +705,11 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if self._has_several_labels:
             self._check_columns(learner, y, n_outputs)
         classes = self._find_classes(learner)
-        if classes is None and in_parts and y.ndim == 1:
+        is_table = self._has_several_labels or self._takes_soft_labels
+        if classes is None and in_parts and not is_table:
             raise _unknown_classes()
         if classes is None:
-            classes = np.arange(y.shape[1]) if y.ndim == 2 else self._present(y)
+            classes = np.arange(y.shape[1]) if is_table else self._present(y)
         self._set_classes(classes)
         if self._takes_soft_labels:
             self._check_soft_columns(y)
@@ -664,6 +725,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
     def _settle_outputs(self) -> None:
         # a graph whose probabilities do not sum to 1 gives several labels to a sample
+        if self._is_dense:
+            self._settle_axes()
+            return
         is_one_by_one = self._n_outputs > 1 and self._learner.link == "sigmoid"
         self._has_several_labels = is_one_by_one and self.classes is None
         self._given_classes = self.classes
@@ -674,19 +738,45 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if classes is not None:
             self._set_classes(classes)
 
+    def _settle_axes(self) -> None:
+        """Find the axis of the classes without labels: by the graph, or by the number of classes."""
+        sizes, self._has_several_labels = self._score_shape or (), False
+        self._given_classes = self.classes
+        classes, found = (
+            self._find_classes(self._learner),
+            class_axis(self._learner.score_model.graph.outputs[0]),
+        )
+        if found is not None:
+            self._class_axis = found - 1
+        elif classes is not None and (sizes[0] == len(classes)) != (sizes[-1] == len(classes)):
+            self._class_axis = 0 if sizes[0] == len(classes) else len(sizes) - 1
+        else:
+            raise ParameterError(
+                f"The graph gives scores of shape {shape_of_samples(sizes)}, and the axis of the classes is "
+                "not known before the first fit: name as many classes=, or call fit or partial_fit."
+            )
+        self._labels_are_unknown = classes is None
+        if classes is not None:
+            self._set_classes(classes)
+
     def _set_classes(self, classes: np.ndarray) -> None:
         """Set the labels of the columns; refuse another number of them."""
-        n_outputs = self._n_outputs
+        n_outputs = self._n_scores
         if len(classes) < 2:
             raise _one_class(classes)
         wanted = {1, 2} if len(classes) == 2 and not self._has_several_labels else {len(classes)}
         if n_outputs not in wanted:
             raise GraphError(
-                f"the graph gives {n_outputs} score(s) for each sample and there are {len(classes)} "
+                f"the graph gives {n_outputs} score(s) for each {self._unit} and there are {len(classes)} "
                 f"classes, {classes[:20].tolist()}: name the labels of its columns with classes=, choose a "
                 "tensor of that width with output=, or put a new layer on top with head='linear'."
             )
         self.classes_ = classes
+
+    @property
+    def _unit(self) -> str:
+        """The thing that has a label."""
+        return "element" if self._is_dense else "sample"
 
     def _find_classes(self, learner: Learner) -> np.ndarray | None:
         """Return the labels of the columns: those of the graph, or those that are given, if any."""
@@ -727,7 +817,13 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
     def _extra_weight(self, target: np.ndarray) -> np.ndarray | None:
         counts = self._counted(target)
-        if self.class_weight is None or (counts is not None and not counts.any()):
+        if counts is not None and not counts.any():
+            return None
+        labelling = self._labelling
+        if isinstance(labelling, DenseLabels) and self._weighs_elements and self.batch_size != 1:
+            # a batch is the mean over its elements, of which samples have different numbers
+            return labelling.shares(self.class_weight, target)
+        if self.class_weight is None:
             return None
         return self._labelling.sample_weight(self.class_weight, target)
 
@@ -737,16 +833,24 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _make_loss(self) -> Loss:
         loss = make_loss(self.loss, CLASSIFICATION_LOSSES, self.epsilon)
         is_multinomial = (
-            self._n_outputs > 1 and self._learner.link in _MULTINOMIAL and not self._has_several_labels
+            self._n_scores > 1 and self._learner.link in _MULTINOMIAL and not self._has_several_labels
         )
         is_named = isinstance(self.loss, str) and self.loss in MULTINOMIAL_LOSSES
-        return MULTINOMIAL_LOSSES[str(self.loss)]() if is_named and is_multinomial else loss
+        loss = MULTINOMIAL_LOSSES[str(self.loss)]() if is_named and is_multinomial else loss
+        if not self._is_dense:
+            return loss
+        return DenseLoss(loss, self._score_shape or (), self._class_axis, self._weighs_elements)
+
+    @property
+    def _weighs_elements(self) -> bool:
+        """True if elements of a sample count differently."""
+        return self.class_weight is not None or self._ignored is not None
 
     def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
         return self._labelling.score(raw, y, sample_weight)
 
     def _check_scorable(self, y: np.ndarray, name: str) -> None:
-        if y.ndim == 2:
+        if self._has_several_labels or (self._takes_soft_labels and y.ndim == 2):
             return
         counts = counted_labels(y, self._ignored)
         if not counts.any():

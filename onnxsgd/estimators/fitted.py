@@ -55,6 +55,10 @@ class TrainedModel(HtmlDisplay):
     _learner: Learner
     _state: FitState
     _n_outputs: int
+    #: The shape of the raw predictions of a sample; None in estimators saved without it: a row of numbers.
+    _score_shape: tuple[int, ...] | None = None
+    #: The shape of a row of each input of the graph; empty in estimators saved without it.
+    _row_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     _text: TextPart | None = None
     #: A copy with the weights of the fitted model inside, which serves all calls before the first fit.
     _start: Self | None = None
@@ -281,7 +285,7 @@ class TrainedModel(HtmlDisplay):
         return self._state.weights(int(self.average))
 
     def _raw_predictions(self, X: object) -> np.ndarray:
-        """Return raw predictions as a table, in float32 for float32 data and in float64 otherwise."""
+        """Return the result of :meth:`_table`, in float32 for float32 data and in float64 otherwise."""
         checked = self._check_again(X)
         features = self._learner.read(X, checked)
         scores = self._learner.scores(features, self._weights(), self.n_threads)
@@ -298,8 +302,14 @@ class TrainedModel(HtmlDisplay):
             return check_strings(self, X, reset=False, by_name=by_name)
         return check_X(self, X, reset=False, by_name=by_name, allow_nan=self._learner.fills_gaps)
 
+    @property
+    def _is_dense(self) -> bool:
+        """True if the raw predictions of a sample have several axes."""
+        return len(self._score_shape or ()) > 1
+
     def _table(self, raw: np.ndarray) -> np.ndarray:
-        return raw.reshape(-1, self._n_outputs)
+        """Return raw predictions as a table, or as they are where those of a sample have several axes."""
+        return raw if self._is_dense else raw.reshape(-1, self._n_outputs)
 
 
 def _check_weight(name: str, array: ArrayLike, present: dict[str, np.ndarray]) -> np.ndarray:

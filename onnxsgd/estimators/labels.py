@@ -12,6 +12,7 @@ from scipy.special import expit, softmax
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 
+from onnxsgd.data.dense_targets import ElementAxes, element_weights
 from onnxsgd.data.targets import (
     class_weights,
     counted_labels,
@@ -19,12 +20,13 @@ from onnxsgd.data.targets import (
     encode_labels,
     soft_class_weights,
 )
-from onnxsgd.losses import Loss
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.losses import DenseLoss, Loss
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["Labelling", "OneLabel", "SeveralLabels", "SoftLabels"]
+__all__ = ["DenseLabels", "Labelling", "OneLabel", "SeveralLabels", "SoftLabels"]
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,85 @@ class SeveralLabels(Labelling):
         self, y: np.ndarray, fraction: float, random_state: int | np.random.RandomState | None
     ) -> tuple[np.ndarray, np.ndarray]:
         return next(ShuffleSplit(1, test_size=fraction, random_state=random_state).split(y))
+
+
+@dataclass(frozen=True)
+class DenseLabels(Labelling):
+    """A class for each element of a sample, such as pixels; raw scores have the axes of the graph's output.
+
+    Attributes
+    ----------
+    class_axis : int or None
+        The axis of the classes among those of the scores of a sample, the first or the last; None: one score
+        for each element.
+    class_weight : dict, "balanced" or None
+        Weights of the classes.
+    """
+
+    class_axis: int | None = None
+    class_weight: object = None
+
+    @property
+    def _of_element(self) -> OneLabel:
+        return OneLabel(self.classes)
+
+    def _axes(self, raw: np.ndarray) -> ElementAxes:
+        return ElementAxes(raw.shape[1:], self.class_axis)
+
+    def _shaped(self, rows: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        """Return results of elements, one in each row, with the axes of samples and elements."""
+        return rows.reshape(len(raw), *self._axes(raw).elements, *rows.shape[1:])
+
+    def encode(self, y: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
+        index, weight = element_weights(y, self.classes, self.class_weight, self.ignored)
+        table = index.reshape(len(y), -1).astype(np.float64)
+        is_weighted = isinstance(loss, DenseLoss) and loss.is_weighted
+        return np.hstack([table, weight.reshape(len(y), -1)]) if is_weighted else table
+
+    def decision(self, raw: np.ndarray) -> np.ndarray:
+        return self._shaped(self._of_element.decision(self._axes(raw).rows(raw)), raw)
+
+    def predict(self, raw: np.ndarray) -> np.ndarray:
+        return self._shaped(self._of_element.predict(self._axes(raw).rows(raw)), raw)
+
+    def probabilities(self, raw: np.ndarray, kind: str) -> np.ndarray:
+        return self._shaped(self._of_element.probabilities(self._axes(raw).rows(raw), kind), raw)
+
+    def score(self, raw: np.ndarray, y: np.ndarray, sample_weight: ArrayLike | None) -> float:
+        """Return the accuracy over the elements that count."""
+        labels = self.predict(raw)
+        if y.shape != labels.shape:
+            raise ParameterError(f"y has shape {y.shape} and the predictions {labels.shape}.")
+        counts = counted_labels(y, self.ignored).reshape(len(y), -1)
+        right = (labels == y).reshape(len(y), -1)
+        weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+        total = float(weight @ counts.sum(axis=1))
+        return float(weight @ (right & counts).sum(axis=1)) / total
+
+    def finish(self, graph: ir.Model, kind: str | None, names: tuple[str, str]) -> ir.Model:
+        from onnxsgd.graph.reading.postprocessing import add_dense_tail
+
+        return add_dense_tail(graph, self.classes, kind, names, self.class_axis)
+
+    def split(
+        self, y: np.ndarray, fraction: float, random_state: int | np.random.RandomState | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return next(ShuffleSplit(1, test_size=fraction, random_state=random_state).split(y))
+
+    def sample_weight(self, class_weight: object, y: np.ndarray) -> np.ndarray:
+        """Return the mean weight of the elements of each sample that count; 0 if none does."""
+        counts = counted_labels(y, self.ignored).reshape(len(y), -1).sum(axis=1)
+        totals = self._weights(class_weight, y)
+        return np.divide(totals, counts, out=np.zeros(len(y)), where=counts > 0)
+
+    def shares(self, class_weight: object, y: np.ndarray) -> np.ndarray:
+        """Return the mean weight of all elements of each sample, where those that do not count have none."""
+        return self._weights(class_weight, y) / np.prod(y.shape[1:])
+
+    def _weights(self, class_weight: object, y: np.ndarray) -> np.ndarray:
+        _, weight = element_weights(y, self.classes, class_weight, self.ignored)
+        total: np.ndarray = weight.reshape(len(y), -1).sum(axis=1)
+        return total
 
 
 def _half(raw: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
@@ -13,6 +14,7 @@ from sklearn.model_selection import ShuffleSplit
 from sklearn.utils._param_validation import StrOptions
 
 from onnxsgd.adapters import LoRA
+from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.targets import check_real_target, check_scorable_by_r2, check_target_range
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.import_hook import when_imported
@@ -331,8 +333,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
             Some of the data.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their targets.
+        y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...)
+            Their targets, of the shape of the predictions of the graph.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples, >= 0; None: 1 for each.
 
@@ -361,7 +363,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
         Returns
         -------
-        y_pred : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        y_pred : ndarray of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...)
             Of the shape that `y` had in training, in float32 for float32 data and in float64 otherwise. With
             several quantiles, of shape (n_samples, n_quantiles), in ascending order.
         y_std : ndarray of the same shape
@@ -393,7 +395,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
             The data.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...)
             The targets.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples, >= 0; None: 1 for each.
@@ -401,12 +403,19 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         Returns
         -------
         float
-            At most 1; 0 for the best constant prediction.
+            At most 1; 0 for the best constant prediction. Of several outputs of a sample, with any number of
+            axes, the mean.
         """
-        levels = self._trained(X)._levels
-        if levels is None:
+        trained = self._trained(X)
+        if trained._levels is not None:
+            return score_quantiles(y, self.predict(X), trained._levels, sample_weight)
+        if np.ndim(y) < 3 and not trained._is_dense:
             return float(super().score(X, y, sample_weight))
-        return score_quantiles(y, self.predict(X), levels, sample_weight)
+        target, prediction = check_real_target(y), trained._predictions(trained._raw_predictions(X))
+        if target.shape != prediction.shape:
+            raise ParameterError(f"y has shape {target.shape} and the predictions {prediction.shape}.")
+        rows = (array.reshape(len(target), -1) for array in (target, prediction))
+        return float(r2_score(*rows, sample_weight=sample_weight))
 
     @property
     def _levels(self) -> tuple[float, ...] | None:
@@ -447,10 +456,14 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
                 "MultiOutputRegressor of scikit-learn fits an estimator for each of several."
             )
         if resuming:
-            self._check_width(table)
+            self._check_shape(y.shape[1:])
         else:
             self._y_is_vector = y.ndim == 1
+            self._y_shape = y.shape[1:]
         return table, table.shape[1] * len(self._score_factors)
+
+    #: The shape of the target of a sample in the first call.
+    _y_shape: tuple[int, ...] = ()
 
     def _settle_outputs(self) -> None:
         # an estimator predicts targets; a graph may have all numbers of the loss
@@ -458,12 +471,13 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         count = len(self._score_factors)
         most = count if self._link == "sorted" else self._n_outputs
         has_all = is_graph and self._n_outputs % count == 0 and self._n_outputs <= most
-        self._is_narrow = count > 1 and not has_all
-        self._y_is_vector = self._n_outputs == (1 if self._is_narrow else count)
+        self._is_narrow = count > 1 and (self._is_dense or not has_all)
+        width = 1 if self._is_narrow else count
+        self._y_is_vector = self._n_outputs == width and not self._is_dense
 
     def _add_scores(self, features: Features, target: np.ndarray, weight: np.ndarray) -> None:
         loss, n_targets = self._make_loss(), target.shape[1]
-        if len(loss.score_factors) == 1 or self._n_outputs != n_targets:
+        if len(loss.score_factors) == 1 or self._n_outputs != n_targets or self._is_dense:
             return
         weights = self._first_weights()
         raw = self._table(self._learner.scores(features, weights, self.n_threads)).astype(np.float64)
@@ -471,17 +485,34 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         widened = with_further_scores(self._learner, weights, n_targets, loss.score_factors, offsets)
         if widened is not None:
             self._learner, self._n_outputs, self._set_before = widened, len(offsets), {}
+            self._score_shape = (len(offsets),)
 
     def _check_learner(self, y: np.ndarray, in_parts: bool) -> None:
-        self._check_width(y)
+        self._check_shape(self._y_shape)
 
-    def _check_width(self, y: np.ndarray) -> None:
-        width = y.shape[1] * len(self._score_factors)
-        if width == self._n_outputs:
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        """Refuse targets of another shape than that of predictions; `shape` is that of a sample."""
+        count = len(self._score_factors)
+        if self._is_dense or len(shape) > 1:
+            known = self._score_shape or (self._n_outputs,)
+            if count > 1:
+                raise GraphError(
+                    f"loss={self.loss!r} needs tables, with {count} outputs of the graph for a target; the "
+                    f"graph predicts {shape_of_samples(known)} and y has {shape_of_samples(shape)}: reshape "
+                    "both."
+                )
+            if shape != known:
+                raise GraphError(
+                    f"the graph predicts {shape_of_samples(known)} and y has {shape_of_samples(shape)}: "
+                    "choose another tensor with output=, or reshape y."
+                )
             return
-        several = f", each as {len(self._score_factors)} outputs of the graph" if width > y.shape[1] else ""
+        n_targets = math.prod(shape)
+        if n_targets * count == self._n_outputs:
+            return
+        several = f", each as {count} outputs of the graph" if count > 1 else ""
         raise GraphError(
-            f"the graph predicts {self._n_outputs} output(s) and y has {y.shape[1]}{several}: choose a "
+            f"the graph predicts {self._n_outputs} output(s) and y has {n_targets}{several}: choose a "
             "tensor of that width with output=, put a new layer on top with head='linear', or use another "
             "model=."
         )
@@ -528,7 +559,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
         if (levels := self._levels) is not None:
             return score_quantiles(y, self._predictions(raw), levels, sample_weight)
-        return float(r2_score(y, self._predictions(raw), sample_weight=sample_weight))
+        predictions = self._predictions(raw).reshape(len(y), -1)
+        return float(r2_score(y, predictions, sample_weight=sample_weight))
 
     def _check_scorable(self, y: np.ndarray, name: str) -> None:
         check_scorable_by_r2(y, name)

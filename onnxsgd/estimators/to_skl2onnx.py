@@ -63,6 +63,7 @@ def _regressor_types(operator: Operator) -> None:
 
     model, source = operator.raw_operator._trained(), operator.inputs[0]
     _refuse_text(model)
+    _refuse_axes(model)
     rows = source.get_first_dimension()
     operator.outputs[0].type = type(guess_tensor_type(source.type))([rows, model._n_predictions])
 
@@ -73,6 +74,7 @@ def _classifier_types(operator: Operator) -> None:
 
     model, source = operator.raw_operator._trained(), operator.inputs[0]
     _refuse_text(model)
+    _refuse_axes(model)
     rows, n_classes = source.get_first_dimension(), len(model.classes_)
     classes = get_label_classes(operator.scope_inst, model)
     label = StringTensorType if isinstance(classes[0], str) else Int64TensorType
@@ -83,6 +85,15 @@ def _classifier_types(operator: Operator) -> None:
         )
     operator.outputs[0].type = label([rows, n_classes] if model._has_several_labels else [rows])
     operator.outputs[1].type = type(guess_tensor_type(source.type))([rows, n_classes])
+
+
+def _refuse_axes(model: Any) -> None:
+    """Refuse predictions of several axes, which operators of skl2onnx do not have."""
+    if model._is_dense:
+        raise UnsupportedError(
+            "The predictions of a sample have several axes, and skl2onnx takes tables: take to_onnx() of the "
+            "estimator."
+        )
 
 
 def _convert_regressor(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:

@@ -81,25 +81,32 @@ class TrainingDataReader(TrainedModel):
         target, n_outputs = self._read_target(y, resuming, classes, in_parts)
         if not isinstance(checked, dict):
             check_consistent_length(target, checked)
-        weight = self._without_ignored(check_sample_weight(sample_weight, target), target, in_parts)
+        weight = check_sample_weight(sample_weight, target)
         if resuming:
             features = self._learner.read(X, checked)
         else:
             data = checked if has_text(source) else X
             if hasattr(source, "fit"):
+                weight = self._without_ignored(weight, target, in_parts)
                 plain = sample_weight is None and bool(weight.all())
                 source = fitted(source, data, self._inner_target(y, target), None if plain else weight, self)
             features = self._make_learner(source, data, checked, n_outputs, target)
             self._add_scores(features, target, weight)
+            target = self._settle_target(y, target)
             self._check_learner(target, in_parts)
             self._given = read_graph_parameters(self)
             self._start = None
         if len(target) != n_rows(features):
             raise ParameterError(f"X has {n_rows(features)} samples and y has {len(target)}.")
+        weight = self._without_ignored(weight, target, in_parts)
         return Samples(features, target, weight).without_zeros()
 
+    def _settle_target(self, y: ArrayLike, target: np.ndarray) -> np.ndarray:
+        """Return the checked target once the shape of raw predictions is known."""
+        return target
+
     def _counted(self, target: np.ndarray) -> np.ndarray | None:
-        """Return the share of each target that counts, a number or a bool; None if all do."""
+        """Tell of each sample whether anything of its target counts; None if all do."""
         return None
 
     def _inner_target(self, y: ArrayLike, target: np.ndarray) -> ArrayLike:
@@ -148,6 +155,8 @@ class TrainingDataReader(TrainedModel):
         numbers = target if self._task == "regression" else None
         prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads, numbers)
         self._learner, self._n_outputs = prepared.learner, prepared.n_outputs
+        self._score_shape = prepared.score_shape
+        self._row_shapes = {name: tuple(a.shape[1:]) for name, a in prepared.features.items()}
         return prepared.features
 
     def _add_scores(self, features: Features, target: np.ndarray, weight: np.ndarray) -> None:

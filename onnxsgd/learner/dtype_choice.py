@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from onnxsgd.exceptions import GraphError, UnsupportedError
 from onnxsgd.learner.build import ModelOptions, TrainingData, make_learner
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import GraphSource
-from onnxsgd.learner.score_check import check_inputs, count_scores
+from onnxsgd.learner.score_check import check_inputs, shape_of_scores
 
 __all__ = ["Prepared", "loses_columns", "prepare_learner"]
 
@@ -50,16 +51,21 @@ class Prepared:
         The graph.
     features : dict
         The data in the types of its inputs.
-    n_outputs : int
-        Raw scores of a sample.
+    score_shape : tuple of int
+        The shape of the raw scores of a sample.
     n_threads : int or None
         Threads of its runs.
     """
 
     learner: Learner
     features: Features
-    n_outputs: int
+    score_shape: tuple[int, ...]
     n_threads: int | None
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of raw scores of a sample."""
+        return math.prod(self.score_shape)
 
     def scores(self, features: Features) -> np.ndarray:
         """Return raw scores before training, as a float64 table."""
@@ -117,8 +123,8 @@ def prepare_learner(
         check_inputs(learner)
         features = learner.read(X, checked)
         # the graph of a linear model is ours, and fits the data
-        count = n_outputs if source is None else count_scores(learner, features, n_threads)
-        return Prepared(learner, features, count, n_threads)
+        shape = (n_outputs,) if source is None else shape_of_scores(learner, features, n_threads)
+        return Prepared(learner, features, shape, n_threads)
 
     if options.dtype == "float64":
         return _as_named(prepare)

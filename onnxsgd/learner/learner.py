@@ -188,8 +188,8 @@ class Learner:
         return {}
 
     @cached_property
-    def counted_scores(self) -> dict[Hashable, int]:
-        """The number of raw scores of samples of each kind that was tried."""
+    def shapes_of_scores(self) -> dict[Hashable, tuple[int, ...]]:
+        """The shape of the raw scores of samples of each kind that was tried."""
         return {}
 
     @property

@@ -8,7 +8,7 @@ from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.exceptions import EngineError, GraphError, UnsupportedError
 from onnxsgd.learner.learner import Learner
 
-__all__ = ["check_inputs", "count_scores"]
+__all__ = ["check_inputs", "shape_of_scores"]
 
 
 def check_inputs(learner: Learner) -> None:
@@ -28,34 +28,34 @@ def check_inputs(learner: Learner) -> None:
             )
 
 
-def count_scores(learner: Learner, features: Features, n_threads: int | None) -> int:
-    """Return the number of raw predictions for each sample.
+def shape_of_scores(learner: Learner, features: Features, n_threads: int | None) -> tuple[int, ...]:
+    """Return the shape of the raw predictions of a sample.
 
     A graph of floating-point inputs is tried once for rows of one shape: their numbers do not matter.
 
     Raises
     ------
     GraphError
-        If the runtime cannot run it on such samples, if a sample does not give one row of predictions, or if
+        If the runtime cannot run it on such samples, if predictions have no axis of samples, or if
         predictions depend on the other samples in a graph exported for a fixed batch size.
     """
     count = min(n_rows(features), 3)
     rows = (count, *((name, array.dtype, array.shape[1:]) for name, array in features.items()))
-    known = (learner.template or learner).counted_scores
+    known = (learner.template or learner).shapes_of_scores
     if rows in known:
         return known[rows]
     raw = _run(learner, take_rows(features, slice(0, count)), n_threads)
-    if raw.ndim not in (1, 2) or len(raw) != count:
+    if raw.ndim == 0 or len(raw) != count:
         raise GraphError(
             f"the graph turns {count} samples into raw predictions {learner.score!r} of shape {raw.shape}; "
-            "they must have shape [n_samples] or [n_samples, n_outputs]. Name another tensor with "
-            "output=, or put a new layer on top with head='linear'."
+            "their first axis must be that of the samples. Name another tensor with output=, or put a new "
+            "layer on top with head='linear'."
         )
     if learner.exported_for is not None:
         _check_independence(learner, features, n_threads)
     elif all(array.dtype.kind == "f" for array in features.values()):
-        known[rows] = raw.size // count
-    return raw.size // count
+        known[rows] = raw.shape[1:]
+    return raw.shape[1:]
 
 
 def _check_independence(learner: Learner, features: Features, n_threads: int | None) -> None:

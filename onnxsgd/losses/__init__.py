@@ -28,6 +28,7 @@ from onnxsgd.losses._classification import (
     Perceptron,
     SquaredHinge,
 )
+from onnxsgd.losses._dense import DenseLoss as DenseLoss
 from onnxsgd.losses._deviance import Gamma, Poisson, Tweedie
 from onnxsgd.losses._likelihood import LARGEST_LOG_VARIANCE, GaussianNLL
 from onnxsgd.losses._regression import (

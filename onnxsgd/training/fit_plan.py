@@ -236,7 +236,8 @@ class FitPlan:
 
         The minimum of a squared loss is decided by such rows.
         """
-        return type(self.loss) in _BOUNDED
+        loss = self.loss.of_element if isinstance(self.loss, losses.DenseLoss) else self.loss
+        return type(loss) in _BOUNDED
 
     def rows_of_batch(
         self, n_samples: int, *, is_sparse_fit: bool = False, is_linear_fit: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,11 @@ __all__ = ["export_step"]
 
 
 def export_step(
-    path: str | os.PathLike[str], plan: FitPlan, state: FitState, classes: Iterable[object] | None
+    path: str | os.PathLike[str],
+    plan: FitPlan,
+    state: FitState,
+    classes: Iterable[object] | None,
+    row_shapes: Mapping[str, tuple[int, ...]],
 ) -> Path:
     """Write the training step of a plan; see :func:`onnxsgd.engine.export.step_file.write_training_step`.
 
@@ -41,9 +45,12 @@ def export_step(
         The present state.
     classes : iterable of labels or None
         The label of each column of a classifier.
+    row_shapes : mapping of str to tuple of int
+        The shape of a row of each feature, for graphs that leave sizes open.
     """
     recipe = plan.recipe
     spec, tail = replace(plan, engine="portable").step_spec, plan.learner.undivided.split.tail
+    spec = replace(spec, row_shapes=tuple(row_shapes.items()))
     eta = recipe.schedule.initial if recipe.is_auto else state.eta
     training = Training(
         schedule=recipe.schedule, strengths=plan.strengths,

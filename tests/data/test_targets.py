@@ -89,10 +89,15 @@ def test_several_labels_are_a_table_of_zeros_and_ones(form):
     np.testing.assert_array_equal(targets.encode_indicators(table, LogLoss()), [[1, 0], [1, 1]])
 
 
-def test_targets_of_more_dimensions_are_refused():
-    with pytest.raises((ParameterError, ValueError), match="dim"):
-        targets.check_real_target(np.ones((2, 2, 2)))
-    assert targets.check_real_target([1, 2]).dtype == np.float64
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (2, 3, 4), (2, 3, 4, 5)])
+def test_targets_keep_their_axes(shape):
+    given = np.arange(np.prod(shape)).reshape(shape)
+    for y in (given, given.astype(np.float32), given.tolist()):
+        target = targets.check_real_target(y)
+        assert target.dtype == np.float64
+        np.testing.assert_array_equal(target, given)
+    with pytest.raises(ValueError, match="NaN"):
+        targets.check_real_target(np.where(given == 1, np.nan, given))
 
 
 @pytest.mark.parametrize(

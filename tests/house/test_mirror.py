@@ -116,7 +116,8 @@ COVERED = {
         "schedules/_plateau schedules/_scaling schedules/_schedule"
     ),
     "test_losses.py": (
-        "_builder losses/_base losses/_classification losses/_deviance losses/_likelihood losses/_regression"
+        "_builder losses/_base losses/_classification losses/_dense losses/_deviance losses/_likelihood "
+        "losses/_regression"
     ),
     "test_package.py": "_version",
     "test_testing.py": "checking/problems",
@@ -132,6 +133,7 @@ SUBJECTS = {
     "estimators/test_auto.py": "the default of learning_rate, from outside",
     "estimators/test_common.py": "scikit-learn's checks of estimators",
     "estimators/test_cross_entropy.py": "options of the cross-entropy, in the classifier",
+    "estimators/test_elements.py": "targets of several axes, in both estimators",
     "estimators/test_estimators.py": "both estimators",
     "estimators/test_joint_losses.py": "losses that compare classes, in the classifier",
     "estimators/test_links.py": "losses with a link, in the regressor",

@@ -15,7 +15,7 @@ from onnxsgd.engine.step.step_spec import OUTPUT_RATE, StepSpec, numbered
 from onnxsgd.engine.step.training_step import CompiledStep
 from onnxsgd.engine.step.update import ACTIVE, AVERAGE_RATE, L1_TOTAL, MULTIPLIER
 from onnxsgd.exceptions import UnsupportedError
-from onnxsgd.losses import Loss
+from onnxsgd.losses import DenseLoss, Loss
 from onnxsgd.optimizers import L1_STRENGTH, RATE
 from onnxsgd.penalties import Penalty
 from onnxsgd.schedules import Schedule
@@ -148,6 +148,11 @@ def _describe_target(loss: Loss, n_outputs: int, classes: list[Any] | None) -> d
         if count == 1:
             return {"encoding": encoding}
         return {"encoding": f"{encoding}, all of them `copies` times side by side", "copies": count}
+    if isinstance(loss, DenseLoss):
+        encoding = "the position among the classes of the label of each element"
+        if loss.is_weighted:
+            encoding += "; then the weight of each element, by whose mean over the sample its w is multiplied"
+        return {"encoding": encoding, "classes": classes}
     if getattr(loss, "soft", False):
         return {"encoding": "the probability of the class of the column", "classes": classes}
     low = 0 if loss.targets == "indicator" else -1

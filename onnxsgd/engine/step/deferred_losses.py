@@ -11,6 +11,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto, value_named
 from onnxsgd.graph.nodes import fixed_size, shape_of
+from onnxsgd.losses import DenseLoss
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.training_step import CompiledStep
@@ -92,19 +93,20 @@ def add_losses(
         The graph to add to.
     loss : Loss
         The loss.
-    target : ir.Value of shape [n_batches, batch_size, n_outputs]
+    target : ir.Value of shape [n_batches, batch_size, n_targets]
         The targets.
     raw_prediction : ir.Value
-        The raw predictions, as many elements in the same order.
+        The raw predictions in the same order, of any shape.
     weight : ir.Value of shape [n_batches, batch_size]
         The normalised weights of the samples.
     """
-    batch_size, n_outputs = fixed_size(target, 1), fixed_size(target, 2)
+    batch_size, n_targets = fixed_size(target, 1), fixed_size(target, 2)
+    n_outputs = loss.n_outputs if isinstance(loss, DenseLoss) else n_targets
     with appending(graph) as op:
         tables = []
-        for value in (target, raw_prediction):
-            table = op.Reshape(value, [-1, n_outputs])
-            table.type, table.shape = target.type, ir.Shape([None, n_outputs])
+        for value, width in ((target, n_targets), (raw_prediction, n_outputs)):
+            table = op.Reshape(value, [-1, width])
+            table.type, table.shape = target.type, ir.Shape([None, width])
             tables.append(table)
         value = loss.value(op, *tables)
         if n_outputs != 1:

@@ -35,20 +35,21 @@ def mean_loss(
     ----------
     loss : Loss
         The loss.
-    target : ndarray of shape [n_samples, n_outputs]
+    target : ndarray of shape [n_samples, n_targets]
         The target, encoded for the loss.
-    raw_prediction : ndarray
-        Raw predictions, as many elements in the same order, of the same type.
+    raw_prediction : ndarray of shape [n_samples, ...]
+        Raw predictions, of the same type.
     sample_weight : ndarray of shape [n_samples]
         Weights of the samples.
     model : ir.Model
         The graph of the raw predictions: the formula of the loss is written in its opsets.
     """
-    n_samples, n_outputs = target.shape
+    n_samples = len(target)
+    raw = raw_prediction.reshape(n_samples, -1)
+    widths = (target.shape[1], raw.shape[1])
     versions = (model.ir_version, *sorted(model.graph.opset_imports.items()))
-    key = ("losses", cache_key(loss), target.dtype, n_outputs, versions)
-    session = cached(key, lambda: make_session(_build_losses(loss, target, model), 1))
-    raw = raw_prediction.reshape(n_samples, n_outputs)
+    key = ("losses", cache_key(loss), target.dtype, widths, versions)
+    session = cached(key, lambda: make_session(_build_losses(loss, target.dtype, widths, model), 1))
     losses = np.empty(n_samples)
     for start in range(0, n_samples, _BLOCK):
         part = slice(start, start + _BLOCK)
@@ -67,10 +68,13 @@ def _run(session: Any, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
     return losses
 
 
-def _build_losses(loss: Loss, target: np.ndarray, model: ir.Model) -> bytes:
+def _build_losses(loss: Loss, dtype: np.dtype[Any], widths: tuple[int, int], model: ir.Model) -> bytes:
     """Return a graph that computes the loss of each sample, [n_samples]."""
-    type_, shape = ir.TensorType(ir.DataType.from_numpy(target.dtype)), ir.Shape([None, target.shape[1]])
-    inputs = [ir.Value(name=name, type=type_, shape=shape) for name in ("target", "raw_prediction")]
+    type_ = ir.TensorType(ir.DataType.from_numpy(dtype))
+    inputs = [
+        ir.Value(name=name, type=type_, shape=ir.Shape([None, width]))
+        for name, width in zip(("target", "raw_prediction"), widths, strict=True)
+    ]
     graph = ir.Graph(inputs, [], nodes=[], opset_imports=dict(model.graph.opset_imports), name="losses")
     with appending(graph) as op:
         losses = op.ReduceSum(loss.value(op, *inputs), [1], keepdims=0)

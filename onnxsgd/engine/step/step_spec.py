@@ -20,7 +20,7 @@ from onnxsgd.engine.step.update import (
     RATE_SCALE,
     state_names,
 )
-from onnxsgd.losses import Loss
+from onnxsgd.losses import DenseLoss, Loss
 from onnxsgd.optimizers import L1_STRENGTH, RATE, SGD, Optimizer
 
 __all__ = ["OUTPUT_RATE", "StepSpec", "WeightGroup", "is_plain_sgd", "numbered"]
@@ -71,7 +71,7 @@ class StepSpec:
     batch_size : int
         Rows of a batch.
     n_outputs : int
-        Columns of the raw prediction and of the target.
+        Columns of the raw prediction, flattened.
     engine : str
         The gradient engine.
     row_shapes : tuple of (str, tuple of int)
@@ -113,6 +113,11 @@ class StepSpec:
     limits: tuple[str, ...] = ()
     groups: tuple[WeightGroup, ...] = ()
     from_start: frozenset[str] = frozenset()
+
+    @property
+    def n_targets(self) -> int:
+        """Columns of the target: those of the raw prediction, unless elements of a sample have labels."""
+        return self.loss.n_targets if isinstance(self.loss, DenseLoss) else self.n_outputs
 
     @property
     def key(self) -> tuple[Any, ...]:

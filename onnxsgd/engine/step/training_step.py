@@ -80,7 +80,7 @@ def build_step(
     Parameters
     ----------
     model : ir.Model
-        A graph whose only output is the raw prediction, of shape [n_samples, n_outputs] or [n_samples].
+        A graph whose only output is the raw prediction, of shape [n_samples, ...], `n_outputs` for each.
     spec : StepSpec
         The rest.
     with_rows : bool
@@ -189,7 +189,7 @@ def _with_closed_form(model: ir.Model, spec: StepSpec) -> BothPasses | None:
         check_shape(spec.loss, "gradient", own, table)
         slope = op.Mul(own, data.gradient_weight)
         if table is not raw:
-            slope = op.Reshape(slope, [spec.batch_size])
+            slope = op.Reshape(slope, _sizes(op, raw))
     replace_input(graph, seed, slope)
     return BothPasses(both, data, table, loss, _by_name(spec, gradients))
 
@@ -223,8 +223,13 @@ def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> BothPasses:
     return BothPasses(both, data, table, loss, _by_name(spec, gradients))
 
 
+def _sizes(op: Builder, raw: ir.Value) -> list[int] | ir.Value:
+    """Return the shape of raw predictions, as numbers where they are known."""
+    return list(raw.shape.numpy()) if raw.shape is not None and raw.shape.is_static() else op.Shape(raw)
+
+
 def _as_table(op: Builder, raw: ir.Value, spec: StepSpec) -> ir.Value:
-    """Return raw predictions as a table, reshaped where they are a vector."""
+    """Return raw predictions as a table, reshaped where they have another number of axes."""
     table, shape = raw, [spec.batch_size, spec.n_outputs]
     if raw.shape is None or len(raw.shape) != 2:
         table = op.Reshape(raw, shape)
@@ -237,7 +242,7 @@ def _add_data(graph: ir.Graph, raw: ir.Value, spec: StepSpec) -> _Data:
     """Add targets, both weights of the samples and scalars as inputs, all of the type of `raw`."""
     names, type_ = graph_names(graph), ir.TensorType(element_type(raw))
     return _Data(
-        _add_input(graph, names, "y_true", type_, ir.Shape([spec.batch_size, spec.n_outputs])),
+        _add_input(graph, names, "y_true", type_, ir.Shape([spec.batch_size, spec.n_targets])),
         _add_input(graph, names, "sample_weight", type_, ir.Shape([spec.batch_size, 1])),
         _add_input(graph, names, "gradient_weight", type_, ir.Shape([spec.batch_size, 1])),
         {name: _add_input(graph, names, name, type_, ir.Shape([])) for name in spec.scalars},

@@ -46,7 +46,8 @@ def read_link(value: ir.Value) -> Link | None:
 
     Cases, each before copies and casts:
 
-    - ``Softmax(z)`` over the last axis, written as such or with exponentials, or its logarithm;
+    - ``Softmax(z)`` over the last axis, written as such or with exponentials, or its logarithm; over axis 1
+      of more than two axes, written as such;
     - ``Sigmoid(z)``, written as such or with exponentials;
     - ``clip((z + 1) / 2, 0, 1)``: scikit-learn's link of the modified Huber loss;
     - ``Concat(1 - p, p)`` and ``Concat(-z, z)``: one column for two classes;
@@ -92,6 +93,9 @@ def _read_columns(value: ir.Value) -> Link | None:
     """Read a matrix that is not divided by its row sums."""
     if (score := softmax_argument(value)) is not None:
         return Link("softmax", (score,))
+    if (node := made_by(value, "Softmax", "LogSoftmax")) and attribute(node, "axis", -1) == 1:
+        # the classes of pixels, and of other elements, are on the axis of channels
+        return Link("softmax", (first(node),))
     if (single := _read_elements(value)) is not None:
         return single
     if (probability := complement(value)) is not None:

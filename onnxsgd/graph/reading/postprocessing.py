@@ -8,11 +8,11 @@ import onnx_ir as ir
 from onnxsgd._builder import Builder
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import LINK, SCORE, graph_names, unique_name
-from onnxsgd.graph.nodes import element_type, maker
+from onnxsgd.graph.nodes import element_type, maker, shape_of
 from onnxsgd.graph.writing import add_initializer, computed
 from onnxsgd.losses import LARGEST_LOG_VARIANCE
 
-__all__ = ["add_classifier_tail", "add_multilabel_tail", "add_regressor_tail"]
+__all__ = ["add_classifier_tail", "add_dense_tail", "add_multilabel_tail", "add_regressor_tail"]
 
 
 def add_regressor_tail(model: ir.Model, link: str, name: str, n_outputs: int = 1) -> ir.Model:
@@ -111,6 +111,60 @@ def add_multilabel_tail(model: ir.Model, probabilities: str | None, names: tuple
         second.name, second.type, second.shape = names[1], ir.TensorType(element_type(score)), score.shape
     graph.outputs[:] = [label, second]
     _note(copy, score, probabilities)
+    return copy
+
+
+def add_dense_tail(
+    model: ir.Model,
+    classes: np.ndarray,
+    probabilities: str | None,
+    names: tuple[str, str],
+    class_axis: int | None,
+) -> ir.Model:
+    """Return `model` with the labels of the elements of samples and their probabilities as outputs.
+
+    Parameters
+    ----------
+    model : ir.Model
+        A graph whose only output is the score, of three axes or more. It is not changed.
+    classes : ndarray of shape [n_classes]
+        The labels.
+    probabilities : {"sigmoid", "softmax", "modified_huber", None}
+        As in :func:`add_classifier_tail`.
+    names : tuple of str
+        The names of the two outputs: labels with the axes of samples and elements, and probabilities, whose
+        last axis is that of the classes.
+    class_axis : int or None
+        The axis of the classes among those of a sample, the first or the last; None: one score for each
+        element.
+    """
+    copy = model.clone()
+    graph = copy.graph
+    score = graph.outputs[0]
+    n_axes = len(shape_of(score))
+    order = list(range(n_axes))
+    if class_axis is not None:
+        order.append(order.pop(class_axis + 1))
+    n_scores = None if class_axis is None else shape_of(score)[class_axis + 1]
+    single = class_axis is None or n_scores == 1
+    width = 1 if single and probabilities is None else len(classes)
+    labels = _add_labels(graph, classes)
+    with appending(graph) as op:
+        last = score if class_axis is None else op.Transpose(score, perm=order)
+        sizes = op.Shape(last)
+        if class_axis is not None:
+            sizes = op.Slice(sizes, [0], [n_axes - 1])
+        rows = op.Reshape(last, [-1, 1 if single else len(classes)])
+        rows.type, rows.shape = score.type, ir.Shape([None, 1 if single else len(classes)])
+        second = op.Reshape(
+            _PROBABILITIES[probabilities](op, rows, single), op.Concat(sizes, [width], axis=0)
+        )
+        label = op.Reshape(op.Gather(labels, _winner(op, rows, single)), sizes)
+        kept = [shape_of(score)[axis] for axis in order[: n_axes if class_axis is None else n_axes - 1]]
+        label.name, label.type, label.shape = names[0], ir.TensorType(element_type(labels)), ir.Shape(kept)
+        second.name, second.type = names[1], ir.TensorType(element_type(score))
+        second.shape = ir.Shape([*kept, width])
+    graph.outputs[:] = [label, second]
     return copy
 
 
