@@ -83,6 +83,83 @@ def test_updates_are_those_of_torch(network, diabetes, optimizer):
                 np.testing.assert_allclose(array, expected, rtol=1e-9, atol=1e-12)
 
 
+IMAGES = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[N, 2, 6, 5] X, int64[N, 3] I) => (float[N, 1] Y)
+<float[4] c = {0.1, 0.2, 0.3, 0.4}, int64[1] one = {1}>
+{ Z = Conv<strides = [2, 1], pads = [1, 1, 1, 1], dilations = [1, 2]>(X, K, c)  R = Tanh(Z)
+  P = GlobalAveragePool(R)  F = Flatten(P)  E = Gather(T, I)  M = ReduceMean<keepdims = 0>(E, one)
+  S = Concat<axis = 1>(F, M)  Y = MatMul(S, W) }"""
+
+
+@pytest.fixture(name="two_inputs")
+def _two_inputs():
+    """A graph of a convolution and an embedding, its numbers, and data that another one makes."""
+    rng = np.random.default_rng(1)
+    shapes = {"K": (4, 2, 3, 2), "T": (7, 5), "W": (9, 1)}
+    numbers = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    graph = onnx.parser.parse_model(IMAGES)
+    graph.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in numbers.items())
+    data = {"X": rng.normal(size=(40, 2, 6, 5)).astype(np.float32), "I": rng.integers(0, 7, (40, 3))}
+    other = onnx.ModelProto.FromString(graph.SerializeToString())
+    for tensor in other.graph.initializer[2:4]:
+        array = onnx.numpy_helper.to_array(tensor)
+        tensor.CopyFrom(
+            onnx.numpy_helper.from_array(array + 0.5 * rng.normal(size=array.shape).astype("f"), tensor.name)
+        )
+    return graph, numbers, data, OnnxSGDRegressor(other).predict(data)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_updates_of_convolutions_and_embeddings_are_those_of_torch(two_inputs, optimizer):
+    torch = pytest.importorskip("torch", reason="the comparison with torch needs torch")
+    graph, numbers, data, y = two_inputs
+    adapter = LoRA(2, 3.0, ["K", "T"])
+    model = OnnxSGDRegressor(graph, adapter=adapter, optimizer=optimizer, batch_size=len(y), **NAMED)
+    first = drawn(model)
+    model.set_weights(first)
+    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in first.items()}
+    base = {name: torch.tensor(array).double() for name, array in numbers.items()}
+    updates = getattr(torch.optim, {"sgd": "SGD", "adam": "Adam"}[optimizer])(tensors.values(), lr=0.02)
+    images, rows = torch.tensor(data["X"]).double(), torch.tensor(data["I"])
+    settings = {"stride": (2, 1), "padding": (1, 1), "dilation": (1, 2)}
+    functional = torch.nn.functional
+    for _ in range(30):
+        # the layers of peft: a convolution and one of kernels of size 1, a second table
+        narrow = functional.conv2d(images, tensors["K.lora_A"], **settings)
+        z = functional.conv2d(images, base["K"], torch.tensor([0.1, 0.2, 0.3, 0.4]).double(), **settings)
+        z = torch.tanh(z + 1.5 * functional.conv2d(narrow, tensors["K.lora_B"])).mean(dim=(2, 3))
+        added = functional.embedding(rows, tensors["T.lora_A"]) @ tensors["T.lora_B"]
+        means = (functional.embedding(rows, base["T"]) + 1.5 * added).mean(dim=1)
+        loss = (
+            (torch.cat([z, means], dim=1) @ base["W"]).ravel() - torch.tensor(y).double()
+        ).square().mean() / 2
+        updates.zero_grad()
+        loss.backward()
+        updates.step()
+        model.partial_fit(data, y)
+        # convolutions have no kernel in float64
+        np.testing.assert_allclose(model.loss_curve_[-1], loss.item(), rtol=2e-5)
+    for name, array in model.get_weights().items():
+        np.testing.assert_allclose(array, tensors[name].detach().numpy(), rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("engine", ["portable", "onnxruntime-training"])
+def test_convolutions_and_embeddings_learn_and_merge(two_inputs, engine):
+    graph, numbers, data, y = two_inputs
+    adapter = LoRA(4, targets=["K", "T"])
+    model = OnnxSGDRegressor(graph, adapter=adapter, random_state=0, engine=engine)
+    before = model.score(data, y)
+    model.fit(data, y)
+    assert model.score(data, y) > 0.5 + before / 2
+    exported = model.to_onnx()
+    assert sorted(initializers(exported)) == ["K", "T", "W", "c", "one"]
+    assert [node.op_type for node in exported.graph.node] == [node.op_type for node in graph.graph.node]
+    np.testing.assert_allclose(
+        OnnxSGDRegressor(exported).predict(data), model.predict(data), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_array_equal(initializers(exported)["W"], numbers["W"])
+
+
 @pytest.mark.parametrize("engine", ["portable", "onnxruntime-training"])
 def test_training_starts_at_the_model_and_changes_nothing_else(digits, engine, run_file):
     network, X, y = digits

@@ -20,11 +20,15 @@ class LoRA(Settable):
 
     Choose it to adapt a large network with few trained numbers: several small adapters share one base. ::
 
-        y = x W + (alpha / rank) (x A) B         MatMul, Gemm
+        y = x W + (alpha / rank) (x A) B                        MatMul, Gemm
+        y = conv(x, W) + (alpha / rank) conv(conv(x, A), B)     Conv of one group
+        y = W[i] + (alpha / rank) A[i] B                        Gather of rows
 
-    `A` has `rank` columns and `B` as many rows. `A` starts at random, uniformly in
-    ``[-1 / sqrt(n_inputs), 1 / sqrt(n_inputs)]`` as in peft and in the paper's code, and `B` at zero, so that
-    training starts at the function of the model.
+    `A` has `rank` columns and `B` as many rows; of a convolution `A` has `rank` kernels of the size of those
+    of `W`, and `B` kernels of size 1. `A` starts at random, uniformly in ``[-1 / sqrt(n), 1 / sqrt(n)]`` for
+    `n` numbers that a column or a kernel reads, and `B` at zero, so that training starts at the function of
+    the model. Of a Gather, `A` starts at zero and `B` at standard normal numbers. This is the start of peft,
+    and that of the paper's code.
 
     Parameters
     ----------
@@ -33,10 +37,10 @@ class LoRA(Settable):
     alpha : float, default=16
         The numerator of the factor ``alpha / rank``, > 0.
     targets : None, str, sequence of str, or callable, default=None
-        The adapted weights. None: those that training would change without an adapter, the output layer
-        excepted (as "all-linear" in peft), unless it is the only one. Names of initializers, or patterns such
-        as ``"*q_proj*"``; a callable is called with the name of each weight that can be adapted, and returns
-        True for those to adapt.
+        The adapted weights. None: those of layers that training would change without an adapter, the output
+        layer excepted (as "all-linear" in peft), unless it is the only one; no tables of a Gather. Names of
+        initializers, or patterns such as ``"*q_proj*"``; a callable is called with the name of each weight
+        that can be adapted, and returns True for those to adapt.
 
     References
     ----------

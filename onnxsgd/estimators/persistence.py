@@ -61,7 +61,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         rate_memory      only of a schedule that follows the losses: an attribute of the state, as a list
         n_batches        only after ``fit``: the updates of its epochs; older files lack it
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
-        adapters         only with adapters: a list of [weight, A, B, scale, whether it is transposed]
+        adapters         only with adapters: a list of [weight, A, B, scale, whether it is transposed, kind]
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
     half = learner.half_precision

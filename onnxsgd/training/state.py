@@ -226,7 +226,7 @@ def rate_scales(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer]) ->
     shapes = {name: array.shape for (name, kind), array in state.tensors.items() if kind == WEIGHT}
     for adapter in plan.learner.adapters if plan.recipe.is_auto else ():
         for name, unit in adapter.rate_units(shapes, sizes.get(adapter.down, 1.0)).items():
-            scales[name] = unit * scales.get(name, np.ones((1, 1)))
+            scales[name] = unit * scales.get(name, np.ones((1,) * len(shapes[name])))
     return scales
 
 

@@ -11,7 +11,10 @@ from onnxsgd.graph.model import ADAPTER, REAL_TYPES
 from onnxsgd.graph.nodes import attribute, rank, standard_operator
 from onnxsgd.graph.reading.trainable import describe_node
 
-__all__ = ["AdaptedNode", "adapted_nodes", "can_be_adapted"]
+__all__ = ["CONVOLUTION", "EMBEDDING", "LINEAR", "AdaptedNode", "adapted_nodes", "can_be_adapted"]
+
+#: The uses of a weight: in a product, in a convolution, as a table of rows.
+LINEAR, CONVOLUTION, EMBEDDING = "linear", "convolution", "embedding"
 
 
 @dataclass(frozen=True)
@@ -22,11 +25,15 @@ class AdaptedNode:
     ----------
     node : ir.Node
         The node.
+    kind : {"linear", "convolution", "embedding"}
+        The use of the weight.
     is_transposed : bool
-        Whether the weight, as it is stored, has the outputs of the node along its first axis.
+        Whether the weight of a product, or a table, is stored with the outputs of the node along its first
+        axis.
     """
 
     node: ir.Node
+    kind: str
     is_transposed: bool
 
 
@@ -38,7 +45,8 @@ def can_be_adapted(value: ir.Value) -> bool:
 def adapted_nodes(value: ir.Value) -> list[AdaptedNode] | str:
     """Return the nodes that read a weight, or the reason why it has no adapter, as a phrase about "it".
 
-    Cases: the second operand of MatMul, Gemm, stored in either order, or behind a Transpose.
+    Cases: the second operand of MatMul or Gemm, stored in either order; the kernels of a Conv of one group;
+    the table of a Gather along its first axis; the same behind a Transpose of a matrix.
     """
     if value.dtype not in REAL_TYPES:
         return f"it holds {value.dtype}, no real numbers"
@@ -59,20 +67,28 @@ def _readers(value: ir.Value, is_transposed: bool) -> Iterator[AdaptedNode | ir.
         operator = standard_operator(node)
         if operator == "Identity" or (operator == "Transpose" and _swaps(node, value)):
             yield from _readers(node.outputs[0], is_transposed != (operator == "Transpose"))
-        elif (form := _form(operator, node, index, value)) is not None:
-            yield AdaptedNode(node, is_transposed != form)
+        elif (found := _form(operator, node, index, value)) is not None:
+            kind, is_swapped = found
+            yield AdaptedNode(node, kind, is_transposed != is_swapped)
         else:
             yield node
 
 
-def _form(operator: str, node: ir.Node, index: int, weight: ir.Value) -> bool | None:
-    """Return whether the outputs of a node are along the first axis of its operand; None: another form."""
+def _form(operator: str, node: ir.Node, index: int, weight: ir.Value) -> tuple[str, bool] | None:
+    """Return the use of a weight, and whether the outputs are along the first axis of the operand.
+
+    None: another form.
+    """
     if node.graph is not weight.graph:
         return None
-    if rank(weight) == 2 and index == 1 and operator == "MatMul":
-        return False
-    if rank(weight) == 2 and index == 1 and operator == "Gemm":
-        return attribute(node, "transB", 0) == 1
+    if operator == "Conv" and index == 1 and attribute(node, "group", 1) == 1:
+        return CONVOLUTION, False
+    if rank(weight) != 2:
+        return None
+    if operator == "Gather" and index == 0 and attribute(node, "axis", 0) in (0, -2):
+        return EMBEDDING, False
+    if operator in ("MatMul", "Gemm") and index == 1:
+        return LINEAR, attribute(node, "transB", 0) == 1
     return None
 
 

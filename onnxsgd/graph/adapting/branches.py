@@ -9,9 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.adapting.adapted_nodes import AdaptedNode, adapted_nodes
+from onnxsgd.graph.adapting.adapted_nodes import CONVOLUTION, EMBEDDING, LINEAR, AdaptedNode, adapted_nodes
 from onnxsgd.graph.model import ADAPTER, FROZEN, graph_names, unique_name
-from onnxsgd.graph.nodes import attribute, element_type, first, fixed_size, graph_of, maker
+from onnxsgd.graph.nodes import (
+    attribute,
+    element_type,
+    first,
+    fixed_size,
+    graph_of,
+    maker,
+    required,
+    shape_of,
+)
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 from onnxsgd.graph.writing import add_initializer, computed, displace
 
@@ -27,11 +36,14 @@ class Adapter:
     weight : str
         The frozen initializer.
     down, up : str
-        The trained initializers: A, of shape [n_inputs, rank], and B, of shape [rank, n_outputs].
+        The trained initializers A and B, of shapes [n_inputs, rank] and [rank, n_outputs]; of a convolution
+        [rank, n_channels, ...] and [n_outputs, rank, 1, ...].
     scale : float
         The factor of their product.
     is_transposed : bool
-        Whether the weight is stored with the outputs first.
+        Whether a matrix is stored with the outputs first.
+    kind : {"linear", "convolution", "embedding"}
+        The first use of the weight.
     """
 
     weight: str
@@ -39,6 +51,7 @@ class Adapter:
     up: str
     scale: float
     is_transposed: bool
+    kind: str = LINEAR
 
     @property
     def names(self) -> tuple[str, str]:
@@ -48,8 +61,10 @@ class Adapter:
     def first_values(
         self, shapes: Mapping[str, tuple[int, ...]], generator: np.random.RandomState
     ) -> dict[str, np.ndarray]:
-        """Return the values before training: the adapter then adds zero."""
-        bound = 1.0 / math.sqrt(shapes[self.down][0])
+        """Return the values before training, those of peft: the adapter then adds zero."""
+        if self.kind == EMBEDDING:
+            return {self.down: np.zeros(shapes[self.down]), self.up: generator.normal(size=shapes[self.up])}
+        bound = 1.0 / math.sqrt(self._n_read(shapes))
         return {
             self.down: generator.uniform(-bound, bound, shapes[self.down]),
             self.up: np.zeros(shapes[self.up]),
@@ -60,23 +75,33 @@ class Adapter:
     ) -> dict[str, float]:
         """Return the factors of normalised updates that change the product as those of a full weight do.
 
-        A step of B by its unit changes each element of the weight by 1; a step of A by its unit changes A by
-        its first size.
+        A step of the matrix that starts at zero, by its unit, changes the weight by vectors of length 1; a
+        step of the other one changes it by its first size.
 
         Parameters
         ----------
         shapes : mapping of str to tuple of int
             The shapes of A and B.
         size_of_inputs : ndarray or float
-            The factor between the rows of A and those that are trained, on standardised inputs.
+            The factor between the rows, or channels, of A and those that are trained, on standardised inputs.
         """
-        n_inputs, _ = shapes[self.down]
-        size = math.sqrt(np.mean(np.square(size_of_inputs)) / (3.0 * n_inputs))
-        return {self.down: size, self.up: 1.0 / (self.scale * math.sqrt(n_inputs) * size)}
+        if self.kind == EMBEDDING:
+            return {self.down: 1.0 / (self.scale * math.sqrt(shapes[self.up][1])), self.up: 1.0}
+        n_read = self._n_read(shapes)
+        size = math.sqrt(np.mean(np.square(size_of_inputs)) / (3.0 * n_read))
+        return {self.down: size, self.up: 1.0 / (self.scale * math.sqrt(n_read) * size)}
+
+    def _n_read(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """Return the numbers that each column, or kernel, of A reads."""
+        shape = shapes[self.down]
+        return math.prod(shape[1:]) if self.kind == CONVOLUTION else shape[0]
 
     def change(self, down: np.ndarray, up: np.ndarray) -> np.ndarray:
         """Return the change of the weight that has the same effect, in float64."""
-        product: np.ndarray = self.scale * (down.astype(np.float64) @ up.astype(np.float64))
+        down, up = down.astype(np.float64), up.astype(np.float64)
+        if self.kind == CONVOLUTION:
+            return np.asarray(self.scale * np.tensordot(up.reshape(up.shape[:2]), down, axes=1))
+        product: np.ndarray = self.scale * (down @ up)
         return product.T if self.is_transposed else product
 
 
@@ -99,7 +124,9 @@ def add_branches(
     Notes
     -----
     Each node that reads the weight gets a branch ``Add(node, MatMul(Mul(MatMul(x, A), scale), B))``, and the
-    sum takes the name of its result. A weight that several nodes read has one adapter for all of them.
+    sum takes the name of its result. In place of the products with A and B, a convolution has one with the
+    attributes of the node and one of kernels of size 1, and an embedding a Gather of rows of A. A weight that
+    several nodes read has one adapter for all of them.
     """
     copy = model.clone()
     names = graph_names(copy.graph)
@@ -112,12 +139,12 @@ def _add_branch(weight: ir.Value, rank: int, scale: float, names: set[str]) -> A
     nodes, name, graph = adapted_nodes(weight), str(weight.name), weight.graph
     if isinstance(nodes, str) or not isinstance(graph, ir.Graph):
         raise LookupError(f"{name!r} has no place for an adapter")
-    is_transposed = nodes[0].is_transposed
+    place = nodes[0]
     adapter = Adapter(
-        name, unique_name(f"{name}.lora_A", names), unique_name(f"{name}.lora_B", names), scale, is_transposed
-    )
-    n_inputs, n_outputs = fixed_size(weight, int(is_transposed)), fixed_size(weight, 1 - int(is_transposed))
-    shapes = {adapter.down: (n_inputs, rank), adapter.up: (rank, n_outputs)}
+        weight=name, down=unique_name(f"{name}.lora_A", names), up=unique_name(f"{name}.lora_B", names),
+        scale=scale, is_transposed=place.is_transposed, kind=place.kind,
+    )  # fmt: skip
+    shapes = dict(zip(adapter.names, _shapes(weight, place, rank), strict=True))
     # estimators draw other values, with their seed
     values = adapter.first_values(shapes, np.random.RandomState(0))
     dtype = element_type(weight).numpy()
@@ -128,35 +155,62 @@ def _add_branch(weight: ir.Value, rank: int, scale: float, names: set[str]) -> A
     return adapter
 
 
+def _shapes(weight: ir.Value, place: AdaptedNode, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    sizes = tuple(fixed_size(weight, axis) for axis in range(len(shape_of(weight))))
+    if place.kind == CONVOLUTION:
+        return (rank, *sizes[1:]), (sizes[0], rank, *(1 for _ in sizes[2:]))
+    n_inputs, n_outputs = reversed(sizes) if place.is_transposed else sizes
+    return (n_inputs, rank), (rank, n_outputs)
+
+
 def _add_to(adapted: AdaptedNode, adapter: Adapter, names: set[str]) -> None:
     """Add the branch of one node, behind it."""
     node = adapted.node
     graph, result, base = graph_of(node), node.outputs[0], str(node.outputs[0].name)
-    prefix = f"{base}_lora"
-    added: list[ir.Node] = []
-
-    def write(operator: str, *operands: ir.Value, **attributes: object) -> ir.Value:
-        value = computed(operator, operands, attributes, name=unique_name(f"{prefix}_{operator}", names))
-        value.type = result.type
-        added.append(maker(value))
-        return value
-
+    branch = _Branch(f"{base}_lora", result.type, names)
     down, up = (graph.initializers[name] for name in adapter.names)
     if adapted.is_transposed != adapter.is_transposed:
-        down, up = write("Transpose", up, perm=[1, 0]), write("Transpose", down, perm=[1, 0])
+        down, up = branch.transposed(up), branch.transposed(down)
+    factor = np.asarray(adapter.scale * attribute(node, "alpha", 1.0), element_type(down).numpy())
+    scale = add_initializer(graph, unique_name(f"{base}_lora_scale", names), factor)
+    scale.metadata_props.update({FROZEN: "scale of an adapter", ADAPTER: adapter.weight})
+    narrow = branch.write("Mul", _narrow(branch, adapted, down), scale)
+    added = branch.write("Conv" if adapted.kind == CONVOLUTION else "MatMul", narrow, up)
+    total = displace(result, unique_name(f"{base}_base", names))
+    sum_ = ir.node("Add", [result, added], outputs=[total], name=unique_name(f"{base}_lora_Add", names))
+    sum_.metadata_props[ADAPTER] = adapter.weight
+    graph.insert_after(node, [*branch.nodes, sum_])
+
+
+class _Branch:
+    """The nodes of a branch, in no graph yet, with results of one type."""
+
+    def __init__(self, prefix: str, dtype: ir.TypeProtocol | None, names: set[str]) -> None:
+        self.nodes: list[ir.Node] = []
+        self._prefix, self._dtype, self._names = prefix, dtype, names
+
+    def write(self, operator: str, *operands: ir.Value | None, **attributes: object) -> ir.Value:
+        """Add a node, and return its result."""
+        name = unique_name(f"{self._prefix}_{operator}", self._names)
+        value = computed(operator, operands, attributes, name=name)
+        value.type = self._dtype
+        self.nodes.append(maker(value))
+        return value
+
+    def transposed(self, matrix: ir.Value) -> ir.Value:
+        """Return a matrix transposed."""
+        return self.write("Transpose", matrix, perm=[1, 0])
+
+
+def _narrow(branch: _Branch, adapted: AdaptedNode, down: ir.Value) -> ir.Value:
+    """Return the product of the operand of a node with A, or rows of A."""
+    node = adapted.node
+    if adapted.kind == CONVOLUTION:
+        same = {name: value.value for name, value in node.attributes.items()}
+        return branch.write("Conv", first(node), down, **same)
+    if adapted.kind == EMBEDDING:
+        return branch.write("Gather", down, required(node, 1), axis=0)
     operand = first(node)
     if attribute(node, "transA", 0) == 1:
-        operand = write("Transpose", operand, perm=[1, 0])
-    factor = adapter.scale * attribute(node, "alpha", 1.0)
-    scale = add_initializer(
-        graph,
-        unique_name(f"{prefix}_scale", names),
-        np.asarray(factor, element_type(down).numpy()),
-    )
-    scale.metadata_props.update({FROZEN: "scale of an adapter", ADAPTER: adapter.weight})
-    narrow = write("Mul", write("MatMul", operand, down), scale)
-    branch = write("MatMul", narrow, up)
-    total = displace(result, unique_name(f"{base}_base", names))
-    sum_ = ir.node("Add", [result, branch], outputs=[total], name=unique_name(f"{prefix}_Add", names))
-    sum_.metadata_props[ADAPTER] = adapter.weight
-    graph.insert_after(node, [*added, sum_])
+        operand = branch.transposed(operand)
+    return branch.write("MatMul", operand, down)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxsgd.adapters import LoRA
 from onnxsgd.exceptions import NotTrainableError, ParameterError
-from onnxsgd.graph.adapting.adapted_nodes import AdaptedNode, adapted_nodes
+from onnxsgd.graph.adapting.adapted_nodes import EMBEDDING, AdaptedNode, adapted_nodes
 from onnxsgd.graph.gradient_path import values_upstream
 from onnxsgd.graph.parameter_roles.roles import find_roles
 from onnxsgd.graph.reading.trainable import GradientFlow, initializers_in_use
@@ -56,11 +56,17 @@ def choose_weights(
             raise ParameterError(f"targets selects none of the weights {_quoted(fitting)}.")
         return chosen
     roles = find_roles(model.graph)
-    found = [name for name in fitting if roles[known[name]].kind == "weight"]
+    found = [name for name in fitting if roles[known[name]].kind == "weight" and _is_layer(known[name])]
     if not found:
-        raise NotTrainableError(_nothing(complaints))
+        raise NotTrainableError(_NOTHING)
     last = _output_layer(model.graph, [known[name] for name in found])
     return [name for name in found if name != last] or found
+
+
+def _is_layer(value: ir.Value) -> bool:
+    """Tell whether a weight is more than a table of embeddings."""
+    nodes = adapted_nodes(value)
+    return any(entry.kind != EMBEDDING for entry in nodes if isinstance(entry, AdaptedNode))
 
 
 def _complaint(value: ir.Value, flow: GradientFlow) -> str | None:
@@ -96,7 +102,7 @@ def _named(
         if not matched:
             close = difflib.get_close_matches(name, fitting, n=8) or fitting[:8]
             what = "no weight matches it" if _WILD & set(name) else "the graph has no weight of this name"
-            among = f"; it could be, among others, {_quoted(close)}" if close else f". {_nothing(complaints)}"
+            among = f"; it could be, among others, {_quoted(close)}" if close else f". {_NOTHING}"
             raise ParameterError(f"targets={name!r} is not accepted: {what}{among.rstrip('.')}.")
         chosen.update(matched)
     return [name for name in known if name in chosen]
@@ -116,11 +122,10 @@ def _output_layer(graph: ir.Graph, weights: Iterable[ir.Value]) -> str | None:
     return str(last.pop().name) if len(last) == 1 else None
 
 
-def _nothing(complaints: Mapping[str, str | None]) -> str:
-    return (
-        "The graph has no weight that an adapter could stand beside: it needs a MatMul or a Gemm with a "
-        "constant second operand, on the path of gradients to the score."
-    )
+_NOTHING = (
+    "The graph has no weight that an adapter could stand beside: it needs a MatMul, a Gemm or a Conv of one "
+    "group with a constant second operand, on the path of gradients to the score."
+)
 
 
 def _quoted(names: Iterable[str]) -> str:

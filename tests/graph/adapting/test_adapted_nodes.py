@@ -7,7 +7,8 @@ from onnxsgd.graph.adapting.adapted_nodes import AdaptedNode, adapted_nodes, can
 from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import to_ir
 
-#: Nodes from X of shape [N, 3] and W to Y; the sizes of W; for each node whether W has the outputs first.
+#: Nodes from X of shape [N, 3], I of integers, and W to Y; the sizes of W; for each node whether W has the
+#: outputs first.
 FITTING = {
     "MatMul": ("Y = MatMul(X, W)", (3, 2), [False]),
     "Gemm": ("Y = Gemm(X, W)", (3, 2), [False]),
@@ -15,6 +16,13 @@ FITTING = {
     "behind a Transpose": ("T = Transpose(W) Y = MatMul(X, T)", (2, 3), [True]),
     "behind an Identity": ("T = Identity(W) Y = MatMul(X, T)", (3, 2), [False]),
     "twice transposed": ("T = Transpose<perm = [1, 0]>(W) Y = Gemm<transB = 1>(X, T)", (3, 2), [False]),
+    "Gather": ("Y = Gather(W, I)", (3, 2), [False]),
+    "Conv": ("T = Unsqueeze(X, A) Y = Conv(T, W)", (2, 3, 1), [False]),
+    "an embedding that is an output layer": (
+        "E = Gather(W, I) Y = Gemm<transB = 1>(E, W)",
+        (3, 2),
+        [False, True],
+    ),
     "tied": ("Z = MatMul(X, W) Y = Gemm<transB = 1>(Z, W)", (3, 2), [False, True]),
 }
 #: The same without a place for an adapter, and a part of the reason.
@@ -22,6 +30,9 @@ REFUSED = {
     "first operand": ("Y = MatMul(W, X)", (3, 3), "the MatMul that computes 'Y' reads it"),
     "an intercept": ("Y = Add(X, W)", (3,), "the Add .* reads it"),
     "batches of matrices": ("Y = MatMul(X, W)", (2, 3, 2), "the MatMul .* reads it"),
+    "columns": ("Y = Gather<axis = 1>(W, I)", (3, 2), "the Gather .* reads it"),
+    "vectors": ("Y = Gather(W, I)", (3,), "the Gather .* reads it"),
+    "groups": ("T = Unsqueeze(X, A) Y = Conv<group = 3>(T, W)", (3, 1, 1), "the Conv .* reads it"),
     "a second use": ("Z = MatMul(X, W) R = ReduceSum(W) Y = Add(Z, R)", (3, 2), "the ReduceSum .* reads it"),
 }
 
@@ -30,7 +41,8 @@ def weight_of(nodes, shape):
     sizes = ", ".join(map(str, shape))
     numbers = ", ".join(["0.5"] * onnx.numpy_helper.np.prod(shape))
     text = f"""<ir_version: 8, opset_import: ["" : 18]>
-    g (float[N, 3] X) => (float Y) <float[{sizes}] W = {{{numbers}}}> {{ {nodes} }}"""
+    g (float[N, 3] X, int64[N] I) => (float Y)
+    <float[{sizes}] W = {{{numbers}}}, int64[1] A = {{2}}> {{ {nodes} }}"""
     return lower_for_training(to_ir(onnx.parser.parse_model(text))).graph.initializers["W"]
 
 

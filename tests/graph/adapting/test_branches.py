@@ -4,11 +4,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx.reference import ReferenceEvaluator
 
-from onnxsgd.graph.adapting.branches import add_branches
+from onnxsgd.graph.adapting.branches import Adapter, add_branches
 from onnxsgd.graph.adapting.merge_adapters import merge_adapters
 from onnxsgd.graph.lowering.lower import lower_for_training
-from onnxsgd.graph.model import to_ir
+from onnxsgd.graph.model import to_ir, to_proto
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(5, 3))
@@ -48,10 +49,7 @@ def test_a_branch_adds_the_product_to_the_weight(case, run):
     model = parsed(nodes, weight)
     adapted, (adapter,) = add_branches(model, ["W"], 2, 1.5)
     np.testing.assert_array_equal(run(adapted, {"X": X})["Y"], run(model, {"X": X})["Y"])
-    graph = adapted.graph
-    down, up = (RNG.normal(size=graph.initializers[name].shape.numpy()) for name in adapter.names)
-    for name, array in zip(adapter.names, (down, up), strict=True):
-        graph.initializers[name].const_value = ir.tensor(array)
+    down, up = fill(adapted, adapter)
     assert (down.shape[1], up.shape[0]) == (2, 2)
     product = 1.5 * down @ up
     change = product if shape == product.shape else product.T
@@ -64,6 +62,85 @@ def test_a_branch_adds_the_product_to_the_weight(case, run):
     np.testing.assert_allclose(
         merged.graph.initializers["W"].const_value.numpy(), weight + change, rtol=1e-12
     )
+
+
+#: Nodes from an image X to Y, with kernels W; the shape of W.
+CONVOLUTIONS = {
+    "plain": ("Y = Conv(X, W)", (4, 2, 3, 3)),
+    "strides, pads, dilations": (
+        "Y = Conv<strides = [2, 1], pads = [1, 2, 0, 2], dilations = [1, 2]>(X, W, C)", (4, 2, 3, 2),
+    ),
+    "padded": ('Y = Conv<auto_pad = "SAME_UPPER", kernel_shape = [3, 3]>(X, W)', (4, 2, 3, 3)),
+    "of size 1": ("Y = Conv(X, W, C)", (4, 2, 1, 1)),
+    "of two layers with the same kernels": ("Z = Conv(X, W) T = Tanh(Z) Y = Conv(T, W)", (2, 2, 2, 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_a_convolution_adds_the_product_to_the_kernels(case):
+    """In the evaluator of onnx: the runtime has no convolutions in float64."""
+    nodes, shape = CONVOLUTIONS[case]
+    weight = RNG.normal(size=shape)
+    sizes = ", ".join(map(str, shape))
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+    g (double[N, 2, 7, 8] X) => (double Y) <double[{sizes}] W = {{{", ".join(map(str, weight.ravel()))}}},
+    double[4] C = {{1.0, 2.0, 3.0, 4.0}}> {{ {nodes} }}"""
+    model = lower_for_training(to_ir(onnx.parser.parse_model(text)))
+    adapted, (adapter,) = add_branches(model, ["W"], 3, 0.5)
+    image = {"X": RNG.normal(size=(2, 2, 7, 8))}
+    down, up = fill(adapted, adapter)
+    assert down.shape == (3, *shape[1:])
+    assert up.shape == (shape[0], 3, 1, 1)
+    change = 0.5 * np.einsum("orij,rchw->ochw", up, down)
+    expected = model.clone()
+    expected.graph.initializers["W"].const_value = ir.tensor(weight + change)
+    result = evaluated(adapted, image)
+    np.testing.assert_allclose(result, evaluated(expected, image), rtol=1e-10, atol=1e-12)
+    merged = merge_adapters(adapted, [adapter])
+    assert [node.op_type for node in merged.graph] == [node.op_type for node in model.graph]
+    np.testing.assert_allclose(
+        merged.graph.initializers["W"].const_value.numpy(), weight + change, rtol=1e-12
+    )
+
+
+def evaluated(model, feeds):
+    return ReferenceEvaluator(to_proto(model)).run(None, feeds)[0]
+
+
+def fill(model, adapter):
+    """Put random numbers into an adapter, and return them."""
+    arrays = [RNG.normal(size=model.graph.initializers[name].shape.numpy()) for name in adapter.names]
+    for name, array in zip(adapter.names, arrays, strict=True):
+        model.graph.initializers[name].const_value = ir.tensor(array)
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("Y = Gather(W, I)", lambda rows, W: W[rows]),
+        ("Y = Gather<axis = -2>(W, I)", lambda rows, W: W[rows]),
+        ("E = Gather(W, I) T = Transpose(W) Y = MatMul(E, T)", lambda rows, W: W[rows] @ W.T),
+        ("T = Identity(W) Y = Gather(T, I)", lambda rows, W: W[rows]),
+    ],
+)
+def test_rows_of_an_embedding_have_the_product_added(nodes, expected, run):
+    weight, rows = RNG.normal(size=(6, 3)), np.array([[0, 5, 5], [-1, 2, 3]])
+    numbers = ", ".join(map(str, weight.ravel()))
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+    g (int64[N, 3] I) => (double Y) <double[6, 3] W = {{{numbers}}}> {{ {nodes} }}"""
+    model = lower_for_training(to_ir(onnx.parser.parse_model(text)))
+    adapted, (adapter,) = add_branches(model, ["W"], 2, 1.5)
+    # as in peft, A starts at zero, so that an update changes the rows it reads alone
+    values = {name: value.const_value.numpy() for name, value in adapted.graph.initializers.items()}
+    assert not values[adapter.down].any()
+    assert values[adapter.up].std() > 0.1
+    np.testing.assert_array_equal(run(adapted, {"I": rows})["Y"], run(model, {"I": rows})["Y"])
+    down, up = fill(adapted, adapter)
+    result = run(adapted, {"I": rows})["Y"]
+    np.testing.assert_allclose(result, expected(rows, weight + 1.5 * down @ up), rtol=1e-12)
+    merged = merge_adapters(adapted, [adapter])
+    np.testing.assert_allclose(run(merged, {"I": rows})["Y"], result, rtol=1e-12)
 
 
 def test_first_values_are_those_of_peft():
@@ -88,6 +165,25 @@ def test_units_do_not_depend_on_the_parametrisation():
         step = adapter.change(down, units[adapter.up] * np.eye(rank)[:, :1])
         sizes.append(np.linalg.norm(step))
     np.testing.assert_allclose(sizes, 1.0, rtol=0.05)
+
+
+def test_units_of_kernels_and_of_rows():
+    kernels = Adapter("W", "A", "B", 2.0, False, "convolution")
+    shapes = {"A": (4, 50, 3, 3), "B": (7, 4, 1, 1)}
+    values = kernels.first_values(shapes, np.random.RandomState(0))
+    assert np.abs(values["A"]).max() <= 1 / np.sqrt(450)
+    units = kernels.rate_units(shapes)
+    np.testing.assert_allclose(units["A"], values["A"].std(), rtol=0.05)
+    step = kernels.change(values["A"], units["B"] * np.eye(4)[:1].reshape(1, 4, 1, 1))
+    np.testing.assert_allclose(np.linalg.norm(step), 1.0, rtol=0.05)
+    # channels that are ten times as large are standardised to kernels that are ten times as large
+    assert kernels.rate_units(shapes, np.full(50, 10.0))["A"] == pytest.approx(10 * units["A"])
+    rows = Adapter("W", "A", "B", 2.0, False, "embedding")
+    shapes = {"A": (9, 4), "B": (4, 1000)}
+    values, units = rows.first_values(shapes, np.random.RandomState(0)), rows.rate_units(shapes)
+    np.testing.assert_allclose(units["B"], values["B"].std(), rtol=0.05)
+    step = rows.change(units["A"] * np.eye(9, 4)[:1], values["B"])
+    np.testing.assert_allclose(np.linalg.norm(step), 1.0, rtol=0.05)
 
 
 def test_names_are_new_and_the_model_is_unchanged():

@@ -82,3 +82,13 @@ def test_a_graph_without_a_fitting_weight(targets):
     text = f"{HEAD} <float[2] b = {{0.5, 0.25}}> {{ Z = Add(X, b) Y = Tanh(Z) }}"
     with pytest.raises((NotTrainableError, ParameterError), match="has no weight that an adapter could"):
         choose(text, targets=targets)
+
+
+def test_tables_have_an_adapter_only_if_they_are_named():
+    text = f"""<ir_version: 8, opset_import: ["" : 18]> g (int64[N] I) => (float[N, 2] Y)
+    <{WEIGHTS}> {{ E = Gather(U, I) Z = MatMul(E, V) Y = MatMul(Z, W) }}"""
+    assert choose(text) == ["V"]
+    assert choose(text, targets=["U", "W"]) == ["U", "W"]
+    tied = text.replace("MatMul(Z, W)", "MatMul(Z, U)")
+    assert choose(tied) == ["V"]
+    assert choose(tied, targets="*") == ["U", "V"]
