@@ -87,7 +87,14 @@ class TrainingStep:
                 weight = weights[name].astype(np.float64)
                 if penalty["from_start"]:
                     weight -= self.states("start")[name]
-                total += penalty["l1"] * np.abs(weight).sum() + penalty["l2"] / 2 * np.square(weight).sum()
+                total += penalty["l2"] / 2 * np.square(weight).sum()
+                if penalty["groups"] is None:
+                    total += penalty["l1"] * np.abs(weight).sum()
+                else:
+                    groups = np.moveaxis(weight, penalty["groups"][name], 0)
+                    groups = groups.reshape(len(groups), -1)
+                    norms = np.sqrt(groups.shape[1] * np.square(groups).sum(axis=1))
+                    total += penalty["l1"] * norms.sum()
         return float(total)
 
     def states(self, kind):

@@ -5,13 +5,15 @@
     penalty = l1 ||w||_1 + l2 / 2 ||w||_2^2
 
 summed over the trained weights; intercepts are never penalised. The names and the strengths are those of
-scikit-learn's ``SGDRegressor`` and ``SGDClassifier``; "l2_sp" is the norm of the distance from the weights
-that training starts from. A dictionary gives tensors penalties of their own.
+scikit-learn's ``SGDRegressor`` and ``SGDClassifier``; "group_lasso" has norms of all coefficients of an
+input, "l2_sp" the distance from the weights that training starts from. A dictionary gives tensors penalties
+of their own.
 """
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -31,33 +33,42 @@ _BLOCK = 8192
 
 @dataclass(frozen=True)
 class Penalty(Settable):
-    """A penalty on the elements of a tensor.
+    """A penalty on a tensor.
 
     ::
 
-        penalty = l1 sum |d| + l2 / 2 sum d^2,   d = w, or d = w - w_start
+        penalty = l1 sum_g sqrt(size_g) ||d_g||_2 + l2 / 2 sum d^2,   d = w, or d = w - w_start
 
-    The subgradient of the absolute norm at 0 is 0. The updates do not use it: they shrink weights to exactly
+    Groups g are the single elements, so that the first term is ``l1 sum |d|``. With `groups`, the group
+    lasso, they are the coefficients of one input of a layer for all its outputs: of a column of the data, a
+    unit, a channel of a convolution, a row of a table. All of them become zero at once. For one output it
+    is the usual l1 penalty.
+
+    The subgradient of a norm at 0 is 0. The updates do not use it: they shrink weights, or groups, to exactly
     zero, by the cumulative penalty of scikit-learn, or by a proximal step of block Adam.
 
     With `from_start` the penalty is that of the distance from the weights that training starts from, which
-    keeps a model near them: ``l2`` alone is L2-SP. They are the weights of `model`, or with
-    ``warm_start=True`` the present ones; a series of calls to ``partial_fit`` has those before the first call
-    with such a penalty, which are saved with the estimator. Starts of zeros give the usual penalty.
+    keeps a model near them: `l2` alone is L2-SP. They are the weights of `model`, or with ``warm_start=True``
+    the present ones; a series of calls to ``partial_fit`` has those before the first call with such a
+    penalty, which are saved with the estimator. Starts of zeros give the usual penalty.
 
     Parameters
     ----------
     l1, l2 : float or None, default=None
         Coefficients of the absolute norm and of half the squared norm, >= 0; None: no such term.
+    groups : bool, default=False
+        Whether `l1` is the strength of the norms of groups.
     from_start : bool, default=False
         Whether the norms are those of the distance from the first weights.
 
     References
     ----------
-    H. Zou, T. Hastie, "Regularization and variable selection via the elastic net", JRSS B 67, 2005. Y.
-    Tsuruoka, J. Tsujii, S. Ananiadou, "Stochastic Gradient Descent Training for L1-regularized Log-linear
-    Models with Cumulative Penalty", ACL 2009. X. Li, Y. Grandvalet, F. Davoine, "Explicit Inductive Bias for
-    Transfer Learning with Convolutional Networks", ICML 2018, has the distance (L2-SP, L1-SP).
+    H. Zou, T. Hastie, "Regularization and variable selection via the elastic net", JRSS B 67, 2005. M.
+    Yuan, Y. Lin, "Model selection and estimation in regression with grouped variables", JRSS B 68, 2006,
+    has the groups and the root of their size. Y. Tsuruoka, J. Tsujii, S. Ananiadou, "Stochastic Gradient
+    Descent Training for L1-regularized Log-linear Models with Cumulative Penalty", ACL 2009. X. Li, Y.
+    Grandvalet, F. Davoine, "Explicit Inductive Bias for Transfer Learning with Convolutional Networks",
+    ICML 2018, has the distance (L2-SP, L1-SP).
 
     Examples
     --------
@@ -66,10 +77,13 @@ class Penalty(Settable):
     1.75
     >>> Penalty(l2=2.0, from_start=True).value([[1.0, -2.0]], [[1.0, 1.0]])
     9.0
+    >>> Penalty(l1=1.0, groups=True).value([[[3.0, 0.0, 0.0, 4.0], [0.0, 0.0, 0.0, 0.0]]])
+    10.0
     """
 
     l1: float | None = None
     l2: float | None = None
+    groups: bool = False
     from_start: bool = False
 
     def __post_init__(self) -> None:
@@ -77,9 +91,19 @@ class Penalty(Settable):
             value = getattr(self, name)
             if value is not None:
                 _check_strength(name, value)
+        _check_flag("groups", self.groups)
         _check_flag("from_start", self.from_start)
+        if self.groups and self.l1 is None:
+            raise ParameterError("groups=True has no effect without l1: the groups are those of its norms.")
+        if self.from_start and self.is_none:
+            raise ParameterError("from_start=True has no effect without l1 or l2.")
 
-    def value(self, weights: Iterable[np.ndarray], starts: Iterable[np.ndarray] | None = None) -> float:
+    def value(
+        self,
+        weights: Iterable[np.ndarray],
+        starts: Iterable[np.ndarray] | None = None,
+        input_axes: Iterable[int] | None = None,
+    ) -> float:
         """Return the penalty on some arrays together, summed in float64.
 
         Parameters
@@ -88,29 +112,43 @@ class Penalty(Settable):
             The weights.
         starts : iterable of array-like, optional
             The first weights, of the same shapes; needed with `from_start` alone.
+        input_axes : iterable of int, optional
+            With `groups`: the axis of the inputs of each array, the first one by default. Each slice is a
+            group.
 
         Returns
         -------
         float
         """
         arrays = [np.asarray(weight) for weight in weights]
-        if not self.from_start:
-            return sum(self._value(block) for array in arrays for block in _blocks(array))
-        if starts is None:
+        if self.from_start and starts is None:
             raise ParameterError("starts is missing: a penalty with from_start=True needs the first weights.")
-        pairs = zip(arrays, (np.asarray(start) for start in starts), strict=True)
-        return sum(
-            self._value(block, start)
-            for array, first in pairs
-            for block, start in zip(_blocks(array), _blocks(first), strict=True)
-        )
+        firsts = [np.asarray(start) for start in starts or ()] if self.from_start else [None] * len(arrays)
+        axes = [0] * len(arrays) if input_axes is None else input_axes
+        pairs = zip(arrays, firsts, axes, strict=True)
+        return sum(self._of_elements(a, first) + self._of_groups(a, first, axis) for a, first, axis in pairs)
 
-    def _value(self, block: np.ndarray, start: np.ndarray | None = None) -> float:
-        wide = block.astype(np.float64)
-        if start is not None:
-            wide -= start
-        total = self.l1 * float(np.abs(wide).sum()) if self.l1 else 0.0
-        return total + (self.l2 * 0.5 * float(np.vdot(wide, wide)) if self.l2 else 0.0)
+    def _of_elements(self, array: np.ndarray, first: np.ndarray | None) -> float:
+        """Return the terms that are sums over the elements of an array."""
+        l1, l2, total = 0.0 if self.groups else self.l1, self.l2, 0.0
+        blocks = itertools.repeat(None) if first is None else _blocks(first)
+        for block, start in zip(_blocks(array), blocks, strict=False):
+            wide = block.astype(np.float64)
+            if start is not None:
+                wide -= start
+            if l1:
+                total += l1 * float(np.abs(wide).sum())
+            if l2:
+                total += l2 * 0.5 * float(np.vdot(wide, wide))
+        return total
+
+    def _of_groups(self, array: np.ndarray, first: np.ndarray | None, axis: int) -> float:
+        """Return the norms of the slices of an array, if they are groups."""
+        if not (self.groups and self.l1 and array.size):
+            return 0.0
+        wide = array.astype(np.float64) - (0.0 if first is None else first)
+        norms = np.sqrt(np.square(wide).sum(axis=tuple(i for i in range(array.ndim) if i != axis)))
+        return self.l1 * math.sqrt(array.size / array.shape[axis]) * float(norms.sum())
 
     @property
     def is_none(self) -> bool:
@@ -149,6 +187,7 @@ PENALTIES: dict[str | None, Callable[[float, float], Penalty]] = {
     "l2": lambda alpha, l1_ratio: Penalty(l2=alpha),
     "l1": lambda alpha, l1_ratio: Penalty(l1=alpha),
     "elasticnet": lambda alpha, l1_ratio: Penalty(l1=alpha * l1_ratio, l2=alpha * (1.0 - l1_ratio)),
+    "group_lasso": lambda alpha, l1_ratio: Penalty(l1=alpha, groups=True),
     "l2_sp": lambda alpha, l1_ratio: Penalty(l2=alpha, from_start=True),
     None: lambda alpha, l1_ratio: Penalty(),
 }
@@ -159,7 +198,7 @@ def make_penalty(name: str | Penalty | None, alpha: float, l1_ratio: float) -> P
 
     Parameters
     ----------
-    name : {"l2", "l1", "elasticnet", "l2_sp", None} or Penalty
+    name : {"l2", "l1", "elasticnet", "group_lasso", "l2_sp", None} or Penalty
         The norms, or an object, which is returned.
     alpha : float
         The strength, >= 0.

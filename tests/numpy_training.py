@@ -166,6 +166,8 @@ PENALTIES = {
     "l2": lambda alpha, ratio: (0, alpha),
     "l1": lambda alpha, ratio: (alpha, 0),
     "elasticnet": lambda alpha, ratio: (alpha * ratio, alpha * (1 - ratio)),
+    # of one output
+    "group_lasso": lambda alpha, ratio: (alpha, 0),
     # of weights that start at zero
     "l2_sp": lambda alpha, ratio: (0, alpha),
     None: lambda alpha, ratio: (0, 0),

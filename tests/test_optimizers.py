@@ -13,6 +13,7 @@ from onnxsgd import optimizers
 from onnxsgd.engine.step.update import RATE_SCALE, build_update, state_names
 from onnxsgd.exceptions import OnnxSGDError
 from onnxsgd.graph.model import to_proto
+from onnxsgd.optimizers._group_steps import shrink_groups
 
 with np.load(Path(__file__).parent / "data" / "optimizers.npz") as _file:
     REFERENCE = dict(_file)
@@ -242,3 +243,42 @@ def test_unknown_optimizers_are_refused():
         optimizers.SGD(0.9, convention="keras")
     with pytest.raises(TypeError, match="42"):
         optimizers.make_optimizer(42, 0.0, False)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("is_even", [True, False])
+def test_a_proximal_step_of_groups_is_the_minimum(is_even, dtype):
+    """Norms by bisection in float64, with rates within a group that differ by a factor of up to 10,000."""
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(2000, 5)) * 10 ** rng.uniform(-3, 2, size=(2000, 1))
+    most = np.abs(weight).mean(axis=1)[:, None] * 10 ** rng.uniform(-3, 3, size=(2000, 1))
+    most = most if is_even else most * 10 ** rng.uniform(-2, 2, size=(2000, 5))
+    weight[0] = 0.0
+    most[1] = 0.0
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 18}, name="shrink")
+    type_ = ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype)))
+    operands = [
+        ir.Value(name=name, type=type_, shape=ir.Shape(array.shape))
+        for name, array in (("weight", weight), ("most", most))
+    ]
+    graph.inputs.extend(operands)
+    graph.outputs.append(shrink_groups(GraphBuilder(graph).op, *operands, [1], is_even=is_even))
+    graph.outputs[0].name = "result"
+    session = onnxruntime.InferenceSession(to_proto(ir.Model(graph, ir_version=9)).SerializeToString())
+    (result,) = session.run(None, {"weight": weight.astype(dtype), "most": most.astype(dtype)})
+    weight, most = weight.astype(dtype).astype(float), most.astype(dtype).astype(float) + np.zeros((1, 5))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        is_zero = ~(np.square(weight / most).sum(axis=1) > 1)
+    low, high = np.zeros(2000), np.linalg.norm(weight, axis=1)
+    for _ in range(200):
+        middle = (low + high) / 2
+        is_low = np.square(weight / np.maximum(most + middle[:, None], 1e-100)).sum(axis=1) > 1
+        low, high = np.where(is_low, middle, low), np.where(is_low, high, middle)
+    norm = np.where(is_zero, 0.0, low)[:, None]
+    expected = weight * norm / np.maximum(norm + most, 1e-100)
+    near = np.abs(np.square(weight / np.maximum(most, 1e-100)).sum(axis=1) - 1) < 1e-5
+    assert 100 < is_zero.sum() < 1900
+    np.testing.assert_array_equal((result == 0).all(axis=1)[~near], is_zero[~near])
+    size = np.linalg.norm(weight, axis=1, keepdims=True) + 1e-100
+    np.testing.assert_allclose(result / size, expected / size, atol=3e-6 if dtype == np.float32 else 1e-7)
+    assert (result[1] == weight[1]).all()

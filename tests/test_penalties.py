@@ -7,9 +7,14 @@ import onnx.parser
 import pytest
 from numpy_training import OPTIMIZERS, truncated
 from numpy_training import PENALTIES as PLAIN
+from scipy.special import softmax
+from sklearn.linear_model import LogisticRegression, MultiTaskLasso, SGDRegressor
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, penalties
-from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, optimizers, penalties
+from onnxsgd.exceptions import ParameterError, ParameterTypeError, UnsupportedError
 from onnxsgd.penalties import Penalty
 
 RNG = np.random.default_rng(0)
@@ -60,7 +65,7 @@ def test_every_penalty_has_a_case():
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_value_agrees_with_numpy(name):
-    weights = [np.array([[1.5, -2.0], [0.0, 0.25]]), np.array([-3.0])]
+    weights = [np.array([[1.5], [-2.0], [0.0], [0.25]]), np.array([-3.0])]
     l1, l2 = PLAIN[name](0.3, 0.2)
     flat = np.array([1.5, -2.0, 0.0, 0.25, -3.0])
     expected = l1 * np.linalg.norm(flat, 1) + l2 / 2 * np.linalg.norm(flat) ** 2
@@ -203,6 +208,9 @@ def test_refused_dictionaries_leave_the_estimator_alone(penalty, error, message,
         ({"l2": np.inf}, ParameterError, "l2=inf is not accepted"),
         ({"l2": "0.1"}, ParameterTypeError, "l2='0.1' is not accepted"),
         ({"l1": True}, ParameterTypeError, "l1=True is not accepted"),
+        ({"groups": True}, ParameterError, "groups=True has no effect without l1"),
+        ({"l1": 0.1, "groups": "yes"}, ParameterTypeError, "groups='yes' is not accepted"),
+        ({"from_start": True}, ParameterError, "from_start=True has no effect without l1 or l2"),
         ({"from_start": 1}, ParameterTypeError, "from_start=1 is not accepted: it must be True or False"),
     ],
 )
@@ -312,8 +320,6 @@ def test_the_first_weights_are_those_before_the_first_call():
 
 def test_a_network_on_standardised_data_keeps_near_its_start():
     """A strong penalty keeps the weights, in training that finds its rate, of columns of different scales."""
-    from sklearn.neural_network import MLPRegressor
-
     X = RNG.normal(size=(200, 4)) * [1.0, 100.0, 0.01, 1.0]
     y = X @ [1.0, 0.01, 50.0, 0.0]
     network = MLPRegressor(hidden_layer_sizes=(8,), solver="lbfgs", random_state=0, max_iter=2000, tol=1e-3)
@@ -343,6 +349,182 @@ def test_sparse_data_train_in_dense_batches():
     np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-4, atol=1e-5)
     kept = OnnxSGDRegressor(start.to_onnx(), **settings, alpha=1e4).fit(csr_array(X), y)
     np.testing.assert_allclose(kept.coef_, start.coef_, atol=1e-3)
+
+
+@pytest.mark.parametrize("units", [[1.0, 1.0, 1.0], [1.0, 50.0, 0.1]])
+def test_the_minimum_of_a_group_lasso_is_that_of_multi_task_lasso(units):
+    """In training that finds its rate, on columns of different scales, and on targets of different ones.
+
+    scikit-learn's strength is ours times the root of the three outputs.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(256, 10)) * [1, 10, 0.1, 1, 1, 1, 1, 1, 1, 1]
+    coef = np.zeros((10, 3))
+    coef[:4] = rng.normal(size=(4, 3)) * [[1.0], [0.1], [10.0], [1.0]]
+    Y3 = (X @ coef + 0.3 * rng.normal(size=(256, 3)) + 1) * units
+    alpha = 0.3 * np.mean(units)
+    expected = MultiTaskLasso(alpha=alpha, tol=1e-12, max_iter=100_000).fit(X, Y3)
+
+    def objective(coef, intercept):
+        squares = ((X @ coef.T + intercept - Y3) ** 2).sum() / 2 / len(X)
+        return squares + alpha * np.linalg.norm(coef, axis=0).sum()
+
+    lowest = objective(expected.coef_, expected.intercept_)
+    model = OnnxSGDRegressor(
+        penalty=Penalty(l1=alpha / np.sqrt(3), groups=True), random_state=0, dtype="float64", batch_size=256,
+        tol=1e-9, n_iter_no_change=50, max_iter=5000,
+    ).fit(X, Y3)  # fmt: skip
+    assert objective(model.coef_, model.intercept_) < (1 + 1e-5) * lowest
+    zeros = (expected.coef_ == 0).all(axis=0)
+    assert 3 < zeros.sum() < 10
+    np.testing.assert_array_equal(model.coef_ == 0, np.broadcast_to(zeros, (3, 10)))
+    # the value that training reports, and that of the class
+    penalty = model.penalty.value([model.coef_], input_axes=[1])
+    assert penalty == pytest.approx(alpha * np.linalg.norm(model.coef_, axis=0).sum(), rel=1e-12)
+    default = OnnxSGDRegressor(penalty="group_lasso", alpha=alpha / np.sqrt(3), random_state=0).fit(X, Y3)
+    assert objective(default.coef_, default.intercept_) < 1.01 * lowest
+    np.testing.assert_array_equal(default.coef_ == 0, np.broadcast_to(zeros, (3, 10)))
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_grad_norm": 1e3}])
+def test_cumulative_penalties_of_groups_reach_the_same_minimum(settings):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(128, 6))
+    Y3 = X[:, :2] @ rng.normal(size=(2, 3)) + 0.1 * rng.normal(size=(128, 3))
+    expected = MultiTaskLasso(alpha=0.3, tol=1e-12, max_iter=100_000).fit(X, Y3)
+    model = OnnxSGDRegressor(
+        penalty="group_lasso", alpha=0.3 / np.sqrt(3), learning_rate="constant", eta0=0.05, batch_size=128,
+        tol=None, max_iter=2000, dtype="float64", **settings,
+    ).fit(X, Y3)  # fmt: skip
+    zeros = (expected.coef_ == 0).all(axis=0)
+    np.testing.assert_array_equal((model.coef_ == 0).all(axis=0), zeros)
+    assert (model.coef_ == 0).any(axis=0).tolist() == zeros.tolist()
+    np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-6)
+
+
+def test_the_groups_of_one_output_are_the_l1_penalty_of_scikit_learn():
+    """Step by step; on sparse data, where scikit-learn shrinks columns of the sample alone, those of l1."""
+    from scipy.sparse import csr_array
+
+    X = np.where(RNG.random((40, 8)) < 0.4, RNG.normal(size=(40, 8)), 0)
+    y = X @ [1.0, -1.0, 0, 0, 0, 0, 0, 0] + 0.1 * RNG.normal(size=40)
+    settings = {"alpha": 0.05, "shuffle": False, "max_iter": 5, "tol": None, "random_state": 0}
+    settings |= {"learning_rate": "constant", "eta0": 0.05}
+    expected = SGDRegressor(penalty="l1", **settings).fit(X, y)
+    settings |= {"batch_size": 1, "dtype": "float64"}
+    model = OnnxSGDRegressor(penalty="group_lasso", **settings).fit(X, y)
+    np.testing.assert_allclose(model.coef_.ravel(), expected.coef_, rtol=1e-10, atol=1e-13)
+    assert (expected.coef_ == 0).any()
+    one, other = (
+        OnnxSGDRegressor(penalty=name, **settings).fit(csr_array(X), y) for name in ("l1", "group_lasso")
+    )
+    np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("learning_rate", ["auto", "constant"])
+def test_groups_of_sparse_columns(learning_rate):
+    """Rows that a batch lacks wait, and are shrunk as often as they have waited: as on dense data."""
+    from scipy.sparse import csr_array
+
+    X = np.where(RNG.random((80, 30)) < 0.2, RNG.normal(size=(80, 30)), 0)
+    Y3 = X[:, :4] @ RNG.normal(size=(4, 3))
+    settings = {"penalty": "group_lasso", "alpha": 0.02, "learning_rate": learning_rate, "dtype": "float64"}
+    settings |= {"batch_size": 8, "shuffle": False, "random_state": 0}
+    sparse, dense = (OnnxSGDRegressor(**settings, tol=1e-6, max_iter=2000).fit(data, Y3)
+                     for data in (csr_array(X), X))  # fmt: skip
+    zero, any_zero = (sparse.coef_ == 0).all(axis=0), (sparse.coef_ == 0).any(axis=0)
+    np.testing.assert_array_equal(zero, any_zero)
+    assert 10 < zero.sum() < 27
+    if learning_rate == "constant":
+        np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-9, atol=1e-12)
+    else:
+        np.testing.assert_allclose(sparse.coef_, dense.coef_, atol=0.05)
+    assert not any(kind == "start" for _, kind in sparse._state.tensors)
+
+
+def test_groups_of_a_classifier_are_those_of_proximal_gradient():
+    """The multinomial loss of three classes, by full proximal steps in numpy."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(128, 8))
+    y = np.argmax(X[:, :3] + 0.3 * rng.gumbel(size=(128, 3)), axis=1)
+    graph = LogisticRegression(C=1e-3).fit(X, y)
+    model = OnnxSGDClassifier(
+        graph, penalty="group_lasso", alpha=0.05, dtype="float64", batch_size=128, tol=1e-10, max_iter=4000,
+        n_iter_no_change=50, random_state=0,
+    ).fit(X, y)  # fmt: skip
+    w, b, onehot, rate, most = np.zeros((8, 3)), np.zeros(3), np.eye(3)[y], 1.0, 0.05 * np.sqrt(3)
+    for _ in range(5000):
+        slope = softmax(X @ w + b, axis=1) - onehot
+        w, b = w - rate * X.T @ slope / 128, b - rate * slope.mean(axis=0)
+        w *= np.maximum(0, 1 - rate * most / np.maximum(np.linalg.norm(w, axis=1, keepdims=True), 1e-300))
+    zeros = (w == 0).all(axis=1)
+    assert 2 < zeros.sum() < 8
+    np.testing.assert_array_equal((model.coef_ == 0).all(axis=0), zeros)
+    np.testing.assert_allclose(model.coef_.T, w, atol=1e-3)
+
+
+def test_the_first_layer_of_a_network_selects_columns():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 8)) * [1, 100, 1, 0.01, 1, 1, 1, 1]
+    y = np.tanh(X[:, 0]) * (X[:, 1] / 100)
+    network = MLPRegressor(hidden_layer_sizes=(16,), solver="lbfgs", random_state=0, max_iter=300, tol=0.001)
+    network.fit(X / X.std(axis=0), y)
+    model = OnnxSGDRegressor(
+        make_pipeline(StandardScaler(), network).set_params(standardscaler=StandardScaler().fit(X)),
+        penalty={"coefs_0": Penalty(l1=0.016, groups=True)}, random_state=0,
+    ).fit(X, y)  # fmt: skip
+    zero = (model.get_weights()["coefs_0"] == 0).all(axis=1)
+    assert zero.tolist() == [False, False, True, True, True, True, True, True]
+    assert (model.get_weights()["coefs_1"] != 0).any()
+    assert model.score(X, y) > 0.9
+
+
+def test_groups_of_a_convolution_are_channels():
+    graph = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        net (float[N, 3, 6, 6] x) => (float[N, 1] y)
+        <float[4, 3, 3, 3] filters, float[4, 1] head, int64[2] flat = {-1, 4}>
+        { c = Conv(x, filters)
+          t = Tanh(c)
+          p = GlobalAveragePool(t)
+          f = Reshape(p, flat)
+          y = MatMul(f, head) }""")
+    rng = np.random.default_rng(0)
+    for name, shape in [("filters", (4, 3, 3, 3)), ("head", (4, 1))]:
+        array = (0.2 * rng.normal(size=shape)).astype(np.float32)
+        graph.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    images = rng.normal(size=(200, 3, 6, 6)).astype(np.float32)
+    images[:, 0] += rng.normal(size=(200, 1, 1))
+    y = images[:, 0].mean(axis=(1, 2))
+    model = OnnxSGDRegressor(
+        graph, penalty={"filters": Penalty(l1=0.02, groups=True)}, random_state=0, max_iter=200
+    ).fit(images, y)
+    filters = model.get_weights()["filters"]
+    assert (filters[:, 1:] == 0).all()
+    assert (filters[:, 0] != 0).any()
+    assert model.score(images, y) > 0.8
+
+
+def test_groups_that_a_weight_does_not_have_are_refused():
+    graph = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        net (float[N, 2, 5] x) => (float[N, 5] y)
+        <float[2, 5] scale = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, int64[1] axes = {1}>
+        { p = Mul(x, scale)
+          y = ReduceSum<keepdims = 0>(p, axes) }""")
+    estimator = OnnxSGDRegressor(graph, penalty="group_lasso", trainable=["scale"])
+    with pytest.raises(UnsupportedError, match="'scale', which Mul reads, has no groups"):
+        estimator.fit(np.ones((10, 2, 5), np.float32), np.ones((10, 5)))
+    assert not hasattr(estimator, "n_iter_")
+
+
+def test_an_own_proximal_optimizer_without_groups_is_refused():
+    class Own(optimizers.SGD):
+        is_proximal = True
+
+    settings = {"optimizer": Own(), "learning_rate": "constant", "penalty": "group_lasso"}
+    with pytest.raises(UnsupportedError, match="Own .*no update_groups"):
+        OnnxSGDRegressor(**settings).fit(A, np.column_stack([Y, Y]))
 
 
 def test_a_value_near_the_start_needs_the_start():

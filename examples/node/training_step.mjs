@@ -74,13 +74,21 @@ export class TrainingStep {
   penalty() {
     let sum = 0;
     const weights = this.weights();
-    for (const { l1, l2, of, from_start } of this.manifest.penalties) {
+    for (const { l1, l2, of, groups, from_start } of this.manifest.penalties) {
       for (const name of of) {
         const start = from_start && this.manifest.tensors.find((t) => t.kind === "start" && t.of === name);
-        weights[name].data.forEach((w, i) => {
+        const { data, dims } = weights[name];
+        // the slices along one axis are groups; without any, each element is one
+        const length = groups ? dims[groups[name]] : data.length;
+        const stride = groups ? dims.slice(groups[name] + 1).reduce((a, b) => a * b, 1) : 1;
+        const squares = new Float64Array(length);
+        data.forEach((w, i) => {
           const d = start ? w - this.tensors[start.input].data[i] : w;
-          sum += l1 * Math.abs(d) + (l2 / 2) * d * d;
+          squares[Math.floor(i / stride) % length] += d * d;
         });
+        for (const square of squares) {
+          sum += l1 * Math.sqrt((square * data.length) / length) + (l2 / 2) * square;
+        }
       }
     }
     return sum;

@@ -264,15 +264,14 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         )
 
     def _make_plan(self, recipe: Recipe) -> FitPlan:
-        """Return the plan of the updates; refuse names of weights that the graph lacks."""
+        """Return the plan of the updates; refuse penalties and rates of weights that the graph lacks."""
         from onnxsgd.gradient.engines import resolve_engine
 
         learner = self._learner
         multipliers = read_multipliers(self.learning_rate_multipliers, learner.weights)
         if recipe.is_auto:
             refuse_freezing(multipliers)
-        recipe.penalties.assign(learner.weights, learner.intercepts)
-        return FitPlan(
+        plan = FitPlan(
             learner=learner,
             loss=self._make_loss(),
             recipe=recipe,
@@ -288,6 +287,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             multipliers=multipliers,
             missed=self._state.missed,
         )
+        plan.check_penalties()
+        return plan
 
     def _train(
         self,

@@ -62,8 +62,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         ``Quantile([0.1, 0.5, 0.9])`` predicts several quantiles of one target likewise, a column for each.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", in the unit of y.
-    penalty : {"l2", "l1", "elasticnet", "l2_sp", None} or Penalty or dict, default="l2"
-        The norms of the weights that are added to the mean loss, without intercepts. "l1" gives exact zeros.
+    penalty : {"l2", "l1", "elasticnet", "group_lasso", "l2_sp", None} or Penalty or dict, default="l2"
+        The norms of the weights that are added to the mean loss, without intercepts. "l1" gives exact zeros,
+        "group_lasso" whole columns of zeros; "l2_sp" is the distance from the first weights.
         An object of :mod:`onnxsgd.penalties` has strengths of its own. A dictionary has one of these, or a
         number, the strength l2, for names of weights or patterns such as "encoder.*"; the others have none.
     alpha : float, default=1e-4

@@ -14,12 +14,16 @@ import onnx_ir as ir
 
 from onnxsgd._builder import Builder
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
-from onnxsgd.graph.model import REAL_TYPES, unique_name
+from onnxsgd.graph.input_axes import input_axis
+from onnxsgd.graph.model import REAL_TYPES, unique_name, value_named
 from onnxsgd.graph.nodes import content
 from onnxsgd.penalties import Penalty
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
+
+#: Keeps the derivative of a norm of zeros finite, in float32 too.
+_TINY = 1e-30
 
 __all__ = ["TensorPenalty", "penalty_loss_onnx", "penalty_value", "read_penalties"]
 
@@ -112,11 +116,17 @@ class TensorPenalty:
         The coefficients of the absolute norm and of the squared norm.
     start : ndarray or None
         The values that the tensor is counted from; None: zeros.
+    group_axes : tuple of int
+        The axes that the groups of the absolute norm span; none: each element is a group.
+    root : float
+        The square root of the size of a group.
     """
 
     l1: float
     l2: float
     start: np.ndarray | None = None
+    group_axes: tuple[int, ...] = ()
+    root: float = 1.0
 
     def build(self, op: Builder, tensor: ir.Value) -> ir.Value:
         """Build the penalty, of shape [1]."""
@@ -124,7 +134,13 @@ class TensorPenalty:
             # no initializer, which might be taken for a weight
             start = op.Constant(value=ir.tensor(self.start))
             tensor = op.Sub(tensor, op.CastLike(start, tensor))
-        return penalty_value(op, tensor, self.l1, self.l2)
+        if not self.group_axes:
+            return penalty_value(op, tensor, self.l1, self.l2)
+        square = op.ReduceSum(op.Mul(tensor, tensor), axes=list(self.group_axes), keepdims=0)
+        # the root, and 0 with the derivative 0 at 0
+        norms = op.Div(square, op.Sqrt(op.Add(square, _TINY)))
+        total = op.Mul(op.ReduceSum(norms, keepdims=0), [self.l1 * self.root])
+        return op.Add(total, penalty_value(op, tensor, 0.0, self.l2)) if self.l2 else total
 
 
 def read_penalties(graph: ir.Graph, penalty: Mapping[str, object] | None) -> dict[str, TensorPenalty]:
@@ -160,7 +176,9 @@ def read_penalties(graph: ir.Graph, penalty: Mapping[str, object] | None) -> dic
                 f"are {legal}."
             )
     return {
-        name: TensorPenalty(*_coefficients(name, given), _start(graph, name, given))
+        name: TensorPenalty(
+            *_coefficients(name, given), _start(graph, name, given), *_groups(graph, name, given)
+        )
         for name, given in penalty.items()
     }
 
@@ -174,6 +192,19 @@ def _start(graph: ir.Graph, name: str, penalty: object) -> np.ndarray | None:
             f"The penalty {penalty!r} of {name!r} is not accepted: an input has no first value."
         )
     return content(graph.initializers[name]).numpy()
+
+
+def _groups(graph: ir.Graph, name: str, penalty: object) -> tuple[tuple[int, ...], float]:
+    """Return the axes that groups of the coefficients of one input span, and the root of their size."""
+    if not isinstance(penalty, Penalty) or not penalty.groups:
+        return (), 1.0
+    tensor = value_named(graph, name)
+    shape, axis = tensor.shape, input_axis(tensor)
+    axes = tuple(i for i in range(0 if shape is None else len(shape)) if i != axis)
+    sizes = [None if shape is None else shape[i] for i in axes]
+    if shape is None or not all(isinstance(size, int) for size in sizes):
+        raise ParameterError(f"The penalty {penalty!r} of {name!r} needs a tensor of known shape: {shape}.")
+    return axes, math.sqrt(math.prod(size for size in sizes if isinstance(size, int)))
 
 
 def _coefficients(name: str, penalty: object) -> tuple[float, float]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.optimizers._group_steps import TINY, shrink_groups
 from onnxsgd.optimizers._optimizer import DECAY, L1_STRENGTH, RATE, Optimizer, check_shares
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ LOG_FACTOR = "log_factor"
 LEAST_FACTOR, MOST_FACTOR = 0.03, 4.0
 #: The cosine that leaves the factor as it is: noise, of cosines around zero, lowers the rate.
 REST = 0.03
-#: Keeps quotients of zeros finite; normal in float32.
-TINY = 1e-37
 
 
 @dataclass(frozen=True)
@@ -112,6 +111,43 @@ class BlockAdam(Optimizer):
         scalars: Mapping[str, ir.Value],
         penalised: bool,
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
+        weight, rate, new_slots = self._moved(op, weight, gradient, slots, scalars)
+        if L1_STRENGTH in scalars:
+            most = op.Mul(rate, scalars[L1_STRENGTH])
+            weight = op.Sub(weight, op.Max(op.Min(weight, most), op.Neg(most)))
+        if penalised:
+            weight = op.Div(weight, op.Add(op.Mul(rate, scalars[DECAY]), 1.0))
+        return weight, new_slots
+
+    def update_groups(
+        self,
+        op: Builder,
+        weight: ir.Value,
+        gradient: ir.Value,
+        slots: tuple[ir.Value, ...],
+        scalars: Mapping[str, ir.Value],
+        penalised: bool,
+        axes: tuple[int, ...],
+    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
+        blocks = slots[1].shape
+        is_even = blocks is not None and all(blocks[axis] == 1 for axis in axes)
+        weight, rate, new_slots = self._moved(op, weight, gradient, slots, scalars)
+        if penalised:
+            # the square first: with the rate of the rest the norm then gives the minimum of both
+            shrinkage = op.Add(op.Mul(rate, scalars[DECAY]), 1.0)
+            weight, rate = op.Div(weight, shrinkage), op.Div(rate, shrinkage)
+        most = op.Mul(rate, scalars[L1_STRENGTH])
+        return shrink_groups(op, weight, most, axes, is_even=is_even), new_slots
+
+    def _moved(
+        self,
+        op: Builder,
+        weight: ir.Value,
+        gradient: ir.Value,
+        slots: tuple[ir.Value, ...],
+        scalars: Mapping[str, ir.Value],
+    ) -> tuple[ir.Value, ir.Value, tuple[ir.Value, ...]]:
+        """Return the weight after the step of the gradient, the rates of the penalties, and the new slots."""
         sizes, blocks = (value.shape.numpy() for value in (weight, slots[1]))  # type: ignore[union-attr]
         axes = [axis for axis, size in enumerate(blocks) if size == 1]
         first = op.Add(op.Mul(slots[0], scalars["beta_1"]), gradient)
@@ -127,12 +163,7 @@ class BlockAdam(Optimizer):
             rate = op.Mul(rate, op.Exp(factor))
             new_slots += (factor,)
         weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
-        if L1_STRENGTH in scalars:
-            most = op.Mul(rate, scalars[L1_STRENGTH])
-            weight = op.Sub(weight, op.Max(op.Min(weight, most), op.Neg(most)))
-        if penalised:
-            weight = op.Div(weight, op.Add(op.Mul(rate, scalars[DECAY]), 1.0))
-        return weight, new_slots
+        return weight, rate, new_slots
 
     def _steered(
         self,

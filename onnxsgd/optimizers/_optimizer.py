@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from onnxsgd._cache_keys import cache_key
 from onnxsgd._settable import Settable
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import ParameterError, UnsupportedError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -85,6 +85,25 @@ class Optimizer(Settable, ABC):
         penalised: bool,
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
         """Build the new weight and the new slots; `penalised`: the l2 penalty applies to this weight."""
+
+    def update_groups(
+        self,
+        op: Builder,
+        weight: ir.Value,
+        gradient: ir.Value,
+        slots: tuple[ir.Value, ...],
+        scalars: Mapping[str, ir.Value],
+        penalised: bool,
+        axes: tuple[int, ...],
+    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
+        """Build the same where the l1 penalty is of the norms of groups, for proximal optimizers.
+
+        `axes` are the axes within a group; the scalar "l1" includes the root of the size of a group.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} applies the l1 penalty itself, and has no update_groups for penalties of "
+            "groups: write one, or use an optimizer of the package."
+        )
 
 
 def check_shares(optimizer: Optimizer, *names: str) -> None:

@@ -304,6 +304,7 @@ def penalty_value(plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarr
         penalty.value(
             [weights[name] for name in names],
             [starts[name] for name in names] if penalty.from_start else None,
+            [plan.input_axes[name] for name in names] if penalty.groups else None,
         )
         for penalty, names in plan.strengths
     )

@@ -9,6 +9,8 @@ from functools import cached_property
 from onnxsgd import losses
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.graph.input_axes import input_axis
+from onnxsgd.graph.nodes import shape_of
 from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer
 from onnxsgd.learner.learner import Learner
 from onnxsgd.optimizers import BlockAdam, Optimizer
@@ -226,6 +228,33 @@ class FitPlan:
         """Return the weights of a group that have its penalty."""
         return tuple(name for name in group.weights if name in self.penalties)
 
+    def check_penalties(self) -> None:
+        """Refuse names that match no weight, and penalties of groups of weights that have none."""
+        _ = self.input_axes
+
+    @cached_property
+    def input_axes(self) -> dict[str, int]:
+        """The axis of the inputs of each weight whose penalty is of groups: the coefficients of one input.
+
+        Raises
+        ------
+        UnsupportedError
+            If a weight has no such axis.
+        """
+        initializers = self.learner.score_model.graph.initializers
+        return {name: input_axis(initializers[name]) for name, p in self.penalties.items() if p.groups}
+
+    @property
+    def _norm_axes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The axes within a group of each of these weights."""
+        initializers = self.learner.score_model.graph.initializers
+        ranks = {name: len(shape_of(initializers[name])) for name in self.input_axes}
+        axes = {
+            name: tuple(i for i in range(ranks[name]) if i != axis) for name, axis in self.input_axes.items()
+        }
+        # a vector has groups of one element, which the norms of elements are
+        return tuple((name, spanned) for name, spanned in axes.items() if spanned)
+
     @cached_property
     def _penalty_rows(self) -> dict[str, int]:
         return self.recipe.penalties.assign(self.learner.weights, self.learner.intercepts)
@@ -277,5 +306,5 @@ class FitPlan:
             engine=self.engine, output_weights=names,
             limits=tuple(name for name, _ in recipe.limits),
             from_start=frozenset(name for name, p in self.penalties.items() if p.from_start),
-            groups=tuple(group.spec for group in self.groups[1:]),
+            groups=tuple(group.spec for group in self.groups[1:]), norm_axes=self._norm_axes,
         )  # fmt: skip

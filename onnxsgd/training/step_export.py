@@ -57,6 +57,7 @@ def export_step(
         groups=_groups(plan, state), average_from=state.first_averaged(recipe.average_from),
         classes=None if classes is None else [_plain(label) for label in classes],
         tensors=state.tensors | missing_starts(state, plan), t=state.t, eta=eta,
+        input_axes=plan.input_axes,
         output_unit=output_unit(plan, state) if spec.output_weights else 1.0,
         weight_unit=(state.mean_weight or 1.0) if recipe.is_auto else None,
         limits=recipe.limits,

@@ -108,8 +108,8 @@ COVERED = {
     "runtime/test_cuda.py": "runtime/bindings runtime/device",
     "test_adapters.py": "adapters/_lora",
     "test_optimizers.py": (
-        "optimizers/_adam optimizers/_adaptive optimizers/_block_adam optimizers/_lion optimizers/_optimizer "
-        "optimizers/_sgd"
+        "optimizers/_adam optimizers/_adaptive optimizers/_block_adam optimizers/_group_steps "
+        "optimizers/_lion optimizers/_optimizer optimizers/_sgd"
     ),
     "test_schedules.py": (
         "schedules/_around schedules/_auto schedules/_cosine schedules/_decay schedules/_function "

@@ -654,3 +654,26 @@ def test_a_penalty_of_the_distance_from_the_values_of_the_graph():
     np.testing.assert_allclose(slope, 2 * 0.5 * x.T + 0.3 * np.sign(d) + 2 * d, rtol=1e-14)
     with pytest.raises(ParameterError, match="of 'x' is not accepted: an input has no first value"):
         add_loss_output(model, penalty={"x": Penalty(l2=1.0, from_start=True)})
+
+
+def test_a_penalty_of_groups_and_its_derivative():
+    """Against numpy, at a group of zeros too, where the derivative of the norm is taken as 0."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        line (float[N, 3] x) => (float[N, 2] y)
+        <float[2, 3] coef = {1, 0, 2, 3, 0, 0}> { y = Gemm<transB = 1>(x, coef) }""")
+    graph = add_loss_output(model, penalty={"coef": Penalty(l1=0.3, l2=2.0, groups=True)})
+    derived = onnx_derivative(
+        graph, weights=["coef"], inputs=[], options=DerivativeOptions.Loss, loss="loss", label="label"
+    )
+    w = np.array([[1, 0, 2], [3, 0, 0]], np.float32)
+    feeds = {"x": np.zeros((1, 3), np.float32), "label": np.zeros((1, 2), np.float32), "coef": w}
+    loss, slope = onnxruntime.InferenceSession(derived.SerializeToString()).run(None, feeds)
+    norms = np.array([np.sqrt(10), 1, 2])
+    np.testing.assert_allclose(loss, 0.3 * np.sqrt(2) * (np.sqrt(10) + 2) + (w**2).sum(), rtol=1e-6)
+    np.testing.assert_allclose(slope, 0.3 * np.sqrt(2) * w / norms + 2 * w, rtol=1e-6)
+    wide = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        product (float[N, 3] x, float[3, M] w) => (float[N, M] y) { y = MatMul(x, w) }""")
+    with pytest.raises(ParameterError, match="of 'w' needs a tensor of known shape"):
+        add_loss_output(wide, penalty={"w": Penalty(l1=1.0, groups=True)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,8 @@ class Training:
         Updates made.
     eta : float
         The present learning rate.
+    input_axes : dict of int
+        The axis of the inputs of each weight whose penalty is of groups.
     output_unit : float
         The factor of the rate of the last layer.
     weight_unit : float or None
@@ -85,6 +87,7 @@ class Training:
     tensors: Mapping[tuple[str, str], np.ndarray]
     t: int
     eta: float
+    input_axes: Mapping[str, int]
     output_unit: float = 1.0
     weight_unit: float | None = None
     limits: tuple[tuple[str, float], ...] = ()
@@ -237,13 +240,22 @@ def _read_scalars(spec: StepSpec, training: Training, group: GroupState) -> dict
 def describe_penalties(training: Training) -> list[dict[str, Any]]:
     """Describe the penalties added to the mean loss, each with its weights."""
     return [
-        {
-            "l1": penalty.l1 or 0.0,
-            "l2": penalty.l2 or 0.0,
-            "of": list(weights),
-            "from_start": bool(penalty.from_start),
-            "formula": "l1 * sum(abs(d)) + l2 / 2 * sum(d * d), part of each update, not of the loss",
-            "d": "w - start, its state" if penalty.from_start else "w",
-        }
-        for penalty, weights in training.strengths
+        _describe_penalty(penalty, weights, training.input_axes) for penalty, weights in training.strengths
     ]
+
+
+def _describe_penalty(
+    penalty: Penalty, weights: Iterable[str], input_axes: Mapping[str, int]
+) -> dict[str, Any]:
+    norm = "l1 * sum(abs(d))"
+    if penalty.groups:
+        norm = "l1 * sum over slices s along the axis in groups of sqrt(size(s)) * sqrt(sum(d[s] * d[s]))"
+    return {
+        "l1": penalty.l1 or 0.0,
+        "l2": penalty.l2 or 0.0,
+        "of": list(weights),
+        "groups": {name: input_axes[name] for name in weights} if penalty.groups else None,
+        "from_start": bool(penalty.from_start),
+        "formula": f"{norm} + l2 / 2 * sum(d * d), part of each update, not of the loss",
+        "d": "w - start, its state" if penalty.from_start else "w",
+    }

@@ -42,11 +42,14 @@ class RowUpdateGraph:
         The kinds of tensors; True: with a row for each row of the weight.
     numbers : tuple of str
         The names of the numbers.
+    has_groups : bool
+        Whether the l1 penalty is of the norms of rows.
     """
 
     model: bytes
     kinds: Mapping[str, bool]
     numbers: tuple[str, ...]
+    has_groups: bool = False
 
 
 def build_row_update(
@@ -77,7 +80,7 @@ def build_row_update(
     graph = ir.Graph([], [], nodes=[], opset_imports=dict(opsets), name="rows")
     type_ = ir.TensorType(ir.DataType.from_numpy(dtype))
     numbers = tuple(spec.numbers_of(weight, dict.fromkeys(spec.scalars)))
-    n_rows = shapes[WEIGHT][0]
+    n_rows, has_groups = shapes[WEIGHT][0], weight in dict(spec.norm_axes)
     sizes = dict(shapes) | {GRADIENT: shapes[WEIGHT]} | dict.fromkeys(numbers, (1, 1))
     if spec.optimizer.is_proximal:
         sizes[WAITED] = (n_rows, 1)
@@ -88,7 +91,7 @@ def build_row_update(
         new_weight, states = build_update(
             op, spec.optimizer, inputs[WEIGHT], inputs[GRADIENT],
             {kind: inputs[kind] for kind in shapes if kind != WEIGHT}, _times_waited(op, scalars, inputs),
-            l2=spec.l2 and weight in spec.penalised,
+            l2=spec.l2 and weight in spec.penalised, norm_axes=(1,) if has_groups else (),
         )  # fmt: skip
         outputs = {WEIGHT: new_weight, **states}
     for node in list(graph):
@@ -99,7 +102,7 @@ def build_row_update(
     graph.outputs.extend(outputs.values())
     _open_rows(graph, n_rows)
     model = ir.Model(graph, ir_version=10, producer_name="onnxsgd")
-    return RowUpdateGraph(to_proto(model).SerializeToString(), is_by_row, numbers)
+    return RowUpdateGraph(to_proto(model).SerializeToString(), is_by_row, numbers, has_groups)
 
 
 def _times_waited(

@@ -6,6 +6,7 @@ the row, as often as it has waited; cumulative ones before its next product, whi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from onnxsgd.engine.sparse_products import SparseRows
 from onnxsgd.engine.step.buffers import bind
 from onnxsgd.engine.step.row_update_graph import GRADIENT, WAITED, RowUpdateGraph
 from onnxsgd.engine.step.update import CONSTANT_STATES, L1_DEBT, L1_TOTAL, WEIGHT
+from onnxsgd.optimizers import TINY
 
 __all__ = ["SparseRowUpdates"]
 
@@ -152,7 +154,13 @@ class SparseRowUpdates:
             return
         weight, debt = table[:, self._parts[WEIGHT]], table[:, self._parts[L1_DEBT]]
         total = self._totals[self._n_done - 1]
-        received = np.clip(weight, debt - total, debt + total)
+        if self._graph.has_groups:
+            rest = weight - debt
+            norm = np.sqrt(np.square(rest).sum(axis=1, keepdims=True)) + TINY
+            share = np.minimum(1.0, math.sqrt(weight.shape[1]) * total / norm)
+            received = weight - rest * (1.0 - share)
+        else:
+            received = np.clip(weight, debt - total, debt + total)
         weight -= received
         debt -= received
 

@@ -92,6 +92,8 @@ class StepSpec:
         Weights whose updates have numbers of their own, inputs of the step too.
     from_start : frozenset of str
         The weights whose penalty is that of the distance from the first weights.
+    norm_axes : tuple of (str, tuple of int)
+        The weights whose l1 penalty is of the norms of groups, with the axes that these span.
     """
 
     weights: tuple[str, ...]
@@ -113,6 +115,7 @@ class StepSpec:
     limits: tuple[str, ...] = ()
     groups: tuple[WeightGroup, ...] = ()
     from_start: frozenset[str] = frozenset()
+    norm_axes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def n_targets(self) -> int:
@@ -126,7 +129,7 @@ class StepSpec:
             self.weights, self.penalised, cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes, self.output_weights,
             self.rate_scales, self.penalty_scales, self.products, self.gradient_factors,
-            self.limits, self.groups, self.from_start,
+            self.limits, self.groups, self.from_start, self.norm_axes,
         )  # fmt: skip
 
     @property

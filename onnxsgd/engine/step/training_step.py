@@ -278,7 +278,7 @@ def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tupl
                 op, spec.optimizer, weight, gradient,
                 {kind: old[name, kind] for kind in spec.states(name)},
                 _as_type_of(op, spec.numbers_of(name, both.data.scalars), weight),
-                l2=spec.l2 and name in spec.penalised,
+                l2=spec.l2 and name in spec.penalised, norm_axes=dict(spec.norm_axes).get(name, ()),
             )  # fmt: skip
             new.update({(name, kind): value for kind, value in states.items()})
         for key, value in new.items():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from onnxsgd.optimizers import DECAY, L1_STRENGTH, RATE
+from onnxsgd.graph.nodes import shape_of
+from onnxsgd.optimizers import DECAY, L1_STRENGTH, RATE, TINY
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -36,6 +38,8 @@ L1_TOTAL, AVERAGE_RATE = "l1_total", "average_rate"
 #: Those of weights whose rate has a factor: the factor, for gradients that include the common rate, and 1,
 #: or 0 while the weight is frozen.
 MULTIPLIER, ACTIVE = "multiplier", "active"
+#: Those of the l1 penalty.
+_L1_NUMBERS = (L1_TOTAL, L1_STRENGTH)
 
 
 def state_names(
@@ -64,8 +68,15 @@ def build_update(
     scalars: Mapping[str, ir.Value],
     *,
     l2: bool,
+    norm_axes: tuple[int, ...] = (),
 ) -> tuple[ir.Value, dict[str, ir.Value]]:
-    """Build the new weight and its new states; the names in `states` select the parts of the update."""
+    """Build the new weight and its new states; the names in `states` select the parts of the update.
+
+    With `norm_axes` the l1 penalty is of the norms of groups, which these axes of the weight span.
+    """
+    if norm_axes:
+        root = math.sqrt(math.prod(shape_of(weight).numpy()[axis] for axis in norm_axes))
+        scalars = {name: op.Mul(v, root) if name in _L1_NUMBERS else v for name, v in scalars.items()}
     if RATE_SCALE in states:
         scalars = {**scalars, RATE: op.Mul(scalars[RATE], states[RATE_SCALE])}
     if PENALTY_SCALE in states:
@@ -77,7 +88,10 @@ def build_update(
         gradient = op.Mul(gradient, scalars[MULTIPLIER])
     weight = weight if start is None else op.Sub(weight, start)
     slots = tuple(states[name] for name in optimizer.slots)
-    weight, new_slots = optimizer.update(op, weight, gradient, slots, scalars, l2)
+    if norm_axes and optimizer.is_proximal:
+        weight, new_slots = optimizer.update_groups(op, weight, gradient, slots, scalars, l2, norm_axes)
+    else:
+        weight, new_slots = optimizer.update(op, weight, gradient, slots, scalars, l2)
     new_states = dict(zip(optimizer.slots, new_slots, strict=True))
     if AVERAGE in states:
         present = weight if start is None else op.Add(weight, start)
@@ -85,7 +99,7 @@ def build_update(
         step = op.Mul(op.Sub(present, states[AVERAGE]), scalars[AVERAGE_RATE])
         new_states[AVERAGE] = op.Add(states[AVERAGE], step)
     if L1_DEBT in states:
-        weight, new_states[L1_DEBT] = _truncate(op, weight, states[L1_DEBT], scalars[L1_TOTAL])
+        weight, new_states[L1_DEBT] = _truncate(op, weight, states[L1_DEBT], scalars[L1_TOTAL], norm_axes)
     weight = weight if start is None else op.Add(weight, start)
     weight = _unless_frozen(op, scalars, weight, given)
     new_states |= {
@@ -114,14 +128,24 @@ def _scaled_penalties(
     return {**scalars, **scaled}
 
 
-def _truncate(op: Builder, weight: ir.Value, debt: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value]:
+def _truncate(
+    op: Builder, weight: ir.Value, debt: ir.Value, total: ir.Value, axes: tuple[int, ...]
+) -> tuple[ir.Value, ir.Value]:
     """Apply the cumulative l1 penalty, which stops weights at exactly zero.
 
     `total` is the penalty that a weight could have received so far, `debt` the penalty that it received, as a
     negative number for positive weights; each step applies the difference (Tsuruoka, Tsujii,
     Ananiadou, "Stochastic Gradient Descent Training for L1-regularized Log-linear Models with Cumulative
     Penalty", ACL 2009).
+
+    Of a group, the part of ``weight - debt`` within a ball of radius `total` is applied, and stops the
+    group at exactly zero. For groups of one element it is the same.
     """
+    if axes:
+        rest = op.Sub(weight, debt)
+        norm = op.Add(op.Sqrt(op.ReduceSumSquare(rest, axes, keepdims=1)), TINY)
+        truncated = op.Mul(rest, op.Max(op.Sub(1.0, op.Div(total, norm)), 0.0))
+        return truncated, op.Add(debt, op.Sub(truncated, weight))
     zero = op.Mul(total, 0.0)
     lowered = op.Max(op.Sub(weight, op.Add(debt, total)), zero)
     raised = op.Min(op.Add(weight, op.Sub(total, debt)), zero)

@@ -125,6 +125,14 @@ _CASES = {
         lambda: OnnxSGDRegressor(_mlp(), loss="gaussian_nll", learning_rate="constant", eta0=1e-3),
         _Y,
     ),
+    "groups, mlp": (
+        lambda: OnnxSGDRegressor(_mlp(), penalty="group_lasso", alpha=0.02, learning_rate="invscaling"),
+        _Y,
+    ),
+    "auto, groups": (
+        OnnxSGDRegressor(penalty=Penalty(l1=0.05, l2=0.01, groups=True)),
+        _Y * np.float32([1.0, 1e3]),
+    ),
     "average": (OnnxSGDRegressor(average=6), _Y),
     "one output": (OnnxSGDRegressor(learning_rate="adaptive"), _Y[:, 0]),
     "step": (OnnxSGDRegressor(learning_rate=Step(0.01, 0.3, every=3)), _Y),
