@@ -47,6 +47,20 @@ def test_each_fusion_keeps_the_numbers(text, operators):
     np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("opset", [13, 17, 18, 20])
+def test_masks_of_float64_stay_where_the_runtime_has_no_kernel(opset):
+    source = f"""
+    <ir_version: 9, opset_import: ["" : {opset}]>
+    g (double[6,8] x) => (double[6,8] y) <double zero = {{0}}> {{
+        m = Greater(x, zero)
+        y = Cast<to=11>(m)
+    }}"""
+    model = to_ir(onnx.shape_inference.infer_shapes(parser.parse_model(source)))
+    fuse(model)
+    x = np.random.RandomState(0).normal(size=(6, 8))
+    np.testing.assert_array_equal(evaluate(model, x=x)[0], x > 0)
+
+
 def test_a_weighted_sum_of_columns_is_one_product():
     source = """
     <ir_version: 9, opset_import: ["" : 18]>
