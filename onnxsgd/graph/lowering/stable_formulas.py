@@ -48,9 +48,23 @@ def _dropout(w: Writer, node: ir.Node) -> ir.Value | None:
     return first(node)
 
 
+def _number_as_vector(w: Writer, node: ir.Node) -> ir.Value | None:
+    """``size`` for ``Reshape(Squeeze(size), [-1])``, a vector of one number.
+
+    Shape inference does not follow sizes through a Reshape, as torch writes them, and loses the shapes after.
+    """
+    number, target = operands(node)
+    squeeze = number.producer()
+    if squeeze is None or standard_operator(squeeze) != "Squeeze":
+        return None
+    sizes, shape = first(squeeze), constant(target)
+    return sizes if sizes.shape == (1,) and shape is not None and shape.tolist() in ([-1], [1]) else None
+
+
 #: The rules of standard operators.
 STANDARD_RULES: Table = {
     ("", "Div"): _sigmoid_as_quotient,
     ("", "Dropout"): _dropout,
     ("", "Reciprocal"): _sigmoid_as_quotient,
+    ("", "Reshape"): _number_as_vector,
 }

@@ -21,6 +21,13 @@ NODES = [
         "y, mask = Dropout(x, ratio, mode)",
         {"weights": "<float ratio = {0.4}, bool mode = {0}>"},
     ),
+    (
+        "Reshape",
+        ALL,
+        "s = Shape(x) v = Slice(s, zero, one) n = Squeeze(v) w = Reshape(n, minus) "
+        "t = Concat<axis = 0>(w, minus) z = Reshape(x, t) y = ReduceSum<keepdims = 0>(z)",
+        {"weights": "<int64[1] minus = {-1}, int64[1] zero = {0}, int64[1] one = {1}>"},
+    ),
     ("Reciprocal", ALL, "e = Exp(x) d = Add(one, e) y = Reciprocal(d)", {"weights": "<float one = {1}>"}),
     ("Div", ALL, "e = Exp(x) d = Add(e, one) y = Div(one, d)", {"weights": "<float one = {1}>"}),
 ]
@@ -39,7 +46,9 @@ def test_rules_keep_values(operator, opset, body, more, run):
     model = parse(body, opset, **more)
     lowered = lower_for_training(model)
     onnx.checker.check_model(to_proto(lowered), full_check=True)
-    assert operator == "Div" or ("", operator) not in operators(lowered)
+    assert operator in ("Div", "Reshape") or ("", operator) not in operators(lowered)
+    # the one of the data stays
+    assert operator != "Reshape" or [node.op_type for node in lowered.graph].count("Reshape") == 1
     rng = np.random.default_rng(0)
     shape = [5 if not isinstance(size, int) else size for size in model.graph.inputs[0].shape]
     for scale in (1.0, 20.0):
