@@ -325,7 +325,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             state.n_updates = stopping.max_iter * batches.n_batches
         plan = plan.for_updates(state.n_updates, state.n_batches)
         # the norms come first: callbacks see them
-        norms = UpdateNorms(bool(self.record_update_norms))
+        norms = UpdateNorms(bool(self.record_update_norms), plan.learner.statistics)
         progress = Progress(int(self.verbose), stopping.max_iter, stopping.tol is not None)
         active = [observer for observer in (norms, *observers, progress) if observer.is_active]
         score = self._scorer(program, validation)

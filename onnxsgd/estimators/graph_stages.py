@@ -75,10 +75,12 @@ def stage_of_training(tail: ir.Model, spec: StepSpec, stage: str, title: str) ->
     # the pass finds all unused nodes in this order only
     graph.sort()
     RemoveUnusedNodesPass()(both.model)
+    roles = mark_tensors(graph, spec.weights, set(tail.graph.initializers))
+    roles |= {value: Role.STATE for value in graph.inputs if value.name in spec.statistics}
     return MarkedGraph(
         graph, title,
         parts=mark_passes(graph, both.raw_prediction, both.loss),
-        roles=mark_tensors(graph, spec.weights, set(tail.graph.initializers)),
+        roles=roles,
         results=results,
     )  # fmt: skip
 
@@ -97,7 +99,7 @@ def _fused(tail: ir.Model, spec: StepSpec, title: str) -> MarkedGraph:
     roles |= {inputs[name]: Role.STATE for name in step.scalars.values() if name in inputs}
     results = {}
     for (name, kind), (old, new) in step.tensors.items():
-        if old in inputs and kind != WEIGHT:
+        if old in inputs and (kind != WEIGHT or name in spec.statistics):
             roles[inputs[old]] = Role.STATE
         results[value_named(graph, new)] = (f"new {name}" if kind == WEIGHT else f"new {kind} of {name}",)
     updates = [*results, *(value for value, role in roles.items() if role == Role.STATE)]

@@ -59,6 +59,7 @@ CONSTRAINTS: dict[str, Any] = {
     "engine": [StrOptions({"auto", "onnxruntime-training", "portable"})],
     "device": [str],
     "dtype": [StrOptions({"float32", "float64"}), None],
+    "batch_norm": [StrOptions({"frozen", "train"}), None],
     "n_threads": [_COUNT, None],
     "verbose": ["verbose"],
     "record_update_norms": ["boolean"],

@@ -178,6 +178,12 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         raw scores of a scikit-learn model by more than 1e-3 of theirs. Later calls use the type of the
         first. "float64" needs operators that the runtime supports in float64; convolutions are not among
         them.
+    batch_norm : {"frozen", "train", None}, default=None
+        The statistics that BatchNormalization uses in training. "frozen": the running ones, which stay.
+        "train": those of the batch, as after torch's ``model.train()``, in each such layer of the graph;
+        running mean and variance are updated and returned with the weights. Weights of samples do not enter
+        them. None: "train" for layers that were exported for training, "frozen" for the others. Predictions
+        and validation scores always use the running statistics.
     n_threads : int or None, default=None
         Threads of the runtime on the CPU. None: one for small steps, all cores for large ones.
     verbose : int, default=0
@@ -286,6 +292,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         engine: str = "auto",
         device: str = "cpu",
         dtype: str | None = None,
+        batch_norm: str | None = None,
         n_threads: int | None = None,
         verbose: int = 0,
         record_update_norms: bool = False,
@@ -322,6 +329,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self.engine = engine
         self.device = device
         self.dtype = dtype
+        self.batch_norm = batch_norm
         self.n_threads = n_threads
         self.verbose = verbose
         self.record_update_norms = record_update_norms

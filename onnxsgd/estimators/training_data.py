@@ -38,6 +38,7 @@ class TrainingDataReader(TrainedModel):
     adapter: LoRA | None
     engine: str
     dtype: str | None
+    batch_norm: str | None
 
     # Methods that differ between the two estimators.
 
@@ -151,6 +152,7 @@ class TrainingDataReader(TrainedModel):
         options = ModelOptions(
             task=self._task, output=self.output, head=self.head, trainable=self.trainable,
             engine=self.engine, dtype=self.dtype, link=self._link, adapter=self.adapter,
+            batch_norm=self.batch_norm,
         )  # fmt: skip
         numbers = target if self._task == "regression" else None
         prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads, numbers)

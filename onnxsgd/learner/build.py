@@ -14,6 +14,7 @@ from onnxsgd.data.columns import column_names
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.adapting.branches import Adapter
 from onnxsgd.graph.cut import cut_at
+from onnxsgd.graph.reading.batch_statistics import find_statistics, refuse_without_statistics
 from onnxsgd.graph.reading.linear import add_linear_layer, linear_graph, linear_parameters
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import LARGEST_CACHED, GraphSource
@@ -51,6 +52,8 @@ class ModelOptions:
         The link of the loss of a regression.
     adapter : LoRA or None
         The adapters beside frozen weights.
+    batch_norm : {"frozen", "train", None}
+        The statistics of BatchNormalization in training; None: as in the graph.
     """
 
     task: str
@@ -61,6 +64,7 @@ class ModelOptions:
     dtype: str | None = None
     link: str = "identity"
     adapter: LoRA | None = None
+    batch_norm: str | None = None
 
     @property
     def key(self) -> Hashable | None:
@@ -76,7 +80,10 @@ class ModelOptions:
             return None
         # the type tells True from 1
         output = (type(self.output), self.output)
-        return (self.task, *output, self.head, trainable, self.engine, self.dtype, self.link, adapter)
+        return (
+            self.task, *output, self.head, trainable, self.engine, self.dtype, self.link, adapter,
+            self.batch_norm,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,8 @@ def make_learner(
     options : ModelOptions
         The rest.
     """
+    if not isinstance(source, GraphSource) and options.batch_norm == "train":
+        refuse_without_statistics()
     if source is None:
         return _linear_learner(data.n_features, n_outputs, options)
     if not isinstance(source, GraphSource):
@@ -132,7 +141,7 @@ def make_learner(
     new_layer = (n_outputs, *data.row_shapes(inputs).items()) if options.head is not None else None
     is_known = source.digest is not None and options.key is not None
     key = ("learner", source.digest, options.key, new_layer) if is_known else None
-    return cached(key, lambda: _graph_learner(source.model, data, n_outputs, options), source.nbytes)
+    return cached(key, lambda: _graph_learner(source, data, n_outputs, options), source.nbytes)
 
 
 def _converted_learner(
@@ -164,22 +173,26 @@ def _template_key(data: TrainingData, options: ModelOptions) -> Hashable | None:
     return (data.n_features, options.key)
 
 
-def _graph_learner(model: ir.Model, data: TrainingData, n_outputs: int, options: ModelOptions) -> Learner:
+def _graph_learner(source: GraphSource, data: TrainingData, n_outputs: int, options: ModelOptions) -> Learner:
     from onnxsgd.gradient.engines import PORTABLE
     from onnxsgd.graph.batch_size import fixed_batch_size, free_batch_size
     from onnxsgd.graph.lowering.precision import without_half_precision
+    from onnxsgd.graph.lowering.running_statistics import with_own_statistics
     from onnxsgd.graph.reading.head import find_score
 
-    scored = find_score(model, options.task, options.output, options.link)
+    scored = find_score(source.model, options.task, options.output, options.link)
     exported_for = fixed_batch_size(scored.model)
     scored = replace(scored, model=free_batch_size(scored.model))
     scored = _in_precision(scored, options.dtype)
+    scored = replace(scored, model=with_own_statistics(scored.model))
+    training = source.switched.get("BatchNormalization", ())
     wide = without_half_precision(scored.model)
-    learner = _make_learner(replace(scored, model=wide), exported_for, data, n_outputs, options)
+    learner = _make_learner(replace(scored, model=wide), exported_for, data, n_outputs, options, training)
     if wide is scored.model:
         return learner
     same = replace(_same_weights(options, learner), engine=PORTABLE)
-    return replace(learner, half_precision=_make_learner(scored, exported_for, data, n_outputs, same))
+    half = _make_learner(scored, exported_for, data, n_outputs, same, training)
+    return replace(learner, half_precision=half)
 
 
 def _same_weights(options: ModelOptions, learner: Learner) -> ModelOptions:
@@ -210,20 +223,25 @@ def _make_learner(
     data: TrainingData,
     n_outputs: int,
     options: ModelOptions,
+    training: Sequence[str] = (),
 ) -> Learner:
+    """Return the learner of a scored graph; `training`: outputs of its BatchNormalization that train."""
     cut = cut_at(scored.model, scored.score)
+    statistics = find_statistics(cut, options.batch_norm, training)
     if options.head is not None:
-        learner = _transfer_learner(cut, n_outputs, options, data.row_shapes(cut.graph.inputs))
+        learner = _transfer_learner(cut, n_outputs, options, data.row_shapes(cut.graph.inputs), statistics)
         return replace(learner, exported_for=exported_for)
     model, adapted, adapters = scored.model, cut, tuple[Adapter, ...]()
     if options.adapter is None:
-        weights = _select(cut, options)
+        weights = _select(cut, options, statistics)
     else:
-        model, adapted, adapters, weights = _adapt(scored.model, scored.score, options, options.adapter)
+        model, adapted, adapters, weights = _adapt(
+            scored.model, scored.score, options, options.adapter, statistics
+        )
     return Learner(
         model=model, score_model=adapted, link=scored.link, classes=scored.classes, weights=weights,
         intercepts=_intercepts(adapted, weights), linear=linear_parameters(cut), exported_for=exported_for,
-        adapters=adapters,
+        adapters=adapters, statistics=statistics,
     )  # fmt: skip
 
 
@@ -250,7 +268,11 @@ def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOption
 
 
 def _transfer_learner(
-    backbone: ir.Model, n_outputs: int, options: ModelOptions, row_shapes: dict[str, tuple[int, ...]]
+    backbone: ir.Model,
+    n_outputs: int,
+    options: ModelOptions,
+    row_shapes: dict[str, tuple[int, ...]],
+    statistics: tuple[str, ...],
 ) -> Learner:
     from onnxsgd.graph.reading.trainable import with_head
 
@@ -258,34 +280,43 @@ def _transfer_learner(
     linear, adapters = linear_parameters(graph), tuple[Adapter, ...]()
     options = replace(options, trainable=with_head(options.trainable, (coef, intercept)))
     if options.adapter is None:
-        weights = _select(graph, options)
+        weights = _select(graph, options, statistics)
     else:
         score = str(graph.graph.outputs[0].name)
-        _, graph, adapters, weights = _adapt(graph, score, options, options.adapter)
+        _, graph, adapters, weights = _adapt(graph, score, options, options.adapter, statistics)
     return Learner(
         model=graph, score_model=graph, link="own", classes=None, weights=weights,
         intercepts=_intercepts(graph, weights), linear=linear, adapters=adapters,
+        statistics=statistics,
     )  # fmt: skip
 
 
 def _adapt(
-    model: ir.Model, score: str, options: ModelOptions, adapter: LoRA
+    model: ir.Model, score: str, options: ModelOptions, adapter: LoRA, statistics: Sequence[str]
 ) -> tuple[ir.Model, ir.Model, tuple[Adapter, ...], tuple[str, ...]]:
     """Return a graph with adapters, the same with the score alone, the adapters and the trained weights."""
     from onnxsgd.learner.adapted import with_adapters
 
     adapted, adapters, names = with_adapters(model, score, adapter, options.trainable)
     cut = cut_at(adapted, score)
-    return adapted, cut, adapters, _select(cut, replace(options, trainable=names))
+    return adapted, cut, adapters, _select(cut, replace(options, trainable=names), statistics)
 
 
-def _select(model: ir.Model, options: ModelOptions) -> tuple[str, ...]:
+def _select(model: ir.Model, options: ModelOptions, statistics: Sequence[str] = ()) -> tuple[str, ...]:
     from onnxsgd.gradient.engines import PORTABLE, differentiable
     from onnxsgd.graph.reading.trainable import select_trainable
 
     score = str(model.graph.outputs[0].name)
     engines = differentiable(PORTABLE), differentiable(options.engine)
-    return tuple(select_trainable(model, score, options.trainable, *engines))
+    selected = select_trainable(model, score, options.trainable, *engines)
+    if callable(options.trainable):
+        return tuple(name for name in selected if name not in statistics)
+    if named := [name for name in selected if name in statistics]:
+        raise ParameterError(
+            f"trainable names {named[0]!r}, a running statistic of BatchNormalization that training updates "
+            "without a gradient: leave it out, or freeze the statistics with batch_norm='frozen'."
+        )
+    return tuple(selected)
 
 
 def _intercepts(model: ir.Model, weights: tuple[str, ...]) -> frozenset[str]:

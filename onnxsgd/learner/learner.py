@@ -67,6 +67,8 @@ class Learner:
         The initializers to train.
     intercepts : frozenset of str
         Those of them without penalty.
+    statistics : tuple of str
+        The running statistics of BatchNormalization that training updates without a gradient.
     linear : tuple of (str, str or None), or None
         Coefficients and intercepts, where the score is a linear function of the only input.
     exported_for : int or None
@@ -95,6 +97,12 @@ class Learner:
     template: Learner | None = None
     half_precision: Learner | None = None
     adapters: tuple[Adapter, ...] = ()
+    statistics: tuple[str, ...] = ()
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """The initializers that training changes: weights and running statistics."""
+        return (*self.weights, *self.statistics)
 
     @property
     def score(self) -> str:
@@ -117,14 +125,14 @@ class Learner:
 
     @property
     def _constants(self) -> dict[str, np.ndarray]:
-        return {name: array for name, array in self.numbers.items() if name not in self.weights}
+        return {name: array for name, array in self.numbers.items() if name not in self.learned}
 
     @cached_property
     def score_graph(self) -> InferenceGraph:
         """The raw scores, as a function of data and weights."""
         if self.template is not None:
             return self.template.score_graph.with_constants(self._constants)
-        return InferenceGraph(self.score_model, self.score, self.weights, self._constants)
+        return InferenceGraph(self.score_model, self.score, self.learned, self._constants)
 
     @cached_property
     def divided(self) -> Parts:
@@ -135,11 +143,11 @@ class Learner:
             return replace(
                 parts, frozen={name: graph.with_constants(constants) for name, graph in parts.frozen.items()}
             )
-        split = split_frozen(self.score_model, self.weights)
+        split = split_frozen(self.score_model, self.learned)
         given = {str(value.name) for value in self.inputs}
         made = [name for name in split.features if name not in given]
         frozen = {name: InferenceGraph(self.score_model, name, (), self._constants) for name in made}
-        return Parts(split, frozen, InferenceGraph(split.tail, self.score, self.weights))
+        return Parts(split, frozen, InferenceGraph(split.tail, self.score, self.learned))
 
     @cached_property
     def multiples(self) -> dict[str, ColumnMultiple]:
@@ -174,7 +182,7 @@ class Learner:
     def undivided(self) -> Parts:
         """The whole graph as the tail, without a frozen part."""
         split = undivided(self.with_weights({}, score_only=True) if self.numbers else self.score_model)
-        return Parts(split, {}, InferenceGraph(split.tail, self.score, self.weights))
+        return Parts(split, {}, InferenceGraph(split.tail, self.score, self.learned))
 
     def output_layer(self, n_outputs: int) -> OutputLayer:
         """Return the last layer of the graph, which has so many outputs."""
@@ -198,8 +206,8 @@ class Learner:
         return element_type(self.score_model.graph.outputs[0]).numpy()
 
     def initial_weights(self) -> dict[str, np.ndarray]:
-        """Return the weights of the user's model."""
-        return {name: np.array(self.initial(name)) for name in self.weights}
+        """Return the weights, and the running statistics that training updates, of the user's model."""
+        return {name: np.array(self.initial(name)) for name in self.learned}
 
     def first_weights(self, seed: int | np.random.RandomState | None) -> dict[str, np.ndarray]:
         """Return the weights that a fit starts with: those of the user's model, and new ones of adapters."""

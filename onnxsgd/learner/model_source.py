@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,14 +35,15 @@ class GraphSource:
         The cache key of the graph; None: it is too large for the cache.
     nbytes : int
         Its size, if it has a digest.
-    switched : tuple of str
-        Operators in training mode that were replaced by their inference form.
+    switched : dict of tuple of str
+        Operators in training mode that were replaced by their inference form, with the first output of each
+        of their nodes.
     """
 
     model: ir.Model
     digest: str | None
     nbytes: int = 0
-    switched: tuple[str, ...] = ()
+    switched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read_source(model: object) -> BaseEstimator | GraphSource | None:
@@ -75,10 +77,12 @@ def read_source(model: object) -> BaseEstimator | GraphSource | None:
     key = None if digest is None else ("source", digest)
     nbytes = 0 if content is None else len(content)
     source = cached(key, lambda: _read_graph(model, digest, nbytes), nbytes)
-    if source.switched:
+    # the parameter batch_norm decides about the others
+    switched = [operator for operator in source.switched if operator != "BatchNormalization"]
+    if switched:
         warnings.warn(
-            f"The graph was exported for training: its {', '.join(source.switched)} nodes are used in their "
-            "inference form (running statistics, no dropout, the mean of random numbers), in training too.",
+            f"The graph was exported for training: its {', '.join(switched)} nodes are used in their "
+            "inference form (no dropout, the mean of random numbers), in training too.",
             stacklevel=2,
         )
     return source

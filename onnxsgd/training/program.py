@@ -25,7 +25,9 @@ from onnxsgd.engine.step.sample_losses import mean_loss
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.update import WEIGHT
-from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.exceptions import ParameterError, UnsupportedError
+from onnxsgd.graph.batch_normalization import batch_normalizations
+from onnxsgd.graph.nodes import rank, required
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.learner.learner import Parts
 from onnxsgd.runtime.cache import cached
@@ -276,6 +278,7 @@ def make_program(plan: FitPlan, features: Features) -> Program:
         standardises = plan.recipe.is_auto and not plan.device.keeps_data
         program = replace(program, stores=False) if standardises else Program(plan, learner.undivided)
     _refuse_strings(program.parts.split.tail)
+    _refuse_single_rows(plan, program.parts.split.tail)
     return program
 
 
@@ -307,6 +310,17 @@ def _refuse_strings(tail: ir.Model) -> None:
             f"{value.name!r} holds strings, and its consumer {' and '.join(nodes)} must run in each update: "
             "the rows of its results are not proven to depend on one sample each. Convert the strings to "
             "numbers before the graph."
+        )
+
+
+def _refuse_single_rows(plan: FitPlan, tail: ir.Model) -> None:
+    """Refuse batches of one row, if each layer that normalises by statistics of the batch reads a matrix."""
+    statistics = plan.learner.statistics
+    layers = [node for node in batch_normalizations(tail.graph) if required(node, 3).name in statistics]
+    if plan.batch_size == 1 and layers and all(rank(node.inputs[0]) == 2 for node in layers):
+        raise ParameterError(
+            "batch_size=1 has no effect on the statistics of BatchNormalization: a batch of one value has no "
+            "variance. Raise batch_size, or freeze the statistics with batch_norm='frozen'."
         )
 
 

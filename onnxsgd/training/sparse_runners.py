@@ -58,8 +58,8 @@ def trains_sparse(spec: StepSpec, layers: Sequence[FirstLayer], features: Mappin
 
     The data must be one sparse table that first layers alone read, and the optimizer one of the package.
     Averages are left to dense batches, except those of plain SGD without the l1 penalty, and so are both
-    penalties at once, except proximal ones, updates that need all gradients, and weights that are frozen for
-    a time, except under plain SGD.
+    penalties at once, except proximal ones, updates that need all gradients or statistics of batches, and
+    weights that are frozen for a time, except under plain SGD.
     """
     tables = list(features.values())
     is_sparse = len(tables) == 1 and is_sparse_table(tables[0]) and tables[0].shape[1] > 1

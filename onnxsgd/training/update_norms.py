@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 
@@ -23,10 +24,12 @@ class UpdateNorms(Observer):
     ----------
     records : bool
         Whether norms are to be recorded; if not, the observer is not active.
+    statistics : collection of str
+        The running statistics beside the weights, which do not count.
     """
 
-    def __init__(self, records: bool) -> None:
-        self._records = records
+    def __init__(self, records: bool, statistics: Collection[str] = ()) -> None:
+        self._records, self._statistics = records, statistics
 
     @property
     def is_active(self) -> bool:
@@ -47,6 +50,8 @@ class UpdateNorms(Observer):
 
     def _norm(self, after: dict[str, np.ndarray]) -> float:
         changes = (
-            np.subtract(after[name], before, dtype=np.float64) for name, before in self._before.items()
+            np.subtract(after[name], before, dtype=np.float64)
+            for name, before in self._before.items()
+            if name not in self._statistics
         )
         return math.sqrt(sum(float(np.square(change).sum()) for change in changes))

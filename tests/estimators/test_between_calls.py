@@ -29,6 +29,7 @@ REFUSED = {
     "adapter": LoRA(2),
     "classes": [1, 0],
     "dtype": "float64",
+    "batch_norm": "frozen",
 }
 #: Other values of the parameters that act on the next call.
 HONOURED = {

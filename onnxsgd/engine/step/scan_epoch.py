@@ -18,6 +18,7 @@ from onnxsgd._library_errors import run_error
 from onnxsgd.engine.step.buffers import Buffers, Tensors, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
 from onnxsgd.engine.step.fuse import widen_scalars
+from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.nodes import shape_of
 from onnxsgd.graph.writing import new_node
@@ -67,13 +68,20 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     graph.append(new_node("Scan", [*first, *stacked.values()], [*last, raw_prediction], attributes))
     # the gradient of a loss need not depend on the target
     target = stacked.setdefault(targets, declare(f"all/{_PREFIX}{step.target}", targets, stacked=True))
-    weight = ir.Value(
-        name=f"all/{_PREFIX}{step.sample_weight}", type=target.type, shape=ir.Shape(shape_of(target)[:2])
-    )
+    rows = ir.Shape(shape_of(target)[:2])
+    weights = next((v for v in stacked if v.name == f"{_PREFIX}{step.sample_weight}"), None)
+    if weights is None:
+        weight = ir.Value(name=f"all/{_PREFIX}{step.sample_weight}", type=target.type, shape=rows)
+        further = [weight]
+    else:
+        # the step reads them too, as a column for each batch
+        with appending(graph) as op:
+            weight = op.Squeeze(stacked[weights], [2])
+        weight.type, weight.shape, further = target.type, rows, []
     losses = add_losses(graph, loss, target, raw_prediction, weight)
     for node in list(graph):
         widen_scalars(graph, node)
-    graph.inputs.extend([*first, *stacked.values(), weight])
+    graph.inputs.extend([*first, *stacked.values(), *further])
     graph.outputs.extend([*last, losses])
     return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
 

@@ -27,6 +27,8 @@ def make_buffers(spec: StepSpec, weights: Mapping[str, np.ndarray]) -> Buffers:
         like = tensors[name, WEIGHT] = weights[name]
         for kind in spec.states(name):
             tensors[name, kind] = np.empty(spec.state_shape(name, kind, like.shape), like.dtype)
+    for name in spec.statistics:
+        tensors |= {(name, kind): weights[name] for kind in spec.kinds_of_statistics}
     return Buffers(tensors)
 
 

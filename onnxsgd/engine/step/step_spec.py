@@ -13,11 +13,13 @@ from onnxsgd._cache_keys import cache_key
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.update import (
     ACTIVE,
+    AVERAGE,
     AVERAGE_RATE,
     L1_TOTAL,
     MULTIPLIER,
     PENALTY_SCALE,
     RATE_SCALE,
+    WEIGHT,
     state_names,
 )
 from onnxsgd.losses import DenseLoss, Loss
@@ -78,6 +80,9 @@ class StepSpec:
         The shape of a row of each feature; needed only for those whose shape the graph leaves open.
     output_weights : frozenset of str
         The weights that have the number "output_rate" in place of "rate".
+    statistics : tuple of str
+        The running statistics of BatchNormalization that the step updates; its layers normalise by the
+        statistics of the batch.
     rate_scales : tuple of (str, tuple of int)
         The weights whose rate has a constant factor, or one for each output, with the shape of these factors.
     penalty_scales : tuple of (str, tuple of int)
@@ -108,6 +113,7 @@ class StepSpec:
     engine: str
     row_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     output_weights: frozenset[str] = frozenset()
+    statistics: tuple[str, ...] = ()
     rate_scales: tuple[tuple[str, tuple[int, ...]], ...] = ()
     penalty_scales: tuple[tuple[str, tuple[int, ...]], ...] = ()
     products: tuple[str, ...] = ()
@@ -126,7 +132,8 @@ class StepSpec:
     def key(self) -> tuple[Any, ...]:
         """The cache key of the compiled step: the present specification, less the optimizer's numbers."""
         return (
-            self.weights, self.penalised, cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
+            self.weights, self.statistics, self.penalised,
+            cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes, self.output_weights,
             self.rate_scales, self.penalty_scales, self.products, self.gradient_factors,
             self.limits, self.groups, self.from_start, self.norm_axes,
@@ -145,9 +152,9 @@ class StepSpec:
         """True if the updates need the general step.
 
         The special steps, of linear models and of sparse data, never hold the gradients of all weights, each
-        as a whole, and know no penalty of the distance from the first weights.
+        as a whole, and know no penalty of the distance from the first weights, nor statistics of the batch.
         """
-        return bool(self.limits or self.from_start)
+        return bool(self.limits or self.from_start or self.statistics)
 
     def states(self, weight: str) -> tuple[str, ...]:
         """Return the names of the tensors kept for `weight`."""
@@ -156,6 +163,11 @@ class StepSpec:
             penalty_scale=weight in dict(self.penalty_scales), rate_scale=weight in dict(self.rate_scales),
             start=weight in self.from_start,
         )  # fmt: skip
+
+    @property
+    def kinds_of_statistics(self) -> tuple[str, ...]:
+        """The tensors kept for a running statistic: itself, and its average beside averages of weights."""
+        return (WEIGHT, AVERAGE) if self.average else (WEIGHT,)
 
     def state_shape(self, weight: str, kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a tensor kept for `weight`, which has the given shape."""

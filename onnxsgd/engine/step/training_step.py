@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from onnxsgd.engine.step.batch_norm import BatchStatistics, mask_padding, with_batch_statistics
 from onnxsgd.engine.step.fuse import fuse
 from onnxsgd.engine.step.gradient_limits import limit_gradients
 from onnxsgd.engine.step.intercept_rows import keep_as_rows
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.transposed_tables import transpose_tables
-from onnxsgd.engine.step.update import ACTIVE, WEIGHT, build_update
+from onnxsgd.engine.step.update import ACTIVE, AVERAGE, AVERAGE_RATE, WEIGHT, build_update
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.lowering.forms import MATRIX_FORMS, write_out
@@ -143,7 +144,8 @@ class _Data:
 class BothPasses:
     """A graph with forward and backward pass.
 
-    It has data, raw prediction, loss, and the gradient of each weight and of each product.
+    It has data, raw prediction, loss, the gradient of each weight and of each product, and the statistics of
+    the batch in the layers that normalise by them.
     """
 
     model: ir.Model
@@ -151,6 +153,7 @@ class BothPasses:
     raw_prediction: ir.Value
     loss: ir.Value
     gradients: Mapping[str, ir.Value]
+    layers: tuple[BatchStatistics, ...] = ()
 
 
 def both_passes(model: ir.Model, spec: StepSpec) -> BothPasses:
@@ -164,7 +167,12 @@ def both_passes(model: ir.Model, spec: StepSpec) -> BothPasses:
         The rest; the update is left out.
     """
     fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
-    return _with_closed_form(fixed, spec) or _with_differentiated_loss(fixed, spec)
+    if not spec.statistics:
+        return _with_closed_form(fixed, spec) or _with_differentiated_loss(fixed, spec)
+    fixed, mask, layers = with_batch_statistics(fixed, spec.statistics, spec.batch_size)
+    both = _with_closed_form(fixed, spec) or _with_differentiated_loss(fixed, spec)
+    mask_padding(both.model.graph, mask, both.data.sample_weight)
+    return replace(both, layers=layers)
 
 
 def _with_closed_form(model: ir.Model, spec: StepSpec) -> BothPasses | None:
@@ -261,6 +269,12 @@ def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tupl
         for kind in spec.states(name):
             shape = ir.Shape(spec.state_shape(name, kind, tuple(shape_of(weight).numpy())))
             old[name, kind] = _add_input(graph, names, f"{name}_{kind}", weight.type, shape)
+    for name in spec.statistics:
+        statistic = old[name, WEIGHT] = inputs[name]
+        if spec.average:
+            old[name, AVERAGE] = _add_input(
+                graph, names, f"{name}_{AVERAGE}", statistic.type, statistic.shape
+            )
     gradients = {name: both.gradients[name] for name in spec.weights}
     for name, gradient in gradients.items():
         gradient.type, gradient.shape = inputs[name].type, inputs[name].shape
@@ -281,10 +295,29 @@ def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tupl
                 l2=spec.l2 and name in spec.penalised, norm_axes=dict(spec.norm_axes).get(name, ()),
             )  # fmt: skip
             new.update({(name, kind): value for kind, value in states.items()})
+        _update_statistics(op, graph, both, spec, old, new)
         for key, value in new.items():
             value.name, value.type, value.shape = f"{old[key].name}_new", old[key].type, old[key].shape
     graph.outputs[:] = [both.loss, *new.values()]
     return {key: (str(old[key].name), str(value.name)) for key, value in new.items()}
+
+
+def _update_statistics(
+    op: Builder,
+    graph: ir.Graph,
+    both: BothPasses,
+    spec: StepSpec,
+    old: Mapping[tuple[str, str], ir.Value],
+    new: dict[tuple[str, str], ir.Value],
+) -> None:
+    """Add the update of the running statistics, and of their averages, to those of the weights."""
+    for layer in both.layers:
+        for name, value in layer.updated(op, graph).items():
+            new[name, WEIGHT] = value
+            if spec.average:
+                rate = op.CastLike(both.data.scalars[AVERAGE_RATE], value)
+                average = old[name, AVERAGE]
+                new[name, AVERAGE] = op.Add(average, op.Mul(op.Sub(value, average), rate))
 
 
 def _add_gradients(both: BothPasses, spec: StepSpec) -> tuple[tuple[str, str], ...]:

@@ -19,8 +19,8 @@ __all__ = ["RANDOM", "inference_form"]
 RANDOM = having(Fact.RANDOM)
 
 
-def inference_form(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
-    """Return `model` without its training behaviour, and the switched operators.
+def inference_form(model: ir.Model) -> tuple[ir.Model, dict[str, tuple[str, ...]]]:
+    """Return `model` without its training behaviour, and the switched nodes.
 
     Cases, in subgraphs too:
 
@@ -38,8 +38,8 @@ def inference_form(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
     -------
     model : ir.Model
         A new model, or `model` itself if there is nothing to switch.
-    switched : tuple of str
-        The operators, each once, in alphabetical order.
+    switched : dict of tuple of str
+        The operators in alphabetical order, with the first output of each of their nodes.
 
     Raises
     ------
@@ -47,16 +47,20 @@ def inference_form(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
         If the graph has a Bernoulli or Multinomial, whose mean is none of their values.
     """
     if not any(_trains(node) for node in model.graph.all_nodes()):
-        return model, ()
+        return model, {}
     result = model.clone()
     names = graph_names(result.graph)
     nodes = [node for node in result.graph.all_nodes() if _trains(node)]
+    switched = [(str(node.op_type), str(node.outputs[0].name)) for node in nodes]
     read = {value for value in result.graph.inputs if value.uses()}
     for node in nodes:
         _SWITCHES[node.op_type](node, names)
     # an input for the training mode now has no reader
     result.graph.inputs[:] = [value for value in result.graph.inputs if value.uses() or value not in read]
-    return result, tuple(sorted({str(node.op_type) for node in nodes}))
+    operators = sorted({operator for operator, _ in switched})
+    return result, {
+        operator: tuple(name for other, name in switched if other == operator) for operator in operators
+    }
 
 
 def _trains(node: ir.Node) -> bool:

@@ -44,7 +44,7 @@ class SplitGraph:
 def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
     """Split `model`, which has one output, before the first use of a trained weight.
 
-    Cases:
+    `weights` may include running statistics that training updates. Cases:
 
     - a node that a trained weight reaches belongs to the tail;
     - a frozen value that such a node reads, or that its subgraphs capture, becomes a feature if each of its
