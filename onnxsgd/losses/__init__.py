@@ -30,6 +30,7 @@ from onnxsgd.losses._classification import (
 )
 from onnxsgd.losses._dense import DenseLoss as DenseLoss
 from onnxsgd.losses._deviance import Gamma, Poisson, Tweedie
+from onnxsgd.losses._graph import FromONNX
 from onnxsgd.losses._likelihood import LARGEST_LOG_VARIANCE, GaussianNLL
 from onnxsgd.losses._regression import (
     AbsoluteError,
@@ -52,6 +53,7 @@ __all__ = [
     "Elastic",
     "EpsilonInsensitive",
     "Focal",
+    "FromONNX",
     "Gamma",
     "GaussianNLL",
     "Hinge",

@@ -120,6 +120,7 @@ COVERED = {
         "_builder losses/_base losses/_classification losses/_dense losses/_deviance losses/_likelihood "
         "losses/_regression"
     ),
+    "test_own_losses.py": "losses/_graph",
     "test_package.py": "_version",
     "test_testing.py": "checking/problems",
     "training/test_linear_runner.py": "engine/step/linear_scan",
@@ -163,6 +164,7 @@ SUBJECTS = {
     "test_examples.py": "the examples",
     "test_gpu.py": "training on a GPU",
     "test_lists.py": "lists in documentation",
+    "test_own_losses.py": "losses that users give",
     "test_notebooks.py": "the notebooks of the examples",
     "test_package.py": "the public names",
     "test_pages.py": "code, outputs and tables of the documentation",
