@@ -224,7 +224,7 @@ def check_labels(y: Any) -> np.ndarray:
         return y
     if not sparse.issparse(y):
         assert_all_finite(np.asarray(y), input_name="y")
-    if np.ndim(y) > 2:
+    if np.asarray(y).ndim > 2:
         raise ParameterError(
             f"y has shape {np.shape(y)}: labels of the elements of samples need a graph as model=, whose "
             "scores have their axes and one of the classes."

@@ -21,8 +21,8 @@ from onnxsgd.estimators.inner_model import is_fitted
 from onnxsgd.estimators.labels import DenseLabels, Labelling, OneLabel, SeveralLabels, SoftLabels
 from onnxsgd.estimators.to_skl2onnx import register_classifier
 from onnxsgd.exceptions import GraphError, ParameterError
+from onnxsgd.graph.class_axis import class_axis
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.reading.class_axis import class_axis
 from onnxsgd.learner.learner import Learner
 from onnxsgd.losses import CLASSIFICATION_LOSSES, MULTINOMIAL_LOSSES, DenseLoss, Loss, make_loss
 
@@ -501,7 +501,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             return trained._score_elements(X, check_dense_labels(y), sample_weight)
         if self._ignored is None and not self._takes_soft_labels:
             return float(super().score(X, y, sample_weight))
-        labels = trained._check_target(y) if np.ndim(y) == 2 else check_labels(y)
+        labels = trained._check_target(y) if np.asarray(y).ndim == 2 else check_labels(y)
         labelling = trained._labelling if labels.ndim == 2 else OneLabel(trained.classes_, trained._ignored)
         trained._check_scorable(labels, "y")
         if labels.ndim == 2:
@@ -594,7 +594,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _may_be_dense(self, y: ArrayLike) -> bool:
         """Tell whether elements of samples may have labels: a graph decides by the shape of its scores."""
         is_graph = self.model is not None and self.head is None and not hasattr(self.model, "fit")
-        return is_graph and not self._takes_soft_labels and not issparse(y) and np.ndim(y) > 1
+        return is_graph and not self._takes_soft_labels and not issparse(y) and np.asarray(y).ndim > 1
 
     def _settle_target(self, y: ArrayLike, target: np.ndarray) -> np.ndarray:
         if not self._is_dense:

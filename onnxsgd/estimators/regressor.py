@@ -418,7 +418,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         trained = self._trained(X)
         if trained._levels is not None:
             return score_quantiles(y, self.predict(X), trained._levels, sample_weight)
-        if np.ndim(y) < 3 and not trained._is_dense:
+        if np.asarray(y).ndim < 3 and not trained._is_dense:
             return float(super().score(X, y, sample_weight))
         target, prediction = check_real_target(y), trained._predictions(trained._raw_predictions(X))
         if target.shape != prediction.shape:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.append import graft
+from onnxsgd.graph.class_axis import class_axis
 from onnxsgd.graph.loading.load import check_proto
 from onnxsgd.graph.model import find_value, to_ir, to_proto
 from onnxsgd.graph.opsets.versions import bring_into_range
@@ -58,7 +59,9 @@ def add_loss_output(
     is the logarithm of the prediction; gaussian_nll, of which f(x) is the means and then the logarithms of
     the variances, in twice the columns of the label); their fields are keyword arguments, and they are
     summed like squared_error.
-    At a kink the derivative is the one that :mod:`onnxsgd.losses` states.
+    At a kink the derivative is the one that :mod:`onnxsgd.losses` states. Of scores of several axes, losses
+    that compare classes, such as multiclass_hinge, compare those of each element, and are summed over the
+    elements; the axis of the classes is that of the convolution or the product before the output.
 
     Parameters
     ----------
@@ -201,7 +204,10 @@ def _total(
     """Build the loss and the penalties, of shape [1, 1]."""
     _, shape = dtype_and_shape(data.scored)
     dtype = _loss_type(data.scored)
-    raw_prediction, label, weight = _as_tables(op, data, dtype, len(shape))
+    if loss.is_joint and len(shape) > 2:
+        raw_prediction, label, weight = _as_elements(op, data, dtype, _find_class_axis(data.scored, loss))
+    else:
+        raw_prediction, label, weight = _as_tables(op, data, dtype, len(shape))
     if len(loss.score_factors) > 1:
         label = op.Concat(*[label] * len(loss.score_factors), axis=1)
     if isinstance(loss, ProbabilityLogLoss):
@@ -232,6 +238,38 @@ def _as_tables(
         label = op.Flatten(label, axis=1)
     weight = None if data.weight is None else op.Reshape(_cast(op, data.weight, dtype), [-1, 1])
     return raw_prediction, label, weight
+
+
+def _find_class_axis(scored: ir.Value, loss: Loss) -> int:
+    """Return the axis of the classes of scores with several axes."""
+    axis = class_axis(scored)
+    if axis is None:
+        raise GraphError(
+            f"Output {scored.name!r} has shape {scored.shape}, and the axis of the classes, whose scores the "
+            f"loss {loss!r} compares, is not known: it is that of a convolution or a product before the "
+            "output. Score such an output, or put the classes on the second of two axes."
+        )
+    return axis
+
+
+def _as_elements(
+    op: Builder, data: _Data, dtype: ir.DataType, axis: int
+) -> tuple[ir.Value, ir.Value, ir.Value | None]:
+    """Return scores and label, [n_elements, n_classes], and weights, [n_elements, 1]."""
+    n_axes = len(dtype_and_shape(data.scored)[1])
+    order = [*(other for other in range(n_axes) if other != axis), axis]
+    made = []
+    for value in (data.scored, data.label):
+        table = op.Transpose(_cast(op, value, dtype), perm=order)
+        sizes = op.Shape(table)
+        rows = op.Reshape(table, op.Concat([-1], op.Slice(sizes, [n_axes - 1], [n_axes]), axis=0))
+        rows.type = ir.TensorType(dtype)
+        made.append(rows)
+    if data.weight is None:
+        return made[0], made[1], None
+    weight = op.Reshape(_cast(op, data.weight, dtype), [-1] + [1] * (n_axes - 1))
+    of_elements = op.Concat(op.Slice(sizes, [0], [n_axes - 1]), [1], axis=0)
+    return made[0], made[1], op.Reshape(op.Expand(weight, of_elements), [-1, 1])
 
 
 def _cast(op: Builder, value: Any, dtype: ir.DataType) -> ir.Value:

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from scipy import sparse
 from scipy.special import log_softmax, softmax
 from sklearn.base import clone
 from sklearn.metrics import r2_score
@@ -17,6 +18,7 @@ from sklearn.model_selection import GridSearchCV
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, describe_trainable
 from onnxsgd.exceptions import GraphError, ParameterError, UnsupportedError
 from onnxsgd.losses import CrossEntropy, LogLoss, Loss, MulticlassHinge, SquaredError
+from onnxsgd.runtime.device import Device
 
 ENGINES = ["portable", pytest.param("onnxruntime-training", marks=pytest.mark.native)]
 PLAIN = {
@@ -33,13 +35,14 @@ IGNORED = np.where(_rng.random(LABELS.shape) < 0.3, 255, LABELS)
 IGNORED[3] = 255
 
 
-def make_model(nodes, inputs, outputs, tensors, dtype=np.float32):
+def make_model(nodes, inputs, outputs, tensors, dtype=np.float32, more=None):
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     infos = [
         [helper.make_tensor_value_info(name, kind, shape) for name, shape in values.items()]
         for values in (inputs, outputs)
     ]
     initializers = [numpy_helper.from_array(array.astype(dtype), name) for name, array in tensors.items()]
+    initializers += [numpy_helper.from_array(array, name) for name, array in (more or {}).items()]
     graph = helper.make_graph(nodes, "graph", *infos, initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model, full_check=True)
@@ -175,6 +178,44 @@ def test_epochs_inside_the_runtime(kind, monkeypatch):
     learner = OnnxSGDClassifier(linear(kind), loss=loss, **settings).fit(X, y)
     assert_descends(learner, *descend(IGNORED, batch=2, epochs=120))
     assert calls
+
+
+@pytest.mark.parametrize("kind", ["pixels", "tokens"])
+def test_data_that_stay_on_the_device(kind, monkeypatch):
+    """Several updates are one graph there, which computes their losses together; here on the CPU."""
+    monkeypatch.setattr(Device, "keeps_data", True)
+    X, y = arrange(kind, y=IGNORED)
+    learner = OnnxSGDClassifier(linear(kind), loss=CrossEntropy(ignore_index=255), **PLAIN).fit(X, y)
+    assert_descends(learner, *descend(IGNORED))
+
+
+@pytest.mark.parametrize("rate", ["auto", "constant"])
+def test_sparse_data(rate):
+    """A product of sparse rows, whose results are the scores of four steps."""
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=(6, 12))
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Reshape", ["p", "sizes"], ["z"]),
+    ]
+    model = make_model(
+        nodes, {"x": ["N", 6]}, {"z": ["N", 4, 3]}, {"w": w}, more={"sizes": np.array([-1, 4, 3])}
+    )
+    X = sparse.random(60, 6, 0.4, format="csr", random_state=0, dtype=np.float32)
+    targets = (X @ rng.normal(size=(6, 12))).reshape(60, 4, 3)
+    settings = {**PLAIN, "learning_rate": rate, "random_state": 0}
+    settings |= {"eta0": None, "max_iter": 200} if rate == "auto" else {}
+    for estimator, y in [
+        (OnnxSGDRegressor(model, **settings), targets),
+        (OnnxSGDClassifier(model, **settings), targets.argmax(axis=2)),
+    ]:
+        found = clone(estimator).fit(X, y)
+        assert found.predict(X).shape == y.shape
+        if rate == "auto":
+            assert found.score(X, y) > 0.95
+            continue
+        dense = clone(estimator).fit(X.toarray(), y)
+        np.testing.assert_allclose(found.get_weights()["w"], dense.get_weights()["w"], rtol=1e-4, atol=1e-5)
 
 
 def test_float64():

@@ -5,9 +5,9 @@ import onnx
 import onnx.parser
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy.special import expit, xlogy
+from scipy.special import expit, log_softmax, softmax, xlogy
 
 from onnxsgd import losses
 from onnxsgd.exceptions import GraphError, ParameterError, ParameterTypeError
@@ -20,6 +20,8 @@ from onnxsgd.penalties import Penalty
 
 SIGN = ("hinge", "squared_hinge", "modified_huber", "perceptron", "focal")
 INDICATOR = ("log_loss", "multiclass_hinge")
+#: Scores that compare classes: outputs of three axes have a test of their own.
+JOINT = ("multiclass_hinge",)
 POSITIVE = ("poisson", "gamma", "tweedie")
 
 
@@ -174,6 +176,7 @@ def test_every_score_has_a_case():
     seed=st.integers(0, 2**32 - 1),
 )
 def test_value_agrees_with_numpy(linear, run, score, rank, n_samples, weighted, penalty, opset, dtype, seed):
+    assume(rank < 3 or score not in JOINT)
     options, value, _ = SCORES[score]
     rng = np.random.default_rng(seed)
     model = linear(rank, opset, dtype)
@@ -209,6 +212,7 @@ def test_value_agrees_with_numpy(linear, run, score, rank, n_samples, weighted, 
     seed=st.integers(0, 2**32 - 1),
 )
 def test_gradient_agrees_with_numpy(linear, run, score, rank, weighted, penalty, opset, dtype, seed):
+    assume(rank < 3 or score not in JOINT)
     options, _, slope = SCORES[score]
     rng = np.random.default_rng(seed)
     model = linear(rank, opset, dtype)
@@ -237,6 +241,51 @@ def test_gradient_agrees_with_numpy(linear, run, score, rank, weighted, penalty,
     np.testing.assert_allclose(found["W_grad"], expected, rtol=tolerance, atol=tolerance)
     expected = at_sum @ tensors["W"].T + penalty_slope(penalty, "X", wide)
     np.testing.assert_allclose(found["X_grad"], expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "body", "axis"),
+    [("N, 4, H, V", "Y = Conv(X, w)", 1), ("N, T, 4", "Y = MatMul(X, m)", 2)],
+    ids=["pixels", "tokens"],
+)
+def test_losses_over_classes_compare_those_of_an_element(run, weighted, shape, body, axis):
+    rng = np.random.default_rng(0)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[{shape.replace("4", "3")}] X) => (float[{shape}] Y)
+        {{ {body} }}"""
+    )
+    name, size = ("w", (4, 3, 1, 1)) if axis == 1 else ("m", (3, 4))
+    weight = rng.normal(size=size).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    x = rng.normal(size=(5, 3, 2, 6) if axis == 1 else (5, 7, 3)).astype(np.float32)
+    output = run(model, {"X": x})["Y"]
+    label = np.moveaxis(
+        np.eye(4, dtype=np.float32)[rng.integers(4, size=np.delete(output.shape, axis))], -1, axis
+    )
+    feeds = {"X": x, "label": label}
+    share = rng.uniform(0, 3, size=5).astype(np.float32)
+    if weighted:
+        feeds["share"] = share
+    loss = losses.CrossEntropy(label_smoothing=0.2)
+    with_loss = add_loss_output(model, loss, weight_name="share" if weighted else None)
+    factor = share.reshape(-1, *[1] * (output.ndim - 1)) if weighted else np.ones((1,) * output.ndim)
+    target = 0.8 * label + 0.05
+    expected = -(factor * target * log_softmax(output.astype(float), axis=axis)).sum()
+    np.testing.assert_allclose(run(with_loss, feeds)["loss"], [[expected]], rtol=1e-5)
+    names = ["label", "share"] if weighted else "label"
+    derivative = onnx_derivative(with_loss, options=DerivativeOptions.Loss, loss="loss", label=names)
+    slope = np.moveaxis(factor * (softmax(output.astype(float), axis=axis) - target), axis, -1).reshape(-1, 4)
+    inputs = np.moveaxis(x, axis, -1).reshape(-1, 3)
+    wide = slope.T @ inputs if axis == 1 else inputs.T @ slope
+    found = run(derivative, {**feeds, name: weight})[f"{name}_grad"]
+    np.testing.assert_allclose(found, wide.reshape(size), rtol=1e-4, atol=1e-5)
+
+
+def test_losses_over_classes_need_the_axis_of_the_classes(linear):
+    with pytest.raises(GraphError, match=r"Output 'Y' has shape .* the axis of the classes.* is not known"):
+        add_loss_output(linear(3), "multiclass_hinge")
 
 
 @pytest.mark.parametrize("n_targets", [1, 2])

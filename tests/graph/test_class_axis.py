@@ -3,8 +3,8 @@
 import onnx.parser
 import pytest
 
+from onnxsgd.graph.class_axis import class_axis
 from onnxsgd.graph.model import to_ir
-from onnxsgd.graph.reading.class_axis import class_axis
 
 WEIGHTS = """<float[4, 3, 1, 1] w, float[4, 3, 1] v, float[3, 4] m, float[4] b, float[3, 4, 2, 2] u,
     int64[1] one = {1}>"""
