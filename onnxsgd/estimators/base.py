@@ -178,8 +178,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         NotTrainableError
             If the portable engine, which alone writes standard operators, cannot differentiate the graph.
         UnsupportedError
-            If the graph holds operators that are not standard ones, or if the rate of the schedule has no
-            formula.
+            If the graph holds operators that are not standard ones, the rate of the schedule has no formula,
+            an update has several batches, or a tensor begins to learn in a later epoch.
 
         Notes
         -----
@@ -268,6 +268,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         from onnxsgd.gradient.engines import resolve_engine
 
         learner = self._learner
+        n_accumulated = int(self.gradient_accumulation_steps)
         multipliers = read_multipliers(self.learning_rate_multipliers, learner.weights)
         if recipe.is_auto:
             refuse_freezing(multipliers)
@@ -280,12 +281,13 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             device=check_device(self.device),
             n_outputs=self._n_outputs,
             batch_size=self.batch_size or DENSE_ROWS,
-            is_batch_named=self.batch_size is not None,
+            is_batch_named=self.batch_size is not None or n_accumulated > 1,
             n_threads=self.n_threads,
             output_layer=learner.output_layer(self._n_outputs) if recipe.is_auto else NO_LAYER,
             is_regression=self._task == "regression",
             multipliers=multipliers,
             missed=self._state.missed,
+            n_accumulated=n_accumulated,
         )
         plan.check_penalties()
         return plan
@@ -321,8 +323,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         if plan.scaled_layer.weights:
             add_moments(state.moments, TARGET, target, samples.weight)
         if is_fit:
-            state.n_batches = batches.n_batches
-            state.n_updates = stopping.max_iter * batches.n_batches
+            state.n_batches = batches.n_updates
+            state.n_updates = stopping.max_iter * batches.n_updates
         plan = plan.for_updates(state.n_updates, state.n_batches)
         # the norms come first: callbacks see them
         norms = UpdateNorms(bool(self.record_update_norms), plan.learner.statistics)

@@ -181,6 +181,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         8,192 rows and more. The loss of a batch is the weighted mean over its samples, and with "auto"
         batches of heavy samples count more. With ``batch_size=1`` it is the weighted loss of the sample, and
         the weights follow those of ``SGDClassifier``.
+    gradient_accumulation_steps : int, default=1
+        Batches of an update: their gradients are added before the weights move, which takes the memory of
+        one batch. 8 gives the weights of a `batch_size` eight times as large, but for rounding; the last
+        update of an epoch may have fewer. ``t_`` and schedules count updates.
     shuffle : bool, default=True
         Whether each epoch takes the samples in a new random order.
     random_state : int, RandomState or None, default=None
@@ -344,6 +348,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         batch_size: int | None = None,
+        gradient_accumulation_steps: int = 1,
         shuffle: bool = True,
         random_state: int | np.random.RandomState | None = None,
         average: bool | int = False,
@@ -383,6 +388,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.batch_size = batch_size
+        self.gradient_accumulation_steps = gradient_accumulation_steps
         self.shuffle = shuffle
         self.random_state = random_state
         self.average = average

@@ -48,6 +48,7 @@ CONSTRAINTS: dict[str, Any] = {
     "early_stopping": ["boolean"],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "batch_size": [_COUNT, None],
+    "gradient_accumulation_steps": [_COUNT],
     "shuffle": ["boolean"],
     "random_state": ["random_state"],
     "average": ["boolean", Interval(Integral, 0, None, closed="left")],

@@ -14,7 +14,7 @@ from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE, numbered
-from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, START
+from onnxsgd.engine.step.update import AVERAGE_RATE, GRADIENT_SUM, IS_LAST, L1_TOTAL, START
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import L1_STRENGTH, RATE
 from onnxsgd.training.fit_plan import FitPlan
@@ -117,9 +117,9 @@ class Epochs:
         """
         runners, batches, plan, state = self._runners, self._batches, self._plan, self._state
         updates = batches.plan(self._orders(count))
-        numbers = _numbers(plan, state, batches, len(updates.totals), rates)
+        numbers = _numbers(plan, state, batches, count, rates)
         if plan.step_spec.takes_scaled_gradient:
-            updates = updates.descending(numbers.used)
+            updates = updates.descending(numbers.of_batches(numbers.used))
         losses = np.full(len(updates.totals), math.nan)
         n_whole = 0
         n_before = 0
@@ -133,7 +133,7 @@ class Epochs:
                     break
         finally:
             n_done = n_before + runners.fastest.n_done
-            tensors = runners.buffers.snapshot()
+            tensors = _snapshot(runners)
             is_finite = _all_finite(tensors) and bool(np.isfinite(losses[:n_done]).all())
             if is_finite:
                 state.tensors = tensors
@@ -209,7 +209,7 @@ class _Numbers:
 
     Attributes
     ----------
-    table : ndarray of shape [n_updates, n_scalars]
+    table : ndarray of shape [n_batches, n_scalars]
         The scalar inputs of each step.
     rates, used : ndarray of shape [n_updates]
         The learning rate of the schedule, and that of these batches.
@@ -217,6 +217,8 @@ class _Numbers:
         The l1 penalty that each weight could have received so far.
     missed : dict of ndarray of shape [n_updates]
         The updates in which weights that can be frozen were frozen so far.
+    updates : ndarray of shape [n_batches] or None
+        The index of the update of each batch; None: each batch has its own.
     """
 
     table: np.ndarray
@@ -224,9 +226,25 @@ class _Numbers:
     used: np.ndarray
     l1_totals: Mapping[str, np.ndarray]
     missed: Mapping[str, np.ndarray]
+    updates: np.ndarray | None = None
 
-    def move(self, state: FitState, n_updates: int) -> None:
-        """Advance `state` by `n_updates` updates."""
+    def of_batches(self, numbers: np.ndarray) -> np.ndarray:
+        """Return numbers of updates for their batches."""
+        return numbers if self.updates is None else numbers[self.updates]
+
+    def n_begun(self, n_batches: int) -> int:
+        """Return the number of updates that so many batches belong to."""
+        return n_batches if self.updates is None or not n_batches else int(self.updates[n_batches - 1]) + 1
+
+    def n_made(self, n_batches: int) -> int:
+        """Return the number of updates that so many batches complete."""
+        if self.updates is None or not 0 < n_batches < len(self.updates):
+            return self.n_begun(n_batches)
+        return int(self.updates[n_batches])
+
+    def move(self, state: FitState, n_batches: int) -> None:
+        """Advance `state` by the updates that so many batches complete."""
+        n_updates = self.n_made(n_batches)
         if n_updates:
             state.t += n_updates
             state.eta = float(self.rates[n_updates - 1])
@@ -236,20 +254,20 @@ class _Numbers:
 
 
 def _numbers(
-    plan: FitPlan, state: FitState, batches: Batches, count: int, rates: np.ndarray | None
+    plan: FitPlan, state: FitState, batches: Batches, n_epochs: int, rates: np.ndarray | None
 ) -> _Numbers:
-    """Return the numbers of the next `count` updates, with these rates, or else those of the schedule."""
-    recipe = plan.recipe
+    """Return the numbers of the next `n_epochs` epochs, with these rates, or else those of the schedule."""
+    recipe, count = plan.recipe, n_epochs * batches.n_updates
     t = np.arange(state.t + 1, state.t + 1 + count, dtype=np.float64)
     if rates is None:
         rates = recipe.schedule.rates(state.t + 1, state.eta, count)
-    used = recipe.schedule.for_batches(rates, batches.batch_size)
+    used = recipe.schedule.for_batches(rates, batches.batch_size * batches.n_accumulated)
     spec = plan.step_spec
     numbers: dict[str, ArrayLike] = {}
     l1_totals: dict[str, np.ndarray] = {}
     missed: dict[str, np.ndarray] = {}
     for number, group in enumerate(plan.groups):
-        found = group.numbers(recipe, state, used, batches.n_batches)
+        found = group.numbers(recipe, state, used, batches.n_updates)
         if spec.output_weights:
             found.numbers[OUTPUT_RATE] = np.multiply(found.numbers[RATE], output_unit(plan, state))
         if spec.l1:
@@ -264,11 +282,17 @@ def _numbers(
     if recipe.average_from:
         numbers[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - state.first_averaged(recipe.average_from) + 1)
     numbers |= recipe.limits
-    numbers[DESCENT] = -used
+    numbers[DESCENT], numbers[IS_LAST] = -used, 1.0
     table = np.empty((count, len(spec.scalars)))
     for column, name in enumerate(spec.scalars):
         table[:, column] = numbers[name]
-    return _Numbers(table, rates, used, l1_totals, missed)
+    updates = batches.updates_of_batches(n_epochs)
+    if updates is not None:
+        # averages move with the last batch of an update
+        table, is_earlier = table[updates], np.diff(updates, append=count) == 0
+        for name in {IS_LAST, AVERAGE_RATE}.intersection(spec.scalars):
+            table[is_earlier, spec.scalars.index(name)] = 0.0
+    return _Numbers(table, rates, used, l1_totals, missed, updates)
 
 
 def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, state: FitState) -> None:
@@ -284,17 +308,24 @@ def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, 
         part = slice(number, number + 1)
         single.run(epoch.part(part), numbers.table[part], loss)
         n_done = number + 1
-        tensors = runners.buffers.snapshot()
+        tensors = _snapshot(runners)
         if not math.isfinite(loss[0]) or not _all_finite(tensors):
             break
         state.tensors, n_finite = tensors, n_done
-    failed_at, rate = state.t + n_done, numbers.used[n_done - 1]
+    failed = numbers.n_begun(n_done) - 1
+    failed_at, rate = state.t + failed + 1, numbers.used[failed]
     numbers.move(state, n_finite)
     raise ConvergenceError(
         f"The loss or the weights are no longer finite at update {failed_at}, with learning rate {rate:.6g}. "
         f"The estimator keeps the last finite weights, those of update {state.t}. Scale the data, or lower "
         "the learning rate."
     )
+
+
+def _snapshot(runners: Runners) -> Tensors:
+    """Return the present weights and states, without the sums of an update that is not whole."""
+    tensors = runners.buffers.snapshot()
+    return {key: array for key, array in tensors.items() if key[1] != GRADIENT_SUM}
 
 
 def penalty_value(plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarray]) -> float:

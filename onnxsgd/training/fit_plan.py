@@ -159,7 +159,7 @@ class FitPlan:
     n_outputs : int
         Raw predictions of a sample.
     batch_size : int
-        Samples of an update.
+        Samples of a batch.
     is_batch_named : bool
         Whether the user named that number; otherwise fits on sparse data that find the rate have larger ones.
     n_threads : int or None
@@ -172,6 +172,8 @@ class FitPlan:
         The multipliers of the rates of weights.
     missed : mapping of str to int
         The updates in which weights were frozen before this fit.
+    n_accumulated : int
+        Batches of an update.
     """
 
     learner: Learner
@@ -187,6 +189,7 @@ class FitPlan:
     is_regression: bool = False
     multipliers: Mapping[str, RateMultiplier] = field(default_factory=dict)
     missed: Mapping[str, int] = field(default_factory=dict)
+    n_accumulated: int = 1
 
     @property
     def has_target_units(self) -> bool:
@@ -268,16 +271,16 @@ class FitPlan:
         loss = self.loss.of_element if isinstance(self.loss, losses.DenseLoss) else self.loss
         return type(loss) in _BOUNDED
 
-    def rows_of_batch(
+    def rows_of_update(
         self, n_samples: int, *, is_sparse_fit: bool = False, is_linear_fit: bool = False
     ) -> int:
-        """Return the rows of a batch of so many samples.
+        """Return the rows of an update of so many samples.
 
-        At most the next power of two, so that calls with few samples, of any number, share some compiled
-        steps. Where training finds the rate, few samples make several updates.
+        Of each batch at most the next power of two, so that calls with few samples, of any number, share some
+        compiled steps. Where training finds the rate, few samples make several updates.
         """
         if self.recipe.is_auto:
-            size = self.batch_size
+            size = self.batch_size * self.n_accumulated
             if is_sparse_fit and not self.is_batch_named:
                 many = _power_of_two(n_samples // _SPARSE_UPDATES)
                 size = min(max(_SPARSE_ROWS, many), _MOST_SPARSE_ROWS)
@@ -286,7 +289,11 @@ class FitPlan:
             n_updates = _FEWEST_UPDATES_OF_PART if self.recipe.in_parts else _FEWEST_UPDATES
             most = max(_FEWEST_ROWS, n_samples // n_updates)
             return min(size, _power_of_two(most), 1 << (n_samples - 1).bit_length())
-        return min(self.batch_size, 1 << (n_samples - 1).bit_length())
+        return self.n_accumulated * min(self.batch_size, 1 << (n_samples - 1).bit_length())
+
+    def batches_of_update(self, n_rows: int) -> int:
+        """Return the number of batches of an update of so many rows: each has a row at least."""
+        return min(self.n_accumulated, n_rows)
 
     def for_updates(self, n_updates: int | None, n_batches: int | None) -> FitPlan:
         """Return the plan of `n_updates` updates in epochs of `n_batches`; None: they are unknown."""
@@ -307,4 +314,5 @@ class FitPlan:
             limits=tuple(name for name, _ in recipe.limits),
             from_start=frozenset(name for name, p in self.penalties.items() if p.from_start),
             groups=tuple(group.spec for group in self.groups[1:]), norm_axes=self._norm_axes,
+            accumulates=self.n_accumulated > 1,
         )  # fmt: skip

@@ -143,7 +143,7 @@ def _make_rule(
         return PlateauRule(stopping, schedule, state)
     load = buffers.load
     return DescentRule(
-        stopping, state, batches.n_batches, finder.find, lambda: objective().total, load, score,
+        stopping, state, batches.n_updates, finder.find, lambda: objective().total, load, score,
         runners.is_sparse, finder.is_linear, plan.loss_unit is not None,
     )  # fmt: skip
 

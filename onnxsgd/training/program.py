@@ -122,9 +122,13 @@ class Program:
         made, recipe = self.tail_features(features), self.plan.recipe
         is_sparse_fit = not recipe.in_parts and self._trains_sparse(self.plan.step_spec, made)
         is_linear_fit = self.is_linear and not recipe.in_parts
-        size = self.plan.rows_of_batch(len(target), is_sparse_fit=is_sparse_fit, is_linear_fit=is_linear_fit)
+        size = self.plan.rows_of_update(len(target), is_sparse_fit=is_sparse_fit, is_linear_fit=is_linear_fit)
         target = np.ascontiguousarray(target, self.parts.split.dtype)
-        batches = Batches(made, target, sample_weight, size, is_mean=self.plan.batch_size > 1)
+        n_accumulated = self.plan.batches_of_update(size)
+        batches = Batches(
+            made, target, sample_weight, size // n_accumulated,
+            is_mean=self.plan.batch_size * self.plan.n_accumulated > 1, n_accumulated=n_accumulated,
+        )  # fmt: skip
         return batches.mixed(random_state) if is_sparse_fit and recipe.is_auto and recipe.shuffle else batches
 
     def standardised(self, batches: Batches, moments: dict[str, Moments], weight_unit: float) -> Batches:

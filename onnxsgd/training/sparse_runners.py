@@ -47,7 +47,7 @@ def intercept_factors(plan: FitPlan) -> tuple[tuple[str, float], ...]:
     Cases: linear models, plain SGD at a named rate, and batches of one row.
     """
     linear, optimizer = plan.learner.linear, plan.recipe.optimizer
-    follows = plan.batch_size == 1 and is_plain_sgd(optimizer)
+    follows = plan.batch_size * plan.n_accumulated == 1 and is_plain_sgd(optimizer)
     if linear is None or linear[1] is None or not follows:
         return ()
     return ((linear[1], _INTERCEPT_FACTOR),)

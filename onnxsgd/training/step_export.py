@@ -49,6 +49,12 @@ def export_step(
         The shape of a row of each feature, for graphs that leave sizes open.
     """
     recipe = plan.recipe
+    if plan.n_accumulated > 1:
+        raise UnsupportedError(
+            f"gradient_accumulation_steps={plan.n_accumulated} cannot be exported: a run of the graph is one "
+            f"update, of one batch. Set it to 1, and batch_size={plan.n_accumulated * plan.batch_size} for "
+            "the same updates."
+        )
     spec, tail = replace(plan, engine="portable").step_spec, plan.learner.undivided.split.tail
     spec = replace(spec, row_shapes=tuple(row_shapes.items()))
     eta = recipe.schedule.initial if recipe.is_auto else state.eta

@@ -56,7 +56,7 @@ class UpdateGroup:
         """Tell whether the weights learn in epochs with these numbers, from 1 on."""
         return (epochs >= self.multiplier.from_epoch) & (self.multiplier.factor > 0)
 
-    def numbers(self, recipe: Recipe, state: FitState, used: np.ndarray, n_batches: int) -> GroupNumbers:
+    def numbers(self, recipe: Recipe, state: FitState, used: np.ndarray, n_updates: int) -> GroupNumbers:
         """Return the numbers of the next updates.
 
         Parameters
@@ -65,13 +65,13 @@ class UpdateGroup:
             The settings, and the state before these updates.
         used : ndarray of shape [n_updates]
             The common rates of these updates.
-        n_batches : int
+        n_updates : int
             Updates of an epoch.
         """
         t = np.arange(state.t + 1, state.t + 1 + len(used), dtype=np.float64) - state.slots_from
         missed = None
         if self.spec.has_rate:
-            active = self.is_active(1 + len(state.loss_curve) + np.arange(len(used)) // n_batches)
+            active = self.is_active(1 + len(state.loss_curve) + np.arange(len(used)) // n_updates)
             used = used * self.multiplier.factor * active
             missed = state.missed.get(self.weights[0], 0) + np.cumsum(~active)
             # at least 1: results that a frozen weight does not take may be any finite numbers

@@ -37,6 +37,7 @@ HONOURED = {
     "optimizer": "adam", "momentum": 0.5, "nesterov": True, "learning_rate": "invscaling", "eta0": 0.2,
     "power_t": 0.9, "learning_rate_multipliers": {"coef": 0.1},
     "max_grad_norm": 0.01, "max_grad_value": 0.01, "batch_size": 3,
+    "gradient_accumulation_steps": 2,
     "shuffle": False, "random_state": 1, "average": True,
     "class_weight": {0: 0.1, 1: 3.0},
 }  # fmt: skip
@@ -47,6 +48,7 @@ WITH = {
     "nesterov": {"momentum": 0.5},
     "power_t": {"learning_rate": "invscaling"},
     "random_state": {"batch_size": 3},
+    "gradient_accumulation_steps": {"batch_size": 3},
 }
 #: Those of ``fit`` alone, and those that change no weight.
 OTHERS = {

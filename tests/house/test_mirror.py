@@ -132,6 +132,7 @@ SUBJECTS = {
     "backend/test_nodes.py": "the node tests of onnx",
     "benchmarks/test_alternatives.py": "a benchmark",
     "benchmarks/test_defaults.py": "a benchmark",
+    "training/test_accumulation.py": "updates of several batches, in both estimators",
     "estimators/test_auto.py": "the default of learning_rate, from outside",
     "estimators/test_common.py": "scikit-learn's checks of estimators",
     "estimators/test_cross_entropy.py": "options of the cross-entropy, in the classifier",

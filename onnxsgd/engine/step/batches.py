@@ -31,7 +31,7 @@ class EpochPlan:
         normalised, as there is no mean to take.
     factors : ndarray of shape [n_batches]
         The ratio of gradient weights to these weights: 1, minus the learning rate, or the share of a batch
-        in the gradient of an epoch.
+        in the gradient of an update or of an epoch.
     totals : ndarray of shape [n_batches]
         The weight of each batch's loss in the mean over all of them.
     """
@@ -119,6 +119,9 @@ class Batches:
     is_mixed : bool
         Whether the rows have a random order, so that batches of an epoch may be neighbours, the first row
         that of the last one.
+    n_accumulated : int
+        Batches of an update, which follows the gradient of all their samples; the last one of an epoch may
+        have fewer.
     """
 
     features: Mapping[str, Any]
@@ -131,11 +134,25 @@ class Batches:
     is_repeated: bool = False
     columns: tuple[np.ndarray, int] | None = None
     is_mixed: bool = False
+    n_accumulated: int = 1
 
     @property
     def n_batches(self) -> int:
         """The number of batches of an epoch, the last short one included."""
         return -(-len(self.target) // self.batch_size)
+
+    @property
+    def n_updates(self) -> int:
+        """The number of updates of an epoch."""
+        return -(-self.n_batches // self.n_accumulated)
+
+    def updates_of_batches(self, n_epochs: int) -> np.ndarray | None:
+        """Return the index of the update of each batch of some epochs; None: each batch has its own."""
+        if self.n_accumulated == 1:
+            return None
+        of_epoch = np.arange(self.n_batches) // self.n_accumulated
+        updates: np.ndarray = (np.arange(n_epochs)[:, None] * self.n_updates + of_epoch).reshape(-1)
+        return updates
 
     @property
     def nbytes(self) -> int:
@@ -223,7 +240,13 @@ class Batches:
             return weight.astype(dtype), *even
         weight = weight / totals[:, None, None]
         n_rows = np.minimum(len(self.target) - self.batch_size * np.arange(self.n_batches), self.batch_size)
-        factors = np.ones(self.n_batches) if self.weight_unit is None else totals / (unit * n_rows)
+        if self.n_accumulated > 1:
+            starts = np.arange(0, self.n_batches, self.n_accumulated)
+            parts = totals if self.weight_unit is None else unit * n_rows
+            of_updates = np.add.reduceat(parts, starts).repeat(self.n_accumulated)[: self.n_batches]
+            factors = totals / of_updates
+        else:
+            factors = np.ones(self.n_batches) if self.weight_unit is None else totals / (unit * n_rows)
         return weight.astype(dtype), factors, totals / totals.sum()
 
     def table(self, name: str) -> np.ndarray:

@@ -15,6 +15,7 @@ from onnxsgd.engine.step.update import (
     ACTIVE,
     AVERAGE,
     AVERAGE_RATE,
+    IS_LAST,
     L1_TOTAL,
     MULTIPLIER,
     PENALTY_SCALE,
@@ -99,6 +100,8 @@ class StepSpec:
         The weights whose penalty is that of the distance from the first weights.
     norm_axes : tuple of (str, tuple of int)
         The weights whose l1 penalty is of the norms of groups, with the axes that these span.
+    accumulates : bool
+        Whether an update follows the gradient of several batches.
     """
 
     weights: tuple[str, ...]
@@ -122,6 +125,7 @@ class StepSpec:
     groups: tuple[WeightGroup, ...] = ()
     from_start: frozenset[str] = frozenset()
     norm_axes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    accumulates: bool = False
 
     @property
     def n_targets(self) -> int:
@@ -136,7 +140,7 @@ class StepSpec:
             cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes, self.output_weights,
             self.rate_scales, self.penalty_scales, self.products, self.gradient_factors,
-            self.limits, self.groups, self.from_start, self.norm_axes,
+            self.limits, self.groups, self.from_start, self.norm_axes, self.accumulates,
         )  # fmt: skip
 
     @property
@@ -154,14 +158,14 @@ class StepSpec:
         The special steps, of linear models and of sparse data, never hold the gradients of all weights, each
         as a whole, and know no penalty of the distance from the first weights, nor statistics of the batch.
         """
-        return bool(self.limits or self.from_start or self.statistics)
+        return bool(self.limits or self.from_start or self.statistics or self.accumulates)
 
     def states(self, weight: str) -> tuple[str, ...]:
         """Return the names of the tensors kept for `weight`."""
         return state_names(
             self.optimizer, l1=self.l1 and weight in self.penalised, average=self.average,
             penalty_scale=weight in dict(self.penalty_scales), rate_scale=weight in dict(self.rate_scales),
-            start=weight in self.from_start,
+            start=weight in self.from_start, accumulates=self.accumulates,
         )  # fmt: skip
 
     @property
@@ -180,7 +184,8 @@ class StepSpec:
 
     def numbers_of(self, weight: str, numbers: Mapping[str, T]) -> dict[str, T]:
         """Return the numbers of a step that the update of `weight` takes."""
-        taken = {name: numbers[name] for name in self._common_scalars if name not in (*self.limits, DESCENT)}
+        of_all = {*self.limits, DESCENT, IS_LAST}
+        taken = {name: numbers[name] for name in self._common_scalars if name not in of_all}
         for number, group in enumerate(self.groups, start=1):
             if weight in group.weights:
                 taken |= {name: numbers[numbered(name, number)] for name in self.scalars_of_group(group)}
@@ -206,7 +211,7 @@ class StepSpec:
         """Those of one rate and one penalty of all weights."""
         names = (*self._rate_scalars, *self._l1_scalars, *((AVERAGE_RATE,) if self.average else ()))
         descent = (DESCENT,) if self.limits and self.optimizer.takes_scaled_gradient else ()
-        return (*names, *self.limits, *descent)
+        return (*names, *self.limits, *descent, *((IS_LAST,) if self.accumulates else ()))
 
     @property
     def _l1_scalars(self) -> tuple[str, ...]:

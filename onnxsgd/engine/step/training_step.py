@@ -16,7 +16,15 @@ from onnxsgd.engine.step.gradient_limits import limit_gradients
 from onnxsgd.engine.step.intercept_rows import keep_as_rows
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.transposed_tables import transpose_tables
-from onnxsgd.engine.step.update import ACTIVE, AVERAGE, AVERAGE_RATE, WEIGHT, build_update
+from onnxsgd.engine.step.update import (
+    ACTIVE,
+    AVERAGE,
+    AVERAGE_RATE,
+    GRADIENT_SUM,
+    IS_LAST,
+    WEIGHT,
+    build_update,
+)
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.lowering.forms import MATRIX_FORMS, write_out
@@ -280,21 +288,26 @@ def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tupl
         gradient.type, gradient.shape = inputs[name].type, inputs[name].shape
     factors = dict(spec.gradient_factors)
     with appending(graph) as op:
+        sums = _add_sums(op, gradients, old) if spec.accumulates else {}
+        gradients |= sums
         if spec.limits:
             numbers = {name: spec.numbers_of(name, both.data.scalars) for name in spec.weights}
             active = {name: of_name[ACTIVE] for name, of_name in numbers.items() if ACTIVE in of_name}
             gradients = limit_gradients(op, gradients, both.data.scalars, active)
         for name in spec.weights:
             weight, gradient = inputs[name], gradients[name]
+            scalars = _as_type_of(op, _numbers_of(op, name, both.data.scalars, spec), weight)
             if name in factors:
                 gradient = op.Mul(gradient, factors[name])
             new[name, WEIGHT], states = build_update(
                 op, spec.optimizer, weight, gradient,
-                {kind: old[name, kind] for kind in spec.states(name)},
-                _as_type_of(op, spec.numbers_of(name, both.data.scalars), weight),
+                {kind: old[name, kind] for kind in spec.states(name)}, scalars,
                 l2=spec.l2 and name in spec.penalised, norm_axes=dict(spec.norm_axes).get(name, ()),
             )  # fmt: skip
             new.update({(name, kind): value for kind, value in states.items()})
+            if name in sums:
+                is_last = op.Greater(both.data.scalars[IS_LAST], 0.0)
+                new[name, GRADIENT_SUM] = op.Where(is_last, op.CastLike(0.0, weight), sums[name])
         _update_statistics(op, graph, both, spec, old, new)
         for key, value in new.items():
             value.name, value.type, value.shape = f"{old[key].name}_new", old[key].type, old[key].shape
@@ -318,6 +331,29 @@ def _update_statistics(
                 rate = op.CastLike(both.data.scalars[AVERAGE_RATE], value)
                 average = old[name, AVERAGE]
                 new[name, AVERAGE] = op.Add(average, op.Mul(op.Sub(value, average), rate))
+
+
+def _add_sums(
+    op: Builder, gradients: Mapping[str, ir.Value], old: Mapping[tuple[str, str], ir.Value]
+) -> dict[str, ir.Value]:
+    """Return the gradients added to those of earlier batches of the same update."""
+    sums = {name: op.Add(old[name, GRADIENT_SUM], gradient) for name, gradient in gradients.items()}
+    for name, value in sums.items():
+        value.type, value.shape = gradients[name].type, gradients[name].shape
+    return sums
+
+
+def _numbers_of(
+    op: Builder, weight: str, scalars: Mapping[str, ir.Value], spec: StepSpec
+) -> Mapping[str, ir.Value]:
+    """Return the numbers of the update of a weight, which is frozen in all batches of it but the last."""
+    numbers = spec.numbers_of(weight, scalars)
+    if spec.accumulates:
+        is_last = scalars[IS_LAST]
+        active = op.Mul(numbers[ACTIVE], is_last) if ACTIVE in numbers else is_last
+        active.type, active.shape = is_last.type, is_last.shape
+        numbers[ACTIVE] = active
+    return numbers
 
 
 def _add_gradients(both: BothPasses, spec: StepSpec) -> tuple[tuple[str, str], ...]:

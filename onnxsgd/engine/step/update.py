@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from onnxsgd.optimizers import Optimizer
 
 __all__ = [
-    "ACTIVE", "AVERAGE", "AVERAGE_RATE", "CONSTANT_STATES", "L1_DEBT", "L1_TOTAL", "MULTIPLIER",
-    "PENALTY_SCALE", "RATE_SCALE", "START", "WEIGHT", "build_update", "state_names",
+    "ACTIVE", "AVERAGE", "AVERAGE_RATE", "CONSTANT_STATES", "GRADIENT_SUM", "IS_LAST", "L1_DEBT", "L1_TOTAL",
+    "MULTIPLIER", "PENALTY_SCALE", "RATE_SCALE", "START", "WEIGHT", "build_update", "state_names",
 ]  # fmt: skip
 
 #: The kind of a weight itself, beside the kinds of its states.
@@ -33,6 +33,8 @@ RATE_SCALE = "rate_scale"
 CONSTANT_STATES = (PENALTY_SCALE, RATE_SCALE)
 #: The weight before the first update, which no update changes either: penalties of the distance from it.
 START = "start"
+#: The sum of the gradients of earlier batches of the same update.
+GRADIENT_SUM = "gradient_sum"
 #: Numbers of a step beside the optimizer's.
 L1_TOTAL, AVERAGE_RATE = "l1_total", "average_rate"
 #: Those of weights whose rate has a factor: the factor, for gradients that include the common rate, and 1,
@@ -40,6 +42,8 @@ L1_TOTAL, AVERAGE_RATE = "l1_total", "average_rate"
 MULTIPLIER, ACTIVE = "multiplier", "active"
 #: Those of the l1 penalty.
 _L1_NUMBERS = (L1_TOTAL, L1_STRENGTH)
+#: That of an update of several batches: 1 in the last one, whose gradient makes it whole, 0 in the others.
+IS_LAST = "is_last"
 
 
 def state_names(
@@ -50,11 +54,12 @@ def state_names(
     penalty_scale: bool = False,
     rate_scale: bool = False,
     start: bool = False,
+    accumulates: bool = False,
 ) -> tuple[str, ...]:
     """Return the names of the tensors kept for a weight, with the factors of its penalty and of its rate."""
     further = {
         L1_DEBT: l1 and not optimizer.is_proximal, AVERAGE: average,
-        PENALTY_SCALE: penalty_scale, RATE_SCALE: rate_scale, START: start,
+        PENALTY_SCALE: penalty_scale, RATE_SCALE: rate_scale, START: start, GRADIENT_SUM: accumulates,
     }  # fmt: skip
     return (*optimizer.slots, *(kind for kind, is_kept in further.items() if is_kept))
 
