@@ -13,6 +13,7 @@ from onnx.parser import parse_model
 
 from onnxsgd import DerivativeOptions, OnnxSGDRegressor, add_loss_output, onnx_derivative, plot_graph
 from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
+from onnxsgd.schedules import SCHEDULES, ReduceOnPlateau, make_schedule
 
 FOLDER = Path(__file__).resolve().parent
 PICTURES = FOLDER / "pictures"
@@ -24,6 +25,8 @@ IDENTITY = parse_model("""
 identity (double[N, K] x) => (double[N, K] raw_prediction) { raw_prediction = Identity(x) }""")
 #: Pictures of losses: the table, and the largest raw prediction and value shown.
 LOSSES = {"regression": (REGRESSION_LOSSES, 1.2, 1.2), "classification": (CLASSIFICATION_LOSSES, 2.4, 4.4)}
+#: Updates of an epoch in the pictures of schedules.
+_BATCHES = 40
 #: Their colours on light and on dark pages: text, other losses, value and gradient. Blue and orange differ
 #: for colour-blind readers, and a broken line is the gradient in print.
 THEMES = {
@@ -153,6 +156,60 @@ def draw_losses():
             draw_loss(name, origins[name][0], curves, (furthest, highest), colors, file)
 
 
+def schedule_curves():
+    """Return the rates of each named schedule in a fit of ten epochs, as shares of the largest one.
+
+    Epochs 4 and 7 gain nothing. "auto" follows no formula.
+    """
+    curves = {}
+    for name in SCHEDULES:
+        if name == "auto":
+            continue
+        # strong penalties let "optimal" fall within a fit as short as this one
+        schedule = make_schedule(name, 1.0, 0.25, 0.01)
+        if name == "reduce_on_plateau":
+            schedule = ReduceOnPlateau(1.0, factor=0.5, patience=0)
+        schedule = schedule.for_updates(10 * _BATCHES)
+        eta, memory, loss, rates = schedule.initial, (), 1.0, []
+        for epoch in range(10):
+            rates.extend(schedule.rates(1 + epoch * _BATCHES, eta, _BATCHES))
+            gains = epoch not in (3, 6)
+            loss = loss / 2 if gains else loss
+            eta, memory = schedule.after_epoch(loss, rates[-1], memory)
+            eta = eta if gains else schedule.after_plateau(eta) or eta
+        curves[name] = np.array(rates) / max(rates)
+    return curves
+
+
+def draw_schedule(name, curves, colors, file):
+    """Draw the rate of one schedule, before the rates of the others."""
+    from matplotlib.figure import Figure
+
+    text, others, first, _ = colors
+    figure = Figure(figsize=(2.6, 1.9), layout="constrained")
+    axes = figure.subplots()
+    at = np.linspace(0, 1, len(curves[name]))
+    axes.plot(at, np.transpose([*curves.values()]), color=others, lw=0.8)
+    axes.plot(at, curves[name], color=first, lw=2.2)
+    axes.set(xlim=(0, 1), ylim=(-0.03, 1.05), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
+    axes.set_title(name, color=text, fontsize=10)
+    axes.set_xlabel("share of the fit", color=text, fontsize=9)
+    axes.tick_params(colors=text, labelsize=8)
+    axes.spines[:].set_visible(False)
+    axes.axhline(0, color=text, lw=0.6)
+    figure.savefig(file, metadata={"Date": None}, transparent=True)
+
+
+def draw_schedules():
+    """Draw the schedules that the estimators accept by name, for light and for dark pages."""
+    import matplotlib as mpl
+
+    mpl.rcParams["svg.hashsalt"] = "schedules"
+    curves = schedule_curves()
+    for name, (theme, colors) in itertools.product(curves, THEMES.items()):
+        draw_schedule(name, curves, colors, PICTURES / f"schedule_{name}_{theme}.svg")
+
+
 def draw_readme_graph(file):
     """Draw the graph of the pipeline of the README, which is kept in the repository."""
     readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
@@ -169,6 +226,7 @@ def draw():
     draw_training(PICTURES / "training_display.svg", PICTURES / "card.html")
     draw_stages()
     draw_losses()
+    draw_schedules()
 
 
 if __name__ == "__main__":

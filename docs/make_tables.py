@@ -89,41 +89,51 @@ def definitions(classes, module):
     return "\n".join(items)
 
 
-def shapes(classes, kind):
-    """Return the pictures of losses, each linked to its class; ``draw_pictures.py`` draws them."""
+def pictures(shown):
+    """Return a grid of pictures that ``draw_pictures.py`` draws: their files, words, and places linked to."""
     lines = [".. grid:: 2 3 4 4", "   :gutter: 1"]
-    for name, cls in classes.items():
+    for file, words, place in shown:
         lines += ["", "   .. grid-item::"]
         for theme in ("light", "dark"):
             lines += [
                 "",
-                f"      .. image:: ../pictures/{kind}_{name}_{theme}.svg",
-                f"         :alt: {name}: value and gradient",
+                f"      .. image:: ../pictures/{file}_{theme}.svg",
+                f"         :alt: {words}",
                 f"         :class: only-{theme}",
-                f"         :target: ../api.html#onnxsgd.losses.{cls.__name__}",
+                f"         :target: ../api.html#onnxsgd.{place}",
             ]
     return "\n".join(lines) + "\n"
 
 
-def schedules():
-    """Return the table of the schedules."""
-    made = {name: type(make_schedule(name, 0.01, 0.25, 1e-4)) for name in SCHEDULES}
-    rows = [
-        [f":class:`{name} <onnxsgd.schedules.{cls.__name__}>`", summary(cls)] for name, cls in made.items()
-    ]
-    return list_table(["name", "rate"], rows, "20 80")
+def loss_shapes(classes, kind):
+    """Return the pictures of losses, each linked to its class."""
+    return pictures(
+        (f"{kind}_{name}", f"{name}: value and gradient", f"losses.{cls.__name__}")
+        for name, cls in classes.items()
+    )
+
+
+def schedule_shapes(classes):
+    """Return the pictures of schedules, each linked to its class; "auto" follows no formula."""
+    return pictures(
+        (f"schedule_{name}", f"{name}: rate by update", f"schedules.{cls.__name__}")
+        for name, cls in classes.items()
+        if name != "auto"
+    )
 
 
 def tables():
     """Return the text of each table by the name of its file."""
     made = {name: list_table(*readme_table(first)) for name, first in README_TABLES.items()}
     made["regression_losses"] = definitions(REGRESSION_LOSSES, "losses")
-    made["regression_shapes"] = shapes(REGRESSION_LOSSES, "regression")
-    made["classification_shapes"] = shapes(CLASSIFICATION_LOSSES, "classification")
+    made["regression_shapes"] = loss_shapes(REGRESSION_LOSSES, "regression")
+    made["classification_shapes"] = loss_shapes(CLASSIFICATION_LOSSES, "classification")
     made["classification_losses"] = definitions(CLASSIFICATION_LOSSES, "losses")
     optimizers = {name: type(make(0.0, False)) for name, make in OPTIMIZERS.items()}
     made["optimizers"] = definitions(optimizers, "optimizers")
-    made["schedules"] = schedules()
+    rates = {name: type(make_schedule(name, 0.01, 0.25, 1e-4)) for name in SCHEDULES}
+    made["schedules"] = definitions(rates, "schedules")
+    made["schedule_shapes"] = schedule_shapes(rates)
     return made
 
 

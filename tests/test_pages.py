@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from onnxsgd import losses
+from onnxsgd.schedules import SCHEDULES
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = runpy.run_path(str(ROOT / "docs" / "make_outputs.py"))
@@ -67,6 +68,20 @@ def test_every_loss_has_a_picture():
     for kind, (names, *_) in drawn["LOSSES"].items():
         shown = re.findall(r"image:: \.\./pictures/(\S+)\.svg", tables[f"{kind}_shapes"])
         assert shown == [f"{kind}_{name}_{theme}" for name in names for theme in drawn["THEMES"]]
+
+
+def test_every_schedule_has_a_picture():
+    """Drawn, and shown on the page, in one order; "auto" follows no formula."""
+    tables = runpy.run_path(str(ROOT / "docs" / "make_tables.py"))["tables"]()
+    drawn = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))
+    shown = re.findall(r"image:: \.\./pictures/(\S+)\.svg", tables["schedule_shapes"])
+    curves = drawn["schedule_curves"]()
+    assert shown == [f"schedule_{name}_{theme}" for name in curves for theme in drawn["THEMES"]]
+    assert {*curves, "auto"} == set(SCHEDULES)
+    assert curves["cosine"][::100] == pytest.approx(np.cos(np.pi / 8 * np.arange(4)) ** 2)
+    # lowered after epochs 4 and 7
+    assert curves["adaptive"][[159, 160, 279, 280]] == pytest.approx([1, 0.2, 0.2, 0.04])
+    assert curves["reduce_on_plateau"][[159, 160, 279, 280]] == pytest.approx([1, 0.5, 0.5, 0.25])
 
 
 @pytest.fixture

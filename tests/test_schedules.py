@@ -248,6 +248,27 @@ def test_schedules_around_others_refuse(call, message):
         call()
 
 
+def test_schedules_around_schedules_around_others():
+    """Two rises follow each other; a rise in epochs is many updates long; epochs of epochs are epochs."""
+    rise = schedules.WarmUp(schedules.WarmUp(schedules.Polynomial(1.0), 3), 2)
+    assert rise.for_epochs(6).for_updates(30).n_warm_up == 5
+    by_epoch = schedules.ByEpoch(rise).for_epochs(6).for_updates(31)
+    assert (by_epoch.n_warm_up, by_epoch.last_update) == (30, 36)
+    twice = schedules.ByEpoch(schedules.ByEpoch(schedules.Polynomial(1.0))).for_epochs(6).for_updates(31)
+    once = schedules.ByEpoch(schedules.Polynomial(1.0)).for_epochs(6).for_updates(31)
+    np.testing.assert_array_equal(twice.rates(1, 1.0, 40), once.rates(1, 1.0, 40))
+    assert once.schedule.n_updates == 6, "a part of an epoch is one"
+
+
+def test_an_inner_schedule_adapts_to_batches():
+    class Root(schedules.Constant):
+        def for_batches(self, rates, batch_size):
+            return rates * math.sqrt(batch_size)
+
+    for around in (schedules.WarmUp(Root(), 3), schedules.ByEpoch(Root(), 3)):
+        assert around.for_batches(np.ones(2), 9).tolist() == [3, 3]
+
+
 def test_a_long_warm_up_of_a_schedule_without_a_length():
     """A first fit may be shorter than the rise, which partial_fit continues."""
     schedule = schedules.WarmUp(schedules.Constant(1.0), 8).for_updates(3)
@@ -311,7 +332,9 @@ def test_a_callable_must_return_a_rate(bad):
 
 
 def test_refusals_name_the_value():
-    with pytest.raises(ValueError, match="'quick'.*invscaling"):
+    with pytest.raises(ValueError, match="'invscale'.*Did you mean 'invscaling'"):
+        schedules.make_schedule("invscale", 0.1, 0.5, 0.1)
+    with pytest.raises(ValueError, match=r"'quick'.*invscaling.*callable\.$"):
         schedules.make_schedule("quick", 0.1, 0.5, 0.1)
     with pytest.raises(TypeError, match="3"):
         schedules.make_schedule(3, 0.1, 0.5, 0.1)

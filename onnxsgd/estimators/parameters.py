@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from functools import lru_cache
 from numbers import Integral, Real
@@ -81,7 +82,7 @@ def check_parameters(estimator: Any) -> None:
     Raises
     ------
     ParameterError
-        If a value is not allowed; with scikit-learn's message.
+        If a value is not allowed; with scikit-learn's message, and the nearest legal name.
     """
     kind: Any = type(estimator)
     try:
@@ -90,7 +91,14 @@ def check_parameters(estimator: Any) -> None:
             check = _check_plain if type(value) in _PLAIN else _check
             check(kind, name, value)
     except InvalidParameterError as error:
-        raise ParameterError(str(error)) from None
+        raise ParameterError(f"{error}{_nearest(kind._parameter_constraints[name], value)}") from None
+
+
+def _nearest(constraints: list[Any], value: object) -> str:
+    """Return a sentence with the legal name nearest to a string; empty if there is none."""
+    legal = [option for known in constraints if isinstance(known, StrOptions) for option in known.options]
+    close = difflib.get_close_matches(value, legal, n=1) if isinstance(value, str) else []
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _check(kind: Any, name: str, value: object) -> None:

@@ -7,6 +7,7 @@ A plain callable ``t -> rate`` is accepted as well.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
@@ -86,16 +87,13 @@ def make_schedule(
         return schedule.around(inner)
     if isinstance(schedule, Schedule):
         return schedule
-    if isinstance(schedule, str):
-        if schedule not in SCHEDULES:
-            raise ParameterError(
-                f"learning_rate={schedule!r} is not accepted: it must be one of {sorted(SCHEDULES)}, "
-                "a Schedule or a callable."
-            )
+    if isinstance(schedule, str) and schedule in SCHEDULES:
         return SCHEDULES[schedule](eta0, power_t, alpha)
+    legal = f"it must be one of {sorted(SCHEDULES)}, a Schedule or a callable."
+    if isinstance(schedule, str):
+        close = difflib.get_close_matches(schedule, SCHEDULES, n=1)
+        legal += f" Did you mean {close[0]!r}?" if close else ""
+        raise ParameterError(f"learning_rate={schedule!r} is not accepted: {legal}")
     if callable(schedule):
         return FunctionSchedule(schedule)
-    raise ParameterTypeError(
-        f"learning_rate={schedule!r} is not accepted: it must be one of {sorted(SCHEDULES)}, "
-        "a Schedule or a callable."
-    )
+    raise ParameterTypeError(f"learning_rate={schedule!r} is not accepted: {legal}")

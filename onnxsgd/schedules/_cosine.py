@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -114,14 +115,20 @@ class CosineRestarts(_CosineFall):
         check_number("growth", self.growth, least=1)
 
     def done(self, t: int) -> float:
-        # scaled by the last power: no overflow with many cycles
-        weights = self.growth ** np.arange(1.0 - self.n_cycles, 1.0)
-        ends = np.rint(self.length * np.cumsum(weights) / weights.sum())
-        starts, lengths = np.unique([0.0, *ends])[:-1], np.diff(np.unique([0.0, *ends]))
+        spans = _cycles(self.length, self.n_cycles, self.growth)
         cycles: float = 0.0
-        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        for start, length in spans:
             cycles = cycles + np.minimum(np.maximum((t - 1 - start) / length, 0.0), 1.0)
-        return cycles - np.minimum(np.floor(cycles), len(lengths) - 1.0)
+        return cycles - np.minimum(np.floor(cycles), len(spans) - 1.0)
+
+
+@lru_cache(maxsize=16)
+def _cycles(n_updates: int, n_cycles: int, growth: float) -> list[tuple[float, float]]:
+    """Return the start and the length of each cycle of one update or more."""
+    # scaled by the last power: no overflow with many cycles
+    weights = growth ** np.arange(1.0 - n_cycles, 1.0)
+    ends = np.unique([0.0, *np.rint(n_updates * np.cumsum(weights) / weights.sum())])
+    return list(zip(ends[:-1].tolist(), np.diff(ends).tolist(), strict=True))
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ def test_another_schedule_forgets_the_losses():
     assert model.partial_fit(X, Y).learning_rates_[-1] == pytest.approx(1e-10)
 
 
-@pytest.mark.parametrize("patience", [0, 3, 12])
+@pytest.mark.parametrize("patience", [0, 3, 4, 12])
 def test_training_ends_at_a_plateau_of_the_least_rate(patience):
     """Whether the plateaus of the rate are shorter or longer than those of `n_iter_no_change`."""
     schedule = schedules.ReduceOnPlateau(1e-9, 0.1, patience, threshold=0.1, eta_min=1e-11)

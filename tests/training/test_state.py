@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy_training import OPTIMIZERS
 
-from onnxsgd import OnnxSGDRegressor
+from onnxsgd import OnnxSGDRegressor, schedules
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.optimizers import BlockAdam
 from onnxsgd.training.state import fresh_state
@@ -93,6 +93,25 @@ def test_another_schedule_begins_with_its_own_rate():
     assert calls(model.set_params(learning_rate="constant"), 1).learning_rates_[-1] == 0.2
     again = pickle.loads(pickle.dumps(model.set_params(learning_rate="adaptive", eta0=0.1)))
     assert calls(again, 1).learning_rates_[-1] == 0.1
+
+
+class Halving(schedules.Schedule):
+    """A rate that depends on the one before, of a class without a text of its own."""
+
+    initial = 0.1
+    has_formula = False
+
+    def rate(self, t, eta):
+        return eta / 2
+
+
+@pytest.mark.parametrize("rate", [Halving(), schedules.WarmUp(Halving(), 2)], ids=["plain", "behind a rise"])
+def test_a_saved_rate_belongs_to_an_equal_schedule(rate):
+    model = calls(line(learning_rate=rate), 4)
+    low = model._state.eta
+    assert low < 0.1
+    again = pickle.loads(pickle.dumps(model))
+    assert calls(again, 1).learning_rates_[-1] == low / 2
 
 
 def test_an_average_that_begins_anew_counts_from_there():
