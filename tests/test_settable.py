@@ -3,6 +3,7 @@
 import inspect
 
 import numpy as np
+import onnx.parser
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
@@ -20,7 +21,15 @@ PUBLIC = {
     and issubclass(getattr(module, name), Settable)
     and not inspect.isabstract(getattr(module, name))
 }
-ARGUMENTS = {"eta0": 0.1, "power_t": 0.25, "alpha": 1e-3, "schedule": "cosine"}
+#: A loss as a graph: the square of the residual.
+GRAPH = onnx.parser.parse_model("""
+<ir_version: 8, opset_import: ["": 18]>
+g (float[N, C] y_true, float[N, C] raw_prediction) => (float[N, C] loss) {
+  residual = Sub(raw_prediction, y_true)
+  loss = Mul(residual, residual)
+}
+""").SerializeToString()
+ARGUMENTS = {"eta0": 0.1, "power_t": 0.25, "alpha": 1e-3, "schedule": "cosine", "model": GRAPH}
 X, Y = load_diabetes(return_X_y=True)
 
 
