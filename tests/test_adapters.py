@@ -384,3 +384,87 @@ def test_a_distribution_is_learned_through_adapters(network, diabetes):
     model = OnnxSGDRegressor(network, loss="gaussian_nll", adapter=LoRA(2), random_state=0).fit(*diabetes)
     assert model.loss_curve_[-1] < model.loss_curve_[0]
     assert [name for name in initializers(model.to_onnx()) if "lora" in name] == []
+
+
+def session_of(model):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+@pytest.fixture(name="adapted", scope="module")
+def _adapted(digits):
+    """Two adapters of different ranks over one network, and an intercept each, for two orders of labels."""
+    network, X, y = digits
+    graph = OnnxSGDClassifier(network).to_onnx()
+    settings = {"trainable": ["intercepts_2"], "max_iter": 10, "tol": None}
+    return [
+        OnnxSGDClassifier(graph, adapter=LoRA(rank, 8, "*"), random_state=rank, **settings).fit(
+            X, (y + rank) % 10
+        )
+        for rank in (2, 5)
+    ]
+
+
+def test_several_adapters_share_one_base(digits, adapted):
+    network, X, _ = digits
+    first, second = (model.to_onnx(adapter="inputs") for model in adapted)
+    assert first.SerializeToString(deterministic=True) == second.SerializeToString(deterministic=True)
+    session, rows = session_of(first), {"X": X[:40].astype(np.float32)}
+    np.testing.assert_allclose(session.run(None, rows)[1], network.predict_proba(X[:40]), atol=1e-5)
+    for model in adapted:
+        weights, scale = model.get_weights(), 8 / model.adapter.rank
+        weights |= {name: scale * array for name, array in weights.items() if name.endswith("lora_B")}
+        labels, table = session.run(None, rows | weights)
+        np.testing.assert_allclose(table, model.predict_proba(X[:40]), atol=1e-5)
+        np.testing.assert_array_equal(labels, model.predict(X[:40]))
+
+
+def test_a_file_feeds_the_base(digits, adapted, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime", minversion="1.20", reason="needs files of adapters")
+    _, X, _ = digits
+    session, rows = session_of(adapted[0].to_onnx(adapter="inputs")), {"X": X[:40].astype(np.float32)}
+    for model in adapted:
+        path = model.export_adapter(tmp_path / f"{model.adapter.rank}.onnx_adapter")
+        assert path.stat().st_size < 0.4 * len(model.to_onnx().SerializeToString())
+        adapter, options = onnxruntime.LoraAdapter(), onnxruntime.RunOptions()
+        adapter.Load(str(path))
+        options.add_active_adapter(adapter)
+        table = session.run(None, rows, options)[1]
+        np.testing.assert_allclose(table, model.predict_proba(X[:40]), atol=1e-5)
+
+
+def test_the_base_is_a_model(digits, adapted):
+    network, X, _ = digits
+    base = OnnxSGDClassifier(adapted[0].to_onnx(adapter="inputs"))
+    np.testing.assert_allclose(base.predict_proba(X[:40]), network.predict_proba(X[:40]), atol=1e-5)
+
+
+def test_files_need_adapters_and_forms_have_names(iris, tmp_path, adapted):
+    plain = OnnxSGDClassifier().fit(*iris)
+    with pytest.raises(ParameterError, match="export_adapter needs adapters: give adapter=LoRA"):
+        plain.export_adapter(tmp_path / "file")
+    with pytest.raises(ParameterError, match=r"to_onnx\(adapter='inputs'\) needs adapters"):
+        plain.to_onnx(adapter="inputs")
+    with pytest.raises(ParameterError, match="adapter='input' is not accepted: it must be 'merged' or 'inp"):
+        adapted[0].to_onnx(adapter="input")
+
+
+def test_texts_are_read_before_the_base():
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.pipeline import make_pipeline
+
+    texts, labels = ["one two", "two three", "three four", "four one"] * 5, [0, 1, 0, 1] * 5
+    inner = make_pipeline(CountVectorizer(), MLPClassifier((4,), tol=1.0)).fit(texts, labels)
+    model = OnnxSGDClassifier(inner, adapter=LoRA(2), random_state=0).fit(texts, labels)
+    base, merged = model.to_onnx(adapter="inputs"), model.to_onnx()
+    rows = {base.graph.input[0].name: np.array(texts[:4], object).reshape(-1, 1)}
+    weights = {
+        name: 8 * array if name.endswith("lora_B") else array for name, array in model.get_weights().items()
+    }
+    expected = session_of(merged).run(None, rows)[1]
+    np.testing.assert_allclose(session_of(base).run(None, rows | weights)[1], expected, atol=1e-5)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -23,9 +25,11 @@ from onnxsgd.estimators.html_display import HtmlDisplay
 from onnxsgd.estimators.inner_model import holds_weights
 from onnxsgd.estimators.persistence import pack, unpack
 from onnxsgd.exceptions import OnnxSGDError, ParameterError
+from onnxsgd.graph.adapting.adapter_inputs import adapter_values, with_adapter_inputs
 from onnxsgd.graph.adapting.merge_adapters import merge_adapters
 from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
+from onnxsgd.runtime.adapter_file import write_adapter
 from onnxsgd.training.state import FitState
 
 if TYPE_CHECKING:
@@ -176,11 +180,14 @@ class TrainedModel(HtmlDisplay):
             raise AttributeError(f"This {type(self).__name__} instance is not fitted yet.")
         return self.to_onnx()
 
-    def to_onnx(self, *, text: bool = True) -> onnx.ModelProto:
+    def to_onnx(self, *, adapter: str = "merged", text: bool = True) -> onnx.ModelProto:
         """Return the trained graph, which runs in any ONNX runtime.
 
         Parameters
         ----------
+        adapter : {"merged", "inputs"}, default="merged"
+            The form of adapters, if there are any: merged into their weights, or the base, in which they and
+            the other trained weights are optional inputs, fed from a file of :meth:`export_adapter`.
         text : bool, default=True
             Whether the graph includes the vectorizers of text that `model` begins with, if any. False: it
             takes their features, as a matrix of real numbers.
@@ -194,17 +201,68 @@ class TrainedModel(HtmlDisplay):
 
         Raises
         ------
+        ParameterError
+            If `adapter` is "inputs", and the estimator has no adapters.
         UnsupportedError
             If vectorizers of text cannot be converted, or their converted form gives other features of the
             first 100 training samples than scikit-learn.
         """
         trained = self._trained()
-        proto = to_proto(merge_adapters(trained._finished_graph(), trained._learner.adapters))
+        learner, graph = trained._learner, trained._finished_graph()
+        if adapter == "inputs":
+            trained._check_adapters("to_onnx(adapter='inputs')")
+            graph = with_adapter_inputs(graph, learner.adapters, learner.without_adapters())
+        elif adapter == "merged":
+            graph = merge_adapters(graph, learner.adapters)
+        else:
+            raise ParameterError(f"adapter={adapter!r} is not accepted: it must be 'merged' or 'inputs'.")
+        proto = to_proto(graph)
         if trained._text is None or not text:
             return proto
         from onnxsgd.estimators.text_graph import with_text_part
 
         return with_text_part(proto, trained._text.transformer, trained._text.sample)
+
+    def export_adapter(self, path: str | os.PathLike[str]) -> Path:
+        """Write the trained weights into a file that onnxruntime, from 1.20 on, feeds to the base.
+
+        The base is the graph of ``to_onnx(adapter="inputs")``. It is the same for all estimators with this
+        `model` and the same targets, of any rank and any data, so that one session runs several adapters::
+
+            adapter = onnxruntime.LoraAdapter()
+            adapter.Load(path)
+            options = onnxruntime.RunOptions()
+            options.add_active_adapter(adapter)
+            session.run(None, {"X": X}, options)
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file.
+
+        Returns
+        -------
+        pathlib.Path
+            Its path.
+
+        Raises
+        ------
+        ParameterError
+            If the estimator has no adapters.
+        MissingRuntimeError
+            If the installed onnxruntime has no such files.
+        """
+        trained = self._trained()
+        trained._check_adapters("export_adapter")
+        learner = trained._learner
+        graph = learner.exported(trained._weights())
+        tensors = adapter_values(graph, learner.adapters, list(learner.without_adapters()))
+        write_adapter(path, {name: (tensor.numpy(), int(tensor.dtype)) for name, tensor in tensors.items()})
+        return Path(path)
+
+    def _check_adapters(self, caller: str) -> None:
+        if not self._learner.adapters:
+            raise ParameterError(f"{caller} needs adapters: give adapter=LoRA(...), and fit.")
 
     @abstractmethod
     def _finished_graph(self) -> Any:

@@ -221,6 +221,11 @@ class Learner:
             weights |= {name: array.astype(weights[name].dtype) for name, array in drawn.items()}
         return weights
 
+    def without_adapters(self) -> dict[str, np.ndarray]:
+        """Return the weights of the user's model that are trained themselves."""
+        of_adapters = {name for adapter in self.adapters for name in adapter.names}
+        return {name: self.initial(name) for name in self.weights if name not in of_adapters}
+
     def current(self, name: str, weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return an initializer of the graph of scores under trained weights, with its adapter, if any."""
         array = weights[name] if name in weights else self.initial(name)
