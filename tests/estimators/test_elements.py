@@ -319,8 +319,8 @@ def test_early_stopping_and_validation_data():
 
 @pytest.mark.parametrize(
     ("tail", "has_axis"),
-    [(None, True), (("Sigmoid", {}), True), (None, False)],
-    ids=["one channel", "sigmoid", "no axis"],
+    [(None, True), (("Sigmoid", {}), True), (None, False), (("Sigmoid", {}), False)],
+    ids=["one channel", "sigmoid", "no axis", "sigmoid, no axis"],
 )
 def test_one_score_for_each_pixel_tells_two_classes(tail, has_axis):
     model = linear("pixels", w=W[:, :1], b=B[:1], tail=tail)

@@ -13,7 +13,7 @@ from onnxsgd.graph.cut import cut_at, tensor_named
 from onnxsgd.graph.lowering.class_labels import Lookup, find_lookup
 from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import LINK, SCORE, find_value
-from onnxsgd.graph.nodes import first, is_real
+from onnxsgd.graph.nodes import attribute, first, is_real
 from onnxsgd.graph.parameter_roles.patterns import made_by, strip
 from onnxsgd.graph.reading.output_chain import Link, holds_probabilities, read_link
 from onnxsgd.graph.rewriting import Writer, extend
@@ -181,6 +181,8 @@ def _names(graph: ir.Graph) -> str:
 def _make_score(graph: ir.Graph, value: ir.Value, link: Link | None) -> tuple[ir.Value, str]:
     """Return the score behind `value` and its link; add nodes to `graph` if it has no such tensor."""
     if link is None:
+        if (rearranged := _rearranged_sigmoids(graph, value)) is not None:
+            return rearranged, "sigmoid"
         if not holds_probabilities(value):
             return value, "identity"
         tiny = float(np.finfo((value.dtype or ir.DataType.FLOAT).numpy()).tiny)
@@ -192,6 +194,26 @@ def _make_score(graph: ir.Graph, value: ir.Value, link: Link | None) -> tuple[ir
 
 
 _NAME = "raw_score"
+
+
+def _rearranged_sigmoids(graph: ir.Graph, value: ir.Value) -> ir.Value | None:
+    """Return the scores of sigmoids with other axes, rearranged alike; None if `value` is no such tensor."""
+    forms, source = [], strip(value)
+    while node := made_by(source, "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"):
+        forms.append(node)
+        source = strip(first(node))
+    sigmoid = made_by(source, "Sigmoid")
+    if sigmoid is None or not forms:
+        return None
+
+    def write(w: Writer) -> ir.Value:
+        score = first(sigmoid)
+        for form in reversed(forms):
+            attributes = {name: attribute(form, name) for name in form.attributes}
+            score = getattr(w.op, form.op_type)(score, *form.inputs[1:], **attributes)
+        return score
+
+    return extend(graph, _NAME, write)
 
 
 def _pick_by_score(model: ir.Model, lookup: Lookup, score: ir.Value) -> None:

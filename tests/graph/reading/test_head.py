@@ -45,6 +45,13 @@ LINKS = [
     ("z = MatMul(x, w)  d = Cast <to = 11> (z)  p = Softmax(d)  y = Cast <to = 1> (p)", "softmax", PLAIN),
     ("z = MatMul(x, w)  y = Sigmoid(z)", "sigmoid", PLAIN),
     ("z = MatMul(x, u)  y = Sigmoid(z)", "sigmoid", SINGLE),
+    ("z = MatMul(x, u)  p = Sigmoid(z)  y = Squeeze(p, axis)", "sigmoid", SINGLE[:, 0]),
+    (
+        "z = MatMul(x, w)  p = Sigmoid(z)  q = Transpose <perm = [1, 0]> (p)"
+        "  y = Transpose <perm = [1, 0]> (q)",
+        "sigmoid",
+        PLAIN,
+    ),
     ("z = MatMul(x, u)  p = Sigmoid(z)  q = Sub(one, p)  y = Concat <axis = 1> (q, p)", "sigmoid", SINGLE),
     ("z = MatMul(x, u)  p = Sigmoid(z)  q = Sub(ones, p)  y = Concat <axis = -1> (q, p)", "sigmoid", SINGLE),
     ("z = MatMul(x, u)  m = Neg(z)  y = Concat <axis = 1> (m, z)", "identity", SINGLE),
