@@ -20,7 +20,13 @@ from onnxsgd.estimators.before_fit import ModelBeforeFit
 from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd.estimators.inner_model import inner_routing
-from onnxsgd.estimators.parameters import CONSTRAINTS, check_parameters, choose_limits, choose_updates
+from onnxsgd.estimators.parameters import (
+    CONSTRAINTS,
+    check_parameters,
+    choose_limits,
+    choose_updates,
+    read_average,
+)
 from onnxsgd.estimators.progress import Progress
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
 from onnxsgd.exceptions import ParameterError
@@ -254,11 +260,13 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
 
     def _make_recipe(self) -> Recipe:
         optimizer, schedule = choose_updates(self)
+        average_from, average_decay = read_average(self.average)
         return Recipe(
             optimizer=optimizer,
             schedule=schedule,
             penalties=make_penalties(self.penalty, self.alpha, self.l1_ratio),
-            average_from=int(self.average),
+            average_from=average_from,
+            average_decay=average_decay,
             shuffle=bool(self.shuffle),
             limits=choose_limits(self),
         )

@@ -23,6 +23,7 @@ from onnxsgd.engine.step.update import AVERAGE, WEIGHT
 from onnxsgd.estimators.between_calls import Given
 from onnxsgd.estimators.html_display import HtmlDisplay
 from onnxsgd.estimators.inner_model import holds_weights
+from onnxsgd.estimators.parameters import read_average
 from onnxsgd.estimators.persistence import pack, unpack
 from onnxsgd.exceptions import OnnxSGDError, ParameterError
 from onnxsgd.graph.adapting.adapter_inputs import adapter_values, with_adapter_inputs
@@ -71,7 +72,7 @@ class TrainedModel(HtmlDisplay):
     _given: Given | None = None
     #: Weights that were set before the first fit.
     _set_before: Mapping[str, np.ndarray] = MappingProxyType({})
-    average: bool | int
+    average: bool | float
     model: Any
 
     @classmethod
@@ -341,7 +342,7 @@ class TrainedModel(HtmlDisplay):
         return table.copy(), zeros
 
     def _weights(self) -> dict[str, np.ndarray]:
-        return self._state.weights(int(self.average))
+        return self._state.weights(read_average(self.average)[0])
 
     def _raw_predictions(self, X: object) -> np.ndarray:
         """Return the result of :meth:`_table`, in float32 for float32 data and in float64 otherwise."""

@@ -22,7 +22,7 @@ from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
 from onnxsgd.penalties import PENALTIES, Penalty
 from onnxsgd.schedules import SCHEDULES, Auto, Schedule, make_schedule
 
-__all__ = ["CONSTRAINTS", "check_parameters", "choose_limits", "choose_updates"]
+__all__ = ["CONSTRAINTS", "check_parameters", "choose_limits", "choose_updates", "read_average"]
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
@@ -52,7 +52,11 @@ CONSTRAINTS: dict[str, Any] = {
     "gradient_accumulation_steps": [_COUNT],
     "shuffle": ["boolean"],
     "random_state": ["random_state"],
-    "average": ["boolean", Interval(Integral, 0, None, closed="left")],
+    "average": [
+        "boolean",
+        Interval(Integral, 0, None, closed="left"),
+        Interval(Real, 0, 1, closed="neither"),
+    ],
     "warm_start": ["boolean"],
     "trainable": ["array-like", callable, None],
     "adapter": [LoRA, None],
@@ -107,6 +111,14 @@ def _check(kind: Any, name: str, value: object) -> None:
 
 #: The same for values of immutable types, cached; the types tell True from 1.
 _check_plain = lru_cache(maxsize=4096, typed=True)(_check)
+
+
+def read_average(average: bool | float) -> tuple[int, float | None]:
+    """Return the update that averages begin with, 0 for none, and their decay, None for equal shares."""
+    # an int is a Real too, and numpy's booleans are neither
+    if isinstance(average, Real) and not isinstance(average, Integral):
+        return 1, float(average)
+    return int(average), None
 
 
 def choose_updates(estimator: Any) -> tuple[Optimizer, Schedule]:

@@ -147,9 +147,10 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         Whether each epoch takes the samples in a new random order.
     random_state : int, RandomState or None, default=None
         Determines these orders and the validation data.
-    average : bool or int, default=False
+    average : bool, int or float, default=False
         Whether the result is the average of the weights over all updates, or over those from the given
-        number on.
+        number on. A decay between 0 and 1, such as 0.999, makes it exponential: ``a = decay a + (1 - decay)
+        w`` after each update, which begins with the weights of the first one, as torch's ``AveragedModel``.
     warm_start : bool, default=False
         Whether ``fit`` starts from the present weights, not from those of `model`. The graph is then that of
         the first fit: other values of `model`, `output`, `head`, `trainable`, `adapter` and `dtype` are
@@ -288,7 +289,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         gradient_accumulation_steps: int = 1,
         shuffle: bool = True,
         random_state: int | np.random.RandomState | None = None,
-        average: bool | int = False,
+        average: bool | float = False,
         warm_start: bool = False,
         trainable: Trainable = None,
         adapter: LoRA | None = None,

@@ -14,7 +14,7 @@ from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE, numbered
-from onnxsgd.engine.step.update import AVERAGE_RATE, GRADIENT_SUM, IS_LAST, L1_TOTAL, START
+from onnxsgd.engine.step.update import AVERAGE_RATE, GRADIENT_SUM, IS_LAST, L1_TOTAL, START, average_rate
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import L1_STRENGTH, RATE
 from onnxsgd.training.fit_plan import FitPlan
@@ -280,7 +280,8 @@ def _numbers(
             missed |= dict.fromkeys(group.weights, found.missed)
         numbers |= {numbered(name, number): values for name, values in found.numbers.items()}
     if recipe.average_from:
-        numbers[AVERAGE_RATE] = 1.0 / np.maximum(1.0, t - state.first_averaged(recipe.average_from) + 1)
+        first = state.first_averaged(recipe.average_from)
+        numbers[AVERAGE_RATE] = average_rate(t, first, recipe.average_decay)
     numbers |= recipe.limits
     numbers[DESCENT], numbers[IS_LAST] = -used, 1.0
     table = np.empty((count, len(spec.scalars)))

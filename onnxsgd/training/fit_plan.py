@@ -63,6 +63,8 @@ class Recipe:
         Whether each epoch has a new random order.
     in_parts : bool
         Whether the updates are those of ``partial_fit``.
+    average_decay : float or None
+        The decay of exponential averages; None: all updates count the same.
     limits : tuple of (str, float)
         The limits of the gradient by name, see :mod:`onnxsgd.engine.step.gradient_limits`.
     """
@@ -73,6 +75,7 @@ class Recipe:
     average_from: int
     shuffle: bool
     in_parts: bool = False
+    average_decay: float | None = None
     limits: tuple[tuple[str, float], ...] = ()
 
     @property

@@ -61,6 +61,7 @@ def export_step(
     training = Training(
         schedule=recipe.schedule, strengths=plan.strengths,
         groups=_groups(plan, state), average_from=state.first_averaged(recipe.average_from),
+        average_decay=recipe.average_decay,
         classes=None if classes is None else [_plain(label) for label in classes],
         tensors=state.tensors | missing_starts(state, plan), t=state.t, eta=eta,
         input_axes=plan.input_axes,

@@ -170,6 +170,7 @@ SUBJECTS = {
     "test_package.py": "the public names",
     "test_pages.py": "code, outputs and tables of the documentation",
     "test_recipes.py": "the recipes of CONTRIBUTING",
+    "training/test_averages.py": "exponential averages of weights, against torch",
     "training/test_fidelity_mlp.py": "scikit-learn's networks, update by update",
     "training/test_fidelity_sgd.py": "scikit-learn's linear models, update by update",
     "training/test_named_rows.py": "named optimizers, schedules and penalties in fits",

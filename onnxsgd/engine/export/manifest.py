@@ -13,7 +13,7 @@ from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE, StepSpec, numbered
 from onnxsgd.engine.step.training_step import CompiledStep
-from onnxsgd.engine.step.update import ACTIVE, AVERAGE_RATE, L1_TOTAL, MULTIPLIER
+from onnxsgd.engine.step.update import ACTIVE, AVERAGE_RATE, L1_TOTAL, MULTIPLIER, average_rate
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.losses import DenseLoss, Loss
 from onnxsgd.optimizers import L1_STRENGTH, RATE
@@ -61,6 +61,8 @@ class Training:
         The groups of weights that share their numbers; the first one has the common numbers.
     average_from : int
         The update at which averaging starts.
+    average_decay : float or None
+        The decay of exponential averages; None: all updates count the same.
     classes : list or None
         The labels of a classifier.
     tensors : dict of ndarray
@@ -83,6 +85,7 @@ class Training:
     strengths: tuple[tuple[Penalty, tuple[str, ...]], ...]
     groups: tuple[GroupState, ...]
     average_from: int
+    average_decay: float | None
     classes: list[Any] | None
     tensors: Mapping[tuple[str, str], np.ndarray]
     t: int
@@ -186,7 +189,7 @@ def describe_numbers(
         formulas |= {numbered(name, place): formula for name, formula in of_group.items()}
         start[total] = group.l1_total
     formulas |= {
-        AVERAGE_RATE: to_text(1.0 / np.maximum(1.0, t - training.average_from + 1.0)),
+        AVERAGE_RATE: to_text(average_rate(t, training.average_from, training.average_decay)),
         **{name: to_text(limit) for name, limit in training.limits},
         DESCENT: to_text(eta * -1.0),
     }

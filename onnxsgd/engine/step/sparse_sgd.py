@@ -11,7 +11,7 @@ from onnxsgd.engine.step.update import AVERAGE, AVERAGE_RATE, MULTIPLIER, WEIGHT
 
 __all__ = ["SparseSGD"]
 
-#: A scale below this is multiplied into the weights, before V overflows.
+#: A factor below this is multiplied into the weights, or the average, before V, or U, overflows.
 _LEAST_SCALE = 1e-9
 
 
@@ -98,6 +98,8 @@ class SparseSGD:
             self._is_blank = False
         self._share = (1.0 - rate) * self._share + rate * self._scale
         self._rest *= 1.0 - rate
+        if self._rest < _LEAST_SCALE:
+            self._fold_average()
 
     def _forget_average(self) -> None:
         """Let the average be the weight, as it is before averaging starts."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from onnxsgd.graph.nodes import shape_of
 from onnxsgd.optimizers import DECAY, L1_STRENGTH, RATE, TINY
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACTIVE", "AVERAGE", "AVERAGE_RATE", "CONSTANT_STATES", "GRADIENT_SUM", "IS_LAST", "L1_DEBT", "L1_TOTAL",
-    "MULTIPLIER", "PENALTY_SCALE", "RATE_SCALE", "START", "WEIGHT", "build_update", "state_names",
+    "MULTIPLIER", "PENALTY_SCALE", "RATE_SCALE", "START", "WEIGHT", "average_rate", "build_update",
+    "state_names",
 ]  # fmt: skip
 
 #: The kind of a weight itself, beside the kinds of its states.
@@ -44,6 +47,19 @@ MULTIPLIER, ACTIVE = "multiplier", "active"
 _L1_NUMBERS = (L1_TOTAL, L1_STRENGTH)
 #: That of an update of several batches: 1 in the last one, whose gradient makes it whole, 0 in the others.
 IS_LAST = "is_last"
+
+
+def average_rate(t: Any, first: int, decay: float | None) -> Any:
+    """Return the share of the difference from the weights by which an average moves in updates `t`.
+
+    Averages of the weights of all updates since `first` have ``1 / (t - first + 1)``, exponential ones
+    ``1 - decay``; either is the weights themselves up to `first`. A formula without branches: `t` may be an
+    array of numbers, or symbolic.
+    """
+    after = t - first
+    if decay is None:
+        return 1.0 / np.maximum(1.0, after + 1.0)
+    return np.maximum(1.0 - decay, np.minimum(1.0, 1.0 - after))
 
 
 def state_names(

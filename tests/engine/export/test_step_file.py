@@ -134,6 +134,8 @@ _CASES = {
         _Y * np.float32([1.0, 1e3]),
     ),
     "average": (OnnxSGDRegressor(average=6), _Y),
+    "exponential average": (OnnxSGDRegressor(average=0.9, learning_rate="constant"), _Y),
+    "auto, exponential average, mlp": (lambda: OnnxSGDRegressor(_mlp(), average=0.9), _Y),
     "one output": (OnnxSGDRegressor(learning_rate="adaptive"), _Y[:, 0]),
     "step": (OnnxSGDRegressor(learning_rate=Step(0.01, 0.3, every=3)), _Y),
     "cosine with restarts": (
