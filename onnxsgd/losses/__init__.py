@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from onnxsgd.losses._base import Link, Loss, Targets
+from onnxsgd.losses._callable import FromCallable
 from onnxsgd.losses._classification import (
     CrossEntropy,
     Focal,
@@ -53,6 +54,7 @@ __all__ = [
     "Elastic",
     "EpsilonInsensitive",
     "Focal",
+    "FromCallable",
     "FromONNX",
     "Gamma",
     "GaussianNLL",

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from numbers import Real
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from onnxsgd._builder import Builder
 
-__all__ = ["TINY", "Link", "Loss", "Targets", "clip", "indicator", "set_flag", "set_number"]
+__all__ = ["TINY", "Link", "Loss", "Targets", "check_choices", "clip", "indicator", "set_flag", "set_number"]
 
 Targets = Literal["real", "non-negative", "positive", "sign", "indicator"]
 Link = Literal["identity", "log", "normal", "sorted"]
@@ -68,6 +68,11 @@ class Loss(Settable, ABC):
         """Build the derivative of the loss by `raw_prediction`, of the same shape; None: by the engine."""
         return None
 
+    @property
+    def is_formula(self) -> bool:
+        """True if the loss is made of ONNX operators; False: Python computes it."""
+        return True
+
     def score_offsets(self, residual: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:
         """Return the raw predictions beside a given prediction times `score_factors`.
 
@@ -93,6 +98,23 @@ def clip(op: Builder, value: ir.Value, lower: float, upper: float) -> ir.Value:
 def indicator(op: Builder, condition: ir.Value, like: ir.Value) -> ir.Value:
     # Not CastLike: it needs opset 15.
     return op.Cast(condition, to=like.dtype)
+
+
+#: The legal values of attributes that are arguments of losses given by users.
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "targets": get_args(Targets),
+    "link": ("identity", "log"),
+    "probabilities": (None, "sigmoid", "softmax", "modified_huber"),
+}
+
+
+def check_choices(loss: Loss) -> None:
+    """Check the attributes of a loss whose user names them."""
+    for name, legal in _CHOICES.items():
+        if getattr(loss, name) not in legal:
+            raise ParameterError(
+                f"{name}={getattr(loss, name)!r} is not accepted: it must be one of {list(legal)}."
+            )
 
 
 def set_number(loss: Loss, name: str, legal: Callable[[float], bool], expected: str) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
 
-from onnxsgd.exceptions import GraphError, ParameterError, ParameterTypeError
-from onnxsgd.losses._base import Link, Loss, Targets
+from onnxsgd.exceptions import GraphError, ParameterTypeError
+from onnxsgd.losses._base import Link, Loss, Targets, check_choices
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -27,11 +27,7 @@ _REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
 _LEAST_OPSET = 13
 #: Rows of the trial, and its columns where the graph leaves them open.
 _ROWS, _COLUMNS = 5, 3
-_CHOICES = {
-    "targets": get_args(Targets),
-    "link": ("identity", "log"),
-    "probabilities": (None, "sigmoid", "softmax", "modified_huber"),
-}
+_OPTIONS = ("targets", "link", "probabilities")
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,11 +80,7 @@ class FromONNX(Loss):
     is_joint: bool = field(init=False, compare=False)  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        for name, legal in _CHOICES.items():
-            if getattr(self, name) not in legal:
-                raise ParameterError(
-                    f"{name}={getattr(self, name)!r} is not accepted: it must be one of {list(legal)}."
-                )
+        check_choices(self)
         content = self.model if isinstance(self.model, bytes) else _serialized(self.model)
         object.__setattr__(self, "model", content)
         object.__setattr__(self, "is_joint", self.probabilities == "softmax")
@@ -96,7 +88,7 @@ class FromONNX(Loss):
 
     def __repr__(self) -> str:
         graph = _parsed(self.model)[0].graph
-        options = [f", {name}={getattr(self, name)!r}" for name in _CHOICES if self._is_set(name)]
+        options = [f", {name}={getattr(self, name)!r}" for name in _OPTIONS if self._is_set(name)]
         return f"FromONNX(<{graph.name or 'graph'}, {len(graph.node)} nodes>{''.join(options)})"
 
     def _is_set(self, name: str) -> bool:

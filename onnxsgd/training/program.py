@@ -20,6 +20,7 @@ from onnxsgd.data.moments import Moments, add_moments
 from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import is_standard
+from onnxsgd.engine.step.given_gradient import CallableRunner, GivenGradient
 from onnxsgd.engine.step.idle_runners import CompiledOnUse, IdleRunners
 from onnxsgd.engine.step.sample_losses import mean_loss
 from onnxsgd.engine.step.step_spec import StepSpec
@@ -30,6 +31,7 @@ from onnxsgd.graph.batch_normalization import batch_normalizations
 from onnxsgd.graph.nodes import rank, required
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.learner.learner import Parts
+from onnxsgd.losses import FromCallable
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import make_session, resolve_threads
 from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
@@ -159,6 +161,8 @@ class Program:
         return batches.with_bounded_rows() if has_extremes else batches
 
     def _trains_sparse(self, spec: StepSpec, features: Mapping[str, Any]) -> bool:
+        if not self.plan.loss.is_formula:
+            return False
         return not self.plan.device.keeps_data and trains_sparse(spec, self.first_layers, features)
 
     @property
@@ -210,6 +214,9 @@ class Program:
             return self._resident_runners(spec, batches, epochs)
         if self._trains_sparse(spec, batches.features):
             return make_sparse_runners(self.plan, self.parts, spec, self.first_layers, tensors, batches)
+        loss = spec.loss
+        if isinstance(loss, FromCallable):
+            spec = replace(spec, loss=GivenGradient())
         work = 3 * spec.batch_size * sum(array.size for array in tensors.values())
         n_threads = resolve_threads(self.plan.n_threads, work)
         tail = self.parts.tail
@@ -226,6 +233,10 @@ class Program:
         def runners(fastest: Any) -> Runners:
             return Runners(taken.buffers, fastest, lambda: taken.single, partial(idle.give_back, taken))
 
+        if isinstance(loss, FromCallable):
+            made = idle.compiled
+            runner = CallableRunner(made.session, made.forward, made.step, taken.buffers, batches, loss)
+            return Runners(taken.buffers, runner, lambda: runner, partial(idle.give_back, taken))
         # a named rate calls the runtime for each epoch: with one batch in it there is nothing to repeat
         repeats = batches.n_batches > 1 or self.plan.recipe.is_auto
         is_long = epochs * batches.n_batches >= _MANY_STEPS

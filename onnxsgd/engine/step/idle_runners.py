@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxsgd.engine.step.buffers import Buffers
 from onnxsgd.engine.step.deferred_losses import can_repeat
+from onnxsgd.engine.step.given_gradient import build_forward
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
 from onnxsgd.runtime.sessions import make_session
@@ -61,6 +62,11 @@ class CompiledOnUse:
     def session(self) -> Any:
         """The session of the step."""
         return self._get("single", lambda: make_session(self.step.model, self._n_threads))
+
+    @property
+    def forward(self) -> Any:
+        """The session of the forward pass alone."""
+        return self._get("forward", lambda: make_session(build_forward(self.step), self._n_threads))
 
     @property
     def loop(self) -> Any:

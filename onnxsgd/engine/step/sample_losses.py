@@ -12,7 +12,7 @@ from onnxsgd._cache_keys import cache_key
 from onnxsgd._library_errors import run_error
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
-from onnxsgd.losses import Loss
+from onnxsgd.losses import FromCallable, Loss
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import make_session
 
@@ -46,6 +46,8 @@ def mean_loss(
     """
     n_samples = len(target)
     raw = raw_prediction.reshape(n_samples, -1)
+    if isinstance(loss, FromCallable):
+        return _mean(loss.evaluate(target, raw)[0], sample_weight)
     widths = (target.shape[1], raw.shape[1])
     versions = (model.ir_version, *sorted(model.graph.opset_imports.items()))
     key = ("losses", cache_key(loss), target.dtype, widths, versions)
@@ -54,6 +56,11 @@ def mean_loss(
     for start in range(0, n_samples, _BLOCK):
         part = slice(start, start + _BLOCK)
         losses[part] = _run(session, {"target": target[part], "raw_prediction": raw[part]})
+    return _mean(losses, sample_weight)
+
+
+def _mean(losses: np.ndarray, sample_weight: np.ndarray) -> float:
+    """Return the weighted mean; infinite if it is not finite."""
     with np.errstate(all="ignore"):
         # a dot product of many numbers would start the threads of BLAS
         mean = float((losses * sample_weight).sum() / sample_weight.sum())
