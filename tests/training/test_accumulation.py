@@ -175,14 +175,12 @@ def test_divergence_names_the_update_and_keeps_the_weights_before():
     first, second = pair(settings, fit, lambda: None)
     assert first.t_ == second.t_ > 10
     np.testing.assert_allclose(first.coef_, second.coef_, rtol=1e-3)
+    assert f"at update {first.t_ + 1}, with learning rate 3." in found[0]
     assert f"those of update {first.t_}." in found[0]
-    # the loss of a batch overflows before that of all batches of its update
-    assert "at update" in found[0]
-    assert first.partial_fit is not None
 
 
 def test_the_memory_is_that_of_a_batch():
-    """Numpy's part of it: the buffers of the data of a batch."""
+    """Numpy's part of it: the buffers of the data, some 2 MB of small batches, 4 MB of one large batch."""
 
     def peak(**more):
         table = np.zeros((4096, 500), np.float32)
@@ -197,7 +195,7 @@ def test_the_memory_is_that_of_a_batch():
     small, whole = peak(batch_size=64), peak(batch_size=2048)
     accumulated = peak(batch_size=64, gradient_accumulation_steps=32)
     assert accumulated < small + 200_000
-    assert accumulated < 0.6 * whole
+    assert accumulated < 0.8 * whole
 
 
 def test_the_index_of_the_update_of_each_batch():
