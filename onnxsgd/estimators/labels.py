@@ -14,6 +14,7 @@ from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 
 from onnxsgd.data.dense_targets import ElementAxes, element_weights
 from onnxsgd.data.targets import (
+    check_sample_weight,
     class_weights,
     counted_labels,
     encode_indicators,
@@ -213,8 +214,12 @@ class DenseLabels(Labelling):
             raise ParameterError(f"y has shape {y.shape} and the predictions {labels.shape}.")
         counts = counted_labels(y, self.ignored).reshape(len(y), -1)
         right = (labels == y).reshape(len(y), -1)
-        weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+        weight = check_sample_weight(sample_weight, y)
         total = float(weight @ counts.sum(axis=1))
+        if total == 0:
+            raise ParameterError(
+                f"All labels of samples with a positive weight are {self.ignored!r}, which is ignored."
+            )
         return float(weight @ (right & counts).sum(axis=1)) / total
 
     def finish(self, graph: ir.Model, kind: str | None, names: tuple[str, str]) -> ir.Model:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
+from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.features import Features, check_strings, check_X, n_rows, takes_strings
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.targets import check_sample_weight
@@ -15,10 +16,11 @@ from onnxsgd.data.text import check_texts, has_text, split_text
 from onnxsgd.estimators.between_calls import read_graph_parameters, refuse_new_graph
 from onnxsgd.estimators.fitted import TrainedModel
 from onnxsgd.estimators.inner_model import fitted
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.learner.build import ModelOptions
 from onnxsgd.learner.dtype_choice import prepare_learner
 from onnxsgd.learner.model_source import GraphSource, read_source
+from onnxsgd.learner.score_check import shape_of_scores
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -85,6 +87,7 @@ class TrainingDataReader(TrainedModel):
         weight = check_sample_weight(sample_weight, target)
         if resuming:
             features = self._learner.read(X, checked)
+            self._check_sizes(features, "X")
         else:
             data = checked if has_text(source) else X
             if hasattr(source, "fit"):
@@ -158,8 +161,20 @@ class TrainingDataReader(TrainedModel):
         prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads, numbers)
         self._learner, self._n_outputs = prepared.learner, prepared.n_outputs
         self._score_shape = prepared.score_shape
-        self._row_shapes = {name: tuple(a.shape[1:]) for name, a in prepared.features.items()}
+        self._row_shapes = _row_shapes(prepared.features)
         return prepared.features
+
+    def _check_sizes(self, features: Features, name: str) -> None:
+        """Refuse samples whose raw predictions have other sizes than those of the first call."""
+        if not self._is_dense or self._row_shapes == _row_shapes(features):
+            return
+        shape, known = shape_of_scores(self._learner, features, self.n_threads), self._score_shape or ()
+        if shape != known:
+            raise GraphError(
+                f"The graph turns {name} into raw predictions of shape {shape_of_samples(shape)}, and the "
+                f"data of the first call into {shape_of_samples(known)}: training needs samples of one size. "
+                "Predictions may have any."
+            )
 
     def _add_scores(self, features: Features, target: np.ndarray, weight: np.ndarray) -> None:
         """Give the new learner further scores, if the loss needs more than the model has."""
@@ -172,6 +187,7 @@ class TrainingDataReader(TrainedModel):
         checked = self._check_again(X_val)
         target, _ = self._read_target(y_val, True, None)
         features = self._learner.read(X_val, checked)
+        self._check_sizes(features, "X_val")
         if len(target) != n_rows(features):
             raise ParameterError(f"X_val has {n_rows(features)} samples and y_val has {len(target)}.")
         self._check_scorable(target, "y_val")
@@ -189,3 +205,7 @@ class TrainingDataReader(TrainedModel):
         validation = samples.take(held_out)
         self._check_scorable(validation.target, share)
         return samples.take(np.sort(rows)), validation
+
+
+def _row_shapes(features: Features) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(array.shape[1:]) for name, array in features.items()}

@@ -591,6 +591,34 @@ def test_later_calls_have_the_shape_of_the_first():
         regressor.score(X, y)
 
 
+def test_samples_of_another_size_are_refused_in_training():
+    X, y = arrange("pixels")
+    wide, numbers = np.concatenate([X, X], axis=3), np.moveaxis(PIXELS @ W, -1, 1)
+    sizes = r"into raw predictions of shape \(n_samples, 4, 5, 4\), and the data .* \(n_samples, 4, 5, 2\)"
+    for learner, target in [(pixels(**PLAIN), y), (OnnxSGDRegressor(linear("pixels"), **PLAIN), numbers)]:
+        with pytest.raises(GraphError, match=f"X_val {sizes}"):
+            learner.fit(X, target, X_val=wide, y_val=target)
+        learner.fit(X, target)
+        with pytest.raises(GraphError, match=f"X {sizes}"):
+            learner.partial_fit(wide, target)
+        assert learner.partial_fit(X, target).t_ == 21
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.ones(2), "sample_weight"),
+        (np.zeros(N), "non-zero|is 0 for all samples"),
+        (np.eye(N)[3], "are 255, which is ignored"),
+    ],
+)
+def test_scores_of_no_elements_are_refused(weight, message):
+    X, y = arrange("pixels", y=IGNORED)
+    learner = pixels(loss=CrossEntropy(ignore_index=255), classes=range(K))
+    with pytest.raises(ValueError, match=message):
+        learner.score(X, y, sample_weight=weight)
+
+
 def test_skl2onnx_takes_tables_alone():
     to_onnx = pytest.importorskip("skl2onnx").to_onnx
     X, y = arrange("tokens")
