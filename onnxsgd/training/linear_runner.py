@@ -79,13 +79,16 @@ def choose_linear_loop(
     """Return the short loop that makes the updates of a linear model, else None.
 
     Cases: one layer, all of it trained; plain SGD on the data as they are, or BlockAdam without steering;
-    neither l1 penalty nor averages, and no update that needs all gradients; small batches of dense data; the
-    portable engine, whose gradient the formula of the loop is.
+    neither l1 penalty nor averages, and no update that needs all gradients; small batches of dense tables;
+    the portable engine, whose gradient the formula of the loop is.
     """
     if len(layers) != 1 or not _has_formula(spec, batches):
         return None
     (layer,) = layers
-    n_features = batches.features[layer.feature].shape[1]
+    rows_and_columns = batches.features[layer.feature].shape
+    if len(rows_and_columns) != 2:
+        return None
+    n_features = rows_and_columns[1]
     optimizer = spec.optimizer
     most = _MOST_NUMBERS_OF_BLOCKS if isinstance(optimizer, BlockAdam) else _MOST_NUMBERS
     if (spec.batch_size - 1) * n_features > most or [node.op_type for node in tail.graph] not in _ONE_LAYER:

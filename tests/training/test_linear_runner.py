@@ -200,3 +200,21 @@ def test_divergence_keeps_the_last_finite_weights(runs):
     assert runs
     assert messages[0] == messages[1]
     np.testing.assert_allclose(weights[0], weights[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"learning_rate": "auto", "eta0": None, "power_t": 0.25}])
+def test_a_layer_on_steps_of_series_takes_the_general_loop(runs, options):
+    """Each step of a series is a row for the layer, and the target has as many numbers."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Add", ["t", "b"], ["z"])],
+        "steps",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.DOUBLE, ["N", 3, D])],
+        [helper.make_tensor_value_info("z", onnx.TensorProto.DOUBLE, ["N", 3, 1])],
+        [numpy_helper.from_array(np.zeros((D, 1)), "w"), numpy_helper.from_array(np.zeros(1), "b")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    series = X.reshape(50, 3, D)
+    found = OnnxSGDRegressor(model, **SETTINGS | options | {"max_iter": 60, "batch_size": 2})
+    found.fit(series, Y.reshape(50, 3, 1))
+    assert sum(runs) == 0
+    assert np.mean((found.predict(series).ravel() - Y) ** 2) < 0.2
