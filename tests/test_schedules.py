@@ -223,7 +223,7 @@ def test_a_function_by_epoch_gets_whole_numbers():
         ),
         (lambda: schedules.WarmUp("cosine", 0), "n_updates=0.*whole number >= 1"),
         (lambda: schedules.WarmUp("cosine", start_factor=1), "start_factor=1 .*> 0 and < 1"),
-        (lambda: schedules.ByEpoch("cosine", 1.5), "n_batches=1.5.*whole number >= 1"),
+        (lambda: schedules.ByEpoch("cosine", 1.5), "n_updates=1.5.*whole number >= 1"),
         (lambda: schedules.WarmUp("cosine").initial, r"WarmUp\(schedule='cosine'.* has no rates yet"),
         (lambda: schedules.WarmUp(schedules.Constant()).for_updates(None), "needs a number of updates"),
         (lambda: schedules.WarmUp(schedules.Constant()).rate(1, 0.1), "needs a number of updates"),
@@ -338,6 +338,8 @@ def test_refusals_name_the_value():
         schedules.make_schedule("quick", 0.1, 0.5, 0.1)
     with pytest.raises(TypeError, match="3"):
         schedules.make_schedule(3, 0.1, 0.5, 0.1)
+    with pytest.raises(TypeError, match=r"a class\. Give an object, Cosine\(\.\.\.\)"):
+        schedules.make_schedule(schedules.Cosine, 0.1, 0.5, 0.1)
     with pytest.raises(ValueError, match="alpha must be > 0"):
         schedules.Optimal(0.0)
     with pytest.raises(ValueError, match="eta0=0"):

@@ -149,7 +149,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             self._seed = (self.random_state,)
             # a schedule without a length, or at its end, is refused before anything changes
             state = self._state
-            recipe.for_updates(state.n_updates, state.n_batches).check_rate(state.t + 1, state.eta)
+            recipe.for_updates(state.n_updates, state.epoch_updates).check_rate(state.t + 1, state.eta)
             plan = self._make_plan(recipe)
         self._train(plan, Stopping(max_iter=1, tol=None, in_parts=True), samples)
         return self
@@ -202,7 +202,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
                 "step before: name a learning_rate, such as 'constant', or call fit or partial_fit first."
             )
         state = trained._state
-        plan = trained._make_plan(recipe).for_updates(state.n_updates, state.n_batches)
+        plan = trained._make_plan(recipe).for_updates(state.n_updates, state.epoch_updates)
         if trained is not self:
             state.eta = recipe.schedule.initial
         return export_step(path, plan, state, getattr(trained, "classes_", None), trained._row_shapes)
@@ -331,9 +331,9 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         if plan.scaled_layer.weights:
             add_moments(state.moments, TARGET, target, samples.weight)
         if is_fit:
-            state.n_batches = batches.n_updates
+            state.epoch_updates = batches.n_updates
             state.n_updates = stopping.max_iter * batches.n_updates
-        plan = plan.for_updates(state.n_updates, state.n_batches)
+        plan = plan.for_updates(state.n_updates, state.epoch_updates)
         # the norms come first: callbacks see them
         norms = UpdateNorms(bool(self.record_update_norms), plan.learner.statistics)
         progress = Progress(int(self.verbose), stopping.max_iter, stopping.tol is not None)

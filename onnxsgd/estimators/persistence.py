@@ -27,7 +27,7 @@ __all__ = ["FORMAT", "pack", "unpack"]
 #: Attributes of the state: owners of slots and rates, and the updates that these begin with.
 _OWNERS = ("optimizer", "slots_from", "averages_from", "schedule", "n_rows", "mean_weight")
 #: Attributes of the state that ``fit`` sets.
-_LENGTHS = ("n_updates", "n_batches")
+_LENGTHS = ("n_updates", "epoch_updates")
 
 #: The number of the format written.
 FORMAT = 1
@@ -60,7 +60,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         missed           only where weights were frozen: a dictionary of updates by weight
         n_updates        only after ``fit``: the largest number of its updates
         rate_memory      only of a schedule that follows the losses: an attribute of the state, as a list
-        n_batches        only after ``fit``: the updates of its epochs; older files lack it
+        epoch_updates    only after ``fit``: the updates of its epochs; older files lack it
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
         adapters         only with adapters: a list of [weight, A, B, scale, whether it is transposed, kind]
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
@@ -146,7 +146,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         learning_rates=list(saved.get("learning_rates", [math.nan] * len(saved["loss_curve"]))),
         update_norms=list(saved.get("update_norms", [])),
         n_updates=saved.get("n_updates"),
-        n_batches=saved.get("n_batches"),
+        epoch_updates=saved.get("epoch_updates"),
         rate_memory=tuple(saved.get("rate_memory", ())),
         moments={name: Moments(*arrays) for name, *arrays in saved.get("moments", [])},
         missed=dict(saved.get("missed", {})),

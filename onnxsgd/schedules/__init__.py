@@ -89,6 +89,11 @@ def make_schedule(
         return schedule
     if isinstance(schedule, str) and schedule in SCHEDULES:
         return SCHEDULES[schedule](eta0, power_t, alpha)
+    given: object = schedule
+    if isinstance(given, type) and issubclass(given, Schedule):
+        raise ParameterTypeError(
+            f"learning_rate={given!r} is not accepted: it is a class. Give an object, {given.__name__}(...)."
+        )
     legal = f"it must be one of {sorted(SCHEDULES)}, a Schedule or a callable."
     if isinstance(schedule, str):
         close = difflib.get_close_matches(schedule, SCHEDULES, n=1)

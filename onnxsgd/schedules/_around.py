@@ -135,8 +135,8 @@ class WarmUp(ScheduleAround):
             "fit first, of which the rise then takes a tenth."
         )
 
-    def for_epochs(self, n_batches: int | None) -> Schedule:
-        return self.around(self.inner.for_epochs(n_batches))
+    def for_epochs(self, n_updates: int | None) -> Schedule:
+        return self.around(self.inner.for_epochs(n_updates))
 
     def for_updates(self, n_updates: int | None) -> Schedule:
         if self.n_updates is None and n_updates is None:
@@ -181,7 +181,7 @@ class ByEpoch(ScheduleAround):
 
     ::
 
-        rate = rate of the other one at number 1 + floor((t - 1) / n_batches)
+        rate = rate of the other one at number 1 + floor((t - 1) / n_updates)
 
     All numbers of updates of the other one are numbers of epochs.
 
@@ -190,17 +190,17 @@ class ByEpoch(ScheduleAround):
     schedule : str, Schedule or callable
         The other schedule: a name, whose numbers are those of the estimator, an object, or a function of the
         number of the epoch, 1, 2, ...
-    n_batches : int or None, default=None
+    n_updates : int or None, default=None
         The number of updates of an epoch. None: that of the last ``fit``, also in ``partial_fit``.
     """
 
     schedule: str | Schedule | Callable[[int], float]
-    n_batches: int | None = None
+    n_updates: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.n_batches is not None:
-            check_count("n_batches", self.n_batches)
+        if self.n_updates is not None:
+            check_count("n_updates", self.n_updates)
 
     def around(self, schedule: Schedule) -> Self:
         return replace(self, schedule=schedule)
@@ -221,17 +221,17 @@ class ByEpoch(ScheduleAround):
     @property
     def _length(self) -> int:
         """The number of updates of an epoch, once it is known."""
-        if self.n_batches is None:
+        if self.n_updates is None:
             raise ParameterError(
-                f"learning_rate={self!r} needs the number of updates of an epoch: give n_batches, a whole "
+                f"learning_rate={self!r} needs the number of updates of an epoch: give n_updates, a whole "
                 "number >= 1, or call fit first."
             )
-        return self.n_batches
+        return self.n_updates
 
-    def for_epochs(self, n_batches: int | None) -> Schedule:
-        known = self if self.n_batches is not None else replace(self, n_batches=n_batches)
+    def for_epochs(self, n_updates: int | None) -> Schedule:
+        known = self if self.n_updates is not None else replace(self, n_updates=n_updates)
         # to the other one, an epoch is an update
-        return replace(known, n_batches=known._length, schedule=self.inner.for_epochs(1))
+        return replace(known, n_updates=known._length, schedule=self.inner.for_epochs(1))
 
     def for_updates(self, n_updates: int | None) -> Schedule:
         n_epochs = None if n_updates is None else -(-n_updates // self._length)

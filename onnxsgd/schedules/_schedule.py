@@ -50,14 +50,14 @@ class Schedule(Settable, ABC):
         """The updates before which a loss, or a score, that improves no more is no plateau; by default 0."""
         return 0
 
-    def for_epochs(self, n_batches: int | None) -> Schedule:
-        """Return the schedule for epochs of `n_batches` updates; by default the same for any number.
+    def for_epochs(self, n_updates: int | None) -> Schedule:
+        """Return the schedule for epochs of `n_updates` updates; by default the same for any number.
 
         It is called before `for_updates`.
 
         Parameters
         ----------
-        n_batches : int or None
+        n_updates : int or None
             The updates of an epoch of the last call to ``fit``. None: ``fit`` was not called. A schedule that
             needs the number refuses None with a ParameterError.
         """

@@ -102,9 +102,9 @@ class Recipe:
             optimizer = replace(optimizer, steering=_STEERING)
         return replace(self, optimizer=optimizer, in_parts=True)
 
-    def for_updates(self, n_updates: int | None, n_batches: int | None) -> Recipe:
-        """Return the recipe of `n_updates` updates in epochs of `n_batches`; None: they are unknown."""
-        schedule = self.schedule.for_epochs(n_batches).for_updates(n_updates)
+    def for_updates(self, n_updates: int | None, epoch_updates: int | None) -> Recipe:
+        """Return the recipe of `n_updates` updates in epochs of `epoch_updates`; None: they are unknown."""
+        schedule = self.schedule.for_epochs(epoch_updates).for_updates(n_updates)
         return self if schedule is self.schedule else replace(self, schedule=schedule)
 
     def check_rate(self, t: int, eta: float) -> None:
@@ -298,9 +298,9 @@ class FitPlan:
         """Return the number of batches of an update of so many rows: each has a row at least."""
         return min(self.n_accumulated, n_rows)
 
-    def for_updates(self, n_updates: int | None, n_batches: int | None) -> FitPlan:
-        """Return the plan of `n_updates` updates in epochs of `n_batches`; None: they are unknown."""
-        recipe = self.recipe.for_updates(n_updates, n_batches)
+    def for_updates(self, n_updates: int | None, epoch_updates: int | None) -> FitPlan:
+        """Return the plan of `n_updates` updates in epochs of `epoch_updates`; None: they are unknown."""
+        recipe = self.recipe.for_updates(n_updates, epoch_updates)
         return self if recipe is self.recipe else replace(self, recipe=recipe)
 
     @cached_property

@@ -64,7 +64,7 @@ class FitState:
         `loss_curve` if the last ones were not.
     n_updates : int or None
         The largest number of updates of the last call to ``fit``; None before the first call.
-    n_batches : int or None
+    epoch_updates : int or None
         The number of updates of each of its epochs.
     moments : dict of Moments
         The moments of features that first layers read, and, under :data:`TARGET`, of the target, if training
@@ -92,7 +92,7 @@ class FitState:
     learning_rates: list[float] = field(default_factory=list)
     update_norms: list[float] = field(default_factory=list)
     n_updates: int | None = None
-    n_batches: int | None = None
+    epoch_updates: int | None = None
     moments: dict[str, Moments] = field(default_factory=dict)
     forgotten_at: int = 0
     n_rows: int = 0

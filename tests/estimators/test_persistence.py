@@ -213,6 +213,6 @@ def test_packing_is_not_touched_by_accident(iris):
         {
             "format", "version", "model", "score_model", "link", "weights", "intercepts", "linear", "classes",
             "exported_for", "tensors", "random_state", "eta", "t", "l1_total", "loss_curve",
-            "validation_scores", "learning_rates", "n_updates", "n_batches", "owners",
+            "validation_scores", "learning_rates", "n_updates", "epoch_updates", "owners",
         },
     )  # fmt: skip

@@ -115,9 +115,20 @@ def test_epochs_of_a_fit_are_those_of_its_batches():
     np.testing.assert_allclose(model.learning_rates_[5:], [0.025, 0.025, 0.0125], rtol=1e-14)
 
 
+def test_epochs_and_lengths_count_updates_of_several_batches():
+    """Two batches for an update: half as many updates in an epoch, and in the fit."""
+    settings = {"max_iter": 5, "gradient_accumulation_steps": 2}
+    rate = schedules.ByEpoch(schedules.Step(0.1, 0.5, every=1))
+    model = regressor(rate, tol=None, **settings).fit(X, Y)
+    assert model.t_ == 5 * N_BATCHES / 2
+    np.testing.assert_allclose(model.learning_rates_, 0.1 / 2 ** np.arange(5), rtol=1e-14)
+    falling = regressor("polynomial", **settings).fit(X, Y)
+    assert falling.learning_rates_[-1] == pytest.approx(0.1 / 10, rel=1e-12)
+
+
 def test_a_stream_without_epochs_is_refused():
     model = regressor(schedules.ByEpoch("constant"))
-    with pytest.raises(ParameterError, match="needs the number of updates of an epoch: give n_batches"):
+    with pytest.raises(ParameterError, match="needs the number of updates of an epoch: give n_updates"):
         model.partial_fit(X, Y)
     assert not hasattr(model, "coef_")
 
