@@ -29,7 +29,10 @@ g (float[N, C] y_true, float[N, C] raw_prediction) => (float[N, C] loss) {
   loss = Mul(residual, residual)
 }
 """).SerializeToString()
-ARGUMENTS = {"eta0": 0.1, "power_t": 0.25, "alpha": 1e-3, "schedule": "cosine", "model": GRAPH}
+ARGUMENTS = {
+    "eta0": 0.1, "power_t": 0.25, "alpha": 1e-3, "schedule": "cosine", "model": GRAPH,
+    "function": np.subtract,
+}  # fmt: skip
 X, Y = load_diabetes(return_X_y=True)
 
 
