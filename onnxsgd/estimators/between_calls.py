@@ -17,7 +17,7 @@ from onnxsgd.exceptions import ParameterError
 __all__ = ["Given", "has_new_graph", "is_same", "read_graph_parameters", "refuse_new_graph"]
 
 #: The parameters that determine the graph and its trained weights.
-_OF_GRAPH = ("model", "output", "head", "trainable", "adapter", "classes", "dtype", "batch_norm")
+_OF_GRAPH = ("model", "output", "head", "trainable", "adapter", "classes", "dtype", "batch_norm", "dropout")
 
 #: Types of values that hold no estimators.
 _PLAIN = frozenset({bool, int, float, str, type(None)})

@@ -65,6 +65,7 @@ CONSTRAINTS: dict[str, Any] = {
     "engine": [StrOptions({"auto", "onnxruntime-training", "portable"})],
     "device": [str],
     "dtype": [StrOptions({"float32", "float64"}), None],
+    "dropout": [Interval(Real, 0, 1, closed="left"), None],
     "batch_norm": [StrOptions({"frozen", "train"}), None],
     "n_threads": [_COUNT, None],
     "verbose": ["verbose"],

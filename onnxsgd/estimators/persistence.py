@@ -47,6 +47,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         half_precision   only of a graph with tensors of 16 bits: both, as the user gave them
         link, weights, intercepts, linear, classes, exported_for
                          the attributes of the learner; sets and tuples as lists
+        dropouts         only where Dropout acts in training: an attribute of the learner
         statistics       only where training updates running statistics: an attribute of the learner
         tensors          a list of [weight, kind, array]
         random_state     the result of ``numpy.random.RandomState.get_state``, as a list
@@ -69,6 +70,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
     saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
     lengths = {name: getattr(state, name) for name in _LENGTHS if getattr(state, name) is not None}
     statistics = {"statistics": list(learner.statistics)} if learner.statistics else {}
+    dropouts = {"dropouts": list(learner.dropouts)} if learner.dropouts else {}
     norms = {"update_norms": list(state.update_norms)} if state.update_norms else {}
     whole = {name: moments.whole for name, moments in state.moments.items()}
     moments = [[name, m.count, m.mean, m.squares, m.total] for name, m in whole.items()]
@@ -79,6 +81,7 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         **lengths,
         **({"rate_memory": list(state.rate_memory)} if state.rate_memory else {}),
         **statistics,
+        **dropouts,
         **norms,
         **({"moments": moments} if moments else {}),
         **({"missed": dict(state.missed)} if state.missed else {}),
@@ -128,6 +131,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         exported_for=saved["exported_for"],
         adapters=tuple(Adapter(*entry) for entry in saved.get("adapters", [])),
         statistics=tuple(saved.get("statistics", ())),
+        dropouts=tuple(saved.get("dropouts", ())),
     )
     if "half_precision" in saved:
         half = replace(learner, **_unpack_graphs(saved["half_precision"]))

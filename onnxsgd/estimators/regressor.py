@@ -189,6 +189,10 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         running mean and variance are updated and returned with the weights. Weights of samples do not enter
         them. None: "train" for layers that were exported for training, "frozen" for the others. Predictions
         and validation scores always use the running statistics.
+    dropout : float or None, default=None
+        The ratio of the Dropout nodes of the graph, in [0, 1): they act in training, and not in predictions
+        and validation scores. None: the ratio of each node. 0.0: no dropout. Masks are drawn by
+        `random_state`, anew for each update.
     n_threads : int or None, default=None
         Threads of the runtime on the CPU. None: one for small steps, all cores for large ones.
     verbose : int, default=0
@@ -299,6 +303,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         device: str = "cpu",
         dtype: str | None = None,
         batch_norm: str | None = None,
+        dropout: float | None = None,
         n_threads: int | None = None,
         verbose: int = 0,
         record_update_norms: bool = False,
@@ -337,6 +342,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self.device = device
         self.dtype = dtype
         self.batch_norm = batch_norm
+        self.dropout = dropout
         self.n_threads = n_threads
         self.verbose = verbose
         self.record_update_norms = record_update_norms

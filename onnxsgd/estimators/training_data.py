@@ -41,6 +41,7 @@ class TrainingDataReader(TrainedModel):
     engine: str
     dtype: str | None
     batch_norm: str | None
+    dropout: float | None
 
     # Methods that differ between the two estimators.
 
@@ -155,7 +156,7 @@ class TrainingDataReader(TrainedModel):
         options = ModelOptions(
             task=self._task, output=self.output, head=self.head, trainable=self.trainable,
             engine=self.engine, dtype=self.dtype, link=self._link, adapter=self.adapter,
-            batch_norm=self.batch_norm,
+            batch_norm=self.batch_norm, dropout=self.dropout,
         )  # fmt: skip
         numbers = target if self._task == "regression" else None
         prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads, numbers)

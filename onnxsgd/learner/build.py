@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import onnx_ir as ir
 from sklearn.base import BaseEstimator
@@ -14,6 +14,7 @@ from onnxsgd.data.columns import column_names
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.adapting.branches import Adapter
 from onnxsgd.graph.cut import cut_at
+from onnxsgd.graph.dropout import acting_dropouts, acts
 from onnxsgd.graph.reading.batch_statistics import find_statistics, refuse_without_statistics
 from onnxsgd.graph.reading.linear import add_linear_layer, linear_graph, linear_parameters
 from onnxsgd.learner.learner import Learner
@@ -24,7 +25,7 @@ from onnxsgd.runtime.cache import cached
 if TYPE_CHECKING:
     from onnxsgd.adapters import LoRA
     from onnxsgd.graph.reading.head import ScoredGraph
-    from onnxsgd.graph.reading.trainable import Trainable
+    from onnxsgd.graph.reading.trainable import Differentiable, Trainable
 
 __all__ = ["ModelOptions", "TrainingData", "make_learner"]
 
@@ -54,6 +55,8 @@ class ModelOptions:
         The adapters beside frozen weights.
     batch_norm : {"frozen", "train", None}
         The statistics of BatchNormalization in training; None: as in the graph.
+    dropout : float or None
+        The ratio of Dropout nodes in training; None: that of each node.
     """
 
     task: str
@@ -65,6 +68,7 @@ class ModelOptions:
     link: str = "identity"
     adapter: LoRA | None = None
     batch_norm: str | None = None
+    dropout: float | None = None
 
     @property
     def key(self) -> Hashable | None:
@@ -82,7 +86,7 @@ class ModelOptions:
         output = (type(self.output), self.output)
         return (
             self.task, *output, self.head, trainable, self.engine, self.dtype, self.link, adapter,
-            self.batch_norm,
+            self.batch_norm, self.dropout,
         )  # fmt: skip
 
 
@@ -132,6 +136,8 @@ def make_learner(
     """
     if not isinstance(source, GraphSource) and options.batch_norm == "train":
         refuse_without_statistics()
+    if not isinstance(source, GraphSource) and options.dropout:
+        _refuse_without_dropout(options.dropout)
     if source is None:
         return _linear_learner(data.n_features, n_outputs, options)
     if not isinstance(source, GraphSource):
@@ -176,6 +182,7 @@ def _template_key(data: TrainingData, options: ModelOptions) -> Hashable | None:
 def _graph_learner(source: GraphSource, data: TrainingData, n_outputs: int, options: ModelOptions) -> Learner:
     from onnxsgd.gradient.engines import PORTABLE
     from onnxsgd.graph.batch_size import fixed_batch_size, free_batch_size
+    from onnxsgd.graph.lowering.dropout_ratio import with_dropout
     from onnxsgd.graph.lowering.precision import without_half_precision
     from onnxsgd.graph.lowering.running_statistics import with_own_statistics
     from onnxsgd.graph.reading.head import find_score
@@ -184,7 +191,7 @@ def _graph_learner(source: GraphSource, data: TrainingData, n_outputs: int, opti
     exported_for = fixed_batch_size(scored.model)
     scored = replace(scored, model=free_batch_size(scored.model))
     scored = _in_precision(scored, options.dtype)
-    scored = replace(scored, model=with_own_statistics(scored.model))
+    scored = replace(scored, model=with_dropout(with_own_statistics(scored.model), options.dropout))
     training = source.switched.get("BatchNormalization", ())
     wide = without_half_precision(scored.model)
     learner = _make_learner(replace(scored, model=wide), exported_for, data, n_outputs, options, training)
@@ -228,9 +235,12 @@ def _make_learner(
     """Return the learner of a scored graph; `training`: outputs of its BatchNormalization that train."""
     cut = cut_at(scored.model, scored.score)
     statistics = find_statistics(cut, options.batch_norm, training)
+    dropouts = tuple(str(node.outputs[0].name) for node in acting_dropouts(cut.graph))
+    if options.dropout and not dropouts:
+        _refuse_without_dropout(options.dropout)
     if options.head is not None:
         learner = _transfer_learner(cut, n_outputs, options, data.row_shapes(cut.graph.inputs), statistics)
-        return replace(learner, exported_for=exported_for)
+        return replace(learner, exported_for=exported_for, dropouts=dropouts)
     model, adapted, adapters = scored.model, cut, tuple[Adapter, ...]()
     if options.adapter is None:
         weights = _select(cut, options, statistics)
@@ -241,8 +251,16 @@ def _make_learner(
     return Learner(
         model=model, score_model=adapted, link=scored.link, classes=scored.classes, weights=weights,
         intercepts=_intercepts(adapted, weights), linear=linear_parameters(cut), exported_for=exported_for,
-        adapters=adapters, statistics=statistics,
+        adapters=adapters, statistics=statistics, dropouts=dropouts,
     )  # fmt: skip
+
+
+def _refuse_without_dropout(ratio: float) -> NoReturn:
+    """Refuse a ratio for a model without a node that has one."""
+    raise ParameterError(
+        f"dropout={ratio!r} needs a Dropout before the score, and the model has none: exporters remove them "
+        "from a network in evaluation mode. With torch, call module.train() before torch.onnx.export."
+    )
 
 
 def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOptions) -> Learner:
@@ -307,16 +325,22 @@ def _select(model: ir.Model, options: ModelOptions, statistics: Sequence[str] = 
     from onnxsgd.graph.reading.trainable import select_trainable
 
     score = str(model.graph.outputs[0].name)
-    engines = differentiable(PORTABLE), differentiable(options.engine)
-    selected = select_trainable(model, score, options.trainable, *engines)
+    # the training step has a product in the place of a Dropout that acts
+    portable, named = (_but_dropouts(differentiable(name)) for name in (PORTABLE, options.engine))
+    selected = select_trainable(model, score, options.trainable, portable, named)
     if callable(options.trainable):
         return tuple(name for name in selected if name not in statistics)
-    if named := [name for name in selected if name in statistics]:
+    if refused := [name for name in selected if name in statistics]:
         raise ParameterError(
-            f"trainable names {named[0]!r}, a running statistic of BatchNormalization that training updates "
+            f"trainable names {refused[0]!r}, a running statistic of BatchNormalization, which is updated "
             "without a gradient: leave it out, or freeze the statistics with batch_norm='frozen'."
         )
     return tuple(selected)
+
+
+def _but_dropouts(differentiable: Differentiable) -> Differentiable:
+    """Return the same function, without a reason against Dropout nodes that act."""
+    return lambda node: None if acts(node) else differentiable(node)
 
 
 def _intercepts(model: ir.Model, weights: tuple[str, ...]) -> frozenset[str]:

@@ -69,6 +69,8 @@ class Learner:
         Those of them without penalty.
     statistics : tuple of str
         The running statistics of BatchNormalization that training updates without a gradient.
+    dropouts : tuple of str
+        The outputs of Dropout nodes, which act in training.
     linear : tuple of (str, str or None), or None
         Coefficients and intercepts, where the score is a linear function of the only input.
     exported_for : int or None
@@ -98,6 +100,7 @@ class Learner:
     half_precision: Learner | None = None
     adapters: tuple[Adapter, ...] = ()
     statistics: tuple[str, ...] = ()
+    dropouts: tuple[str, ...] = ()
 
     @property
     def learned(self) -> tuple[str, ...]:
@@ -143,7 +146,7 @@ class Learner:
             return replace(
                 parts, frozen={name: graph.with_constants(constants) for name, graph in parts.frozen.items()}
             )
-        split = split_frozen(self.score_model, self.learned)
+        split = split_frozen(self.score_model, self.learned, self.dropouts)
         given = {str(value.name) for value in self.inputs}
         made = [name for name in split.features if name not in given]
         frozen = {name: InferenceGraph(self.score_model, name, (), self._constants) for name in made}

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from sklearn.base import BaseEstimator
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.graph.dropout import acting_dropouts, mark_dropouts
 from onnxsgd.runtime.cache import cached
 
 __all__ = ["LARGEST_CACHED", "GraphSource", "example", "read_source"]
@@ -77,8 +78,13 @@ def read_source(model: object) -> BaseEstimator | GraphSource | None:
     key = None if digest is None else ("source", digest)
     nbytes = 0 if content is None else len(content)
     source = cached(key, lambda: _read_graph(model, digest, nbytes), nbytes)
-    # the parameter batch_norm decides about the others
-    switched = [operator for operator in source.switched if operator != "BatchNormalization"]
+    # the parameters batch_norm and dropout decide about the others
+    acting = {node.outputs[0].name for node in acting_dropouts(source.model.graph)}
+    switched = [
+        operator
+        for operator, names in source.switched.items()
+        if operator != "BatchNormalization" and not acting.issuperset(names)
+    ]
     if switched:
         warnings.warn(
             f"The graph was exported for training: its {', '.join(switched)} nodes are used in their "
@@ -119,4 +125,5 @@ def _read_graph(model: onnx.ModelProto | bytes, digest: str | None, nbytes: int)
     from onnxsgd.graph.model import to_ir
 
     graph, switched = inference_form(to_ir(load_model(model)))
+    mark_dropouts(graph.graph)
     return GraphSource(graph, digest, nbytes, switched)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.dropout_masks import KEYS, draw_keys
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE, numbered
 from onnxsgd.engine.step.update import AVERAGE_RATE, GRADIENT_SUM, IS_LAST, L1_TOTAL, START, average_rate
@@ -284,6 +285,7 @@ def _numbers(
         numbers[AVERAGE_RATE] = average_rate(t, first, recipe.average_decay)
     numbers |= recipe.limits
     numbers[DESCENT], numbers[IS_LAST] = -used, 1.0
+    numbers |= dict.fromkeys(KEYS, 0.0)
     table = np.empty((count, len(spec.scalars)))
     for column, name in enumerate(spec.scalars):
         table[:, column] = numbers[name]
@@ -293,6 +295,10 @@ def _numbers(
         table, is_earlier = table[updates], np.diff(updates, append=count) == 0
         for name in {IS_LAST, AVERAGE_RATE}.intersection(spec.scalars):
             table[is_earlier, spec.scalars.index(name)] = 0.0
+    if spec.draws:
+        # anew for each batch of an update too
+        for name, drawn in draw_keys(state.random_state, len(table)).items():
+            table[:, spec.scalars.index(name)] = drawn
     return _Numbers(table, rates, used, l1_totals, missed, updates)
 
 

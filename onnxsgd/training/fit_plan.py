@@ -314,6 +314,7 @@ class FitPlan:
             l1=any(p.l1 is not None for p in penalties), l2=any(p.l2 is not None for p in penalties),
             average=recipe.average_from > 0, batch_size=self.batch_size, n_outputs=self.n_outputs,
             engine=self.engine, output_weights=names, statistics=self.learner.statistics,
+            draws=bool(self.learner.dropouts),
             limits=tuple(name for name, _ in recipe.limits),
             from_start=frozenset(name for name, p in self.penalties.items() if p.from_start),
             groups=tuple(group.spec for group in self.groups[1:]), norm_axes=self._norm_axes,

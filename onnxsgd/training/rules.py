@@ -30,6 +30,9 @@ _SPARSE_HASTE = 10.0
 #: The largest rates as multiples of the first one: units of networks die at large rates. A random network of
 #: convolutions, which ends at an accuracy of 0.89 without growth, ended at 0.54.
 _MOST_OF_LINEAR, _MOST_OF_NETWORK = 16.0, 1.0
+#: The same with dropout, whose gradients are mostly noise: a network of 100 units on 1,347 digits,
+#: with a fifth of the inputs and half of the units dropped, ends at an accuracy of 0.97, with 1.0 at 0.82.
+_MOST_OF_DROPOUT = 0.25
 #: The updates that are made at once, unless an epoch has more: a call takes as long as some 15 of them.
 _TOGETHER = 1024
 #: The share of the first epoch's objective by which that of the last one exceeds it, if it rose: not noise.
@@ -201,6 +204,10 @@ class DescentRule:
         Whether the model is linear.
     is_open : bool
         Whether the loss has no least value.
+    is_other : bool
+        Whether training sees another function than predictions: statistics of batches, or dropout.
+    draws : bool
+        Whether that is dropout.
     """
 
     def __init__(
@@ -215,11 +222,14 @@ class DescentRule:
         is_sparse: bool = False,
         is_linear: bool = False,
         is_open: bool = False,
+        is_other: bool = False,
+        draws: bool = False,
     ) -> None:
         self._stopping, self._state, self._eta = stopping, state, state.eta
         self._find_start, self._objective, self._load = find_start, objective, load
         self._score = score if stopping.on_score else None
         self._is_sparse, self._is_linear, self._is_open = is_sparse, is_linear, is_open
+        self._is_other, self._draws = is_other, draws
         # three windows at least: one at the full rate, and a decay
         window = _SPARSE_WINDOW if is_sparse else _LINEAR_WINDOW if is_linear else _WINDOW
         self._length = max(1, min(-(-window // n_batches), stopping.max_iter // 3))
@@ -272,16 +282,20 @@ class DescentRule:
         if self._score is not None and start.is_model:
             self._best = given
             self._plateau.reached(-self._score(given.weights()))
+        most = _MOST_OF_LINEAR if self._is_linear else _MOST_OF_NETWORK
+        most = _MOST_OF_DROPOUT if self._draws else most
+        self._start = start.objective
         self._descent = Descent(
-            start=start.objective,
+            # losses of another function are compared with each other alone
+            start=math.inf if self._is_other else start.objective,
             unit=start.unit,
             tol=None if self._score else stopping.tol,
             # the decay, without gain too, has at least as many windows again
             patience=max(_LEAST_PATIENCE, -(-stopping.n_iter_no_change // (2 * self._length))),
             n_windows=max(1, stopping.max_iter // self._length),
             n_updates=self._length * self._n_batches,
-            share=start.share,
-            most=_MOST_OF_LINEAR if self._is_linear else _MOST_OF_NETWORK,
+            share=min(start.share, most),
+            most=most,
             haste=_SPARSE_HASTE if self._is_sparse else 1.0,
             is_open=self._is_open,
         )
@@ -305,7 +319,8 @@ class DescentRule:
         elif verdict is Verdict.UNDONE:
             self._copy.restore(self._state)
             self._load(self._state.tensors)
-            self._descent.correct(self._objective())
+            if not self._is_other:
+                self._descent.correct(self._objective())
         self._state.eta = self._eta * self._descent.factor
         return self._descent.has_ended
 
@@ -337,7 +352,7 @@ class DescentRule:
             if not self._has_better_score and self._plateau.best < math.inf:
                 _warn("No weights scored better on the validation data than the first ones, which are kept.")
             return
-        start, objective = self._descent.start, self._best_objective()
+        start, objective = self._start, self._best_objective()
         if not objective <= start:
             self._first.restore(self._state)
             _warn(f"Training did not lower the objective, {start:.6g}: the first weights are kept.")

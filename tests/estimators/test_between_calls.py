@@ -30,6 +30,7 @@ REFUSED = {
     "classes": [1, 0],
     "dtype": "float64",
     "batch_norm": "frozen",
+    "dropout": 0.0,
 }
 #: Other values of the parameters that act on the next call.
 HONOURED = {

@@ -1,5 +1,6 @@
-"""Training mode of networks, from outside: statistics of BatchNormalization."""
+"""Training mode of networks, from outside: statistics of BatchNormalization, and dropout."""
 
+import json
 import pickle
 import warnings
 
@@ -302,3 +303,199 @@ def test_mixed_samples_are_refused():
     model = OnnxSGDRegressor(network(text=text), batch_norm="train", **NAMED)
     with pytest.raises(UnsupportedError, match="'e' cannot train: the first axis .*batch_norm='frozen'"):
         model.fit(X, X[:, :3])
+
+
+# Dropout.
+
+DROPOUT = """
+<ir_version: 9, opset_import: ["" : 17]>
+network (float[N, 6] X) => (float[N, 3] Y) <float r = {0.25}, bool on = {ON}> {
+    x = Dropout(X, r, on)
+    a = Gemm(x, W1, b1)
+    b = Relu(a)
+    c = Dropout(b, r, on)
+    d = Gemm(c, W2, b2)
+    e = Relu(d)
+    Y = Gemm(e, W3, b3)
+}
+"""
+PLAIN = DROPOUT.replace("Dropout(X, r, on)", "Identity(X)").replace("Dropout(b, r, on)", "Identity(b)")
+#: Rows that are no multiple of a batch.
+BATCH = {"batch_size": 7}
+
+
+def dropping(text=DROPOUT, on=0, model=None, **more):
+    if model is None:
+        model = parser.parse_model(text.replace("ON", str(on)))
+        read = [name for name in TENSORS if name[0] in "Wb"]
+        model.graph.initializer.extend(onnx.numpy_helper.from_array(TENSORS[n], n) for n in read)
+    return OnnxSGDClassifier(model, **{**NAMED, "classes": [0, 1, 2], "max_iter": 3, **BATCH} | more)
+
+
+@pytest.mark.parametrize("on", [0, 1])
+def test_dropout_acts_however_the_graph_was_exported(on):
+    model = dropping(on=on)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, Y)
+    assert_equal_weights(model, dropping(on=1 - on).fit(X, Y), rtol=0)
+    without = dropping(PLAIN).fit(X, Y)
+    assert np.abs(model.get_weights()["W1"] - without.get_weights()["W1"]).max() > 1e-3
+
+
+def test_dropout_can_be_switched_off():
+    assert_equal_weights(dropping(dropout=0.0).fit(X, Y), dropping(PLAIN).fit(X, Y), rtol=1e-6)
+    assert_equal_weights(dropping(PLAIN, dropout=0.0).fit(X, Y), dropping(PLAIN).fit(X, Y), rtol=0)
+
+
+def test_a_ratio_takes_the_place_of_that_of_the_graph():
+    expected = dropping(DROPOUT.replace("0.25", "0.5")).fit(X, Y)
+    assert_equal_weights(dropping(dropout=0.5).fit(X, Y), expected, rtol=0)
+
+
+def test_predictions_and_scores_drop_nothing():
+    model = dropping().fit(X, Y, X_val=X[:20], y_val=Y[:20])
+    plain = dropping(PLAIN).fit(X, Y).set_weights(model.get_weights())
+    np.testing.assert_allclose(model.decision_function(X), plain.decision_function(X), rtol=1e-5, atol=1e-6)
+    assert model.validation_scores_[-1] == plain.score(X[:20], Y[:20])
+    session = onnxruntime.InferenceSession(
+        model.to_onnx().SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    found = session.run(None, {"X": X})[0]
+    np.testing.assert_allclose(found, model.decision_function(X), rtol=1e-5, atol=1e-6)
+
+
+def test_masks_follow_the_random_state():
+    model = dropping().fit(X, Y)
+    first = model.get_weights()
+    assert_equal_weights(model.fit(X, Y), dropping().fit(X, Y), rtol=0)
+    np.testing.assert_array_equal(model.get_weights()["W1"], first["W1"])
+    other = dropping(random_state=1).fit(X, Y)
+    assert np.abs(other.get_weights()["W1"] - first["W1"]).max() > 1e-3
+
+
+def test_parts_continue_the_masks():
+    parts = dropping()
+    for _ in range(3):
+        parts.partial_fit(X, Y)
+    assert_equal_weights(parts, dropping().fit(X, Y), rtol=1e-6, atol=1e-7)
+    copy = pickle.loads(pickle.dumps(parts))
+    assert_equal_weights(copy.partial_fit(X, Y), parts.partial_fit(X, Y), rtol=0)
+    once = dropping(max_iter=1).fit(X, Y)
+    again = dropping(model=once.to_onnx(), max_iter=1).fit(X, Y)
+    # the same seed on other weights; masks that were drawn once would give the same in both epochs
+    twice = pickle.loads(pickle.dumps(once)).partial_fit(X, Y)
+    assert np.abs(again.get_weights()["W1"] - twice.get_weights()["W1"]).max() > 1e-4
+
+
+def test_the_loop_inside_the_runtime_draws_the_same_masks():
+    """500 updates are made by the loop, ten by single steps."""
+    looped, single = dropping(max_iter=50).fit(X, Y), dropping()
+    for _ in range(50):
+        single.partial_fit(X, Y)
+    assert_equal_weights(looped, single, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "engine", ["portable", pytest.param("onnxruntime-training", marks=pytest.mark.native)]
+)
+@pytest.mark.parametrize("dtype", [None, "float64"])
+def test_engines_and_types_draw_the_same_masks(engine, dtype):
+    model = dropping(engine=engine, dtype=dtype).fit(X, Y)
+    assert_equal_weights(model, dropping().fit(X, Y), rtol=1e-3, atol=1e-4)
+
+
+def test_resident_and_sparse_data_draw_the_same_masks(monkeypatch):
+    data = np.where(np.abs(X) > 1, X, 0)
+    expected = dropping().fit(data, Y)
+    assert_equal_weights(dropping().fit(sparse.csr_array(data), Y), expected, rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr(Device, "keeps_data", True)
+    assert_equal_weights(dropping().fit(data, Y), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_in_a_frozen_network_acts_too():
+    """As after torch's ``model.train()``: features before the first node are computed once."""
+    model = dropping(trainable=["W3", "b3"]).fit(X, Y)
+    plain = dropping(PLAIN, trainable=["W3", "b3"]).fit(X, Y)
+    assert np.abs(model.get_weights()["W3"] - plain.get_weights()["W3"]).max() > 1e-3
+    text = DROPOUT.replace("x = Dropout(X, r, on)", "x = Identity(X)")
+    later = dropping(text, trainable=["W3", "b3"]).fit(X, Y)
+    assert later._learner.divided.split.features == ("b",)
+
+
+def test_trained_graphs_keep_their_dropout():
+    again = dropping(model=dropping().fit(X, Y).to_onnx())
+    nodes = [node.op_type for node in again.fit(X, Y).to_onnx().graph.node]
+    assert nodes.count("Dropout") == 2
+
+
+def test_an_old_form_of_the_operator_acts():
+    """Up to opset 11 the ratio is an attribute."""
+    old = "x = Dropout<ratio = 0.25>(X)", "c = Dropout<ratio = 0.25>(b)"
+    text = DROPOUT.replace('"" : 17', '"" : 11')
+    text = text.replace("x = Dropout(X, r, on)", old[0]).replace("c = Dropout(b, r, on)", old[1])
+    assert_equal_weights(dropping(text).fit(X, Y), dropping().fit(X, Y), rtol=1e-5, atol=1e-6)
+
+
+def test_an_exported_step_takes_the_keys_of_its_masks(tmp_path):
+    model = dropping().fit(X, Y)
+    model.export_training_step(tmp_path / "step.onnx")
+    numbers = json.loads((tmp_path / "step.json").read_text())["numbers"]
+    keys = [number for number in numbers if "random" in number]
+    assert [number["name"] for number in keys] == ["mask_key_1", "mask_key_2"]
+    session = onnxruntime.InferenceSession(str(tmp_path / "step.onnx"), providers=["CPUExecutionProvider"])
+    share = np.full((7, 1), 1 / 7, np.float32)
+    data = {"X": X[:7], "y_true": np.eye(3, dtype=np.float32)[Y[:7]], "sample_weight": share}
+    data |= model.get_weights() | {"gradient_weight": -0.1 * share}
+    drawn = model._state.random_state.get_state()
+    generator = np.random.RandomState()
+    generator.set_state(drawn)
+    pair = generator.randint(0, 1 << 24, (1, 2))[0]
+    data |= {number["input"]: np.array(key, np.float32) for number, key in zip(keys, pair, strict=True)}
+    data |= {v.name: np.zeros((), np.float32) for v in session.get_inputs() if v.name not in data}
+    model.partial_fit(X[:7], Y[:7])
+    for name, array in model.get_weights().items():
+        (found,) = session.run([f"{name}_new"], data)
+        np.testing.assert_allclose(found, array, rtol=1e-4, atol=1e-5)
+
+
+def test_training_that_finds_its_rate_learns_with_dropout():
+    rows = {"X": np.tile(X, (8, 1)), "y": np.tile(Y, 8)}
+    settings = {"learning_rate": "auto", "eta0": None, "shuffle": True, "batch_size": None, "tol": 1e-3}
+    model = dropping(max_iter=300, **settings).fit(**rows)
+    assert model.score(X, Y) > 0.85
+    # losses of updates are those with dropout; the result is judged without
+    assert model.loss_curve_[-1] > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: dropping(PLAIN, dropout=0.3), "dropout=0.3 needs a Dropout .*module.train()"),
+        (lambda: OnnxSGDClassifier(dropout=0.3), "the model has none"),
+        (lambda: dropping(dropout=1.0), "'dropout' parameter .* 1.0"),
+        (lambda: dropping(dropout=-0.1), "'dropout' parameter .* -0.1"),
+    ],
+)
+def test_misuse_of_dropout_is_refused(make, message):
+    with pytest.raises(ParameterError, match=message):
+        make().fit(X, Y)
+
+
+# Several batches of one update.
+
+
+def test_each_batch_of_an_update_has_masks_and_statistics_of_its_own():
+    """Rows that are repeated in both batches of an update would otherwise give the update of one batch."""
+    twice, labels = np.tile(X[:7], (2, 1)), np.tile(Y[:7], 2)
+    settings = {"gradient_accumulation_steps": 2, "max_iter": 1}
+    both = dropping(**settings).fit(twice, labels).get_weights()
+    single = dropping(max_iter=1).fit(X[:7], Y[:7]).get_weights()
+    assert np.abs(both["W1"] - single["W1"]).max() > 1e-4
+    one = classifier(batch_size=7, **settings).fit(twice, labels).get_weights()
+    plain = classifier(batch_size=7, max_iter=1).fit(X[:7], Y[:7]).get_weights()
+    np.testing.assert_allclose(one["W1"], plain["W1"], rtol=1e-4, atol=1e-5)
+    # the statistics move with each batch, as torch's do
+    of_batch = (plain["m1"] - MOMENTUM * TENSORS["m1"]) / (1 - MOMENTUM)
+    expected = MOMENTUM * plain["m1"] + (1 - MOMENTUM) * of_batch
+    np.testing.assert_allclose(one["m1"], expected, rtol=1e-4, atol=1e-5)

@@ -87,6 +87,7 @@ COVERED = {
         "graph/lowering/forms/activations graph/lowering/forms/layers graph/lowering/forms/sums_and_extrema"
     ),
     "graph/lowering/test_lower.py": "graph/lowering/stable_formulas",
+    "graph/lowering/test_dropout_ratio.py": "graph/dropout",
     "graph/lowering/test_running_statistics.py": "graph/batch_normalization",
     "graph/opsets/test_newer_opsets.py": (
         "graph/opsets/function_bodies graph/opsets/transformer/standard_opset_23"
@@ -145,7 +146,7 @@ SUBJECTS = {
     "estimators/test_quantile_levels.py": "several quantiles at once, in the regressor",
     "estimators/test_scores.py": "a page of the documentation",
     "estimators/test_sklearn_tools.py": "scikit-learn's tools around an estimator",
-    "estimators/test_training_mode.py": "the parameter batch_norm, from outside",
+    "estimators/test_training_mode.py": "the parameters batch_norm and dropout, from outside",
     "gradient/native/test_sweep.py": "the sweep that proves forms",
     "gradient/portable/rules/test_function_bodies.py": "operators without a rule, defined by others",
     "gradient/portable/test_higher_order.py": "gradients of gradients",

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from onnxsgd.engine.export.formulas import Formula, read_formula, to_text
+from onnxsgd.engine.step.dropout_masks import KEY_RANGE, KEYS
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE, StepSpec, numbered
 from onnxsgd.engine.step.training_step import CompiledStep
@@ -192,6 +193,7 @@ def describe_numbers(
         AVERAGE_RATE: to_text(average_rate(t, training.average_from, training.average_decay)),
         **{name: to_text(limit) for name, limit in training.limits},
         DESCENT: to_text(eta * -1.0),
+        **dict.fromkeys(KEYS),
     }
     numbers = []
     for name, formula in formulas.items():
@@ -200,6 +202,8 @@ def describe_numbers(
         number: dict[str, Any] = {"name": name, "formula": formula}
         if name in start:
             number["start"] = start[name]
+        if name in KEYS:
+            number["random"] = f"a whole number below {KEY_RANGE}, drawn uniformly for each update"
         if name == "eta":
             number["schedule"] = repr(training.schedule)
         if name in step.scalars:

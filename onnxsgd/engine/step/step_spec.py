@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from onnxsgd._cache_keys import cache_key
+from onnxsgd.engine.step.dropout_masks import KEYS
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.update import (
     ACTIVE,
@@ -84,6 +85,8 @@ class StepSpec:
     statistics : tuple of str
         The running statistics of BatchNormalization that the step updates; its layers normalise by the
         statistics of the batch.
+    draws : bool
+        Whether Dropout nodes act: their masks depend on two numbers of the update.
     rate_scales : tuple of (str, tuple of int)
         The weights whose rate has a constant factor, or one for each output, with the shape of these factors.
     penalty_scales : tuple of (str, tuple of int)
@@ -117,6 +120,7 @@ class StepSpec:
     row_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     output_weights: frozenset[str] = frozenset()
     statistics: tuple[str, ...] = ()
+    draws: bool = False
     rate_scales: tuple[tuple[str, tuple[int, ...]], ...] = ()
     penalty_scales: tuple[tuple[str, tuple[int, ...]], ...] = ()
     products: tuple[str, ...] = ()
@@ -136,7 +140,7 @@ class StepSpec:
     def key(self) -> tuple[Any, ...]:
         """The cache key of the compiled step: the present specification, less the optimizer's numbers."""
         return (
-            self.weights, self.statistics, self.penalised,
+            self.weights, self.statistics, self.draws, self.penalised,
             cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes, self.output_weights,
             self.rate_scales, self.penalty_scales, self.products, self.gradient_factors,
@@ -156,9 +160,10 @@ class StepSpec:
         """True if the updates need the general step.
 
         The special steps, of linear models and of sparse data, never hold the gradients of all weights, each
-        as a whole, and know no penalty of the distance from the first weights, nor statistics of the batch.
+        as a whole, and know no penalty of the distance from the first weights, statistics of the batch, or
+        masks.
         """
-        return bool(self.limits or self.from_start or self.statistics or self.accumulates)
+        return bool(self.limits or self.from_start or self.statistics or self.draws or self.accumulates)
 
     def states(self, weight: str) -> tuple[str, ...]:
         """Return the names of the tensors kept for `weight`."""
@@ -184,7 +189,7 @@ class StepSpec:
 
     def numbers_of(self, weight: str, numbers: Mapping[str, T]) -> dict[str, T]:
         """Return the numbers of a step that the update of `weight` takes."""
-        of_all = {*self.limits, DESCENT, IS_LAST}
+        of_all = {*self.limits, DESCENT, IS_LAST, *KEYS}
         taken = {name: numbers[name] for name in self._common_scalars if name not in of_all}
         for number, group in enumerate(self.groups, start=1):
             if weight in group.weights:
@@ -211,7 +216,8 @@ class StepSpec:
         """Those of one rate and one penalty of all weights."""
         names = (*self._rate_scalars, *self._l1_scalars, *((AVERAGE_RATE,) if self.average else ()))
         descent = (DESCENT,) if self.limits and self.optimizer.takes_scaled_gradient else ()
-        return (*names, *self.limits, *descent, *((IS_LAST,) if self.accumulates else ()))
+        last = (IS_LAST,) if self.accumulates else ()
+        return (*names, *self.limits, *descent, *last, *(KEYS if self.draws else ()))
 
     @property
     def _l1_scalars(self) -> tuple[str, ...]:

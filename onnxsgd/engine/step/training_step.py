@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.engine.step.batch_norm import BatchStatistics, mask_padding, with_batch_statistics
+from onnxsgd.engine.step.dropout_masks import compute_keys, with_masks
 from onnxsgd.engine.step.fuse import fuse
 from onnxsgd.engine.step.gradient_limits import limit_gradients
 from onnxsgd.engine.step.intercept_rows import keep_as_rows
@@ -175,11 +176,16 @@ def both_passes(model: ir.Model, spec: StepSpec) -> BothPasses:
         The rest; the update is left out.
     """
     fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
-    if not spec.statistics:
-        return _with_closed_form(fixed, spec) or _with_differentiated_loss(fixed, spec)
-    fixed, mask, layers = with_batch_statistics(fixed, spec.statistics, spec.batch_size)
+    row_mask, keys, layers = None, None, tuple[BatchStatistics, ...]()
+    if spec.statistics:
+        fixed, row_mask, layers = with_batch_statistics(fixed, spec.statistics, spec.batch_size)
+    if spec.draws:
+        fixed, keys = with_masks(fixed)
     both = _with_closed_form(fixed, spec) or _with_differentiated_loss(fixed, spec)
-    mask_padding(both.model.graph, mask, both.data.sample_weight)
+    if row_mask is not None:
+        mask_padding(both.model.graph, row_mask, both.data.sample_weight)
+    if keys is not None:
+        compute_keys(both.model.graph, keys, both.data.scalars)
     return replace(both, layers=layers)
 
 

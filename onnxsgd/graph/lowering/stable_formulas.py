@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxsgd.graph.dropout import acts
 from onnxsgd.graph.lowering.forms.activations import softplus
 from onnxsgd.graph.nodes import constant, first, operands, standard_operator
 from onnxsgd.graph.rewriting import Table, Writer
@@ -39,7 +40,9 @@ def _is_one(value: ir.Value | None) -> bool:
 
 
 def _dropout(w: Writer, node: ir.Node) -> ir.Value | None:
-    """``x``, outside training mode and if the mask has no reader."""
+    """``x``, outside training mode, if the mask has no reader, and unless the node acts in training."""
+    if acts(node):
+        return None
     training = node.inputs[2] if len(node.inputs) > 2 else None
     if training is not None and (constant(training) is None or constant(training)):
         return None

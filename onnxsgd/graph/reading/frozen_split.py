@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,19 +41,20 @@ class SplitGraph:
         return element_type(self.tail.graph.outputs[0]).numpy()
 
 
-def split_frozen(model: ir.Model, weights: Sequence[str]) -> SplitGraph:
+def split_frozen(model: ir.Model, weights: Sequence[str], dropouts: Collection[str] = ()) -> SplitGraph:
     """Split `model`, which has one output, before the first use of a trained weight.
 
-    `weights` may include running statistics that training updates. Cases:
+    `weights` may include running statistics that training updates; `dropouts` are the outputs of nodes that
+    draw in training. Cases:
 
-    - a node that a trained weight reaches belongs to the tail;
+    - a node that a trained weight reaches, or that draws, belongs to the tail;
     - a frozen value that such a node reads, or that its subgraphs capture, becomes a feature if each of its
       rows is proven to depend on one sample alone (see :mod:`onnxsgd.graph.reading.sample_axis`);
     - otherwise (a shape, a mean over the batch) the node that computes it belongs to the tail as well.
     """
     tail = _with_batch_symbol(model)
     graph = tail.graph
-    in_tail = _reached_from({graph.initializers[name] for name in weights}, graph)
+    in_tail = _reached_from({graph.initializers[name] for name in weights}, graph, dropouts)
     needed = [value for node in graph if node in in_tail for _, value in read_values(node)]
     rows = _rows_before(model, [value for value in needed if value.producer() not in in_tail])
     features: dict[str, ir.Value] = {}
@@ -96,11 +97,12 @@ def _with_batch_symbol(model: ir.Model) -> ir.Model:
     return infer_sizes(copy)
 
 
-def _reached_from(values: set[ir.Value], graph: ir.Graph) -> set[ir.Node]:
+def _reached_from(values: set[ir.Value], graph: ir.Graph, outputs: Collection[str]) -> set[ir.Node]:
     reached: set[ir.Node] = set()
     known = set(values)
     for node in graph:
-        if any(value in known for _, value in read_values(node)):
+        draws = node.outputs[0].name in outputs
+        if draws or any(value in known for _, value in read_values(node)):
             reached.add(node)
             known.update(node.outputs)
     return reached

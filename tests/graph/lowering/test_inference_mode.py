@@ -113,15 +113,16 @@ def test_a_graph_for_inference_is_returned_unchanged():
 def test_an_estimator_predicts_the_same_alone_and_in_batches_and_says_why():
     text = f"""{HEAD} agraph (float[N, 3] X) => (float[N, 1] Y)
     <float[3] g = {{1, 1, 1}}, float[3] b = {{0, 0, 0}}, float[3] m = {{1, 0, -1}}, float[3] v = {{4, 1, 9}},
-     bool on = {{1}}, float rate = {{0.5}}, float[3, 1] W = {{1, 2, 3}}> {{
+     float[3, 1] W = {{1, 2, 3}}> {{
         H, rm, rv = BatchNormalization<training_mode = 1>(X, g, b, m, v)
-        D = Dropout(H, rate, on)
+        R = RandomNormalLike(H)
+        D = Add(H, R)
         Y = MatMul(D, W)
     }}"""
     learner = OnnxSGDRegressor(
         parser.parse_model(text), trainable=["W"], max_iter=2, tol=None, random_state=0, batch_norm="frozen"
     )
-    with pytest.warns(UserWarning, match="exported for training: its Dropout nodes") as caught:
+    with pytest.warns(UserWarning, match="exported for training: its RandomNormalLike nodes") as caught:
         learner.fit(X, X.sum(axis=1))
     assert len(caught) == 1
     together = learner.predict(X)
