@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from onnxsgd.data.features import Features, take_rows
 from onnxsgd.exceptions import ParameterError
@@ -30,6 +33,15 @@ class Samples:
     target: np.ndarray
     weight: np.ndarray
 
+    @classmethod
+    def joined(cls, parts: Sequence[Samples]) -> Samples:
+        """Return the samples of several parts, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        features = {name: _stack([part.features[name] for part in parts]) for name in parts[0].features}
+        target = np.concatenate([part.target for part in parts])
+        return cls(features, target, np.concatenate([part.weight for part in parts]))
+
     def take(self, rows: np.ndarray | slice) -> Samples:
         """Return the given rows."""
         return Samples(take_rows(self.features, rows), self.target[rows], self.weight[rows])
@@ -46,3 +58,7 @@ class Samples:
     def without_zeros(self) -> Samples:
         """Return the samples of positive weight: a sample of weight zero is dropped."""
         return self if self.weight.all() else self.take(np.flatnonzero(self.weight))
+
+
+def _stack(tables: list[Any]) -> Any:
+    return sparse.vstack(tables, "csr") if sparse.issparse(tables[0]) else np.concatenate(tables)

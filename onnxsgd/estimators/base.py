@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,7 +16,7 @@ from onnxsgd.data.generators import make_generator
 from onnxsgd.data.moments import add_moments
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.text import has_text
-from onnxsgd.estimators.before_fit import ModelBeforeFit
+from onnxsgd.estimators.batch_fit import BatchTraining
 from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd.estimators.inner_model import inner_routing
@@ -64,7 +64,7 @@ def _learns_in_parts(self: BaseOnnxSGD) -> bool:
 learns_in_parts = available_if(_learns_in_parts)
 
 
-class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
+class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
     """Base class of the estimators."""
 
     _parameter_constraints: ClassVar[dict[str, Any]] = CONSTRAINTS
@@ -75,7 +75,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
     def fit(
         self,
         X: object,
-        y: ArrayLike,
+        y: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
         X_val: object = None,
         y_val: ArrayLike | None = None,
@@ -85,10 +85,13 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
-            The training data: one array, or one for each input of the graph.
-        y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...)
+            The training data: one array, or one for each input of the graph. Or an iterable of batches
+            ``(X, y)``, ``(X, y, sample_weight)`` or dictionaries: a list, a ``DataLoader`` of torch, a data
+            set of Hugging Face, a generator. Each batch is an update (several with a smaller `batch_size`),
+            as in ``partial_fit``, and each pass an epoch.
+        y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...), default=None
             The targets; of several axes where the graph gives numbers, or scores, for each element of a
-            sample.
+            sample. None for an iterable of batches.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples, >= 0; None: 1 for each. A scikit-learn model that is fitted first gets
             them too, if it supports them.
@@ -111,24 +114,36 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             If the memory of the GPU does not hold the data.
         """
         recipe = self._check_parameters()
+        source = self._batch_source(X, y, sample_weight, X_val)
+        if source is not None:
+            recipe = recipe.for_parts()
         resuming = bool(self.warm_start) and hasattr(self, "_state")
         with self._unchanged_by_errors():
             if not self.warm_start:
                 self._set_before = {}
-            samples = self._read_samples(X, y, sample_weight, resuming=resuming)
+            if source is None:
+                samples = self._read_samples(X, y, sample_weight, resuming=resuming)
+            else:
+                samples = self._read_first_batch(source, resuming)
             validation = self._read_validation(X_val, y_val)
             initial = self._state.weights() if resuming else self._first_weights()
             self._set_before = {}
             self._state = fresh_state(initial, recipe.schedule.initial, self.random_state)
             self._seed = (self.random_state,)
-            if self.early_stopping and validation is None:
+            if source is not None:
+                self._count_updates(source, len(samples.target), recipe)
+            elif self.early_stopping and validation is None:
                 samples, validation = self._hold_out(samples)
             plan = self._make_plan(recipe)
         self.n_iter_ = 0
         callbacks = FitCallbacks(self, self.max_iter, X, y, sample_weight)
         callbacks.fit_begins()
         stopping = Stopping(self.max_iter, self.tol, self.n_iter_no_change, bool(self.early_stopping))
-        self._train(plan, stopping, samples, validation, callbacks, is_fit=True)
+        observers = self._observers(stopping, callbacks)
+        if source is None:
+            self._train(plan, stopping, samples, validation, observers, is_fit=True)
+        else:
+            self._train_on_batches(source, plan, stopping, len(samples.target), validation, observers)
         callbacks.fit_ends()
         return self
 
@@ -136,6 +151,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         self, X: object, y: ArrayLike, sample_weight: ArrayLike | None, classes: ArrayLike | None = None
     ) -> Self:
         recipe = self._check_parameters().for_parts()
+        self._check_parts()
         resuming = hasattr(self, "_state")
         with self._unchanged_by_errors():
             samples = self._read_samples(
@@ -151,8 +167,16 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             state = self._state
             recipe.for_updates(state.n_updates, state.epoch_updates).check_rate(state.t + 1, state.eta)
             plan = self._make_plan(recipe)
-        self._train(plan, Stopping(max_iter=1, tol=None, in_parts=True), samples)
+        stopping = Stopping(max_iter=1, tol=None, in_parts=True)
+        self._train(plan, stopping, samples, observers=self._observers(stopping))
         return self
+
+    def _observers(self, stopping: Stopping, *callbacks: Observer) -> list[Observer]:
+        """Return what is called at each epoch."""
+        # the norms come first: callbacks see them
+        norms = UpdateNorms(bool(self.record_update_norms), self._learner.statistics)
+        progress = Progress(int(self.verbose), stopping.max_iter, stopping.tol is not None)
+        return [observer for observer in (norms, *callbacks, progress) if observer.is_active]
 
     def export_training_step(self, path: str | os.PathLike[str]) -> Path:
         """Write the training step as a standard ONNX file, for training with any runtime, in any language.
@@ -306,7 +330,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         stopping: Stopping,
         samples: Samples,
         validation: Samples | None = None,
-        *observers: Observer,
+        observers: Sequence[Observer] = (),
+        *,
         is_fit: bool = False,
     ) -> None:
         from onnxsgd.training.program import make_program
@@ -322,7 +347,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
         if plan.recipe.is_auto:
             # parts of a classification may lack most classes: their losses do not tell that the data changed
             has_ratios = plan.has_target_units and plan.loss_unit is None
-            if stopping.in_parts and has_ratios and len(target) >= SOME_ROWS:
+            is_stream = stopping.in_parts and not stopping.in_epoch
+            if is_stream and has_ratios and len(target) >= SOME_ROWS:
                 if len(target) >= ENOUGH_ROWS and has_changed(state, program, batches):
                     state.forget()
                 before = state.copy()
@@ -334,13 +360,9 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             state.epoch_updates = batches.n_updates
             state.n_updates = stopping.max_iter * batches.n_updates
         plan = plan.for_updates(state.n_updates, state.epoch_updates)
-        # the norms come first: callbacks see them
-        norms = UpdateNorms(bool(self.record_update_norms), plan.learner.statistics)
-        progress = Progress(int(self.verbose), stopping.max_iter, stopping.tol is not None)
-        active = [observer for observer in (norms, *observers, progress) if observer.is_active]
         score = self._scorer(program, validation)
         with ExitStack() as stack:
-            if not active and score is None:
+            if not observers and score is None:
                 batches = stack.enter_context(program.on_used_columns(state, batches))
             if plan.recipe.is_auto:
                 batches = program.standardised(batches, state.moments, weight_unit)
@@ -348,7 +370,7 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             all_columns = stack.pop_all()
         try:
             self.n_iter_ += train(
-                runners, batches, plan, stopping, state, active, score,
+                runners, batches, plan, stopping, state, observers, score,
                 model=program,
             )  # fmt: skip
             if before is not None and is_noise(before, state, program, batches):
@@ -357,7 +379,8 @@ class BaseOnnxSGD(CallbackSupportMixin, ModelBeforeFit):
             if runners.give_back is not None:
                 runners.give_back()
             all_columns.close()
-            self._publish()
+            if not stopping.in_epoch:
+                self._publish()
 
     def _extra_weight(self, target: np.ndarray) -> np.ndarray | None:
         """Return factors of the weights of the samples, if there are any."""

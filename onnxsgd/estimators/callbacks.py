@@ -46,7 +46,7 @@ class FitCallbacks(Observer):
         estimator: BaseEstimator,
         max_iter: int,
         X: object,
-        y: ArrayLike,
+        y: ArrayLike | None,
         sample_weight: ArrayLike | None,
     ) -> None:
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}

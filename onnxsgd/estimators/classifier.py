@@ -18,7 +18,14 @@ from onnxsgd.data.targets import check_known_labels, check_labels, check_soft_la
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.inner_model import is_fitted
-from onnxsgd.estimators.labels import DenseLabels, Labelling, OneLabel, SeveralLabels, SoftLabels
+from onnxsgd.estimators.labels import (
+    DenseLabels,
+    Labelling,
+    OneLabel,
+    SeveralLabels,
+    SoftLabels,
+    UnknownClassesError,
+)  # fmt: skip
 from onnxsgd.estimators.to_skl2onnx import register_classifier
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.graph.class_axis import class_axis
@@ -27,10 +34,11 @@ from onnxsgd.learner.learner import Learner
 from onnxsgd.losses import CLASSIFICATION_LOSSES, MULTINOMIAL_LOSSES, DenseLoss, Loss, make_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import ArrayLike
 
+    from onnxsgd.data.batch_source import Batch
     from onnxsgd.graph.reading.trainable import Trainable
     from onnxsgd.optimizers import Optimizer
     from onnxsgd.penalties import Penalty
@@ -61,13 +69,6 @@ def _one_class(classes: np.ndarray) -> ParameterError:
     return ParameterError(
         f"The number of classes has to be greater than one; got 1 class: {classes.tolist()}. Give samples of "
         "another class, or name all labels with classes=."
-    )
-
-
-def _unknown_classes() -> ParameterError:
-    return ParameterError(
-        "classes must be passed on the first call to partial_fit, as y may lack some: give all labels with "
-        "classes=, there or in the constructor, or a fitted model that holds them."
     )
 
 
@@ -185,8 +186,11 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Batches of an update: their gradients are added before the weights move, which takes the memory of
         one batch. 8 gives the weights of a `batch_size` eight times as large, but for rounding; the last
         update of an epoch may have fewer. ``t_`` and schedules count updates.
+    steps_per_epoch : int or None, default=None
+        The number of batches of an epoch where ``fit`` is given an iterable of batches; None: all of them.
     shuffle : bool, default=True
-        Whether each epoch takes the samples in a new random order.
+        Whether each epoch takes the samples in a new random order; batches of an
+        iterable stay as they are.
     random_state : int, RandomState or None, default=None
         Determines these orders and the validation data.
     average : bool, int or float, default=False
@@ -354,6 +358,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         validation_fraction: float = 0.1,
         batch_size: int | None = None,
         gradient_accumulation_steps: int = 1,
+        steps_per_epoch: int | None = None,
         shuffle: bool = True,
         random_state: int | np.random.RandomState | None = None,
         average: bool | float = False,
@@ -395,6 +400,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self.validation_fraction = validation_fraction
         self.batch_size = batch_size
         self.gradient_accumulation_steps = gradient_accumulation_steps
+        self.steps_per_epoch = steps_per_epoch
         self.shuffle = shuffle
         self.random_state = random_state
         self.average = average
@@ -442,13 +448,19 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self : object
             The estimator.
         """
+        return self._partial_fit(X, y, sample_weight, classes)
+
+    def _check_parts(self) -> None:
         if self.class_weight == "balanced":
             raise ParameterError(
-                "class_weight 'balanced' is not supported for partial_fit, which does not see all labels: "
-                "give the weights of enough labels y, dict(zip(classes, compute_class_weight('balanced', "
-                "classes=classes, y=y))), a function of sklearn.utils.class_weight."
+                "class_weight 'balanced' is not supported for partial_fit and for batches, which do not see "
+                "all labels: give the weights of enough labels y, dict(zip(classes, "
+                "compute_class_weight('balanced', classes=classes, y=y))), a function of "
+                "sklearn.utils.class_weight."
             )
-        return self._partial_fit(X, y, sample_weight, classes)
+
+    def _labels_of(self, batches: Iterable[Batch]) -> np.ndarray:
+        return np.unique(np.concatenate([self._present(self._check_target(batch.y)) for batch in batches]))
 
     def decision_function(self, X: object) -> np.ndarray:
         """Return the raw scores.
@@ -669,7 +681,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             known = np.arange(labels.shape[1]) if labels.ndim == 2 else self._present(labels)
         if not self._model_may_know_classes():
             if in_parts and self._given_classes is None and labels.ndim == 1:
-                raise _unknown_classes()
+                raise UnknownClassesError
             if len(known) < 2:
                 raise _one_class(known)
         return labels, 1 if len(known) == 2 and not self._loss_class.is_joint else len(known)
@@ -729,7 +741,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         classes = self._find_classes(learner)
         is_table = self._has_several_labels or self._takes_soft_labels
         if classes is None and in_parts and not is_table:
-            raise _unknown_classes()
+            raise UnknownClassesError
         if classes is None:
             classes = np.arange(y.shape[1]) if is_table else self._present(y)
         self._set_classes(classes)

@@ -44,7 +44,7 @@ _BEFORE_FIT = frozenset({"classes_", "coef_", "intercept_", "n_features_in_"})
 _LATER_PARAMETERS = {
     "dtype": None, "record_update_norms": False, "max_grad_norm": None, "max_grad_value": None,
     "adapter": None, "learning_rate_multipliers": None, "batch_norm": None,
-    "gradient_accumulation_steps": 1, "dropout": None,
+    "gradient_accumulation_steps": 1, "dropout": None, "steps_per_epoch": None,
 }  # fmt: skip
 
 

@@ -27,7 +27,18 @@ from onnxsgd.losses import DenseLoss, Loss
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["DenseLabels", "Labelling", "OneLabel", "SeveralLabels", "SoftLabels"]
+__all__ = ["DenseLabels", "Labelling", "OneLabel", "SeveralLabels", "SoftLabels", "UnknownClassesError"]
+
+
+class UnknownClassesError(ParameterError):
+    """The first part of the data may lack classes, and nothing names them all."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "classes must be passed on the first call to partial_fit, as y may lack some, and for batches of "
+            "an iterator, which is read once: give all labels with classes=, there or in the constructor, or "
+            "a fitted model that holds them."
+        )
 
 
 @dataclass(frozen=True)

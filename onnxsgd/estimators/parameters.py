@@ -50,6 +50,7 @@ CONSTRAINTS: dict[str, Any] = {
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "batch_size": [_COUNT, None],
     "gradient_accumulation_steps": [_COUNT],
+    "steps_per_epoch": [_COUNT, None],
     "shuffle": ["boolean"],
     "random_state": ["random_state"],
     "average": [

@@ -143,8 +143,11 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         Batches of an update: their gradients are added before the weights move, which takes the memory of
         one batch. 8 gives the weights of a `batch_size` eight times as large, but for rounding; the last
         update of an epoch may have fewer. ``t_`` and schedules count updates.
+    steps_per_epoch : int or None, default=None
+        The number of batches of an epoch where ``fit`` is given an iterable of batches; None: all of them.
     shuffle : bool, default=True
-        Whether each epoch takes the samples in a new random order.
+        Whether each epoch takes the samples in a new random order; batches of an
+        iterable stay as they are.
     random_state : int, RandomState or None, default=None
         Determines these orders and the validation data.
     average : bool, int or float, default=False
@@ -291,6 +294,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         validation_fraction: float = 0.1,
         batch_size: int | None = None,
         gradient_accumulation_steps: int = 1,
+        steps_per_epoch: int | None = None,
         shuffle: bool = True,
         random_state: int | np.random.RandomState | None = None,
         average: bool | float = False,
@@ -330,6 +334,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self.validation_fraction = validation_fraction
         self.batch_size = batch_size
         self.gradient_accumulation_steps = gradient_accumulation_steps
+        self.steps_per_epoch = steps_per_epoch
         self.shuffle = shuffle
         self.random_state = random_state
         self.average = average

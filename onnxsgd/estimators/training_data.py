@@ -66,7 +66,7 @@ class TrainingDataReader(TrainedModel):
     def _read_samples(
         self,
         X: object,
-        y: ArrayLike,
+        y: ArrayLike | None,
         sample_weight: ArrayLike | None,
         *,
         resuming: bool,

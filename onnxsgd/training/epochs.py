@@ -102,6 +102,11 @@ class Epochs:
         #: Orders of the samples that are drawn, but not used yet.
         self._ahead = np.empty((0, len(batches.target)), np.intp)
 
+    @property
+    def has_next(self) -> bool:
+        """True: the samples are taken in each epoch."""
+        return True
+
     def run(self, count: int = 1, *, limit: float | None = None, rates: np.ndarray | None = None) -> None:
         """Make one update for each batch of `count` epochs; record the objectives: mean loss plus penalty.
 

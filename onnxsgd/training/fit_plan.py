@@ -177,6 +177,8 @@ class FitPlan:
         The updates in which weights were frozen before this fit.
     n_accumulated : int
         Batches of an update.
+    is_exact : bool
+        Whether batches have that number of rows also where training finds the rate and samples are few.
     """
 
     learner: Learner
@@ -193,6 +195,7 @@ class FitPlan:
     multipliers: Mapping[str, RateMultiplier] = field(default_factory=dict)
     missed: Mapping[str, int] = field(default_factory=dict)
     n_accumulated: int = 1
+    is_exact: bool = False
 
     @property
     def has_target_units(self) -> bool:
@@ -282,7 +285,7 @@ class FitPlan:
         Of each batch at most the next power of two, so that calls with few samples, of any number, share some
         compiled steps. Where training finds the rate, few samples make several updates.
         """
-        if self.recipe.is_auto:
+        if self.recipe.is_auto and not self.is_exact:
             size = self.batch_size * self.n_accumulated
             if is_sparse_fit and not self.is_batch_named:
                 many = _power_of_two(n_samples // _SPARSE_UPDATES)

@@ -20,7 +20,7 @@ from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder, best_con
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Stopping
 
-__all__ = ["Observer", "train"]
+__all__ = ["Observer", "run_epochs", "train"]
 
 
 class Model(Protocol):
@@ -75,11 +75,35 @@ def train(
     """
     rule = _make_rule(runners, batches, plan, stopping, state, score, model)
     epochs = Epochs(runners, batches, plan, state, stopping.max_iter)
+    return run_epochs(epochs, rule, stopping, state, plan.recipe.average_from, observers, score)
+
+
+class Passes(Protocol):
+    """Epochs over the data, such as :class:`onnxsgd.training.epochs.Epochs`."""
+
+    @property
+    def has_next(self) -> bool:
+        """True if there are data for a further epoch."""
+
+    def run(self, count: int = 1, *, limit: float | None = None, rates: np.ndarray | None = None) -> None:
+        """Make epochs of updates; record their objectives."""
+
+
+def run_epochs(
+    epochs: Passes,
+    rule: Rule,
+    stopping: Stopping,
+    state: FitState,
+    average_from: int,
+    observers: Sequence[Observer] = (),
+    score: Callable[[dict[str, np.ndarray]], float] | None = None,
+) -> int:
+    """Make epochs until the rule, an observer, or the end of the data stops; return their number."""
     n_epochs, n_before = 0, len(state.loss_curve)
     stops, votes, is_interrupted = False, [False], False
     try:
         rule.begin()
-        while n_epochs < stopping.max_iter and not stops:
+        while n_epochs < stopping.max_iter and not stops and epochs.has_next:
             # observers and scores need the weights after each epoch
             count = 1 if observers or score else min(rule.n_epochs, stopping.max_iter - n_epochs)
             n_epochs += count
@@ -87,19 +111,28 @@ def train(
                 observer.epoch_begins(state)
             epochs.run(count, limit=rule.limit, rates=rule.rates(count))
             if score is not None:
-                state.validation_scores.append(score(state.weights(plan.recipe.average_from)))
+                state.validation_scores.append(score(state.weights(average_from)))
             votes = [observer.epoch_ends(state) for observer in observers]
             has_ended = rule.after_epochs(
                 state.loss_curve[-count:], state.validation_scores[-1] if score else None
             )
             stops = has_ended or any(votes)
     except KeyboardInterrupt:
+        if stopping.in_epoch:
+            raise
         is_interrupted, n_epochs = True, len(state.loss_curve) - n_before
     finally:
         for observer in observers:
             observer.training_ends()
     if is_interrupted:
         warnings.warn("Training interrupted by user.", stacklevel=4)
+    elif n_epochs < stopping.max_iter and not stops:
+        warnings.warn(
+            f"The batches ended with epoch {n_epochs} of max_iter={stopping.max_iter}: an iterator is read "
+            "once. Give an iterable that begins anew, such as a list or a DataLoader.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
     elif stopping.tol is not None and not rule.has_converged and not any(votes):
         warnings.warn(
             "Maximum number of iteration reached before convergence. Consider increasing max_iter "

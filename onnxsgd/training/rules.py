@@ -83,10 +83,15 @@ class PlateauRule:
         Gives the rate after a plateau.
     state : FitState
         The state of the fit.
+    least_updates : int
+        The fewest updates without improvement that make a plateau.
     """
 
-    def __init__(self, stopping: Stopping, schedule: Schedule, state: FitState) -> None:
+    def __init__(
+        self, stopping: Stopping, schedule: Schedule, state: FitState, least_updates: int = 0
+    ) -> None:
         self._has_converged = False
+        self._least_updates, self._improved_at = least_updates, state.t
         self._on_score = stopping.on_score
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
         self._schedule = schedule
@@ -137,6 +142,9 @@ class PlateauRule:
             # losses at large rates do not tell what the fall of the rate will gain
             return False
         has_plateau = self._plateau.reached(value)
+        if not self._plateau.count:
+            self._improved_at = state.t
+        has_plateau &= state.t - self._improved_at >= self._least_updates
         if has_plateau and state.eta == before:
             eta = schedule.after_plateau(before)
             if eta is None:

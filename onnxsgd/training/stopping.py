@@ -24,6 +24,9 @@ class Stopping:
         Whether the score on validation data is to improve, otherwise the loss.
     in_parts : bool
         Whether the data are a part of a stream: one epoch, at the present rate.
+    in_epoch : bool
+        Whether such a part is one of the batches of an epoch: whatever interrupts it ends the epoch, and its
+        loss is no sign that the data have changed.
     """
 
     max_iter: int
@@ -31,6 +34,7 @@ class Stopping:
     n_iter_no_change: int = 1
     on_score: bool = False
     in_parts: bool = False
+    in_epoch: bool = False
 
 
 @dataclass

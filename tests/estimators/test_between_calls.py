@@ -54,6 +54,7 @@ WITH = {
 #: Those of ``fit`` alone, and those that change no weight.
 OTHERS = {
     "max_iter", "tol", "n_iter_no_change", "early_stopping", "validation_fraction", "warm_start", "engine",
+    "steps_per_epoch",
     "device", "n_threads", "verbose", "record_update_norms",
 }  # fmt: skip
 

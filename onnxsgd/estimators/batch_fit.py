@@ -1,0 +1,210 @@
+"""Training on the batches of an iterable."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from onnxsgd.data.batch_source import Batch, BatchSource, is_batch_source
+from onnxsgd.data.samples import Samples
+from onnxsgd.estimators.before_fit import ModelBeforeFit
+from onnxsgd.estimators.labels import UnknownClassesError
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.training.fit_plan import FitPlan, Recipe
+from onnxsgd.training.loop import Observer, run_epochs
+from onnxsgd.training.rules import PlateauRule
+from onnxsgd.training.state import FitState
+from onnxsgd.training.stopping import Stopping
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from onnxsgd.training.program import Program
+
+__all__ = ["BatchTraining"]
+
+#: Updates without gain after which training at a steered rate ends: those of a few batches tell no trend.
+_LEAST_UPDATES = 64
+
+
+class BatchTraining(ModelBeforeFit):
+    """The half of the base class that trains on batches of an iterable."""
+
+    batch_size: int | None
+    max_iter: int
+    steps_per_epoch: int | None
+    early_stopping: bool
+    gradient_accumulation_steps: int
+
+    @abstractmethod
+    def _train(
+        self,
+        plan: FitPlan,
+        stopping: Stopping,
+        samples: Samples,
+        validation: Samples | None = None,
+        observers: Sequence[Observer] = (),
+        *,
+        is_fit: bool = False,
+    ) -> None:
+        """Train on checked samples."""
+
+    @abstractmethod
+    def _scorer(self, program: Program, validation: Samples | None) -> Any:
+        """Return the score as a function of weights; None without validation data."""
+
+    def _check_parts(self) -> None:
+        """Refuse parameters that need all of the data at once."""
+
+    def _labels_of(self, batches: Iterable[Batch]) -> ArrayLike | None:
+        """Return the labels in all batches; None in a regression."""
+        return None
+
+    def _batch_source(self, X: object, y: object, sample_weight: object, X_val: object) -> BatchSource | None:
+        """Return the batches of an iterable, or None for data that are given as a whole.
+
+        Raises
+        ------
+        ParameterError
+            If other arguments or parameters do not go with batches, or with data as a whole.
+        """
+        if y is not None or not is_batch_source(X):
+            if self.steps_per_epoch is not None:
+                raise ParameterError(
+                    f"steps_per_epoch={self.steps_per_epoch!r} counts the batches of an iterable, as in "
+                    f"fit(batches), and X is of type {type(X).__name__}: leave it None."
+                )
+            return None
+        self._check_parts()
+        if sample_weight is not None:
+            raise ParameterError(
+                "sample_weight goes with data as a whole: batches have their own, (X, y, sample_weight)."
+            )
+        if self.early_stopping and X_val is None:
+            raise ParameterError(
+                "early_stopping=True needs X_val and y_val here: no part of the batches is held out."
+            )
+        return BatchSource(cast("Iterable[object]", X), self.steps_per_epoch, self.batch_size)
+
+    def _read_first_batch(self, source: BatchSource, resuming: bool) -> Samples:
+        """Check the first batch, which determines the graph."""
+        first = source.first()
+        try:
+            return self._read_batch(first, resuming=resuming)
+        except UnknownClassesError:
+            if not source.is_repeatable:
+                raise
+            return self._read_batch(first, resuming=resuming, classes=self._labels_of(source.whole()))
+
+    def _read_batch(
+        self, batch: Batch, *, resuming: bool = True, classes: ArrayLike | None = None
+    ) -> Samples:
+        return self._read_samples(
+            batch.X, batch.y, batch.sample_weight, resuming=resuming, classes=classes, in_parts=True
+        )
+
+    def _count_updates(self, source: BatchSource, n_first: int, recipe: Recipe) -> None:
+        """Set the numbers of updates of an epoch and of all, as far as they are known.
+
+        Raises
+        ------
+        ParameterError
+            If the schedule needs a number that is not known.
+        """
+        state = self._state
+        if source.n_batches is not None:
+            n_parts = -(-source.n_batches // self.gradient_accumulation_steps)
+            state.epoch_updates = n_parts * (-(-n_first // self.batch_size) if self.batch_size else 1)
+            state.n_updates = self.max_iter * state.epoch_updates
+        recipe.for_updates(state.n_updates, state.epoch_updates)
+
+    def _train_on_batches(
+        self,
+        source: BatchSource,
+        plan: FitPlan,
+        stopping: Stopping,
+        n_first: int,
+        validation: Samples | None,
+        observers: Sequence[Observer],
+    ) -> None:
+        """Train for epochs of batches, each of them a part of a stream; the first one has `n_first` rows."""
+        from onnxsgd.training.program import make_program
+
+        state, n_rows, n_joined = self._state, n_first, self.gradient_accumulation_steps
+        plan = replace(plan.for_updates(state.n_updates, state.epoch_updates), is_exact=True)
+
+        def train_part(parts: list[Samples]) -> None:
+            nonlocal n_rows
+            samples, n_rows = Samples.joined(parts), max(n_rows, *(len(part.target) for part in parts))
+            of_part = plan if plan.is_batch_named else replace(plan, batch_size=n_rows)
+            self._train(of_part, Stopping(1, None, in_parts=True, in_epoch=True), samples)
+
+        score = self._scorer(make_program(plan, validation.features), validation) if validation else None
+        least = _LEAST_UPDATES if plan.recipe.is_auto else 0
+        rule = PlateauRule(stopping, plan.recipe.schedule, state, least)
+        epochs = _BatchEpochs(source, n_joined, self._read_batch, train_part, state)
+        n_before = len(state.loss_curve)
+        try:
+            run_epochs(epochs, rule, stopping, state, plan.recipe.average_from, observers, score)
+        finally:
+            self.n_iter_ = len(state.loss_curve) - n_before
+            self._publish()
+
+
+class _BatchEpochs:
+    """Epochs over the batches of an iterable: each batch is trained as a part of a stream.
+
+    Parameters
+    ----------
+    source : BatchSource
+        The batches.
+    n_joined : int
+        The number of batches that are trained together.
+    read : callable
+        Checks a batch.
+    train : callable
+        Trains on checked batches; it records an objective in the state.
+    state : FitState
+        The state, whose records of batches become one of the epoch.
+    """
+
+    def __init__(
+        self,
+        source: BatchSource,
+        n_joined: int,
+        read: Callable[[Batch], Samples],
+        train: Callable[[list[Samples]], None],
+        state: FitState,
+    ) -> None:
+        self._source, self._n_joined, self._read = source, n_joined, read
+        self._train, self._state = train, state
+
+    @property
+    def has_next(self) -> bool:
+        """True if there is a further batch."""
+        return self._source.has_next
+
+    def run(self, count: int = 1, *, limit: float | None = None, rates: np.ndarray | None = None) -> None:
+        """Train on all batches of an epoch; record the mean of their objectives, by the weight of samples.
+
+        An epoch that ends with an error leaves no record. The schedule has the rates, and divergence is an
+        error: `count` is 1, and the others are None.
+        """
+        state, n_before = self._state, len(self._state.loss_curve)
+        losses, weights, rate = list[float](), list[float](), 0.0
+        try:
+            batches = map(self._read, self._source.epoch())
+            while parts := list(islice(batches, self._n_joined)):
+                self._train(parts)
+                weights.append(sum(float(part.weight.sum()) for part in parts))
+                # multipliers of rates count the records
+                losses.append(state.loss_curve.pop())
+                rate = state.learning_rates.pop()
+        finally:
+            del state.loss_curve[n_before:], state.learning_rates[n_before:]
+        state.record(np.array([np.average(losses, weights=weights)]), np.array([rate]))
