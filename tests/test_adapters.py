@@ -15,7 +15,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.adapters import LoRA
-from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
 
 NAMED = {"learning_rate": "constant", "eta0": 0.02, "penalty": None, "shuffle": False, "tol": None}
 RNG = np.random.default_rng(0)
@@ -468,3 +468,89 @@ def test_texts_are_read_before_the_base():
     }
     expected = session_of(merged).run(None, rows)[1]
     np.testing.assert_allclose(session_of(base).run(None, rows | weights)[1], expected, atol=1e-5)
+
+
+#: Nodes of quantized graphs, the shapes of their weights and of their data.
+QUANTIZED = {
+    "static": (
+        "I = QuantizeLinear(X, r, z) D = DequantizeLinear(I, r, z) G = DequantizeLinear<axis = 1>(V, s)"
+        " H = MatMul(D, G) R = Tanh(H) U = DequantizeLinear(W, t) Y = Gemm<transB = 1>(R, U)",
+        {"V": (6, 8), "W": (1, 8)}, ("N", 6),
+    ),
+    "static images": (
+        "G = DequantizeLinear<axis = 0>(V, s) C = Conv<pads = [1, 1, 1, 1]>(X, G) R = Tanh(C)"
+        " M = GlobalAveragePool(R) F = Flatten(M) U = DequantizeLinear(W, t) Y = Gemm<transB = 1>(F, U)",
+        {"V": (8, 2, 3, 3), "W": (1, 8)}, ("N", 2, 5, 6),
+    ),
+    "dynamic": (
+        "Q, A, P = DynamicQuantizeLinear(X) I = MatMulInteger(Q, V, P) D = Cast<to = 1>(I) S = Mul(A, s)"
+        " H = Mul(D, S) R = Tanh(H) E, B, O = DynamicQuantizeLinear(R) J = MatMulInteger(E, W, O)"
+        " K = Cast<to = 1>(J) L = Mul(B, t) Y = Mul(K, L)",
+        {"V": (6, 8), "W": (8, 1)}, ("N", 6),
+    ),
+    "dynamic images": (
+        "Q, A, P = DynamicQuantizeLinear(X) I = ConvInteger<pads = [1, 1, 1, 1]>(Q, V, P) D = Cast<to = 1>(I)"
+        " S = Mul(A, t) H = Mul(D, S) R = Tanh(H) M = GlobalAveragePool(R) F = Flatten(M)"
+        " E, B, O = DynamicQuantizeLinear(F) J = MatMulInteger(E, W, O) K = Cast<to = 1>(J)"
+        " L = Mul(B, t) Y = Mul(K, L)",
+        {"V": (8, 2, 3, 3), "W": (8, 1)}, ("N", 2, 5, 6),
+    ),
+}  # fmt: skip
+
+
+def quantized_graph(case, seed=0):
+    """A graph with weights of 8 bits, whose numbers follow from the seed."""
+    nodes, shapes, sizes = QUANTIZED[case]
+    rng = np.random.default_rng(seed)
+    # the runtime has no ConvInteger of signed weights
+    low, kind = (0, np.uint8) if case == "dynamic images" else (-127, np.int8)
+    held = {name: rng.integers(low, 127, shape).astype(kind) for name, shape in shapes.items()}
+    per_channel = np.linspace(0.004, 0.008, 8).astype(np.float32)
+    held |= {"s": per_channel, "t": np.float32(0.005), "r": np.float32(0.03), "z": np.int8(0)}
+    dims = ", ".join(map(str, sizes))
+    graph = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 18]> g (float[{dims}] X) => (float[N, 1] Y) {{ {nodes} }}'
+    )
+    graph.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in held.items())
+    return graph
+
+
+@pytest.mark.parametrize("rate", [{}, {**RATE, "optimizer": "adam", "max_iter": 150}], ids=["auto", "adam"])
+@pytest.mark.parametrize("case", QUANTIZED)
+def test_a_quantized_graph_learns_through_its_adapters(case, rate):
+    graph, sizes = quantized_graph(case), QUANTIZED[case][2][1:]
+    X = np.random.default_rng(1).normal(size=(300, *sizes)).astype(np.float32)
+    y = session_of(quantized_graph(case, 5)).run(None, {"X": X})[0].ravel()
+    model = OnnxSGDRegressor(graph, adapter=LoRA(4, targets="*"), random_state=0, **rate)
+    before = model.score(X, y)
+    model.fit(X, y)
+    assert sorted(model.get_weights()) == [f"{name}.lora_{part}" for name in "VW" for part in "AB"]
+    assert model.score(X, y) > 0.7 + 0.3 * before
+    exported = model.to_onnx()
+    base, after = initializers(graph), initializers(exported)
+    for name in "VW":
+        np.testing.assert_array_equal(after[name], base[name])
+        assert after[name].dtype == base[name].dtype
+    assert {name for name in after if name.endswith(("_A", "_B"))} == set(model.get_weights())
+    expected = model.predict(X[:9]).ravel()
+    np.testing.assert_allclose(session_of(exported).run(None, {"X": X[:9]})[0].ravel(), expected, atol=1e-4)
+    np.testing.assert_allclose(OnnxSGDRegressor(exported).predict(X[:9]).ravel(), expected, atol=1e-4)
+    feeds = {"X": X[:9], **model.get_weights()}
+    feeds |= {name: 4 * array for name, array in feeds.items() if name.endswith("lora_B")}
+    found = session_of(model.to_onnx(adapter="inputs")).run(None, feeds)[0]
+    np.testing.assert_allclose(found.ravel(), expected, atol=1e-4)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X[:9]), model.predict(X[:9]))
+
+
+def test_quantized_weights_of_the_last_layer_are_left_to_their_name():
+    X = np.random.default_rng(1).normal(size=(60, 6)).astype(np.float32)
+    model = OnnxSGDRegressor(quantized_graph("dynamic"), adapter=LoRA(2), max_iter=1, tol=None)
+    assert sorted(model.fit(X, X[:, 0]).get_weights()) == ["V.lora_A", "V.lora_B"]
+
+
+def test_only_the_portable_engine_passes_quantized_data():
+    X = np.random.default_rng(1).normal(size=(60, 6)).astype(np.float32)
+    model = OnnxSGDRegressor(quantized_graph("dynamic"), adapter=LoRA(2), engine="onnxruntime-training")
+    with pytest.raises(NotTrainableError, match="cannot be trained by this engine.*Use engine='portable'"):
+        model.fit(X, X[:, 0])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxsgd.graph.nodes import carries_gradient, read_values
+from onnxsgd.graph.nodes import carries_gradient, read_values, represents_reals
 
 __all__ = ["Passes", "Path", "find_path", "values_upstream"]
 
@@ -48,7 +48,7 @@ def values_upstream(graph: ir.Graph, outputs: Sequence[ir.Value], passes: Passes
     for node in reversed(graph):
         if not upstream.isdisjoint(node.outputs):
             upstream.update(
-                value for index, value in read_values(node) if carries_gradient(value) and passes(node, index)
+                value for index, value in read_values(node) if represents_reals(value) and passes(node, index)
             )
     return upstream
 

@@ -10,8 +10,10 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.operators import Fact, having
 
 __all__ = [
+    "QUANTIZERS",
     "attribute",
     "bodies",
     "carries_gradient",
@@ -28,10 +30,15 @@ __all__ = [
     "qualified_operator",
     "rank",
     "read_values",
+    "represents_reals",
     "required",
     "shape_of",
     "standard_operator",
 ]
+
+#: Operators whose first output represents the real numbers that they read, and products of such.
+QUANTIZERS = frozenset({"DynamicQuantizeLinear", "QuantizeLinear"})
+_OF_INTEGERS = having(Fact.FORM) | {"Concat", "ConvInteger", "Gather", "MatMulInteger", "Slice", "Tile"}
 
 
 def standard_operator(node: ir.Node) -> str:
@@ -151,6 +158,21 @@ def content(value: ir.Value) -> ir.TensorProtocol:
 def carries_gradient(value: ir.Value) -> bool:
     """Return whether a gradient may flow to `value`: its element type is real or unknown."""
     return value.dtype is None or value.dtype in REAL_TYPES
+
+
+def represents_reals(value: ir.Value) -> bool:
+    """Return whether gradients may pass `value`: it is real or unknown, or represents real numbers.
+
+    Quantized numbers do, products of such, and the same in another form.
+    """
+    if carries_gradient(value):
+        return True
+    node = value.producer()
+    operator = "" if node is None else standard_operator(node)
+    if node is None or operator in QUANTIZERS:
+        return node is not None and value is node.outputs[0]
+    source = node.inputs[0] if operator in _OF_INTEGERS else None
+    return source is not None and not carries_gradient(source) and represents_reals(source)
 
 
 def read_values(node: ir.Node) -> Iterator[tuple[int | None, ir.Value]]:

@@ -3,6 +3,7 @@
 Operators of other domains are no standard ones, with any name.
 """
 
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -86,3 +87,24 @@ def test_a_namesake_of_a_shape_carries_data(domain):
     graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 18}, name="g")
     data = trace_origins(graph, lambda node, tuned: False).data
     assert (node.outputs[0] in data) is bool(domain)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Y = QuantizeLinear(X, s)", True),
+        ("Q = QuantizeLinear(X, s) T = Transpose(Q) Y = Reshape(T, i)", True),
+        ("Q, A, P = DynamicQuantizeLinear(X) Y = MatMulInteger(Q, W, P)", True),
+        ("Q, A, Y = DynamicQuantizeLinear(X)", False),
+        ("Y = Cast<to = 2>(X)", False),
+        ("C = Cast<to = 2>(X) Y = MatMulInteger(C, W)", False),
+        ("Y = Relu(X)", True),
+    ],
+)
+def test_integers_that_represent_real_numbers(text, expected):
+    held = "float s = {0.5}, uint8[2, 2] W = {1, 2, 3, 4}, int64[1] i = {-1}"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 18]> g (float[2, 2] X) => (Y) <{held}> {{ {text} }}'
+    )
+    graph = ir.from_proto(onnx.shape_inference.infer_shapes(model)).graph
+    assert nodes.represents_reals(graph.outputs[0]) is expected

@@ -128,6 +128,7 @@ PARTS = {
             "elementwise:_BROADCAST",
             "elementwise:_UNARY",
             "indexing:INDEXING",
+            "integer_products:INTEGER_PRODUCTS",
             "movement:MOVEMENT",
             "neural:NEURAL",
             "normalization:NORMALIZATION",

@@ -131,17 +131,22 @@ def _copy(model: ir.Model) -> ir.Model:
 
 def _expand(model: ir.Model, wrt: Sequence[str]) -> ir.Model:
     """Replace the operators on a path from `wrt` that have a definition in the standard, but no rule."""
-    if not any(reason_against(node) is None and node.op_type not in KNOWN for node in model.graph):
+    if not any(reason_against(node) is None and not _has_rule(node) for node in model.graph):
         return model
     values = ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)
     sources = [values[name] for name in wrt if name in values]
 
     def chosen(node: ir.Node) -> bool:
         depends = not dependents(model.graph, sources).isdisjoint(node.outputs)
-        operator = standard_operator(node)
-        return bool(operator) and operator not in KNOWN and depends
+        return bool(standard_operator(node)) and not _has_rule(node) and depends
 
     return expand_functions(model, chosen)
+
+
+def _has_rule(node: ir.Node) -> bool:
+    """Return whether a node needs no definition; the rule of a dynamic quantization is that of its levels."""
+    is_scale_alone = node.op_type == "DynamicQuantizeLinear" and not node.outputs[0].uses()
+    return node.op_type in KNOWN and not is_scale_alone
 
 
 def _distinct(names: Sequence[str], parameter: str) -> Sequence[str]:

@@ -19,7 +19,7 @@ from onnxsgd.gradient.portable.rules.table import (
 from onnxsgd.gradient.portable.writing.call import Call, Rule, place
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.tensor import Tensor
-from onnxsgd.graph.nodes import standard_operator
+from onnxsgd.graph.nodes import QUANTIZERS, standard_operator
 from onnxsgd.graph.operators import TYPE_ONLY, Fact, having
 
 __all__ = ["dependents", "sweep"]
@@ -79,8 +79,11 @@ def dependents(nodes: Iterable[ir.Node], sources: Iterable[ir.Value]) -> set[ir.
         if read:
             # Quantized numbers represent real ones: their path is followed until it ends, or is refused, as
             # operators of other domains are.
-            follows = node.op_type == "QuantizeLinear" or any(is_quantized(value) for value in read)
-            found.update(v for v in node.outputs if follows or v.dtype is None or v.dtype.is_floating_point())
+            follows = node.op_type in QUANTIZERS or any(is_quantized(value) for value in read)
+            # beside its levels, scale and zero point of a dynamic quantization count as constants
+            is_levels = node.op_type in QUANTIZERS and node.outputs[0].uses()
+            outputs = node.outputs[:1] if is_levels else node.outputs
+            found.update(v for v in outputs if follows or v.dtype is None or v.dtype.is_floating_point())
     return found
 
 

@@ -14,11 +14,9 @@ from onnxsgd.graph.model import ADAPTER, FROZEN, graph_names, unique_name
 from onnxsgd.graph.nodes import (
     attribute,
     element_type,
-    first,
     fixed_size,
     graph_of,
     maker,
-    required,
     shape_of,
 )
 from onnxsgd.graph.shape_inference import ShapeInferencePass
@@ -147,7 +145,7 @@ def _add_branch(weight: ir.Value, rank: int, scale: float, names: set[str]) -> A
     shapes = dict(zip(adapter.names, _shapes(weight, place, rank), strict=True))
     # estimators draw other values, with their seed
     values = adapter.first_values(shapes, np.random.RandomState(0))
-    dtype = element_type(weight).numpy()
+    dtype = element_type(place.result).numpy()
     for key, array in values.items():
         add_initializer(graph, key, array.astype(dtype)).metadata_props[ADAPTER] = name
     for node in nodes:
@@ -166,7 +164,7 @@ def _shapes(weight: ir.Value, place: AdaptedNode, rank: int) -> tuple[tuple[int,
 def _add_to(adapted: AdaptedNode, adapter: Adapter, names: set[str]) -> None:
     """Add the branch of one node, behind it."""
     node = adapted.node
-    graph, result, base = graph_of(node), node.outputs[0], str(node.outputs[0].name)
+    graph, result, base = graph_of(node), adapted.result, str(adapted.result.name)
     branch = _Branch(f"{base}_lora", result.type, names)
     down, up = (graph.initializers[name] for name in adapter.names)
     if adapted.is_transposed != adapter.is_transposed:
@@ -179,7 +177,7 @@ def _add_to(adapted: AdaptedNode, adapter: Adapter, names: set[str]) -> None:
     total = displace(result, unique_name(f"{base}_base", names))
     sum_ = ir.node("Add", [result, added], outputs=[total], name=unique_name(f"{base}_lora_Add", names))
     sum_.metadata_props[ADAPTER] = adapter.weight
-    graph.insert_after(node, [*branch.nodes, sum_])
+    graph.insert_after(maker(result), [*branch.nodes, sum_])
 
 
 class _Branch:
@@ -207,10 +205,10 @@ def _narrow(branch: _Branch, adapted: AdaptedNode, down: ir.Value) -> ir.Value:
     node = adapted.node
     if adapted.kind == CONVOLUTION:
         same = {name: value.value for name, value in node.attributes.items()}
-        return branch.write("Conv", first(node), down, **same)
+        return branch.write("Conv", adapted.operand, down, **same)
     if adapted.kind == EMBEDDING:
-        return branch.write("Gather", down, required(node, 1), axis=0)
-    operand = first(node)
+        return branch.write("Gather", down, adapted.operand, axis=0)
+    operand = adapted.operand
     if attribute(node, "transA", 0) == 1:
         operand = branch.transposed(operand)
     return branch.write("MatMul", operand, down)

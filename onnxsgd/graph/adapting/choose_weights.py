@@ -12,7 +12,9 @@ from onnxsgd.adapters import LoRA
 from onnxsgd.exceptions import NotTrainableError, ParameterError
 from onnxsgd.graph.adapting.adapted_nodes import EMBEDDING, AdaptedNode, adapted_nodes
 from onnxsgd.graph.gradient_path import values_upstream
-from onnxsgd.graph.parameter_roles.roles import find_roles
+from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.nodes import maker
+from onnxsgd.graph.parameter_roles.roles import Role, find_roles
 from onnxsgd.graph.reading.trainable import GradientFlow, initializers_in_use
 
 __all__ = ["choose_weights"]
@@ -56,17 +58,18 @@ def choose_weights(
             raise ParameterError(f"targets selects none of the weights {_quoted(fitting)}.")
         return chosen
     roles = find_roles(model.graph)
-    found = [name for name in fitting if roles[known[name]].kind == "weight" and _is_layer(known[name])]
+    found = [name for name in fitting if _is_layer(known[name], roles)]
     if not found:
         raise NotTrainableError(_NOTHING)
     last = _output_layer(model.graph, [known[name] for name in found])
     return [name for name in found if name != last] or found
 
 
-def _is_layer(value: ir.Value) -> bool:
-    """Tell whether a weight is more than a table of embeddings."""
+def _is_layer(value: ir.Value, roles: Mapping[ir.Value, Role]) -> bool:
+    """Tell whether a weight is a parameter, or quantized, and more than a table of embeddings."""
     nodes = adapted_nodes(value)
-    return any(entry.kind != EMBEDDING for entry in nodes if isinstance(entry, AdaptedNode))
+    is_parameter = value.dtype not in REAL_TYPES or roles[value].kind == "weight"
+    return is_parameter and any(entry.kind != EMBEDDING for entry in nodes if isinstance(entry, AdaptedNode))
 
 
 def _complaint(value: ir.Value, flow: GradientFlow) -> str | None:
@@ -74,7 +77,7 @@ def _complaint(value: ir.Value, flow: GradientFlow) -> str | None:
     nodes = adapted_nodes(value)
     if isinstance(nodes, str):
         return nodes
-    reasons = [flow.complaint(adapted.node.outputs[0]) for adapted in nodes]
+    reasons = [flow.complaint(adapted.result) for adapted in nodes]
     return None if None in reasons else reasons[0]
 
 
@@ -116,7 +119,7 @@ def _output_layer(graph: ir.Graph, weights: Iterable[ir.Value]) -> str | None:
     readers: dict[ir.Node, ir.Value] = {}
     for weight in weights:
         nodes = adapted_nodes(weight)
-        readers.update({entry.node: weight for entry in nodes if isinstance(entry, AdaptedNode)})
+        readers.update({maker(entry.result): weight for entry in nodes if isinstance(entry, AdaptedNode)})
     upstream = values_upstream(graph, graph.outputs, lambda node, index: node not in readers)
     last = {weight for node, weight in readers.items() if not upstream.isdisjoint(node.outputs)}
     return str(last.pop().name) if len(last) == 1 else None

@@ -10,7 +10,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.graph.adapting.branches import Adapter
 from onnxsgd.graph.model import ADAPTER
-from onnxsgd.graph.nodes import content, first
+from onnxsgd.graph.nodes import content, first, is_real
 from onnxsgd.graph.writing import replace_output
 
 __all__ = ["merge_adapters", "merged_weight"]
@@ -19,13 +19,16 @@ __all__ = ["merge_adapters", "merged_weight"]
 def merge_adapters(model: ir.Model, adapters: Sequence[Adapter]) -> ir.Model:
     """Return `model` with adapters added to their weights, and without their branches.
 
-    Outputs agree to rounding. Adapters of weights that `model` does not hold are left out.
+    Outputs agree to rounding. Branches beside quantized weights stay. Adapters of weights that `model` does
+    not hold are left out.
     """
     if not adapters:
         return model
     copy = model.clone()
     graph = copy.graph
-    held = {adapter.weight: adapter for adapter in adapters if adapter.weight in graph.initializers}
+    values = {adapter.weight: graph.initializers.get(adapter.weight) for adapter in adapters}
+    real = {name for name, value in values.items() if value is not None and is_real(value)}
+    held = {adapter.weight: adapter for adapter in adapters if adapter.weight in real}
     for adapter in held.values():
         arrays = [content(graph.initializers[name]).numpy() for name in (adapter.weight, *adapter.names)]
         merged = merged_weight(adapter, *arrays)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
 from onnxsgd.graph.cut import tensor_named
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.nodes import carries_gradient, qualified_operator, read_values, standard_operator
+from onnxsgd.graph.nodes import qualified_operator, read_values, represents_reals, standard_operator
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.parameter_roles.roles import Role, find_roles
 
@@ -83,7 +83,7 @@ def trace_gradients(model: ir.Model, score: str, differentiable: Differentiable)
             reasons[node] = reason
             obstacle = obstacle or node
         for _, value in read_values(node):
-            if carries_gradient(value):
+            if represents_reals(value):
                 obstacles[value] = obstacles.get(value) or obstacle
     return GradientFlow(tuple(reversed(nodes)), obstacles, reasons)
 

@@ -73,3 +73,46 @@ def test_a_weight_inside_a_branch_has_no_adapter():
     }"""
     graph = to_ir(onnx.parser.parse_model(text)).graph
     assert "reads it" in adapted_nodes(graph.initializers["W"])
+
+
+LEVELS = '<ir_version: 8, opset_import: ["" : 18]> g (float[N, 3] X) => (float[N, 2] Y)'
+HELD = "int8[3, 2] W = {1, 2, 3, 4, 5, 6}, float s = {0.5}, float t = {0.1}, uint8 z = {128}"
+PRODUCT = "Q, A, P = DynamicQuantizeLinear(X) I = MatMulInteger(Q, W, P)"
+#: Nodes that read quantized weights, and the operators of the operand's reader and of the result.
+INTEGER_FORMS = {
+    "a static quantization": ("D = DequantizeLinear(W, s) Y = MatMul(X, D)", "MatMul", "MatMul"),
+    "a dynamic quantization": (
+        f"{PRODUCT} F = Cast<to = 1>(I) S = Mul(A, s) Y = Mul(F, S)",
+        "DynamicQuantizeLinear", "Mul",
+    ),
+    "quantized data": (
+        "Q = QuantizeLinear(X, t, z) I = MatMulInteger(Q, W, z) F = Cast<to = 1>(I) Y = Mul(F, s)",
+        "QuantizeLinear", "Mul",
+    ),
+}  # fmt: skip
+#: The same in other forms.
+NO_FORMS = {
+    "two readers": f"{PRODUCT} F = Cast<to = 1>(I) S = Mul(F, A) Y = Add(S, F)",
+    "no scale": f"{PRODUCT} Y = Cast<to = 1>(I)",
+    "levels as data": "Q = Cast<to = 2>(X) I = MatMulInteger(Q, W) F = Cast<to = 1>(I) Y = Mul(F, s)",
+}
+
+
+def quantized(nodes):
+    text = f"{LEVELS} <{HELD}> {{ {nodes} }}"
+    return lower_for_training(to_ir(onnx.parser.parse_model(text))).graph.initializers["W"]
+
+
+@pytest.mark.parametrize("case", INTEGER_FORMS)
+def test_quantized_weights_stand_between_real_numbers(case):
+    nodes, entry, result = INTEGER_FORMS[case]
+    (found,) = adapted_nodes(quantized(nodes))
+    assert found.operand.name == "X"
+    assert found.entry.op_type == entry
+    assert found.result.name == "Y"
+    assert found.result.producer().op_type == result
+
+
+@pytest.mark.parametrize("case", NO_FORMS)
+def test_other_forms_of_quantized_weights_have_no_adapter(case):
+    assert adapted_nodes(quantized(NO_FORMS[case])).endswith("reads it")

@@ -6,9 +6,13 @@ not clipped, and none where it is ::
     dx = dq / s              ds = - dq x / s^2            inside of the range of q
     dx = 0                   ds = 0                       where q is clipped to its range
 
+DynamicQuantizeLinear has a range that holds every x: dx = dq / s. Its scale and its zero point, which follow
+the extremes of x, count as constants.
+
 DequantizeLinear, y = (q - z) s, has the gradients dq = dy s and ds = dy (q - z). One after the other they
 give the straight-through estimator for x, and for s the gradient of learned step size: round(x / s) - x / s
-inside of the range. Between the two, gradients pass operators that move elements. A zero point has none.
+inside of the range. Between the two, gradients pass operators that move elements, and
+products (:mod:`~.rules.integer_products`). A zero point has none.
 
 References
 ----------
@@ -29,7 +33,9 @@ from onnxsgd.graph.operators import Fact, having
 __all__ = ["QUANTIZATION", "READ_QUANTIZED", "is_quantized"]
 
 #: Operators that gradients with respect to quantized tensors pass.
-READ_QUANTIZED = having(Fact.FORM) | {"Concat", "DequantizeLinear", "Gather", "Slice", "Tile"}
+READ_QUANTIZED = having(Fact.FORM) | {
+    "Concat", "ConvInteger", "DequantizeLinear", "Gather", "MatMulInteger", "Slice", "Tile",
+}  # fmt: skip
 
 _REAL = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -128,7 +134,13 @@ def _dequantized_scale(n: Call) -> Tensor:
     return _sum_to_scale(n, n.dy * level).cast(n.b.dtype)
 
 
+def _dynamically_quantized(n: Call) -> Tensor:
+    scale = n.emitter.tensor(n.node.outputs[1])
+    return n.dy.cast(n.x.dtype) / scale
+
+
 QUANTIZATION: Rules = {
     "DequantizeLinear": (_dequantized, _dequantized_scale, None),
+    "DynamicQuantizeLinear": (_dynamically_quantized,),
     "QuantizeLinear": (_quantized, _quantized_scale, None),
 }

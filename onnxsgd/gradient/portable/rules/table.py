@@ -8,6 +8,7 @@ from onnxsgd.gradient.portable.rules.control import CONTROL
 from onnxsgd.gradient.portable.rules.convolution import CONVOLUTION
 from onnxsgd.gradient.portable.rules.elementwise import ELEMENTWISE
 from onnxsgd.gradient.portable.rules.indexing import INDEXING
+from onnxsgd.gradient.portable.rules.integer_products import INTEGER_PRODUCTS
 from onnxsgd.gradient.portable.rules.movement import MOVEMENT
 from onnxsgd.gradient.portable.rules.neural import NEURAL
 from onnxsgd.gradient.portable.rules.normalization import NORMALIZATION
@@ -48,6 +49,7 @@ RULES: Rules = {
     **RESIZE,
     **GRID_SAMPLE,
     **QUANTIZATION,
+    **INTEGER_PRODUCTS,
     **RECURRENT,
 }
 

@@ -146,11 +146,28 @@ def test_casts_to_eight_bits_and_back_pass_the_gradient():
     np.testing.assert_array_equal(found[0], seed_of(X.shape))
 
 
-def test_products_of_quantized_numbers_are_refused():
-    text = "Q = QuantizeLinear(X, S, Z) M = MatMulInteger(Q, W) Y = Cast<to = 1>(M)"
-    model, _ = build(text, X=X, S=np.array(SCALE), Z=POINT, W=np.ones((4, 2), dtype=np.int8))
-    with pytest.raises(NotTrainableError, match="MatMulInteger"):
+def test_arithmetic_of_quantized_numbers_is_refused():
+    text = "Q = QuantizeLinear(X, S, Z) C = Cast<to = 6>(Q) M = Mul(C, I) Y = Cast<to = 1>(M)"
+    model, _ = build(text, X=X, S=np.array(SCALE), Z=POINT, I=np.array(2, dtype=np.int32))
+    with pytest.raises(NotTrainableError, match="Mul .* reads the quantized tensor 'C', whose gradient"):
         differentiate(ir.from_proto(model), ["Y"], ["X"])
+
+
+DYNAMIC = "Q, S, Z = DynamicQuantizeLinear(X) Y = DequantizeLinear(Q, S, Z)"
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+def test_a_dynamic_quantization_passes_all_gradients(gradients, dims):
+    """Its range holds all numbers; its scale counts as a constant."""
+    (x,) = gradients(DYNAMIC, dims, X=X)
+    np.testing.assert_allclose(x, seed_of(X.shape), rtol=1e-5)
+
+
+def test_the_scale_of_a_dynamic_quantization_alone_has_the_gradient_of_the_range(gradients):
+    (x,) = gradients("Q, Y, Z = DynamicQuantizeLinear(X)", X=X)
+    expected = np.zeros(X.size)
+    expected[[X.argmax(), X.argmin()]] = seed_of(()) / 255, -seed_of(()) / 255
+    np.testing.assert_allclose(x, expected.reshape(X.shape), rtol=1e-5)
 
 
 def test_comparisons_of_quantized_numbers_have_no_slope(gradients):
