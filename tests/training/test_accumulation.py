@@ -62,6 +62,7 @@ CASES = {
     "plain": {},
     "momentum": {"momentum": 0.9, "learning_rate": "invscaling"},
     "adam": {"optimizer": "adam", "penalty": "l1", "alpha": 0.01},
+    "exponential average": {"average": 0.8, "max_grad_norm": 3.0},
     "average": {"average": 7, "penalty": "elasticnet", "alpha": 0.01},
     "limits": {"max_grad_norm": 3.0, "max_grad_value": 1.0, "optimizer": "adamw"},
     "multipliers": {
