@@ -273,7 +273,7 @@ def _numbers(
     l1_totals: dict[str, np.ndarray] = {}
     missed: dict[str, np.ndarray] = {}
     for number, group in enumerate(plan.groups):
-        found = group.numbers(recipe, state, used, batches.n_updates)
+        found = group.numbers(recipe, state, t - state.slots_from, used, batches.n_updates)
         if spec.output_weights:
             found.numbers[OUTPUT_RATE] = np.multiply(found.numbers[RATE], output_unit(plan, state))
         if spec.l1:

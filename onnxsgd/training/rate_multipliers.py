@@ -43,7 +43,7 @@ class RateMultiplier:
 
 
 def read_multipliers(given: Multipliers, trained: Sequence[str]) -> dict[str, RateMultiplier]:
-    """Return the multiplier of each trained tensor.
+    """Return the multiplier of each trained tensor; none at all if none is given.
 
     Names of tensors come before patterns, and earlier patterns before later ones.
 
@@ -62,7 +62,7 @@ def read_multipliers(given: Multipliers, trained: Sequence[str]) -> dict[str, Ra
         If a multiplier, or an epoch, is no number.
     """
     if given is None:
-        return dict.fromkeys(trained, RateMultiplier())
+        return {}
     if callable(given):
         return {name: _read_one(name, given(name)) for name in trained}
     multipliers = {str(key): _read_one(key, value) for key, value in given.items()}

@@ -49,28 +49,33 @@ class UpdateGroup:
     @property
     def spec(self) -> WeightGroup:
         """The part of the specification of the step."""
-        has_rate = self.multiplier != _ONE or self.missed > 0
-        return WeightGroup(self.weights, has_rate, self.multiplier.freezes)
+        return WeightGroup(self.weights, self.has_rate, self.multiplier.freezes)
+
+    @property
+    def has_rate(self) -> bool:
+        """True if the rate, or the number of updates, is not that of all others."""
+        return self.missed > 0 or self.multiplier != _ONE
 
     def is_active(self, epochs: np.ndarray) -> np.ndarray:
         """Tell whether the weights learn in epochs with these numbers, from 1 on."""
         return (epochs >= self.multiplier.from_epoch) & (self.multiplier.factor > 0)
 
-    def numbers(self, recipe: Recipe, state: FitState, used: np.ndarray, n_updates: int) -> GroupNumbers:
+    def numbers(
+        self, recipe: Recipe, state: FitState, t: np.ndarray, used: np.ndarray, n_updates: int
+    ) -> GroupNumbers:
         """Return the numbers of the next updates.
 
         Parameters
         ----------
         recipe, state : Recipe, FitState
             The settings, and the state before these updates.
-        used : ndarray of shape [n_updates]
-            The common rates of these updates.
+        t, used : ndarray of shape [n_updates]
+            The numbers of these updates, since the slots of the optimizer began, and their common rates.
         n_updates : int
             Updates of an epoch.
         """
-        t = np.arange(state.t + 1, state.t + 1 + len(used), dtype=np.float64) - state.slots_from
         missed = None
-        if self.spec.has_rate:
+        if self.has_rate:
             active = self.is_active(1 + len(state.loss_curve) + np.arange(len(used)) // n_updates)
             used = used * self.multiplier.factor * active
             missed = state.missed.get(self.weights[0], 0) + np.cumsum(~active)
@@ -129,6 +134,9 @@ def make_groups(
     missed : mapping of str to int
         The updates in which weights were frozen so far.
     """
+    if not multipliers and not missed and all(penalty is first for penalty in penalties.values()):
+        # as a rule: a small call of ``partial_fit`` takes as long as many updates
+        return (UpdateGroup(tuple(weights), first),)
     common = (first, _ONE, 0)
     groups: dict[tuple[Penalty, RateMultiplier, int], list[str]] = {common: []}
     for name in weights:

@@ -11,7 +11,8 @@ ONE = RateMultiplier()
 
 
 def read(given):
-    return [read_multipliers(given, NAMES)[name] for name in NAMES]
+    found = read_multipliers(given, NAMES)
+    return [found.get(name, ONE) for name in NAMES]
 
 
 @pytest.mark.parametrize(
