@@ -27,7 +27,8 @@ N_EPOCHS = 10
 class TrainingStep:
     """The files that ``export_training_step`` wrote, ready to train."""
 
-    def __init__(self, manifest_file):
+    def __init__(self, manifest_file, seed=0):
+        self.generator = np.random.default_rng(seed)
         manifest_file = Path(manifest_file)
         self.manifest = json.loads(manifest_file.read_text(encoding="utf-8"))
         if self.manifest["format_version"] != 1:
@@ -61,7 +62,10 @@ class TrainingStep:
         """Make one update; return the weighted sum of the losses of the batch before it."""
         manifest = self.manifest
         for number in manifest["numbers"]:
-            self.numbers[number["name"]] = _evaluate(number["formula"], self.numbers)
+            if "random" in number:  # the masks of dropout follow from two of these
+                self.numbers[number["name"]] = self.generator.integers(number["below"])
+            else:
+                self.numbers[number["name"]] = _evaluate(number["formula"], self.numbers)
         known = {**self.numbers, "w": weight, "total": weight.sum(), "rows": np.count_nonzero(weight)}
         for name in ("sample_weight", "gradient_weight"):
             known[name] = _evaluate(manifest[name]["formula"], known)

@@ -28,7 +28,9 @@ export class TrainingStep {
     step.numbers = {};
     for (const number of manifest.numbers) if ("start" in number) step.numbers[number.name] = number.start;
     const names = manifest.numbers.map((number) => number.name);
-    step.formulas = manifest.numbers.map((number) => [number.name, compile(number.formula, names)]);
+    // the masks of dropout follow from numbers that are drawn
+    step.formulas = manifest.numbers.map((number) => [number.name,
+      "random" in number ? () => Math.floor(Math.random() * number.below) : compile(number.formula, names)]);
     step.sampleWeight = compile(manifest.sample_weight.formula, ["w", "total"]);
     step.gradientWeight = compile(manifest.gradient_weight.formula, ["w", "rows", "sample_weight", "eta"]);
     return step;

@@ -1,8 +1,10 @@
 """Training mode of networks, from outside: statistics of BatchNormalization, and dropout."""
 
+import importlib.util
 import json
 import pickle
 import warnings
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -443,6 +445,7 @@ def test_an_exported_step_takes_the_keys_of_its_masks(tmp_path):
     numbers = json.loads((tmp_path / "step.json").read_text())["numbers"]
     keys = [number for number in numbers if "random" in number]
     assert [number["name"] for number in keys] == ["mask_key_1", "mask_key_2"]
+    assert {number["below"] for number in keys} == {1 << 24}
     session = onnxruntime.InferenceSession(str(tmp_path / "step.onnx"), providers=["CPUExecutionProvider"])
     share = np.full((7, 1), 1 / 7, np.float32)
     data = {"X": X[:7], "y_true": np.eye(3, dtype=np.float32)[Y[:7]], "sample_weight": share}
@@ -457,6 +460,23 @@ def test_an_exported_step_takes_the_keys_of_its_masks(tmp_path):
     for name, array in model.get_weights().items():
         (found,) = session.run([f"{name}_new"], data)
         np.testing.assert_allclose(found, array, rtol=1e-4, atol=1e-5)
+
+
+def test_the_example_of_training_elsewhere_draws_masks(tmp_path):
+    file = Path(__file__).parents[2] / "examples" / "train_without_onnxsgd.py"
+    spec = importlib.util.spec_from_file_location("train_without_onnxsgd", file)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    manifest = dropping(max_iter=1).fit(X, Y).export_training_step(tmp_path / "step.onnx")
+
+    def losses(seed):
+        step = example.TrainingStep(manifest, seed)
+        target = np.eye(3, dtype=np.float32)[Y]
+        return [step.epoch({"X": X}, target, np.arange(len(X))) for _ in range(30)]
+
+    first = losses(0)
+    assert np.mean(first[-5:]) < 0.8 * first[0]
+    assert first == losses(0) != losses(1)
 
 
 def test_training_that_finds_its_rate_learns_with_dropout():

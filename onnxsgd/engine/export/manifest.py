@@ -203,7 +203,7 @@ def describe_numbers(
         if name in start:
             number["start"] = start[name]
         if name in KEYS:
-            number["random"] = f"a whole number below {KEY_RANGE}, drawn uniformly for each update"
+            number |= {"random": "a whole number from 0 on, drawn for each update", "below": KEY_RANGE}
         if name == "eta":
             number["schedule"] = repr(training.schedule)
         if name in step.scalars:
