@@ -853,8 +853,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         counts = self._counted(target)
         if counts is not None and not counts.any():
             return None
-        labelling = self._labelling
-        if isinstance(labelling, DenseLabels) and self._weighs_elements and self.batch_size != 1:
+        labelling = self._labelling if self._weighs_elements else None
+        if isinstance(labelling, DenseLabels) and self.batch_size != 1:
             # a batch is the mean over its elements, of which samples have different numbers
             return labelling.shares(self.class_weight, target)
         if self.class_weight is None:

@@ -147,6 +147,16 @@ def test_elements_that_do_not_count(by_class, weighted, smoothing):
     assert learner.classes_.tolist() == [0, 1, 2, 3]
 
 
+def test_a_class_may_be_ignored():
+    """Its scores exist, and may win: such predictions are neither learned nor counted."""
+    X, y = arrange("pixels")
+    learner = pixels(loss=CrossEntropy(ignore_index=1), classes=range(K), **PLAIN)
+    right, counts = learner.predict(X) == y, y != 1
+    assert right[~counts].any()
+    assert learner.score(X, y) == pytest.approx(right[counts].mean())
+    assert_descends(learner.fit(X, y), *descend(LABELS, ignored=1))
+
+
 def test_balanced_classes_of_elements():
     X, y = arrange("pixels", y=IGNORED)
     counts = np.bincount(IGNORED[IGNORED != 255])
