@@ -132,7 +132,7 @@ class WarmUp(ScheduleAround):
         """Return the error of a rise of unknown length."""
         return ParameterError(
             f"learning_rate={self!r} needs a number of updates: give n_updates, a whole number >= 1, or call "
-            "fit first, of which the rise then takes a tenth."
+            "fit first (on an iterable with steps_per_epoch), of which the rise then takes a tenth."
         )
 
     def for_epochs(self, n_updates: int | None) -> Schedule:
@@ -224,7 +224,7 @@ class ByEpoch(ScheduleAround):
         if self.n_updates is None:
             raise ParameterError(
                 f"learning_rate={self!r} needs the number of updates of an epoch: give n_updates, a whole "
-                "number >= 1, or call fit first."
+                "number >= 1, or call fit first (on an iterable with steps_per_epoch)."
             )
         return self.n_updates
 

@@ -154,7 +154,7 @@ class PlannedSchedule(NumberedSchedule):
         """Return the error of a schedule of unknown length."""
         return ParameterError(
             f"learning_rate={self!r} needs a number of updates: give n_updates, a whole number >= 1, or call "
-            "fit first, whose max_iter epochs the schedule then lasts."
+            "fit first (on an iterable with steps_per_epoch), whose max_iter epochs the schedule then lasts."
         )
 
 

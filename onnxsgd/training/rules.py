@@ -92,7 +92,7 @@ class PlateauRule:
     ) -> None:
         self._has_converged = False
         self._least_updates, self._improved_at = least_updates, state.t
-        self._on_score = stopping.on_score
+        self._on_score, self._in_epoch = stopping.on_score, stopping.in_epoch
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
         self._schedule = schedule
         self._state = state
@@ -134,7 +134,7 @@ class PlateauRule:
             if value < self._plateau.best:
                 self._best = (self._state.tensors, self._state.l1_totals, self._state.missed)
         state, schedule = self._state, self._schedule
-        if state.t <= schedule.n_warm_up:
+        if self._in_epoch or state.t <= schedule.n_warm_up:
             return False
         before = state.eta
         state.eta, state.rate_memory = schedule.after_epoch(value, before, state.rate_memory)

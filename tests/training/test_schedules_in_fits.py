@@ -1,5 +1,6 @@
 """Schedules in fits: their end, ``partial_fit``, warm starts, saved estimators, searches."""
 
+import itertools
 import pickle
 import warnings
 
@@ -124,6 +125,45 @@ def test_epochs_and_lengths_count_updates_of_several_batches():
     np.testing.assert_allclose(model.learning_rates_, 0.1 / 2 ** np.arange(5), rtol=1e-14)
     falling = regressor("polynomial", **settings).fit(X, Y)
     assert falling.learning_rates_[-1] == pytest.approx(0.1 / 10, rel=1e-12)
+
+
+class Batches:
+    """The rows in batches of 16, an iterable of known length."""
+
+    def __len__(self):
+        return N_BATCHES
+
+    def __iter__(self):
+        for start in range(0, 60, 16):
+            yield X[start : start + 16], Y[start : start + 16]
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        schedules.CosineRestarts(0.1),
+        schedules.WarmUp(schedules.OneCycle(0.1)),
+        schedules.ByEpoch(schedules.Step(0.1, 0.5, every=3)),
+        schedules.ReduceOnPlateau(0.1, 0.5, patience=1, threshold=0.2),
+    ],
+    ids=lambda rate: type(rate).__name__,
+)
+def test_batches_of_an_iterable_have_the_rates_of_the_rows(rate):
+    """Each epoch counts once for plateaus, not each batch."""
+    whole = regressor(rate, tol=None).fit(X, Y)
+    parts = regressor(rate, tol=None, batch_size=None).fit(Batches())
+    np.testing.assert_array_equal(parts.learning_rates_, whole.learning_rates_)
+    assert len(set(parts.learning_rates_)) > 4
+    np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=1e-5)
+
+
+def test_an_iterable_of_unknown_length_says_so():
+    with pytest.raises(ParameterError, match="on an iterable with steps_per_epoch"):
+        regressor("cosine", batch_size=None).fit(iter(Batches()))
+    endless = itertools.chain.from_iterable(itertools.repeat(Batches()))
+    model = regressor("cosine", batch_size=None, steps_per_epoch=3).fit(endless)
+    assert model.t_ == 60
+    assert model.learning_rates_[-1] < 1e-3
 
 
 def test_a_stream_without_epochs_is_refused():
