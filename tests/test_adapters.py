@@ -554,3 +554,39 @@ def test_only_the_portable_engine_passes_quantized_data():
     model = OnnxSGDRegressor(quantized_graph("dynamic"), adapter=LoRA(2), engine="onnxruntime-training")
     with pytest.raises(NotTrainableError, match="cannot be trained by this engine.*Use engine='portable'"):
         model.fit(X, X[:, 0])
+
+
+def packed_graph(seed):
+    """A network with weights of 4 bits, whose levels follow from the seed."""
+    rng = np.random.default_rng(seed)
+    nodes = ("MatMulNBits<K = 6, N = 8, bits = 4, block_size = 16>(X, V, s)",
+             "MatMulNBits<K = 8, N = 1, bits = 4, block_size = 16>(R, W, t)")  # fmt: skip
+    first, last = (f"com.microsoft.{node}" for node in nodes)
+    graph = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]> g (float[N, 6] X) => (float[N, 1] Y)'
+        f"{{ H = {first} R = Tanh(H) Y = {last} }}"
+    )
+    held = {"V": rng.integers(0, 255, (8, 1, 8)), "W": rng.integers(0, 255, (1, 1, 8))}
+    held = {name: array.astype(np.uint8) for name, array in held.items()}
+    held |= {"s": np.linspace(0.05, 0.1, 8).astype(np.float32), "t": np.array([0.1], np.float32)}
+    graph.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in held.items())
+    return graph
+
+
+def test_weights_of_four_bits_learn_through_their_adapters():
+    X = np.random.default_rng(1).normal(size=(300, 6)).astype(np.float32)
+    graph, y = packed_graph(0), session_of(packed_graph(5)).run(None, {"X": X})[0].ravel()
+    model = OnnxSGDRegressor(graph, adapter=LoRA(4, targets="*"), random_state=0)
+    before = model.score(X, y)
+    assert model.fit(X, y).score(X, y) > 0.8 + 0.2 * before
+    shapes = {name: array.shape for name, array in model.get_weights().items()}
+    assert shapes == {
+        "V.lora_A": (6, 4), "V.lora_B": (4, 8), "W.lora_A": (8, 4), "W.lora_B": (4, 1),
+    }  # fmt: skip
+    exported = model.to_onnx()
+    np.testing.assert_array_equal(initializers(exported)["V"], initializers(graph)["V"])
+    assert [node.op_type for node in exported.graph.node].count("MatMulNBits") == 2
+    found = session_of(exported).run(None, {"X": X[:9]})[0]
+    np.testing.assert_allclose(found.ravel(), model.predict(X[:9]), atol=1e-4)
+    default = OnnxSGDRegressor(packed_graph(0), adapter=LoRA(4), max_iter=1, tol=None).fit(X, y)
+    assert list(default.get_weights()) == ["V.lora_A", "V.lora_B"]

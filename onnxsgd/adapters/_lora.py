@@ -24,7 +24,8 @@ class LoRA(Settable):
         y = conv(x, W) + (alpha / rank) conv(conv(x, A), B)     Conv of one group
         y = W[i] + (alpha / rank) A[i] B                        Gather of rows
 
-    `W` may be quantized, behind a DequantizeLinear or in the integer products of dynamic quantization.
+    `W` may be quantized: behind a DequantizeLinear, in the integer products of dynamic quantization, or in
+    MatMulNBits.
 
     `A` has `rank` columns and `B` as many rows; of a convolution `A` has `rank` kernels of the size of those
     of `W`, and `B` kernels of size 1. `A` starts at random, uniformly in ``[-1 / sqrt(n), 1 / sqrt(n)]`` for

@@ -13,16 +13,33 @@ _SEQUENCES = having(Fact.SEQUENCE)
 
 
 class ShapeInferencePass(common.ShapeInferencePass):
-    """Inference by onnx that distinguishes sequences of tensors from tensors.
+    """Inference by onnx that distinguishes sequences of tensors from tensors, and knows packed products.
 
-    The pass of onnx_ir, up to 1.1 at least, gives an untyped sequence the type of its elements.
+    The pass of onnx_ir, up to 1.1 at least, gives an untyped sequence the type of its elements. onnx knows no
+    operators of onnxruntime.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Infer in place."""
         result = super().call(model)
+        while _complete_packed_products(model.graph):
+            result = super().call(model)
         _mark_sequences(model.graph)
         return result
+
+
+def _complete_packed_products(graph: ir.Graph) -> bool:
+    """Set the type and the shape of products with packed weights; return whether one was unknown."""
+    found = False
+    for node in graph:
+        if (node.domain, node.op_type) != ("com.microsoft", "MatMulNBits"):
+            continue
+        source, result = node.inputs[0], node.outputs[0]
+        if result.shape is None and source is not None and source.shape is not None:
+            result.type = source.type
+            result.shape = ir.Shape([*source.shape[:-1], node.attributes["N"].as_int()])
+            found = True
+    return found
 
 
 def _mark_sequences(graph: ir.Graph) -> None:

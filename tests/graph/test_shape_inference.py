@@ -34,3 +34,17 @@ def test_types_of_sequences(nodes):
     sequences = {name for name in types if name in {"S", "E", "Y", "p", "q", "t"}}
     assert {types[name] for name in sequences} == {ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))}
     assert types["Z"] == ir.TensorType(ir.DataType.FLOAT)
+
+
+def test_products_with_packed_weights_have_types_and_shapes():
+    text = """<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
+    g (float[N, 2, 8] X, uint8[4, 1, 8] B, float[4] S, uint8[6, 1, 8] C, float[6] T) => (float[N, 2, 6] Y) {
+      H = com.microsoft.MatMulNBits<K = 8, N = 4, bits = 4, block_size = 16>(X, B, S)
+      R = Tanh(H)
+      Y = com.microsoft.MatMulNBits<K = 4, N = 6, bits = 4, block_size = 16>(R, C, T)
+    }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    ShapeInferencePass(strict_mode=False)(model)
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    assert [str(size) for size in values["R"].shape] == ["N", "2", "4"]
+    assert values["R"].dtype == ir.DataType.FLOAT

@@ -132,6 +132,7 @@ PARTS = {
             "movement:MOVEMENT",
             "neural:NEURAL",
             "normalization:NORMALIZATION",
+            "packed_products:PACKED_PRODUCTS",
             "pooling:POOLING",
             "products:PRODUCTS",
             "quantization:QUANTIZATION",

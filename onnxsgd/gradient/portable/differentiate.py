@@ -19,7 +19,7 @@ from onnxsgd.gradient.portable.writing.broadcasting import expand_to, zeros_like
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.tensor import Tensor
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import standard_operator
+from onnxsgd.graph.nodes import qualified_operator, standard_operator
 from onnxsgd.graph.opsets.function_bodies import expand_functions
 
 __all__ = ["differentiable", "differentiate"]
@@ -146,7 +146,7 @@ def _expand(model: ir.Model, wrt: Sequence[str]) -> ir.Model:
 def _has_rule(node: ir.Node) -> bool:
     """Return whether a node needs no definition; the rule of a dynamic quantization is that of its levels."""
     is_scale_alone = node.op_type == "DynamicQuantizeLinear" and not node.outputs[0].uses()
-    return node.op_type in KNOWN and not is_scale_alone
+    return qualified_operator(node) in KNOWN and not is_scale_alone
 
 
 def _distinct(names: Sequence[str], parameter: str) -> Sequence[str]:

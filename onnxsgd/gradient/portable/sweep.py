@@ -19,7 +19,7 @@ from onnxsgd.gradient.portable.rules.table import (
 from onnxsgd.gradient.portable.writing.call import Call, Rule, place
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.tensor import Tensor
-from onnxsgd.graph.nodes import QUANTIZERS, standard_operator
+from onnxsgd.graph.nodes import QUANTIZERS, qualified_operator, standard_operator
 from onnxsgd.graph.operators import TYPE_ONLY, Fact, having
 
 __all__ = ["dependents", "sweep"]
@@ -136,7 +136,7 @@ def _apply(
 
 def _rule(call: Call, index: int) -> Rule:
     """Return the rule for one input of a node."""
-    rules = RULES[call.node.op_type]
+    rules = RULES[qualified_operator(call.node)]
     if callable(rules):
         return lambda n: rules(n, index)
     rule = rules[index] if index < len(rules) else None

@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from onnxsgd.graph.model import ADAPTER, REAL_TYPES
-from onnxsgd.graph.nodes import QUANTIZERS, attribute, first, rank, required, standard_operator
+from onnxsgd.graph.nodes import (
+    QUANTIZERS,
+    attribute,
+    first,
+    qualified_operator,
+    rank,
+    required,
+    standard_operator,
+)
 from onnxsgd.graph.reading.trainable import describe_node
 
 __all__ = ["CONVOLUTION", "EMBEDDING", "LINEAR", "AdaptedNode", "adapted_nodes", "can_be_adapted"]
@@ -16,6 +24,9 @@ __all__ = ["CONVOLUTION", "EMBEDDING", "LINEAR", "AdaptedNode", "adapted_nodes",
 #: The uses of a weight: in a product, in a convolution, as a table of rows.
 LINEAR, CONVOLUTION, EMBEDDING = "linear", "convolution", "embedding"
 
+
+#: The product of onnxruntime with weights of few bits, several in a byte.
+_PACKED = "com.microsoft.MatMulNBits"
 
 #: Element types of quantized weights.
 _QUANTIZED = frozenset(
@@ -56,6 +67,12 @@ class AdaptedNode:
     is_transposed: bool
 
     @property
+    def sizes(self) -> tuple[int, int] | None:
+        """The inputs and outputs of a packed weight; None: the weight has them as its axes."""
+        is_packed = qualified_operator(self.node) == _PACKED
+        return (attribute(self.node, "K"), attribute(self.node, "N")) if is_packed else None
+
+    @property
     def operand(self) -> ir.Value:
         """The real numbers that the weight multiplies, or the indices of its rows."""
         return required(self.entry, 1 if self.kind == EMBEDDING else 0)
@@ -72,7 +89,7 @@ def adapted_nodes(value: ir.Value) -> list[AdaptedNode] | str:
     Cases: the second operand of MatMul or Gemm, stored in either order; the kernels of a Conv of one group;
     the table of a Gather along its first axis; the same behind a Transpose of a matrix, and of a quantized
     weight behind a DequantizeLinear; the second operand of MatMulInteger or ConvInteger between
-    DynamicQuantizeLinear and the multiplication by the scales.
+    DynamicQuantizeLinear and the multiplication by the scales; the packed weight of MatMulNBits.
     """
     if value.dtype not in REAL_TYPES | _QUANTIZED:
         return f"it holds {value.dtype}, no real or quantized numbers"
@@ -104,9 +121,11 @@ def _form(operator: str, node: ir.Node, index: int, weight: ir.Value) -> Adapted
     """Return a node that reads a weight as its operand of this index; None: in another form."""
     if node.graph is not weight.graph:
         return None
+    plain = AdaptedNode(node, node, node.outputs[0], LINEAR, False)
+    if qualified_operator(node) == _PACKED:
+        return plain if index == 1 else None
     if weight.dtype not in REAL_TYPES:
         return _integer_form(operator, node, index, weight)
-    plain = AdaptedNode(node, node, node.outputs[0], LINEAR, False)
     if operator == "Conv" and index == 1 and attribute(node, "group", 1) == 1:
         return replace(plain, kind=CONVOLUTION)
     if rank(weight) != 2:

@@ -154,6 +154,8 @@ def _add_branch(weight: ir.Value, rank: int, scale: float, names: set[str]) -> A
 
 
 def _shapes(weight: ir.Value, place: AdaptedNode, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if place.sizes is not None:
+        return (place.sizes[0], rank), (rank, place.sizes[1])
     sizes = tuple(fixed_size(weight, axis) for axis in range(len(shape_of(weight))))
     if place.kind == CONVOLUTION:
         return (rank, *sizes[1:]), (sizes[0], rank, *(1 for _ in sizes[2:]))

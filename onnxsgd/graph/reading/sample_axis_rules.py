@@ -195,6 +195,14 @@ def _matmul(view: NodeView) -> State:
     return Along(left.axis + rank - ranks[0]) if left.axis < ranks[0] - 2 else None
 
 
+def _packed_product(view: NodeView) -> State:
+    """Follow rows: the last axis of the first operand is summed."""
+    state, rank = view.state(0), view.rank(0)
+    is_row = isinstance(state, Along) and rank is not None and state.axis < rank - 1
+    others = all(found == CONSTANT for found in view.states[1:])
+    return state if is_row and others else None
+
+
 def _gemm(view: NodeView) -> State:
     axis, added = (1 if view.attribute("transA", 0) else 0), view.state(2)
     fits = added == CONSTANT or (added == Along(0) and view.rank(2) == 2)
@@ -508,5 +516,6 @@ _ML: dict[str, Rule] = {
 RULES: dict[tuple[str, str], Rule] = {
     **{("", name): rule for name, rule in _STANDARD.items()},
     **{("ai.onnx.ml", name): rule for name, rule in _ML.items()},
+    ("com.microsoft", "MatMulNBits"): _packed_product,
     ("com.microsoft", "Tokenizer"): _tokens,
 }

@@ -10,7 +10,7 @@ from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.reading.sample_axis import Along, sample_axes, sample_rows
 from onnxsgd.graph.reading.sample_axis_rules import RULES
 
-HEAD = '<ir_version: 9, opset_import: ["": 20, "ai.onnx.ml": 3]>'
+HEAD = '<ir_version: 9, opset_import: ["": 20, "ai.onnx.ml": 3, "com.microsoft": 1]>'
 X, IMAGE, CUBE = "float[N, 4] X", "float[N, 4, 5, 5] X", "float[N, 3, 4] X"
 
 _rng = np.random.RandomState(0)
@@ -173,10 +173,20 @@ VECTORS = (
 LINEAR = "coefficients = [1.0, 2.0, 3.0, 4.0, 4.0, 3.0, 2.0, 1.0], intercepts = [0.1, 0.2], "
 LABELS = "classlabels_ints = [3, 7]"
 
+PACKED = (
+    "B = Constant<value = uint8[2, 1, 8] {1, 20, 3, 4, 5, 6, 70, 8, 9, 10, 11, 120, 13, 14, 15, 16}>()\n"
+    "S = Constant<value_floats = [0.5, 0.25]>()\n"
+)
+
 #: As above, for operators that the reference evaluator cannot compute, or that lowering would replace.
 COMPUTED = [
     (IMAGE, "Y = GlobalLpPool(X)", 0),
     (IMAGE, "Y = LRN<size = 1>(X)", 0),
+    (
+        X,
+        f"{PACKED}Y = com.microsoft.MatMulNBits<K = 4, N = 2, bits = 4, block_size = 16>(X, B, S)",
+        0,
+    ),
     (X, "Y = ai.onnx.ml.FeatureVectorizer<inputdimensions = [4, 4]>(X, X)", 0),
     (X, "Y = ai.onnx.ml.LabelEncoder<keys_floats = [0.5], values_floats = [2.0], default_float = 1.0>(X)", 0),
     (X, "Y = ai.onnx.ml.OneHotEncoder<cats_int64s = [0, 1]>(X)", 0),

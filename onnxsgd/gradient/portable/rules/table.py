@@ -12,6 +12,7 @@ from onnxsgd.gradient.portable.rules.integer_products import INTEGER_PRODUCTS
 from onnxsgd.gradient.portable.rules.movement import MOVEMENT
 from onnxsgd.gradient.portable.rules.neural import NEURAL
 from onnxsgd.gradient.portable.rules.normalization import NORMALIZATION
+from onnxsgd.gradient.portable.rules.packed_products import PACKED_PRODUCTS
 from onnxsgd.gradient.portable.rules.pooling import POOLING
 from onnxsgd.gradient.portable.rules.products import PRODUCTS
 from onnxsgd.gradient.portable.rules.quantization import QUANTIZATION
@@ -34,7 +35,8 @@ __all__ = [
     "reason_against",
 ]
 
-#: One rule for each standard operator: for each input the gradient, or None where an input has none.
+#: One rule for each operator, those of other domains with their domain: for each input the gradient, or None
+#: where an input has none.
 RULES: Rules = {
     **ELEMENTWISE,
     **REDUCTIONS,
@@ -50,6 +52,7 @@ RULES: Rules = {
     **GRID_SAMPLE,
     **QUANTIZATION,
     **INTEGER_PRODUCTS,
+    **PACKED_PRODUCTS,
     **RECURRENT,
 }
 
@@ -64,6 +67,8 @@ KNOWN = frozenset(RULES) | frozenset(CONTROL) | NO_GRADIENT
 
 def reason_against(node: ir.Node) -> str | None:
     """Return why no gradient can pass a node; None if it has a rule or a definition, or needs none."""
+    if qualified_operator(node) in RULES:
+        return None
     if not standard_operator(node):
         form = refused_form(node)
         reason = f"operator {qualified_operator(node)} is not a standard operator and has no gradient rule"
@@ -79,8 +84,8 @@ def passes_gradient(node: ir.Node, index: int | None) -> bool:
     None denotes the values that the subgraphs of the node capture. True for an operator without a rule: on a
     path, it must be found and refused.
     """
-    operator = standard_operator(node)
-    if not operator:
+    operator = qualified_operator(node)
+    if not standard_operator(node) and operator not in RULES:
         return True
     if operator in NO_GRADIENT or index == TYPE_ONLY.get(operator, -1):
         return False
