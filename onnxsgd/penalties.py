@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from numbers import Real
 
 import numpy as np
@@ -246,6 +247,8 @@ class PenaltyTable:
             If a row matches no weight.
         """
         legal = [name for name in weights if name not in intercepts]
+        if self.rows[0][0] == "*" and len(self.rows) == 1:
+            return {} if self.rows[0][1].is_none else dict.fromkeys(legal, 0)
         for pattern, _ in self.rows:
             if pattern != "*":
                 _check_match(pattern, legal, [name for name in weights if name in intercepts])
@@ -295,6 +298,8 @@ def make_penalties(
     ParameterTypeError
         If a key is no string.
     """
+    if isinstance(penalty, str | None):
+        return _named_table(penalty, alpha, l1_ratio)
     if not isinstance(penalty, Mapping):
         return PenaltyTable((("*", make_penalty(penalty, alpha, l1_ratio)),))
     if not penalty:
@@ -302,6 +307,12 @@ def make_penalties(
     return PenaltyTable(
         tuple((_pattern(key), _entry(key, value, alpha, l1_ratio)) for key, value in penalty.items())
     )
+
+
+@lru_cache(maxsize=256)
+def _named_table(name: str | None, alpha: float, l1_ratio: float) -> PenaltyTable:
+    """Return the table of a named penalty of all weights; each ``partial_fit`` asks for it."""
+    return PenaltyTable((("*", make_penalty(name, alpha, l1_ratio)),))
 
 
 def _pattern(key: object) -> str:

@@ -536,3 +536,23 @@ def test_the_display_names_the_penalty():
     assert repr(Penalty(l1=0.5)) == "Penalty(l1=0.5)"
     shown = OnnxSGDRegressor(penalty={"coef": Penalty(l2=0.1)}).fit(A, Y)._repr_html_()
     assert "Penalty(l2=0.1)" in shown
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "block_adam"])
+@pytest.mark.parametrize(
+    "penalty", [Penalty(l1=0.05, l2=0.1, groups=True, from_start=True), "group_lasso", "l2_sp"], ids=str
+)
+def test_penalties_under_accumulated_gradients_and_frozen_weights(penalty, optimizer):
+    """Four batches of 8 are one of 32, with averages too; weights with the rate 0 stay as they are."""
+    X = RNG.normal(size=(64, 5))
+    y = X @ RNG.normal(size=(5, 2))
+    network = MLPRegressor(hidden_layer_sizes=(6,), solver="lbfgs", tol=0.1, random_state=0).fit(X, -y)
+    settings = {"penalty": penalty, "alpha": 0.1, "optimizer": optimizer, "learning_rate": "constant"}
+    settings |= {"shuffle": False, "max_iter": 5, "tol": None, "average": 0.7, "dtype": "float64"}
+    settings |= {"eta0": 0.001}
+    whole = OnnxSGDRegressor(network, batch_size=32, **settings).fit(X, y)
+    parts = OnnxSGDRegressor(network, batch_size=8, gradient_accumulation_steps=4, **settings).fit(X, y)
+    for name, weight in whole.get_weights().items():
+        np.testing.assert_allclose(parts.get_weights()[name], weight, rtol=1e-10, atol=1e-12)
+    frozen = OnnxSGDRegressor(network, learning_rate_multipliers={"coefs_0": 0.0}, **settings).fit(X, y)
+    np.testing.assert_array_equal(frozen.get_weights()["coefs_0"], network.coefs_[0])

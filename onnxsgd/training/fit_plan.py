@@ -256,12 +256,10 @@ class FitPlan:
     @property
     def _norm_axes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The axes within a group of each of these weights."""
-        initializers = self.learner.score_model.graph.initializers
-        ranks = {name: len(shape_of(initializers[name])) for name in self.input_axes}
-        axes = {
-            name: tuple(i for i in range(ranks[name]) if i != axis) for name, axis in self.input_axes.items()
-        }
-        # a vector has groups of one element, which the norms of elements are
+        initializers, axes = self.learner.score_model.graph.initializers, {}
+        for name, axis in self.input_axes.items():
+            axes[name] = tuple(i for i in range(len(shape_of(initializers[name]))) if i != axis)
+        # a vector has groups of one element: the usual l1 penalty
         return tuple((name, spanned) for name, spanned in axes.items() if spanned)
 
     @cached_property
