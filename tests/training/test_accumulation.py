@@ -206,6 +206,37 @@ def test_the_index_of_the_update_of_each_batch():
     assert Batches({"X": X}, Y, WEIGHT, 40, True).updates_of_batches(2) is None
 
 
+def test_statistics_are_those_of_each_batch():
+    """As in torch, whose running statistics follow each forward pass."""
+    torch = pytest.importorskip("torch", reason="the comparison with torch needs torch")
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (double[N,5] X) => (double[N,2] Y)
+    { a = MatMul(X, W1) b = Add(a, b1) h = BatchNormalization<epsilon = 0.5, momentum = 0.75>(b, s, t, m, v)
+      Y = Gemm(h, W2, b2) }"""
+    rng, shapes = np.random.default_rng(1), SHAPES | dict.fromkeys("stmv", (7,))
+    start = {name: rng.normal(0, 0.6, shape) for name, shape in shapes.items()}
+    start["v"] **= 2
+    graph = parser.parse_model(text)
+    graph.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in start.items())
+    ours = OnnxSGDRegressor(
+        graph, batch_norm="train", gradient_accumulation_steps=3, momentum=0.9, penalty=None, shuffle=False,
+        learning_rate="constant", eta0=0.02, batch_size=10, max_iter=5, tol=None,
+    ).fit(X[:90], Y[:90])  # fmt: skip
+    w = {name: torch.tensor(start[name], requires_grad=name not in "mv") for name in start}
+    optimizer = torch.optim.SGD([tensor for name, tensor in w.items() if name not in "mv"], 0.02, 0.9)
+    for number, rows in enumerate(5 * np.split(np.arange(90), 9), start=1):
+        x, y = torch.tensor(X[rows]), torch.tensor(Y[rows])
+        norm = torch.nn.functional.batch_norm
+        h = norm(x @ w["W1"] + w["b1"], w["m"], w["v"], w["s"], w["t"], True, 0.25, 0.5)
+        (0.5 * ((h @ w["W2"] + w["b2"] - y) ** 2).sum(1).mean() / 3).backward()
+        if number % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert ours.t_ == 15
+    found = {t.name: onnx.numpy_helper.to_array(t) for t in ours.to_onnx().graph.initializer}
+    for name, tensor in w.items():
+        np.testing.assert_allclose(found[name], tensor.detach().numpy(), rtol=0, atol=1e-10)
+
+
 def test_a_search_and_a_clone():
     y = (Y[:, 0] > 0).astype(int)
     model = OnnxSGDClassifier(gradient_accumulation_steps=4, **SETTINGS)
