@@ -107,7 +107,9 @@ class CallableRunner(StepRunner):
     def _raw_predictions(self) -> np.ndarray:
         step, present = self._step, self.buffers.sets[self.buffers.current]
         given = {step.tensors[key][0]: array for key, array in present.items() if key in step.tensors}
-        feeds = {**self._features, **given}
+        # masks of dropout follow from numbers of the update, statistics of a batch from weights of its rows
+        numbers = {name: self._scalars[index : index + 1] for index, name in enumerate(step.scalars.values())}
+        feeds = {**self._features, step.sample_weight: self._sample_weight, **numbers, **given}
         shaped = {name: feeds[name].reshape(step.inputs[name][1]) for name in self._read}
         try:
             raw: np.ndarray = self._forward.run(None, shaped)[0]

@@ -4,6 +4,8 @@ import pickle
 import warnings
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from scipy import sparse
 from scipy.special import expit, log_softmax, softmax
@@ -89,6 +91,35 @@ def test_the_path_is_that_of_the_formula(way, model):
     for name, array in expected.get_weights().items():
         np.testing.assert_allclose(found.get_weights()[name], array, rtol=2e-4, atol=2e-5)
     np.testing.assert_allclose(found.loss_curve_, expected.loss_curve_, rtol=1e-4)
+
+
+NETWORKS = {
+    "dropout": ("g = Dropout(h)", {"dropout": 0.5}),
+    "statistics of batches": ("g = BatchNormalization(h, s, o, m, u)", {"batch_norm": "train"}),
+    "frozen statistics": ("g = BatchNormalization(h, s, o, m, u)", {"batch_norm": "frozen"}),
+    "accumulated gradients": ("g = Tanh(h)", {"gradient_accumulation_steps": 3}),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("rates", [{}, NAMED], ids=["auto", "named"])
+def test_both_passes_are_those_of_one_network(name, rates):
+    """Masks, and statistics of a batch, are the same before and after the call."""
+    node, options = NETWORKS[name]
+    network = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[N, 10] x) => (float[N, 1] z)'
+        f"{{ l = Gemm(x, w, b) h = Relu(l) {node} z = Gemm(g, v, c) }}"
+    )
+    rng = np.random.default_rng(0)
+    arrays = {"w": rng.normal(size=(10, 16)), "b": np.zeros(16), "v": rng.normal(size=(16, 1)), "c": [0.0]}
+    if "Batch" in node:
+        arrays |= {"s": np.ones(16), "o": np.zeros(16), "m": np.zeros(16), "u": np.ones(16)}
+    for key, array in arrays.items():
+        network.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(array), key))
+    found, expected = both(network, (squares,), "squared_error", **rates | options)
+    for key, array in expected.get_weights().items():
+        np.testing.assert_allclose(found.get_weights()[key], array, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(found.loss_curve_, expected.loss_curve_, rtol=1e-3)
 
 
 def test_several_targets_sparse_data_and_streams():
