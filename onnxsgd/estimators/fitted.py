@@ -125,14 +125,15 @@ class TrainedModel(HtmlDisplay):
         state = dict(super().__getstate__())
         state.pop("_start", None)
         if "_state" in state:
-            state["_saved"] = pack(state.pop("_learner"), state.pop("_state"), state.pop("_text", None))
+            learner, fit, text = state.pop("_learner"), state.pop("_state"), state.pop("_text", None)
+            state["_saved"] = pack(learner, fit, text, self.model)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         saved = state.pop("_saved", None)
         super().__setstate__({**_LATER_PARAMETERS, **state})
         if saved is not None:
-            self._learner, self._state, self._text = unpack(saved)
+            self._learner, self._state, self._text = unpack(saved, self.model)
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return a copy of the trained weights, under their names in the graph."""

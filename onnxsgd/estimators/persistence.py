@@ -7,15 +7,18 @@ format number, and every format ever written stays readable; ``tests/data`` keep
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
 import onnx
+from onnx import TensorProto
 
 from onnxsgd._version import __version__
 from onnxsgd.data.moments import Moments
 from onnxsgd.data.text import TextPart
+from onnxsgd.estimators.shared_tensors import held_tensors, restore_shared, take_shared
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.adapting.branches import Adapter
 from onnxsgd.graph.model import to_ir, to_proto
@@ -33,8 +36,12 @@ _LENGTHS = ("n_updates", "epoch_updates")
 FORMAT = 1
 
 
-def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dict[str, Any]:
+def pack(
+    learner: Learner, state: FitState, text: TextPart | None = None, model: object = None
+) -> dict[str, Any]:
     """Return a learner, the state of its fit, and the vectorizers before it, in their saved form.
+
+    Tensors of `model`, the parameter of the estimator, are left out beside adapters.
 
     It holds bytes, arrays, numbers, names, and lists of these.
 
@@ -63,10 +70,12 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         rate_memory      only of a schedule that follows the losses: an attribute of the state, as a list
         epoch_updates    only after ``fit``: the updates of its epochs; older files lack it
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
+        shared           only with adapters: the names of tensors that are not in `model`, as the parameter
+                         `model` of the estimator holds them, and of those not in `score_model`
         adapters         only with adapters: a list of [weight, A, B, scale, whether it is transposed, kind]
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
-    half = learner.half_precision
+    half, base = learner.half_precision, held_tensors(model) if learner.adapters else {}
     saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
     lengths = {name: getattr(state, name) for name in _LENGTHS if getattr(state, name) is not None}
     statistics = {"statistics": list(learner.statistics)} if learner.statistics else {}
@@ -85,11 +94,11 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
         **norms,
         **({"moments": moments} if moments else {}),
         **({"missed": dict(state.missed)} if state.missed else {}),
-        **({} if half is None else {"half_precision": _pack_graphs(half)}),
+        **({} if half is None else {"half_precision": _pack_graphs(half, base)}),
         **({"adapters": [list(astuple(a)) for a in learner.adapters]} if learner.adapters else {}),
         "format": FORMAT,
         "version": __version__,
-        **_pack_graphs(learner),
+        **_pack_graphs(learner, base),
         "link": learner.link,
         "weights": list(learner.weights),
         "intercepts": sorted(learner.intercepts),
@@ -108,8 +117,8 @@ def pack(learner: Learner, state: FitState, text: TextPart | None = None) -> dic
     }
 
 
-def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
-    """Return the learner, the state and the vectorizers that :func:`pack` saved.
+def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitState, TextPart | None]:
+    """Return the learner, the state and the vectorizers that :func:`pack` saved, with the same `model`.
 
     Raises
     ------
@@ -121,8 +130,9 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
             f"The estimator was saved in format {saved['format']} by onnxsgd {saved['version']}; onnxsgd "
             f"{__version__} reads format {FORMAT}: install that version, or a newer one."
         )
+    base = held_tensors(model) if "shared" in saved else {}
     learner = Learner(
-        **_unpack_graphs(saved),
+        **_unpack_graphs(saved, base),
         link=saved["link"],
         classes=saved["classes"],
         weights=tuple(saved["weights"]),
@@ -134,7 +144,7 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
         dropouts=tuple(saved.get("dropouts", ())),
     )
     if "half_precision" in saved:
-        half = replace(learner, **_unpack_graphs(saved["half_precision"]))
+        half = replace(learner, **_unpack_graphs(saved["half_precision"], base))
         learner = replace(learner, half_precision=half)
     generator = np.random.RandomState()
     generator.set_state(tuple(saved["random_state"]))
@@ -158,20 +168,31 @@ def unpack(saved: dict[str, Any]) -> tuple[Learner, FitState, TextPart | None]:
     return learner, state, TextPart(*saved["text"]) if "text" in saved else None
 
 
-def _pack_graphs(learner: Learner) -> dict[str, bytes | None]:
+def _pack_graphs(learner: Learner, base: Mapping[str, TensorProto]) -> dict[str, Any]:
     """Return the bytes of the whole graph, and of that of raw scores; None: the same."""
-    whole = to_proto(learner.with_weights({})).SerializeToString()
-    if learner.model is learner.score_model:
-        return {"model": whole, "score_model": None}
-    score_model = learner.with_weights({}, score_only=True)
-    return {"model": whole, "score_model": to_proto(score_model).SerializeToString()}
+    whole = to_proto(learner.with_weights({}))
+    score = None
+    if learner.model is not learner.score_model:
+        score = to_proto(learner.with_weights({}, score_only=True))
+    # beside adapters the base is frozen, and most of the file
+    if not learner.adapters:
+        return {"model": _bytes(whole), "score_model": _bytes(score)}
+    known = {**held_tensors(whole), **base}
+    of_score = [] if score is None else take_shared(score, known)
+    shared = [take_shared(whole, base), of_score]
+    return {"model": _bytes(whole), "score_model": _bytes(score), "shared": shared}
 
 
-def _unpack_graphs(saved: dict[str, Any]) -> dict[str, Any]:
-    model = _parse(saved["model"])
-    score_model = model if saved["score_model"] is None else _parse(saved["score_model"])
-    return {"model": model, "score_model": score_model}
+def _bytes(proto: onnx.ModelProto | None) -> bytes | None:
+    return None if proto is None else proto.SerializeToString()
 
 
-def _parse(content: bytes) -> Any:
-    return to_ir(onnx.load_from_string(content))
+def _unpack_graphs(saved: dict[str, Any], base: Mapping[str, TensorProto]) -> dict[str, Any]:
+    of_model, of_score = saved.get("shared", ((), ()))
+    whole = restore_shared(onnx.load_from_string(saved["model"]), of_model, base)
+    if saved["score_model"] is None:
+        model = to_ir(whole)
+        return {"model": model, "score_model": model}
+    known = {**held_tensors(whole), **base}
+    score = restore_shared(onnx.load_from_string(saved["score_model"]), of_score, known)
+    return {"model": to_ir(whole), "score_model": to_ir(score)}

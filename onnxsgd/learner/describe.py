@@ -96,6 +96,8 @@ def describe_trainable(
     """
     if head not in (None, "linear"):
         raise ParameterError(f"head={head!r} is not accepted: it must be 'linear' or None.")
+    if adapter is not None and not isinstance(adapter, LoRA):
+        raise ParameterTypeError(f"adapter={adapter!r} is not accepted: it must be a LoRA or None.")
     if hasattr(model, "fit"):
         model, X = _behind_text(model, X)
     scored = _score(model, X, output)

@@ -5,7 +5,7 @@ from sklearn.neural_network import MLPRegressor
 
 from onnxsgd import OnnxSGDRegressor, describe_trainable
 from onnxsgd.adapters import LoRA
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 
 @pytest.fixture(name="network", scope="module")
@@ -42,3 +42,8 @@ def test_a_weight_has_an_adapter_or_is_trained(network, diabetes):
     model = OnnxSGDRegressor(network, adapter=LoRA(targets="coefs_0"), trainable=["coefs_0"])
     with pytest.raises(ParameterError, match="'coefs_0', which trainable= trains itself"):
         model.fit(*diabetes)
+
+
+def test_a_report_needs_an_adapter_as_an_object(network):
+    with pytest.raises(ParameterTypeError, match="adapter='lora' is not accepted: it must be a LoRA or None"):
+        describe_trainable(network, adapter="lora")
