@@ -6,6 +6,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -22,9 +23,11 @@ from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, wit
 from onnxsgd.estimators.inner_model import inner_routing
 from onnxsgd.estimators.parameters import (
     CONSTRAINTS,
+    are_fixed,
     check_parameters,
     choose_limits,
     choose_updates,
+    parameter_values,
     read_average,
 )
 from onnxsgd.estimators.progress import Progress
@@ -70,6 +73,8 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
     _parameter_constraints: ClassVar[dict[str, Any]] = CONSTRAINTS
     #: The seed of the present order of the samples, as a tuple; None in estimators saved without it.
     _seed: tuple[Any] | None = None
+    #: The plan of the last call of ``partial_fit``, with the values of the parameters that it was made from.
+    _known_plan: tuple[tuple[Any, ...], FitPlan] | None = None
 
     @with_callbacks
     def fit(
@@ -150,7 +155,8 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
     def _partial_fit(
         self, X: object, y: ArrayLike, sample_weight: ArrayLike | None, classes: ArrayLike | None = None
     ) -> Self:
-        recipe = self._check_parameters().for_parts()
+        known = self._plan_as_before()
+        recipe = self._check_parameters().for_parts() if known is None else known.recipe
         self._check_parts()
         resuming = hasattr(self, "_state")
         with self._unchanged_by_errors():
@@ -166,10 +172,21 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
             # a schedule without a length, or at its end, is refused before anything changes
             state = self._state
             recipe.for_updates(state.n_updates, state.epoch_updates).check_rate(state.t + 1, state.eta)
-            plan = self._make_plan(recipe)
+            plan = self._make_plan(recipe) if known is None else known
+            self._known_plan = (parameter_values(self), plan) if are_fixed(self) else None
         stopping = Stopping(max_iter=1, tol=None, in_parts=True)
         self._train(plan, stopping, samples, observers=self._observers(stopping))
         return self
+
+    def _plan_as_before(self) -> FitPlan | None:
+        """Return the plan of the last call of ``partial_fit`` if nothing that it depends on has changed."""
+        if self._known_plan is None:
+            return None
+        values, plan = self._known_plan
+        is_same_graph = plan.learner is self._learner and plan.n_outputs == self._n_outputs
+        if is_same_graph and not self._state.missed and all(map(is_, values, parameter_values(self))):
+            return plan
+        return None
 
     def _observers(self, stopping: Stopping, *callbacks: Observer) -> list[Observer]:
         """Return what is called at each epoch."""

@@ -124,6 +124,7 @@ class TrainedModel(HtmlDisplay):
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         state.pop("_start", None)
+        state.pop("_known_plan", None)
         if "_state" in state:
             learner, fit, text = state.pop("_learner"), state.pop("_state"), state.pop("_text", None)
             state["_saved"] = pack(learner, fit, text, self.model)

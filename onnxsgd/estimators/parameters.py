@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from numbers import Integral, Real
+from operator import attrgetter
 from typing import Any
 
 from sklearn.utils._param_validation import (
@@ -22,7 +23,10 @@ from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
 from onnxsgd.penalties import PENALTIES, Penalty
 from onnxsgd.schedules import SCHEDULES, Auto, Schedule, make_schedule
 
-__all__ = ["CONSTRAINTS", "check_parameters", "choose_limits", "choose_updates", "read_average"]
+__all__ = [
+    "CONSTRAINTS", "are_fixed", "check_parameters", "choose_limits", "choose_updates", "parameter_values",
+    "read_average",
+]  # fmt: skip
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
@@ -80,6 +84,24 @@ _ETA0, _POWER_T = 0.01, 0.25
 #: Immutable types whose values are validated once in a process: scikit-learn's validation of all parameters
 #: takes as long as a small ``partial_fit``.
 _PLAIN = frozenset({bool, int, float, str, type(None)})
+#: Parameters that updates do not depend on.
+_OF_GRAPH_OR_DATA = frozenset({"model", "trainable", "classes", "random_state"})
+
+
+#: The names of the parameters of a class.
+_names: Callable[[Any], tuple[str, ...]] = lru_cache(lambda kind: tuple(kind._get_param_names()))
+
+
+def parameter_values(estimator: Any) -> tuple[Any, ...]:
+    """Return the values of all parameters, in the order of their names."""
+    values: tuple[Any, ...] = attrgetter(*_names(type(estimator)))(estimator)
+    return values
+
+
+def are_fixed(estimator: Any) -> bool:
+    """Tell whether no parameter that updates depend on can be changed in place."""
+    pairs = zip(_names(type(estimator)), parameter_values(estimator), strict=True)
+    return all(type(value) in _PLAIN for name, value in pairs if name not in _OF_GRAPH_OR_DATA)
 
 
 def check_parameters(estimator: Any) -> None:
@@ -92,8 +114,7 @@ def check_parameters(estimator: Any) -> None:
     """
     kind: Any = type(estimator)
     try:
-        for name in kind._get_param_names():
-            value = getattr(estimator, name)
+        for name, value in zip(_names(kind), parameter_values(estimator), strict=True):
             check = _check_plain if type(value) in _PLAIN else _check
             check(kind, name, value)
     except InvalidParameterError as error:

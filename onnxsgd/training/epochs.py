@@ -342,11 +342,10 @@ def _snapshot(runners: Runners) -> Tensors:
 
 def penalty_value(plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarray]) -> float:
     """Return the penalty of weights; `state` has the first ones."""
-    starts = {name: array for (name, kind), array in state.tensors.items() if kind == START}
     return sum(
         penalty.value(
             [weights[name] for name in names],
-            [starts[name] for name in names] if penalty.from_start else None,
+            [state.tensors[name, START] for name in names] if penalty.from_start else None,
             [plan.input_axes[name] for name in names] if penalty.groups else None,
         )
         for penalty, names in plan.strengths

@@ -145,3 +145,41 @@ def test_equal_parameters_are_the_same(copied, trainable):
 )  # fmt: skip
 def test_same_values(first, second, expected):
     assert is_same(first, second) is expected
+
+
+@pytest.mark.parametrize("name", ["alpha", "loss", "batch_size", "max_grad_norm", "optimizer"])
+def test_a_plan_that_is_kept_between_calls_follows_parameters(name):
+    """The plan of updates is kept while all parameters stay the same objects."""
+    model, fresh = classifier(), classifier()
+    for each in (model, fresh):
+        each.partial_fit(X, Y, classes=[0, 1, 2])
+    kept = model._known_plan[1]
+    model.partial_fit(X, Y)
+    assert model._known_plan[1] is kept
+    fresh._known_plan = None
+    fresh.partial_fit(X, Y)
+    for each in (model, fresh):
+        each.set_params(**{name: HONOURED[name]})
+    fresh._known_plan = None
+    for each in (model, fresh):
+        each.partial_fit(X, Y)
+    assert model._known_plan[1] is not kept
+    np.testing.assert_array_equal(model.coef_, fresh.coef_)
+
+
+def test_no_plan_is_kept_of_parameters_that_change_in_place():
+    weights = {0: 1.0, 1: 1.0, 2: 1.0}
+    model = classifier(class_weight=weights).partial_fit(X, Y, classes=[0, 1, 2])
+    assert model._known_plan is None
+    penalty = {"coef": 0.5}
+    model = classifier(penalty=penalty).partial_fit(X, Y, classes=[0, 1, 2])
+    penalty["nothing"] = 1.0
+    with pytest.raises(ParameterError, match="nothing"):
+        model.partial_fit(X, Y)
+
+
+def test_a_new_fit_makes_a_new_plan():
+    model = classifier().partial_fit(X, Y, classes=[0, 1, 2])
+    model.fit(X[:, :2], Y).partial_fit(X[:, :2], Y)
+    assert model.coef_.shape[1] == 2
+    assert "_known_plan" not in model.__getstate__()
