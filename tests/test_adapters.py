@@ -250,7 +250,8 @@ def test_weights_of_adapters_can_be_set(network, diabetes):
     model = OnnxSGDRegressor(network, adapter=LoRA(3, targets="coefs_0"), dtype="float64")
     given = drawn(model)
     model.set_weights(given)
-    hidden = X @ (network.coefs_[0] + 16 / 3 * given["coefs_0.lora_A"] @ given["coefs_0.lora_B"])
+    scale = float(np.float32(16 / 3))
+    hidden = X @ (network.coefs_[0] + scale * given["coefs_0.lora_A"] @ given["coefs_0.lora_B"])
     hidden = np.tanh(np.tanh(hidden + network.intercepts_[0]) @ network.coefs_[1] + network.intercepts_[1])
     expected = hidden @ network.coefs_[2] + network.intercepts_[2]
     np.testing.assert_allclose(model.predict(X.astype(np.float64)), expected.ravel(), rtol=1e-9)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from onnxsgd._settable import Settable
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
@@ -86,8 +88,11 @@ class LoRA(Settable):
 
     @property
     def scale(self) -> float:
-        """The factor of the product, ``alpha / rank``."""
-        return float(self.alpha) / int(self.rank)
+        """The factor of the product, ``alpha / rank``, as a number of float32.
+
+        In graphs of float64, newer versions of onnxruntime fuse it into an attribute of that type.
+        """
+        return float(np.float32(float(self.alpha) / int(self.rank)))
 
     @property
     def target_names(self) -> tuple[str, ...] | None:
