@@ -74,7 +74,7 @@ def export_step(
     coordinates = _coordinates(plan, state)
     coordinates = replace(coordinates, rate_scales=rate_scales(plan, state, coordinates.layers))
     constants = coordinates.constants(state.tensors)
-    standardised = with_standardised_inputs(tail, coordinates.standards)
+    standardised = with_standardised_inputs(tail, coordinates.layers, coordinates.standards)
     step = build_step(standardised, coordinates.spec(spec, constants), with_rows=False)
     step = with_raw_weights(step, coordinates.layers, coordinates.standards, constants)
     return write_training_step(path, step, spec, training)

@@ -25,12 +25,19 @@ from onnxsgd.graph.reading.first_layers import FirstLayer
 __all__ = ["with_raw_weights", "with_standardised_inputs"]
 
 
-def with_standardised_inputs(model: ir.Model, standards: Mapping[str, Standard]) -> ir.Model:
-    """Return `model` with each tensor of `standards` standardised before its readers."""
-    copy = model.clone()
+def with_standardised_inputs(
+    model: ir.Model, layers: Iterable[FirstLayer], standards: Mapping[str, Standard]
+) -> ir.Model:
+    """Return `model` with each tensor of `standards` standardised before the layers that are trained.
+
+    Frozen layers read it as it is.
+    """
+    copy, trained = model.clone(), {layer.weight for layer in layers}
     for name, standard in standards.items():
         value = value_named(copy.graph, name)
-        readers = list(value.uses())
+        readers = [
+            use for use in value.uses() if trained & {v.name for v in use.node.inputs if v is not None}
+        ]
         with appending(copy.graph) as op:
             centred = op.Sub(value, _constant(op, standard.shift))
             result = op.Mul(centred, _constant(op, standard.factor))

@@ -20,6 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.adapters import LoRA
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.losses import CrossEntropy, Quantile
 from onnxsgd.penalties import Penalty
@@ -57,6 +58,17 @@ _CASES = {
         _Y,
     ),
     "auto, mlp": (lambda: OnnxSGDRegressor(_mlp()), _Y),
+    "adapters": (
+        lambda: OnnxSGDRegressor(
+            _mlp(),
+            adapter=LoRA(2, targets="*"),
+            learning_rate="invscaling",
+            optimizer="adam",
+            learning_rate_multipliers={"*.lora_B": 4.0},
+        ),
+        _Y,
+    ),
+    "auto, adapters": (lambda: OnnxSGDRegressor(_mlp(), adapter=LoRA(2, targets="*")), _Y),
     "auto, targets of two scales": (OnnxSGDRegressor(), _Y * np.float32([1.0, 1e3])),
     "auto, one target": (OnnxSGDRegressor(), 1e3 * _Y[:, 0]),
     "auto, elasticnet": (OnnxSGDRegressor(penalty="elasticnet", alpha=0.01), _Y),
