@@ -214,8 +214,9 @@ def output_unit(plan: FitPlan, state: FitState) -> float:
 def rate_scales(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer]) -> dict[str, np.ndarray]:
     """Return the factors of the rates of weights that have one.
 
-    Cases: the units of a last layer that is not even, and first layers of sparse data, whose steps would
-    otherwise grow with the number of columns.
+    Cases: the units of a last layer that is not even; first layers of sparse data, whose steps would
+    otherwise grow with the number of columns; adapters, so that a step changes the weight as one of the
+    weight itself would.
     """
     layer, scales = plan.scaled_layer, dict[str, np.ndarray]()
     if not layer.is_even:
@@ -227,12 +228,20 @@ def rate_scales(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer]) ->
         if crowding != 1.0:
             even = np.ones((1,) * len(shape))
             scales[first.weight] = crowding * scales.get(first.weight, even)
+    if plan.learner.adapters and plan.recipe.is_auto:
+        for name, unit in _adapter_units(plan, state, layers).items():
+            scales[name] = unit * scales.get(name, np.ones((1,) * state.tensors[name, WEIGHT].ndim))
+    return scales
+
+
+def _adapter_units(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer]) -> dict[str, float]:
+    """Return the units of the rates of adapters, those of first layers on standardised inputs."""
     sizes = {first.weight: state.moments[first.feature].size() for first in layers}
     shapes = {name: array.shape for (name, kind), array in state.tensors.items() if kind == WEIGHT}
-    for adapter in plan.learner.adapters if plan.recipe.is_auto else ():
-        for name, unit in adapter.rate_units(shapes, sizes.get(adapter.down, 1.0)).items():
-            scales[name] = unit * scales.get(name, np.ones((1,) * len(shapes[name])))
-    return scales
+    units: dict[str, float] = {}
+    for adapter in plan.learner.adapters:
+        units |= adapter.rate_units(shapes, sizes.get(adapter.down, 1.0))
+    return units
 
 
 def _target_scales(plan: FitPlan, state: FitState) -> np.ndarray:
