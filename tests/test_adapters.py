@@ -591,3 +591,16 @@ def test_weights_of_four_bits_learn_through_their_adapters():
     np.testing.assert_allclose(found.ravel(), model.predict(X[:9]), atol=1e-4)
     default = OnnxSGDRegressor(packed_graph(0), adapter=LoRA(4), max_iter=1, tol=None).fit(X, y)
     assert list(default.get_weights()) == ["V.lora_A", "V.lora_B"]
+
+
+def test_real_weights_before_quantized_activations_train():
+    rng = np.random.default_rng(0)
+    X, slopes = rng.normal(size=(400, 3)).astype(np.float32), np.float32([[1.0], [-2.0], [0.5]])
+    graph = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18]> g (float[N, 3] X) => (float[N, 1] Y)
+        <float s = {0.05}, int8 z = {0}, float[3, 1] W = {0.1, 0.1, 0.1}>
+        { H = MatMul(X, W) Q = QuantizeLinear(H, s, z) Y = DequantizeLinear(Q, s, z) }"""
+    )
+    model = OnnxSGDRegressor(graph, trainable=["W"], random_state=0).fit(X, (X @ slopes).ravel())
+    # as near as the levels of 0.05, and none at all without a gradient
+    np.testing.assert_allclose(model.get_weights()["W"], slopes, atol=0.03)

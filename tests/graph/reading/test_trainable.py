@@ -411,3 +411,24 @@ def test_another_engine_trains_the_same_tensors_or_refuses(trainable):
         NotTrainableError, match=r"'w' cannot be trained by this engine: it lies before the Atan"
     ):
         select_trainable(model, "y", trainable, anything, only("MatMul"))
+
+
+#: Nodes between a trained layer h and the score, and whether gradients pass them.
+LEVELS = [
+    ("q = QuantizeLinear(h, s)  y = DequantizeLinear(q, s)", True),
+    ("q = QuantizeLinear(h, s)  t = Transpose(q)  r = Transpose(t)  y = DequantizeLinear(r, s)", True),
+    ("q, a, p = DynamicQuantizeLinear(h)  i = MatMulInteger(q, k, p)  y = Cast<to = 1>(i)", True),
+    ("q = Cast<to = 2>(h)  y = DequantizeLinear(q, s)", False),
+    ("i = ArgMax(h)  y = Cast<to = 1>(i)", False),
+]
+
+
+@pytest.mark.parametrize(("nodes", "passes"), LEVELS)
+def test_gradients_pass_numbers_that_a_quantization_makes(nodes, passes):
+    held = f"{MATRIX}, float s = {{0.1}}, uint8[3, 1] k = {{1, 2, 3}}"
+    model = parse(f"h = MatMul(x, w)  {nodes}", held)
+    if passes:
+        assert select_trainable(model, "y", None, anything) == ["w"]
+        return
+    with pytest.raises(NotTrainableError):
+        select_trainable(model, "y", None, anything)
