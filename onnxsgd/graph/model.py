@@ -43,8 +43,8 @@ FROZEN = "onnxsgd.frozen"
 #: "weight" or "intercept".
 PARAMETER = "onnxsgd.parameter"
 
-#: The metadata key of the parts of an adapter: initializers, and the node that adds its branch. Its value is
-#: the name of the adapted weight.
+#: The metadata key of the parts of an adapter. Its value is the name of the adapted weight at both matrices,
+#: and that of the first matrix at the factor and at the node that adds the branch.
 ADAPTER = "onnxsgd.adapter"
 
 #: The metadata keys of a graph written by this package: the name of its score, and the link from the score

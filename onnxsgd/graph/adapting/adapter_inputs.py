@@ -46,11 +46,11 @@ def with_adapter_inputs(
             _forget_sizes(value)
     for name, array in others.items():
         _make_input(graph, graph.initializers[name], array, array.shape)
-    factors = {adapter.weight: adapter.scale for adapter in adapters}
+    factors = {adapter.down: adapter.scale for adapter in adapters}
     for value in graph.initializers.values():
-        weight = value.metadata_props.get(ADAPTER)
-        if weight in factors and FROZEN in value.metadata_props:
-            _hold(value, content(value).numpy().astype(np.float64) / factors[weight])
+        owner = value.metadata_props.get(ADAPTER)
+        if owner in factors and FROZEN in value.metadata_props:
+            _hold(value, content(value).numpy().astype(np.float64) / factors[owner])
     # inference of shapes orders them by size, which depends on the rank
     for name in sorted(graph.initializers):
         graph.register_initializer(graph.initializers.pop(name))

@@ -173,12 +173,12 @@ def _add_to(adapted: AdaptedNode, adapter: Adapter, names: set[str]) -> None:
         down, up = branch.transposed(up), branch.transposed(down)
     factor = np.asarray(adapter.scale * attribute(node, "alpha", 1.0), element_type(down).numpy())
     scale = add_initializer(graph, unique_name(f"{base}_lora_scale", names), factor)
-    scale.metadata_props.update({FROZEN: "scale of an adapter", ADAPTER: adapter.weight})
+    scale.metadata_props.update({FROZEN: "scale of an adapter", ADAPTER: adapter.down})
     narrow = branch.write("Mul", _narrow(branch, adapted, down), scale)
     added = branch.write("Conv" if adapted.kind == CONVOLUTION else "MatMul", narrow, up)
     total = displace(result, unique_name(f"{base}_base", names))
     sum_ = ir.node("Add", [result, added], outputs=[total], name=unique_name(f"{base}_lora_Add", names))
-    sum_.metadata_props[ADAPTER] = adapter.weight
+    sum_.metadata_props[ADAPTER] = adapter.down
     graph.insert_after(maker(result), [*branch.nodes, sum_])
 
 

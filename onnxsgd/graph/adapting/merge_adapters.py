@@ -28,7 +28,7 @@ def merge_adapters(model: ir.Model, adapters: Sequence[Adapter]) -> ir.Model:
     graph = copy.graph
     values = {adapter.weight: graph.initializers.get(adapter.weight) for adapter in adapters}
     real = {name for name, value in values.items() if value is not None and is_real(value)}
-    held = {adapter.weight: adapter for adapter in adapters if adapter.weight in real}
+    held = {adapter.down: adapter for adapter in adapters if adapter.weight in real}
     for adapter in held.values():
         arrays = [content(graph.initializers[name]).numpy() for name in (adapter.weight, *adapter.names)]
         merged = merged_weight(adapter, *arrays)

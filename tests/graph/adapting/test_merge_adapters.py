@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from onnxsgd.graph.adapting.branches import add_branches
 from onnxsgd.graph.adapting.merge_adapters import merge_adapters, merged_weight
@@ -35,3 +36,21 @@ def test_the_sum_is_rounded_once():
     merged = merged_weight(adapter, weight, down, up)
     assert merged.dtype == np.float32
     np.testing.assert_array_equal(merged, exact.astype(np.float32))
+
+
+def test_a_second_adapter_is_merged_without_the_first(run):
+    """As beside the branches of a base that was exported with adapters as inputs."""
+    model = lower_for_training(to_ir(onnx.parser.parse_model(TEXT)))
+    once, (first,) = add_branches(model, ["V"], 1, 1.0)
+    twice, (second,) = add_branches(once, ["V"], 1, 2.0)
+    assert first.names == ("V.lora_A", "V.lora_B")
+    assert second.names == ("V.lora_A_1", "V.lora_B_1")
+    for name, numbers in zip((*first.names, *second.names), ([3, 1], [1, 1], [1, 0], [0, 5]), strict=True):
+        value = twice.graph.initializers[name]
+        value.const_value = ir.tensor(np.float32(numbers).reshape(value.shape.numpy()))
+    merged = merge_adapters(twice, [second])
+    assert "V.lora_A" in merged.graph.initializers
+    assert "V.lora_A_1" not in merged.graph.initializers
+    np.testing.assert_array_equal(merged.graph.initializers["V"].const_value.numpy(), [[1, 12], [3, 4]])
+    X = [[1, 2], [-1, 0.5]]
+    np.testing.assert_allclose(run(merged, X)["Y"], run(twice, X)["Y"], rtol=1e-6)
