@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
+from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError, ParameterTypeError
 from onnxsgd.losses._base import Link, Loss, Targets, check_choices
 
@@ -121,17 +122,23 @@ def _serialized(model: Any) -> bytes:
 @lru_cache(maxsize=64)
 def _parsed(content: bytes) -> tuple[onnx.ModelProto, bool]:
     """Return a graph without calls of its functions, and whether its output is a vector."""
-    import onnx.inliner
-
     try:
-        model = onnx.inliner.inline_local_functions(onnx.load_from_string(content))
-        onnx.checker.check_model(model)
+        model = _without_functions(content)
     except Exception as error:
         # protobuf, the checker and the inliner raise all kinds of errors
-        first_line = str(error).partition("\n")[0]
-        raise GraphError(f"The graph of a loss must be a valid ONNX model: {first_line}") from error
+        message = reason(error, n_lines=1)
+        raise GraphError(f"The graph of a loss must be a valid ONNX model: {message}.") from error
     _check_form(model)
     return model, _try(model).ndim == 1
+
+
+def _without_functions(content: bytes) -> onnx.ModelProto:
+    """Return a valid graph in which calls of its functions are written out."""
+    import onnx.inliner
+
+    model = onnx.inliner.inline_local_functions(onnx.load_from_string(content))
+    onnx.checker.check_model(model)
+    return model
 
 
 def _check(content: bytes) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.exceptions import UnsupportedError
-from onnxsgd.graph.append import appending
 from onnxsgd.graph.dropout import acting_dropouts, ratio_of
 from onnxsgd.graph.model import graph_names, unique_name, value_named
 from onnxsgd.graph.nodes import element_type, first
@@ -71,6 +70,9 @@ def with_masks(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
 
 def compute_keys(graph: ir.Graph, keys: tuple[str, ...], scalars: Mapping[str, ir.Value]) -> None:
     """Compute the inputs of the masks from the scalars of the step."""
+    # imported on use: it loads onnxscript
+    from onnxsgd.graph.append import appending
+
     with appending(graph) as op:
         made = [op.Reshape(op.Cast(scalars[name], to=ir.DataType.INT32), [1, 1]) for name in KEYS]
     for name, value in zip(keys, made, strict=True):
@@ -79,6 +81,9 @@ def compute_keys(graph: ir.Graph, keys: tuple[str, ...], scalars: Mapping[str, i
 
 def _write_out(graph: ir.Graph, node: ir.Node, number: int, keys: list[ir.Value]) -> None:
     """Replace a Dropout by a product with its mask."""
+    # imported on use: it loads onnxscript
+    from onnxsgd.graph.append import appending
+
     x, ratio = first(node), ratio_of(node)
     sizes = [size for size in x.shape or () if isinstance(size, int)]
     if x.shape is None or len(sizes) < len(x.shape) or ratio is None:
