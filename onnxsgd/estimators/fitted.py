@@ -205,7 +205,8 @@ class TrainedModel(HtmlDisplay):
         Raises
         ------
         ParameterError
-            If `adapter` is "inputs", and the estimator has no adapters.
+            If `adapter` is "inputs", and the estimator has no adapters, or trains running statistics of
+            BatchNormalization.
         UnsupportedError
             If vectorizers of text cannot be converted, or their converted form gives other features of the
             first 100 training samples than scikit-learn.
@@ -230,7 +231,8 @@ class TrainedModel(HtmlDisplay):
         """Write the trained weights into a file that onnxruntime, from 1.20 on, feeds to the base.
 
         The base is the graph of ``to_onnx(adapter="inputs")``. It is the same for all estimators with this
-        `model` and the same targets, of any rank and any data, so that one session runs several adapters::
+        `model`, targets of the adapter, `trainable` and `head`, of any rank and any data, so that one session
+        runs several adapters::
 
             adapter = onnxruntime.LoraAdapter()
             adapter.Load(path)
@@ -251,7 +253,7 @@ class TrainedModel(HtmlDisplay):
         Raises
         ------
         ParameterError
-            If the estimator has no adapters.
+            If the estimator has no adapters, or trains running statistics of BatchNormalization.
         MissingRuntimeError
             If the installed onnxruntime has no such files.
         """
@@ -266,6 +268,12 @@ class TrainedModel(HtmlDisplay):
     def _check_adapters(self, caller: str) -> None:
         if not self._learner.adapters:
             raise ParameterError(f"{caller} needs adapters: give adapter=LoRA(...), and fit.")
+        if self._learner.statistics:
+            raise ParameterError(
+                f"{caller} needs a base that no fit changes, and this one trains the running statistics of "
+                f"BatchNormalization, such as {self._learner.statistics[0]!r}: keep them with "
+                "batch_norm='frozen', or write one merged graph with to_onnx()."
+            )
 
     @abstractmethod
     def _finished_graph(self) -> Any:

@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.adapters import LoRA
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.runtime.device import Device
 
@@ -297,6 +298,24 @@ def test_a_function_for_trainable_need_not_leave_statistics_out():
     model = classifier(trainable=lambda name: True, max_iter=1).fit(X, Y)
     assert sorted(model.get_weights()) == sorted(SHAPES)
     assert_equal_weights(model, classifier(max_iter=1).fit(X, Y), rtol=0)
+
+
+def test_a_base_for_several_adapters_has_no_statistics_of_one_fit(tmp_path):
+    adapted = {"adapter": LoRA(2, targets=["W1"]), "max_iter": 1}
+    trained = classifier(**adapted).fit(X, Y)
+    for call in (lambda: trained.to_onnx(adapter="inputs"), lambda: trained.export_adapter(tmp_path / "a")):
+        with pytest.raises(ParameterError, match="running statistics .*'m1'.*batch_norm='frozen'"):
+            call()
+    assert not (tmp_path / "a").exists()
+    merged = {
+        tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in trained.to_onnx().graph.initializer
+    }
+    np.testing.assert_allclose(merged["m1"], trained.get_weights()["m1"])
+    bases = [
+        classifier(batch_norm="frozen", **adapted).fit(s * X, Y).to_onnx(adapter="inputs") for s in (1, 3)
+    ]
+    first, second = (base.SerializeToString(deterministic=True) for base in bases)
+    assert first == second
 
 
 def test_mixed_samples_are_refused():
