@@ -253,26 +253,48 @@ def test_a_graph_of_half_precision():
     assert likelihood(Y, mean.ravel().astype(float), std.ravel().astype(float)) < optimum(X, Y) + 0.05
 
 
-def test_a_frozen_last_layer_has_the_constant_variance():
+def layers(model):
+    """Name the weights of the hidden layer, and coefficients and intercepts of the last one."""
+    shapes = {name: array.shape for name, array in learner(model).get_weights().items()}
+    hidden = next(name for name, shape in shapes.items() if shape == (5, 20))
+    return hidden, *(name for size in ((20, 1), (1, 1)) for name in shapes if shapes[name] == size)
+
+
+@pytest.mark.parametrize("loss", ["gaussian_nll", losses.Quantile([0.1, 0.9])])
+def test_a_last_layer_that_is_frozen_or_adapted_gets_no_columns(loss):
     model = network(X, Y)
-    hidden = [name for name, array in learner(model).get_weights().items() if array.shape == (5, 20)]
-    found = learner(model, trainable=hidden).fit(X, Y)
-    std = found.predict(X, return_std=True)[1]
+    hidden, coef, intercept = layers(model)
+    for options in ({"trainable": [hidden]}, {"adapter": LoRA(2)}):
+        with pytest.raises(
+            ParameterError, match=rf"not trained: name \['{coef}', '{intercept}'\] in trainable"
+        ):
+            learner(model, loss=loss, **options).fit(X, Y)
+    line, bell = Ridge().fit(X, Y), {"loss": loss, "adapter": LoRA(2, targets="*")}
+    for source in (model, line):
+        with pytest.raises(ParameterError, match=r"has an adapter beside '.*': leave it out of targets"):
+            learner(source, **bell).fit(X, Y)
+    headed = learner(line, head="linear", max_iter=5, tol=None, **bell).fit(X, Y)
+    assert np.ptp(headed.predict(X)) > 0
+
+
+def test_an_intercept_of_the_last_layer_learns_one_variance():
+    model = network(X, Y)
+    hidden, _, intercept = layers(model)
+    found = learner(model, trainable=[hidden, intercept]).fit(X, Y)
+    mean, std = found.predict(X, return_std=True)
     assert np.ptp(std) == 0
-    assert set(found.get_weights()) == set(hidden)
+    np.testing.assert_allclose(std[0], np.std(Y - mean), rtol=0.05)
 
 
 def test_adapters_before_the_last_layer_are_trained():
     model = network(X, Y)
-    hidden = next(name for name, array in learner(model).get_weights().items() if array.shape == (5, 20))
-    found = learner(model, adapter=LoRA(rank=2, targets=[hidden])).fit(X, Y)
-    assert likelihood(Y, *found.predict(X, return_std=True)) < likelihood(
-        Y, model.predict(X), np.std(Y - model.predict(X))
-    )
-    assert np.ptp(found.predict(X, return_std=True)[1]) == 0
-    many = np.tile(Y[:, None], (1, 4))
-    with pytest.raises(GraphError, match=r"predicts 4 output\(s\) and y has 4, each as 2 outputs"):
-        learner(Ridge().fit(X, many), adapter=LoRA(rank=1)).fit(X, many)
+    hidden, *last = layers(model)
+    found = learner(model, adapter=LoRA(rank=2, targets=[hidden]), trainable=last).fit(X, Y)
+    mean, std = found.predict(X, return_std=True)
+    residual = Y - model.predict(X)
+    # the variance depends on the data
+    assert likelihood(Y, mean, std) < likelihood(Y, model.predict(X), np.std(residual)) - 0.1
+    assert np.corrcoef(np.log(std), Z @ [1, 0, 0.5, 0, 0])[0, 1] > 0.8
 
 
 def test_extreme_targets():
