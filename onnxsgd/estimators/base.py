@@ -140,6 +140,10 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
             elif self.early_stopping and validation is None:
                 samples, validation = self._hold_out(samples)
             plan = self._make_plan(recipe)
+            if source is None and not recipe.is_auto:
+                # a schedule that such a fit has no room for is refused before anything changes
+                n_updates = -(-len(samples.target) // plan.rows_of_update(len(samples.target)))
+                plan.for_updates(self.max_iter * n_updates, n_updates)
         self.n_iter_ = 0
         callbacks = FitCallbacks(self, self.max_iter, X, y, sample_weight)
         callbacks.fit_begins()

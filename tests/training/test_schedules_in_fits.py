@@ -250,6 +250,14 @@ def test_the_score_reduces_the_rate_with_early_stopping():
 def test_a_warm_up_of_a_whole_fit_is_refused():
     with pytest.raises(ParameterError, match=r"n_updates=80.*none of the 80 updates"):
         regressor(schedules.WarmUp("cosine", 80)).fit(X, Y)
+    model = regressor("constant").fit(X, Y)
+    kept, counts = model.coef_, (model.t_, model.n_iter_)
+    model.set_params(learning_rate=schedules.WarmUp("cosine", 80))
+    with pytest.raises(ParameterError, match=r"none of the 80 updates"):
+        model.fit(X, -Y)
+    # the earlier fit is kept
+    np.testing.assert_array_equal(model.coef_, kept)
+    assert (model.t_, model.n_iter_) == counts
 
 
 def test_a_stream_without_a_length_is_refused():
