@@ -135,14 +135,19 @@ class BatchTraining(ModelBeforeFit):
         """Train for epochs of batches, each of them a part of a stream; the first one has `n_first` rows."""
         from onnxsgd.training.program import make_program
 
-        state, n_rows, n_joined = self._state, n_first, self.gradient_accumulation_steps
-        plan = replace(plan.for_updates(state.n_updates, state.epoch_updates), is_exact=True)
+        state, n_joined = self._state, self.gradient_accumulation_steps
+        n_rows = self.batch_size or n_first
+        plan = replace(
+            plan.for_updates(state.n_updates, state.epoch_updates), batch_size=n_rows, is_exact=True
+        )
 
         def train_part(parts: list[Samples]) -> None:
-            nonlocal n_rows
-            samples, n_rows = Samples.joined(parts), max(n_rows, *(len(part.target) for part in parts))
-            of_part = plan if plan.is_batch_named else replace(plan, batch_size=n_rows)
-            self._train(of_part, Stopping(1, None, in_parts=True, in_epoch=True), samples)
+            nonlocal plan
+            largest = max(len(part.target) for part in parts)
+            if self.batch_size is None and largest > plan.batch_size:
+                plan = replace(plan, batch_size=largest)
+            part = Stopping(1, None, in_parts=True, in_epoch=True)
+            self._train(plan, part, Samples.joined(parts))
 
         score = self._scorer(make_program(plan, validation.features), validation) if validation else None
         least = _LEAST_UPDATES if plan.recipe.is_auto else 0
