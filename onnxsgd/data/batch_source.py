@@ -96,7 +96,11 @@ def _part(value: Any) -> Any:
 
 def _array(value: Any) -> Any:
     """Return a tensor of torch as an array of numpy, and other values as they are."""
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+    if not hasattr(value, "detach"):
+        return value
+    tensor = value.detach().cpu()
+    # numpy has no bfloat16
+    return (tensor.float() if str(getattr(tensor, "dtype", "")) == "torch.bfloat16" else tensor).numpy()
 
 
 def is_batch_source(X: object) -> bool:
@@ -106,8 +110,13 @@ def is_batch_source(X: object) -> bool:
     if isinstance(X, str | bytes | Mapping) or any(hasattr(X, name) for name in _OF_ARRAYS):
         return False
     if isinstance(X, list | tuple):
-        return bool(X) and isinstance(X[0], tuple | Mapping)
+        return bool(X) and (isinstance(X[0], tuple | Mapping) or _is_pair(X[0]))
     return isinstance(X, Iterable)
+
+
+def _is_pair(item: object) -> bool:
+    """Tell whether a list holds arrays, as loaders yield them, and no numbers of one row."""
+    return isinstance(item, list) and len(item) in (2, 3) and all(getattr(part, "ndim", 0) for part in item)
 
 
 #: Attributes of arrays, frames and sparse matrices.
@@ -143,7 +152,11 @@ class BatchSource:
         """The number of batches of an epoch; None: unknown."""
         if self._n_steps is not None or not isinstance(self._batches, Sized):
             return self._n_steps
-        n_items = len(self._batches)
+        try:
+            n_items = len(self._batches)
+        except TypeError:
+            # a loader has a length, and its data may have none
+            return None
         return -(-n_items // self._n_rows) if hasattr(self._batches, "iter") else n_items
 
     @property
@@ -164,9 +177,9 @@ class BatchSource:
             raise _no_batches()
         return Batch.of(item)
 
-    def whole(self) -> Iterator[Batch]:
-        """Yield all batches of a repeatable source, beside its epochs."""
-        return map(Batch.of, self._iterate())
+    def aside(self) -> Iterator[Batch]:
+        """Yield as many batches of a repeatable source as an epoch has, beside its epochs."""
+        return map(Batch.of, islice(self._iterate(), self._n_steps))
 
     def epoch(self) -> Iterator[Batch]:
         """Yield the batches of the next epoch.
@@ -176,15 +189,11 @@ class BatchSource:
         ParameterError
             If there are none, or one is not accepted.
         """
-        number = -1
-        for number, item in enumerate(self._items()):
-            try:
-                batch = Batch.of(item)
-            except (ParameterError, ParameterTypeError) as error:
-                error.add_note(f"This was batch {number} of the epoch, counted from 0.")
-                raise
-            yield batch
-        if number < 0:
+        is_empty = True
+        for item in self._items():
+            is_empty = False
+            yield Batch.of(item)
+        if is_empty:
             raise _no_batches()
 
     def _items(self) -> Iterator[object]:

@@ -42,6 +42,11 @@ class Samples:
         target = np.concatenate([part.target for part in parts])
         return cls(features, target, np.concatenate([part.weight for part in parts]))
 
+    def copied(self) -> Samples:
+        """Return the same samples in arrays of their own: a loader may use its arrays again."""
+        features = {name: array.copy() for name, array in self.features.items()}
+        return Samples(features, self.target.copy(), self.weight.copy())
+
     def take(self, rows: np.ndarray | slice) -> Samples:
         """Return the given rows."""
         return Samples(take_rows(self.features, rows), self.target[rows], self.weight[rows])
@@ -61,4 +66,6 @@ class Samples:
 
 
 def _stack(tables: list[Any]) -> Any:
-    return sparse.vstack(tables, "csr") if sparse.issparse(tables[0]) else np.concatenate(tables)
+    if not any(map(sparse.issparse, tables)):
+        return np.concatenate(tables)
+    return sparse.vstack([sparse.csr_array(table) for table in tables], "csr")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from operator import is_
 from pathlib import Path
@@ -123,7 +123,7 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
         if source is not None:
             recipe = recipe.for_parts()
         resuming = bool(self.warm_start) and hasattr(self, "_state")
-        with self._unchanged_by_errors():
+        with self._unchanged_by_errors() as begin:
             if not self.warm_start:
                 self._set_before = {}
             if source is None:
@@ -140,19 +140,16 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
             elif self.early_stopping and validation is None:
                 samples, validation = self._hold_out(samples)
             plan = self._make_plan(recipe)
-            if source is None and not recipe.is_auto:
-                # a schedule that such a fit has no room for is refused before anything changes
-                n_updates = -(-len(samples.target) // plan.rows_of_update(len(samples.target)))
-                plan.for_updates(self.max_iter * n_updates, n_updates)
-        self.n_iter_ = 0
-        callbacks = FitCallbacks(self, self.max_iter, X, y, sample_weight)
-        callbacks.fit_begins()
-        stopping = Stopping(self.max_iter, self.tol, self.n_iter_no_change, bool(self.early_stopping))
-        observers = self._observers(stopping, callbacks)
-        if source is None:
-            self._train(plan, stopping, samples, validation, observers, is_fit=True)
-        else:
-            self._train_on_batches(source, plan, stopping, len(samples.target), validation, observers)
+            self.n_iter_ = 0
+            callbacks = FitCallbacks(self, self.max_iter, X, y, sample_weight)
+            callbacks.fit_begins()
+            stopping = Stopping(self.max_iter, self.tol, self.n_iter_no_change, bool(self.early_stopping))
+            observers = self._observers(stopping, callbacks)
+            if source is None:
+                self._train(plan, stopping, samples, validation, observers, is_fit=True, begin=begin)
+            else:
+                n_rows = len(samples.target)
+                self._train_on_batches(source, plan, stopping, n_rows, validation, observers, begin)
         callbacks.fit_ends()
         return self
 
@@ -178,6 +175,11 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
             recipe.for_updates(state.n_updates, state.epoch_updates).check_rate(state.t + 1, state.eta)
             plan = self._make_plan(recipe) if known is None else known
             self._known_plan = (parameter_values(self), plan) if are_fixed(self) else None
+        counted = self._counted(samples.target)
+        if counted is not None and not counted.any():
+            # averages of gradients and penalties would move the weights
+            self._publish()
+            return self
         stopping = Stopping(max_iter=1, tol=None, in_parts=True)
         self._train(plan, stopping, samples, observers=self._observers(stopping))
         return self
@@ -246,8 +248,10 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
                 "learning_rate='auto' takes the scale of the data from the first fit, and has no training "
                 "step before: name a learning_rate, such as 'constant', or call fit or partial_fit first."
             )
-        state = trained._state
-        plan = trained._make_plan(recipe).for_updates(state.n_updates, state.epoch_updates)
+        state, plan = trained._state.copy(), trained._make_plan(recipe)
+        # parameters that were changed since act as in the next call
+        adapt_state(state, plan)
+        plan = plan.for_updates(state.n_updates, state.epoch_updates)
         if trained is not self:
             state.eta = recipe.schedule.initial
         return export_step(path, plan, state, getattr(trained, "classes_", None), trained._row_shapes)
@@ -288,13 +292,19 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
     # The steps of a fit.
 
     @contextmanager
-    def _unchanged_by_errors(self) -> Iterator[None]:
-        """Restore the estimator if its data or its model are refused."""
-        before = dict(self.__dict__)
+    def _unchanged_by_errors(self) -> Iterator[Callable[[], None]]:
+        """Restore the estimator after an error that comes before the yielded function is called."""
+        before, has_begun = dict(self.__dict__), False
+
+        def begin() -> None:
+            nonlocal has_begun
+            has_begun = True
+
         try:
-            yield
+            yield begin
         except BaseException:
-            self.__dict__ = before
+            if not has_begun:
+                self.__dict__ = before
             raise
 
     def _check_parameters(self) -> Recipe:
@@ -354,6 +364,7 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
         observers: Sequence[Observer] = (),
         *,
         is_fit: bool = False,
+        begin: Callable[[], None] = lambda: None,
     ) -> None:
         from onnxsgd.training.program import make_program
 
@@ -389,14 +400,17 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
                 batches = program.standardised(batches, state.moments, weight_unit)
             runners = program.runners(state, batches, stopping.max_iter)
             all_columns = stack.pop_all()
+        n_before = len(state.loss_curve)
+        begin()
         try:
-            self.n_iter_ += train(
+            train(
                 runners, batches, plan, stopping, state, observers, score,
                 model=program,
             )  # fmt: skip
             if before is not None and is_noise(before, state, program, batches):
                 self._state = before
         finally:
+            self.n_iter_ += len(state.loss_curve) - n_before
             if runners.give_back is not None:
                 runners.give_back()
             all_columns.close()

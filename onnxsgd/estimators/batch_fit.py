@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
@@ -51,8 +51,9 @@ class BatchTraining(ModelBeforeFit):
         observers: Sequence[Observer] = (),
         *,
         is_fit: bool = False,
+        begin: Callable[[], None] = ...,
     ) -> None:
-        """Train on checked samples."""
+        """Train on checked samples; `begin` is called where the first update is near."""
 
     @abstractmethod
     def _scorer(self, program: Program, validation: Samples | None) -> Any:
@@ -94,12 +95,14 @@ class BatchTraining(ModelBeforeFit):
     def _read_first_batch(self, source: BatchSource, resuming: bool) -> Samples:
         """Check the first batch, which determines the graph."""
         first = source.first()
+        if first.sample_weight is not None and not np.any(first.sample_weight):
+            first = replace(first, sample_weight=None)
         try:
             return self._read_batch(first, resuming=resuming)
         except UnknownClassesError:
             if not source.is_repeatable:
                 raise
-            return self._read_batch(first, resuming=resuming, classes=self._labels_of(source.whole()))
+            return self._read_batch(first, resuming=resuming, classes=self._labels_of(source.aside()))
 
     def _read_batch(
         self, batch: Batch, *, resuming: bool = True, classes: ArrayLike | None = None
@@ -107,6 +110,16 @@ class BatchTraining(ModelBeforeFit):
         return self._read_samples(
             batch.X, batch.y, batch.sample_weight, resuming=resuming, classes=classes, in_parts=True
         )
+
+    def _read_counting(self, batch: Batch) -> tuple[Samples, float] | None:
+        """Check a batch; return it with the weight that its loss has in the epoch, None if nothing counts."""
+        if batch.sample_weight is not None and len(batch.y) and not np.any(batch.sample_weight):
+            return None
+        samples = self._read_batch(batch)
+        weight, counted = samples.weight, self._counted(samples.target)
+        for factor in (self._extra_weight(samples.target), counted):
+            weight = weight if factor is None else weight * factor
+        return (samples, float(weight.sum())) if weight.any() else None
 
     def _count_updates(self, source: BatchSource, n_first: int, recipe: Recipe) -> None:
         """Set the numbers of updates of an epoch and of all, as far as they are known.
@@ -131,15 +144,14 @@ class BatchTraining(ModelBeforeFit):
         n_first: int,
         validation: Samples | None,
         observers: Sequence[Observer],
+        begin: Callable[[], None],
     ) -> None:
         """Train for epochs of batches, each of them a part of a stream; the first one has `n_first` rows."""
         from onnxsgd.training.program import make_program
 
         state, n_joined = self._state, self.gradient_accumulation_steps
-        n_rows = self.batch_size or n_first
-        plan = replace(
-            plan.for_updates(state.n_updates, state.epoch_updates), batch_size=n_rows, is_exact=True
-        )
+        # a mean also over the only sample of a batch
+        plan = replace(plan, batch_size=self.batch_size or max(2, n_first), is_exact=True)
 
         def train_part(parts: list[Samples]) -> None:
             nonlocal plan
@@ -147,12 +159,19 @@ class BatchTraining(ModelBeforeFit):
             if self.batch_size is None and largest > plan.batch_size:
                 plan = replace(plan, batch_size=largest)
             part = Stopping(1, None, in_parts=True, in_epoch=True)
-            self._train(plan, part, Samples.joined(parts))
+            self._train(plan, part, Samples.joined(parts), begin=begin)
+
+        def count(n_updates: int) -> None:
+            # before an epoch, batches are taken for as large as the first one
+            if state.n_updates is not None:
+                state.epoch_updates, state.n_updates = n_updates, n_updates * stopping.max_iter
+                rule.schedule = plan.recipe.for_updates(state.n_updates, state.epoch_updates).schedule
 
         score = self._scorer(make_program(plan, validation.features), validation) if validation else None
         least = _LEAST_UPDATES if plan.recipe.is_auto else 0
-        rule = PlateauRule(stopping, plan.recipe.schedule, state, least)
-        epochs = _BatchEpochs(source, n_joined, self._read_batch, train_part, state)
+        schedule = plan.recipe.for_updates(state.n_updates, state.epoch_updates).schedule
+        rule = PlateauRule(stopping, schedule, state, least)
+        epochs = _BatchEpochs(source, n_joined, self._read_counting, train_part, count, state)
         n_before = len(state.loss_curve)
         try:
             run_epochs(epochs, rule, stopping, state, plan.recipe.average_from, observers, score)
@@ -171,9 +190,11 @@ class _BatchEpochs:
     n_joined : int
         The number of batches that are trained together.
     read : callable
-        Checks a batch.
+        Checks a batch; returns it with its weight, or None if nothing of it counts.
     train : callable
         Trains on checked batches; it records an objective in the state.
+    count : callable
+        Receives the number of updates of the first epoch.
     state : FitState
         The state, whose records of batches become one of the epoch.
     """
@@ -182,12 +203,14 @@ class _BatchEpochs:
         self,
         source: BatchSource,
         n_joined: int,
-        read: Callable[[Batch], Samples],
+        read: Callable[[Batch], tuple[Samples, float] | None],
         train: Callable[[list[Samples]], None],
+        count: Callable[[int], None],
         state: FitState,
     ) -> None:
         self._source, self._n_joined, self._read = source, n_joined, read
-        self._train, self._state = train, state
+        self._train, self._count, self._state = train, count, state
+        self._is_first = True
 
     @property
     def has_next(self) -> bool:
@@ -201,15 +224,32 @@ class _BatchEpochs:
         error: `count` is 1, and the others are None.
         """
         state, n_before = self._state, len(self._state.loss_curve)
-        losses, weights, rate = list[float](), list[float](), 0.0
+        losses, weights, rate, t_before = list[float](), list[float](), 0.0, state.t
         try:
-            batches = map(self._read, self._source.epoch())
+            batches = self._counting()
             while parts := list(islice(batches, self._n_joined)):
-                self._train(parts)
-                weights.append(sum(float(part.weight.sum()) for part in parts))
+                self._train([samples for samples, _ in parts])
+                weights.append(sum(weight for _, weight in parts))
                 # multipliers of rates count the records
                 losses.append(state.loss_curve.pop())
                 rate = state.learning_rates.pop()
         finally:
             del state.loss_curve[n_before:], state.learning_rates[n_before:]
+        if not losses:
+            raise ParameterError("Nothing counts in the batches of an epoch: all weights of samples are 0.")
         state.record(np.array([np.average(losses, weights=weights)]), np.array([rate]))
+        if self._is_first:
+            self._is_first = False
+            self._count(state.t - t_before)
+
+    def _counting(self) -> Iterator[tuple[Samples, float]]:
+        """Yield the checked batches of the next epoch in which something counts, with their weights."""
+        for number, batch in enumerate(self._source.epoch()):
+            try:
+                found = self._read(batch)
+            except ValueError as error:
+                error.add_note(f"This was batch {number} of the epoch, counted from 0.")
+                raise
+            if found is not None:
+                samples, weight = found
+                yield samples.copied() if self._n_joined > 1 else samples, weight

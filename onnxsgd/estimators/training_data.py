@@ -121,7 +121,7 @@ class TrainingDataReader(TrainedModel):
     def _without_ignored(self, weight: np.ndarray, target: np.ndarray, in_parts: bool) -> np.ndarray:
         """Return the weights of the samples, 0 where nothing of the target counts.
 
-        A part of a stream in which nothing counts keeps them: its loss and gradient are 0.
+        A part of a stream in which nothing counts keeps them: nothing is learned from it.
         """
         counted = self._counted(target)
         if counted is None:

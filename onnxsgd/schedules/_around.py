@@ -112,6 +112,11 @@ class WarmUp(ScheduleAround):
     def initial(self) -> float:
         return self.start_factor * self.inner.initial
 
+    def initial_at(self, t: int) -> float:
+        if self.n_updates is None or t < self.n_updates:
+            return self.initial
+        return self.inner.initial_at(t - self.n_updates)
+
     @property
     def n_warm_up(self) -> int:
         return self._length + self.inner.n_warm_up

@@ -33,6 +33,10 @@ class Schedule(Settable, ABC):
     def initial(self) -> float:
         """The rate of the first update."""
 
+    def initial_at(self, t: int) -> float:
+        """Return the rate to begin with after `t` updates of another schedule; by default the first one."""
+        return self.initial
+
     @abstractmethod
     def rate(self, t: int, eta: float) -> float:
         """Return the rate of update `t`, counted from 1, where `eta` is the current rate."""

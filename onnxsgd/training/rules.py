@@ -94,7 +94,7 @@ class PlateauRule:
         self._least_updates, self._improved_at = least_updates, state.t
         self._on_score, self._in_epoch = stopping.on_score, stopping.in_epoch
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
-        self._schedule = schedule
+        self.schedule = schedule
         self._state = state
         self._best: tuple[Tensors, dict[str, float], dict[str, int]] | None = None
         self._losses: tuple[float, float] | None = None
@@ -107,7 +107,7 @@ class PlateauRule:
     @property
     def _n_left(self) -> int | None:
         """The number of updates up to the end of the schedule; None: it has no end."""
-        last = self._schedule.last_update
+        last = self.schedule.last_update
         return None if last is None else max(0, last - self._state.t)
 
     @property
@@ -133,7 +133,7 @@ class PlateauRule:
             value = -score
             if value < self._plateau.best:
                 self._best = (self._state.tensors, self._state.l1_totals, self._state.missed)
-        state, schedule = self._state, self._schedule
+        state, schedule = self._state, self.schedule
         if self._in_epoch or state.t <= schedule.n_warm_up:
             return False
         before = state.eta

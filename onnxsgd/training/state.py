@@ -117,7 +117,7 @@ class FitState:
 
     def copy(self) -> FitState:
         """Return this state, which training does not change; records and random numbers remain shared."""
-        return replace(self, moments=dict(self.moments))
+        return replace(self, tensors=dict(self.tensors), moments=dict(self.moments))
 
     @property
     def has_jumped(self) -> bool:
@@ -177,7 +177,7 @@ def adapt_state(state: FitState, plan: FitPlan) -> None:
         state.tensors = {key: a for key, a in state.tensors.items() if key[1] in _OF_NO_OPTIMIZER}
         state.slots_from, state.missed = state.t, {}
     if state.schedule not in (None, rate_owner):
-        state.eta, state.rate_memory = recipe.schedule.initial, ()
+        state.eta, state.rate_memory = recipe.schedule.initial_at(state.t), ()
     state.optimizer, state.schedule = slots_owner, rate_owner
     kinds = {kind for _, kind in state.tensors}
     if L1_DEBT not in kinds:

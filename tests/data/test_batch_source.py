@@ -159,16 +159,9 @@ def test_no_batches_at_all(empty):
             list(BatchSource(empty, n_steps, None).epoch())
 
 
-def test_the_number_of_a_refused_batch_is_noted():
-    source = BatchSource([(X, Y), (X,)], None, None)
-    with pytest.raises(ParameterError, match="has 1 parts") as caught:
-        list(source.epoch())
-    assert caught.value.__notes__ == ["This was batch 1 of the epoch, counted from 0."]
-
-
 @pytest.mark.parametrize(("n_rows", "sizes"), [(None, [10]), (4, [4, 4, 2])])
 def test_a_data_set_cuts_its_batches(n_rows, sizes):
     source = BatchSource(Rows(), None, n_rows)
     assert source.n_batches == len(sizes)
     assert [len(batch.y) for batch in source.epoch()] == sizes
-    assert [len(batch.y) for batch in source.whole()] == sizes
+    assert [len(batch.y) for batch in source.aside()] == sizes

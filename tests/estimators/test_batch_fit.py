@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPRegressor
 
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
 from onnxsgd.exceptions import ConvergenceError, ParameterError
 
 rng = np.random.RandomState(0)
@@ -281,3 +281,95 @@ def test_divergence():
     with pytest.raises(ConvergenceError, match="no longer finite"):
         model.fit(cut(X, Y))
     assert np.isfinite(model.coef_).all()
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_refused_batch_is_numbered(place):
+    batches = cut(X, Y)
+    batches[place] = (X[:, :4], Y) if place else (X,)
+    with pytest.raises(ValueError, match="parts|features") as caught:
+        fitted(batches)
+    if place:
+        assert caught.value.__notes__ == [f"This was batch {place} of the epoch, counted from 0."]
+
+
+@pytest.mark.parametrize("inner", ["adaptive", schedules.ReduceOnPlateau(0.05, patience=1)])
+def test_a_reduced_rate_stays_in_later_calls(inner):
+    """The schedule of epochs is the same one in the calls that continue it."""
+    rates = {}
+    for name in ("batches", "arrays"):
+        model = OnnxSGDRegressor(
+            learning_rate=schedules.ByEpoch(inner), random_state=0, max_iter=100, n_iter_no_change=1,
+            shuffle=False, batch_size=30,
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(cut(X, Y)) if name == "batches" else model.fit(X, Y)
+        reduced = model.learning_rates_[-1]
+        rates[name] = (reduced, model.partial_fit(X, Y).learning_rates_[-1])
+    assert rates["batches"] == rates["arrays"]
+    assert rates["batches"][1] == rates["batches"][0] < 0.01
+
+
+def test_batches_of_other_sizes_reach_the_end_of_a_schedule():
+    """The first epoch counts the updates: batches of 50 rows in updates of 20 end with a short one."""
+    settings = NAMED | {"learning_rate": "cosine", "max_iter": 10}
+    model = OnnxSGDRegressor(batch_size=20, random_state=0, **settings).fit(cut(X, Y, size=50))
+    assert model.t_ == 10 * (3 + 3 + 1)
+    assert model.learning_rates_[-1] < 0.001
+
+
+def test_a_loader_of_unknown_length():
+    class Unsized(Loader):
+        def __len__(self):
+            return len(iter(()))
+
+    np.testing.assert_array_equal(fitted(Unsized(cut(X, Y))).coef_, fitted(cut(X, Y)).coef_)
+
+
+def test_labels_of_an_endless_source():
+    class Endless:
+        def __iter__(self):
+            while True:
+                yield from cut(X, LABEL)
+
+    model = OnnxSGDClassifier(random_state=0, steps_per_epoch=4, **NAMED).fit(Endless())
+    assert (model.classes_.tolist(), model.t_) == (["a", "b", "c"], 16)
+
+
+def test_arrays_that_a_loader_uses_again():
+    def source():
+        rows, targets = np.empty((30, 5)), np.empty(30)
+        for part in cut(X, Y) * 4:
+            rows[:], targets[:] = part
+            yield rows, targets
+
+    settings = {"gradient_accumulation_steps": 2, "steps_per_epoch": 4}
+    found, expected = fitted(source(), **settings), fitted(iter(cut(X, Y) * 4), **settings)
+    np.testing.assert_array_equal(found.coef_, expected.coef_)
+
+
+def test_batches_in_which_nothing_counts_are_left_out():
+    nothing = (X[:10], Y[:10], np.zeros(10))
+    found = fitted([nothing, *cut(X, Y, WEIGHT), nothing])
+    expected = fitted(cut(X, Y, WEIGHT))
+    np.testing.assert_array_equal(found.coef_, expected.coef_)
+    assert found.loss_curve_ == expected.loss_curve_
+    with pytest.raises(ParameterError, match="Nothing counts in the batches"):
+        fitted([nothing])
+
+
+def test_the_objective_counts_weights_of_classes():
+    order = np.argsort(Y)
+    settings = NAMED | {"eta0": 1e-9, "class_weight": {"a": 10.0, "b": 1.0, "c": 0.0}}
+    model = LogisticRegression().fit(X, LABEL)
+    parts = OnnxSGDClassifier(model, random_state=0, **settings).fit(cut(X[order], LABEL[order], size=20))
+    whole = OnnxSGDClassifier(model, random_state=0, batch_size=20, **settings).fit(X[order], LABEL[order])
+    np.testing.assert_allclose(parts.loss_curve_, whole.loss_curve_, rtol=1e-6)
+
+
+def test_dense_and_sparse_batches_together():
+    batches = [(X[:60], Y[:60]), (sparse.csr_array(X[60:]), Y[60:])]
+    found = fitted(batches, gradient_accumulation_steps=2)
+    expected = OnnxSGDRegressor(random_state=0, batch_size=120, **NAMED).fit(X, Y)
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-5)

@@ -6,15 +6,17 @@ import pickle
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
 from onnxsgd.adapters import LoRA
 from onnxsgd.estimators.between_calls import is_same
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import ConvergenceError, ParameterError
+from onnxsgd.losses import CrossEntropy
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3))
@@ -183,3 +185,42 @@ def test_a_new_fit_makes_a_new_plan():
     model.fit(X[:, :2], Y).partial_fit(X[:, :2], Y)
     assert model.coef_.shape[1] == 2
     assert "_known_plan" not in model.__getstate__()
+
+
+@pytest.mark.parametrize("class_weight", [{0: 0, 1: 0}, {7: 1.0}])
+def test_a_refused_fit_keeps_the_one_before(class_weight):
+    model = classifier().fit(X, Y)
+    before = model.coef_, model.t_, model.n_iter_, model.loss_curve_
+    with pytest.raises(ValueError, match="class"):
+        model.set_params(class_weight=class_weight).fit(X, 1 - Y)
+    np.testing.assert_array_equal(model.coef_, before[0])
+    assert (model.t_, model.n_iter_, model.loss_curve_) == before[1:]
+    fresh = classifier(class_weight=class_weight)
+    with pytest.raises(ValueError, match="class"):
+        fresh.fit(X, Y)
+    assert not hasattr(fresh, "coef_")
+
+
+def test_epochs_before_an_error_are_counted():
+    model = OnnxSGDRegressor(learning_rate=lambda t: 0.01 if t < 5 else 1e38, batch_size=20, tol=None)
+    with pytest.raises(ConvergenceError):
+        model.fit(X, Y)
+    assert model.n_iter_ == len(model.loss_curve_) == 2
+
+
+def test_a_call_in_which_nothing_counts_changes_nothing():
+    model = OnnxSGDClassifier(loss=CrossEntropy(ignore_index=-1), random_state=0)
+    model.partial_fit(X, Y, classes=[0, 1])
+    coef, t = model.coef_, model.t_
+    model.partial_fit(X[:10], np.full(10, -1))
+    np.testing.assert_array_equal(model.coef_, coef)
+    assert (model.t_, len(model.loss_curve_)) == (t, 1)
+    first = clone(model).partial_fit(X[:10], np.full(10, -1), classes=[0, 1])
+    assert (first.t_, first.predict(X).shape) == (0, (40,))
+
+
+def test_a_warm_up_that_is_over_begins_with_the_whole_rate():
+    model = classifier(eta0=0.1).partial_fit(X, Y, classes=[0, 1])
+    model.set_params(learning_rate=schedules.WarmUp("adaptive", n_updates=2), batch_size=20)
+    model.partial_fit(X, Y).partial_fit(X, Y)
+    np.testing.assert_allclose(model.learning_rates_, 0.1)

@@ -94,7 +94,7 @@ def test_ignored_labels_may_be_strings_and_one_of_the_classes():
     assert known.score(X, names) == (known.predict(X[LABELS > 0]) == names[LABELS > 0]).mean() > 0.7
 
 
-def test_part_of_a_stream_with_ignored_labels_alone_has_no_gradient():
+def test_part_of_a_stream_with_ignored_labels_alone_changes_nothing():
     learner = OnnxSGDClassifier(loss=CrossEntropy(ignore_index=-1, label_smoothing=0.1), **PLAIN)
     nothing = np.full(150, -1)
     learner.partial_fit(X, nothing, classes=[0, 1, 2])
@@ -102,7 +102,7 @@ def test_part_of_a_stream_with_ignored_labels_alone_has_no_gradient():
     learner.partial_fit(X, LABELS)
     before = learner.get_weights()
     learner.partial_fit(X, nothing, sample_weight=np.linspace(0, 1, 150))
-    assert learner.loss_curve_[0] == learner.loss_curve_[2] == 0
+    assert len(learner.loss_curve_) == learner.n_iter_ == 1
     for name, array in learner.get_weights().items():
         np.testing.assert_array_equal(array, before[name])
     with pytest.raises(ParameterError, match="Nothing of y counts"):

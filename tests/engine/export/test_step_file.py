@@ -210,6 +210,25 @@ def test_trains_as_the_estimator_does(name, example, tmp_path):
         np.testing.assert_allclose(step.tensors[tensor["input"]], expected, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"optimizer": "adam"}, {"average": True}, {"average": 0.9}, {"learning_rate": "constant", "eta0": 0.02}],
+)
+def test_changed_parameters_act_as_in_the_next_call(changed, example, tmp_path):
+    settings = {"learning_rate": "invscaling", "eta0": 0.05, "batch_size": 20, "shuffle": False}
+    estimator = OnnxSGDRegressor(random_state=0, **settings).partial_fit(_X, _Y)
+    estimator.set_params(**changed)
+    before = estimator._state.eta, estimator._state.optimizer, sorted(estimator._state.tensors)
+    step = example.TrainingStep(estimator.export_training_step(tmp_path / "step.onnx"))
+    assert (estimator._state.eta, estimator._state.optimizer, sorted(estimator._state.tensors)) == before
+    step.epoch({step.manifest["features"][0]["input"]: _X}, _Y, np.arange(len(_X)), np.ones(len(_X)))
+    estimator.partial_fit(_X, _Y)
+    for tensor in step.manifest["tensors"]:
+        key = tensor.get("name") or tensor["of"], tensor.get("kind", "weight")
+        expected = estimator._state.tensors[key]
+        np.testing.assert_allclose(step.tensors[tensor["input"]], expected, rtol=1e-4, atol=1e-6)
+
+
 def test_slots_and_averages_that_began_later_count_from_there(example, tmp_path):
     """An optimizer and an average that were named after three updates: their numbers begin at t = 3."""
     estimator = OnnxSGDRegressor(learning_rate="constant", momentum=0.9, shuffle=False, batch_size=64)
