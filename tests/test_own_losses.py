@@ -240,6 +240,18 @@ REFUSED = {
     "no graph": (b"", "must be a valid ONNX model"),
     "no model": (onnx.ModelProto(), "must be a valid ONNX model"),
     "shapes": (graph(SEVEN + DIFFERENCE % "loss = Mul(d, c)"), r"fails on tables of shape \(5, 3\)"),
+    "no prediction": (
+        graph("{ loss = Mul(y_true, y_true) }"),
+        "must depend on raw_prediction; 'loss' has no",
+    ),
+    "its size alone": (
+        graph("{ s = Shape(raw_prediction) t = Expand(y_true, s) loss = Mul(t, t) }"),
+        "must depend on raw_prediction",
+    ),
+    "a comparison": (
+        graph("{ s = Less(raw_prediction, y_true) loss = CastLike(s, y_true) }"),
+        "must depend on raw_prediction",
+    ),
     "a branch": (graph(BRANCH), "no subgraphs, as If has"),
 }
 

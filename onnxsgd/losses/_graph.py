@@ -28,6 +28,10 @@ _REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
 _LEAST_OPSET = 13
 #: Rows of the trial, and its columns where the graph leaves them open.
 _ROWS, _COLUMNS = 5, 3
+#: Operators whose results have no derivative: sizes and comparisons.
+_WITHOUT_DERIVATIVE = frozenset(
+    {"Shape", "Size", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "ArgMax", "ArgMin"}
+)
 _OPTIONS = ("targets", "link", "probabilities")
 
 
@@ -129,7 +133,13 @@ def _parsed(content: bytes) -> tuple[onnx.ModelProto, bool]:
         message = reason(error, n_lines=1)
         raise GraphError(f"The graph of a loss must be a valid ONNX model: {message}.") from error
     _check_form(model)
-    return model, _try(model).ndim == 1
+    is_vector = _try(model).ndim == 1
+    if not _follows_prediction(model.graph):
+        raise GraphError(
+            f"The graph of a loss must depend on {_INPUTS[1]}; {model.graph.output[0].name!r} has no "
+            "derivative by it."
+        )
+    return model, is_vector
 
 
 def _without_functions(content: bytes) -> onnx.ModelProto:
@@ -169,6 +179,15 @@ def _check_form(model: onnx.ModelProto) -> None:
         kinds = {attribute.type for attribute in node.attribute}
         if kinds & {onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS}:
             raise GraphError(f"The graph of a loss must have no subgraphs, as {node.op_type} has.")
+
+
+def _follows_prediction(graph: onnx.GraphProto) -> bool:
+    """Tell whether a way leads from the raw predictions to the output, without sizes and comparisons."""
+    reached = {_INPUTS[1]}
+    for node in graph.node:
+        if node.op_type not in _WITHOUT_DERIVATIVE and reached.intersection(node.input):
+            reached.update(node.output)
+    return graph.output[0].name in reached
 
 
 def _try(model: onnx.ModelProto) -> np.ndarray:

@@ -250,8 +250,10 @@ class Quantile(Loss):
     quantile: float | Sequence[float] = 0.5
 
     def __post_init__(self) -> None:
-        if isinstance(self.quantile, Iterable) and not isinstance(self.quantile, str):
-            self._set_levels(list(self.quantile))
+        given = self.quantile
+        # arrays without axes call themselves iterable
+        if isinstance(given, Iterable) and not isinstance(given, str) and getattr(given, "ndim", 1) > 0:
+            self._set_levels(list(given))
         else:
             set_number(self, "quantile", _is_level, "a number strictly between 0 and 1")
             self._set_form("identity", (1.0,))

@@ -218,6 +218,14 @@ def test_bad_levels(name):
         losses.Quantile(levels)
 
 
+def test_an_array_without_axes_is_no_number():
+    with pytest.raises(
+        ParameterTypeError, match=r"quantile=array\(0\.3\) is not accepted: it must be a number"
+    ):
+        losses.Quantile(np.array(0.3))
+    assert losses.Quantile(np.array([0.3, 0.6])).quantile == (0.3, 0.6)
+
+
 def test_refusals():
     with pytest.raises(ParameterError, match=r"y has 2 columns: several quantiles are predicted of one"):
         learner().fit(X, np.c_[Y, Y])
