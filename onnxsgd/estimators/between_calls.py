@@ -14,10 +14,13 @@ from onnxsgd._settable import Settable
 from onnxsgd.estimators.summary import summarize
 from onnxsgd.exceptions import ParameterError
 
-__all__ = ["Given", "has_new_graph", "is_same", "read_graph_parameters", "refuse_new_graph"]
+__all__ = ["LINK", "Given", "has_new_graph", "is_same", "read_graph_parameters", "refuse_new_graph"]
 
 #: The parameters that determine the graph and its trained weights.
 _OF_GRAPH = ("model", "output", "head", "trainable", "adapter", "classes", "dtype", "batch_norm", "dropout")
+
+#: The name of the link among the parameters of a graph.
+LINK = "the link of the loss"
 
 #: Types of values that hold no estimators.
 _PLAIN = frozenset({bool, int, float, str, type(None)})
@@ -30,7 +33,7 @@ def read_graph_parameters(estimator: BaseEstimator) -> Given:
     """Return the parameters of an estimator that determine its graph, those of the model inside included."""
     own = type(estimator).__name__
     given = [(name, own, getattr(estimator, name)) for name in _OF_GRAPH if hasattr(estimator, name)]
-    given.append(("the link of the loss", own, getattr(estimator, "_link", "identity")))
+    given.append((LINK, own, getattr(estimator, "_link", "identity")))
     # a list, or an adapter, may be changed in place
     changing = (list, Settable)
     copied = [

@@ -555,6 +555,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             Where elements of a sample have labels, their axes come between.
         """
         trained = self._trained(X)
+        trained._check_loss()
         raw = trained._raw_predictions(X)
         return trained._labelling.probabilities(raw, str(trained._make_loss().probabilities))
 
@@ -897,6 +898,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         return self._labelling.split(y, self.validation_fraction, self._state.random_state)
 
     def _finished_graph(self) -> Any:
+        self._check_loss()
         learner, kind = self._learner, self._make_loss().probabilities
         if learner.link == "own":
             return self._labelled_graph("label", "scores" if kind is None else "probabilities")

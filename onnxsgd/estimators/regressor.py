@@ -17,6 +17,7 @@ from onnxsgd.adapters import LoRA
 from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.targets import check_real_target, check_scorable_by_r2, check_target_range
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
+from onnxsgd.estimators.between_calls import LINK
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.quantile_score import score_quantiles
 from onnxsgd.estimators.to_skl2onnx import register_regressor
@@ -574,9 +575,25 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
     def _predictions(self, raw: np.ndarray) -> np.ndarray:
         """Return the predictions of raw predictions."""
+        self._check_link()
         if self._own_link == "sorted":
             return np.sort(raw, axis=1)
         return np.exp(raw) if self._own_link == "log" else raw[:, : self._n_predictions]
+
+    def _check_link(self) -> None:
+        """Refuse a loss that was set after the fit, and takes raw predictions for something else."""
+        given = self._given or ()
+        link, count = (
+            next((entry[2] for entry in given if entry[0] == LINK), self._link),
+            len(self._score_factors),
+        )
+        fits = self._n_outputs == count if self._link == "sorted" else self._n_outputs % count == 0
+        if not self._is_narrow and (link != self._link or not fits):
+            raise ParameterError(
+                f"loss={self.loss!r} was set after the fit, and predicts other numbers than the graph, which "
+                f"has {self._n_outputs} raw prediction(s) with the link {link!r}: call fit, or set the loss "
+                "of the fit."
+            )
 
     def _deviations(self, raw: np.ndarray) -> np.ndarray:
         """Return the standard deviations of raw predictions."""
@@ -597,6 +614,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         return next(splitter.split(y))
 
     def _finished_graph(self) -> Any:
+        self._check_link()
         if self._learner.link == "own":
             return self._prediction_graph("variable")
         graph = self._learner.exported(self._weights())

@@ -347,6 +347,26 @@ REFUSED = {
         GraphError,
         r"predicts 2 output\(s\) and y has 2, each as 2",
     ),
+    "another loss after the fit": (
+        lambda: learner(loss="squared_error").fit(Z, Y).set_params(loss="gaussian_nll").predict(Z),
+        ParameterError,
+        r"loss='gaussian_nll' was set after the fit, .* 1 raw prediction\(s\) with the link 'identity'",
+    ),
+    "an export with another loss": (
+        lambda: learner().fit(Z, Y).set_params(loss="poisson").to_onnx(),
+        ParameterError,
+        r"loss='poisson' was set after the fit, .* 2 raw prediction\(s\) with the link 'normal'",
+    ),
+    "a score with other levels": (
+        lambda: (
+            learner(loss=losses.Quantile([0.1, 0.5, 0.7, 0.9]))
+            .fit(Z, Y)
+            .set_params(loss=losses.Quantile([0.1, 0.9]))
+            .score(Z, Y)
+        ),
+        ParameterError,
+        r"was set after the fit, .* 4 raw prediction\(s\) with the link 'sorted'",
+    ),
     "another link": (
         lambda: learner().fit(Z, Y).set_params(loss="squared_error").partial_fit(Z, Y),
         ParameterError,

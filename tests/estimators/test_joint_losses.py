@@ -105,5 +105,9 @@ def test_a_stream_of_one_score_cannot_take_a_joint_loss():
     stream.set_params(loss="multiclass_hinge")
     with pytest.raises(GraphError, match="one score for two classes"):
         stream.partial_fit(X[100:200], y[100:200])
+    with pytest.raises(GraphError, match="one score for two classes"):
+        stream.set_params(loss=losses.CrossEntropy()).predict_proba(X[:5])
+    with pytest.raises(GraphError, match="one score for two classes"):
+        stream.to_onnx()
     stream.set_params(loss="focal").partial_fit(X[100:200], y[100:200])
     assert not np.array_equal(stream.coef_, before)
