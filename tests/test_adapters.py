@@ -606,3 +606,11 @@ def test_real_weights_before_quantized_activations_train():
     model = OnnxSGDRegressor(graph, trainable=["W"], random_state=0).fit(X, (X @ slopes).ravel())
     # as near as the levels of 0.05, and none at all without a gradient
     np.testing.assert_allclose(model.get_weights()["W"], slopes, atol=0.03)
+
+
+def test_a_graph_without_weights_names_adapters_of_quantized_ones(diabetes):
+    graph = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[N, 10] X) => (float[N, 10] Y) { Y = Mul(X, X) }'
+    )
+    with pytest.raises(NotTrainableError, match=r"no real weights.*Quantized weights .*adapter=LoRA"):
+        OnnxSGDRegressor(graph).fit(diabetes[0], diabetes[0])

@@ -249,7 +249,10 @@ def _nothing_to_train(roles: Mapping[ir.Value, Role], flow: GradientFlow) -> str
             f"The graph has no weights that can be trained. It holds {place}, and {reason.rstrip('.')}. "
             f"{_WAY_OUT}"
         )
-    return f"The graph has no weights: nothing to train. {_WAY_OUT}"
+    return (
+        f"The graph has no real weights: nothing to train. {_WAY_OUT} Quantized weights learn through "
+        "adapters beside them: adapter=LoRA(...)."
+    )
 
 
 _WAY_OUT = "A new layer on top of it (head='linear') can be trained."
