@@ -273,6 +273,15 @@ def test_refused_parameters():
         losses.FromONNX(graph(CAUCHY)).set_params(loss=1)
 
 
+@pytest.mark.parametrize("targets", ["sign", "indicator"])
+def test_targets_of_labels_are_refused_in_a_regression(targets):
+    loss = losses.FromONNX(graph(CAUCHY), targets=targets)
+    with pytest.raises(
+        ParameterError, match=rf"targets='{targets}', two values .* 'real', 'non-negative' or"
+    ):
+        OnnxSGDRegressor(loss=loss).fit(X, Y)
+
+
 def test_an_operator_without_a_gradient_is_refused_where_it_is_trained():
     broken = losses.FromONNX(
         graph("{ d = Sub(raw_prediction, y_true) v, i = Unique<axis = 1>(d) loss = Add(d, v) }")

@@ -129,6 +129,11 @@ def check_scorable_by_r2(y: np.ndarray, name: str) -> None:
 
 def check_target_range(y: np.ndarray, loss: Loss) -> None:
     """Refuse targets of a regression outside the range of its loss."""
+    if loss.targets in ("sign", "indicator"):
+        raise ParameterError(
+            f"The loss {loss!r} has targets={loss.targets!r}, two values of labels: a regression takes "
+            "'real', 'non-negative' or 'positive'."
+        )
     if loss.targets == "real" or not y.size:
         return
     least = y.min()
