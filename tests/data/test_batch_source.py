@@ -115,7 +115,7 @@ def test_an_iterable_begins_anew_in_each_epoch():
     (7, [[0, 1, 2, 0, 1, 2, 0], [1, 2, 0, 1, 2, 0, 1], [2, 0, 1, 2, 0, 1, 2]]),
 ])  # fmt: skip
 def test_steps_of_an_epoch(n_steps, epochs):
-    """Where an epoch ends within the iterable, the next one continues."""
+    """The next epoch continues within the iterable."""
     source = BatchSource(batches(3), n_steps, None)
     assert source.n_batches == n_steps
     assert numbers(source, 3) == epochs

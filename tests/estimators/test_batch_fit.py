@@ -247,7 +247,7 @@ def test_balanced_classes_are_refused():
 
 
 def test_a_later_batch_that_does_not_fit():
-    """What was trained before it remains."""
+    """The updates before it remain."""
     model = OnnxSGDRegressor(random_state=0, **NAMED)
     with pytest.raises(ValueError, match="4 features"):
         model.fit([*cut(X, Y), (X[:, :4], Y)])

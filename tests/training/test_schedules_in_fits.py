@@ -230,7 +230,7 @@ def test_another_schedule_forgets_the_losses():
 
 @pytest.mark.parametrize("patience", [0, 3, 4, 12])
 def test_training_ends_at_a_plateau_of_the_least_rate(patience):
-    """Whether the plateaus of the rate are shorter or longer than those of `n_iter_no_change`."""
+    """Plateaus of the rate may be shorter or longer than those of `n_iter_no_change`."""
     schedule = schedules.ReduceOnPlateau(1e-9, 0.1, patience, threshold=0.1, eta_min=1e-11)
     model = regressor(schedule, max_iter=200, tol=1e-3).fit(X, Y)
     assert model.learning_rates_[-1] == pytest.approx(1e-11)
