@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onnxsgd.gradient.derivative_options import DerivativeOptions
     from onnxsgd.graph.loading.initializers import get_train_initializer
     from onnxsgd.graph.loading.random_inputs import random_feed
+    from onnxsgd.graph.preprocessing.add_preprocessing import add_preprocessing
     from onnxsgd.learner.describe import describe_trainable
     from onnxsgd.objective.attach import add_loss_output
     from onnxsgd.objective.penalty_nodes import penalty_loss_onnx
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "adapters",
     "add_loss_output",
+    "add_preprocessing",
     "describe_trainable",
     "exceptions",
     "get_train_initializer",
@@ -54,6 +56,7 @@ _HOMES = {
     "OrtGradientForwardBackwardFunction": "onnxsgd.engine.forward_backward.function_base",
     "TrainingDisplay": "onnxsgd.estimators.display",
     "add_loss_output": "onnxsgd.objective.attach",
+    "add_preprocessing": "onnxsgd.graph.preprocessing.add_preprocessing",
     "describe_trainable": "onnxsgd.learner.describe",
     "get_train_initializer": "onnxsgd.graph.loading.initializers",
     "onnx_derivative": "onnxsgd.gradient.derivative",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import onnxsgd
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, add_preprocessing
 from onnxsgd.data.text import _SAMPLE
 from onnxsgd.graph.opsets.transformer.contrib import CONTRIB_RULES
 from onnxsgd.graph.opsets.versions import OPSET_RANGES
@@ -94,5 +94,6 @@ def test_the_guide_names_parameters_that_exist():
     """In the form ``name=``, of an estimator or of the functions shown beside it."""
     used = set(re.findall(r"``(\w+)=", GUIDE))
     methods = [getattr(OnnxSGDClassifier, name) for name in ("fit", "partial_fit", "to_onnx")]
+    methods.append(add_preprocessing)
     known = {name for method in methods for name in inspect.signature(method).parameters}
     assert used <= {*OnnxSGDClassifier().get_params(), *known}

@@ -12,8 +12,9 @@ import onnxsgd
 PUBLIC = {
     "DerivativeOptions", "OnnxSGDClassifier", "OnnxSGDRegressor", "OrtGradientForwardBackward",
     "OrtGradientForwardBackwardFunction", "TrainingDisplay", "__version__", "adapters", "add_loss_output",
-    "describe_trainable", "exceptions", "get_train_initializer", "losses", "onnx_derivative", "optimizers",
-    "penalties", "penalty_loss_onnx", "plot_graph", "random_feed", "schedules", "testing",
+    "add_preprocessing", "describe_trainable", "exceptions", "get_train_initializer", "losses",
+    "onnx_derivative", "optimizers", "penalties", "penalty_loss_onnx", "plot_graph", "random_feed",
+    "schedules", "testing",
 }  # fmt: skip
 
 

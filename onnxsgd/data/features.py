@@ -260,7 +260,7 @@ def _canonical(table: Any) -> Any:
 
 def _convert(array: Any, dtype: np.dtype[np.generic], name: str) -> Any:
     try:
-        if dtype.kind in "iu" and array.dtype.kind == "f":
+        if dtype.kind in "iu" and array.dtype.kind in "fiu" and not np.can_cast(array.dtype, dtype):
             _check_range(_values(array), dtype, name)
         with np.errstate(over="ignore"):
             return array.astype(dtype, copy=False)
@@ -271,12 +271,19 @@ def _convert(array: Any, dtype: np.dtype[np.generic], name: str) -> Any:
 
 
 def _check_range(values: np.ndarray, dtype: np.dtype[Any], name: str) -> None:
+    """Refuse numbers that would change in an integer type, such as pixels from 0 to 1."""
     limits = np.iinfo(dtype)
     if not np.all((values >= limits.min) & (values <= limits.max)):
         raise ParameterError(
             f"X has values that {dtype!r}, the type of input {name!r} of the graph, does not hold: they must "
             f"be numbers from {limits.min} to {limits.max}."
         )
+    if values.dtype.kind != "f" or (is_whole := values == np.trunc(values)).all():
+        return
+    raise ParameterError(
+        f"X has values such as {values[~is_whole][0]:g}, and input {name!r} of the graph takes {dtype!r}: "
+        f"they must be whole numbers from {limits.min} to {limits.max}."
+    )
 
 
 def _values(array: Any) -> np.ndarray:

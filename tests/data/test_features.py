@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 from scipy import sparse
@@ -18,7 +19,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import _get_feature_names
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
-from onnxsgd.data.features import is_plain_array
+from onnxsgd.data.features import is_plain_array, read_features
+from onnxsgd.exceptions import ParameterError
 
 # Older versions of scikit-learn read frames in a way that newer versions of polars deprecate.
 pytestmark = pytest.mark.filterwarnings("ignore:Support for the dataframe interchange protocol")
@@ -551,3 +553,19 @@ def test_sparse_entries_that_repeat_or_are_zero_change_nothing(dtype):
         ]
         np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
         assert given.nnz == n_entries
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.array([[1, 256]]), "numbers from 0 to 255"),
+        (np.array([[-1, 3]], np.int8), "numbers from 0 to 255"),
+        (np.array([[2.0, 0.5]]), r"values such as 0\.5, .* must be whole numbers from 0 to 255"),
+    ],
+)
+def test_integers_that_would_change_are_refused(given, message):
+    value = ir.Value(name="X", type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape(["N", 2]))
+    with pytest.raises(ParameterError, match=message):
+        read_features(given, given, [value])
+    whole = np.array([[0, 255.0]])
+    np.testing.assert_array_equal(read_features(whole, whole, [value])["X"], [[0, 255]])

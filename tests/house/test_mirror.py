@@ -42,6 +42,9 @@ COVERED = {
     ),
     "estimators/test_quantile_levels.py": "estimators/quantile_score",
     "estimators/test_sklearn_tools.py": "estimators/inner_model",
+    "graph/preprocessing/test_add_preprocessing.py": (
+        "graph/preprocessing/image_format graph/preprocessing/image_nodes"
+    ),
     "training/test_sparse_runners.py": (
         "engine/step/row_update_graph engine/step/sparse_sgd engine/step/sparse_step"
     ),

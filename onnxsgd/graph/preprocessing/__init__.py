@@ -1,0 +1,1 @@
+"""Preprocessing of data as the first nodes of a graph."""
