@@ -20,6 +20,7 @@ EXAMPLES = {
     "plot_frozen_backbone": (0.34, 0, 1, 1),
     "plot_quantile_bands": (0, 0, 0.63, 1),
     "plot_business_loss": (0.478, 0, 1, 0.5),
+    "plot_distillation": (0, 0, 0.525, 1),
     "plot_rates_and_schedules": (0, 0, 0.78, 1),
     "plot_grid_search": (0, 0, 0.89, 1),
     "plot_text_l1": (0.49, 0, 0.9, 1),

@@ -76,6 +76,16 @@ def _digits_drift(upright, turned):
     return is_ascending(fitted, 0.3, worst, 0.85, end, 1.05 * upright[-1])
 
 
+def _distillation(teacher, given, probabilities, labels, *widths):
+    kilobytes, accuracy = zip(*(row[1:] for row in widths), strict=True)
+    return (
+        is_ascending(given[-1] + 0.05, probabilities[-1], teacher[0] + 0.02)
+        and is_ascending(labels[0] + 0.02, probabilities[0], probabilities[-1])
+        and is_ascending(*accuracy)
+        and kilobytes[-1] < teacher[1] / 1000
+    )
+
+
 def _frozen_backbone(old, head, dense, pixels):
     return old[-1] > 0.9 and all(np.array(head) > pixels) and is_ascending(pixels[-1], head[-1], dense[-1])
 
@@ -117,6 +127,7 @@ CONCLUSIONS = {
     "calibration": _calibration,
     "changed_weights": _changed_weights,
     "digits_drift": _digits_drift,
+    "distillation": _distillation,
     "frozen_backbone": _frozen_backbone,
     "grid_search": _grid_search,
     "memory_map": _memory_map,
