@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from onnxsgd.estimators.display import TrainingDisplay
     from onnxsgd.estimators.plot_graph import plot_graph
     from onnxsgd.estimators.regressor import OnnxSGDRegressor
+    from onnxsgd.estimators.saving import load
     from onnxsgd.gradient.derivative import onnx_derivative
     from onnxsgd.gradient.derivative_options import DerivativeOptions
     from onnxsgd.graph.loading.initializers import get_train_initializer
@@ -36,6 +37,7 @@ __all__ = [
     "describe_trainable",
     "exceptions",
     "get_train_initializer",
+    "load",
     "losses",
     "onnx_derivative",
     "optimizers",
@@ -59,6 +61,7 @@ _HOMES = {
     "add_preprocessing": "onnxsgd.graph.preprocessing.add_preprocessing",
     "describe_trainable": "onnxsgd.learner.describe",
     "get_train_initializer": "onnxsgd.graph.loading.initializers",
+    "load": "onnxsgd.estimators.saving",
     "onnx_derivative": "onnxsgd.gradient.derivative",
     "penalty_loss_onnx": "onnxsgd.objective.penalty_nodes",
     "plot_graph": "onnxsgd.estimators.plot_graph",

@@ -12,7 +12,7 @@ import onnxsgd
 PUBLIC = {
     "DerivativeOptions", "OnnxSGDClassifier", "OnnxSGDRegressor", "OrtGradientForwardBackward",
     "OrtGradientForwardBackwardFunction", "TrainingDisplay", "__version__", "adapters", "add_loss_output",
-    "add_preprocessing", "describe_trainable", "exceptions", "get_train_initializer", "losses",
+    "add_preprocessing", "describe_trainable", "exceptions", "get_train_initializer", "load", "losses",
     "onnx_derivative", "optimizers", "penalties", "penalty_loss_onnx", "plot_graph", "random_feed",
     "schedules", "testing",
 }  # fmt: skip

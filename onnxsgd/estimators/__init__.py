@@ -1,1 +1,1 @@
-"""The estimators: parameters, scikit-learn's contract, fitted state, displays, persistence."""
+"""The estimators: parameters, scikit-learn's contract, fitted state, displays, saving."""

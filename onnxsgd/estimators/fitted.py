@@ -24,12 +24,12 @@ from onnxsgd.estimators.between_calls import Given
 from onnxsgd.estimators.html_display import HtmlDisplay
 from onnxsgd.estimators.inner_model import holds_weights
 from onnxsgd.estimators.parameters import read_average
-from onnxsgd.estimators.persistence import pack, unpack
 from onnxsgd.exceptions import OnnxSGDError, ParameterError
 from onnxsgd.graph.adapting.adapter_inputs import adapter_values, with_adapter_inputs
 from onnxsgd.graph.adapting.merge_adapters import merge_adapters
 from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
+from onnxsgd.persistence.saved_form import pack, unpack
 from onnxsgd.runtime.adapter_file import write_adapter
 from onnxsgd.training.state import FitState
 
@@ -135,6 +135,34 @@ class TrainedModel(HtmlDisplay):
         super().__setstate__({**_LATER_PARAMETERS, **state})
         if saved is not None:
             self._learner, self._state, self._text = unpack(saved, self.model)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the estimator to a file that holds no code; :func:`onnxsgd.load` reads it.
+
+        The file has the format of safetensors: arrays, and in its header JSON with the parameters and what is
+        learned. It is written whole or not at all: an earlier file of this name stays until then. Objects of
+        your own, such as losses, functions and callbacks, are not in it; ``load`` takes them again.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file; by custom its name ends in ``.onnxsgd``.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        ParameterError
+            If an attribute of the estimator is an object of your own, or parameters of the graph changed
+            since the last call.
+        ParameterTypeError
+            If the class of the estimator is not one of this package.
+        ImportError
+            If it holds estimators of scikit-learn and skops is not installed.
+        """
+        from onnxsgd.estimators.saving import save
+
+        save(self, path)
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return a copy of the trained weights, under their names in the graph."""

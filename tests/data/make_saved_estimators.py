@@ -1,4 +1,4 @@
-"""Write estimators of the present format, with their predictions, for ``test_persistence.py``.
+"""Write estimators of the present formats, with their predictions, for ``test_saved_form.py``.
 
 Run it once for each new format: existing files are kept, as tests of old formats.
 """
@@ -12,7 +12,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
-from onnxsgd.estimators.persistence import FORMAT
+from onnxsgd.persistence.saved_file import FORMAT as FORMAT_OF_FILES
+from onnxsgd.persistence.saved_form import FORMAT
 
 HERE = Path(__file__).parent
 
@@ -50,14 +51,28 @@ def make_classifier():
 
 
 def write(name, model, X, y):
+    file = HERE / f"{name}_format_{FORMAT_OF_FILES}.onnxsgd"
+    if not file.exists():
+        model.save(file)
+        record(file)
+        method = "predict" if name == "regressor" else "predict_proba"
+        prediction = getattr(model, method)(X[:50])
+        np.savez(
+            HERE / f"{name}_file_{FORMAT_OF_FILES}.npz",
+            prediction=prediction, loss_curve=model.loss_curve_, t=model.t_,
+        )  # fmt: skip
     path = HERE / f"{name}_format_{FORMAT}.pkl"
     if path.exists():
         return
     path.write_bytes(pickle.dumps(model, protocol=4))
+    record(path)
     method = "predict" if name == "regressor" else "predict_proba"
     before, loss_curve, t = getattr(model, method)(X[:50]), model.loss_curve_, model.t_
     after = getattr(model.partial_fit(X, y), method)(X[:50])
     np.savez(path.with_suffix(".npz"), prediction=before, after=after, loss_curve=loss_curve, t=t)
+
+
+def record(path):
     with (HERE / "SHA256SUMS").open("a") as sums:
         sums.write(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n")
 

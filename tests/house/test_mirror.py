@@ -36,7 +36,6 @@ COVERED = {
     ),
     "estimators/test_gaussian_nll.py": "learner/further_scores",
     "estimators/test_html_display.py": "estimators/card estimators/card_rows",
-    "estimators/test_persistence.py": "_classifier _regressor",
     "estimators/test_plot_graph.py": (
         "drawing/graph_plot drawing/listing drawing/marks estimators/graph_stages"
     ),
@@ -110,6 +109,8 @@ COVERED = {
     "learner/test_describe.py": "graph/reading/report",
     "learner/test_learner.py": "learner/model_source",
     "objective/test_attach.py": "objective/score_table objective/scored_output",
+    "persistence/test_saved_form.py": "_classifier _regressor",
+    "persistence/test_value_tree.py": "persistence/known_classes persistence/sklearn_objects",
     "runtime/test_cuda.py": "runtime/bindings runtime/device",
     "test_adapters.py": "adapters/_lora",
     "test_optimizers.py": (

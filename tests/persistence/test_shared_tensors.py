@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.adapters import LoRA
-from onnxsgd.estimators.shared_tensors import held_tensors, restore_shared, take_shared
+from onnxsgd.persistence.shared_tensors import held_tensors, restore_shared, take_shared
 
 RNG = np.random.default_rng(0)
 BIG, SMALL = RNG.normal(size=(20, 20)).astype(np.float32), np.float32([1, 2])

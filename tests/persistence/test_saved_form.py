@@ -17,8 +17,9 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
-from onnxsgd.estimators.persistence import FORMAT, pack
+from onnxsgd.persistence.saved_form import FORMAT, pack
 from onnxsgd.training import epochs as _epochs
 
 DATA = Path(__file__).parents[1] / "data"
@@ -46,6 +47,12 @@ def by_joblib(model, folder=None):
     return joblib.load(path)
 
 
+def by_save(model, folder=None):
+    path = Path(folder or ".") / "model.onnxsgd"
+    model.save(path)
+    return onnxsgd.load(path)
+
+
 WAYS = {
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
     "oldest protocol": lambda model: pickle.loads(pickle.dumps(model, protocol=2)),
@@ -53,6 +60,7 @@ WAYS = {
     "copy": copy.copy,
     "joblib": by_joblib,
     "skops": by_skops,
+    "save": by_save,
 }
 
 
@@ -186,6 +194,22 @@ def test_old_files_stay_readable(name, monkeypatch):
     monkeypatch.setattr(_epochs, "_shuffled", lambda shape, draw: draw.permutation(shape[1])[None])
     model.partial_fit(X, labels)
     np.testing.assert_allclose(getattr(model, method)(X[:50]), expected["after"], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["regressor", "classifier"])
+def test_old_files_of_save_stay_readable(name, monkeypatch):
+    """Never make these files again."""
+    path = DATA / f"{name}_format_1.onnxsgd"
+    recorded = dict(line.split()[::-1] for line in (DATA / "SHA256SUMS").read_text().splitlines())
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == recorded[path.name]
+    model = onnxsgd.load(path)
+    X, _ = load_diabetes(return_X_y=True) if name == "regressor" else load_breast_cancer(return_X_y=True)
+    X = StandardScaler().fit_transform(X).astype(np.float32)
+    expected = np.load(DATA / f"{name}_file_1.npz", allow_pickle=False)
+    method = "predict" if name == "regressor" else "predict_proba"
+    np.testing.assert_allclose(getattr(model, method)(X[:50]), expected["prediction"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.loss_curve_, expected["loss_curve"], rtol=1e-6)
+    assert model.t_ == expected["t"]
 
 
 def test_old_files_find_the_classes_where_they_name_them():

@@ -18,11 +18,11 @@ from onnx import TensorProto
 from onnxsgd._version import __version__
 from onnxsgd.data.moments import Moments
 from onnxsgd.data.text import TextPart
-from onnxsgd.estimators.shared_tensors import held_tensors, restore_shared, take_shared
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.adapting.branches import Adapter
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.learner.learner import Learner
+from onnxsgd.persistence.shared_tensors import held_tensors, restore_shared, take_shared
 from onnxsgd.training.state import FitState
 
 __all__ = ["FORMAT", "pack", "unpack"]

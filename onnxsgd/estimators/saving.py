@@ -1,0 +1,202 @@
+"""Files of estimators without code: ``est.save(path)`` and ``onnxsgd.load(path)``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+import sklearn
+
+from onnxsgd.estimators.between_calls import has_new_graph, read_graph_parameters
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.graph.loading.load import check_proto
+from onnxsgd.graph.model import to_proto
+from onnxsgd.learner.learner import Learner
+from onnxsgd.persistence.saved_file import read_file, write_file
+from onnxsgd.persistence.value_tree import TreeReader, TreeWriter, UnknownValueError
+from onnxsgd.training.state import FitState
+
+if TYPE_CHECKING:
+    from onnxsgd.estimators.classifier import OnnxSGDClassifier
+    from onnxsgd.estimators.fitted import TrainedModel
+    from onnxsgd.estimators.regressor import OnnxSGDRegressor
+
+__all__ = ["load", "save"]
+
+#: Attributes that are not saved: made anew from the parameters, or of libraries.
+_LEFT_OUT = frozenset({"_given", "_sklearn_version", "_skl_callbacks", "_metadata_request"})
+
+
+def save(estimator: TrainedModel, path: str | os.PathLike[str]) -> None:
+    """Write an estimator to a file; see its method ``save``."""
+    name = type(estimator).__name__
+    if type(estimator) is not _classes().get(name):
+        raise ParameterTypeError(
+            f"save writes {sorted(_classes())}, not {type(estimator).__module__}.{name}: a file without code "
+            "cannot hold a class of yours."
+        )
+    given = estimator.__dict__.get("_given")
+    if given is not None and has_new_graph(estimator, given):
+        raise ParameterError(
+            "The graph of the estimator belongs to other parameters than the present ones: call fit, or set "
+            "them back, before save."
+        )
+    writer, missing = TreeWriter(), {}
+    attributes, parameters = estimator.__getstate__(), {}
+    for parameter in estimator.get_params(deep=False):
+        value = attributes.pop(parameter)
+        try:
+            parameters[parameter] = writer.write(value, f"parameters/{parameter}")
+        except UnknownValueError:
+            missing[parameter] = f"{type(value).__module__}.{type(value).__qualname__}"
+    kept = {key: value for key, value in attributes.items() if key not in _LEFT_OUT}
+    saved: dict[str, Any] = kept.pop("_saved", {})
+    content = {
+        "class": name,
+        "parameters": parameters,
+        "missing": missing,
+        "attributes": {key: _written(writer, key, value) for key, value in kept.items()},
+        "learned": {key: _written(writer, key, value) for key, value in saved.items()},
+        "requests": _requests(estimator),
+        "has_given": given is not None,
+    }
+    write_file(path, content, writer.tensors)
+
+
+def load(path: str | os.PathLike[str], **parameters: object) -> OnnxSGDRegressor | OnnxSGDClassifier:
+    """Return the estimator that its method ``save`` wrote.
+
+    No code of the file is run: it holds JSON and arrays, and names of classes of this package alone.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    **parameters : objects
+        The parameters that the file does not hold: losses, schedules, optimizers, functions and models of
+        your own. A scikit-learn `model` may be given too; it is then not read from the file.
+
+    Returns
+    -------
+    OnnxSGDRegressor or OnnxSGDClassifier
+        The estimator, which continues as if it had never been saved.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ParameterError
+        If it is no such file, is damaged, or of a newer version of the package; if a parameter that it lacks
+        is not given, or one that it holds is.
+    GraphError
+        If the graph in it is not valid.
+    ImportError
+        If it holds estimators of scikit-learn and skops is not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from sklearn.datasets import load_iris
+    >>> import onnxsgd
+    >>> X, y = load_iris(return_X_y=True)
+    >>> learner = onnxsgd.OnnxSGDClassifier(random_state=0).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "learner.onnxsgd"
+    ...     learner.save(path)
+    ...     again = onnxsgd.load(path)
+    >>> bool((again.predict_proba(X) == learner.predict_proba(X)).all())
+    True
+    """
+    return read_file(path, partial(_read, os.fspath(path), parameters))
+
+
+def _classes() -> dict[str, type[Any]]:
+    from onnxsgd.estimators.classifier import OnnxSGDClassifier
+    from onnxsgd.estimators.regressor import OnnxSGDRegressor
+
+    return {"OnnxSGDClassifier": OnnxSGDClassifier, "OnnxSGDRegressor": OnnxSGDRegressor}
+
+
+def _written(writer: TreeWriter, key: str, value: object) -> Any:
+    try:
+        return writer.write(value, key.lstrip("_"))
+    except UnknownValueError as error:
+        raise ParameterError(f"The attribute {key} cannot be saved: {error}") from error
+
+
+def _requests(estimator: TrainedModel) -> dict[str, dict[str, Any]]:
+    """Return the metadata that the user requested for each method."""
+    request = vars(estimator).get("_metadata_request")
+    methods = vars(request) if request is not None else {}
+    return {name: dict(method.requests) for name, method in methods.items() if hasattr(method, "requests")}
+
+
+def _put_requests(estimator: Any, requests: Mapping[str, Mapping[str, Any]]) -> None:
+    with sklearn.config_context(enable_metadata_routing=True):
+        for method, wanted in requests.items():
+            if wanted:
+                getattr(estimator, f"set_{method}_request")(**wanted)
+
+
+def _check_learned(learner: Learner, state: FitState) -> None:
+    """Refuse a graph that is not valid, and weights that it does not have."""
+    for model in {id(found): found for found in _graphs(learner)}.values():
+        check_proto(to_proto(model), "model")
+    weights = state.weights()
+    if set(weights) != set(learner.weights):
+        raise ValueError(f"weights {sorted(weights)} for those of the graph, {sorted(learner.weights)}")
+    for name, array in weights.items():
+        initializer = learner.model.graph.initializers.get(name)
+        value = None if initializer is None else initializer.const_value
+        shape = None if value is None else tuple(value.shape.numpy())
+        if array.shape != shape or array.dtype.kind != "f":
+            raise ValueError(f"the weight {name!r} is {array.dtype} of shape {array.shape}, not {shape}")
+    for (name, kind), array in state.tensors.items():
+        if name not in weights or not np.issubdtype(array.dtype, np.number):
+            raise ValueError(f"a tensor {kind!r} of {name!r}")
+
+
+def _graphs(learner: Learner) -> list[ir.Model]:
+    halves = (learner,) if learner.half_precision is None else (learner, learner.half_precision)
+    return [model for half in halves for model in (half.model, half.score_model)]
+
+
+def _read(
+    path: str, given: Mapping[str, object], content: dict[str, Any], tensors: Mapping[str, np.ndarray]
+) -> Any:
+    cls, reader = _classes()[content["class"]], TreeReader(tensors)
+    parameters, missing = dict(content["parameters"]), content["missing"]
+    replaceable = {name for name, tree in parameters.items() if isinstance(tree, dict) and "sklearn" in tree}
+    unknown = sorted(given.keys() - missing.keys() - replaceable)
+    if unknown:
+        accepted = sorted(missing.keys() | replaceable)
+        can = f"it takes {accepted}" if accepted else "it lacks none"
+        raise ParameterError(
+            f"{unknown} are no parameters that the file {path!r} lacks: {can}. set_params changes the others "
+            "after loading."
+        )
+    lacking = {name: kind for name, kind in missing.items() if name not in given}
+    if lacking:
+        objects = " and ".join(f"{name}, an object of {kind}" for name, kind in lacking.items())
+        named = ", ".join(f"{name}=..." for name in lacking)
+        raise ParameterError(f"The file {path!r} lacks {objects}: call load(path, {named}).")
+    values = {name: reader.read(tree) for name, tree in parameters.items() if name not in given}
+    estimator = cls(**{**values, **given})
+    attributes = {name: reader.read(tree) for name, tree in content["attributes"].items()}
+    learned = {name: reader.read(tree) for name, tree in content["learned"].items()}
+    methods = [name for name in attributes if callable(getattr(cls, name, None))]
+    if methods:
+        raise ValueError(f"{methods} are methods, not attributes")
+    own = {name: getattr(estimator, name) for name in estimator.get_params(deep=False)}
+    estimator.__setstate__({**own, **attributes, **({"_saved": learned} if learned else {})})
+    if learned:
+        _check_learned(estimator._learner, estimator._state)
+    if content["has_given"]:
+        estimator._given = read_graph_parameters(estimator)
+    _put_requests(estimator, content["requests"])
+    return estimator

@@ -1,0 +1,154 @@
+"""Files of JSON and tensors, in the format of safetensors, written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from onnxsgd._library_errors import reason
+from onnxsgd._version import __version__
+from onnxsgd.exceptions import OnnxSGDError, ParameterError
+
+__all__ = ["FORMAT", "read_file", "write_file"]
+
+#: The number of the format written.
+FORMAT = 1
+#: The entries of the header of safetensors that hold the JSON, and the digest of JSON and tensors.
+_ENTRY, _DIGEST = "onnxsgd", "sha256"
+
+_Read = TypeVar("_Read")
+
+
+def write_file(
+    path: str | os.PathLike[str], content: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+) -> None:
+    """Write a file under its name once it is whole and on the disk; until then a file of this name stays.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    content : dict
+        Values of JSON, which a format number and the version of this package precede.
+    tensors : dict of ndarray
+        Arrays of numbers of at most eight bytes.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written. No part of it is left.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    text = json.dumps({"format": FORMAT, "version": __version__, **content}, allow_nan=False)
+    # safetensors writes the memory of an array, whatever its order
+    held = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+    metadata = {_ENTRY: text, _DIGEST: _digest(text, held)}
+    target = Path(os.path.realpath(path))
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    os.close(handle)
+    try:
+        try:
+            save_file(held, name, metadata=metadata)
+        except SafetensorError as error:
+            raise OSError(f"{os.fspath(path)!r} cannot be written: {reason(error)}.") from error
+        os.chmod(name, _mode(target))
+        _sync(name)
+        os.replace(name, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+    # the new name has to survive a loss of power too
+    with suppress(OSError):
+        _sync(target.parent)
+
+
+def read_file(
+    path: str | os.PathLike[str],
+    read: Callable[[dict[str, Any], dict[str, np.ndarray]], _Read],
+) -> _Read:
+    """Return what `read` makes of the JSON and the tensors of a file.
+
+    Errors of `read` that values of other kinds, sizes and names cause are those of a damaged file.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened.
+    ParameterError
+        If it is no such file, a damaged one, or of a newer format.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    shown = f"The file {os.fspath(path)!r}"
+    if not Path(path).is_file():
+        # pipes and devices would never end
+        kind = "is no regular file" if Path(path).exists() else "does not exist"
+        raise FileNotFoundError(f"{shown} {kind}.")
+    try:
+        with safe_open(os.fspath(path), framework="numpy") as opened:
+            metadata = opened.metadata() or {}
+            text, content = metadata[_ENTRY], json.loads(metadata[_ENTRY])
+            written, version = content["format"], content["version"]
+            if type(written) is not int or written < 1:
+                raise ValueError(f"its format is {written!r:.40}")
+            if written > FORMAT:
+                raise ParameterError(
+                    f"{shown} has format {written}, of onnxsgd {version}; onnxsgd {__version__} reads "
+                    f"formats up to {FORMAT}: install that version, or a newer one."
+                )
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            if _digest(text, tensors) != metadata[_DIGEST]:
+                raise ValueError("its contents do not have the digest that it states")
+            return read(content, tensors)
+    except OnnxSGDError:
+        raise
+    except _DAMAGE as error:
+        said = f"{error!r}" if isinstance(error, KeyError) else reason(error)
+        raise ParameterError(f"{shown} is no file of est.save, or a damaged one: {said}.") from error
+    except SafetensorError as error:
+        raise ParameterError(f"{shown} is no file of est.save, or a damaged one: {reason(error)}.") from error
+
+
+#: The errors of values of other kinds, sizes and names than those written.
+_DAMAGE = (
+    ArithmeticError, AttributeError, DecodeError, LookupError, MemoryError, RecursionError, TypeError,
+    ValueError,
+)  # fmt: skip
+
+
+def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
+    """Return a digest of all numbers and names of a file."""
+    digest = hashlib.sha256(text.encode())
+    for name, array in sorted(tensors.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _mode(target: Path) -> int:
+    """Return the access rights of the file: those of the one that it replaces, else the usual ones."""
+    with suppress(OSError):
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _sync(path: str | Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,268 @@
+"""``save`` and ``load``: what a file holds, what is given again, damage."""
+
+import json
+import struct
+import subprocess
+import sys
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import sklearn
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import onnxsgd
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers, penalties, schedules
+from onnxsgd.adapters import LoRA
+from onnxsgd.exceptions import OnnxSGDError, ParameterError, ParameterTypeError
+from onnxsgd.persistence.saved_file import write_file
+
+
+class Fifth(losses.Loss):
+    """A fifth of the square."""
+
+    def value(self, op, y_true, raw_prediction):
+        """Return the loss."""
+        difference = op.Sub(raw_prediction, y_true)
+        return op.Mul(op.Mul(difference, difference), 0.2)
+
+
+class Doubled(TransformerMixin, BaseEstimator):
+    """A step of a user."""
+
+    def fit(self, X, y=None):
+        """Return self."""
+        return self
+
+    def transform(self, X):
+        """Return twice X."""
+        return 2 * X
+
+
+def saved(estimator, tmp_path, **given):
+    estimator.save(tmp_path / "e.onnxsgd")
+    return onnxsgd.load(tmp_path / "e.onnxsgd", **given)
+
+
+def settings(estimator):
+    return {name: repr(value) for name, value in estimator.get_params(deep=False).items()}
+
+
+def test_parameters_and_attributes_come_back(tmp_path):
+    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    estimator = OnnxSGDClassifier(
+        loss=losses.Focal(1.5),
+        optimizer=optimizers.Adam(beta_1=0.8),
+        learning_rate=schedules.WarmUp(schedules.InvScaling(0.01, 0.5), 5),
+        penalty={"coef": penalties.Penalty(l1=0.01)},
+        class_weight={0: 2.0, 1: 1.0},
+        random_state=np.random.RandomState(4),
+        average=True,
+        max_iter=3,
+        tol=None,
+    ).fit(X, y)
+    estimator.note = ("mine", {"a": np.float64(1.5)})
+    again = saved(estimator, tmp_path)
+    expected = settings(estimator)
+    # generators are shown by their address
+    del expected["random_state"]
+    assert settings(again) | expected == settings(again)
+    assert set(vars(again)) == set(vars(estimator)) - {"_start"}
+    assert again.note == estimator.note
+    np.testing.assert_array_equal(again.feature_names_in_, estimator.feature_names_in_)
+    np.testing.assert_array_equal(again.fit(X, y).coef_, estimator.fit(X, y).coef_)
+
+
+def test_an_adapter_over_a_graph_comes_back(tmp_path):
+    X, y = load_diabetes(return_X_y=True)
+    base = OnnxSGDRegressor(random_state=0).fit(X, y).to_onnx()
+    estimator = OnnxSGDRegressor(base, adapter=LoRA(rank=1), max_iter=3, tol=None, random_state=0).fit(X, y)
+    again = saved(estimator, tmp_path)
+    np.testing.assert_array_equal(again.predict(X), estimator.predict(X))
+    np.testing.assert_array_equal(again.partial_fit(X, y).predict(X), estimator.partial_fit(X, y).predict(X))
+
+
+def test_text_and_models_of_scikit_learn_come_back(tmp_path):
+    pytest.importorskip("skops")
+    texts, y = ["a good day", "a bad day", "good", "bad, very bad"] * 5, [1, 0, 1, 0] * 5
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, y)
+    estimator = OnnxSGDClassifier(model, random_state=0).fit(texts, y)
+    again = saved(estimator, tmp_path)
+    np.testing.assert_array_equal(again.predict_proba(texts), estimator.predict_proba(texts))
+    # the graph belongs to the parameters of the model inside
+    again.partial_fit(texts, y)
+
+
+def test_requests_of_metadata_come_back(tmp_path):
+    with sklearn.config_context(enable_metadata_routing=True):
+        estimator = (
+            OnnxSGDRegressor().set_fit_request(sample_weight=True).set_score_request(sample_weight="w")
+        )
+        again = saved(estimator, tmp_path)
+        for method in ("fit", "score", "partial_fit"):
+            first, second = (getattr(e.get_metadata_routing(), method).requests for e in (estimator, again))
+            assert first == second
+
+
+def test_objects_of_a_user_are_given_again(tmp_path):
+    X, y = load_diabetes(return_X_y=True)
+
+    def pick(name):
+        return name == "coef"
+
+    estimator = OnnxSGDRegressor(loss=Fifth(), trainable=pick, random_state=0, max_iter=4, tol=None).fit(X, y)
+    with pytest.raises(
+        ParameterError, match=r"lacks loss, an object of .*Fifth and trainable, .*loss=\.\.\., trainable="
+    ):
+        saved(estimator, tmp_path)
+    with pytest.raises(ParameterError, match=r"call load\(path, trainable="):
+        saved(estimator, tmp_path, loss=Fifth())
+    again = saved(estimator, tmp_path, loss=Fifth(), trainable=pick)
+    np.testing.assert_array_equal(again.partial_fit(X, y).coef_, estimator.partial_fit(X, y).coef_)
+
+
+def test_parameters_that_the_file_holds_are_refused(tmp_path):
+    with pytest.raises(ParameterError, match=r"\['alpha'\] are no parameters that the file .* it lacks none"):
+        saved(OnnxSGDRegressor(), tmp_path, alpha=1.0)
+
+
+def test_a_model_of_scikit_learn_may_be_given(tmp_path):
+    pytest.importorskip("skops")
+    X, y = load_breast_cancer(return_X_y=True)
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
+    estimator = OnnxSGDClassifier(model, random_state=0).fit(X, y)
+    assert saved(estimator, tmp_path, model=model).model is model
+
+
+def test_types_that_are_not_safe_need_the_model(tmp_path):
+    pytest.importorskip("skops")
+    estimator = OnnxSGDClassifier(make_pipeline(Doubled(), LogisticRegression()))
+    with pytest.raises(ParameterError, match=r"Doubled.*not know as safe"):
+        saved(estimator, tmp_path)
+    assert saved(estimator, tmp_path, model=LogisticRegression()).model.C == 1.0
+
+
+def test_without_skops_the_error_names_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "skops.io", None)
+    with pytest.raises(ImportError, match=r"pip install 'onnxsgd\[save\]'"):
+        OnnxSGDClassifier(LogisticRegression()).save(tmp_path / "e")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_classes_of_a_user_are_refused(tmp_path):
+    class Mine(OnnxSGDRegressor):
+        pass
+
+    with pytest.raises(ParameterTypeError, match=r"not .*Mine: a file without code"):
+        Mine().save(tmp_path / "e")
+
+
+def test_attributes_that_no_file_holds_are_refused(tmp_path):
+    estimator = OnnxSGDRegressor()
+    estimator.note = object()
+    with pytest.raises(ParameterError, match="attribute note cannot be saved"):
+        estimator.save(tmp_path / "e")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_changed_parameters_of_the_graph_are_refused(tmp_path):
+    X, y = load_diabetes(return_X_y=True)
+    estimator = OnnxSGDRegressor().fit(X, y).set_params(dtype="float64")
+    with pytest.raises(ParameterError, match="call fit, or set them back, before save"):
+        estimator.save(tmp_path / "e")
+
+
+def test_loading_starts_no_session(tmp_path):
+    X, y = load_diabetes(return_X_y=True)
+    OnnxSGDRegressor().fit(X, y).save(tmp_path / "e")
+    code = f"import sys, onnxsgd\nonnxsgd.load({str(tmp_path / 'e')!r})\nprint('onnxruntime' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
+
+
+# Files of others.
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    """Return the bytes of a file, and the length of its header."""
+    X, y = load_diabetes(return_X_y=True)
+    path = tmp_path_factory.mktemp("files") / "e"
+    base = OnnxSGDRegressor(random_state=0).fit(X, y).to_onnx()
+    OnnxSGDRegressor(base, random_state=0, loss=losses.Huber(0.5)).fit(X, y).save(path)
+    written = path.read_bytes()
+    return written, struct.unpack("<Q", written[:8])[0]
+
+
+def is_refused(path, changed):
+    """Load a file; only errors of the package are accepted."""
+    path.write_bytes(changed)
+    try:
+        onnxsgd.load(path)
+    except OnnxSGDError as error:
+        message = str(error)
+    else:
+        return False
+    assert len(message) < 1000
+    return True
+
+
+def test_damaged_bytes_are_refused(tmp_path, content):
+    written, length = content
+    draw = np.random.default_rng(0)
+    for number in range(150):
+        changed = bytearray(written)
+        end = length + 8 if number % 2 else len(written)
+        for place in draw.integers(0, end, draw.integers(1, 4)):
+            changed[place] = draw.integers(0, 256)
+        assert changed == written or is_refused(tmp_path / "f", bytes(changed))
+    for size in (0, 7, 8, 100, length, len(written) - 1):
+        assert is_refused(tmp_path / "f", written[:size])
+    assert is_refused(tmp_path / "f", written + b"more")
+    assert not is_refused(tmp_path / "f", written)
+
+
+def mutations(tree):
+    """Yield copies of a tree, each with one other value in it."""
+    others = (None, -1, 1e300, "x", [], {}, [[]], {"array": "x"}, {"dict": [[1, 2]]}, 10**30, True)
+    places = list(_places(tree, ()))
+    draw = np.random.default_rng(1)
+    for _ in range(250):
+        changed = json.loads(json.dumps(tree))
+        *way, last = places[draw.integers(len(places))]
+        inner = changed
+        for step in way:
+            inner = inner[step]
+        inner[last] = others[draw.integers(len(others))]
+        yield changed
+
+
+def _places(tree, way):
+    entries = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in entries:
+        yield (*way, key)
+        yield from _places(value, (*way, key))
+
+
+def test_forged_values_raise_plain_errors(tmp_path, content):
+    """A stranger may write any value under the right digest."""
+    written, length = content
+    (tmp_path / "f").write_bytes(written)
+    tree = json.loads(json.loads(written[8 : 8 + length])["__metadata__"]["onnxsgd"])
+    tensors = safetensors.numpy.load(written)
+    X = load_diabetes(return_X_y=True)[0][:3]
+    n_refused = 0
+    for changed in mutations({key: value for key, value in tree.items() if key not in ("format", "version")}):
+        write_file(tmp_path / "f", changed, tensors)
+        if is_refused(tmp_path / "f", (tmp_path / "f").read_bytes()):
+            n_refused += 1
+            continue
+        with suppress(OnnxSGDError, TypeError, ValueError, AttributeError, LookupError):
+            onnxsgd.load(tmp_path / "f").predict(X)
+    assert n_refused > 100
