@@ -71,7 +71,7 @@ COVERED = {
     "gradient/portable/rules/test_products.py": "gradient/portable/rules/einsum",
     "gradient/portable/rules/test_recurrent.py": (
         "gradient/portable/rules/batch_first gradient/portable/rules/lstm_memory "
-        "gradient/portable/rules/recurrent_cells"
+        "gradient/portable/rules/recurrent_cells gradient/portable/rules/time_steps"
     ),
     "gradient/portable/rules/test_resize.py": "gradient/portable/rules/resize_identity",
     "gradient/portable/rules/test_table.py": (

@@ -558,14 +558,14 @@ def test_strings_that_the_frozen_part_reads_are_fine(staying):
 
 
 def test_subgraphs_are_fine(staying):
-    """The gradient of a recurrent layer is a loop, and a loop cannot be repeated in a block."""
+    """The gradient of a recurrent layer over many steps is a loop, which cannot be repeated in a block."""
     model = graph(
-        """<ir_version: 9, opset_import: ["" : 18]> g (float[N, 4, 2] X) => (float[N, 1] Y) {
+        """<ir_version: 9, opset_import: ["" : 18]> g (float[N, 12, 2] X) => (float[N, 1] Y) {
         t = Transpose <perm = [1, 0, 2]> (X) a, h = LSTM <hidden_size = 3> (t, W, R)
         s = Squeeze(h, zero) Y = MatMul(s, V) }""",
         W=normal(1, 12, 2), R=normal(1, 12, 3), V=normal(3, 1), zero=np.array([0]),
     )  # fmt: skip
-    X, y = normal(40, 4, 2), normal(40)
+    X, y = normal(40, 12, 2), normal(40)
     fitted = OnnxSGDRegressor(
         model, max_iter=30, tol=None, engine="portable", learning_rate="invscaling", eta0=0.1
     ).fit(X, y)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from onnxsgd.gradient.portable.rules.scan import scan
-from onnxsgd.gradient.portable.writing.emitter import Emitter
+from onnxsgd.gradient.portable.rules.time_steps import run_steps
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 
 __all__ = ["Peepholes", "memory", "memory_behind"]
@@ -16,14 +15,20 @@ Gates = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass
 class Peepholes:
-    """Weights of the memory in the gates, one for each hidden unit: (hidden,)."""
+    """Weights of the memory in the gates, one for each hidden unit: (directions, 1, hidden)."""
 
     i: Tensor
     o: Tensor
     f: Tensor
 
+    @property
+    def over_time(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The weights as they broadcast against (directions, time, batch, hidden)."""
+        i, o, f = (op.Unsqueeze(t, [1]) for t in (self.i, self.o, self.f))
+        return i, o, f
+
     def gradient(self, pre: Sequence[Tensor], before: Tensor, after: Tensor) -> Tensor:
-        """Return the gradient of the weights in their given form, (3 * hidden,).
+        """Return the gradient of the weights in their given form, (directions, 3 * hidden).
 
         Parameters
         ----------
@@ -33,19 +38,19 @@ class Peepholes:
             The memory before and after each step.
         """
         seen = (before, after, before)
-        sums = [op.ReduceSum(t * c, [0, 1], keepdims=0) for t, c in zip(pre, seen, strict=True)]
-        joined: Tensor = op.Concat(*sums, axis=0)
+        sums = [op.ReduceSum(t * c, [1, 2], keepdims=0) for t, c in zip(pre, seen, strict=True)]
+        joined: Tensor = op.Concat(*sums, axis=1)
         return joined
 
 
 def memory(first: Tensor, kept: Tensor, added: Tensor) -> Tensor:
     """Return the memory after each step that keeps a part of it and adds to it."""
 
-    def step(_: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def step(states: list[Tensor], now: list[Tensor], _: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         c = states[0] * now[0] + now[1]
         return [c], [c]
 
-    return scan(step, [first], [kept, added])[1][0]
+    return run_steps(step, [first], [kept, added])[1][0]
 
 
 def memory_behind(p: Peepholes, gates: Gates, first: Tensor, sequences: Sequence[Tensor]) -> Tensor:
@@ -64,13 +69,15 @@ def memory_behind(p: Peepholes, gates: Gates, first: Tensor, sequences: Sequence
         factors of the memory, where samples end.
     """
 
-    def step(body: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def step(
+        states: list[Tensor], now: list[Tensor], weights: list[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
         (c,), (to_i, to_f, g, *masks) = states, now
-        seen_by_i, seen_by_f = (c * body.tensor(t.value, t.dims) for t in (p.i, p.f))
+        seen_by_i, seen_by_f = (c * weight for weight in weights)
         i, f = gates(to_i + seen_by_i, to_f + seen_by_f)
         after = f * c + i * g
         for mask in masks:
             after = (after * mask).known_as(c.dims)
         return [after], [after]
 
-    return scan(step, [first], sequences)[1][0]
+    return run_steps(step, [first], sequences, [p.i, p.f])[1][0]

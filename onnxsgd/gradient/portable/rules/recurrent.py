@@ -6,14 +6,14 @@ The gradients of the weights are single products over all steps.
 from __future__ import annotations
 
 from functools import reduce
-from itertools import starmap
 from operator import add
 
 from onnxsgd.gradient.portable.rules.lstm_memory import Peepholes
-from onnxsgd.gradient.portable.rules.recurrent_cells import CELLS, Gradients, Pass
+from onnxsgd.gradient.portable.rules.recurrent_cells import CELLS, Gradients, Pass, activations, rows_of
 from onnxsgd.gradient.portable.rules.scan import flipped
 from onnxsgd.gradient.portable.rules.sequence_lengths import Lengths
-from onnxsgd.gradient.portable.writing.broadcasting import zeros_like
+from onnxsgd.gradient.portable.rules.time_steps import swap_first
+from onnxsgd.gradient.portable.writing.broadcasting import reshape_to, zeros_like
 from onnxsgd.gradient.portable.writing.call import Call, Rules
 from onnxsgd.gradient.portable.writing.known_shapes import UNNAMED, Dim, Dims, to_shape
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
@@ -21,51 +21,70 @@ from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 __all__ = ["RECURRENT"]
 
 
-def _chosen(t: Tensor, index: int, axis: int, dims: Dims) -> Tensor:
-    """Return one direction of `t`, which has shape `dims`."""
-    one: Tensor = op.Squeeze(op.Slice(t, [index], [index + 1], [axis]), [axis])
-    return one.known_as(dims)
-
-
 def _directions(n: Call) -> list[str]:
     direction = n.attribute("direction", "forward")
     return ["forward", "reverse"] if direction == "bidirectional" else [direction]
 
 
-def _read_pass(n: Call, d: int, flip: bool) -> Pass:
+def _passes(n: Call) -> list[range]:
+    """Return the directions of each pass: together if their activations are the same."""
+    directions = range(len(_directions(n)))
+    if len({tuple(activations(n, d)) for d in directions}) == 1:
+        return [directions]
+    return [range(d, d + 1) for d in directions]
+
+
+def _chosen(n: Call, t: Tensor, which: range, axis: int, dims: Dims) -> Tensor:
+    """Return some directions of `t`, which has shape `dims` then, whatever names its axes had."""
+    if len(which) < len(_directions(n)):
+        t = op.Slice(t, [which.start], [which.stop], [axis])
+    return Tensor(n.emitter, t.value, t.dtype, dims)
+
+
+def _read_pass(n: Call, which: range) -> Pass:
     time, batch, rows, inputs, hidden = _sizes(n)
-    sequence, state = (time, batch, hidden), (batch, hidden)
+    count = len(which)
+    state, turned = (count, batch, hidden), (time, count, batch, hidden)
     every = n.extra_output(0, (time, len(_directions(n)), batch, hidden), n.x.dtype)
-    h = _chosen(every, d, 1, sequence)
-    zero = zeros_like(_chosen(h, 0, 0, state))
+    h = _directions_first(_chosen(n, every, which, 1, turned))
+    zero = zeros_like(op.Squeeze(op.Slice(h, [0], [1], [1]), [1]).known_as(state))
     b, h0, c0 = map(n.optional, (3, 5, 6))
     dy, dh, dc = map(n.gradient, (0, 1, 2))
+    x = op.Unsqueeze(Tensor(n.emitter, n.x.value, n.x.dtype, (time, batch, inputs)), [0])
     found = Pass(
-        x=Tensor(n.emitter, n.x.value, n.x.dtype, (time, batch, inputs)),
-        w=_chosen(n.b, d, 0, (rows, inputs)),
-        r=_chosen(n.c, d, 0, (rows, hidden)),
-        b=None if b is None else _chosen(b, d, 0, (2 * rows,)),
+        x=_joined([x] * count),
+        w=_chosen(n, n.b, which, 0, (count, rows, inputs)),
+        r=_chosen(n, n.c, which, 0, (count, rows, hidden)),
+        b=None if b is None else _chosen(n, b, which, 0, (count, 2 * rows)),
         h=h,
-        h0=zero if h0 is None else _chosen(h0, d, 0, state),
-        c0=zero if c0 is None else _chosen(c0, d, 0, state),
-        dy=zeros_like(h) if dy is None else _chosen(dy, d, 1, sequence),
-        dh=zero if dh is None else _chosen(dh, d, 0, state),
-        dc=zero if dc is None else _chosen(dc, d, 0, state),
-        peepholes=_peepholes(n, d, hidden),
+        h0=zero if h0 is None else _chosen(n, h0, which, 0, state),
+        c0=zero if c0 is None else _chosen(n, c0, which, 0, state),
+        dy=zeros_like(h) if dy is None else _directions_first(_chosen(n, dy, which, 1, turned)),
+        dh=zero if dh is None else _chosen(n, dh, which, 0, state),
+        dc=zero if dc is None else _chosen(n, dc, which, 0, state),
+        activations=activations(n, which.start),
+        peepholes=_peepholes(n, which, hidden),
     )
-    if flip:
-        found.x, found.h, found.dy = (_flipped(n, t) for t in (found.x, found.h, found.dy))
+    found.x, found.h, found.dy = (_turned(n, t, which) for t in (found.x, found.h, found.dy))
     lengths = _lengths(n)
     return found if lengths is None else found.cut(lengths, dc is not None)
 
 
-def _peepholes(n: Call, d: int, hidden: int) -> Peepholes | None:
+def _directions_first(t: Tensor) -> Tensor:
+    """Return a sequence (time, directions, batch, features) with directions as its first axis."""
+    time, directions, batch, width = t.known_dims
+    if directions == 1 and t.is_static and 0 not in t.known_dims:
+        return op.Reshape(t, [1, int(time), int(batch), int(width)])
+    return swap_first(t)
+
+
+def _peepholes(n: Call, which: range, hidden: int) -> Peepholes | None:
     weights = n.optional(7)
     if weights is None:
         return None
-    one = _chosen(weights, d, 0, (3 * hidden,))
-    i, o, f = op.Split(one, [hidden] * 3, axis=0, outputs=3)
-    return Peepholes(*(t.known_as((hidden,)) for t in (i, o, f)))
+    some = op.Unsqueeze(_chosen(n, weights, which, 0, (len(which), 3 * hidden)), [1])
+    i, o, f = op.Split(some, [hidden] * 3, axis=2, outputs=3)
+    return Peepholes(*(t.known_as((len(which), 1, hidden)) for t in (i, o, f)))
 
 
 def _lengths(n: Call) -> Lengths | None:
@@ -73,10 +92,40 @@ def _lengths(n: Call) -> Lengths | None:
     return None if counts is None else Lengths(counts, n.x)
 
 
+def _turned(n: Call, t: Tensor, which: range) -> Tensor:
+    """Return `t` (directions, time, batch, features) with the time of each reverse direction reversed."""
+    names = [_directions(n)[d] for d in which]
+    if "reverse" not in names:
+        return t
+    parts = _apart(t)
+    return _joined([_flipped(n, t) if d == "reverse" else t for d, t in zip(names, parts, strict=True)])
+
+
 def _flipped(n: Call, sequence: Tensor) -> Tensor:
-    """Return `sequence` with the time of each sample reversed."""
+    """Return `sequence`, of one direction, with the time of each sample reversed."""
     lengths = _lengths(n)
-    return flipped(sequence) if lengths is None else lengths.flipped(sequence)
+    flat = op.Squeeze(sequence, [0])
+    return op.Unsqueeze(flipped(flat) if lengths is None else lengths.flipped(flat), [0])
+
+
+def _apart(t: Tensor) -> list[Tensor]:
+    """Return the directions of `t`, each with an axis of size 1 for it."""
+    count, *rest = t.known_dims
+    if count == 1:
+        return [t]
+    parts: list[Tensor] = op.Split(t, [1] * int(count), axis=0, outputs=int(count))
+    return [part.known_as((1, *rest)) for part in parts]
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Return one tensor for each direction as one tensor, directions first."""
+    if len(parts) == 1:
+        return parts[0]
+    joined: Tensor = op.Concat(*parts, axis=0)
+    shapes = [part.dims for part in parts if part.dims is not None]
+    if len(shapes) < len(parts):
+        return joined
+    return joined.known_as((sum(int(shape[0]) for shape in shapes), *shapes[0][1:]))
 
 
 def _sizes(n: Call) -> tuple[Dim, Dim, int, int, int]:
@@ -88,68 +137,58 @@ def _sizes(n: Call) -> tuple[Dim, Dim, int, int, int]:
     return x[0], x[1], int(w[1]), int(w[2]), int(r[2])
 
 
-def _gradients(n: Call) -> list[tuple[Pass, Gradients, bool]]:
-    """Return each direction with its gradients, and whether its time runs backwards."""
-    found = []
-    for d, direction in enumerate(_directions(n)):
-        p = _read_pass(n, d, direction == "reverse")
-        found.append((p, CELLS[n.node.op_type](n, p, d), direction == "reverse"))
-    return found
+def _gradients(n: Call) -> list[tuple[range, Pass, Gradients]]:
+    """Return the directions of each pass, the pass, and its gradients."""
+    passes = [(which, _read_pass(n, which)) for which in _passes(n)]
+    return [(which, p, CELLS[n.node.op_type](n, p)) for which, p in passes]
 
 
-def _each(n: Call) -> list[tuple[Pass, Gradients, bool]]:
-    found: list[tuple[Pass, Gradients, bool]] = n.once("directions", _gradients)
+def _each(n: Call) -> list[tuple[range, Pass, Gradients]]:
+    found: list[tuple[range, Pass, Gradients]] = n.once("passes", _gradients)
     return found
 
 
 def _product(pre: Tensor, factor: Tensor) -> Tensor:
-    """Return the sum over time and batch of products of two vectors: (gates * hidden, size of the factor)."""
-    flat = [op.Reshape(t, [-1, int(t.dims[-1])]) for t in (pre, factor) if t.dims is not None]
-    product: Tensor = op.Gemm(*flat, transA=1)
+    """Return the sum over time and batch of products of two vectors: (directions, rows, features)."""
+    product: Tensor = op.MatMul(op.Transpose(rows_of(pre), perm=[0, 2, 1]), rows_of(factor))
     return product
 
 
-def _stack(parts: list[Tensor]) -> Tensor:
-    """Return one tensor for each direction as one tensor, directions first."""
-    stacked: Tensor = op.Concat(*(op.Unsqueeze(part, [0]) for part in parts), axis=0)
-    return stacked
-
-
 def _d_x(n: Call) -> Tensor:
-    def of_direction(p: Pass, g: Gradients, flip: bool) -> Tensor:
-        dx = op.MatMul(g.from_x, p.w)
-        return _flipped(n, dx) if flip else dx
-
-    return reduce(add, starmap(of_direction, _each(n)))
+    parts = []
+    for which, p, g in _each(n):
+        dx = reshape_to(op.MatMul(rows_of(g.from_x), p.w), p.x)
+        parts += [op.Squeeze(part, [0]) for part in _apart(_turned(n, dx, which))]
+    return reduce(add, parts)
 
 
 def _d_w(n: Call) -> Tensor:
-    return _stack([_product(g.from_x, p.x) for p, g, _ in _each(n)])
+    return _joined([_product(g.from_x, p.x) for _, p, g in _each(n)])
 
 
 def _d_r(n: Call) -> Tensor:
     parts = []
-    for _, g, _ in _each(n):
+    for _, _, g in _each(n):
         products = [_product(pre, state) for pre, state in g.products]
-        parts.append(products[0] if len(products) == 1 else op.Concat(*products, axis=0))
-    return _stack(parts)
+        parts.append(products[0] if len(products) == 1 else op.Concat(*products, axis=1))
+    return _joined(parts)
 
 
 def _d_b(n: Call) -> Tensor:
-    sums = [[op.ReduceSum(t, [0, 1], keepdims=0) for t in (g.from_x, g.from_h)] for _, g, _ in _each(n)]
-    return _stack([op.Concat(*pair, axis=0) for pair in sums])
+    sums = [[op.ReduceSum(t, [1, 2], keepdims=0) for t in (g.from_x, g.from_h)] for _, _, g in _each(n)]
+    return _joined([op.Concat(*pair, axis=1) for pair in sums])
 
 
 def _d_h0(n: Call) -> Tensor:
-    return _stack([g.dh0 for _, g, _ in _each(n)])
+    return _joined([g.dh0 for _, _, g in _each(n)])
 
 
 def _d_c0(n: Call) -> Tensor:
-    return _stack([g.dc0 for _, g, _ in _each(n) if g.dc0 is not None])
+    return _joined([g.dc0 for _, _, g in _each(n) if g.dc0 is not None])
 
 
 def _d_p(n: Call) -> Tensor:
-    return _stack([g.dp for _, g, _ in _each(n) if g.dp is not None])
+    return _joined([g.dp for _, _, g in _each(n) if g.dp is not None])
 
 
 RECURRENT: Rules = {

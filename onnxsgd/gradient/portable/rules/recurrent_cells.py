@@ -1,7 +1,8 @@
-"""One direction of a recurrent cell: the gradients before its activations, step by step backwards in time.
+"""The gradients of a recurrent cell before its activations, step by step backwards in time.
 
 The gates are computed again, for all time steps at once, from the states that the operator returned; only
-the gradient itself runs step by step, in a Scan over small matrices.
+the gradient itself runs step by step, in products of small matrices. Directions whose cells are alike run
+together.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onnxsgd.gradient.portable.rules.lstm_memory import Peepholes, memory, memory_behind
-from onnxsgd.gradient.portable.rules.scan import Step, flipped, scan
 from onnxsgd.gradient.portable.rules.sequence_lengths import Lengths
+from onnxsgd.gradient.portable.rules.time_steps import run_steps
 from onnxsgd.gradient.portable.writing.broadcasting import number, zeros_like
 from onnxsgd.gradient.portable.writing.call import Call
-from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 
-__all__ = ["CELLS", "Gradients", "Pass"]
+__all__ = ["CELLS", "Gradients", "Pass", "activations", "rows_of"]
 
 _END = np.iinfo(np.int64).max
 
@@ -30,24 +30,28 @@ _SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
     "Tanh": lambda y: 1 - y * y,
 }
 
+#: The activations of each cell by default: of its gates, then of its candidate and its output.
+_DEFAULTS = {"GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"], "RNN": ["Tanh"]}
+
 
 @dataclass
 class Pass:
-    """One direction of a recurrent operator, with time running forwards."""
+    """Directions of a recurrent operator, with time running forwards in all of them."""
 
-    x: Tensor  # (time, batch, inputs)
-    w: Tensor  # (gates * hidden, inputs)
-    r: Tensor  # (gates * hidden, hidden)
-    b: Tensor | None  # (2 * gates * hidden,)
-    h: Tensor  # (time, batch, hidden)
-    h0: Tensor  # (batch, hidden)
-    c0: Tensor  # (batch, hidden)
-    dy: Tensor  # (time, batch, hidden)
-    dh: Tensor  # (batch, hidden)
-    dc: Tensor  # (batch, hidden)
+    x: Tensor  # (directions, time, batch, inputs)
+    w: Tensor  # (directions, gates * hidden, inputs)
+    r: Tensor  # (directions, gates * hidden, hidden)
+    b: Tensor | None  # (directions, 2 * gates * hidden)
+    h: Tensor  # (directions, time, batch, hidden)
+    h0: Tensor  # (directions, batch, hidden)
+    c0: Tensor  # (directions, batch, hidden)
+    dy: Tensor  # (directions, time, batch, hidden)
+    dh: Tensor  # (directions, batch, hidden)
+    dc: Tensor  # (directions, batch, hidden)
+    activations: list[str]
     peepholes: Peepholes | None = None
     lengths: Lengths | None = None
-    ends: tuple[Tensor, ...] = ()  # (time, batch, hidden): the gradient of the last cell state, at its step
+    ends: tuple[Tensor, ...] = ()  # like dy: the gradient of the last cell state, at its step
 
     @property
     def before(self) -> Tensor:
@@ -61,7 +65,11 @@ class Pass:
     @property
     def masks(self) -> list[Tensor]:
         """Factors of every step, if samples have lengths: 0 after their ends, else 1."""
-        return [] if self.lengths is None else [self.lengths.within.cast(self.x.dtype)]
+        if self.lengths is None:
+            return []
+        _, time, batch, _ = self.dy.known_dims
+        mask = op.Unsqueeze(self.lengths.within.cast(self.x.dtype), [0])
+        return [mask.known_as((1, time, batch, 1))]
 
     def cut(self, lengths: Lengths, through_cell: bool) -> Pass:
         """Return this pass over samples of these lengths.
@@ -79,10 +87,10 @@ class Pass:
 
 @dataclass
 class Gradients:
-    """Gradients of one direction: before the activations, and of the initial states."""
+    """Gradients of the directions of a pass: before the activations, and of the initial states."""
 
-    from_x: Tensor  # (time, batch, gates * hidden): of the input's part of the gates
-    from_h: Tensor  # (time, batch, gates * hidden): of the hidden state's part
+    from_x: Tensor  # (directions, time, batch, gates * hidden): of the input's part of the gates
+    from_h: Tensor  # (directions, time, batch, gates * hidden): of the hidden state's part
     products: list[tuple[Tensor, Tensor]]  # parts of from_h, and the states that the weights multiply there
     dh0: Tensor
     dc0: Tensor | None = None
@@ -91,43 +99,70 @@ class Gradients:
 
 def _shifted(first: Tensor, sequence: Tensor) -> Tensor:
     """Return `sequence` one step later, with `first` before it."""
-    late: Tensor = op.Concat(op.Unsqueeze(first, [0]), op.Slice(sequence, [0], [-1], [0]), axis=0)
+    late: Tensor = op.Concat(op.Unsqueeze(first, [1]), op.Slice(sequence, [0], [-1], [1]), axis=1)
     return late.known_as(sequence.dims)
 
 
-def _activations(n: Call, defaults: list[str], d: int) -> list[str]:
+def activations(n: Call, direction: int) -> list[str]:
     """Return the activations of one direction, all of which must have a known slope."""
+    defaults = _DEFAULTS[n.node.op_type]
     names = n.attribute("activations") or defaults * 2
-    chosen = [name.capitalize() for name in names[d * len(defaults) : (d + 1) * len(defaults)]]
+    chosen = [
+        name.capitalize() for name in names[direction * len(defaults) : (direction + 1) * len(defaults)]
+    ]
     unknown = [name for name in chosen if name not in _SLOPES]
     if unknown:
         raise n.refuse(f"has no gradient rule for activation {unknown[0]}; accepted: {', '.join(_SLOPES)}")
     return chosen
 
 
-def _parts(t: Tensor, count: int) -> list[Tensor]:
-    """Return `t` cut into equal parts along its last axis."""
-    if count == 1:
+def rows_of(t: Tensor) -> Tensor:
+    """Return a sequence as matrices with a row for each step of each sample, one for each direction."""
+    directions, *_, width = t.known_dims
+    rows: Tensor = op.Reshape(t, [int(directions), -1, int(width)])
+    return rows
+
+
+def _multiplied(t: Tensor, weight: Tensor) -> Tensor:
+    """Return the products of all elements of a sequence with the transposed weight of their direction."""
+    columns = op.Transpose(weight, perm=[0, 2, 1])
+    if not t.is_static or 0 in t.known_dims:
+        return op.MatMul(t, op.Unsqueeze(columns, [1]))
+    shape = [*(int(dim) for dim in t.known_dims[:-1]), int(weight.known_dims[1])]
+    return op.Reshape(op.MatMul(rows_of(t), columns), shape)
+
+
+def _parts(t: Tensor, *sizes: int) -> list[Tensor]:
+    """Return `t` cut along its last axis into parts of these numbers of hidden units."""
+    if len(sizes) == 1:
         return [t]
-    size = int(t.known_dims[-1]) // count
-    parts: list[Tensor] = op.Split(t, [size] * count, axis=-1, outputs=count)
-    return [part.known_as((*t.known_dims[:-1], size)) for part in parts]
+    unit = int(t.known_dims[-1]) // sum(sizes)
+    widths = [unit * size for size in sizes]
+    parts: list[Tensor] = op.Split(t, widths, axis=-1, outputs=len(sizes))
+    return [part.known_as((*t.known_dims[:-1], width)) for part, width in zip(parts, widths, strict=True)]
 
 
-def _gates(p: Pass, count: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the parts of the input and of the hidden state in each gate, biases included."""
-    from_x = op.MatMul(p.x, op.Transpose(p.w, perm=[1, 0]))
-    from_h = op.MatMul(p.before, op.Transpose(p.r, perm=[1, 0]))
-    if p.b is not None:
-        b_x, b_h = _parts(p.b, 2)
-        from_x, from_h = from_x + b_x, from_h + b_h
-    return _parts(from_x, count), _parts(from_h, count)
+def _over_time(b: Tensor) -> Tensor:
+    """Return a bias of each direction as it is added to a sequence."""
+    return op.Unsqueeze(b, [1, 2])
 
 
-def _apply(name: str, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Return an activation and its slope."""
-    y = getattr(op, name)(t)
-    return y, _SLOPES[name](y)
+def _gates(p: Pass) -> tuple[Tensor, Tensor]:
+    """Return the parts of the input and of the hidden state in the gates, biases included."""
+    from_x, from_h = _multiplied(p.x, p.w), _multiplied(p.before, p.r)
+    if p.b is None:
+        return from_x, from_h
+    b_x, b_h = _parts(p.b, 1, 1)
+    return from_x + _over_time(b_x), from_h + _over_time(b_h)
+
+
+def _summed_gates(p: Pass) -> Tensor:
+    """Return the gates before their activations, where nothing comes between their two parts."""
+    gates = _multiplied(p.x, p.w) + _multiplied(p.before, p.r)
+    if p.b is None:
+        return gates
+    b_x, b_h = _parts(p.b, 1, 1)
+    return gates + _over_time(b_x + b_h)
 
 
 def _clipped(n: Call, t: Tensor) -> Tensor:
@@ -142,130 +177,134 @@ def _clipped(n: Call, t: Tensor) -> Tensor:
 def _gate(n: Call, name: str, t: Tensor) -> tuple[Tensor, Tensor]:
     """Return the activation of a gate and its slope, which is 0 outside of the bounds of the operator."""
     within = _clipped(n, t)
-    y, slope = _apply(name, within)
+    y = getattr(op, name)(within)
+    slope = _SLOPES[name](y)
     return y, slope if within is t else slope * op.Equal(t, within).cast(t.dtype)
-
-
-def _backwards(
-    step: Step, states: list[Tensor], sequences: list[Tensor]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Run `step` from the last element of `sequences` to the first."""
-    last, collected = scan(step, states, [flipped(t) for t in sequences])
-    return last, [flipped(t) for t in collected]
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
     joined: Tensor = op.Concat(*parts, axis=-1)
-    dims = parts[0].dims
-    width = sum(int(part.dims[-1]) for part in parts if part.dims is not None)
-    return joined.known_as(None if dims is None else (*dims[:-1], width))
+    width = sum(int(part.known_dims[-1]) for part in parts)
+    return joined.known_as((*parts[0].known_dims[:-1], width))
 
 
-def _rnn(n: Call, p: Pass, d: int) -> Gradients:
-    (name,) = _activations(n, ["Tanh"], d)
+_Tensors = list[Tensor]
+
+
+def _rnn(n: Call, p: Pass) -> Gradients:
+    (name,) = p.activations
     slope = _SLOPES[name](p.h)
     if n.attribute("clip", 0):
-        (from_x,), (from_h,) = _gates(p, 1)
-        _, slope = _gate(n, name, from_x + from_h)
+        _, slope = _gate(n, name, _summed_gates(p))
 
-    def step(body: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        (dh,), (dy, slope) = states, now
+    def step(states: _Tensors, now: _Tensors, weights: _Tensors) -> tuple[_Tensors, _Tensors]:
+        (dh,), (dy, slope), (r,) = states, now, weights
         pre = (dh + dy) * slope
-        return [op.MatMul(pre, body.tensor(p.r.value, p.r.dims))], [pre]
+        return [op.MatMul(pre, r)], [pre]
 
-    (dh0,), (pre,) = _backwards(step, [p.dh], [p.dy, slope])
+    (dh0,), (pre,) = run_steps(step, [p.dh], [p.dy, slope], [p.r], backwards=True)
     return Gradients(pre, pre, [(pre, p.before)], dh0)
 
 
-def _lstm(n: Call, p: Pass, d: int) -> Gradients:
-    gate, candidate, output = _activations(n, ["Sigmoid", "Tanh", "Tanh"], d)
-    to_i, to_o, to_f, to_g = (x + h for x, h in zip(*_gates(p, 4), strict=True))
+def _lstm(n: Call, p: Pass) -> Gradients:
+    gate, candidate, output = p.activations
+    to_gates, to_g = _parts(_summed_gates(p), 3, 1)
     g, g_slope = _gate(n, candidate, to_g)
     coupled = bool(n.attribute("input_forget", 0))
     peep = p.peepholes
     if peep is not None:
-
-        def opened(to_i: Tensor, to_f: Tensor) -> tuple[Tensor, Tensor]:
-            i, f = (getattr(op, gate)(_clipped(n, t)) for t in (to_i, to_f))
-            return i, 1 - i if coupled else f
-
-        c = memory_behind(peep, opened, p.c0, [to_i, to_f, g, *p.masks])
+        c = _memory_behind(n, p, to_gates, g)
         before = _shifted(p.c0, c)
-        to_i, to_o, to_f = to_i + before * peep.i, to_o + c * peep.o, to_f + before * peep.f
-    (i, i_slope), (o, o_slope), (f, f_slope) = (_gate(n, gate, t) for t in (to_i, to_o, to_f))
+        by_i, by_o, by_f = peep.over_time
+        to_gates = to_gates + _joined([before * by_i, c * by_o, before * by_f])
+    opened, slopes = _gate(n, gate, to_gates)
+    i, o, f = _parts(opened, 1, 1, 1)
     if coupled:
-        f, f_slope = 1 - i, zeros_like(f_slope)
+        f = 1 - i
     if peep is None:
         c = memory(p.c0, p.kept(f), i * g)
         before = _shifted(p.c0, c)
-    y, y_slope = _apply(output, c)
-
-    def step(body: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        (dh, dc), (dy, from_h, forget, to_i, to_o, to_f, to_g, *ends) = states, now
-        dh = dh + dy
-        dc = sum(ends, dc + dh * from_h)
-        pre = _joined([dc * to_i, dh * to_o, dc * to_f, dc * to_g])
-        return [op.MatMul(pre, body.tensor(p.r.value, p.r.dims)), dc * forget], [pre]
-
-    of_i, of_o, of_f, of_g = g * i_slope, y * o_slope, before * f_slope, i * g_slope
-    if coupled:
-        of_i = of_i - before * i_slope
-    from_h, forget = o * y_slope, f
+    y = getattr(op, output)(c)
+    of_gates = [g - before, y, zeros_like(before)] if coupled else [g, y, before]
+    to_pre = _joined([*of_gates, i]) * _joined([slopes, g_slope])
+    through_y, forget = o * _SLOPES[output](y), f
     if peep is not None:
-        from_h, forget = from_h + of_o * peep.o, forget + of_i * peep.i + of_f * peep.f
-    sequences = [p.dy, from_h, forget, of_i, of_o, of_f, of_g, *p.ends]
-    (dh0, dc0), (pre,) = _backwards(step, [p.dh, p.dc], sequences)
-    dp = None if peep is None else peep.gradient(_parts(pre, 4)[:3], before, c)
+        of_i, of_o, of_f, _ = _parts(to_pre, 1, 1, 1, 1)
+        through_y, forget = through_y + of_o * by_o, forget + of_i * by_i + of_f * by_f
+
+    def step(states: _Tensors, now: _Tensors, weights: _Tensors) -> tuple[_Tensors, _Tensors]:
+        (dh, dc), (dy, through_y, forget, to_pre, *ends), (r,) = states, now, weights
+        dh = dh + dy
+        dc = sum(ends, dc + dh * through_y)
+        pre = _joined([dc, dh, dc, dc]) * to_pre
+        return [op.MatMul(pre, r), dc * forget], [pre]
+
+    sequences = [p.dy, through_y, forget, to_pre, *p.ends]
+    (dh0, dc0), (pre,) = run_steps(step, [p.dh, p.dc], sequences, [p.r], backwards=True)
+    dp = None if peep is None else peep.gradient(_parts(pre, 1, 1, 1, 1)[:3], before, c)
     return Gradients(pre, pre, [(pre, p.before)], dh0, dc0, dp)
 
 
-def _gru(n: Call, p: Pass, d: int) -> Gradients:
-    gate, candidate = _activations(n, ["Sigmoid", "Tanh"], d)
-    (x_z, x_r, x_h), (h_z, h_r, h_h) = _gates(p, 3)
-    (z, z_slope), (r, r_slope) = _gate(n, gate, x_z + h_z), _gate(n, gate, x_r + h_r)
+def _memory_behind(n: Call, p: Pass, to_gates: Tensor, g: Tensor) -> Tensor:
+    """Return the memory after each step, where the gates read it through peepholes."""
+    if p.peepholes is None:
+        raise LookupError("the gates do not read the memory")
+    to_i, _, to_f = _parts(to_gates, 1, 1, 1)
+
+    def opened(to_i: Tensor, to_f: Tensor) -> tuple[Tensor, Tensor]:
+        i, f = (getattr(op, p.activations[0])(_clipped(n, t)) for t in (to_i, to_f))
+        return i, 1 - i if n.attribute("input_forget", 0) else f
+
+    return memory_behind(p.peepholes, opened, p.c0, [to_i, to_f, g, *p.masks])
+
+
+def _gru(n: Call, p: Pass) -> Gradients:
+    gate, candidate = p.activations
+    (x_zr, x_h), (h_zr, h_h) = (_parts(t, 2, 1) for t in _gates(p))
+    opened, slopes = _gate(n, gate, x_zr + h_zr)
+    (z, r), (z_slope, r_slope) = _parts(opened, 1, 1), _parts(slopes, 1, 1)
     if not n.attribute("linear_before_reset", 0):
-        return _gru_reset_first(n, p, candidate, (x_h, z, z_slope, r, r_slope))
+        return _gru_reset_first(n, p, (x_h, z, z_slope, r, r_slope))
     y, y_slope = _gate(n, candidate, x_h + r * h_h)
+    to_z, to_y = (p.before - y) * z_slope, (1 - z) * y_slope
+    to_r = to_y * h_h * r_slope
+    to_pre = _joined([to_z, to_r, to_y * r])
 
-    def step(body: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        (dh,), (dy, keep, to_z, to_y, to_r, reset) = states, now
+    def step(states: _Tensors, now: _Tensors, weights: _Tensors) -> tuple[_Tensors, _Tensors]:
+        (dh,), (dy, keep, to_pre), (r,) = states, now, weights
         dh = dh + dy
-        pre_y = dh * to_y
-        z_r = _joined([dh * to_z, pre_y * to_r])
-        from_h = _joined([z_r, pre_y * reset])
-        before = dh * keep + op.MatMul(from_h, body.tensor(p.r.value, p.r.dims))
-        return [before], [_joined([z_r, pre_y]), from_h]
+        pre = _joined([dh, dh, dh]) * to_pre
+        return [dh * keep + op.MatMul(pre, r)], [dh, pre]
 
-    sequences = [p.dy, z, (p.before - y) * z_slope, (1 - z) * y_slope, h_h * r_slope, r]
-    (dh0,), (from_x, from_h) = _backwards(step, [p.dh], sequences)
+    (dh0,), (dh, from_h) = run_steps(step, [p.dh], [p.dy, z, to_pre], [p.r], backwards=True)
+    from_x = _joined([_parts(from_h, 2, 1)[0], dh * to_y])
     return Gradients(from_x, from_h, [(from_h, p.before)], dh0)
 
 
-def _gru_reset_first(n: Call, p: Pass, candidate: str, gates: tuple[Tensor, ...]) -> Gradients:
+def _gru_reset_first(n: Call, p: Pass, gates: tuple[Tensor, ...]) -> Gradients:
     """Return the gradients of a GRU that resets the state before it is multiplied by its weights."""
     x_h, z, z_slope, r, r_slope = gates
-    hidden = int(p.r.known_dims[-1])
-    r_gates = op.Slice(p.r, [0], [2 * hidden], [0]).known_as((2 * hidden, hidden))
-    r_y = op.Slice(p.r, [2 * hidden], [_END], [0]).known_as((hidden, hidden))
+    directions, rows, hidden = (int(dim) for dim in p.r.known_dims)
+    r_gates = op.Slice(p.r, [0], [2 * hidden], [1]).known_as((directions, 2 * hidden, hidden))
+    r_y = op.Slice(p.r, [2 * hidden], [rows], [1]).known_as((directions, hidden, hidden))
     kept = r * p.before
-    added = x_h + op.MatMul(kept, op.Transpose(r_y, perm=[1, 0]))
+    added = x_h + _multiplied(kept, r_y)
     if p.b is not None:
-        added = added + _parts(p.b, 6)[5]
-    y, y_slope = _gate(n, candidate, added)
+        added = added + _over_time(_parts(p.b, 5, 1)[1])
+    y, y_slope = _gate(n, p.activations[1], added)
 
-    def step(body: Emitter, states: list[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        (dh,), (dy, keep, to_z, to_y, to_r, reset) = states, now
+    def step(states: _Tensors, now: _Tensors, weights: _Tensors) -> tuple[_Tensors, _Tensors]:
+        (dh,), (dy, keep, to_z, to_y, to_r, reset), (r_gates, r_y) = states, now, weights
         dh = dh + dy
         pre_y = dh * to_y
-        of_kept = op.MatMul(pre_y, body.tensor(r_y.value, r_y.dims))
+        of_kept = op.MatMul(pre_y, r_y)
         z_r = _joined([dh * to_z, of_kept * to_r])
-        through = op.MatMul(z_r, body.tensor(r_gates.value, r_gates.dims))
-        return [dh * keep + of_kept * reset + through], [_joined([z_r, pre_y])]
+        return [dh * keep + of_kept * reset + op.MatMul(z_r, r_gates)], [z_r, pre_y]
 
     sequences = [p.dy, z, (p.before - y) * z_slope, (1 - z) * y_slope, p.before * r_slope, r]
-    (dh0,), (pre,) = _backwards(step, [p.dh], sequences)
-    z, r, y = _parts(pre, 3)
-    return Gradients(pre, pre, [(_joined([z, r]), p.before), (y, kept)], dh0)
+    (dh0,), (z_r, pre_y) = run_steps(step, [p.dh], sequences, [r_gates, r_y], backwards=True)
+    pre = _joined([z_r, pre_y])
+    return Gradients(pre, pre, [(z_r, p.before), (pre_y, kept)], dh0)
 
 
 CELLS = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}

@@ -41,7 +41,7 @@ class Lengths:
 
     def at_ends(self, state: Tensor, sequence: Tensor) -> Tensor:
         """Return a sequence like `sequence` that holds `state` at the last step of each sample."""
-        placed: Tensor = op.Where(self._last, op.Unsqueeze(state, [0]), number(state, 0))
+        placed: Tensor = op.Where(self._last, op.Unsqueeze(state, [1]), number(state, 0))
         return placed.known_as(sequence.dims)
 
     def flipped(self, sequence: Tensor) -> Tensor:

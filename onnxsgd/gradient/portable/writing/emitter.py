@@ -97,7 +97,11 @@ class Emitter:
 
     def graph(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> ir.Graph:
         """Return the appended nodes as a subgraph, with a separate value for each result."""
-        outputs = [self.copy(tensor).value for tensor in results]
+        made = {value for node in self.nodes for value in node.outputs}
+        outputs: list[ir.Value] = []
+        for tensor in results:
+            is_new = tensor.value in made and tensor.value not in outputs
+            outputs.append(tensor.value if is_new else self.copy(tensor).value)
         return ir.Graph([tensor.value for tensor in inputs], outputs, nodes=self.nodes, name=self.new_name())
 
     def copy(self, tensor: Tensor) -> Tensor:

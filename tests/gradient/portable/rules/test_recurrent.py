@@ -7,6 +7,7 @@ import pytest
 
 from onnxsgd.gradient.portable import differentiate
 from onnxsgd.gradient.portable.rules.recurrent_cells import _SLOPES, CELLS
+from onnxsgd.gradient.portable.rules.time_steps import _WRITTEN_OUT
 
 TIME, BATCH, INPUTS, HIDDEN = 4, 2, 3, 2
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -43,6 +44,42 @@ def test_all_operands_and_outputs(check, name, direction, dims):
 @pytest.mark.parametrize("linear_before_reset", [0, 1])
 def test_gru(check, linear_before_reset):
     check(cell("GRU", f", linear_before_reset = {linear_before_reset}"), sizes("GRU"), outputs=("Y", "P"))
+
+
+@pytest.mark.parametrize("n_steps", [1, _WRITTEN_OUT, _WRITTEN_OUT + 1])
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_steps_written_out_and_in_a_loop(check, check_runtime, name, n_steps):
+    operands, outputs = sizes(name, 2), ("Y", "P", "Q") if name == "LSTM" else ("Y", "P")
+    operands |= {"X": (n_steps, BATCH, INPUTS)} | ({"C": operands["H"]} if name == "LSTM" else {})
+    text = cell(name, ', direction = "bidirectional"')
+    check(text, operands, outputs=outputs)
+    summed = f" U = ReduceSum<keepdims = 0>(T) Y = Sum(U, {', '.join(outputs[1:])})"
+    check_runtime(text.replace("Y,", "T,") + summed, operands)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "loops"),
+    [("RNN", _WRITTEN_OUT, 0), ("RNN", _WRITTEN_OUT + 1, 1), ("LSTM", _WRITTEN_OUT + 1, 2)],
+)
+def test_directions_share_their_loops(name, count, loops):
+    # a loop each would take twice the time: the nodes of a step cost more than their arithmetic
+    rows = GATES[name] * HIDDEN
+    model = ir.from_proto(
+        onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[{count},2,3] X, float[2,{rows},3] W, float[2,{rows},2] R) => (float[{count},2,2,2] Y) {{
+            Y = {name}<hidden_size = 2, direction = "bidirectional">(X, W, R) }}""")
+    )
+    gradient = differentiate(model, ["Y"], ["X", "W", "R"])
+    assert sum(node.op_type == "Scan" for node in gradient.graph) == loops
+
+
+@pytest.mark.parametrize("dims", ["known", "hidden"])
+def test_directions_with_activations_of_their_own(check, dims):
+    operands = sizes("LSTM", 2)
+    operands["C"] = operands["H"]
+    listed = '["Sigmoid", "Tanh", "Tanh", "Relu", "Sigmoid", "Tanh"]'
+    text = cell("LSTM", f', direction = "bidirectional", activations = {listed}')
+    check(text, operands, dims, outputs=("Y", "P", "Q"), known=("W", "R", "B"))
 
 
 @pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
