@@ -57,6 +57,8 @@ _MANY_BATCHES = 32
 #: The largest stored output of the frozen part for all samples, unless the data are larger still: a bound of
 #: memory, not a measured one.
 _KEPT_BYTES = 256_000_000
+#: The same where the frozen part only converts integers, such as pixels: data of 8 bits stay as they are.
+_KEPT_CONVERTED = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -344,4 +346,6 @@ def _fits(program: Program, features: Features) -> bool:
     made = program.tail_features(take_rows(features, slice(0, 1)))
     nbytes = n_rows(features) * sum(made[name].nbytes for name in program.parts.frozen)
     given = [array.data if sparse.issparse(array) else array for array in features.values()]
+    if program.parts.split.converts and all(array.dtype.kind in "iu" for array in given):
+        return bool(nbytes <= _KEPT_CONVERTED)
     return bool(nbytes <= max(_KEPT_BYTES, sum(array.nbytes for array in given)))

@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from onnxsgd.graph.nodes import element_type, read_values
+from onnxsgd.graph.nodes import element_type, qualified_operator, read_values
+from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.reading.sample_axis import sample_rows
 from onnxsgd.graph.sizes import infer_sizes
 
@@ -18,6 +19,13 @@ __all__ = ["BATCH", "SplitGraph", "split_frozen", "undivided"]
 
 #: The symbol for the number of samples.
 BATCH = "n_samples"
+#: Operators that are no layers.
+_CONVERSIONS = (
+    having(Fact.ELEMENTWISE)
+    | having(Fact.FORM)
+    | having(Fact.SIZES)
+    | {"Concat", "Constant", "Resize", "Slice"}
+)
 
 
 @dataclass(frozen=True)
@@ -30,10 +38,13 @@ class SplitGraph:
         Outputs of the frozen part, tensors of the whole graph with one row for each sample.
     tail : ir.Model
         The rest: inputs `features`, one output, and all trained weights.
+    converts : bool
+        Whether the frozen part has no layer: it converts elements one by one, moves and resizes them.
     """
 
     features: tuple[str, ...]
     tail: ir.Model
+    converts: bool = False
 
     @cached_property
     def dtype(self) -> np.dtype[np.generic]:
@@ -68,8 +79,11 @@ def split_frozen(model: ir.Model, weights: Sequence[str], dropouts: Collection[s
         else:
             in_tail.add(producer)
             needed.extend(value for _, value in read_values(producer))
+    before = {qualified_operator(node) for node in graph if node not in in_tail}
     _make_inputs(graph, features)
-    return SplitGraph(tuple(features), RemoveUnusedNodesPass()(tail).model)
+    return SplitGraph(
+        tuple(features), RemoveUnusedNodesPass()(tail).model, bool(before) and before <= _CONVERSIONS
+    )
 
 
 def _rows_before(model: ir.Model, values: Sequence[ir.Value]) -> set[str]:

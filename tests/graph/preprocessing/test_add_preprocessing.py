@@ -1,6 +1,7 @@
 """Preprocessing of images in the graph, compared with the same in numpy, in float64."""
 
 import pickle
+import tracemalloc
 
 import numpy as np
 import onnx
@@ -310,3 +311,26 @@ def test_images_of_another_kind_are_refused():
         learner.predict(X.astype(int) + 100)
     with pytest.raises((GraphError, ValueError), match="shape|features"):
         learner.predict(np.moveaxis(X, -1, 1))
+
+
+@pytest.mark.parametrize("learning_rate", ["auto", "constant"])
+@pytest.mark.parametrize("sizes", [{}, {"resize": 10, "crop": 8}], ids=["as they are", "resized"])
+def test_a_map_of_images_is_read_batch_by_batch(learning_rate, sizes, tmp_path):
+    """In float32, 19 MB of bytes would be 77 MB."""
+    n_samples = 100_000
+    few, labels = stripes(1000)
+    images = np.lib.format.open_memmap(tmp_path / "images.npy", "w+", np.uint8, (n_samples, 8, 8, 3))
+    for start in range(0, n_samples, len(few)):
+        images[start : start + len(few)] = few
+    images.flush()
+    images = np.load(tmp_path / "images.npy", mmap_mode="r")
+    model = add_preprocessing(network(), **sizes)
+    learner = OnnxSGDClassifier(model, learning_rate=learning_rate, max_iter=1, tol=None, random_state=0)
+    y = np.resize(labels, n_samples)
+    learner.fit(few, labels)
+    tracemalloc.start()
+    learner.fit(images, y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < images.nbytes / 2
+    assert sizes or learner.score(images[:1000], labels) > 0.9

@@ -108,3 +108,21 @@ def test_a_tensor_that_a_loop_captures_is_read(arrays):
     X = np.random.RandomState(1).normal(size=(6, 3)).astype(np.float32)
     handed_over = {name: run(cut_at(model, name), {"X": X}) for name in parts.features}
     np.testing.assert_allclose(run(parts.tail, handed_over), run(model, {"X": X}), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "converts"),
+    [
+        ("c = Cast<to = 1>(x)  h = Sub(c, m)", True),
+        ("c = Cast<to = 1>(x)  h = Gemm(c, m)", False),
+        ("h = Cast<to = 1>(x)", True),
+    ],
+    ids=["arithmetic", "layer", "type"],
+)
+def test_a_frozen_part_without_layers_converts(nodes, converts):
+    text = f"""<ir_version: 8, opset_import: ["" : 18]> g (uint8[N, 2] x) => (float[N, 2] y)
+    <float[2, 2] w = {{1, 2, 3, 4}}, float[2, 2] m = {{1, 2, 3, 4}}> {{ {nodes}  y = MatMul(h, w) }}"""
+    text = text.replace("float[2, 2] m = {1, 2, 3, 4}", "float[2] m = {1, 2}") if "Sub" in nodes else text
+    split = split_frozen(to_ir(onnx.parser.parse_model(text)), ["w"])
+    assert split.features == ("h",)
+    assert split.converts == converts
