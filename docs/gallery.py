@@ -1,7 +1,7 @@
 """The examples of the gallery in their order, and the parts of their pictures that are shown on the cards.
 
 From the whole job to its parts: a file that learns and a network that goes on learning, the choice of the
-weights, the loss, the rate and the penalty, other data.
+weights, adapters, the loss, the rate and the penalty, other data.
 """
 
 from pathlib import Path
@@ -18,6 +18,7 @@ EXAMPLES = {
     "plot_changed_weights": (0.42, 0, 0.665, 0.418),
     "plot_calibration": (0, 0, 0.56, 1),
     "plot_frozen_backbone": (0.34, 0, 1, 1),
+    "plot_sentence_adapters": (0.63, 0, 1, 1),
     "plot_quantile_bands": (0, 0, 0.63, 1),
     "plot_business_loss": (0.478, 0, 1, 0.5),
     "plot_distillation": (0, 0, 0.525, 1),

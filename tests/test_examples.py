@@ -112,6 +112,12 @@ def _rates_and_schedules(auto, large, middle, small, *others):
     return large[-1] < 0.5 and middle[-3] < small[-3] and auto[-3] < min(losses)
 
 
+def _sentence_adapters(trained, base, first, second, films, phones, after_films, after_phones):
+    domains = all(before < 0.7 and min(adapter, tuned) > 0.85 for before, adapter, tuned in (films, phones))
+    kept = all(without > 0.95 and tuned < 0.75 for without, tuned in (after_films, after_phones))
+    return domains and kept and 10 * trained[0] < trained[1] and 8 * max(first + second) < base[0]
+
+
 def _stream_drift(ours, scaled, raw):
     return is_ascending(raw[-1] + 0.2, scaled[-1], ours[-1])
 
@@ -134,6 +140,7 @@ CONCLUSIONS = {
     "onnx_in_onnx_out": _onnx_in_onnx_out,
     "quantile_bands": _quantile_bands,
     "rates_and_schedules": _rates_and_schedules,
+    "sentence_adapters": _sentence_adapters,
     "stream_drift": _stream_drift,
     "text_l1": _text_l1,
 }
