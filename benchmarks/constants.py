@@ -139,6 +139,31 @@ def _depthwise(channels: int, size: int, kernel: int = 3) -> Callable[[], object
     return _conv_weight((8, channels, size, size), (channels, 1, kernel, kernel), f", group={channels}")
 
 
+def _small_images(n: int, channels: int, size: int, kernel: int = 3, group: int = 1) -> Callable[[], object]:
+    """Return an update of the weight of a convolution of small squares, with the gradient of its image."""
+    import onnx_ir as ir
+
+    from onnxsgd.engine.step.fuse import fuse
+    from onnxsgd.gradient.derivative import forward_backward_model
+    from onnxsgd.graph.append import appending
+    from onnxsgd.graph.lowering.forms import SMALL_IMAGE_FORMS, write_out
+
+    image = f"float[{n}, {channels}, {size}, {size}]"
+    weight = f"float[{channels}, {channels // group}, {kernel}, {kernel}]"
+    text = f"""<ir_version: 9, opset_import: ["": 18]> g ({image} X, {weight} W) => ({image} Y)
+        {{ Y = Conv<group={group}, pads={4 * [kernel // 2]}>(X, W) }}"""
+    forward = ir.from_proto(onnx.parser.parse_model(text))
+    write_out(forward, SMALL_IMAGE_FORMS)
+    both = forward_backward_model(forward, [], ["X", "W"], "portable")
+    values = {value.name: value for value in (*both.graph.inputs, *both.graph.outputs)}
+    with appending(both.graph) as op:
+        new = op.Add(values["W"], values["W_grad"])
+    new.name, new.type, new.shape = "W_new", values["W"].type, values["W"].shape
+    both.graph.outputs[:] = [values["Y"], values["X_grad"], new]
+    fuse(both)
+    return _session(ir.to_proto(both))
+
+
 def _number_beside_a_column(rows: int) -> Callable[[], object]:
     """Return the fused form of a weighted residual: a column times a number that is fed."""
     import onnx_ir as ir
@@ -288,7 +313,7 @@ def _repeat(unit: Callable[[], object]) -> Callable[[int], None]:
     return block
 
 
-_RULES = "gradient.portable.rules"
+_RULES, _FORMS = "gradient.portable.rules", "graph.lowering.forms"
 
 #: The constants by name; one name may belong to several modules.
 CONSTANTS: dict[str, list[Constant]] = {
@@ -305,6 +330,20 @@ CONSTANTS: dict[str, list[Constant]] = {
                  lambda taps: _conv_weight((8, 16, 24, 24), (16, 16, math.isqrt(taps), math.isqrt(taps)))),
         Constant(f"{_RULES}.patch_weight", (_ALWAYS, _NEVER), (2, 4, 8), _patches),
         Constant(f"{_RULES}.max_pool", (_NEVER, _ALWAYS), (2, 4), lambda kernel: _pool(kernel, 32)),
+    ],
+    "_CONNECTED": [
+        Constant(f"{_FORMS}.small_images", (_NEVER, _ALWAYS), (2, 3, 4, 5, 6, 8),
+                 lambda size: _small_images(8, 128, size)),
+        Constant(f"{_FORMS}.small_images", (_NEVER, _ALWAYS), (2, 4, 5),
+                 lambda size: _small_images(64, 64, size)),
+    ],
+    "_ONE_TAP": [
+        Constant(f"{_FORMS}.small_images", (_NEVER, _ALWAYS), (1, 2, 3, 4, 8),
+                 lambda size: _small_images(8, 256, size, 1)),
+    ],
+    "_SINGLE": [
+        Constant(f"{_FORMS}.small_images", (_NEVER, _ALWAYS), (1, 2, 4, 8, 10, 12),
+                 lambda size: _small_images(8, 192, size, 3, 192)),
     ],
     "_PLACES": [
         Constant(f"{_RULES}.max_pool", (_NEVER, _ALWAYS), (8, 16, 32, 56), lambda size: _pool(2, size)),

@@ -64,6 +64,9 @@ GUARDS = {
     "graph/lowering/test_forms.py::test_every_form_of_matrices_is_tested": (
         "graph.lowering.forms.layers:MATRIX_FORMS",
     ),
+    "graph/lowering/forms/test_small_images.py::test_every_form_of_small_images_is_tested": (
+        "graph.lowering.forms.small_images:SMALL_IMAGE_FORMS",
+    ),
     "graph/lowering/test_inference_mode.py::test_every_switch_has_a_case": (
         "graph.lowering.inference_mode:_SWITCHES",
     ),

@@ -28,9 +28,10 @@ from onnxsgd.engine.step.update import (
 )
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
-from onnxsgd.graph.lowering.forms import MATRIX_FORMS, write_out
+from onnxsgd.graph.lowering.forms import MATRIX_FORMS, SMALL_IMAGE_FORMS, write_out
 from onnxsgd.graph.model import graph_names, to_proto, unique_name, value_named
 from onnxsgd.graph.nodes import element_type, fixed_size, shape_of
+from onnxsgd.graph.rewriting import Table
 from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.graph.writing import replace_input
 from onnxsgd.losses import Loss
@@ -106,7 +107,7 @@ def build_step(
     """
     names = (str(value.name) for value in model.graph.inputs)
     features = tuple(name for name in names if name not in spec.products)
-    both = both_passes(model, spec)
+    both = both_passes(model, spec, SMALL_IMAGE_FORMS)
     tensors = _add_updates(both, spec)
     products = _add_gradients(both, spec)
     graph = both.model.graph
@@ -165,7 +166,7 @@ class BothPasses:
     layers: tuple[BatchStatistics, ...] = ()
 
 
-def both_passes(model: ir.Model, spec: StepSpec) -> BothPasses:
+def both_passes(model: ir.Model, spec: StepSpec, forms: Table | None = None) -> BothPasses:
     """Return forward pass, loss and backward pass of `model`, for batches of a fixed size.
 
     Parameters
@@ -174,8 +175,12 @@ def both_passes(model: ir.Model, spec: StepSpec) -> BothPasses:
         As in :func:`build_step`.
     spec : StepSpec
         The rest; the update is left out.
+    forms : mapping or None
+        Forms of operators to write out before the graph is differentiated.
     """
     fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
+    if forms:
+        write_out(fixed, forms)
     row_mask, keys, layers = None, None, tuple[BatchStatistics, ...]()
     if spec.statistics:
         fixed, row_mask, layers = with_batch_statistics(fixed, spec.statistics, spec.batch_size)
