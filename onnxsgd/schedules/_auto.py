@@ -17,7 +17,8 @@ class Auto(Schedule):
     """A rate that training itself finds, for updates of normalised size (:class:`~.optimizers.BlockAdam`).
 
     ``fit`` starts with `eta0`, for batches of 32 samples, or with a share of it: the root of the ratio of the
-    loss of the first weights to that of the best constant, at least 0.03. It looks at the mean loss of each
+    loss of the first weights to that of the best constant, at least 0.03, and at most 0.1 for networks, whose
+    units die at larger rates. It looks at the mean loss of each
     window of one epoch, of 12 to 16 updates at least. Where an update gains a sixteen-hundredth of the loss,
     the rate of a linear model grows by half, up to 16 times. If the loss grows, it restores the weights
     before and divides the rate by 4; if it gains no more, the rate falls from update to update to zero. That

@@ -178,7 +178,7 @@ def _make_rule(
     return DescentRule(
         stopping, state, batches.n_updates, finder.find, lambda: objective().total, load, score,
         runners.is_sparse, finder.is_linear, plan.loss_unit is not None,
-        is_other=plan.step_spec.draws or bool(plan.step_spec.statistics), draws=plan.step_spec.draws,
+        is_other=plan.step_spec.draws or bool(plan.step_spec.statistics),
     )  # fmt: skip
 
 

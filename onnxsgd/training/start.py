@@ -22,6 +22,10 @@ __all__ = ["ENOUGH_ROWS", "LEAST_SHARE", "Objective", "Start", "StartFinder", "b
 LEAST_SHARE = LEAST_FACTOR
 #: The fewest rows of a part of a stream whose loss is compared with a constant's.
 ENOUGH_ROWS = 32
+#: The share of a constant's loss by which weights on raw data must be better than the same on standardised
+#: data: a random network of large predictions may correlate a little with a target of larger ones, and its
+#: first steps then diverge.
+_CLEAR = 0.1
 
 
 class Objective(NamedTuple):
@@ -200,17 +204,28 @@ class StartFinder:
         Layers before the last one determine the size of its input, and with it the effect of an update: a
         network keeps its coefficients.
         """
-        candidates, starts = [(first, given)], [given]
         if self.is_linear:
-            candidates.append((constant, self._with_constant(given)))
-        elif self.for_standard_data is not None:
-            starts.append(self.for_standard_data(given))
-            candidates.append((self._evaluate(state, starts[1]), starts[1]))
-        if self.is_linear or self.target is not None:
-            for tensors in starts:
-                scaled = self._with_last_layer(tensors, *self._fitted_scale(tensors))
-                candidates.append((self._evaluate(state, scaled), scaled))
-        return min(candidates, key=lambda pair: pair[0].total if math.isfinite(pair[0].total) else math.inf)
+            pairs = [(first, given), (constant, self._with_constant(given)), self._scaled(state, given)]
+            return min(pairs, key=_total)
+        best = self._shifted(state, first, given)
+        if self.for_standard_data is None:
+            return best
+        standard = self.for_standard_data(given)
+        other = self._shifted(state, self._evaluate(state, standard), standard)
+        is_clear = _total(best) < _total(other) - _CLEAR * abs(self._unit(constant))
+        return best if is_clear else other
+
+    def _shifted(self, state: FitState, objective: Objective, tensors: Tensors) -> tuple[Objective, Tensors]:
+        """Return the best of weights of a network, and of the same with predictions shifted to the target."""
+        pairs = [(objective, tensors)]
+        if self.target is not None:
+            pairs.append(self._scaled(state, tensors))
+        return min(pairs, key=_total)
+
+    def _scaled(self, state: FitState, tensors: Tensors) -> tuple[Objective, Tensors]:
+        """Return weights with predictions scaled and shifted to the target, and their objective."""
+        scaled = self._with_last_layer(tensors, *self._fitted_scale(tensors))
+        return self._evaluate(state, scaled), scaled
 
     def _fitted_scale(self, tensors: Tensors) -> tuple[float, np.ndarray]:
         """Return a factor of the raw predictions, and the intercepts that are added then.
@@ -239,6 +254,11 @@ class StartFinder:
                 missing[part.columns] = 0.0
             changed[part.name, WEIGHT] = weight.astype(tensors[part.name, WEIGHT].dtype)
         return changed
+
+
+def _total(pair: tuple[Objective, Tensors]) -> float:
+    """Return the objective of a candidate; infinite unless it is a number."""
+    return pair[0].total if math.isfinite(pair[0].total) else math.inf
 
 
 def best_constant(loss: Loss, target: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:

@@ -2,12 +2,14 @@
 
 import pickle
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from scipy import sparse
-from sklearn.datasets import load_digits, load_iris, load_linnerud, load_wine
+from sklearn.datasets import load_digits, load_iris, load_linnerud, load_wine, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -436,6 +438,52 @@ def test_a_random_network_starts_at_the_level_of_the_target(shift):
         start.fit(X, SCORE)
     model = OnnxSGDRegressor(FrozenEstimator(start), dtype="float64", random_state=0).fit(X, y)
     assert model.score(X, y) > 0.97
+
+
+def random_layers(sizes, scale, seed):
+    """Return an MLP of random weights, of `scale` times the deviation that keeps the size of ReLUs."""
+    rng, last = np.random.default_rng(seed), "X"
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N, {sizes[0]}] X) => (float[N, {sizes[-1]}] Y) {{ Y = Identity(X) }}""")
+    del model.graph.node[:]
+    for number, (width, n_outputs) in enumerate(pairwise(sizes)):
+        weight = rng.normal(scale=scale * np.sqrt(2 / width), size=(n_outputs, width))
+        for name, array in (("w", weight), ("b", np.zeros(n_outputs))):
+            tensor = onnx.numpy_helper.from_array(array.astype(np.float32), f"{name}{number}")
+            model.graph.initializer.append(tensor)
+        is_last = number == len(sizes) - 2
+        made = "Y" if is_last else f"z{number}"
+        given = [last, f"w{number}", f"b{number}"]
+        model.graph.node.append(onnx.helper.make_node("Gemm", given, [made], transB=1))
+        if not is_last:
+            last = f"a{number}"
+            model.graph.node.append(onnx.helper.make_node("Relu", [made], [last]))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("hidden", "scale", "unit", "seed"),
+    [([64] * 6, 1.0, 255, 0), ([64] * 4, 0.1, 16, 2), ([16] * 6, 1.0, 16, 2)],
+    ids=["deep", "small", "narrow"],
+)
+def test_random_networks_learn(hidden, scale, unit, seed):
+    """With ten times the rate accuracies are 0.75, 0.11 and 0.28."""
+    X, y = load_digits(return_X_y=True)
+    X, model = X * unit / 16, random_layers([64, *hidden, 10], scale, seed)
+    learner = OnnxSGDClassifier(model, classes=range(10), max_iter=60, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        learner.fit(X[:1000], y[:1000])
+    assert learner.score(X[1000:], y[1000:]) > 0.82
+
+
+def test_a_random_network_on_raw_data_and_a_target_of_large_numbers():
+    """Weights for raw data correlate a little with the target, and end at a score of 0.56."""
+    X, y = make_friedman1(2000, noise=1.0, random_state=0)
+    X, y = 255 * X, 1e3 * y
+    model = random_layers([10, 64, 64, 64, 1], 1.0, 0)
+    learner = OnnxSGDRegressor(model, random_state=0).fit(X[:1500], y[:1500])
+    assert learner.score(X[1500:], y[1500:]) > 0.85
 
 
 @pytest.mark.parametrize(("x_scale", "y_scale"), [(1e6, 1.0), (1e-3, 1.0), (1.0, 1e6), (1.0, 1e-6)])

@@ -211,6 +211,21 @@ def test_a_network_with_weights_for_standard_data_gets_them(loss):
     np.testing.assert_array_equal(good.w, [1.0, -2.0, 0.5])
 
 
+@pytest.mark.parametrize(("share", "kept"), [(0.02, False), (0.3, True)])
+def test_a_small_correlation_is_no_reason_to_keep_weights_of_raw_data(share, kept):
+    """Predictions of this share of the target, shifted to it, have 1 - (1 - share)^2 less of its variance."""
+    given = share * np.array([1.0, -2.0, 0.5])
+    line = Line(given, 0.0, is_linear=False)
+
+    def divided(tensors):
+        return {(n, k): array / 1000.0 if n == "w" else array for (n, k), array in tensors.items()}
+
+    line.finder = replace(line.finder, for_standard_data=divided)
+    line.find()
+    np.testing.assert_allclose(line.w, given if kept else given / 1000.0)
+    assert line.raw(line.state.weights()).mean() == pytest.approx(Y.mean(), abs=0.1)
+
+
 @pytest.mark.parametrize("shift", [-1e3, 0.0, 1e3])
 def test_losses_without_a_least_value_are_compared_by_differences(shift):
     """Half the logarithm of a squared error, less 2: the share is the root of the ratio of squared errors."""
