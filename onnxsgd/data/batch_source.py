@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
-__all__ = ["Batch", "BatchSource", "is_batch_source"]
+__all__ = ["Batch", "BatchSource", "as_numpy", "is_batch_source"]
 
 #: Names of the target in a batch that is a dictionary, and of its weights; all others are features.
 _TARGETS, _WEIGHT = ("y", "label", "labels", "target", "targets"), "sample_weight"
@@ -56,7 +56,7 @@ class Batch:
             If it is of another type.
         """
         if isinstance(item, Mapping):
-            batch = cls._of_mapping({name: _array(value) for name, value in item.items()})
+            batch = cls._of_mapping({name: as_numpy(value) for name, value in item.items()})
         elif not isinstance(item, tuple | list):
             raise ParameterTypeError(
                 f"The batches are of type {type(item).__name__}: each must be (X, y), (X, y, sample_weight), "
@@ -90,11 +90,11 @@ class Batch:
 
 def _part(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _array(entry) for name, entry in value.items()}
-    return _array(value)
+        return {name: as_numpy(entry) for name, entry in value.items()}
+    return as_numpy(value)
 
 
-def _array(value: Any) -> Any:
+def as_numpy(value: Any) -> Any:
     """Return a tensor of torch as an array of numpy, and other values as they are."""
     if not hasattr(value, "detach"):
         return value
@@ -138,9 +138,21 @@ class BatchSource:
         The number of batches of an epoch; None: all.
     n_rows : int or None
         The rows of a batch of such a data set; None: 32.
+    n_joined : int
+        The batches of an update.
+    is_cut : bool
+        Whether each batch is cut to the size of an update; others may have any number of rows.
     """
 
-    def __init__(self, batches: Iterable[object], n_steps: int | None, n_rows: int | None) -> None:
+    def __init__(
+        self,
+        batches: Iterable[object],
+        n_steps: int | None,
+        n_rows: int | None,
+        n_joined: int = 1,
+        is_cut: bool = False,
+    ) -> None:
+        self.n_joined, self.is_cut = n_joined, is_cut
         self._batches = batches
         self._n_steps = n_steps
         self._n_rows = n_rows or _ROWS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from scipy import sparse
@@ -14,7 +14,7 @@ __all__ = ["NUMBERS", "column_kinds", "column_names", "is_mapping"]
 NUMBERS = frozenset("biuf")
 
 
-def is_mapping(X: object) -> bool:
+def is_mapping(X: object) -> TypeGuard[Mapping[Any, Any]]:
     """Return whether `X` is a dictionary of arrays; some sparse matrices are mappings too."""
     return isinstance(X, Mapping) and not sparse.issparse(X)
 

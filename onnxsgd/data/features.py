@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 import onnx_ir as ir
 from scipy import sparse
-from sklearn.utils.validation import assert_all_finite, validate_data
+from sklearn.utils.validation import assert_all_finite, check_array, validate_data
 
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.exceptions import GraphError, ParameterError
@@ -34,7 +34,13 @@ Features = dict[str, Any]
 
 
 def check_X(
-    estimator: BaseEstimator, X: Any, *, reset: bool, by_name: bool = False, allow_nan: bool = False
+    estimator: BaseEstimator,
+    X: Any,
+    *,
+    reset: bool,
+    by_name: bool = False,
+    allow_nan: bool = False,
+    any_length: bool = False,
 ) -> Any:
     """Return `X` after scikit-learn's validation.
 
@@ -53,6 +59,8 @@ def check_X(
         Whether the columns of a frame are looked up by their names, in any order.
     allow_nan : bool
         Whether NaN may denote a missing value.
+    any_length : bool
+        Whether arrays may have another length of their second axis than the training data.
     """
     if is_plain_array(X, (2,)) and _has_known_columns(estimator, X, reset):
         return X
@@ -64,10 +72,13 @@ def check_X(
         if not NUMBERS.issuperset(column_kinds(X).values()):
             validate_data(estimator, X, reset=reset, skip_check_array=True)
             return X
-    return validate_data(
-        estimator, X, reset=reset, accept_sparse="csr", dtype="numeric", order="C", allow_nd=True,
-        ensure_all_finite="allow-nan" if allow_nan else True,
-    )  # fmt: skip
+    rules: Any = {
+        "accept_sparse": "csr", "dtype": "numeric", "order": "C", "allow_nd": True,
+        "ensure_all_finite": "allow-nan" if allow_nan else True,
+    }  # fmt: skip
+    if any_length:
+        return check_array(X, estimator=estimator, input_name="X", **rules)
+    return validate_data(estimator, X, reset=reset, **rules)
 
 
 _REAL = (np.dtype(np.float32), np.dtype(np.float64))

@@ -16,8 +16,8 @@ from sklearn.utils.metaestimators import available_if
 from onnxsgd.data.generators import make_generator
 from onnxsgd.data.moments import add_moments
 from onnxsgd.data.samples import Samples
+from onnxsgd.data.sequences import gather, holds_sequences
 from onnxsgd.data.text import has_text
-from onnxsgd.estimators.batch_fit import BatchTraining
 from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd.estimators.inner_model import inner_routing
@@ -31,6 +31,7 @@ from onnxsgd.estimators.parameters import (
     read_average,
 )
 from onnxsgd.estimators.progress import Progress
+from onnxsgd.estimators.sequence_fit import SequenceTraining
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER
@@ -67,7 +68,7 @@ def _learns_in_parts(self: BaseOnnxSGD) -> bool:
 learns_in_parts = available_if(_learns_in_parts)
 
 
-class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
+class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
     """Base class of the estimators."""
 
     _parameter_constraints: ClassVar[dict[str, Any]] = CONSTRAINTS
@@ -89,8 +90,10 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
-            The training data: one array, or one for each input of the graph. Or an iterable of batches
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
+            The training data: one array, or one for each input of the graph. A list of arrays, one for each
+            sample, holds sequences if their first axes differ: batches are padded with 0 where the graph
+            has an input for a mask, and have one length elsewhere. Or an iterable of batches
             ``(X, y)``, ``(X, y, sample_weight)`` or dictionaries: a list, a ``DataLoader`` of torch, a data
             set of Hugging Face, a generator. Each batch is an update (several with a smaller `batch_size`),
             as in ``partial_fit``, and each pass an epoch.
@@ -119,14 +122,19 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
             If the memory of the GPU does not hold the data.
         """
         recipe = self._check_parameters()
-        source = self._batch_source(X, y, sample_weight, X_val)
-        if source is not None:
+        source, batches = self._batch_source(X, y, sample_weight, X_val), None
+        X = gather(X) if source is None else X
+        has_sequences = source is None and holds_sequences(X)
+        if source is not None or has_sequences:
             recipe = recipe.for_parts()
         resuming = bool(self.warm_start) and hasattr(self, "_state")
         with self._unchanged_by_errors() as begin:
             if not self.warm_start:
                 self._set_before = {}
-            if source is None:
+            if has_sequences:
+                batches = self._sequence_batches(X, y, sample_weight, resuming)
+                samples = self._read_first_sequences(batches, resuming)
+            elif source is None:
                 samples = self._read_samples(X, y, sample_weight, resuming=resuming)
             else:
                 samples = self._read_first_batch(source, resuming)
@@ -135,10 +143,15 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
             self._set_before = {}
             self._state = fresh_state(initial, recipe.schedule.initial, self.random_state)
             self._seed = (self.random_state,)
+            holds_out = self.early_stopping and not validation
+            if batches is not None:
+                if holds_out:
+                    batches, validation = self._hold_out_sequences(batches)
+                source = self._sequence_source(batches)
+            elif source is None and holds_out:
+                samples, validation = self._hold_out(samples)
             if source is not None:
                 self._count_updates(source, len(samples.target), recipe)
-            elif self.early_stopping and validation is None:
-                samples, validation = self._hold_out(samples)
             plan = self._make_plan(recipe)
             self.n_iter_ = 0
             callbacks = FitCallbacks(self, self.max_iter, X, y, sample_weight)
@@ -159,11 +172,15 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
         known = self._plan_as_before()
         recipe = self._check_parameters().for_parts() if known is None else known.recipe
         self._check_parts()
-        resuming = hasattr(self, "_state")
-        with self._unchanged_by_errors():
-            samples = self._read_samples(
-                X, y, sample_weight, resuming=resuming, classes=classes, in_parts=True
-            )
+        resuming, X, batches = hasattr(self, "_state"), gather(X), None
+        with self._unchanged_by_errors() as begin:
+            if holds_sequences(X):
+                batches = self._sequence_batches(X, y, sample_weight, resuming)
+                samples = self._read_first_sequences(batches, resuming, classes)
+            else:
+                samples = self._read_samples(
+                    X, y, sample_weight, resuming=resuming, classes=classes, in_parts=True
+                )
             if not resuming:
                 self._state = fresh_state(self._first_weights(), recipe.schedule.initial, self.random_state)
                 self.n_iter_, self._set_before = 0, {}
@@ -175,13 +192,18 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
             recipe.for_updates(state.n_updates, state.epoch_updates).check_rate(state.t + 1, state.eta)
             plan = self._make_plan(recipe) if known is None else known
             self._known_plan = (parameter_values(self), plan) if are_fixed(self) else None
+        stopping = Stopping(max_iter=1, tol=None, in_parts=True)
+        observers = self._observers(stopping)
+        if batches is not None:
+            source, n_rows = self._sequence_source(batches), len(samples.target)
+            self._train_on_batches(source, plan, stopping, n_rows, (), observers, begin)
+            return self
         counted = self._counted(samples.target)
         if counted is not None and not counted.any():
             # averages of gradients and penalties would move the weights
             self._publish()
             return self
-        stopping = Stopping(max_iter=1, tol=None, in_parts=True)
-        self._train(plan, stopping, samples, observers=self._observers(stopping))
+        self._train(plan, stopping, samples, observers=observers)
         return self
 
     def _plan_as_before(self) -> FitPlan | None:
@@ -360,7 +382,7 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
         plan: FitPlan,
         stopping: Stopping,
         samples: Samples,
-        validation: Samples | None = None,
+        validation: Sequence[Samples] = (),
         observers: Sequence[Observer] = (),
         *,
         is_fit: bool = False,
@@ -421,10 +443,15 @@ class BaseOnnxSGD(CallbackSupportMixin, BatchTraining):
         """Return factors of the weights of the samples, if there are any."""
         return None
 
-    def _scorer(self, program: Program, validation: Samples | None) -> Any:
-        if validation is None:
+    def _scorer(self, program: Program, validation: Sequence[Samples]) -> Any:
+        if not validation:
             return None
-        features = program.tail_features(validation.features)
-        return lambda weights: self._score_raw(
-            self._table(program.raw_predictions(features, weights)), validation.target, validation.weight
-        )
+        parts = [program.tail_features(part.features) for part in validation]
+        target = np.concatenate([part.target for part in validation])
+        weight = np.concatenate([part.weight for part in validation])
+
+        def score(weights: dict[str, np.ndarray]) -> float:
+            raw = [self._table(program.raw_predictions(features, weights)) for features in parts]
+            return self._score_raw(raw[0] if len(raw) == 1 else np.concatenate(raw), target, weight)
+
+        return score

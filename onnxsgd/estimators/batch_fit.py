@@ -15,7 +15,7 @@ from onnxsgd.data.samples import Samples
 from onnxsgd.estimators.before_fit import ModelBeforeFit
 from onnxsgd.estimators.labels import UnknownClassesError
 from onnxsgd.exceptions import ParameterError
-from onnxsgd.training.fit_plan import FitPlan, Recipe
+from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
 from onnxsgd.training.loop import Observer, run_epochs
 from onnxsgd.training.rules import PlateauRule
 from onnxsgd.training.state import FitState
@@ -40,6 +40,7 @@ class BatchTraining(ModelBeforeFit):
     steps_per_epoch: int | None
     early_stopping: bool
     gradient_accumulation_steps: int
+    n_iter_: int
 
     @abstractmethod
     def _train(
@@ -47,7 +48,7 @@ class BatchTraining(ModelBeforeFit):
         plan: FitPlan,
         stopping: Stopping,
         samples: Samples,
-        validation: Samples | None = None,
+        validation: Sequence[Samples] = (),
         observers: Sequence[Observer] = (),
         *,
         is_fit: bool = False,
@@ -56,7 +57,7 @@ class BatchTraining(ModelBeforeFit):
         """Train on checked samples; `begin` is called where the first update is near."""
 
     @abstractmethod
-    def _scorer(self, program: Program, validation: Samples | None) -> Any:
+    def _scorer(self, program: Program, validation: Sequence[Samples]) -> Any:
         """Return the score as a function of weights; None without validation data."""
 
     def _check_parts(self) -> None:
@@ -90,19 +91,31 @@ class BatchTraining(ModelBeforeFit):
             raise ParameterError(
                 "early_stopping=True needs X_val and y_val here: no part of the batches is held out."
             )
-        return BatchSource(cast("Iterable[object]", X), self.steps_per_epoch, self.batch_size)
+        return BatchSource(
+            cast("Iterable[object]", X), self.steps_per_epoch, self.batch_size,
+            self.gradient_accumulation_steps,
+        )  # fmt: skip
 
     def _read_first_batch(self, source: BatchSource, resuming: bool) -> Samples:
         """Check the first batch, which determines the graph."""
-        first = source.first()
+        return self._read_first(source.first(), resuming, source.aside if source.is_repeatable else None)
+
+    def _read_first(
+        self,
+        first: Batch,
+        resuming: bool,
+        everything: Callable[[], Iterable[Batch]] | None,
+        classes: ArrayLike | None = None,
+    ) -> Samples:
+        """Check the first batch; labels that it may lack are those of `everything`, if that can be read."""
         if first.sample_weight is not None and not np.any(first.sample_weight):
             first = replace(first, sample_weight=None)
         try:
-            return self._read_batch(first, resuming=resuming)
+            return self._read_batch(first, resuming=resuming, classes=classes)
         except UnknownClassesError:
-            if not source.is_repeatable:
+            if everything is None:
                 raise
-            return self._read_batch(first, resuming=resuming, classes=self._labels_of(source.aside()))
+            return self._read_batch(first, resuming=resuming, classes=self._labels_of(everything()))
 
     def _read_batch(
         self, batch: Batch, *, resuming: bool = True, classes: ArrayLike | None = None
@@ -131,8 +144,9 @@ class BatchTraining(ModelBeforeFit):
         """
         state = self._state
         if source.n_batches is not None:
-            n_parts = -(-source.n_batches // self.gradient_accumulation_steps)
-            state.epoch_updates = n_parts * (-(-n_first // self.batch_size) if self.batch_size else 1)
+            n_parts = -(-source.n_batches // source.n_joined)
+            is_one = source.is_cut or self.batch_size is None
+            state.epoch_updates = n_parts * (1 if is_one else -(-n_first // (self.batch_size or 1)))
             state.n_updates = self.max_iter * state.epoch_updates
         recipe.for_updates(state.n_updates, state.epoch_updates)
 
@@ -142,41 +156,42 @@ class BatchTraining(ModelBeforeFit):
         plan: FitPlan,
         stopping: Stopping,
         n_first: int,
-        validation: Samples | None,
+        validation: Sequence[Samples],
         observers: Sequence[Observer],
         begin: Callable[[], None],
     ) -> None:
         """Train for epochs of batches, each of them a part of a stream; the first one has `n_first` rows."""
         from onnxsgd.training.program import make_program
 
-        state, n_joined = self._state, self.gradient_accumulation_steps
+        state, n_epochs = self._state, self.n_iter_
+        size = self.batch_size or (DENSE_ROWS if source.is_cut else None)
         # a mean also over the only sample of a batch
-        plan = replace(plan, batch_size=self.batch_size or max(2, n_first), is_exact=True)
+        plan = replace(plan, batch_size=size or max(2, n_first), is_exact=True)
 
         def train_part(parts: list[Samples]) -> None:
             nonlocal plan
             largest = max(len(part.target) for part in parts)
-            if self.batch_size is None and largest > plan.batch_size:
+            if size is None and largest > plan.batch_size:
                 plan = replace(plan, batch_size=largest)
             part = Stopping(1, None, in_parts=True, in_epoch=True)
             self._train(plan, part, Samples.joined(parts), begin=begin)
 
         def count(n_updates: int) -> None:
             # before an epoch, batches are taken for as large as the first one
-            if state.n_updates is not None:
+            if state.n_updates is not None and not stopping.in_parts:
                 state.epoch_updates, state.n_updates = n_updates, n_updates * stopping.max_iter
                 rule.schedule = plan.recipe.for_updates(state.n_updates, state.epoch_updates).schedule
 
-        score = self._scorer(make_program(plan, validation.features), validation) if validation else None
+        score = self._scorer(make_program(plan, validation[0].features), validation) if validation else None
         least = _LEAST_UPDATES if plan.recipe.is_auto else 0
         schedule = plan.recipe.for_updates(state.n_updates, state.epoch_updates).schedule
         rule = PlateauRule(stopping, schedule, state, least)
-        epochs = _BatchEpochs(source, n_joined, self._read_counting, train_part, count, state)
+        epochs = _BatchEpochs(source, source.n_joined, self._read_counting, train_part, count, state)
         n_before = len(state.loss_curve)
         try:
             run_epochs(epochs, rule, stopping, state, plan.recipe.average_from, observers, score)
         finally:
-            self.n_iter_ = len(state.loss_curve) - n_before
+            self.n_iter_ = n_epochs + len(state.loss_curve) - n_before
             self._publish()
 
 

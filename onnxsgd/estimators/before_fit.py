@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from onnxsgd.data.sequences import Sequences, read_sequences
 from onnxsgd.data.text import has_text
 from onnxsgd.estimators.between_calls import has_new_graph, read_graph_parameters, refuse_new_graph
 from onnxsgd.estimators.training_data import TrainingDataReader
@@ -57,7 +58,7 @@ class ModelBeforeFit(TrainingDataReader):
         source = read_source(self.model)
         self._has_seen_data = X is not None
         try:
-            data = example(source) if X is None else X
+            data = example(source) if X is None else self._some_of_one_length(X, source)
             checked = self._check_first(data, source, reset=not self._follow(source))
             self._make_learner(source, checked if has_text(source) else data, checked, 1)
         except OnnxSGDError as error:
@@ -70,6 +71,11 @@ class ModelBeforeFit(TrainingDataReader):
         self._given = read_graph_parameters(self)
         self._state = fresh_state(self._learner.initial_weights(), 0.0, 0)
         self._put_weights(self._set_before)
+
+    def _some_of_one_length(self, X: object, source: object) -> Any:
+        """Return samples; of sequences, those of the length of the first one."""
+        found = read_sequences(X, self._graph_inputs(source, resuming=False))
+        return found.arrays(found.groups()[0]) if isinstance(found, Sequences) else found
 
     def _follow(self, source: Any) -> bool:
         """Take over number and names of the features of a fitted estimator; tell whether they are known."""

@@ -432,8 +432,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
-            Some of the data.
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
+            Some of the data; sequences of different lengths as in ``fit``.
         y : array-like of shape (n_samples,), (n_samples, n_classes) or (n_samples, ...)
             Their labels, a table of 0 and 1 where a sample may have several, or rows of probabilities for
             a loss with ``soft=True``. Of several axes where the graph gives scores for each element.
@@ -453,8 +453,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _check_parts(self) -> None:
         if self.class_weight == "balanced":
             raise ParameterError(
-                "class_weight 'balanced' is not supported for partial_fit and for batches, which do not see "
-                "all labels: give the weights of enough labels y, dict(zip(classes, "
+                "class_weight 'balanced' is not supported for partial_fit and for batches, also those of "
+                "sequences of different lengths, which do not see all labels: give the weights of enough "
+                "labels y, dict(zip(classes, "
                 "compute_class_weight('balanced', classes=classes, y=y))), a function of "
                 "sklearn.utils.class_weight."
             )
@@ -467,7 +468,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
             The data.
 
         Returns
@@ -485,7 +486,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
             The data.
 
         Returns
@@ -507,7 +508,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
             The data.
         y : array-like of shape (n_samples,), (n_samples, n_classes) or (n_samples, ...)
             Their labels; a table of 0 and 1 where a sample has several, of which all must be right. For a
@@ -545,7 +546,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
             The data.
 
         Returns
@@ -565,7 +566,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
             The data.
 
         Returns

@@ -10,25 +10,28 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from sklearn.utils.validation import check_is_fitted
 
+from onnxsgd.data.columns import column_names
 from onnxsgd.data.features import check_strings, check_X, takes_strings
+from onnxsgd.data.sequences import Sequences, read_sequences
 from onnxsgd.data.text import TextPart, check_texts
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
 from onnxsgd.estimators.between_calls import Given
 from onnxsgd.estimators.html_display import HtmlDisplay
 from onnxsgd.estimators.inner_model import holds_weights
 from onnxsgd.estimators.parameters import read_average
-from onnxsgd.exceptions import OnnxSGDError, ParameterError
+from onnxsgd.exceptions import GraphError, OnnxSGDError, ParameterError
 from onnxsgd.graph.adapting.adapter_inputs import adapter_values, with_adapter_inputs
 from onnxsgd.graph.adapting.merge_adapters import merge_adapters
 from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
+from onnxsgd.learner.score_check import shape_of_scores
 from onnxsgd.persistence.saved_form import pack, unpack
 from onnxsgd.runtime.adapter_file import write_adapter
 from onnxsgd.training.state import FitState
@@ -383,7 +386,22 @@ class TrainedModel(HtmlDisplay):
         return self._state.weights(read_average(self.average)[0])
 
     def _raw_predictions(self, X: object) -> np.ndarray:
-        """Return the result of :meth:`_table`, in float32 for float32 data and in float64 otherwise."""
+        """Return the result of :meth:`_table`, in float32 for float32 data and in float64 otherwise.
+
+        Sequences of each length are predicted together: results do not depend on longer ones.
+        """
+        if self._text is None:
+            X = read_sequences(X, self._learner.inputs)
+        if not isinstance(X, Sequences):
+            return self._raw_of(X)
+        groups = X.groups()
+        parts = [self._raw_of(X.arrays(rows)) for rows in groups]
+        raw = np.empty((len(X), *parts[0].shape[1:]), parts[0].dtype)
+        for rows, part in zip(groups, parts, strict=True):
+            raw[rows] = part
+        return raw
+
+    def _raw_of(self, X: object) -> np.ndarray:
         checked = self._check_again(X)
         features = self._learner.read(X, checked)
         scores = self._learner.scores(features, self._weights(), self.n_threads)
@@ -398,7 +416,30 @@ class TrainedModel(HtmlDisplay):
         by_name = len(self._learner.inputs) > 1
         if takes_strings(self._learner.inputs):
             return check_strings(self, X, reset=False, by_name=by_name)
-        return check_X(self, X, reset=False, by_name=by_name, allow_nan=self._learner.fills_gaps)
+        allow_nan = self._learner.fills_gaps
+        if self._has_other_length(cast("ArrayLike", X)):
+            checked = check_X(self, X, reset=False, allow_nan=allow_nan, any_length=True)
+            if self._takes(checked):
+                return checked
+        return check_X(self, X, reset=False, by_name=by_name, allow_nan=allow_nan)
+
+    def _has_other_length(self, X: ArrayLike) -> bool:
+        """Tell whether `X` differs from the training data in an axis that the graph leaves open."""
+        shapes = [value.shape for value in self._learner.inputs]
+        shape = shapes[0] if len(shapes) == 1 else None
+        if shape is None or len(shape) < 2 or isinstance(shape[1], int) or column_names(X) is not None:
+            return False
+        known = vars(self).get("n_features_in_")
+        return known is not None and np.ndim(X) == len(shape) and np.shape(X)[1] != known
+
+    def _takes(self, checked: np.ndarray) -> bool:
+        """Tell whether the graph makes raw predictions of samples of another length."""
+        features = self._learner.read(checked, checked)
+        try:
+            shape = shape_of_scores(self._learner, features, self.n_threads)
+        except GraphError:
+            return False
+        return self._is_dense or shape == (self._score_shape or (self._n_outputs,))
 
     @property
     def _is_dense(self) -> bool:
@@ -407,7 +448,14 @@ class TrainedModel(HtmlDisplay):
 
     def _table(self, raw: np.ndarray) -> np.ndarray:
         """Return raw predictions as a table, or as they are where those of a sample have several axes."""
-        return raw if self._is_dense else raw.reshape(-1, self._n_outputs)
+        if self._is_dense:
+            return raw
+        if raw.size != len(raw) * self._n_outputs:
+            raise GraphError(
+                f"The graph gives {raw.size // max(1, len(raw))} numbers for a sample, and gave "
+                f"{self._n_outputs} in the first call: the samples have another length."
+            )
+        return raw.reshape(-1, self._n_outputs)
 
 
 def _check_weight(name: str, array: ArrayLike, present: dict[str, np.ndarray]) -> np.ndarray:

@@ -359,8 +359,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
-            Some of the data.
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
+            Some of the data; sequences of different lengths as in ``fit``.
         y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...)
             Their targets, of the shape of the predictions of the graph.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -384,7 +384,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
             The data.
         return_std : bool, default=False
             Whether to return the standard deviation too; for ``loss="gaussian_nll"``.
@@ -421,7 +421,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, or dict of arrays
+        X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
             The data.
         y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...)
             The targets.

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_consistent_length
 from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.features import Features, check_strings, check_X, n_rows, takes_strings
 from onnxsgd.data.samples import Samples
+from onnxsgd.data.sequences import Sequences, read_sequences
 from onnxsgd.data.targets import check_sample_weight
 from onnxsgd.data.text import check_texts, has_text, split_text
 from onnxsgd.estimators.between_calls import read_graph_parameters, refuse_new_graph
@@ -23,6 +24,9 @@ from onnxsgd.learner.model_source import GraphSource, read_source
 from onnxsgd.learner.score_check import shape_of_scores
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
     from numpy.typing import ArrayLike
 
     from onnxsgd.adapters import LoRA
@@ -74,13 +78,11 @@ class TrainingDataReader(TrainedModel):
         in_parts: bool = False,
     ) -> Samples:
         """Check the training data, and make the learner unless training resumes; drop rows of weight zero."""
-        if y is None:
-            raise ParameterError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
-            )
+        y = self._require_target(y)
         if (resuming or self._set_before) and self._given is not None:
             refuse_new_graph(self, self._given)
         source = None if resuming else read_source(self.model)
+        X = self._of_one_length(X, source, resuming)
         checked = self._check_again(X) if resuming else self._check_first(X, source)
         target, n_outputs = self._read_target(y, resuming, classes, in_parts)
         if not isinstance(checked, dict):
@@ -105,6 +107,14 @@ class TrainingDataReader(TrainedModel):
             raise ParameterError(f"X has {n_rows(features)} samples and y has {len(target)}.")
         weight = self._without_ignored(weight, target, in_parts)
         return Samples(features, target, weight).without_zeros()
+
+    def _require_target(self, y: ArrayLike | None) -> ArrayLike:
+        """Return the targets; refuse a call without."""
+        if y is None:
+            raise ParameterError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
+            )
+        return y
 
     def _settle_target(self, y: ArrayLike, target: np.ndarray) -> np.ndarray:
         """Return the checked target once the shape of raw predictions is known."""
@@ -180,32 +190,72 @@ class TrainingDataReader(TrainedModel):
     def _add_scores(self, features: Features, target: np.ndarray, weight: np.ndarray) -> None:
         """Give the new learner further scores, if the loss needs more than the model has."""
 
-    def _read_validation(self, X_val: object, y_val: ArrayLike | None) -> Samples | None:
+    def _graph_inputs(self, source: object, resuming: bool = True) -> Sequence[ir.Value] | None:
+        """Return the inputs of the graph that takes the data; None: vectorizers, or a model, take them."""
+        if resuming:
+            return None if self._text is not None else self._learner.inputs
+        return list(source.model.graph.inputs) if isinstance(source, GraphSource) else None
+
+    def _of_one_length(self, X: object, source: object, resuming: bool) -> Any:
+        """Return lists of arrays as arrays, with a mask where the graph has one that is not given."""
+        found = read_sequences(X, self._graph_inputs(source, resuming))
+        if not isinstance(found, Sequences):
+            return found
+        if not found.is_padded and np.ptp(found.lengths, axis=0).any():
+            raise ParameterError(
+                f"A batch has sequences of {found.lengths.min()} to {found.lengths.max()} elements, and the "
+                "graph has no input 'mask' that tells padding: batches of an iterable have one length there."
+            )
+        return found.arrays(np.arange(len(found)))
+
+    def _read_validation(self, X_val: object, y_val: ArrayLike | None) -> tuple[Samples, ...]:
+        """Check validation data; return those of each length; none if they are not given."""
         if (X_val is None) != (y_val is None):
             raise ParameterError("X_val and y_val go together: one of them is None.")
         if y_val is None:
-            return None
-        checked = self._check_again(X_val)
+            return ()
+        found = read_sequences(X_val, self._graph_inputs(None))
         target, _ = self._read_target(y_val, True, None)
-        features = self._learner.read(X_val, checked)
+        if isinstance(found, Sequences):
+            if len(target) != len(found):
+                raise ParameterError(f"X_val has {len(found)} samples and y_val has {len(target)}.")
+            self._check_scorable(target, "y_val")
+            return self._read_groups(found, target, None)
+        features = self._learner.read(found, self._check_again(found))
         self._check_sizes(features, "X_val")
         if len(target) != n_rows(features):
             raise ParameterError(f"X_val has {n_rows(features)} samples and y_val has {len(target)}.")
         self._check_scorable(target, "y_val")
-        return Samples(features, target, np.ones(len(target)))
+        return (Samples(features, target, np.ones(len(target))),)
 
-    def _hold_out(self, samples: Samples) -> tuple[Samples, Samples]:
+    def _read_groups(
+        self, sequences: Sequences, target: np.ndarray, sample_weight: np.ndarray | None
+    ) -> tuple[Samples, ...]:
+        """Return checked samples of each length, with checked targets."""
+        weight, groups = np.ones(len(target)) if sample_weight is None else sample_weight, []
+        for rows in sequences.groups():
+            arrays = sequences.arrays(rows)
+            features = self._learner.read(arrays, self._check_again(arrays))
+            groups.append(Samples(features, target[rows], weight[rows]))
+        return tuple(groups)
+
+    def _hold_out(self, samples: Samples) -> tuple[Samples, tuple[Samples]]:
         """Return the samples to train on, in their original order, and those to validate on."""
-        share = f"validation_fraction={self.validation_fraction!r} of {len(samples.target)} samples"
+        rows, held_out, share = self._split_rows(samples.target)
+        validation = samples.take(held_out)
+        self._check_scorable(validation.target, share)
+        return samples.take(np.sort(rows)), (validation,)
+
+    def _split_rows(self, target: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+        """Return the rows to train on, those to validate on, and the name of their share."""
+        share = f"validation_fraction={self.validation_fraction!r} of {len(target)} samples"
         try:
-            rows, held_out = self._split(samples.target)
+            rows, held_out = self._split(target)
         except ValueError as error:
             raise ParameterError(
                 f"{share} cannot be held out: {error} Give X_val and y_val, or another fraction."
             ) from None
-        validation = samples.take(held_out)
-        self._check_scorable(validation.target, share)
-        return samples.take(np.sort(rows)), validation
+        return rows, held_out, share
 
 
 def _row_shapes(features: Features) -> dict[str, tuple[int, ...]]:

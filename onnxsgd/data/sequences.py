@@ -1,0 +1,300 @@
+"""Sequences of different lengths: lists of arrays, their padding, and the mask that tells padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
+
+import numpy as np
+import onnx_ir as ir
+from scipy import sparse
+
+from onnxsgd.data.batch_source import as_numpy
+from onnxsgd.data.columns import NUMBERS, column_names, is_mapping
+from onnxsgd.exceptions import GraphError, ParameterError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+__all__ = ["Ragged", "Sequences", "find_mask", "gather", "holds_sequences", "read_sequences"]
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Arrays of different lengths, one for each sample, which agree in all axes but the first.
+
+    Attributes
+    ----------
+    arrays : tuple of ndarray
+        The arrays.
+    """
+
+    arrays: tuple[np.ndarray, ...]
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def take(self, rows: np.ndarray, axis: int = 0) -> Ragged:
+        """Return the given samples."""
+        return Ragged(tuple(self.arrays[row] for row in rows))
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """The length of each array."""
+        return np.array([len(array) for array in self.arrays])
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The type that holds the numbers of all."""
+        return np.result_type(*{array.dtype for array in self.arrays})
+
+    def padded(self, length: int, fill: float | str = 0) -> np.ndarray:
+        """Return one array, with `fill` behind the end of each sequence."""
+        table = np.full((len(self), length, *self.arrays[0].shape[1:]), fill, self.dtype)
+        for row, array in zip(table, self.arrays, strict=True):
+            row[: len(array)] = array
+        return table
+
+
+def gather(X: object, name: str = "X") -> Any:
+    """Return `X`, or a dictionary, with each list of arrays as one array, or as :class:`Ragged`.
+
+    Lists of numbers, and lists of such lists of one length, are returned as they are; lists of different
+    lengths are sequences.
+
+    Raises
+    ------
+    ParameterError
+        If arrays of a list differ in more than their first axis, are empty, or hold no numbers.
+    """
+    if is_mapping(X):
+        return {key: gather(value, f"X[{key!r}]") for key, value in X.items()}
+    if not _holds_arrays(X):
+        return X
+    arrays = tuple(np.asarray(as_numpy(item)) for item in X)
+    first = arrays[0]
+    if all(array.shape == first.shape for array in arrays):
+        return np.stack(arrays)
+    for row, array in enumerate(arrays):
+        if array.ndim == 0 or array.shape[1:] != first.shape[1:]:
+            raise ParameterError(
+                f"{name}[{row}] has shape {array.shape} and {name}[0] {first.shape}: samples may differ in "
+                "the length of their first axis alone."
+            )
+        if not len(array) or array.dtype.kind not in NUMBERS:
+            fault = "is empty" if not len(array) else f"holds {array.dtype}"
+            raise ParameterError(f"{name}[{row}] {fault}: sequences of different lengths hold numbers.")
+    return Ragged(arrays)
+
+
+def holds_sequences(X: object) -> bool:
+    """Tell whether gathered data have sequences of different lengths."""
+    return isinstance(X, Ragged) or (is_mapping(X) and any(isinstance(v, Ragged) for v in X.values()))
+
+
+def _holds_arrays(X: object) -> TypeGuard[Sequence[Any]]:
+    """Tell whether `X` is a list of arrays, or of lists of different lengths."""
+    if isinstance(X, np.ndarray):
+        items = list(X) if X.dtype.kind == "O" and X.ndim == 1 else []
+    else:
+        items = list(X) if isinstance(X, list | tuple) else []
+    if not items:
+        return False
+    if isinstance(items[0], list | tuple):
+        lengths = {len(item) for item in items if hasattr(item, "__len__") and not isinstance(item, str)}
+        return len(lengths) > 1
+    return bool(getattr(items[0], "ndim", 0)) and not sparse.issparse(items[0])
+
+
+def find_mask(inputs: Sequence[ir.Value]) -> ir.Value | None:
+    """Return the input for a mask of sequences, if a graph has one.
+
+    It is called ``mask``, or by a name that ends in ``_mask`` without ``pad`` in it, and has the axes
+    [n_samples, length] beside another input. A graph with several such inputs has none.
+    """
+    found = [value for value in inputs if _is_mask(value)]
+    return found[0] if len(found) == 1 and len(inputs) > 1 else None
+
+
+def _is_mask(value: ir.Value) -> bool:
+    name = str(value.name).lower()
+    is_named = name == "mask" or (name.endswith("_mask") and "pad" not in name)
+    if not is_named or value.shape is None or len(value.shape) != 2 or value.shape[1] == 1:
+        return False
+    return value.dtype is not None and value.dtype != ir.DataType.STRING
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Samples with sequences of different lengths, for a graph.
+
+    Attributes
+    ----------
+    inputs : dict of Ragged or ndarray
+        One for each input of the graph that is given.
+    mask : str or None
+        The input that is made: 1 for the elements of a sequence, 0 for padding; None: none is.
+    is_padded : bool
+        Whether the graph is told which elements are padding: sequences of different lengths may share a
+        batch.
+    fixed : dict of int
+        The lengths of inputs that the graph fixes.
+    """
+
+    inputs: Mapping[str, Ragged | np.ndarray]
+    mask: str | None
+    is_padded: bool
+    fixed: Mapping[str, int]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.inputs.values())))
+
+    @property
+    def _ragged(self) -> dict[str, Ragged]:
+        return {name: value for name, value in self.inputs.items() if isinstance(value, Ragged)}
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """The lengths of each sample, [n_samples, n_inputs with sequences]."""
+        return np.stack([value.lengths for value in self._ragged.values()], axis=1)
+
+    def take(self, rows: np.ndarray) -> Sequences:
+        """Return the given samples."""
+        return replace(self, inputs={name: value.take(rows, axis=0) for name, value in self.inputs.items()})
+
+    def arrays(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return an array for each input, padded with 0 to the longest sequence of the given samples."""
+        taken = {name: value.take(rows, axis=0) for name, value in self.inputs.items()}
+        made = dict[str, np.ndarray]()
+        for name, value in taken.items():
+            if isinstance(value, Ragged):
+                length = self.fixed.get(name, int(value.lengths.max())) if self.is_padded else None
+                made[name] = value.padded(length or int(value.lengths.max()))
+            else:
+                made[name] = value
+        if self.mask is not None:
+            lengths = self.lengths[rows, :1]
+            size = self.fixed.get(self.mask, int(lengths.max()))
+            made[self.mask] = (np.arange(size) < lengths).astype(np.int8)
+        return made
+
+    def groups(self) -> list[np.ndarray]:
+        """Return the samples of each length, in the order of their first ones."""
+        _, first, group = np.unique(self.lengths, axis=0, return_index=True, return_inverse=True)
+        order, group = np.argsort(group.reshape(-1), kind="stable"), group.reshape(-1)
+        parts = np.split(order, np.cumsum(np.bincount(group))[:-1])
+        return [parts[number] for number in np.argsort(first)]
+
+
+def read_sequences(X: object, inputs: Sequence[ir.Value] | None) -> Any:
+    """Return `X` with each list of arrays as one array, or as :class:`Sequences`; add a mask that it lacks.
+
+    Parameters
+    ----------
+    X : object
+        The user's data.
+    inputs : sequence of ir.Value or None
+        The inputs of the graph; None: the model is no graph.
+
+    Raises
+    ------
+    GraphError
+        If the graph does not take sequences of different lengths.
+    ParameterError
+        If lists of arrays do not go together.
+    """
+    X = gather(X)
+    given = X if is_mapping(X) else None
+    is_ragged = holds_sequences(X)
+    mask = None if inputs is None else find_mask(inputs)
+    makes_mask = mask is not None and (given is None or str(mask.name) not in given)
+    if not (is_ragged or makes_mask):
+        return X
+    if inputs is None:
+        raise GraphError(
+            "X holds sequences of different lengths, which only a graph takes as model=; other models take "
+            "a table."
+        )
+    if given is None:
+        names = [str(value.name) for value in inputs if value is not mask]
+        if len(names) != 1 and is_ragged:
+            raise GraphError(f"X is one list and the graph has the inputs {names}: give a dict of lists.")
+        if len(names) != 1 or (not is_ragged and not _is_array(cast("ArrayLike", X))):
+            # an error names the inputs, or columns have their names
+            return X
+        given = {names[0]: X}
+    given = {str(name): v if isinstance(v, Ragged) else np.asarray(as_numpy(v)) for name, v in given.items()}
+    _check_counts(given)
+    if not is_ragged:
+        return _with_mask(given, inputs, mask)
+    fixed = {str(value.name): length for value in inputs if (length := _fixed_length(value)) is not None}
+    is_told = mask is not None and (makes_mask or isinstance(given[str(mask.name)], Ragged))
+    sequences = Sequences(given, str(mask.name) if mask is not None and makes_mask else None, is_told, fixed)
+    _check_lengths(sequences, None if mask is None else str(mask.name))
+    return sequences
+
+
+def _is_array(X: ArrayLike) -> bool:
+    """Tell whether this is an array, or lists of numbers, and no table with named columns."""
+    return column_names(X) is None and not sparse.issparse(X) and np.ndim(X) > 1
+
+
+def _fixed_length(value: ir.Value) -> int | None:
+    """Return the size of the second axis of an input; None if it is open."""
+    length = value.shape[1] if value.shape is not None and len(value.shape) > 1 else None
+    return length if isinstance(length, int) else None
+
+
+def _check_counts(given: Mapping[str, Ragged | np.ndarray]) -> None:
+    counts = {
+        name: len(value) if isinstance(value, Ragged) or value.ndim else 0 for name, value in given.items()
+    }
+    if len(set(counts.values())) != 1:
+        raise ParameterError(f"X has arrays of these lengths: {counts}; they must be equal.")
+
+
+def _with_mask(
+    given: dict[str, Any], inputs: Sequence[ir.Value], mask: ir.Value | None
+) -> dict[str, np.ndarray]:
+    """Return arrays of one length with a mask of ones, if that length is known."""
+    if mask is None or mask.shape is None:
+        return given
+    shapes = {str(value.name): value.shape for value in inputs if value is not mask and value.shape}
+    lengths = {
+        given[name].shape[1]
+        for name, shape in shapes.items()
+        if name in given and given[name].ndim > 1 and len(shape) > 1 and shape[1] == mask.shape[1]
+    }
+    if len(lengths) != 1:
+        # the graph does not say of what the mask is, and the usual error names it
+        return given
+    size = (len(next(iter(given.values()))), lengths.pop())
+    return {**given, str(mask.name): np.ones(size, np.int8)}
+
+
+def _check_lengths(sequences: Sequences, mask: str | None) -> None:
+    """Refuse lists of different lengths where one mask is for all, and sequences that are too long."""
+    ragged = {name: value for name, value in sequences.inputs.items() if isinstance(value, Ragged)}
+    if mask in sequences.inputs and mask not in ragged:
+        raise ParameterError(
+            f"X[{mask!r}] is one array beside lists of sequences of different lengths: give a list of masks, "
+            "or leave it out, and 1 marks each element."
+        )
+    differing = np.flatnonzero(np.ptp(sequences.lengths, axis=1))
+    if sequences.is_padded and len(differing):
+        row = int(differing[0])
+        found = dict(zip(ragged, sequences.lengths[row].tolist(), strict=True))
+        raise ParameterError(
+            f"Sample {row} of X has the lengths {found}, and the graph has one mask, {mask!r}: the lists "
+            "of a sample must have one length."
+        )
+    for name, value in ragged.items():
+        most = sequences.fixed.get(name)
+        if most is not None and (value.lengths > most).any():
+            row = int(value.lengths.argmax())
+            raise GraphError(
+                f"Sample {row} of X has length {value.lengths[row]}; input {name!r} of the graph takes "
+                f"{most}."
+            )

@@ -1,0 +1,142 @@
+"""Lists of arrays: stacked, or padded with a mask."""
+
+import numpy as np
+import pytest
+from sequence_graphs import value_inputs as inputs
+
+from onnxsgd.data.sequences import Ragged, Sequences, find_mask, gather, holds_sequences, read_sequences
+from onnxsgd.exceptions import GraphError, ParameterError
+
+SHORT = [np.ones((2, 3)), np.ones((4, 3)), np.ones((2, 3))]
+PLAIN, MASKED = inputs(X=["t", 3]), inputs(X=["t", 3], mask=["t"])
+
+
+def test_equal_shapes_are_stacked():
+    images = [np.full((4, 4), i) for i in range(3)]
+    for given in (images, tuple(images), np.array([*images, None], object)[:3]):
+        np.testing.assert_array_equal(gather(given), np.stack(images))
+    found = gather({"a": images, "b": np.zeros(3)})
+    assert found["a"].shape == (3, 4, 4)
+    assert found["b"].shape == (3,)
+
+
+@pytest.mark.parametrize("table", [[[1, 2], [3, 4]], ["a", "bc"], [1.0, 2.0], [], np.zeros((2, 2))])
+def test_tables_stay_as_they_are(table):
+    assert gather(table) is table
+
+
+def test_lists_of_different_lengths_are_sequences():
+    found = gather([[1, 2, 3], [4], (5, 6)])
+    assert isinstance(found, Ragged)
+    assert holds_sequences(found)
+    assert found.lengths.tolist() == [3, 1, 2]
+    np.testing.assert_array_equal(found.padded(3), [[1, 2, 3], [4, 0, 0], [5, 6, 0]])
+    np.testing.assert_array_equal(found.take([1, 2]).padded(4, 9), [[4, 9, 9, 9], [5, 6, 9, 9]])
+    mixed = gather([np.ones(2, np.int64), np.ones(1, np.float32)])
+    assert mixed.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ([np.ones((2, 3)), np.ones((2, 4))], r"X\[1\] has shape \(2, 4\) and X\[0\] \(2, 3\)"),
+        ([np.ones((2, 3)), 1.0], r"X\[1\] has shape \(\) "),
+        ([np.ones(2), np.ones(0)], r"X\[1\] is empty"),
+        ([["a"], ["b", "c"]], r"X\[0\] holds <U1"),
+        ({"ids": [[1], []]}, r"X\['ids'\]\[1\] is empty"),
+    ],
+)
+def test_other_lists_are_refused(X, message):
+    with pytest.raises(ParameterError, match=message):
+        gather(X)
+
+
+@pytest.mark.parametrize("name", ["mask", "attention_mask", "Mask", "src_mask"])
+def test_the_mask_is_found_by_its_name(name):
+    assert find_mask(inputs(X=["t", 3], **{name: ["t"]})).name == name
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mask": ["t"]},
+        {"X": ["t"], "padding_mask": ["t"]},
+        {"X": ["t"], "weights": ["t"]},
+        {"X": ["t"], "mask": [1]},
+        {"X": ["t"], "mask": ["t", "t"]},
+        {"X": ["t"], "a_mask": ["t"], "b_mask": ["t"]},
+    ],
+    ids=["alone", "padding", "name", "column", "square", "two"],
+)
+def test_other_inputs_are_no_mask(given):
+    assert find_mask(inputs(**given)) is None
+
+
+def test_padding_and_mask():
+    found = read_sequences(SHORT, MASKED)
+    assert isinstance(found, Sequences)
+    assert found.is_padded
+    assert found.mask == "mask"
+    arrays = found.arrays(np.array([1, 2]))
+    assert arrays["X"].shape == (2, 4, 3)
+    assert not arrays["X"][1, 2:].any()
+    np.testing.assert_array_equal(arrays["mask"], [[1, 1, 1, 1], [1, 1, 0, 0]])
+    assert found.arrays(np.array([0, 2]))["X"].shape == (2, 2, 3)
+    assert [group.tolist() for group in found.groups()] == [[0, 2], [1]]
+
+
+def test_a_graph_of_fixed_length_is_padded_to_it():
+    found = read_sequences(SHORT, inputs(X=[6, 3], mask=[6]))
+    arrays = found.arrays(np.array([0]))
+    assert arrays["X"].shape == (1, 6, 3)
+    assert arrays["mask"].tolist() == [[1, 1, 0, 0, 0, 0]]
+    with pytest.raises(GraphError, match="Sample 1 of X has length 4; input 'X' of the graph takes 3"):
+        read_sequences(SHORT, inputs(X=[3, 3], mask=[3]))
+
+
+def test_no_mask_no_padding():
+    found = read_sequences(SHORT, PLAIN)
+    assert not found.is_padded
+    assert found.mask is None
+    two = read_sequences({"a": [[1, 2], [1], [1, 2]], "b": [[1], [1], [1, 2]]}, inputs(a=["t"], b=["s"]))
+    assert [group.tolist() for group in two.groups()] == [[0], [1], [2]]
+
+
+def test_arrays_get_a_mask_of_ones():
+    found = read_sequences(np.zeros((2, 5, 3)), MASKED)
+    assert found["X"].shape == (2, 5, 3)
+    assert found["mask"].tolist() == [[1] * 5] * 2
+    with_table = inputs(ids=["t"], table=["columns"], mask=["t"])
+    found = read_sequences({"ids": np.zeros((2, 4)), "table": np.zeros((2, 7))}, with_table)
+    assert found["mask"].shape == (2, 4)
+
+
+def test_a_given_mask_is_kept():
+    mask = [np.array([1, 0]), np.array([1, 1, 0, 1]), np.array([1, 1])]
+    found = read_sequences({"X": SHORT, "mask": mask}, MASKED)
+    assert found.is_padded
+    assert found.mask is None
+    np.testing.assert_array_equal(found.arrays(np.array([0, 1]))["mask"], [[1, 0, 0, 0], [1, 1, 0, 1]])
+    arrays = {"X": np.zeros((2, 5, 3)), "mask": np.zeros((2, 5))}
+    assert read_sequences(arrays, MASKED)["mask"] is arrays["mask"]
+
+
+@pytest.mark.parametrize(
+    ("X", "graph", "error", "message"),
+    [
+        (SHORT, None, GraphError, "sequences of different lengths, which only a graph takes"),
+        (SHORT, inputs(a=["t"], b=["t"]), GraphError, r"one list and the graph has the inputs \['a', 'b'\]"),
+        ({"X": SHORT, "mask": np.ones((3, 4))}, MASKED, ParameterError, r"X\['mask'\] is one array beside"),
+        ({"X": SHORT, "b": np.ones(2)}, PLAIN, ParameterError, r"lengths: \{'X': 3, 'b': 2\}"),
+        (
+            {"a": [[1], [1, 2]], "b": [[1], [1, 2, 3]]},
+            inputs(a=["t"], b=["t"], mask=["t"]),
+            ParameterError,
+            r"Sample 1 of X has the lengths \{'a': 2, 'b': 3\}, and the graph has one mask, 'mask'",
+        ),
+    ],
+    ids=["model", "inputs", "mask", "counts", "lengths"],
+)
+def test_data_that_do_not_fit_are_refused(X, graph, error, message):
+    with pytest.raises(error, match=message):
+        read_sequences(X, graph)

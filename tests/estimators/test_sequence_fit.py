@@ -1,0 +1,257 @@
+"""Training on sequences of different lengths."""
+
+import pickle
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from sequence_graphs import pooled, pooling, recurrent
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import cross_val_score
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, optimizers
+from onnxsgd.exceptions import GraphError, ParameterError
+
+rng = np.random.default_rng(0)
+LENGTHS = rng.integers(2, 9, 60)
+X = [rng.normal(size=(length, 3)).astype(np.float32) for length in LENGTHS]
+Y = np.array([x.mean(axis=0) @ [1.0, -2.0, 0.5] for x in X])
+LABEL = np.array(["a", "b", "c"])[np.digitize(Y, [-0.5, 0.5])]
+WEIGHT = rng.uniform(0.5, 2.0, 60)
+NAMED = {"learning_rate": "constant", "eta0": 0.05, "tol": None, "penalty": None}
+GRAPHS = {
+    "pooling": pooling(), "pooling, no mask": pooling(None), "LSTM": recurrent(), "GRU": recurrent("GRU"),
+    "LSTM, no mask": recurrent(masked=False),
+}  # fmt: skip
+
+
+def padded(rows, length=None):
+    """Return arrays as a user would pad them."""
+    size = length or LENGTHS[rows].max()
+    table, mask = np.zeros((len(rows), size, 3), np.float32), np.zeros((len(rows), size), np.float32)
+    for place, row in enumerate(rows):
+        table[place, : LENGTHS[row]], mask[place, : LENGTHS[row]] = X[row], 1
+    return {"X": table, "mask": mask}
+
+
+def compare(found, expected, tolerance=2e-6):
+    for name, array in expected.get_weights().items():
+        np.testing.assert_allclose(found.get_weights()[name], array, atol=tolerance)
+
+
+def descended(weights, batches, eta, sample_weight=None):
+    """Return the weights after a gradient step for each batch, by central differences in float64."""
+    w = {name: array.astype(np.float64) for name, array in weights.items()}
+    for rows in batches:
+        share = np.ones(len(rows)) if sample_weight is None else sample_weight[rows]
+
+        def loss(w=w, rows=rows, share=share):
+            errors = [(pooled(w, X[row])[0] - Y[row]) ** 2 / 2 for row in rows]
+            return np.average(errors, weights=share)
+
+        gradients = {}
+        for name, array in w.items():
+            gradients[name] = np.zeros_like(array)
+            for place in np.ndindex(array.shape):
+                before, sides = array[place], []
+                for step in (1e-5, -1e-5):
+                    array[place] = before + step
+                    sides.append(loss())
+                array[place] = before
+                gradients[name][place] = (sides[0] - sides[1]) / 2e-5
+        for name, gradient in gradients.items():
+            w[name] -= eta * gradient
+    return w
+
+
+@pytest.mark.parametrize("sample_weight", [None, WEIGHT], ids=["", "weights"])
+@pytest.mark.parametrize("mask", ["mask", None])
+def test_updates_are_those_of_the_sequences_alone(mask, sample_weight):
+    """Finite differences of a formula without padding: batches of neighbours, or of one length."""
+    ours = OnnxSGDRegressor(pooling(mask), batch_size=6, shuffle=False, max_iter=1, **NAMED)
+    first, known = ours.get_weights(), LENGTHS[:20]
+    ours.fit(X[:20], Y[:20], None if sample_weight is None else sample_weight[:20])
+    if mask:
+        batches = np.split(np.arange(20), [6, 12, 18])
+    else:
+        groups = [np.flatnonzero(length == known) for length in np.unique(known)]
+        batches = sorted((g[i : i + 6] for g in groups for i in range(0, len(g), 6)), key=lambda g: g[-1])
+    assert ours.t_ == len(batches)
+    expected = descended(first, batches, 0.05, sample_weight)
+    for name, array in ours.get_weights().items():
+        np.testing.assert_allclose(array, expected[name], atol=2e-6)
+
+
+@pytest.mark.parametrize("model", [pooling(), recurrent(), recurrent("GRU")], ids=["pooling", "LSTM", "GRU"])
+def test_padding_changes_nothing(model):
+    """Nor does more of it: the loss and the weights are those of longer padding."""
+    parts = [np.arange(start, start + 15) for start in range(0, 60, 15)]
+    ours = OnnxSGDRegressor(model, batch_size=15, shuffle=False, max_iter=3, optimizer="adam", **NAMED).fit(
+        X, Y
+    )
+    longer = clone(ours).set_params(batch_size=None).fit([(padded(rows, 20), Y[rows]) for rows in parts])
+    assert ours.t_ == longer.t_ == 12
+    compare(ours, longer)
+    np.testing.assert_allclose(ours.loss_curve_, longer.loss_curve_, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.BOOL, TensorProto.INT64, TensorProto.DOUBLE])
+def test_masks_have_the_type_of_the_graph(kind):
+    ours = OnnxSGDRegressor(pooling(mask_type=kind), random_state=0, max_iter=2, **NAMED).fit(X, Y)
+    compare(ours, OnnxSGDRegressor(pooling(), random_state=0, max_iter=2, **NAMED).fit(X, Y))
+
+
+@pytest.mark.parametrize("settings", [{}, {"early_stopping": True}, {"average": True}, {"batch_size": 8}])
+@pytest.mark.parametrize("name", ["pooling", "LSTM", "pooling, no mask"])
+def test_it_learns_with_a_rate_that_is_found(name, settings):
+    ours = OnnxSGDRegressor(GRAPHS[name], max_iter=10, tol=None, random_state=0, **settings).fit(X, Y)
+    assert ours.n_iter_ == len(ours.loss_curve_) == 10
+    assert ours.loss_curve_[-1] < 0.8 * ours.loss_curve_[0]
+    assert len(ours.validation_scores_ or ()) == (10 if settings.get("early_stopping") else 0)
+    repeated = clone(ours).fit(X, Y)
+    np.testing.assert_array_equal(repeated.predict(X), ours.predict(X))
+    loaded = pickle.loads(pickle.dumps(ours))
+    np.testing.assert_array_equal(loaded.predict(X), ours.predict(X))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_predictions_keep_the_order_and_do_not_depend_on_others(name):
+    ours = OnnxSGDRegressor(GRAPHS[name], random_state=0, max_iter=2, **NAMED).fit(X, Y)
+    expected = [ours.predict(x[None])[0] for x in X]
+    np.testing.assert_allclose(ours.predict(X), expected, atol=1e-6)
+    np.testing.assert_allclose(ours.predict(tuple(x.tolist() for x in X)), expected, atol=1e-6)
+    np.testing.assert_allclose(ours.predict(np.array(X, object)), expected, atol=1e-6)
+    assert ours.score(X, Y) == pytest.approx(1 - np.mean((expected - Y) ** 2) / np.var(Y), abs=1e-6)
+
+
+def test_a_mask_of_the_user_is_respected():
+    """The last step of each sequence is masked."""
+    mask = [np.arange(length) < length - 1 for length in LENGTHS]
+    model = OnnxSGDRegressor(pooling(), random_state=0, max_iter=3, **NAMED)
+    masked = clone(model).fit({"X": X, "mask": mask}, Y)
+    shorter = clone(model).fit([x[:-1] for x in X], Y)
+    assert masked.t_ == shorter.t_
+    compare(masked, shorter)
+    np.testing.assert_allclose(
+        masked.predict({"X": X, "mask": mask}), masked.predict([x[:-1] for x in X]), atol=1e-6
+    )
+
+
+def test_lists_of_one_length_are_arrays():
+    images = [x[:2] for x in X]
+    for name in ("pooling, no mask", "pooling"):
+        model = OnnxSGDRegressor(GRAPHS[name], random_state=0, max_iter=3, tol=None)
+        compare(clone(model).fit(images, Y), clone(model).fit(np.stack(images), Y), 0)
+
+
+def test_arrays_of_another_length_are_predicted():
+    table = rng.normal(size=(20, 5, 3)).astype(np.float32)
+    ours = OnnxSGDRegressor(pooling(None), random_state=0, max_iter=2, **NAMED).fit(table, Y[:20])
+    longer = rng.normal(size=(4, 7, 3)).astype(np.float32)
+    expected = [pooled(ours.get_weights(), x)[0] for x in longer]
+    np.testing.assert_allclose(ours.predict(longer), expected, atol=1e-6)
+    np.testing.assert_allclose(ours.predict(list(longer)), expected, atol=1e-6)
+    assert ours.predict(longer).dtype == np.float32
+    assert ours.partial_fit(longer, Y[:4]).t_ == 3
+    with pytest.raises(GraphError, match=r"takes \('any', 'any', 3\)"):
+        ours.predict(longer[..., :2])
+
+
+def test_a_table_of_another_width_is_refused():
+    """The width of a product is open in its graph, and its weights fix it."""
+    from onnx import helper
+
+    model = OnnxSGDRegressor(max_iter=1, **NAMED).fit(np.eye(4), range(4)).to_onnx()
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "columns"
+    model = helper.make_model(model.graph, opset_imports=model.opset_import, ir_version=10)
+    ours = OnnxSGDRegressor(model, max_iter=1, **NAMED).fit(np.eye(4), np.arange(4))
+    with pytest.raises(ValueError, match="X has 5 features, but OnnxSGDRegressor is expecting 4"):
+        ours.predict(np.eye(5))
+
+
+@pytest.mark.parametrize("mask", ["attention_mask", None])
+def test_classification(mask):
+    model = pooling(mask, n_outputs=3)
+    ours = OnnxSGDClassifier(model, max_iter=20, tol=None, random_state=0, early_stopping=True).fit(X, LABEL)
+    assert ours.classes_.tolist() == ["a", "b", "c"]
+    assert len(ours.validation_scores_) == 20
+    assert ours.score(X, LABEL) > 0.5
+    assert set(ours.predict(X)) <= {"a", "b", "c"}
+    probability = ours.predict_proba(X)
+    assert probability.shape == ours.decision_function(X).shape == (60, 3)
+    np.testing.assert_allclose(probability.sum(axis=1), 1, atol=1e-6)
+    parts = OnnxSGDClassifier(model, random_state=0).partial_fit(X, LABEL, classes=["a", "b", "c"])
+    parts.partial_fit(X[:10], LABEL[:10])
+    assert parts.n_iter_ == 2
+    assert len(parts.loss_curve_) == 2
+    weighted = clone(ours).set_params(class_weight={"a": 1.0, "b": 1e-6, "c": 1e-6}).fit(X, LABEL)
+    assert np.mean(weighted.predict(X) == "a") > np.mean(ours.predict(X) == "a")
+    assert cross_val_score(clone(ours), np.array(X, object), LABEL, cv=2).max() > 0.4
+
+
+def test_partial_fit_is_an_epoch():
+    whole = OnnxSGDRegressor(pooling(), batch_size=16, random_state=0, max_iter=2, **NAMED).fit(X, Y)
+    parts = OnnxSGDRegressor(pooling(), batch_size=16, random_state=0, **NAMED)
+    for _ in range(2):
+        parts.partial_fit(X, Y)
+    assert parts.n_iter_ == whole.n_iter_
+    assert parts.t_ == whole.t_ == 8
+    compare(parts, whole, 0)
+    resumed = clone(whole).set_params(warm_start=True, max_iter=1).fit(X, Y)
+    assert resumed.fit(X, Y).n_iter_ == 1
+
+
+def test_validation_data_and_weights_of_zero():
+    ours = OnnxSGDRegressor(pooling(), random_state=0, max_iter=4, **NAMED)
+    ours.fit(X[:40], Y[:40], X_val=X[40:], y_val=Y[40:])
+    assert ours.validation_scores_[-1] == pytest.approx(ours.score(X[40:], Y[40:]), abs=1e-5)
+    weight = np.repeat([1.0, 0.0], [40, 20])
+    compare(clone(ours).fit(X, Y, weight), clone(ours).fit(X[:40], Y[:40]), 0)
+
+
+def test_accumulated_gradients():
+    halves = OnnxSGDRegressor(pooling(), batch_size=15, shuffle=False, max_iter=2, **NAMED)
+    halves.set_params(gradient_accumulation_steps=2, optimizer=optimizers.SGD(momentum=0.9)).fit(X, Y)
+    whole = clone(halves).set_params(batch_size=30, gradient_accumulation_steps=1).fit(X, Y)
+    assert halves.t_ == whole.t_ == 4
+    compare(halves, whole)
+
+
+def test_a_model_predicts_before_its_first_fit():
+    ours = OnnxSGDRegressor(pooling(None))
+    np.testing.assert_allclose(ours.predict(X), [pooled(ours.get_weights(), x)[0] for x in X], atol=1e-6)
+
+
+def test_batches_of_an_iterable_may_be_lists():
+    rows = np.split(np.arange(60), 4)
+    model = OnnxSGDRegressor(pooling(), random_state=0, max_iter=2, **NAMED)
+    lists = clone(model).fit([([X[i] for i in part], Y[part]) for part in rows])
+    compare(lists, clone(model).fit([(padded(part), Y[part]) for part in rows]), 0)
+    with pytest.raises(
+        ParameterError, match="A batch has sequences of 2 to 8 elements, and the graph has no"
+    ):
+        OnnxSGDRegressor(pooling(None), **NAMED).fit([([X[i] for i in part], Y[part]) for part in rows])
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "error", "message"),
+    [
+        (None, (X, Y), GraphError, "X holds sequences of different lengths, which only a graph takes"),
+        (LinearRegression(), (X, Y), GraphError, "which only a graph takes"),
+        (pooling(), (X, Y[:50]), ParameterError, "X has 60 samples and y has 50"),
+        (pooling(), (X,), ParameterError, "requires y to be passed"),
+        (pooling(), (X, X), ParameterError, "y is a list of arrays of 2 to 8 elements"),
+        (pooling(), (X, Y, -WEIGHT), ParameterError, "weights must be >= 0"),
+        (pooling(), (X, Y, None, X, Y[:5]), ParameterError, "X_val has 60 samples and y_val has 5"),
+    ],
+    ids=["linear", "estimator", "counts", "no targets", "targets", "weights", "validation"],
+)
+def test_data_that_do_not_fit_are_refused(model, given, error, message):
+    with pytest.raises(error, match=message):
+        OnnxSGDRegressor(model, max_iter=1).fit(*given)
+
+
+def test_balanced_weights_are_refused():
+    with pytest.raises(ParameterError, match="for batches, also those of sequences of different lengths"):
+        OnnxSGDClassifier(pooling(n_outputs=3), class_weight="balanced").fit(X, LABEL)
