@@ -223,12 +223,12 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         in float32 there too, not in TF32. Predictions are always computed on the CPU.
     dtype : {"float32", "float64", None}, default=None
         The floating-point type of the graph. None: an ONNX graph keeps its own (one with tensors of 16 bits
-        is trained in float32, and gets its own types in :meth:`to_onnx`); other models are trained in
-        float32, unless the data of the first call need float64. They do if casting `X` changes a column by
-        more than 1e-3 of its spread (a time in seconds since 1970), or if computing in float32 changes the
-        raw scores of a scikit-learn model by more than 1e-3 of theirs. Later calls use the type of the
-        first. "float64" needs operators that the runtime supports in float64; convolutions are not among
-        them.
+        has weights in float32 while it is trained, computes in 16 bits on a GPU alone, and gets its own types
+        in :meth:`to_onnx`); other models are trained in float32, unless the data of the first call need
+        float64. They do if casting `X` changes a column by more than 1e-3 of its spread (a time in seconds
+        since 1970), or if computing in float32 changes the raw scores of a scikit-learn model by more than
+        1e-3 of theirs. Later calls use the type of the first. "float64" needs operators that the runtime
+        supports in float64; convolutions are not among them.
     batch_norm : {"frozen", "train", None}, default=None
         The statistics that BatchNormalization uses in training. "frozen": the running ones, which stay.
         "train": those of the batch, as after torch's ``model.train()``, in each such layer of the graph;

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import sklearn
 
+from onnxsgd.engine.step.mixed_precision import GOOD_UPDATES, LOSS_SCALE, SCALER
 from onnxsgd.estimators.between_calls import has_new_graph, read_graph_parameters
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.loading.load import check_proto
@@ -157,7 +158,8 @@ def _check_learned(learner: Learner, state: FitState) -> None:
         if array.shape != shape or array.dtype.kind != "f":
             raise ValueError(f"the weight {name!r} is {array.dtype} of shape {array.shape}, not {shape}")
     for (name, kind), array in state.tensors.items():
-        if name not in weights or not np.issubdtype(array.dtype, np.number):
+        is_of_scale = name == SCALER and kind in (LOSS_SCALE, GOOD_UPDATES) and array.shape == ()
+        if not (name in weights or is_of_scale) or not np.issubdtype(array.dtype, np.number):
             raise ValueError(f"a tensor {kind!r} of {name!r}")
 
 

@@ -126,6 +126,20 @@ class Learner:
         """True if the data may have NaN for missing values."""
         return fills_gaps(self.score_model.graph)
 
+    @cached_property
+    def half_type(self) -> str | None:
+        """The type of 16 bits in the graph of scores, "float16" or "bfloat16", the one of less range if both.
+
+        None: it has neither.
+        """
+        if self.half_precision is None:
+            return None
+        graph = self.half_precision.score_model.graph
+        of_nodes = (value for node in graph.all_nodes() for value in node.outputs)
+        found = {value.dtype for value in (*graph.inputs, *graph.initializers.values(), *of_nodes)}
+        half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+        return next((kind.name.lower() for kind in half if kind in found), None)
+
     @property
     def _constants(self) -> dict[str, np.ndarray]:
         return {name: array for name, array in self.numbers.items() if name not in self.learned}

@@ -37,6 +37,11 @@ class Device:
         """True if the data of a fit are resident on it, so that no step waits for them."""
         return self.is_cuda
 
+    @property
+    def has_half_kernels(self) -> bool:
+        """True if it computes in float16 and bfloat16: graphs of these types then train in them."""
+        return self.is_cuda
+
     def __str__(self) -> str:
         return f"cuda:{self.index}" if self.is_cuda else self.kind
 

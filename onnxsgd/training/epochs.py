@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.dropout_masks import KEYS, draw_keys
 from onnxsgd.engine.step.gradient_limits import DESCENT
+from onnxsgd.engine.step.mixed_precision import LEAST_SCALE, LOSS_SCALE, SCALER, SKIPPED
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE, numbered
 from onnxsgd.engine.step.update import AVERAGE_RATE, GRADIENT_SUM, IS_LAST, L1_TOTAL, START, average_rate
 from onnxsgd.exceptions import ConvergenceError
@@ -68,6 +69,9 @@ class Runners:
         Makes the runners free for another fit; they are not used afterwards.
     is_sparse : bool
         Whether updates touch the entries of sparse data only.
+    skipped : callable or None
+        Returns the number of updates that the last call to the fastest runner skipped, as their gradients
+        were not finite in 16 bits; None: it skips none.
     """
 
     buffers: Buffers
@@ -75,6 +79,12 @@ class Runners:
     single: Callable[[], Runner]
     give_back: Callable[[], None] | None = None
     is_sparse: bool = False
+    skipped: Callable[[], int] | None = None
+
+    @property
+    def n_skipped(self) -> int:
+        """The number of updates that the last call skipped."""
+        return 0 if self.skipped is None else self.skipped()
 
 
 class Epochs:
@@ -130,11 +140,14 @@ class Epochs:
         n_whole = 0
         n_before = 0
         try:
-            for part in _parts(len(losses), limit):
+            for part in _parts(len(losses), limit, batches.n_batches if runners.skipped else None):
                 n_before = part.start
                 # all updates stay one object, whose weights a device need not receive again
                 plan_of_part = updates if len(losses[part]) == len(losses) else updates.part(part)
-                runners.fastest.run(plan_of_part, numbers.table[part], losses[part])
+                try:
+                    runners.fastest.run(plan_of_part, numbers.of_part(part), losses[part])
+                finally:
+                    numbers.skip(part, runners.n_skipped)
                 if limit is not None and not losses[part].mean() <= limit:
                     break
         finally:
@@ -147,7 +160,7 @@ class Epochs:
                 n_whole = n_done // batches.n_batches
                 objectives = updates.mean_losses(losses, count)[:n_whole]
                 objectives = objectives + penalty_value(plan, state, state.weights())
-                state.record(objectives, state.factor * numbers.used.reshape(count, -1)[:n_whole, -1])
+                state.record(objectives, state.factor * numbers.last_rates(count)[:n_whole])
         if limit is not None and not (is_finite and n_done == len(losses)):
             n_missing = count - n_whole
             state.record(np.full(n_missing, math.inf), numbers.used[-n_missing:])
@@ -170,11 +183,18 @@ class Epochs:
         return orders
 
 
-def _parts(n_updates: int, limit: float | None) -> list[slice]:
-    """Return the parts of some updates, after each of which the loss is compared with the limit."""
-    if limit is None or math.isinf(limit):
-        return [slice(0, n_updates)]
-    return [slice(start, start + _PART) for start in range(0, n_updates, _PART)]
+def _parts(n_batches: int, limit: float | None, epoch: int | None) -> list[slice]:
+    """Return the parts of some batches, after each of which the loss is compared with the limit.
+
+    They are no longer than an epoch of so many batches, if that is given.
+    """
+    most = n_batches if limit is None or math.isinf(limit) else _PART
+    ends = range(epoch or n_batches, n_batches + 1, epoch or n_batches)
+    return [
+        slice(start, min(start + most, end))
+        for end in ends
+        for start in range(end - (epoch or n_batches), end, most)
+    ]
 
 
 def _shifted(n: int, size: int, random_state: np.random.RandomState) -> np.ndarray:
@@ -225,6 +245,10 @@ class _Numbers:
         The updates in which weights that can be frozen were frozen so far.
     updates : ndarray of shape [n_batches] or None
         The index of the update of each batch; None: each batch has its own.
+    own : tuple of int
+        The columns of the numbers that each batch of an update has of its own.
+    skipped : list of (int, int)
+        The end of each part of the batches, and the number of updates that were skipped up to there.
     """
 
     table: np.ndarray
@@ -233,6 +257,38 @@ class _Numbers:
     l1_totals: Mapping[str, np.ndarray]
     missed: Mapping[str, np.ndarray]
     updates: np.ndarray | None = None
+    own: tuple[int, ...] = ()
+    skipped: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def n_skipped(self) -> int:
+        """The number of updates that were skipped so far."""
+        return self.skipped[-1][1] if self.skipped else 0
+
+    def skip(self, part: slice, count: int) -> None:
+        """Record that so many updates of a part of the batches were skipped."""
+        self.skipped.append((part.stop, self.n_skipped + count))
+
+    def of_part(self, part: slice) -> np.ndarray:
+        """Return the table of some batches: updates after skipped ones have the numbers of earlier ones."""
+        if not self.n_skipped:
+            return self.table[part]
+        batches = np.arange(len(self.table))
+        updates = batches if self.updates is None else self.updates
+        last = np.flatnonzero(np.diff(updates, append=updates[-1] + 1))
+        table = self.table[last[updates[part] - self.n_skipped]]
+        table[:, self.own] = self.table[part, self.own]
+        return table
+
+    def last_rates(self, n_epochs: int) -> np.ndarray:
+        """Return the rate of the last update of each epoch."""
+        ends = np.arange(1, n_epochs + 1) * (len(self.used) // n_epochs) - 1
+        if self.n_skipped:
+            of_epochs = np.arange(1, n_epochs + 1) * (len(self.table) // n_epochs)
+            known = [(0, 0), *self.skipped]
+            skipped = [max(count for end, count in known if end <= stop) for stop in of_epochs]
+            ends = np.maximum(ends - skipped, 0)
+        return self.used[ends]
 
     def of_batches(self, numbers: np.ndarray) -> np.ndarray:
         """Return numbers of updates for their batches."""
@@ -249,9 +305,9 @@ class _Numbers:
         return int(self.updates[n_batches])
 
     def move(self, state: FitState, n_batches: int) -> None:
-        """Advance `state` by the updates that so many batches complete."""
-        n_updates = self.n_made(n_batches)
-        if n_updates:
+        """Advance `state` by the updates that so many batches complete, less the skipped ones."""
+        n_updates = self.n_made(n_batches) - self.n_skipped
+        if n_updates > 0:
             state.t += n_updates
             state.eta = float(self.rates[n_updates - 1])
             state.l1_totals = {name: float(a[n_updates - 1]) for name, a in self.l1_totals.items()}
@@ -304,7 +360,8 @@ def _numbers(
         # anew for each batch of an update too
         for name, drawn in draw_keys(state.random_state, len(table)).items():
             table[:, spec.scalars.index(name)] = drawn
-    return _Numbers(table, rates, used, l1_totals, missed, updates)
+    own = tuple(number for number, name in enumerate(spec.scalars) if name in (IS_LAST, *KEYS))
+    return _Numbers(table, rates, used, l1_totals, missed, updates, own)
 
 
 def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, state: FitState) -> None:
@@ -313,13 +370,15 @@ def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, 
     Repeating costs time only when training has failed anyway; keeping a copy of the weights at each
     update would cost time always.
     """
+    numbers = replace(numbers, skipped=[])
     loss, single = np.full(1, math.nan), runners.single()
     n_finite = n_done = 0
     runners.buffers.load(state.tensors)
     for number in range(len(epoch.totals)):
         part = slice(number, number + 1)
-        single.run(epoch.part(part), numbers.table[part], loss)
+        single.run(epoch.part(part), numbers.of_part(part), loss)
         n_done = number + 1
+        numbers.skip(part, runners.n_skipped)
         tensors = _snapshot(runners)
         if not math.isfinite(loss[0]) or not _all_finite(tensors):
             break
@@ -335,9 +394,9 @@ def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, 
 
 
 def _snapshot(runners: Runners) -> Tensors:
-    """Return the present weights and states, without the sums of an update that is not whole."""
+    """Return the present weights and states, without the sums and counts of one call."""
     tensors = runners.buffers.snapshot()
-    return {key: array for key, array in tensors.items() if key[1] != GRADIENT_SUM}
+    return {key: array for key, array in tensors.items() if key[1] not in (GRADIENT_SUM, SKIPPED)}
 
 
 def penalty_value(plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarray]) -> float:
@@ -353,4 +412,6 @@ def penalty_value(plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarr
 
 
 def _all_finite(tensors: Tensors) -> bool:
-    return all(np.isfinite(array).all() for array in tensors.values())
+    """Tell whether all numbers are finite, and the gradients are at some scale of the loss."""
+    scale = tensors.get((SCALER, LOSS_SCALE), LEAST_SCALE)
+    return bool(scale >= LEAST_SCALE) and all(np.isfinite(array).all() for array in tensors.values())

@@ -304,6 +304,11 @@ class FitPlan:
         recipe = self.recipe.for_updates(n_updates, epoch_updates)
         return self if recipe is self.recipe else replace(self, recipe=recipe)
 
+    @property
+    def half(self) -> str | None:
+        """The type of 16 bits that the updates compute in: that of the graph, on a device with kernels."""
+        return self.learner.half_type if self.device.has_half_kernels else None
+
     @cached_property
     def step_spec(self) -> StepSpec:
         """The specification of the training step."""
@@ -319,5 +324,5 @@ class FitPlan:
             limits=tuple(name for name, _ in recipe.limits),
             from_start=frozenset(name for name, p in self.penalties.items() if p.from_start),
             groups=tuple(group.spec for group in self.groups[1:]), norm_axes=self._norm_axes,
-            accumulates=self.n_accumulated > 1,
+            accumulates=self.n_accumulated > 1, half=self.half,
         )  # fmt: skip

@@ -26,7 +26,7 @@ from onnxsgd.engine.step.sample_losses import mean_loss
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.update import WEIGHT
-from onnxsgd.exceptions import ParameterError, UnsupportedError
+from onnxsgd.exceptions import EngineError, ParameterError, UnsupportedError
 from onnxsgd.graph.batch_normalization import batch_normalizations
 from onnxsgd.graph.nodes import rank, required
 from onnxsgd.graph.reading.first_layers import FirstLayer
@@ -261,21 +261,47 @@ class Program:
         from onnxsgd.engine.step.cuda_blocks import Block, block_sizes
         from onnxsgd.engine.step.device_loop import ResidentRunner, check_data
 
-        device, tail = self.plan.device, self.parts.split.tail
+        device, parts = self.plan.device, self._parts_of_updates()
+        tail = parts.split.tail
         check_data(batches, device)
-        key = (self.parts.tail.key, spec.key, device)
+        key = (parts.tail.key, spec.key, device)
         step = cached(("step", *key), lambda: build_step(tail, spec, with_transposes=False))
         if not is_standard(step):
             raise UnsupportedError(
                 f"device={str(device)!r} needs a training step of standard operators, and the step of "
                 f"the engine {spec.engine!r} has others: use engine='portable', or device='cpu'."
             )
-        blocks = {
-            size: cached(("block", *key, size), partial(Block, step, spec.loss, size, device), device=device)
-            for size in block_sizes(step, batches)
-        }
+        try:
+            blocks = {
+                size: cached(
+                    ("block", *key, size), partial(Block, step, spec.loss, size, device), device=device
+                )
+                for size in block_sizes(step, batches)
+            }
+        except (EngineError, UnsupportedError) as error:
+            if spec.half is None:
+                raise
+            raise EngineError(
+                f"{error} The training step computes in {spec.half} there: dtype='float32' trains the graph "
+                "in float32."
+            ) from error
         runner = ResidentRunner(blocks, step, batches, device, epochs)
-        return Runners(runner.buffers, runner, lambda: runner)
+        skipped = (lambda: runner.n_skipped) if spec.scales_loss else None
+        return Runners(runner.buffers, runner, lambda: runner, skipped=skipped)
+
+    def _parts_of_updates(self) -> Parts:
+        """Return the parts whose tail the updates compute: in 16 bits, those of the graph as it was given."""
+        learner, half = self.plan.learner, self.plan.learner.half_precision
+        if self.plan.half is None or half is None:
+            return self.parts
+        parts = half.undivided if self.parts is learner.undivided else half.divided
+        ends, known = sorted(parts.split.features), sorted(self.parts.split.features)
+        if ends != known:
+            raise UnsupportedError(
+                f"The frozen part of the graph ends at {ends} in {self.plan.half}, and at {known} in "
+                "float32, in which it is computed: train the graph with dtype='float32'."
+            )
+        return parts
 
 
 def make_program(plan: FitPlan, features: Features) -> Program:

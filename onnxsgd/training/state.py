@@ -11,6 +11,7 @@ import numpy as np
 from onnxsgd.data.generators import make_generator
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.mixed_precision import FIRST_SCALE, GOOD_UPDATES, LOSS_SCALE, SCALER
 from onnxsgd.engine.step.update import AVERAGE, L1_DEBT, START, WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.optimizers import LOG_FACTOR, BlockAdam
@@ -31,7 +32,7 @@ _LEAST_EARLIER, _MOST_EARLIER, _JUMP = 4, 8, 10.0
 #: 1,000 times 0.43, 0.04 and 0.02.
 _UNIT_OF_OTHERS = 4.0
 #: The kinds of tensors that are no slots of an optimizer.
-_OF_NO_OPTIMIZER = frozenset({WEIGHT, AVERAGE, L1_DEBT, START})
+_OF_NO_OPTIMIZER = frozenset({WEIGHT, AVERAGE, L1_DEBT, START, LOSS_SCALE, GOOD_UPDATES})
 
 
 @dataclass
@@ -41,7 +42,7 @@ class FitState:
     Attributes
     ----------
     tensors : dict of ndarray
-        Weights and their states.
+        Weights and their states, and those of the loss scale, if there is one.
     eta : float
         The present learning rate.
     random_state : numpy.random.RandomState
@@ -187,6 +188,9 @@ def adapt_state(state: FitState, plan: FitPlan) -> None:
             state.l1_totals = {name: a for name, a in state.l1_totals.items() if name not in names}
             state.tensors = {key: a for key, a in state.tensors.items() if key not in _debts(names)}
     state.tensors |= missing_starts(state, plan)
+    if plan.step_spec.scales_loss and (SCALER, LOSS_SCALE) not in state.tensors:
+        state.tensors[SCALER, LOSS_SCALE] = np.array(FIRST_SCALE, np.float32)
+        state.tensors[SCALER, GOOD_UPDATES] = np.array(0.0, np.float32)
     if recipe.average_from and AVERAGE not in kinds:
         state.tensors |= {(name, AVERAGE): a.copy() for name, a in state.weights().items()}
         state.averages_from = state.t

@@ -56,7 +56,8 @@ def export_step(
             "the same updates."
         )
     spec, tail = replace(plan, engine="portable").step_spec, plan.learner.undivided.split.tail
-    spec = replace(spec, row_shapes=tuple(row_shapes.items()))
+    # the file is for any runtime: it computes in float32, whose gradients need no scale
+    spec = replace(spec, row_shapes=tuple(row_shapes.items()), half=None)
     eta = recipe.schedule.initial if recipe.is_auto else state.eta
     training = Training(
         schedule=recipe.schedule, strengths=plan.strengths,

@@ -13,7 +13,17 @@ import numpy as np
 
 from onnxsgd.engine.step.buffers import Tensors, dtype_of
 from onnxsgd.engine.step.cuda_blocks import Block, BlockSession, BoundBlock
-from onnxsgd.engine.step.unrolled import COUNTER, LOSSES, ROWS, input_name, output_name
+from onnxsgd.engine.step.mixed_precision import SCALER, SKIPPED
+from onnxsgd.engine.step.unrolled import (
+    COUNTER,
+    LOSSES,
+    ROWS,
+    UPDATES,
+    input_name,
+    numbers_of_updates,
+    output_name,
+)
+from onnxsgd.engine.step.update import IS_LAST
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.runtime.cuda import explained
 from onnxsgd.runtime.device import Device, hold
@@ -92,6 +102,17 @@ class ResidentBuffers:
                 array = np.asarray(tensors.get(key, zeros), zeros.dtype)
                 value.update_inplace(np.ascontiguousarray(array.reshape(zeros.shape)))
 
+    def forget_skipped(self) -> None:
+        """Set the count of skipped updates to zero."""
+        if (SCALER, SKIPPED) in self._zeros:
+            self.sets[self.current][SCALER, SKIPPED].update_inplace(self._zeros[SCALER, SKIPPED])
+
+    @property
+    def n_skipped(self) -> int:
+        """The number of updates skipped since then."""
+        counts = self.sets[self.current].get((SCALER, SKIPPED))
+        return 0 if counts is None else int(counts.numpy()[0])
+
     def snapshot(self) -> Tensors:
         """Return a copy of the weights and of their states."""
         with hold(self._device):
@@ -125,6 +146,8 @@ class ResidentRunner:
         Weights and states.
     n_done : int
         Batches done by the last call to :meth:`run`, also if that was interrupted.
+    n_skipped : int
+        Updates of them that were not made, as their gradients were not finite.
 
     Notes
     -----
@@ -169,14 +192,15 @@ class ResidentRunner:
                 for size, session in sessions.items()
                 for current in range(2)
             }
-        self.n_done = 0
+        self.n_done = self.n_skipped = 0
 
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`.
 
-        A loss that is not finite does not stop the updates: the host reads it after the last one.
+        A loss that is not finite does not stop the updates: the host reads it after the last one. A call
+        whose updates may be skipped is for one epoch at most.
         """
-        self.n_done = 0
+        self.n_done = self.n_skipped = 0
         n_batches = self._n_batches
         parts = [plan] if len(losses) <= n_batches else _parts(plan, n_batches)
         with hold(self._device), explained(str(self._device), self._contents):
@@ -187,6 +211,7 @@ class ResidentRunner:
     def _run_epoch(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make the updates of one epoch at most, for which the inputs on the device have room."""
         self._plan.send(plan, scalars, self.buffers.current)
+        self.buffers.forget_skipped()
         n_done = 0
         try:
             for size, n_calls in self._calls(len(losses)):
@@ -200,6 +225,7 @@ class ResidentRunner:
             found = self._plan.losses[self.buffers.current].numpy()
             losses[:n_done] = found[:n_done]
             self.n_done += n_done
+            self.n_skipped = self.buffers.n_skipped
 
     def _calls(self, n_batches: int) -> Iterator[tuple[int, int]]:
         """Yield the size of each block, and the number of calls to it."""
@@ -246,8 +272,13 @@ class _Plan:
         self._sample_weight = np.zeros([n_batches, n_rows, 1], dtype)
         self._gradient_weight = np.zeros([n_batches, n_rows, 1], dtype)
         self._scalars = [np.zeros(n_batches, dtype) for _ in step.scalars]
-        arrays = {
+        names = list(step.scalars)
+        self._of_updates = {names.index(name) for name in numbers_of_updates(step)}
+        self._is_last = names.index(IS_LAST) if IS_LAST in names else None
+        self._updates = np.zeros(n_batches, np.int64)
+        arrays: dict[str, np.ndarray] = {
             ROWS: self._rows,
+            UPDATES: self._updates,
             input_name(step.sample_weight): self._sample_weight,
             input_name(step.gradient_weight): self._gradient_weight,
             **dict(zip(map(input_name, step.scalars.values()), self._scalars, strict=True)),
@@ -266,12 +297,24 @@ class _Plan:
         plan.weigh(slice(None), self._sample_weight[present], self._gradient_weight[present])
         for array, column in zip(self._scalars, scalars.T, strict=True):
             array[present] = column
+        if self._of_updates:
+            self._updates[present] = updates = self._updates_of(scalars)
+            lasts = np.flatnonzero(np.diff(updates, append=updates[-1] + 1))
+            for number in self._of_updates:
+                self._scalars[number][: len(lasts)] = scalars[lasts, number]
         weight_is_sent = plan.sample_weight is self._even_weight
         self._even_weight = plan.sample_weight
         for name, array in self._arrays.items():
             if not (weight_is_sent and name == self._name_of_weight):
                 self.sent[name].update_inplace(array)
         self.counters[current].update_inplace(np.zeros(1, np.int64))
+
+    def _updates_of(self, scalars: np.ndarray) -> np.ndarray:
+        """Return the update of each batch, the first being 0."""
+        if self._is_last is None:
+            return np.arange(len(scalars))
+        is_last = scalars[:, self._is_last] > 0
+        return np.cumsum(is_last) - is_last
 
 
 def _parts(plan: EpochPlan, n_batches: int) -> list[EpochPlan]:

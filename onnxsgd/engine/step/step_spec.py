@@ -105,6 +105,9 @@ class StepSpec:
         The weights whose l1 penalty is of the norms of groups, with the axes that these span.
     accumulates : bool
         Whether an update follows the gradient of several batches.
+    half : str or None
+        The type of 16 bits that both passes compute in, "float16" or "bfloat16", see
+        :mod:`onnxsgd.engine.step.mixed_precision`; None: that of the weights.
     """
 
     weights: tuple[str, ...]
@@ -130,6 +133,7 @@ class StepSpec:
     from_start: frozenset[str] = frozenset()
     norm_axes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     accumulates: bool = False
+    half: str | None = None
 
     @property
     def n_targets(self) -> int:
@@ -144,16 +148,21 @@ class StepSpec:
             cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes, self.output_weights,
             self.rate_scales, self.penalty_scales, self.products, self.gradient_factors,
-            self.limits, self.groups, self.from_start, self.norm_axes, self.accumulates,
+            self.limits, self.groups, self.from_start, self.norm_axes, self.accumulates, self.half,
         )  # fmt: skip
 
     @property
     def takes_scaled_gradient(self) -> bool:
         """True if the gradient is multiplied by minus the learning rate outside the step.
 
-        A gradient with limits is multiplied inside, behind them.
+        A gradient with limits is multiplied inside, behind them, and one of 16 bits in float32.
         """
-        return self.optimizer.takes_scaled_gradient and not self.limits
+        return self.optimizer.takes_scaled_gradient and not (self.limits or self.half)
+
+    @property
+    def scales_loss(self) -> bool:
+        """True if the gradient is that of a scaled loss: bfloat16 has the range of float32."""
+        return self.half == "float16"
 
     @property
     def needs_general_step(self) -> bool:
@@ -215,7 +224,8 @@ class StepSpec:
     def _common_scalars(self) -> tuple[str, ...]:
         """Those of one rate and one penalty of all weights."""
         names = (*self._rate_scalars, *self._l1_scalars, *((AVERAGE_RATE,) if self.average else ()))
-        descent = (DESCENT,) if self.limits and self.optimizer.takes_scaled_gradient else ()
+        descends = self.optimizer.takes_scaled_gradient and not self.takes_scaled_gradient
+        descent = (DESCENT,) if descends else ()
         last = (IS_LAST,) if self.accumulates else ()
         return (*names, *self.limits, *descent, *last, *(KEYS if self.draws else ()))
 

@@ -13,8 +13,9 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnxsgd.engine.step.batch_norm import BatchStatistics, mask_padding, with_batch_statistics
 from onnxsgd.engine.step.dropout_masks import compute_keys, with_masks
 from onnxsgd.engine.step.fuse import fuse
-from onnxsgd.engine.step.gradient_limits import limit_gradients
+from onnxsgd.engine.step.gradient_limits import DESCENT, limit_gradients
 from onnxsgd.engine.step.intercept_rows import keep_as_rows
+from onnxsgd.engine.step.mixed_precision import LossScale, all_finite, narrowed, widen_inputs, widened
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.transposed_tables import transpose_tables
 from onnxsgd.engine.step.update import (
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BothPasses", "CompiledStep", "both_passes", "build_step"]
 
+_SINGLE = ir.DataType.FLOAT
+
 
 @dataclass(frozen=True)
 class CompiledStep:
@@ -60,7 +63,8 @@ class CompiledStep:
     scalars : dict
         Input name of each number.
     tensors : dict
-        (input name, output name) of each weight, under (weight, "weight"), and of its states.
+        (input name, output name) of each weight, under (weight, "weight"), and of its states; and of those
+        of the loss scale, if there is one.
     rows : frozenset of (str, str)
         Those of them that have the shape [1, n] here, and [n] outside.
     inputs : dict
@@ -108,7 +112,7 @@ def build_step(
     names = (str(value.name) for value in model.graph.inputs)
     features = tuple(name for name in names if name not in spec.products)
     both = both_passes(model, spec, SMALL_IMAGE_FORMS)
-    tensors = _add_updates(both, spec)
+    tensors = _add_updates(_with_averages_of_updates(both, spec), spec)
     products = _add_gradients(both, spec)
     graph = both.model.graph
     graph.sort()
@@ -142,12 +146,13 @@ def _type_and_shape(value: ir.Value) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class _Data:
-    """The inputs of a step beside the features: targets, weights of the samples, scalars."""
+    """The inputs of a step beside the features: targets, weights of the samples, scalars, the loss scale."""
 
     target: ir.Value
     sample_weight: ir.Value
     gradient_weight: ir.Value
     scalars: Mapping[str, ir.Value]
+    scale: LossScale | None = None
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,23 @@ def both_passes(model: ir.Model, spec: StepSpec, forms: Table | None = None) -> 
         mask_padding(both.model.graph, row_mask, both.data.sample_weight)
     if keys is not None:
         compute_keys(both.model.graph, keys, both.data.scalars)
+    if spec.half is not None:
+        both = _in_single_precision(both)
     return replace(both, layers=layers)
+
+
+def _in_single_precision(both: BothPasses) -> BothPasses:
+    """Return both passes with inputs in float32, and gradients in float32 of a loss without a scale."""
+    graph, scale = both.model.graph, both.data.scale
+    for name, gradient in both.gradients.items():
+        like = value_named(graph, name)
+        gradient.type, gradient.shape = like.type, like.shape
+    widen_inputs(graph)
+    with appending(graph) as op:
+        gradients = {name: widened(op, value) for name, value in both.gradients.items()}
+        if scale is not None:
+            gradients = {name: scale.unscaled(op, value) for name, value in gradients.items()}
+    return replace(both, gradients=gradients)
 
 
 def _with_closed_form(model: ir.Model, spec: StepSpec) -> BothPasses | None:
@@ -215,8 +236,12 @@ def _with_closed_form(model: ir.Model, spec: StepSpec) -> BothPasses | None:
             return None
         check_shape(spec.loss, "gradient", own, table)
         slope = op.Mul(own, data.gradient_weight)
+        if data.scale is not None:
+            slope = op.Mul(slope, data.scale.scale)
         if table is not raw:
             slope = op.Reshape(slope, _sizes(op, raw))
+        if spec.half is not None:
+            slope = narrowed(op, slope, raw)
     replace_input(graph, seed, slope)
     return BothPasses(both, data, table, loss, _by_name(spec, gradients))
 
@@ -238,11 +263,12 @@ def _with_differentiated_loss(model: ir.Model, spec: StepSpec) -> BothPasses:
         inputs[before.sample_weight.name],
         inputs[before.gradient_weight.name],
         {name: inputs[value.name] for name, value in before.scalars.items()},
+        None if before.scale is None else before.scale.found_in(inputs),
     )
     objective, *gradients = graph.outputs
     raw_again = value_named(graph, str(raw.name))
     with appending(graph) as op:
-        seed = op.Reshape(op.CastLike(1.0, objective), [1, 1])
+        seed = op.Reshape(op.CastLike(1.0, objective) if data.scale is None else data.scale.scale, [1, 1])
         table = _as_table(op, raw_again, spec)
         loss = weighted_loss(op, spec.loss, data.target, table, data.sample_weight)
         loss.name = "loss"
@@ -256,8 +282,10 @@ def _sizes(op: Builder, raw: ir.Value) -> list[int] | ir.Value:
 
 
 def _as_table(op: Builder, raw: ir.Value, spec: StepSpec) -> ir.Value:
-    """Return raw predictions as a table, reshaped where they have another number of axes."""
-    table, shape = raw, [spec.batch_size, spec.n_outputs]
+    """Return raw predictions as a table, reshaped where they have another number of axes, not of 16 bits."""
+    shape = [spec.batch_size, spec.n_outputs]
+    raw = raw if spec.half is None else widened(op, raw)
+    table = raw
     if raw.shape is None or len(raw.shape) != 2:
         table = op.Reshape(raw, shape)
         table.type = raw.type
@@ -266,14 +294,27 @@ def _as_table(op: Builder, raw: ir.Value, spec: StepSpec) -> ir.Value:
 
 
 def _add_data(graph: ir.Graph, raw: ir.Value, spec: StepSpec) -> _Data:
-    """Add targets, both weights of the samples and scalars as inputs, all of the type of `raw`."""
-    names, type_ = graph_names(graph), ir.TensorType(element_type(raw))
+    """Add targets, both weights of the samples and scalars as inputs, of the type of `raw`, or float32."""
+    names, type_ = graph_names(graph), ir.TensorType(element_type(raw) if spec.half is None else _SINGLE)
     return _Data(
         _add_input(graph, names, "y_true", type_, ir.Shape([spec.batch_size, spec.n_targets])),
         _add_input(graph, names, "sample_weight", type_, ir.Shape([spec.batch_size, 1])),
         _add_input(graph, names, "gradient_weight", type_, ir.Shape([spec.batch_size, 1])),
         {name: _add_input(graph, names, name, type_, ir.Shape([])) for name in spec.scalars},
+        LossScale.of_graph(graph) if spec.scales_loss else None,
     )
+
+
+def _with_averages_of_updates(both: BothPasses, spec: StepSpec) -> BothPasses:
+    """Let averages move in the last batch of an update alone, if all its batches get the same numbers."""
+    scalars = both.data.scalars
+    if not (spec.scales_loss and spec.accumulates and spec.average):
+        return both
+    given = scalars[AVERAGE_RATE]
+    with appending(both.model.graph) as op:
+        rate = op.Mul(given, scalars[IS_LAST])
+    rate.type, rate.shape = given.type, given.shape
+    return replace(both, data=replace(both.data, scalars={**scalars, AVERAGE_RATE: rate}))
 
 
 def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tuple[str, str]]:
@@ -301,9 +342,10 @@ def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tupl
     with appending(graph) as op:
         sums = _add_sums(op, gradients, old) if spec.accumulates else {}
         gradients |= sums
-        if spec.limits:
-            numbers = {name: spec.numbers_of(name, both.data.scalars) for name in spec.weights}
-            active = {name: of_name[ACTIVE] for name, of_name in numbers.items() if ACTIVE in of_name}
+        numbers = {name: spec.numbers_of(name, both.data.scalars) for name in spec.weights}
+        active = {name: of_name[ACTIVE] for name, of_name in numbers.items() if ACTIVE in of_name}
+        is_finite = None if both.data.scale is None else all_finite(op, gradients, active)
+        if spec.limits or DESCENT in both.data.scalars:
             gradients = limit_gradients(op, gradients, both.data.scalars, active)
         for name in spec.weights:
             weight, gradient = inputs[name], gradients[name]
@@ -320,10 +362,34 @@ def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tupl
                 is_last = op.Greater(both.data.scalars[IS_LAST], 0.0)
                 new[name, GRADIENT_SUM] = op.Where(is_last, op.CastLike(0.0, weight), sums[name])
         _update_statistics(op, graph, both, spec, old, new)
+        if both.data.scale is not None and is_finite is not None:
+            new = _unless_skipped(op, is_finite, old, new, spec)
+            old |= both.data.scale.tensors
+            ends = op.Greater(both.data.scalars[IS_LAST], 0.0) if spec.accumulates else None
+            new |= both.data.scale.updated(op, is_finite, ends)
         for key, value in new.items():
             value.name, value.type, value.shape = f"{old[key].name}_new", old[key].type, old[key].shape
     graph.outputs[:] = [both.loss, *new.values()]
     return {key: (str(old[key].name), str(value.name)) for key, value in new.items()}
+
+
+def _unless_skipped(
+    op: Builder,
+    is_finite: ir.Value,
+    old: Mapping[tuple[str, str], ir.Value],
+    new: Mapping[tuple[str, str], ir.Value],
+    spec: StepSpec,
+) -> dict[tuple[str, str], ir.Value]:
+    """Return the new tensors, or the old ones if the gradients are not finite.
+
+    The sum of gradients ends with the update all the same, and statistics are those of the forward pass.
+    """
+    kept = dict(new)
+    for (name, kind), value in new.items():
+        is_statistic = kind == WEIGHT and name in spec.statistics
+        if kind != GRADIENT_SUM and not is_statistic:
+            kept[name, kind] = op.Where(is_finite, value, old[name, kind])
+    return kept
 
 
 def _update_statistics(

@@ -14,7 +14,10 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
+from onnxsgd.engine.step.dropout_masks import KEYS
 from onnxsgd.engine.step.fuse import widen_scalars
+from onnxsgd.engine.step.mixed_precision import SCALER, SKIPPED
+from onnxsgd.engine.step.update import IS_LAST
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.nodes import element_type, shape_of
@@ -24,11 +27,17 @@ if TYPE_CHECKING:
     from onnxsgd.engine.step.training_step import CompiledStep
     from onnxsgd.losses import Loss
 
-__all__ = ["COUNTER", "LOSSES", "ROWS", "build_block", "input_name", "output_name"]
+__all__ = [
+    "COUNTER", "LOSSES", "ROWS", "UPDATES", "build_block", "input_name", "numbers_of_updates", "output_name",
+]  # fmt: skip
 
 #: Inputs of a block beside those of a step: the order of the data, the number of batches done, and the losses
 #: of an epoch. Names of a step have other prefixes.
 ROWS, COUNTER, LOSSES = "epoch/rows", "epoch/counter", "epoch/losses"
+#: Where updates may be skipped: the update of each batch, the first being 0.
+UPDATES = "epoch/updates"
+#: The numbers of a step that each batch of an update has of its own.
+_OF_BATCHES = (IS_LAST, *KEYS)
 
 
 def input_name(name: str) -> str:
@@ -41,13 +50,24 @@ def output_name(name: str) -> str:
     return f"new/{name}"
 
 
+def numbers_of_updates(step: CompiledStep) -> tuple[str, ...]:
+    """Return the numbers of a step that a block takes for each update that is made, not for each batch.
+
+    None unless updates may be skipped: those after a skipped one then take the numbers of one update earlier.
+    """
+    if (SCALER, SKIPPED) not in step.tensors:
+        return ()
+    return tuple(name for name in step.scalars if name not in _OF_BATCHES)
+
+
 def build_block(step: CompiledStep, loss: Loss, n_steps: int) -> bytes:
     """Return a graph that runs a step `n_steps` times.
 
     Inputs: weights and states; features [n_samples, ...] and target [n_samples, n_outputs]; both weights of
     the samples [n_batches, batch_size, 1] and each scalar [n_batches], as far as the step reads them; rows
     [n_batches, batch_size]; counter [1] and losses [n_batches]. Outputs: new weights and states, counter and
-    losses.
+    losses. Where updates may be skipped, the scalars of :func:`numbers_of_updates` are [n_updates], and
+    another input is the update of each batch [n_batches].
 
     Parameters
     ----------
@@ -69,7 +89,9 @@ def build_block(step: CompiledStep, loss: Loss, n_steps: int) -> bytes:
     for number, model in enumerate(models):
         carried = [old for old, _ in reduce_to_updates(model, step)]
         read = [value for value in model.graph.inputs if value not in carried]
-        batch = [data.of_step(str(value.name), number) for value in read]
+        present = dict(zip(step.tensors, state, strict=True))
+        skipped = present.get((SCALER, SKIPPED))
+        batch = [data.of_step(str(value.name), number, skipped) for value in read]
         given_now = dict(zip([*carried, *read], [*state, *batch], strict=True))
         *state, raw_prediction = _move(model.graph, graph, f"step{number}/", given_now)
         raw_predictions.append(raw_prediction)
@@ -103,6 +125,8 @@ class _Data:
         self._graph, self._n_steps = graph, n_steps
         self._like = {value.name: declare(str(value.name), value) for value in body.inputs}
         self._rows_of = {*step.features, step.target}
+        self._of_updates = {step.scalars[name] for name in numbers_of_updates(step)}
+        self._wholes: dict[str, ir.Value] = {}
         self._stacked: dict[str, ir.Value] = {}
         self._cut: dict[str, Sequence[ir.Value]] = {}
         batch_size = self._shape(step.target)[0]
@@ -125,8 +149,10 @@ class _Data:
             self._stacked[name] = value
         return self._stacked[name]
 
-    def of_step(self, name: str, number: int) -> ir.Value:
-        """Return an input of the step for one of the steps."""
+    def of_step(self, name: str, number: int, skipped: ir.Value | None) -> ir.Value:
+        """Return an input of the step for one of the steps, with so many updates skipped before it."""
+        if skipped is not None and name in self._of_updates:
+            return self._of_made_update(name, number, skipped)
         if name not in self._cut:
             stacked, like = self.stacked(name), self._like[name]
             parts: Sequence[ir.Value] = [stacked]
@@ -139,6 +165,23 @@ class _Data:
             for value in self._cut[name]:
                 value.type, value.shape = like.type, like.shape
         return self._cut[name][number]
+
+    def _of_made_update(self, name: str, number: int, skipped: ir.Value) -> ir.Value:
+        """Return a scalar of the update that one of the steps belongs to, counted without skipped ones."""
+        like, updates = self._like[name], self._whole(UPDATES, ir.DataType.INT64)
+        whole = self._whole(input_name(name), element_type(like))
+        with appending(self._graph) as op:
+            batch = op.Add(self._counter, [number]) if number else self._counter
+            made = op.Sub(op.Gather(updates, batch, axis=0), skipped)
+            value = op.Squeeze(op.Gather(whole, made, axis=0), [0])
+        value.type, value.shape = like.type, like.shape
+        return value
+
+    def _whole(self, name: str, dtype: ir.DataType) -> ir.Value:
+        """Return an input of one number for each batch or update."""
+        if name not in self._wholes:
+            self._wholes[name] = self._input(name, dtype, [None])
+        return self._wholes[name]
 
     def table(self, name: str) -> ir.Value:
         """Return a column input of the step as rows, [n_steps, batch_size]."""
