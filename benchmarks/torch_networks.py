@@ -257,6 +257,28 @@ def _one_dimensional() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(channels, N_CLASSES))
 
 
+class _Wav2Vec2(nn.Module):
+    """A wav2vec 2.0: convolutions over a waveform, a position by a convolution, a transformer."""
+
+    def __init__(self, channels: int, dim: int, depth: int) -> None:
+        super().__init__()
+        self.extractor = nn.Sequential(
+            nn.Conv1d(1, channels, 10, 5, bias=False), nn.GroupNorm(channels, channels), nn.GELU(),
+            nn.Conv1d(channels, channels, 3, 2, bias=False), nn.GELU(),
+            nn.Conv1d(channels, channels, 3, 2, bias=False), nn.GELU(),
+            nn.Conv1d(channels, channels, 2, 2, bias=False), nn.GELU(),
+        )  # fmt: skip
+        self.norm, self.project = nn.LayerNorm(channels), nn.Linear(channels, dim)
+        self.position = nn.Conv1d(dim, dim, 16, padding=8, groups=8)
+        self.blocks = nn.Sequential(*(_Block(dim, 4) for _ in range(depth)))
+        self.last_norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, N_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.project(self.norm(self.extractor(x).transpose(1, 2)))
+        x = x + functional.gelu(self.position(x.transpose(1, 2))[..., :-1]).transpose(1, 2)
+        return self.head(self.last_norm(self.blocks(x)).mean(1))
+
+
 class _LSTM(nn.Module):
     """A bidirectional LSTM, read at its last step."""
 
@@ -308,6 +330,7 @@ NETWORKS: dict[str, Network] = {
     "vgg": Network(_made(_vgg, 16, 32, 64)),
     "densenet": Network(_made(_densenet)),
     "conv1d": Network(_made(_one_dimensional), (3, 64)),
+    "wav2vec2": Network(_made(_Wav2Vec2, 32, 64, 2), (1, 1000)),
     "lstm": Network(_made(_LSTM), (20, 16)),
     "bag": Network(_made(_Bag), (12,), 2000),
     "resnet18": Network(_made(_resnet18)),

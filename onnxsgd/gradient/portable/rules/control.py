@@ -16,7 +16,7 @@ from operator import add
 import onnx_ir as ir
 
 from onnxsgd.gradient.portable.rules.loop_gather import Picks, picked_tables
-from onnxsgd.gradient.portable.rules.scan import flipped, scan
+from onnxsgd.gradient.portable.rules.scan import scan
 from onnxsgd.gradient.portable.writing.broadcasting import expand_to, zeros_like
 from onnxsgd.gradient.portable.writing.call import Call
 from onnxsgd.gradient.portable.writing.emitter import Emitter
@@ -183,10 +183,10 @@ def _backwards(
     last = [reached[k] or zeros_like(n.emitter.tensor(n.node.outputs[k])) for k in real]
     sums = [*last, *(zeros_like(n.emitter.tensor(value)) for value in captured)]
     sequences = [*loop.elements, *(g for g in (reached[k] for k in collected) if g is not None)]
-    totals, parts = scan(step, sums, [flipped(t) for t in sequences])
+    totals, parts = scan(step, sums, sequences, backwards=True)
     places = [n.node.inputs[loop.first + k] for k in real] + captured
     found = [*zip(places, totals, strict=True)]
-    found += [(n.node.inputs[k], flipped(t)) for k, t in zip(stacked, parts, strict=False)]
+    found += [(n.node.inputs[k], t) for k, t in zip(stacked, parts, strict=False)]
     found += picks.gradients(picks.nodes(loop.graph), parts[len(stacked) :])
     return [(value, gradient) for value, gradient in found if value in wanted]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -20,7 +21,7 @@ Step = Callable[[Emitter, list[Tensor], list[Tensor]], tuple[list[Tensor], list[
 
 
 def scan(
-    step: Step, states: Sequence[Tensor], sequences: Sequence[Tensor]
+    step: Step, states: Sequence[Tensor], sequences: Sequence[Tensor], *, backwards: bool = False
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return the last states, and the tensors that `step` collects, stacked along a new first axis.
 
@@ -33,6 +34,8 @@ def scan(
         The first states. The next ones have the same shapes.
     sequences : sequence of Tensor
         Of equal length along axis 0.
+    backwards : bool
+        Whether the last element comes first; what is collected for an element keeps its place.
     """
     outer = [*states, *sequences][0].emitter
     body = outer.child()
@@ -40,7 +43,10 @@ def scan(
     elements = [_argument(body, t, t.dims[1:] if t.dims is not None else None) for t in sequences]
     after, collected = step(body, inner, elements)
     graph = body.graph([*inner, *elements], [*after, *collected])
-    attributes = {"body": graph, "num_scan_inputs": len(sequences)}
+    attributes: dict[str, Any] = {"body": graph, "num_scan_inputs": len(sequences)}
+    if backwards:
+        attributes["scan_input_directions"] = [1] * len(sequences)
+        attributes["scan_output_directions"] = [1] * len(collected)
     kinds = [(t.dtype, s.dims) for t, s in zip(after, states, strict=True)]
     kinds += [(t.dtype, _stacked(sequences[0].dims, t.dims)) for t in collected]
     inputs = [tensor.value for tensor in (*states, *sequences)]
