@@ -166,7 +166,9 @@ class BatchTraining(ModelBeforeFit):
         state, n_epochs = self._state, self.n_iter_
         size = self.batch_size or (DENSE_ROWS if source.is_cut else None)
         # a mean also over the only sample of a batch
-        plan = replace(plan, batch_size=size or max(2, n_first), is_exact=True)
+        plan = replace(
+            plan, batch_size=size or max(2, n_first), is_exact=True, has_lengths=source.is_cut
+        )  # fmt: skip
 
         def train_part(parts: list[Samples]) -> None:
             nonlocal plan

@@ -16,7 +16,7 @@ _SHAPE_KEEPING = having_in_ml(Fact.ELEMENTWISE) | {"Normalizer"}
 
 
 def fix_sizes(
-    model: ir.Model, batch_size: int | str, row_shapes: Mapping[str, tuple[int, ...]] | None = None
+    model: ir.Model, batch_size: int | str, row_shapes: Mapping[str, tuple[int | str, ...]] | None = None
 ) -> ir.Model:
     """Return a copy of `model` for batches of one size, or of any; inner shapes are inferred anew.
 
@@ -26,8 +26,8 @@ def fix_sizes(
         It is not changed.
     batch_size : int or str
         The first size of each input that has a shape, or a symbol for it.
-    row_shapes : mapping of str to tuple of int, or None
-        The other sizes of inputs, needed if the graph leaves them open.
+    row_shapes : mapping of str to tuple of int or str, or None
+        The other sizes of inputs, or symbols for them, needed if the graph leaves them open.
     """
     fixed = model.clone()
     for value in fixed.graph.inputs:

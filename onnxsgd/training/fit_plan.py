@@ -179,6 +179,9 @@ class FitPlan:
         Batches of an update.
     is_exact : bool
         Whether batches have that number of rows also where training finds the rate and samples are few.
+    has_lengths : bool
+        Whether batches differ in sizes that the graph leaves open: one step is then compiled for all, where
+        that is possible.
     """
 
     learner: Learner
@@ -196,6 +199,7 @@ class FitPlan:
     missed: Mapping[str, int] = field(default_factory=dict)
     n_accumulated: int = 1
     is_exact: bool = False
+    has_lengths: bool = False
 
     @property
     def has_target_units(self) -> bool:

@@ -22,6 +22,7 @@ from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import is_standard
 from onnxsgd.engine.step.given_gradient import CallableRunner, GivenGradient
 from onnxsgd.engine.step.idle_runners import CompiledOnUse, IdleRunners
+from onnxsgd.engine.step.open_lengths import agrees, may_be_open, open_row_shapes
 from onnxsgd.engine.step.sample_losses import mean_loss
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import build_step
@@ -225,11 +226,8 @@ class Program:
         key = (tail.key, spec.key, n_threads)
 
         tail_graph = self.parts.split.tail
-
-        def build() -> IdleRunners:
-            return IdleRunners(CompiledOnUse(partial(build_step, tail_graph, spec), spec, n_threads))
-
-        idle = cached(("step", *key), build, tail.nbytes)
+        opened = self._open_step(spec, batches, n_threads)
+        idle = opened or self._compiled(spec, n_threads)
         taken = idle.take(batches, {name: array for (name, kind), array in tensors.items() if kind == WEIGHT})
 
         def runners(fastest: Any) -> Runners:
@@ -242,7 +240,8 @@ class Program:
         # a named rate calls the runtime for each epoch: with one batch in it there is nothing to repeat
         repeats = batches.n_batches > 1 or self.plan.recipe.is_auto
         is_long = epochs * batches.n_batches >= _MANY_STEPS
-        if batches.is_sparse or not repeats or not (is_long or batches.n_batches >= _MANY_BATCHES):
+        is_short = not repeats or not (is_long or batches.n_batches >= _MANY_BATCHES)
+        if batches.is_sparse or is_short or opened is not None:
             return runners(taken.single)
         linear = choose_linear_loop(tail_graph, spec, self.first_layers, batches)
         if linear is None:
@@ -255,6 +254,30 @@ class Program:
 
         scan = cached(("linear", *key, *linear.key), build_scan, tail.nbytes)
         return runners(linear.runner(scan, taken, batches))
+
+    def _compiled(self, spec: StepSpec, n_threads: int) -> IdleRunners:
+        """Return the runners of a step, which is compiled when it is needed."""
+        tail, graph = self.parts.tail, self.parts.split.tail
+
+        def build() -> IdleRunners:
+            return IdleRunners(CompiledOnUse(partial(build_step, graph, spec), spec, n_threads))
+
+        return cached(("step", tail.key, spec.key, n_threads), build, tail.nbytes)
+
+    def _open_step(self, spec: StepSpec, batches: Batches, n_threads: int) -> IdleRunners | None:
+        """Return the runners of the step for batches of any length, if they have several and it is proven."""
+        if not self.plan.has_lengths or batches.is_sparse or not may_be_open(spec):
+            return None
+        tail, shapes = self.parts.tail, open_row_shapes(self.parts.split.tail, batches.features)
+        if shapes == spec.row_shapes:
+            return None
+        opened = self._compiled(replace(spec, row_shapes=shapes), n_threads)
+
+        def prove() -> bool:
+            return agrees(opened.compiled, self._compiled(spec, n_threads).compiled, dict(batches.features))
+
+        is_proven = cached(("open step", tail.key, opened.compiled.spec.key, n_threads), prove)
+        return opened if is_proven else None
 
     def _resident_runners(self, spec: StepSpec, batches: Batches, epochs: int) -> Runners:
         """Return runners on a device with resident data; equal blocks share a session."""

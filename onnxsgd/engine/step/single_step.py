@@ -58,16 +58,45 @@ class StepRunner:
         self._session = session
         self._step = step
         self.buffers = buffers
-        self.batches: Any = batches
-        self._features = {name: _zeros(step, name) for name in step.features if name in step.inputs}
+        self._batches: Any = batches
+        self._features = self._zeros_of_features(batches)
         self._target = _zeros(step, step.target)
         self._sample_weight = _zeros(step, step.sample_weight)
         self._gradient_weight = _zeros(step, step.gradient_weight)
         self._scalars = np.zeros(len(step.scalars), self._target.dtype)
         self._loss = np.zeros((1, 1), self._target.dtype)
-        first, second = buffers.sets
-        self._bindings = (self._bind(first, second), self._bind(second, first))
+        self._bind_both()
         self.n_done = 0
+
+    @property
+    def batches(self) -> Any:
+        """The data."""
+        return self._batches
+
+    @batches.setter
+    def batches(self, batches: Batches | None) -> None:
+        self._batches = batches
+        shapes = {name: self._shape_of_feature(name, batches) for name in self._features} if batches else {}
+        if any(self._features[name].shape != shape for name, shape in shapes.items()):
+            self._features = self._zeros_of_features(batches)
+            self._bind_both()
+
+    def _zeros_of_features(self, batches: Batches | None) -> dict[str, np.ndarray]:
+        """Return arrays for the features of a batch."""
+        inputs = self._step.inputs
+        names = (name for name in self._step.features if name in inputs)
+        return {name: np.zeros(self._shape_of_feature(name, batches), inputs[name][0]) for name in names}
+
+    def _shape_of_feature(self, name: str, batches: Batches | None) -> tuple[int, ...]:
+        """Return the shape of a feature of a batch: sizes that the step leaves open are those of the data."""
+        shape = self._step.inputs[name][1]
+        if batches is None or -1 not in shape:
+            return shape
+        return (shape[0], *batches.features[name].shape[1:])
+
+    def _bind_both(self) -> None:
+        first, second = self.buffers.sets
+        self._bindings = (self._bind(first, second), self._bind(second, first))
 
     @property
     def nbytes(self) -> int:
@@ -111,7 +140,12 @@ class StepRunner:
         }
         states = {step.tensors[key][0]: buffer for key, buffer in sources.items()}
         for name, array in {**data, **states}.items():
-            bind(binding.bind_input, name, array, step.inputs[name][1])
+            bind(
+                binding.bind_input,
+                name,
+                array,
+                array.shape if name in self._features else step.inputs[name][1],
+            )
         for index, name in enumerate(step.scalars.values()):
             bind(binding.bind_input, name, self._scalars[index : index + 1], ())
         bind(binding.bind_output, step.loss, self._loss, self._loss.shape)

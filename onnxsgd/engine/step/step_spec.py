@@ -78,8 +78,9 @@ class StepSpec:
         Columns of the raw prediction, flattened.
     engine : str
         The gradient engine.
-    row_shapes : tuple of (str, tuple of int)
-        The shape of a row of each feature; needed only for those whose shape the graph leaves open.
+    row_shapes : tuple of (str, tuple of int or str)
+        The shape of a row of each feature; needed only for those whose shape the graph leaves open. A symbol
+        stands for a size that differs between batches.
     output_weights : frozenset of str
         The weights that have the number "output_rate" in place of "rate".
     statistics : tuple of str
@@ -120,7 +121,7 @@ class StepSpec:
     batch_size: int
     n_outputs: int
     engine: str
-    row_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    row_shapes: tuple[tuple[str, tuple[int | str, ...]], ...] = ()
     output_weights: frozenset[str] = frozenset()
     statistics: tuple[str, ...] = ()
     draws: bool = False

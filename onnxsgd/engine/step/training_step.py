@@ -68,7 +68,7 @@ class CompiledStep:
     rows : frozenset of (str, str)
         Those of them that have the shape [1, n] here, and [n] outside.
     inputs : dict
-        Type and shape of each input.
+        Type and shape of each input, -1 for a size that differs between batches.
     products : tuple of (str, str)
         Input name of each product of sparse data, and output name of its gradient.
     """
@@ -141,7 +141,8 @@ def build_step(
 
 
 def _type_and_shape(value: ir.Value) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    return element_type(value).numpy(), tuple(shape_of(value).numpy())
+    sizes = (size if isinstance(size, int) else -1 for size in shape_of(value))
+    return element_type(value).numpy(), tuple(sizes)
 
 
 @dataclass(frozen=True)
