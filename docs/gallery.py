@@ -19,6 +19,7 @@ EXAMPLES = {
     "plot_calibration": (0, 0, 0.56, 1),
     "plot_frozen_backbone": (0.34, 0, 1, 1),
     "plot_sentence_adapters": (0.63, 0, 1, 1),
+    "plot_quantized_adapter": (0, 0, 0.4, 1),
     "plot_quantile_bands": (0, 0, 0.63, 1),
     "plot_business_loss": (0.478, 0, 1, 0.5),
     "plot_distillation": (0, 0, 0.525, 1),

@@ -107,6 +107,13 @@ def _quantile_bands(below, quantile, constant):
     return close and constant[0] > quantile[0] and quantile[2] > constant[2] + 0.05
 
 
+def _quantized_adapter(old, int8, adapted, float_adapted, tuned, integers):
+    # the 8 of "int8" is the first number of three lines
+    accuracies = old[-1] > 0.95 and int8[-2] < 0.3 and min(adapted[-2], float_adapted[-2]) > 0.85
+    sizes = int8[-1] < adapted[-1] < 0.5 * tuned[-1]
+    return accuracies and sizes and tuned[-2] > 0.9 and integers[0] == integers[1] > 50000
+
+
 def _rates_and_schedules(auto, large, middle, small, *others):
     losses = [row[-3] for row in (large, middle, small, *others)]
     return large[-1] < 0.5 and middle[-3] < small[-3] and auto[-3] < min(losses)
@@ -139,6 +146,7 @@ CONCLUSIONS = {
     "memory_map": _memory_map,
     "onnx_in_onnx_out": _onnx_in_onnx_out,
     "quantile_bands": _quantile_bands,
+    "quantized_adapter": _quantized_adapter,
     "rates_and_schedules": _rates_and_schedules,
     "sentence_adapters": _sentence_adapters,
     "stream_drift": _stream_drift,
