@@ -149,8 +149,8 @@ def _check_learned(learner: Learner, state: FitState) -> None:
     for model in {id(found): found for found in _graphs(learner)}.values():
         check_proto(to_proto(model), "model")
     weights = state.weights()
-    if set(weights) != set(learner.weights):
-        raise ValueError(f"weights {sorted(weights)} for those of the graph, {sorted(learner.weights)}")
+    if set(weights) != set(learner.learned):
+        raise ValueError(f"weights {sorted(weights)} for those of the graph, {sorted(learner.learned)}")
     for name, array in weights.items():
         initializer = learner.model.graph.initializers.get(name)
         value = None if initializer is None else initializer.const_value

@@ -7,11 +7,12 @@ import sys
 from contextlib import suppress
 
 import numpy as np
+import onnx
 import pytest
 import safetensors.numpy
 import sklearn
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -85,6 +86,19 @@ def test_an_adapter_over_a_graph_comes_back(tmp_path):
     estimator = OnnxSGDRegressor(base, adapter=LoRA(rank=1), max_iter=3, tol=None, random_state=0).fit(X, y)
     again = saved(estimator, tmp_path)
     np.testing.assert_array_equal(again.predict(X), estimator.predict(X))
+    np.testing.assert_array_equal(again.partial_fit(X, y).predict(X), estimator.partial_fit(X, y).predict(X))
+
+
+def test_trained_statistics_of_the_batch_come_back(tmp_path):
+    onx = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[N, 4] X) => (float[N, 1] Y)
+        <float[4] s = {1, 1, 1, 1}, float[4] b = {0, 0, 0, 0}, float[4] m = {0, 0, 0, 0},
+         float[4] v = {1, 1, 1, 1}, float[4, 1] W = {1, -1, 1, 2}>
+        { H = BatchNormalization(X, s, b, m, v)  Y = MatMul(H, W) }""")
+    X, y = load_iris(return_X_y=True)
+    estimator = OnnxSGDRegressor(onx, batch_norm="train", max_iter=2, tol=None, random_state=0).fit(X, y)
+    again = saved(estimator, tmp_path)
+    np.testing.assert_array_equal(again.get_weights()["m"], estimator.get_weights()["m"])
     np.testing.assert_array_equal(again.partial_fit(X, y).predict(X), estimator.partial_fit(X, y).predict(X))
 
 
