@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -131,6 +131,9 @@ class Epochs:
         ConvergenceError
             If the loss or a weight is no longer finite. The state then holds the last finite weights.
         """
+        if count > 1 and self._runners.skipped is not None:
+            self._run_one_by_one(count, limit, rates)
+            return
         runners, batches, plan, state = self._runners, self._batches, self._plan, self._state
         updates = batches.plan(self._orders(count))
         numbers = _numbers(plan, state, batches, count, rates)
@@ -140,14 +143,14 @@ class Epochs:
         n_whole = 0
         n_before = 0
         try:
-            for part in _parts(len(losses), limit, batches.n_batches if runners.skipped else None):
+            for part in _parts(len(losses), limit):
                 n_before = part.start
                 # all updates stay one object, whose weights a device need not receive again
                 plan_of_part = updates if len(losses[part]) == len(losses) else updates.part(part)
                 try:
                     runners.fastest.run(plan_of_part, numbers.of_part(part), losses[part])
                 finally:
-                    numbers.skip(part, runners.n_skipped)
+                    numbers.n_skipped += runners.n_skipped
                 if limit is not None and not losses[part].mean() <= limit:
                     break
         finally:
@@ -167,6 +170,16 @@ class Epochs:
         elif not is_finite:
             _restore_last_finite(runners, updates, numbers, state)
 
+    def _run_one_by_one(self, count: int, limit: float | None, rates: np.ndarray | None) -> None:
+        """Make epochs whose numbers depend on the number of updates that earlier ones skipped."""
+        of_epochs = [None] * count if rates is None else np.split(rates, count)
+        for number, of_epoch in enumerate(of_epochs, start=1):
+            self.run(limit=limit, rates=of_epoch)
+            if limit is not None and math.isinf(self._state.loss_curve[-1]):
+                last = self._state.learning_rates[-1]
+                self._state.record(np.full(count - number, math.inf), np.full(count - number, last))
+                break
+
     def _orders(self, count: int) -> np.ndarray:
         """Return the order of the samples in each of the next `count` epochs."""
         batches, random_state = self._batches, self._state.random_state
@@ -183,18 +196,11 @@ class Epochs:
         return orders
 
 
-def _parts(n_batches: int, limit: float | None, epoch: int | None) -> list[slice]:
-    """Return the parts of some batches, after each of which the loss is compared with the limit.
-
-    They are no longer than an epoch of so many batches, if that is given.
-    """
-    most = n_batches if limit is None or math.isinf(limit) else _PART
-    ends = range(epoch or n_batches, n_batches + 1, epoch or n_batches)
-    return [
-        slice(start, min(start + most, end))
-        for end in ends
-        for start in range(end - (epoch or n_batches), end, most)
-    ]
+def _parts(n_updates: int, limit: float | None) -> list[slice]:
+    """Return the parts of some updates, after each of which the loss is compared with the limit."""
+    if limit is None or math.isinf(limit):
+        return [slice(0, n_updates)]
+    return [slice(start, start + _PART) for start in range(0, n_updates, _PART)]
 
 
 def _shifted(n: int, size: int, random_state: np.random.RandomState) -> np.ndarray:
@@ -229,7 +235,7 @@ def _shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np
     return orders
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Numbers:
     """The numbers of the next updates.
 
@@ -247,8 +253,8 @@ class _Numbers:
         The index of the update of each batch; None: each batch has its own.
     own : tuple of int
         The columns of the numbers that each batch of an update has of its own.
-    skipped : list of (int, int)
-        The end of each part of the batches, and the number of updates that were skipped up to there.
+    n_skipped : int
+        The number of updates that were skipped so far; the numbers are then those of one epoch.
     """
 
     table: np.ndarray
@@ -258,16 +264,7 @@ class _Numbers:
     missed: Mapping[str, np.ndarray]
     updates: np.ndarray | None = None
     own: tuple[int, ...] = ()
-    skipped: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def n_skipped(self) -> int:
-        """The number of updates that were skipped so far."""
-        return self.skipped[-1][1] if self.skipped else 0
-
-    def skip(self, part: slice, count: int) -> None:
-        """Record that so many updates of a part of the batches were skipped."""
-        self.skipped.append((part.stop, self.n_skipped + count))
+    n_skipped: int = 0
 
     def of_part(self, part: slice) -> np.ndarray:
         """Return the table of some batches: updates after skipped ones have the numbers of earlier ones."""
@@ -282,13 +279,8 @@ class _Numbers:
 
     def last_rates(self, n_epochs: int) -> np.ndarray:
         """Return the rate of the last update of each epoch."""
-        ends = np.arange(1, n_epochs + 1) * (len(self.used) // n_epochs) - 1
-        if self.n_skipped:
-            of_epochs = np.arange(1, n_epochs + 1) * (len(self.table) // n_epochs)
-            known = [(0, 0), *self.skipped]
-            skipped = [max(count for end, count in known if end <= stop) for stop in of_epochs]
-            ends = np.maximum(ends - skipped, 0)
-        return self.used[ends]
+        last = self.used.reshape(n_epochs, -1)[:, -1]
+        return self.used[[max(0, len(self.used) - 1 - self.n_skipped)]] if self.n_skipped else last
 
     def of_batches(self, numbers: np.ndarray) -> np.ndarray:
         """Return numbers of updates for their batches."""
@@ -370,7 +362,7 @@ def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, 
     Repeating costs time only when training has failed anyway; keeping a copy of the weights at each
     update would cost time always.
     """
-    numbers = replace(numbers, skipped=[])
+    numbers.n_skipped = 0
     loss, single = np.full(1, math.nan), runners.single()
     n_finite = n_done = 0
     runners.buffers.load(state.tensors)
@@ -378,7 +370,7 @@ def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, 
         part = slice(number, number + 1)
         single.run(epoch.part(part), numbers.of_part(part), loss)
         n_done = number + 1
-        numbers.skip(part, runners.n_skipped)
+        numbers.n_skipped += runners.n_skipped
         tensors = _snapshot(runners)
         if not math.isfinite(loss[0]) or not _all_finite(tensors):
             break

@@ -7,7 +7,7 @@ from onnxsgd import OnnxSGDRegressor
 from onnxsgd.engine.step.single_step import StepRunner
 from onnxsgd.schedules import Auto
 from onnxsgd.training import epochs
-from onnxsgd.training.epochs import _shifted, _shuffled
+from onnxsgd.training.epochs import _Numbers, _shifted, _shuffled
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 1000, 70_000])
@@ -93,3 +93,16 @@ def test_observed_epochs_have_the_rates_of_epochs_made_together():
     np.testing.assert_allclose(together.learning_rates_, single.learning_rates_, rtol=1e-9, atol=1e-15)
     np.testing.assert_allclose(together.coef_, single.coef_, rtol=1e-6)
     assert (np.diff(together.learning_rates_[-12:]) < 0).all()
+
+
+def test_batches_after_a_skipped_update_have_the_numbers_of_the_one_before():
+    """Two batches an update; the second column, which marks the last one, is that of the batch itself."""
+    rates, updates = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0, 0, 1, 1, 2, 2, 3])
+    table = np.column_stack([rates[updates], [0, 1, 0, 1, 0, 1, 1]])
+    numbers = _Numbers(table, rates, rates, {}, {}, updates, own=(1,))
+    np.testing.assert_array_equal(numbers.of_part(slice(3, 7)), table[3:])
+    numbers.n_skipped = 1
+    np.testing.assert_array_equal(
+        numbers.of_part(slice(3, 7)), [[0.1, 1.0], [0.2, 0.0], [0.2, 1.0], [0.3, 1.0]]
+    )
+    np.testing.assert_array_equal(numbers.last_rates(1), [0.3])

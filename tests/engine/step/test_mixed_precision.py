@@ -100,14 +100,16 @@ def scaler_of(model):
     return model._state.tensors[SCALER, LOSS_SCALE].item(), model._state.tensors[SCALER, GOOD_UPDATES].item()
 
 
-def torch_fit(kind, optimizer, y=Y, *, rate=0.05, epochs=3, clip=None, accumulated=1, l2=0.0, rows=30):
+def torch_fit(
+    kind, optimizer, y=Y, *, rate=0.05, epochs=3, clip=None, accumulated=1, l2=0.0, rows=30, interval=2000
+):
     """Return weights, scale, good updates and the number of updates of torch, with a copy of 16 bits."""
     torch = pytest.importorskip("torch")
     dtype = getattr(torch, kind)
     start = {t.name: onnx.numpy_helper.to_array(t) for t in graph(kind).graph.initializer}
     masters = {name: torch.tensor(a.astype(np.float32), requires_grad=True) for name, a in start.items()}
     updates = optimizer(torch, list(masters.values()), rate)
-    scaler = torch.amp.GradScaler("cpu", enabled=kind == "float16", growth_interval=2000)
+    scaler = torch.amp.GradScaler("cpu", enabled=kind == "float16", growth_interval=interval)
     inputs, target = torch.tensor(X).to(dtype), torch.tensor(y[:, None].astype(np.float32))
     n_made = 0
     for _ in range(epochs):
@@ -171,6 +173,34 @@ def test_float16_is_that_of_torch(case, unit, rate, rounding):
     assert model.t_ == n_made
     assert (numbers[0] < 65536) == (unit > 1)
     assert {array.dtype for array in model.get_weights().values()} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("accumulated", [1, 5])
+def test_many_updates_are_skipped_as_in_torch(accumulated, rounding, monkeypatch):
+    """A scale that is doubled after three updates overflows again and again, within blocks and after them."""
+    monkeypatch.setattr("onnxsgd.engine.step.mixed_precision._INTERVAL", 3.0)
+    wanted, numbers, n_made = torch_fit(
+        "float16", CASES["adam"][1], rate=0.01, epochs=4, rows=5, accumulated=accumulated, interval=3
+    )
+    params = NAMED | {"optimizer": "adam", "eta0": 0.01, "max_iter": 4, "batch_size": 5}
+    model = OnnxSGDRegressor(graph("float16"), gradient_accumulation_steps=accumulated, **params).fit(X, Y)
+    assert scaler_of(model) == numbers
+    assert model.t_ == n_made < 0.95 * 120 / accumulated
+    assert_close(model.get_weights(), wanted, 3e-3)
+
+
+@pytest.mark.filterwarnings("ignore:Maximum number of iteration")
+def test_skipped_updates_are_those_of_epochs_made_one_by_one(rounding, monkeypatch, capsys):
+    """Windows of several epochs in one call, whose later epochs depend on skipped updates of earlier ones."""
+    monkeypatch.setattr("onnxsgd.engine.step.mixed_precision._INTERVAL", 3.0)
+    settings = {"random_state": 0, "max_iter": 60, "batch_size": 50, "average": 5, "alpha": 0.01}
+    together, single = (
+        OnnxSGDRegressor(graph("float16"), verbose=verbose, **settings).fit(X, Y) for verbose in (0, 1)
+    )
+    assert together.t_ == single.t_ < 0.95 * 3 * len(single.loss_curve_)
+    np.testing.assert_allclose(together.learning_rates_, single.learning_rates_, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(together.loss_curve_, single.loss_curve_, rtol=1e-6)
+    assert_close(together.get_weights(), single.get_weights(), 1e-6)
 
 
 @pytest.mark.parametrize("case", ["sgd", "adam", "clipped", "accumulated"])
