@@ -341,6 +341,16 @@ CONSTANTS: dict[str, list[Constant]] = {
         Constant(f"{_FORMS}.small_images", (_NEVER, _ALWAYS), (1, 2, 3, 4, 8),
                  lambda size: _small_images(8, 256, size, 1)),
     ],
+    "_RATIO": [
+        Constant(f"{_RULES}.tap_weight", (_ALWAYS, 1), (8, 16, 32, 64),
+                 lambda channels: _conv_weight((8, channels, 16, 16), (8, channels, 3, 3))),
+        Constant(f"{_RULES}.tap_weight", (_ALWAYS, 2), (7, 14, 28),
+                 lambda size: _conv_weight((8, 128, size, size), (64, 128, 3, 3))),
+    ],
+    "_TERMS": [
+        Constant("engine.step.widened_factors", (_NEVER, _ALWAYS), (2, 8, 16, 32, 64),
+                 lambda n: _small_images(n, 512, 1)),
+    ],
     "_SINGLE": [
         Constant(f"{_FORMS}.small_images", (_NEVER, _ALWAYS), (1, 2, 4, 8, 10, 12),
                  lambda size: _small_images(8, 192, size, 3, 192)),

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
+from onnxsgd.engine.step.widened_factors import widen_factors
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
 from onnxsgd.graph.nodes import attribute, constant, maker
 from onnxsgd.graph.operators import Fact, having
@@ -41,6 +42,7 @@ def fuse(model: ir.Model) -> None:
     """Apply all passes to `model`."""
     CommonSubexpressionEliminationPass()(model)
     graph = model.graph
+    widen_factors(graph)
     for rule in _RULES:
         _apply(rule, graph)
     for node in list(graph):

@@ -18,7 +18,9 @@ from onnxsgd.gradient.portable.rules.depthwise_weight import correlate_channels,
 from onnxsgd.gradient.portable.rules.patch_weight import correlate_tiles, has_tiles
 from onnxsgd.gradient.portable.rules.tap_weight import (
     all_taps_at_once,
+    all_taps_of_the_gradient,
     has_few_channels,
+    has_few_results,
     has_few_taps,
     tap_by_tap,
 )
@@ -98,6 +100,7 @@ def _always(*_: object) -> bool:
 _FORMULAS: tuple[tuple[Callable[..., bool], Callable[[Tensor, Tensor, Window, int], Tensor]], ...] = (
     (has_single_channels, correlate_channels),
     (has_tiles, correlate_tiles),
+    (has_few_results, all_taps_of_the_gradient),
     (has_few_channels, all_taps_at_once),
     (has_few_taps, tap_by_tap),
     (_always, _exchanged),

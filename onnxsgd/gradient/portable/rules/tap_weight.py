@@ -1,19 +1,30 @@
 """Gradients of weights as products of matrices, with the image part of each tap of the window as one of them.
 
 For each tap, its part of the image is cut out; the sum over all images and places is then the product of
-that part with the gradient, each with its channels as rows.
+that part with the gradient, each with its channels as rows. Without strides, the same sums are those of the
+whole image with parts of the gradient, the taps in opposite order: less is copied where the result has fewer
+channels than the image.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from onnxsgd.gradient.portable.rules.windows import Window, sizes_of
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 
-__all__ = ["ENOUGH", "all_taps_at_once", "has_few_channels", "has_few_taps", "tap_by_tap"]
+__all__ = [
+    "ENOUGH",
+    "all_taps_at_once",
+    "all_taps_of_the_gradient",
+    "has_few_channels",
+    "has_few_results",
+    "has_few_taps",
+    "tap_by_tap",
+]
 
 #: Over so many places a sum is as fast for each image as over all of them, and no image has to be moved.
 #: ``benchmarks/constants.py``: sums over all images take 0.91 of the time at 49 places, 0.98 at 100, 1.02 at
@@ -31,6 +42,13 @@ _LANES = 16
 _TAPS = 64
 
 
+#: The channels of the image for each of the result from which on parts of the gradient are cut out.
+#: ``benchmarks/constants.py``, 8 channels of the result, 3 x 3 taps: 1.00 of the time with 8 channels of the
+#: image, 0.57 with 16, 0.46 with 32, 0.33 with 64; 64 of 128 channels 0.79 at 7 x 7, 0.97 at 14 x 14, 1.02 at
+#: 28 x 28.
+_RATIO = 2
+
+
 def has_few_taps(image: Tensor, g: Tensor, window: Window, _: int) -> bool:
     """Return whether the sizes are known and the taps can be cut out one by one."""
     return image.is_static and g.is_static and math.prod(window.kernel) <= _TAPS
@@ -39,6 +57,23 @@ def has_few_taps(image: Tensor, g: Tensor, window: Window, _: int) -> bool:
 def has_few_channels(image: Tensor, g: Tensor, window: Window, group: int) -> bool:
     """Return whether, moreover, the channels of the image make too narrow a matrix for a fast product."""
     return has_few_taps(image, g, window, group) and group == 1 and sizes_of(image)[1] < _LANES
+
+
+def has_few_results(image: Tensor, g: Tensor, window: Window, group: int) -> bool:
+    """Return whether parts of the gradient are possible, and have at most half the channels of the image."""
+    if not has_few_taps(image, g, window, group) or group > 1 or math.prod(window.kernel) == 1:
+        return False
+    is_dense = max(window.strides) == 1 and min((*_exchanged(window).before, *_exchanged(window).after)) >= 0
+    return is_dense and _RATIO * sizes_of(g)[1] <= sizes_of(image)[1]
+
+
+def _exchanged(window: Window) -> Window:
+    """Return the window of a convolution of the gradient whose result has the sizes of the image."""
+    before, after = (
+        tuple(extent - 1 - pad for extent, pad in zip(window.extent, pads, strict=True))
+        for pads in (window.before, window.after)
+    )
+    return replace(window, before=before, after=after)
 
 
 def tap_by_tap(image: Tensor, g: Tensor, window: Window, group: int) -> Tensor:
@@ -84,6 +119,27 @@ def all_taps_at_once(image: Tensor, g: Tensor, window: Window, _: int) -> Tensor
     if min(taps, c) > 1:
         total = op.Transpose(op.Reshape(total, [m, taps, c]), perm=[0, 2, 1])
     weight: Tensor = op.Reshape(total, [m, c, *window.kernel])
+    return weight
+
+
+def all_taps_of_the_gradient(image: Tensor, g: Tensor, window: Window, group: int) -> Tensor:
+    """Return the gradient of the weight by one product, with parts of the gradient for all taps.
+
+    The taps of those parts are in opposite order. The sum over places of the image has those of its padding
+    too, where the gradient has none.
+    """
+    c, m = sizes_of(image)[1], sizes_of(g)[1]
+    batch = _batch(image)
+    parts = _parts(g, image, _exchanged(window), batch)[::-1]
+    taps = len(parts)
+    above = op.Reshape(op.Concat(*parts, axis=1 if batch > 1 else 0), [batch, taps * m, -1])
+    right = op.Reshape(_by_channel(image, batch), [batch, c, -1])
+    total = op.MatMul(above, op.Transpose(right, perm=[0, 2, 1]))
+    if batch > 1:
+        total = op.ReduceSum(total, [0], keepdims=0)
+    weight: Tensor = op.Reshape(
+        op.Transpose(op.Reshape(total, [taps, m, c]), perm=[1, 2, 0]), [m, c, *window.kernel]
+    )
     return weight
 
 

@@ -71,6 +71,11 @@ ONE_GROUP = [
     ("Conv<strides = [5]>", (2, 2, 80), (2, 2, 70)),
     ("Conv<pads = [3, 3, 3, 3]>", (1, 2, 3, 3), (2, 2, 2, 2)),
     ("Conv<pads = [1, 0, 1, 2]>", (2, 3, 3, 3), (2, 3, 1, 1)),
+    ("Conv<pads = [1, 1, 1, 1]>", (2, 4, 3, 4), (2, 4, 3, 3)),
+    ("Conv<pads = [1, 0, 0, 2], dilations = [2, 1]>", (2, 4, 5, 4), (2, 4, 2, 3)),
+    ("Conv<pads = [3, 3, 3, 3]>", (1, 4, 3, 3), (2, 4, 2, 2)),
+    ("Conv", (2, 2, 16, 14), (1, 2, 2, 1)),
+    ("Conv<pads = [1, 1]>", (1, 4, 7), (2, 4, 3)),
 ]
 
 # Windows side by side, as in embeddings of patches; the last one leaves a rest of the image.
@@ -252,6 +257,15 @@ def test_few_channels_are_multiplied_once_for_all_taps():
     """Nine products with three columns each would take nine times as long as one with 27."""
     sizes = (8, 3, 28, 28), (64, 3, 3, 3), (8, 64, 26, 26)
     nodes = gradient(*sizes, wrt=["B"]).graph.node
+    assert [node.op_type for node in nodes].count("MatMul") == 1
+
+
+def test_the_gradient_is_cut_where_it_has_fewer_channels():
+    """Nine parts of 8 channels are copied, not nine of 32."""
+    nodes = gradient((8, 32, 16, 16), (8, 32, 3, 3), (8, 8, 16, 16), wrt=["B"], pads=[1, 1, 1, 1]).graph.node
+    cut = {name for node in nodes if node.op_type == "Slice" for name in node.input[:1]}
+    padded = {name: node.input[0] for node in nodes if node.op_type == "Pad" for name in node.output}
+    assert {padded[name] for name in cut} == {"Y_grad"}
     assert [node.op_type for node in nodes].count("MatMul") == 1
 
 
