@@ -80,8 +80,8 @@ def _distillation(teacher, given, probabilities, labels, *widths):
     kilobytes, accuracy = zip(*(row[1:] for row in widths), strict=True)
     return (
         is_ascending(given[-1] + 0.05, probabilities[-1], teacher[0] + 0.02)
-        and is_ascending(labels[0] + 0.02, probabilities[0], probabilities[-1])
-        and is_ascending(*accuracy)
+        and all(is_ascending(labels[n], probabilities[n], probabilities[-1]) for n in (0, 1))
+        and is_ascending(accuracy[0], accuracy[1], accuracy[-1])
         and kilobytes[-1] < teacher[1] / 1000
     )
 
@@ -125,6 +125,15 @@ def _sentence_adapters(trained, base, first, second, films, phones, after_films,
     return domains and kept and 10 * trained[0] < trained[1] and 8 * max(first + second) < base[0]
 
 
+def _segmentation(shares, background, network, classes):
+    return (
+        network[0] > background[0] + 0.2
+        and network[1] > background[1] + 0.6
+        and len(classes) == 4
+        and network[1] == pytest.approx(np.mean(classes), abs=0.01)
+    )
+
+
 def _stream_drift(ours, scaled, raw):
     return is_ascending(raw[-1] + 0.2, scaled[-1], ours[-1])
 
@@ -149,6 +158,7 @@ CONCLUSIONS = {
     "quantized_adapter": _quantized_adapter,
     "rates_and_schedules": _rates_and_schedules,
     "sentence_adapters": _sentence_adapters,
+    "segmentation": _segmentation,
     "stream_drift": _stream_drift,
     "text_l1": _text_l1,
 }
