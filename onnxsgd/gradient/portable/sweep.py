@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import NotTrainableError, OnnxSGDError
 from onnxsgd.gradient.portable.rules.control import CONTROL
+from onnxsgd.gradient.portable.rules.gelu_nodes import find_gelus
 from onnxsgd.gradient.portable.rules.quantization import READ_QUANTIZED, is_quantized
 from onnxsgd.gradient.portable.rules.split_reads import find_partitions
 from onnxsgd.gradient.portable.rules.table import (
@@ -55,13 +56,16 @@ def sweep(
     gradients: dict[ir.Value, Tensor] = {}
     for target, seed in seeds:
         _accumulate(gradients, target, seed)
-    partitions = find_partitions(nodes, emitter)
+    partitions, gelus = find_partitions(nodes, emitter), find_gelus(nodes, emitter)
     for node in reversed(nodes):
         partition = partitions.get(node)
         if partition is not None:
             reached_it = any(part.outputs[0] in gradients for part in partition.nodes)
             if node is partition.first and partition.whole in active and reached_it:
                 _accumulate(gradients, partition.whole, partition.gradient(emitter, gradients))
+        elif node in gelus and gelus[node].x in active:
+            if node.outputs[0] in gradients:
+                _accumulate(gradients, gelus[node].x, gelus[node].gradient(emitter, gradients))
         elif any(value in active and value in gradients for value in node.outputs):
             reached = [gradients.get(value) for value in node.outputs]
             for value, gradient in _apply(emitter, node, reached, active):

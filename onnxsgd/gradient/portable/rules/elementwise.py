@@ -72,7 +72,8 @@ def _gelu(n: Call) -> Tensor:
         t = op.Tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x)))
         inner = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * (x * x))
         return n.g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner)
-    return n.g * (0.5 * (1 + op.Erf(x / math.sqrt(2))) + x * op.Exp(-0.5 * (x * x)) / math.sqrt(2 * math.pi))
+    u = x * math.sqrt(0.5)
+    return 0.5 * n.g * (1 + op.Erf(u) + x * op.Exp(math.log(math.sqrt(2 / math.pi)) - u * u))
 
 
 def _mish(n: Call) -> Tensor:
