@@ -7,15 +7,20 @@ import time
 from dataclasses import dataclass, field
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 from workloads import Layers, Task
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.engine.step import cuda_blocks as blocks
+from onnxsgd.graph.lowering.precision import with_precision
+from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.graph.sizes import infer_sizes
 from onnxsgd.schedules import Constant
 from trainers import TimedTrain
 from trainers.ours import make_graph
 
-__all__ = ["train", "train_without_recording"]
+__all__ = ["train", "train_half", "train_without_recording"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,24 @@ class _Clock(Constant):
 
 def train(task: Task, device: str) -> TimedTrain:
     """Train by ``fit``: shuffling, sending the order, reading losses and weights of each epoch included."""
-    graph = make_graph(task.workload, task.initial)
+    return _train(task, device, make_graph(task.workload, task.initial))
 
+
+def train_half(task: Task, device: str) -> TimedTrain:
+    """Train the graph in float16, with weights in float32 and a scale of the loss.
+
+    Raises
+    ------
+    ImportError
+        If `device` is not a GPU: on the CPU the graph is trained in float32.
+    """
+    if not device.startswith("cuda"):
+        raise ImportError("on the CPU a graph in float16 is trained in float32")
+    model = to_ir(make_graph(task.workload, task.initial))
+    return _train(task, device, to_proto(with_precision(infer_sizes(model), ir.DataType.FLOAT16)))
+
+
+def _train(task: Task, device: str, graph: onnx.ModelProto) -> TimedTrain:
     def run(n_epochs: int, shuffle: bool) -> tuple[Layers, list[float]]:
         clock = _Clock(task.rate)
         # an epoch ends where the next one begins: timing needs one more

@@ -15,7 +15,7 @@ from workloads import Layers, Task
 
 from trainers import TimedTrain
 
-__all__ = ["train_eager", "train_graph"]
+__all__ = ["train_eager", "train_graph", "train_half"]
 
 
 def train_eager(task: Task, device: str) -> TimedTrain:
@@ -30,6 +30,26 @@ def train_eager(task: Task, device: str) -> TimedTrain:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        total.add_(loss.detach())
+
+    return _timed(task, device, module, total, step)
+
+
+def train_half(task: Task, device: str) -> TimedTrain:
+    """Train in the usual loop with autocast to float16 and a scale of the loss."""
+    X, y, module = _place(task, device)
+    optimizer = torch.optim.SGD(module.parameters(), lr=task.rate)
+    scaler = torch.amp.GradScaler(torch.device(device).type)
+    total = torch.zeros((), device=device)
+
+    def step(rows: torch.Tensor) -> None:
+        with torch.autocast(torch.device(device).type, torch.float16):
+            raw = module(X.index_select(0, rows))
+        loss = 0.5 * functional.mse_loss(raw.float(), y.index_select(0, rows))
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         total.add_(loss.detach())
 
     return _timed(task, device, module, total, step)
