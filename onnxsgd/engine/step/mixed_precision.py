@@ -33,8 +33,8 @@ LOSS_SCALE, GOOD_UPDATES, SKIPPED = "loss_scale", "good_updates", "skipped"
 FIRST_SCALE, _GROWTH, _BACKOFF, _INTERVAL = 65536.0, 2.0, 0.5, 2000.0
 #: The largest power of two of float32: a scale that would be infinite stays.
 _LARGEST_SCALE = 2.0**127
-#: The smallest positive number of float16. With a scale below it, gradients overflow that are not scaled down
-#: by rounding: no update will be made again.
+#: The smallest positive number of float16. Gradients that still overflow with a scale below it are not finite
+#: themselves: no update would be made again.
 LEAST_SCALE = 2.0**-24
 
 

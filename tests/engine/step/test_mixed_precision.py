@@ -5,6 +5,7 @@ the blocks of most tests run in the reference evaluator of onnx, which rounds af
 """
 
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -15,8 +16,9 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, load
 from onnxsgd.engine.step import cuda_blocks
+from onnxsgd.engine.step.cuda_graph_operators import is_recordable
 from onnxsgd.engine.step.mixed_precision import GOOD_UPDATES, LOSS_SCALE, SCALER
-from onnxsgd.exceptions import ConvergenceError, EngineError
+from onnxsgd.exceptions import ConvergenceError, EngineError, UnsupportedError
 from onnxsgd.losses import Loss
 from onnxsgd.optimizers import OPTIMIZERS
 from onnxsgd.runtime.cache import cache
@@ -408,3 +410,25 @@ def test_operators_without_kernels_are_an_error_with_a_remedy(half):
     with pytest.raises(EngineError, match=r"lacks an operator.* in bfloat16 there: dtype='float32' trains"):
         OnnxSGDRegressor(graph("bfloat16"), **NAMED).fit(X, Y)
     OnnxSGDRegressor(graph("bfloat16"), dtype="float32", **NAMED).fit(X, Y)
+
+
+@pytest.mark.parametrize("accumulated", [1, 3])
+def test_a_gpu_may_record_the_steps(accumulated, rounding, monkeypatch):
+    """Casts, the scale and skipped updates need nothing from the host."""
+    found = []
+    monkeypatch.setattr(cuda_blocks, "is_recordable", lambda model: found.append(is_recordable(model)))
+    params = NAMED | {"optimizer": "adam", "max_grad_norm": 1.0, "average": 2, "max_iter": 1}
+    OnnxSGDRegressor(graph("float16"), gradient_accumulation_steps=accumulated, **params).fit(X, Y)
+    assert found
+    assert all(found)
+
+
+def test_another_end_of_the_frozen_part_is_refused(half, monkeypatch):
+    """Its results are those of float32, and another tail would read tensors that nothing computes."""
+    learner = OnnxSGDRegressor(graph("float16"), **NAMED).fit(X, Y)._learner
+    other = replace(learner.half_precision.divided.split, features=("H",))
+    monkeypatch.setitem(
+        vars(learner.half_precision), "divided", replace(learner.half_precision.divided, split=other)
+    )
+    with pytest.raises(UnsupportedError, match=r"\['H'\] in float16, and at \['X'\].*dtype='float32'"):
+        OnnxSGDRegressor(graph("float16"), **NAMED | {"eta0": 0.01}).fit(X, Y)
