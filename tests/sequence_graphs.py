@@ -87,6 +87,42 @@ def recurrent(operator="LSTM", masked=True):
     return _model(nodes, weights, inputs, ["n", 1])
 
 
+def tagger(masked=True, n_outputs=3, is_flat=False):
+    """Return a network with scores for each token, from its embedding and the mean of the sequence."""
+    node, weights = helper.make_node, drawn(1, E=(7, 2), C=(4, n_outputs), c=(n_outputs,))
+    weights |= {"one": np.array([1]), "last": np.array([-1])}
+    nodes = [node("Gather", ["E", "ids"], ["e"])]
+    inputs = [("ids", INT64, ["n", "length"])]
+    if masked:
+        inputs.append(("mask", FLOAT, ["n", "length"]))
+        nodes += [
+            node("Unsqueeze", ["mask", "last"], ["column"]),
+            node("Mul", ["e", "column"], ["kept"]),
+            node("ReduceSum", ["kept", "one"], ["sum"]),
+            node("ReduceSum", ["column", "one"], ["count"]),
+            node("Div", ["sum", "count"], ["mean"]),
+        ]
+    else:
+        nodes.append(node("ReduceMean", ["e", "one"], ["mean"]))
+    nodes += [
+        node("Shape", ["e"], ["shape"]),
+        node("Expand", ["mean", "shape"], ["context"]),
+        node("Concat", ["e", "context"], ["both"], axis=2),
+        node("MatMul", ["both", "C"], ["product"]),
+        node("Add", ["product", "c"], ["table" if is_flat else "scores"]),
+    ]
+    if is_flat:
+        nodes.append(node("Squeeze", ["table", "last"], ["scores"]))
+    return _model(nodes, weights, inputs, ["n", "length"] if is_flat else ["n", "length", n_outputs])
+
+
+def tagged(weights, ids):
+    """Return the raw predictions of the tokens of one sequence, in float64."""
+    w = {name: array.astype(np.float64) for name, array in weights.items()}
+    e = w["E"][ids]
+    return np.hstack([e, np.broadcast_to(e.mean(axis=0), e.shape)]) @ w["C"] + w["c"]
+
+
 def value_inputs(**shapes):
     """Return inputs of a graph, of float32 numbers; the first axis is that of the samples."""
     return [

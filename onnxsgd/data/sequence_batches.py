@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnxsgd.data.batch_source import Batch
-from onnxsgd.data.sequences import Sequences
+from onnxsgd.data.sequences import Ragged, Sequences
 
 __all__ = ["SequenceBatches"]
 
@@ -32,21 +32,25 @@ class SequenceBatches:
     ----------
     sequences : Sequences
         The features.
-    y : ndarray of shape [n_samples, ...]
-        The targets.
+    y : ndarray of shape [n_samples, ...] or Ragged
+        The targets; a sequence for each sample too, if elements have them.
     sample_weight : ndarray of shape [n_samples] or None
         The weights of the samples.
     n_rows : int
         The samples of a batch; the last batches have fewer.
+    fill : float, str or None
+        The target of padding, where sequences of targets are padded: then to one of four lengths between two
+        powers of two.
     random_state : RandomState or None
         Draws the order; None: samples keep theirs.
     """
 
     sequences: Sequences
-    y: np.ndarray
+    y: np.ndarray | Ragged
     sample_weight: np.ndarray | None
     n_rows: int
     random_state: np.random.RandomState | None = None
+    fill: float | str | None = None
 
     def __len__(self) -> int:
         if self.sequences.is_padded:
@@ -61,7 +65,9 @@ class SequenceBatches:
     def take(self, rows: np.ndarray) -> SequenceBatches:
         """Return the batches of the given samples."""
         weight = None if self.sample_weight is None else self.sample_weight[rows]
-        return replace(self, sequences=self.sequences.take(rows), y=self.y[rows], sample_weight=weight)
+        return replace(
+            self, sequences=self.sequences.take(rows), y=self.y.take(rows, axis=0), sample_weight=weight
+        )
 
     def first(self) -> Batch:
         """Return the first batch of samples in the order that was given."""
@@ -70,7 +76,13 @@ class SequenceBatches:
     def batch(self, rows: np.ndarray) -> Batch:
         """Return the given samples, padded to the longest one."""
         weight = None if self.sample_weight is None else self.sample_weight[rows]
-        return Batch(self.sequences.arrays(rows), self.y[rows], weight)
+        target, size = self.y.take(rows, axis=0), None
+        if isinstance(target, Ragged):
+            size = int(target.lengths.max())
+            if self.fill is not None:
+                size = next(iter(self.sequences.fixed.values()), _round_up(size))
+            target = target.padded(size, 0 if self.fill is None else self.fill)
+        return Batch(self.sequences.arrays(rows, size), target, weight)
 
     def orders(self) -> list[np.ndarray]:
         """Return the samples of each batch of an epoch."""
@@ -90,6 +102,12 @@ class SequenceBatches:
         """Return the samples that may share a batch."""
         sequences = self.sequences
         return [np.arange(len(sequences))] if sequences.is_padded else sequences.groups()
+
+
+def _round_up(length: int) -> int:
+    """Return the next length of which a doubling has four: steps of elements are compiled for each."""
+    unit = 1 << max(0, (length - 1).bit_length() - 3)
+    return -(-length // unit) * unit
 
 
 def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:

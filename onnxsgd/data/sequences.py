@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -18,7 +18,16 @@ from onnxsgd.exceptions import GraphError, ParameterError
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["Ragged", "Sequences", "find_mask", "gather", "holds_sequences", "read_sequences"]
+__all__ = [
+    "Ragged",
+    "Sequences",
+    "check_targets",
+    "find_mask",
+    "for_each",
+    "gather",
+    "holds_sequences",
+    "read_sequences",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,17 +61,19 @@ class Ragged:
 
     def padded(self, length: int, fill: float | str = 0) -> np.ndarray:
         """Return one array, with `fill` behind the end of each sequence."""
-        table = np.full((len(self), length, *self.arrays[0].shape[1:]), fill, self.dtype)
+        # labels may have no room for that of padding
+        dtype = np.result_type(self.dtype, np.min_scalar_type(fill)) if fill else self.dtype
+        table = np.full((len(self), length, *self.arrays[0].shape[1:]), fill, dtype)
         for row, array in zip(table, self.arrays, strict=True):
             row[: len(array)] = array
         return table
 
 
-def gather(X: object, name: str = "X") -> Any:
+def gather(X: object, name: str = "X", kinds: Collection[str] = NUMBERS) -> Any:
     """Return `X`, or a dictionary, with each list of arrays as one array, or as :class:`Ragged`.
 
-    Lists of numbers, and lists of such lists of one length, are returned as they are; lists of different
-    lengths are sequences.
+    `kinds` are numpy's letters of the types that sequences may have. Lists of numbers, and lists of such
+    lists of one length, are returned as they are; lists of different lengths are sequences.
 
     Raises
     ------
@@ -70,7 +81,7 @@ def gather(X: object, name: str = "X") -> Any:
         If arrays of a list differ in more than their first axis, are empty, or hold no numbers.
     """
     if is_mapping(X):
-        return {key: gather(value, f"X[{key!r}]") for key, value in X.items()}
+        return {key: gather(value, f"{name}[{key!r}]") for key, value in X.items()}
     if not _holds_arrays(X):
         return X
     arrays = tuple(np.asarray(as_numpy(item)) for item in X)
@@ -83,7 +94,7 @@ def gather(X: object, name: str = "X") -> Any:
                 f"{name}[{row}] has shape {array.shape} and {name}[0] {first.shape}: samples may differ in "
                 "the length of their first axis alone."
             )
-        if not len(array) or array.dtype.kind not in NUMBERS:
+        if not len(array) or array.dtype.kind not in kinds:
             fault = "is empty" if not len(array) else f"holds {array.dtype}"
             raise ParameterError(f"{name}[{row}] {fault}: sequences of different lengths hold numbers.")
     return Ragged(arrays)
@@ -106,6 +117,11 @@ def _holds_arrays(X: object) -> TypeGuard[Sequence[Any]]:
         lengths = {len(item) for item in items if hasattr(item, "__len__") and not isinstance(item, str)}
         return len(lengths) > 1
     return bool(getattr(items[0], "ndim", 0)) and not sparse.issparse(items[0])
+
+
+def for_each(function: Callable[[np.ndarray], np.ndarray], raw: np.ndarray | list[np.ndarray]) -> Any:
+    """Return a function of arrays with a row for each sample; a list for a list of samples."""
+    return [function(row[None])[0] for row in raw] if isinstance(raw, list) else function(raw)
 
 
 def find_mask(inputs: Sequence[ir.Value]) -> ir.Value | None:
@@ -164,21 +180,25 @@ class Sequences:
         """Return the given samples."""
         return replace(self, inputs={name: value.take(rows, axis=0) for name, value in self.inputs.items()})
 
-    def arrays(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return an array for each input, padded with 0 to the longest sequence of the given samples."""
+    def arrays(self, rows: np.ndarray, size: int | None = None) -> dict[str, np.ndarray]:
+        """Return an array for each input, padded with 0 to the longest of the given samples, or to `size`."""
         taken = {name: value.take(rows, axis=0) for name, value in self.inputs.items()}
         made = dict[str, np.ndarray]()
         for name, value in taken.items():
             if isinstance(value, Ragged):
-                length = self.fixed.get(name, int(value.lengths.max())) if self.is_padded else None
-                made[name] = value.padded(length or int(value.lengths.max()))
+                length = size or int(value.lengths.max())
+                made[name] = value.padded(self.fixed.get(name, length) if self.is_padded else length)
             else:
                 made[name] = value
         if self.mask is not None:
             lengths = self.lengths[rows, :1]
-            size = self.fixed.get(self.mask, int(lengths.max()))
-            made[self.mask] = (np.arange(size) < lengths).astype(np.int8)
+            length = self.fixed.get(self.mask, size or int(lengths.max()))
+            made[self.mask] = (np.arange(length) < lengths).astype(np.int8)
         return made
+
+    def ungrouped(self) -> Sequences:
+        """Return the same samples, none of which may be padded."""
+        return replace(self, is_padded=False)
 
     def groups(self) -> list[np.ndarray]:
         """Return the samples of each length, in the order of their first ones."""
@@ -234,6 +254,28 @@ def read_sequences(X: object, inputs: Sequence[ir.Value] | None) -> Any:
     sequences = Sequences(given, str(mask.name) if mask is not None and makes_mask else None, is_told, fixed)
     _check_lengths(sequences, None if mask is None else str(mask.name))
     return sequences
+
+
+def check_targets(sequences: Sequences, target: np.ndarray | Ragged, X_name: str, y_name: str) -> None:
+    """Refuse another number of targets than of samples, and sequences of them of other lengths.
+
+    Raises
+    ------
+    ParameterError
+        If they differ; the names are those of the arguments.
+    """
+    n_targets = len(target) if isinstance(target, Ragged) or target.ndim else 0
+    if n_targets != len(sequences):
+        raise ParameterError(f"{X_name} has {len(sequences)} samples and {y_name} has {n_targets}.")
+    if not isinstance(target, Ragged):
+        return
+    differs = (sequences.lengths != target.lengths[:, None]).all(axis=1)
+    if differs.any():
+        row = int(differs.argmax())
+        raise ParameterError(
+            f"{y_name}[{row}] has {target.lengths[row]} elements and {X_name}[{row}] "
+            f"{int(sequences.lengths[row, 0])}: a list of arrays as {y_name} has a target for each element."
+        )
 
 
 def _is_array(X: ArrayLike) -> bool:

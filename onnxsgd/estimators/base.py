@@ -35,7 +35,6 @@ from onnxsgd.estimators.sequence_fit import SequenceTraining
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER
-from onnxsgd.losses import Loss
 from onnxsgd.penalties import make_penalties
 from onnxsgd.runtime.device import check_device
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
@@ -99,7 +98,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             as in ``partial_fit``, and each pass an epoch.
         y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...), default=None
             The targets; of several axes where the graph gives numbers, or scores, for each element of a
-            sample. None for an iterable of batches.
+            sample, and a list of arrays where these differ in length. None for an iterable of batches.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples, >= 0; None: 1 for each. A scikit-learn model that is fitted first gets
             them too, if it supports them.
@@ -131,6 +130,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         with self._unchanged_by_errors() as begin:
             if not self.warm_start:
                 self._set_before = {}
+            if not resuming:
+                self._forget_lengths()
             if has_sequences:
                 batches = self._sequence_batches(X, y, sample_weight, resuming)
                 samples = self._read_first_sequences(batches, resuming)
@@ -174,6 +175,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         self._check_parts()
         resuming, X, batches = hasattr(self, "_state"), gather(X), None
         with self._unchanged_by_errors() as begin:
+            if not resuming:
+                self._forget_lengths()
             if holds_sequences(X):
                 batches = self._sequence_batches(X, y, sample_weight, resuming)
                 samples = self._read_first_sequences(batches, resuming, classes)
@@ -190,7 +193,9 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             # a schedule without a length, or at its end, is refused before anything changes
             state = self._state
             recipe.for_updates(state.n_updates, state.epoch_updates).check_rate(state.t + 1, state.eta)
-            plan = self._make_plan(recipe) if known is None else known
+            if known is None or known.n_outputs != self._n_outputs:
+                known = self._make_plan(recipe)
+            plan = known
             self._known_plan = (parameter_values(self), plan) if are_fixed(self) else None
         stopping = Stopping(max_iter=1, tol=None, in_parts=True)
         observers = self._observers(stopping)
@@ -304,11 +309,12 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         """Return the target as the table that the loss takes."""
 
     @abstractmethod
-    def _make_loss(self) -> Loss:
-        """Return the loss as an object."""
-
-    @abstractmethod
-    def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
+    def _score_raw(
+        self,
+        raw: np.ndarray | list[np.ndarray],
+        y: np.ndarray | list[np.ndarray],
+        sample_weight: ArrayLike | None,
+    ) -> float:
         """Return the score of raw predictions, the higher the better."""
 
     # The steps of a fit.
@@ -368,7 +374,10 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             batch_size=self.batch_size or DENSE_ROWS,
             is_batch_named=self.batch_size is not None or n_accumulated > 1,
             n_threads=self.n_threads,
-            output_layer=learner.output_layer(self._n_outputs) if recipe.is_auto else NO_LAYER,
+            # the outputs of samples of several lengths are those of no layer
+            output_layer=NO_LAYER
+            if self._follows_lengths or not recipe.is_auto
+            else learner.output_layer(self._n_outputs),
             is_regression=self._task == "regression",
             multipliers=multipliers,
             missed=self._state.missed,
@@ -447,11 +456,19 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         if not validation:
             return None
         parts = [program.tail_features(part.features) for part in validation]
-        target = np.concatenate([part.target for part in validation])
+        targets = [part.target for part in validation]
         weight = np.concatenate([part.weight for part in validation])
 
         def score(weights: dict[str, np.ndarray]) -> float:
             raw = [self._table(program.raw_predictions(features, weights)) for features in parts]
+            if self._follows_lengths:
+                return self._score_raw(_rows_of(raw), _rows_of(targets), weight)
+            target = targets[0] if len(targets) == 1 else np.concatenate(targets)
             return self._score_raw(raw[0] if len(raw) == 1 else np.concatenate(raw), target, weight)
 
         return score
+
+
+def _rows_of(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the rows of several arrays."""
+    return [row for part in parts for row in part]

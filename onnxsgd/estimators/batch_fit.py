@@ -24,6 +24,7 @@ from onnxsgd.training.stopping import Stopping
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from onnxsgd.losses import Loss
     from onnxsgd.training.program import Program
 
 __all__ = ["BatchTraining"]
@@ -41,6 +42,10 @@ class BatchTraining(ModelBeforeFit):
     early_stopping: bool
     gradient_accumulation_steps: int
     n_iter_: int
+
+    @abstractmethod
+    def _make_loss(self) -> Loss:
+        """Return the loss as an object."""
 
     @abstractmethod
     def _train(
@@ -167,7 +172,9 @@ class BatchTraining(ModelBeforeFit):
         size = self.batch_size or (DENSE_ROWS if source.is_cut else None)
         # a mean also over the only sample of a batch
         plan = replace(
-            plan, batch_size=size or max(2, n_first), is_exact=True, has_lengths=source.is_cut
+            plan, batch_size=size or max(2, n_first), is_exact=True,
+            # losses of elements have fixed sizes
+            has_lengths=source.is_cut and not self._follows_lengths,
         )  # fmt: skip
 
         def train_part(parts: list[Samples]) -> None:
@@ -175,6 +182,8 @@ class BatchTraining(ModelBeforeFit):
             largest = max(len(part.target) for part in parts)
             if size is None and largest > plan.batch_size:
                 plan = replace(plan, batch_size=largest)
+            if self._n_outputs != plan.n_outputs:
+                plan = replace(plan, n_outputs=self._n_outputs, loss=self._make_loss())
             part = Stopping(1, None, in_parts=True, in_epoch=True)
             self._train(plan, part, Samples.joined(parts), begin=begin)
 

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from onnxsgd.adapters import LoRA
 from onnxsgd.data.dense_targets import ElementAxes, check_dense_labels, find_axes, shape_of_samples
+from onnxsgd.data.sequences import Ragged, for_each, gather
 from onnxsgd.data.targets import check_known_labels, check_labels, check_soft_labels, counted_labels
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.import_hook import when_imported
@@ -479,7 +480,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             between, and the classes are on the last one.
         """
         trained = self._trained(X)
-        return trained._labelling.decision(trained._raw_predictions(X))
+        return for_each(trained._labelling.decision, trained._raw_predictions(X))
 
     def predict(self, X: object) -> np.ndarray:
         """Predict labels.
@@ -493,7 +494,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         -------
         ndarray of shape (n_samples,), (n_samples, n_classes) or (n_samples, ...)
             Labels, of the type and with the axes that `y` had in training; a table of 0 and 1 where a sample
-            has several.
+            has several. A list of arrays for sequences of different lengths whose elements have labels.
         """
         trained = self._trained(X)
         if trained._labels_are_unknown:
@@ -501,7 +502,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 "The graph holds no labels: name them with classes=, in the order of its columns, or call "
                 "fit or partial_fit. decision_function and predict_proba need none."
             )
-        return trained._labelling.predict(trained._raw_predictions(X))
+        return for_each(trained._labelling.predict, trained._raw_predictions(X))
 
     def score(self, X: object, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy on the given samples, over the labels that count.
@@ -524,7 +525,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         """
         trained = self._trained(X)
         if trained._is_dense:
-            return trained._score_elements(X, check_dense_labels(y), sample_weight)
+            return trained._score_elements(X, y, sample_weight)
         if self._ignored is None and not self._takes_soft_labels:
             return float(super().score(X, y, sample_weight))
         labels = trained._check_target(y) if np.asarray(y).ndim == 2 else check_labels(y)
@@ -532,13 +533,20 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         trained._check_scorable(labels, "y")
         if labels.ndim == 2:
             trained._check_soft_columns(labels)
-        raw = trained._raw_predictions(X)
+        raw = np.asarray(trained._raw_predictions(X))
         check_consistent_length(raw, labels)
         return labelling.score(raw, labels, sample_weight)
 
-    def _score_elements(self, X: object, labels: np.ndarray, sample_weight: ArrayLike | None) -> float:
+    def _score_elements(self, X: object, y: ArrayLike, sample_weight: ArrayLike | None) -> float:
+        raw, target = self._raw_predictions(X), gather(y, "y", "biufUOS")
+        if isinstance(raw, list):
+            given = target.arrays if isinstance(target, Ragged) else np.asarray(target)
+            rows = [check_dense_labels(row[None])[0] for row in given]
+            self._check_scorable(np.concatenate([row.reshape(-1) for row in rows]), "y")
+            return self._score_raw(raw, rows, sample_weight)
+        labels = check_dense_labels(target)
         self._check_scorable(labels, "y")
-        return self._labelling.score(self._raw_predictions(X), labels, sample_weight)
+        return self._labelling.score(raw, labels, sample_weight)
 
     @available_if(_gives_probabilities)
     def predict_proba(self, X: object) -> np.ndarray:
@@ -557,8 +565,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         """
         trained = self._trained(X)
         trained._check_loss()
-        raw = trained._raw_predictions(X)
-        return trained._labelling.probabilities(raw, str(trained._make_loss().probabilities))
+        labelling, kind = trained._labelling, str(trained._make_loss().probabilities)
+        return for_each(lambda raw: labelling.probabilities(raw, kind), trained._raw_predictions(X))
 
     @available_if(_gives_probabilities)
     def predict_log_proba(self, X: object) -> np.ndarray:
@@ -575,7 +583,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             Logarithms of probabilities, in the order of `classes_`.
         """
         with np.errstate(divide="ignore"):
-            return np.log(self.predict_proba(X))
+            return for_each(np.log, self.predict_proba(X))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -609,9 +617,27 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
     @property
     def _ignored(self) -> int | str | None:
-        """The label that counts nothing, if the loss names one."""
+        """The label that counts nothing, if the loss names one, or sequences of labels were padded."""
         label: int | str | None = getattr(self._loss_class, "ignore_index", None)
-        return label
+        return self._padded_with if label is None else label
+
+    #: The label of padding, if the loss has none that counts nothing.
+    _padded_with: int | str | None = None
+
+    def _padding_label(self, y: Ragged) -> int | str | None:
+        is_text, ignored = y.dtype.kind in "US", getattr(self._loss_class, "ignore_index", None)
+        if y.dtype.kind not in "iufUS" or (ignored is not None and isinstance(ignored, str) != is_text):
+            return None
+        if ignored is None:
+            if self._padded_with is None:
+                lowest = 0 if is_text else min(0, *(np.floor(array.min()) for array in y.arrays))
+                self._padded_with = "" if is_text else int(lowest) - 1
+            if any((array == self._padded_with).any() for array in y.arrays):
+                raise ParameterError(
+                    f"y holds {self._padded_with!r}, which stands for padding since the first call: it is no "
+                    "label."
+                )
+        return self._ignored
 
     def _check_target(self, y: ArrayLike) -> np.ndarray:
         if self._is_dense:
@@ -858,7 +884,11 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         labelling = self._labelling if self._weighs_elements else None
         if isinstance(labelling, DenseLabels) and self.batch_size != 1:
             # a batch is the mean over its elements, of which samples have different numbers
-            return labelling.shares(self.class_weight, target)
+            shares = labelling.shares(self.class_weight, target)
+            # of batches of several lengths, each element counts the same
+            return shares * (np.prod(target.shape[1:]) if self._follows_lengths else 1)
+        if self._is_dense and self._follows_lengths and self.batch_size != 1:
+            return np.full(len(target), float(np.prod(target.shape[1:])))
         if self.class_weight is None:
             return None
         return self._labelling.sample_weight(self.class_weight, target)
@@ -882,8 +912,16 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         """True if elements of a sample count differently."""
         return self.class_weight is not None or self._ignored is not None
 
-    def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
-        return self._labelling.score(raw, y, sample_weight)
+    def _score_raw(
+        self,
+        raw: np.ndarray | list[np.ndarray],
+        y: np.ndarray | list[np.ndarray],
+        sample_weight: ArrayLike | None,
+    ) -> float:
+        labelling = self._labelling
+        if isinstance(raw, list) and isinstance(labelling, DenseLabels):
+            return labelling.score_list(raw, list(y), sample_weight)
+        return labelling.score(np.asarray(raw), np.asarray(y), sample_weight)
 
     def _check_scorable(self, y: np.ndarray, name: str) -> None:
         if self._has_several_labels or (self._takes_soft_labels and y.ndim == 2):

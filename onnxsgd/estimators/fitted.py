@@ -68,6 +68,8 @@ class TrainedModel(HtmlDisplay):
     _score_shape: tuple[int, ...] | None = None
     #: The shape of a row of each input of the graph; empty in estimators saved without it.
     _row_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    #: Whether samples of several lengths have targets for their elements: the two are those of the last ones.
+    _follows_lengths: bool = False
     _text: TextPart | None = None
     #: A copy with the weights of the fitted model inside, which serves all calls before the first fit.
     _start: Self | None = None
@@ -385,10 +387,11 @@ class TrainedModel(HtmlDisplay):
     def _weights(self) -> dict[str, np.ndarray]:
         return self._state.weights(read_average(self.average)[0])
 
-    def _raw_predictions(self, X: object) -> np.ndarray:
+    def _raw_predictions(self, X: object) -> np.ndarray | list[np.ndarray]:
         """Return the result of :meth:`_table`, in float32 for float32 data and in float64 otherwise.
 
-        Sequences of each length are predicted together: results do not depend on longer ones.
+        Sequences of each length are predicted together: results do not depend on longer ones. Where their
+        elements have predictions, it is a list of those of each sample.
         """
         if self._text is None:
             X = read_sequences(X, self._learner.inputs)
@@ -396,6 +399,10 @@ class TrainedModel(HtmlDisplay):
             return self._raw_of(X)
         groups = X.groups()
         parts = [self._raw_of(X.arrays(rows)) for rows in groups]
+        if self._is_dense:
+            found = {row: raw for rows, part in zip(groups, parts, strict=True)
+                     for row, raw in zip(rows.tolist(), part, strict=True)}  # fmt: skip
+            return [found[row] for row in range(len(X))]
         raw = np.empty((len(X), *parts[0].shape[1:]), parts[0].dtype)
         for rows, part in zip(groups, parts, strict=True):
             raw[rows] = part
@@ -444,7 +451,7 @@ class TrainedModel(HtmlDisplay):
     @property
     def _is_dense(self) -> bool:
         """True if the raw predictions of a sample have several axes."""
-        return len(self._score_shape or ()) > 1
+        return len(self._score_shape or ()) > 1 or self._follows_lengths
 
     def _table(self, raw: np.ndarray) -> np.ndarray:
         """Return raw predictions as a table, or as they are where those of a sample have several axes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -220,18 +221,37 @@ class DenseLabels(Labelling):
 
     def score(self, raw: np.ndarray, y: np.ndarray, sample_weight: ArrayLike | None) -> float:
         """Return the accuracy over the elements that count."""
+        return self._share(*self._count_right(raw, y), sample_weight)
+
+    def score_list(
+        self, raw: Sequence[np.ndarray], y: Sequence[np.ndarray], sample_weight: ArrayLike | None
+    ) -> float:
+        """Return the same for lists of samples, whose elements differ in number."""
+        if len(raw) != len(y):
+            raise ParameterError(f"X has {len(raw)} samples and y has {len(y)}.")
+        pairs = zip(raw, y, strict=True)
+        found = [self._count_right(scores[None], labels[None]) for scores, labels in pairs]
+        right, counted = (np.concatenate(entries) for entries in zip(*found, strict=True))
+        return self._share(right, counted, sample_weight)
+
+    def _share(self, right: np.ndarray, counted: np.ndarray, sample_weight: ArrayLike | None) -> float:
+        """Return the share of right labels, given their numbers and those of all that count."""
+        weight = check_sample_weight(sample_weight, right)
+        total = float(weight @ counted)
+        if total == 0:
+            raise ParameterError(
+                f"All labels of samples with a positive weight are {self.ignored!r}, which is ignored."
+            )
+        return float(weight @ right) / total
+
+    def _count_right(self, raw: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of elements of each sample whose label is right, and of those that count."""
         labels = self.predict(raw)
         if y.shape != labels.shape:
             raise ParameterError(f"y has shape {y.shape} and the predictions {labels.shape}.")
         counts = counted_labels(y, self.ignored).reshape(len(y), -1)
         right = (labels == y).reshape(len(y), -1)
-        weight = check_sample_weight(sample_weight, y)
-        total = float(weight @ counts.sum(axis=1))
-        if total == 0:
-            raise ParameterError(
-                f"All labels of samples with a positive weight are {self.ignored!r}, which is ignored."
-            )
-        return float(weight @ (right & counts).sum(axis=1)) / total
+        return (right & counts).sum(axis=1), counts.sum(axis=1)
 
     def finish(self, graph: ir.Model, kind: str | None, names: tuple[str, str]) -> ir.Model:
         from onnxsgd.graph.reading.postprocessing import add_dense_tail

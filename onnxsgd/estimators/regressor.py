@@ -15,7 +15,13 @@ from sklearn.utils._param_validation import StrOptions
 
 from onnxsgd.adapters import LoRA
 from onnxsgd.data.dense_targets import shape_of_samples
-from onnxsgd.data.targets import check_real_target, check_scorable_by_r2, check_target_range
+from onnxsgd.data.sequences import Ragged, for_each, gather
+from onnxsgd.data.targets import (
+    check_real_target,
+    check_sample_weight,
+    check_scorable_by_r2,
+    check_target_range,
+)
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.between_calls import LINK
 from onnxsgd.estimators.import_hook import when_imported
@@ -393,7 +399,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         -------
         y_pred : ndarray of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...)
             Of the shape that `y` had in training, in float32 for float32 data and in float64 otherwise. With
-            several quantiles, of shape (n_samples, n_quantiles), in ascending order.
+            several quantiles, of shape (n_samples, n_quantiles), in ascending order. A list of arrays for
+            sequences of different lengths whose elements have targets.
         y_std : ndarray of the same shape
             The standard deviations, only with ``return_std=True``.
 
@@ -406,8 +413,10 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         if return_std:
             trained._check_std()
         raw = trained._raw_predictions(X)
-        prediction = trained._as_target(trained._predictions(raw))
-        return (prediction, trained._as_target(trained._deviations(raw))) if return_std else prediction
+        prediction = for_each(lambda table: trained._as_target(trained._predictions(table)), raw)
+        if not return_std:
+            return prediction
+        return prediction, for_each(lambda table: trained._as_target(trained._deviations(table)), raw)
 
     def _as_target(self, table: np.ndarray) -> np.ndarray:
         """Return a table of predictions in the shape that `y` had."""
@@ -437,9 +446,17 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         trained = self._trained(X)
         if trained._levels is not None:
             return score_quantiles(y, self.predict(X), trained._levels, sample_weight)
-        if np.asarray(y).ndim < 3 and not trained._is_dense:
+        if not trained._is_dense and np.asarray(y).ndim < 3:
             return float(super().score(X, y, sample_weight))
-        target, prediction = check_real_target(y), trained._predictions(trained._raw_predictions(X))
+        raw = trained._raw_predictions(X)
+        if isinstance(raw, list):
+            given = gather(y, "y")
+            targets = [
+                check_real_target(row) for row in (given.arrays if isinstance(given, Ragged) else given)
+            ]
+            weight = None if sample_weight is None else check_sample_weight(sample_weight, np.empty(len(raw)))
+            return trained._score_elements(raw, targets, weight)
+        target, prediction = check_real_target(y), trained._predictions(raw)
         if target.shape != prediction.shape:
             raise ParameterError(f"y has shape {target.shape} and the predictions {prediction.shape}.")
         rows = (array.reshape(len(target), -1) for array in (target, prediction))
@@ -578,7 +595,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self._check_link()
         if self._own_link == "sorted":
             return np.sort(raw, axis=1)
-        return np.exp(raw) if self._own_link == "log" else raw[:, : self._n_predictions]
+        if self._own_link == "log":
+            return np.exp(raw)
+        return raw if self._is_dense else raw[:, : self._n_predictions]
 
     def _check_link(self) -> None:
         """Refuse a loss that was set after the fit, and takes raw predictions for something else."""
@@ -600,10 +619,35 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         bound = LARGEST_LOG_VARIANCE
         return np.exp(np.clip(raw[:, self._n_predictions :], -bound, bound) / 2)
 
-    def _score_raw(self, raw: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
+    def _score_elements(
+        self, raw: list[np.ndarray], y: Sequence[np.ndarray], sample_weight: ArrayLike | None
+    ) -> float:
+        """Return R2 over the steps of all samples, each of which has the weight of its sample."""
+        if len(raw) != len(y):
+            raise ParameterError(f"X has {len(raw)} samples and y has {len(y)}.")
+        predictions = for_each(self._predictions, raw)
+        for number, (row, prediction) in enumerate(zip(y, predictions, strict=True)):
+            if row.size != prediction.size:
+                raise ParameterError(
+                    f"y[{number}] has shape {row.shape} and the prediction {prediction.shape}."
+                )
+        lengths = [len(row) for row in predictions]
+        found = np.concatenate([row.reshape(len(row), -1) for row in predictions])
+        target = np.concatenate([row.reshape(n, -1) for row, n in zip(y, lengths, strict=True)])
+        weight = None if sample_weight is None else np.repeat(sample_weight, lengths)
+        return float(r2_score(target, found, sample_weight=weight))
+
+    def _score_raw(
+        self,
+        raw: np.ndarray | list[np.ndarray],
+        y: np.ndarray | list[np.ndarray],
+        sample_weight: ArrayLike | None,
+    ) -> float:
+        if isinstance(raw, list):
+            return self._score_elements(raw, list(y), sample_weight)
         if (levels := self._levels) is not None:
             return score_quantiles(y, self._predictions(raw), levels, sample_weight)
-        predictions = self._predictions(raw).reshape(len(y), -1)
+        predictions = self._predictions(raw).reshape(len(raw), -1)
         return float(r2_score(y, predictions, sample_weight=sample_weight))
 
     def _check_scorable(self, y: np.ndarray, name: str) -> None:

@@ -11,10 +11,9 @@ from scipy import sparse
 from onnxsgd.data.batch_source import Batch, BatchSource
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.sequence_batches import SequenceBatches
-from onnxsgd.data.sequences import Ragged, gather, read_sequences
+from onnxsgd.data.sequences import Ragged, check_targets, gather, read_sequences
 from onnxsgd.data.targets import check_sample_weight
 from onnxsgd.estimators.batch_fit import BatchTraining
-from onnxsgd.exceptions import ParameterError
 from onnxsgd.learner.model_source import read_source
 from onnxsgd.training.fit_plan import DENSE_ROWS
 
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 __all__ = ["SequenceTraining"]
+
+#: The kinds of numbers and of labels, after numpy's letters.
+_TARGETS = frozenset("biufUOS")
 
 
 class SequenceTraining(BatchTraining):
@@ -40,26 +42,36 @@ class SequenceTraining(BatchTraining):
         self._check_parts()
         source = None if resuming else read_source(self.model)
         sequences = read_sequences(X, self._graph_inputs(source, resuming))
-        target = gather(y, "y")
+        target = gather(y, "y", _TARGETS)
+        if not isinstance(target, Ragged):
+            target = target.toarray() if sparse.issparse(target) else np.asarray(target)
+        check_targets(sequences, target, "X", "y")
+        fill = None
         if isinstance(target, Ragged):
-            raise ParameterError(
-                f"y is a list of arrays of {target.lengths.min()} to {target.lengths.max()} elements: with X "
-                "of sequences of different lengths, each sample has one target, or a row of them."
-            )
-        target = target.toarray() if sparse.issparse(target) else np.asarray(target)
-        if target.ndim == 0 or len(target) != len(sequences):
-            n_targets = len(target) if target.ndim else 0
-            raise ParameterError(f"X has {len(sequences)} samples and y has {n_targets}.")
-        weight = None if sample_weight is None else check_sample_weight(sample_weight, target)
+            self._follows_lengths = True
+            fill = self._padding_label(target) if sequences.is_padded else None
+            sequences = sequences if fill is not None else sequences.ungrouped()
+        rows = np.empty(len(target))
+        weight = None if sample_weight is None else check_sample_weight(sample_weight, rows)
         n_rows = (self.batch_size or DENSE_ROWS) * self.gradient_accumulation_steps
-        batches = SequenceBatches(sequences, target, weight, n_rows)
+        batches = SequenceBatches(sequences, target, weight, n_rows, fill=fill)
         return batches if weight is None or weight.all() else batches.take(np.flatnonzero(weight))
+
+    def _forget_lengths(self) -> None:
+        """Begin without sequences of targets."""
+        for name in ("_follows_lengths", "_padded_with"):
+            self.__dict__.pop(name, None)
+
+    def _padding_label(self, y: Ragged) -> int | str | None:
+        """Return the target of padding, which counts nothing; None: such targets have none."""
+        return None
 
     def _read_first_sequences(
         self, batches: SequenceBatches, resuming: bool, classes: ArrayLike | None = None
     ) -> Samples:
         """Check the first batch, which determines the graph; all targets are known."""
-        everything = Batch(None, batches.y)
+        y = np.concatenate(batches.y.arrays) if isinstance(batches.y, Ragged) else batches.y
+        everything = Batch(None, y)
         return self._read_first(batches.first(), resuming, lambda: [everything], classes)
 
     def _sequence_source(self, batches: SequenceBatches) -> BatchSource:
@@ -69,9 +81,12 @@ class SequenceTraining(BatchTraining):
 
     def _hold_out_sequences(self, batches: SequenceBatches) -> tuple[SequenceBatches, tuple[Samples, ...]]:
         """Return the samples to train on, in their order, and those to validate on."""
-        target, _ = self._read_target(batches.y, True, None)
+        if isinstance(batches.y, Ragged):
+            # elements have no classes to keep the shares of
+            target = np.empty(len(batches.y))
+        else:
+            target, _ = self._read_target(batches.y, True, None)
         rows, held_out, share = self._split_rows(target)
         aside = batches.take(held_out)
-        validation = self._read_groups(aside.sequences, target[held_out], aside.sample_weight)
-        self._check_scorable(target[held_out], share)
+        validation = self._read_groups(aside.sequences, aside.y, aside.sample_weight, share)
         return batches.take(np.sort(rows)), validation

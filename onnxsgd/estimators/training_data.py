@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from sklearn.utils.validation import check_consistent_length
 from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.features import Features, check_strings, check_X, n_rows, takes_strings
 from onnxsgd.data.samples import Samples
-from onnxsgd.data.sequences import Sequences, read_sequences
+from onnxsgd.data.sequences import Ragged, Sequences, check_targets, gather, read_sequences
 from onnxsgd.data.targets import check_sample_weight
 from onnxsgd.data.text import check_texts, has_text, split_text
 from onnxsgd.estimators.between_calls import read_graph_parameters, refuse_new_graph
@@ -84,6 +85,8 @@ class TrainingDataReader(TrainedModel):
         source = None if resuming else read_source(self.model)
         X = self._of_one_length(X, source, resuming)
         checked = self._check_again(X) if resuming else self._check_first(X, source)
+        if resuming and self._follows_lengths:
+            self._resize(self._learner.read(X, checked))
         target, n_outputs = self._read_target(y, resuming, classes, in_parts)
         if not isinstance(checked, dict):
             check_consistent_length(target, checked)
@@ -215,12 +218,12 @@ class TrainingDataReader(TrainedModel):
         if y_val is None:
             return ()
         found = read_sequences(X_val, self._graph_inputs(None))
-        target, _ = self._read_target(y_val, True, None)
         if isinstance(found, Sequences):
-            if len(target) != len(found):
-                raise ParameterError(f"X_val has {len(found)} samples and y_val has {len(target)}.")
-            self._check_scorable(target, "y_val")
-            return self._read_groups(found, target, None)
+            targets = gather(y_val, "y_val", "biufUOS")
+            targets = targets if isinstance(targets, Ragged) else np.asarray(targets)
+            check_targets(found, targets, "X_val", "y_val")
+            return self._read_groups(found, targets, None, "y_val")
+        target, _ = self._read_target(y_val, True, None)
         features = self._learner.read(found, self._check_again(found))
         self._check_sizes(features, "X_val")
         if len(target) != n_rows(features):
@@ -229,15 +232,29 @@ class TrainingDataReader(TrainedModel):
         return (Samples(features, target, np.ones(len(target))),)
 
     def _read_groups(
-        self, sequences: Sequences, target: np.ndarray, sample_weight: np.ndarray | None
+        self, sequences: Sequences, y: np.ndarray | Ragged, sample_weight: np.ndarray | None, name: str
     ) -> tuple[Samples, ...]:
-        """Return checked samples of each length, with checked targets."""
-        weight, groups = np.ones(len(target)) if sample_weight is None else sample_weight, []
+        """Return checked validation data of each length; `name` is the source of the targets."""
+        weight, groups = np.ones(len(y)) if sample_weight is None else sample_weight, []
         for rows in sequences.groups():
             arrays = sequences.arrays(rows)
             features = self._learner.read(arrays, self._check_again(arrays))
-            groups.append(Samples(features, target[rows], weight[rows]))
+            if self._follows_lengths:
+                self._resize(features)
+            part = y.take(rows, axis=0)
+            table = part.padded(int(part.lengths[0])) if isinstance(part, Ragged) else part
+            groups.append(Samples(features, self._read_target(table, True, None)[0], weight[rows]))
+        targets = [part.target for part in groups]
+        is_even = len({target.shape[1:] for target in targets}) == 1
+        joined = np.concatenate(targets if is_even else [target.reshape(-1) for target in targets])
+        self._check_scorable(joined, name)
         return tuple(groups)
+
+    def _resize(self, features: Features) -> None:
+        """Take over the sizes of samples of another length, whose elements have targets."""
+        if self._is_dense and self._row_shapes != (shapes := _row_shapes(features)):
+            shape = shape_of_scores(self._learner, features, self.n_threads)
+            self._score_shape, self._n_outputs, self._row_shapes = shape, math.prod(shape), shapes
 
     def _hold_out(self, samples: Samples) -> tuple[Samples, tuple[Samples]]:
         """Return the samples to train on, in their original order, and those to validate on."""

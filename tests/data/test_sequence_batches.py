@@ -1,11 +1,13 @@
 """Batches of sequences: buckets of similar lengths, or of one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sequence_graphs import value_inputs
 
-from onnxsgd.data.sequence_batches import SequenceBatches
-from onnxsgd.data.sequences import read_sequences
+from onnxsgd.data.sequence_batches import SequenceBatches, _round_up
+from onnxsgd.data.sequences import Ragged, read_sequences
 
 PLAIN, MASKED = value_inputs(X=["t", 3]), value_inputs(X=["t", 3], mask=["t"])
 LENGTHS = np.random.default_rng(0).integers(1, 9, 1000)
@@ -58,6 +60,20 @@ def test_without_shuffling_samples_keep_their_order():
     plain = batches(PLAIN, None, 2, X)
     assert [rows.tolist() for rows in plain.orders()] == [[0, 2], [1, 3], [4, 5]]
     assert [rows.tolist() for rows in batches(PLAIN, None, 1, X).orders()] == [[row] for row in range(6)]
+
+
+def test_targets_are_padded_with_their_sequences():
+    """To a bounded number of lengths, as steps with targets of elements are compiled for each."""
+    y = Ragged(tuple(np.full(length, row) for row, length in enumerate(LENGTHS)))
+    source = replace(batches(MASKED), y=y, fill=-1)
+    for arrays, target, _ in source:
+        assert arrays["X"].shape[:2] == arrays["mask"].shape == target.shape
+        np.testing.assert_array_equal(arrays["mask"], target >= 0)
+    lengths = {_round_up(length) for length in range(1, 1025)}
+    assert len(lengths) < 40
+    assert all(n <= _round_up(n) <= max(n + 1, 1.25 * n) for n in range(1, 1025))
+    plain = list(replace(batches(PLAIN), y=y))
+    assert all(arrays["X"].shape[:2] == target.shape for arrays, target, _ in plain)
 
 
 def test_first_batch_and_subsets():

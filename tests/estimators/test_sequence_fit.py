@@ -5,12 +5,12 @@ import pickle
 import numpy as np
 import pytest
 from onnx import TensorProto
-from sequence_graphs import pooled, pooling, recurrent
+from sequence_graphs import pooled, pooling, recurrent, tagged, tagger
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import cross_val_score
 
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, optimizers
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers
 from onnxsgd.exceptions import GraphError, ParameterError
 
 rng = np.random.default_rng(0)
@@ -40,15 +40,18 @@ def compare(found, expected, tolerance=2e-6):
         np.testing.assert_allclose(found.get_weights()[name], array, atol=tolerance)
 
 
-def descended(weights, batches, eta, sample_weight=None):
+def error_of_samples(w, rows, sample_weight):
+    errors = [(pooled(w, X[row])[0] - Y[row]) ** 2 / 2 for row in rows]
+    return np.average(errors, weights=None if sample_weight is None else sample_weight[rows])
+
+
+def descended(weights, batches, eta, sample_weight=None, error=error_of_samples):
     """Return the weights after a gradient step for each batch, by central differences in float64."""
     w = {name: array.astype(np.float64) for name, array in weights.items()}
     for rows in batches:
-        share = np.ones(len(rows)) if sample_weight is None else sample_weight[rows]
 
-        def loss(w=w, rows=rows, share=share):
-            errors = [(pooled(w, X[row])[0] - Y[row]) ** 2 / 2 for row in rows]
-            return np.average(errors, weights=share)
+        def loss(w=w, rows=rows):
+            return error(w, rows, sample_weight)
 
         gradients = {}
         for name, array in w.items():
@@ -241,11 +244,12 @@ def test_batches_of_an_iterable_may_be_lists():
         (LinearRegression(), (X, Y), GraphError, "which only a graph takes"),
         (pooling(), (X, Y[:50]), ParameterError, "X has 60 samples and y has 50"),
         (pooling(), (X,), ParameterError, "requires y to be passed"),
-        (pooling(), (X, X), ParameterError, "y is a list of arrays of 2 to 8 elements"),
+        (pooling(), (X, X), GraphError, r"the graph predicts \(n_samples, 1\) and y has \(n_samples, "),
+        (pooling(), (X, [x[1:] for x in X]), ParameterError, r"y\[0\] has \d elements and X\[0\] \d: a list"),
         (pooling(), (X, Y, -WEIGHT), ParameterError, "weights must be >= 0"),
         (pooling(), (X, Y, None, X, Y[:5]), ParameterError, "X_val has 60 samples and y_val has 5"),
     ],
-    ids=["linear", "estimator", "counts", "no targets", "targets", "weights", "validation"],
+    ids=["linear", "estimator", "counts", "no targets", "targets", "lengths", "weights", "validation"],
 )
 def test_data_that_do_not_fit_are_refused(model, given, error, message):
     with pytest.raises(error, match=message):
@@ -255,3 +259,123 @@ def test_data_that_do_not_fit_are_refused(model, given, error, message):
 def test_balanced_weights_are_refused():
     with pytest.raises(ParameterError, match="for batches, also those of sequences of different lengths"):
         OnnxSGDClassifier(pooling(n_outputs=3), class_weight="balanced").fit(X, LABEL)
+
+
+IDS = [rng.integers(0, 7, length) for length in LENGTHS]
+TAGS = [np.array(["a", "b", "c"])[np.where(ids > 3, ids % 2, 2)] for ids in IDS]
+STEPS = [np.c_[ids / 3.0, ids > 3] for ids in IDS]
+GROUPS = sorted(
+    (group[i : i + 6] for length in np.unique(LENGTHS[:20])
+     for group in [np.flatnonzero(LENGTHS[:20] == length)] for i in range(0, len(group), 6)),
+    key=lambda rows: rows[-1],
+)  # fmt: skip
+
+
+def entropy_of_tokens(w, rows, sample_weight, class_weight=(1.0, 1.0, 1.0)):
+    """Return the mean cross-entropy over all tokens of some sequences, by the weights of both."""
+    losses, weights = [], []
+    for row in rows:
+        scores, index = tagged(w, IDS[row]), np.searchsorted(["a", "b", "c"], TAGS[row])
+        logarithms = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        losses.append(-logarithms[np.arange(len(index)), index])
+        weights.append(np.array(class_weight)[index] * (1 if sample_weight is None else sample_weight[row]))
+    return np.average(np.concatenate(losses), weights=np.concatenate(weights))
+
+
+def error_of_steps(w, rows, sample_weight):
+    """Return the mean over samples of half the sum of the squares of all outputs."""
+    errors = [((tagged(w, IDS[row]) - STEPS[row]) ** 2).sum() / 2 for row in rows]
+    return np.average(errors, weights=None if sample_weight is None else sample_weight[rows])
+
+
+@pytest.mark.parametrize("settings", [{}, {"class_weight": {"a": 1.0, "b": 2.0, "c": 5.0}}])
+@pytest.mark.parametrize("sample_weight", [None, WEIGHT[:20]], ids=["", "weights"])
+@pytest.mark.parametrize("masked", [True, False])
+def test_labels_of_padding_count_nothing(masked, sample_weight, settings):
+    """With a mask tokens of several lengths share a batch, and the loss is the mean over the real ones."""
+    ours = OnnxSGDClassifier(
+        tagger(masked), classes=["a", "b", "c"], batch_size=6, shuffle=False, max_iter=1, **NAMED, **settings
+    )
+    first = ours.get_weights()
+    ours.fit(IDS[:20], TAGS[:20], sample_weight)
+    batches = np.split(np.arange(20), [6, 12, 18]) if masked else GROUPS
+    classes = tuple(settings.get("class_weight", dict.fromkeys("abc", 1.0)).values())
+
+    def error(w, rows, sample_weight):
+        return entropy_of_tokens(w, rows, sample_weight, classes)
+
+    expected = descended(first, batches, 0.05, sample_weight, error)
+    assert ours.t_ == len(batches)
+    for name, array in ours.get_weights().items():
+        np.testing.assert_allclose(array, expected[name], atol=2e-6)
+    still = clone(ours).set_params(eta0=1e-9).fit(IDS[:20], TAGS[:20], sample_weight)
+    assert still.loss_curve_[0] == pytest.approx(error(first, range(20), sample_weight), rel=1e-5)
+
+
+def test_numbers_of_steps():
+    ours = OnnxSGDRegressor(tagger(n_outputs=2), batch_size=6, shuffle=False, max_iter=1, **NAMED)
+    first = ours.get_weights()
+    ours.fit(IDS[:20], STEPS[:20], WEIGHT[:20])
+    expected = descended(first, GROUPS, 0.05, WEIGHT[:20], error_of_steps)
+    for name, array in ours.get_weights().items():
+        np.testing.assert_allclose(array, expected[name], atol=2e-6)
+    found = ours.predict(IDS)
+    for row, ids in enumerate(IDS):
+        np.testing.assert_allclose(found[row], tagged(ours.get_weights(), ids), atol=1e-6)
+    target, raw = np.concatenate(STEPS), np.concatenate(found)
+    r2 = 1 - ((target - raw) ** 2).sum(axis=0) / ((target - target.mean(axis=0)) ** 2).sum(axis=0)
+    assert ours.score(IDS, STEPS) == pytest.approx(r2.mean())
+    flat = OnnxSGDRegressor(tagger(n_outputs=1, is_flat=True), max_iter=2, **NAMED)
+    flat.fit(IDS, [row[:, 0] for row in STEPS])
+    assert [row.shape for row in flat.predict(IDS)] == [ids.shape for ids in IDS]
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_labels_of_tokens(masked):
+    ours = OnnxSGDClassifier(tagger(masked), random_state=0, early_stopping=True, max_iter=10, tol=None)
+    ours.fit(IDS, TAGS)
+    assert ours.classes_.tolist() == ["a", "b", "c"]
+    assert len(ours.validation_scores_) == 10
+    labels = ours.predict(IDS)
+    assert ours.score(IDS, TAGS) == np.mean(np.concatenate(labels) == np.concatenate(TAGS))
+    assert ours.score(IDS, TAGS, WEIGHT) == pytest.approx(
+        np.average(np.concatenate(labels) == np.concatenate(TAGS), weights=np.repeat(WEIGHT, LENGTHS))
+    )
+    for row, ids in enumerate(IDS):
+        scores = tagged(ours.get_weights(), ids)
+        np.testing.assert_allclose(ours.decision_function(IDS)[row], scores, atol=1e-5)
+        shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(ours.predict_proba(IDS)[row], shares, atol=1e-5)
+        np.testing.assert_allclose(np.exp(ours.predict_log_proba(IDS)[row]), shares, atol=1e-5)
+        break
+    loaded = pickle.loads(pickle.dumps(ours))
+    assert loaded.score(IDS, TAGS) == ours.score(IDS, TAGS)
+    given = clone(ours).fit(IDS[:40], TAGS[:40], X_val=IDS[40:], y_val=TAGS[40:])
+    assert given.validation_scores_[-1] <= 1
+    assert given.score(IDS[40:], TAGS[40:]) in given.validation_scores_
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_ignored_labels_and_parts(masked):
+    loss = losses.CrossEntropy(ignore_index=-5)
+    numbers = [np.where(ids == 0, -5, ids % 3) for ids in IDS]
+    ours = OnnxSGDClassifier(tagger(masked), loss=loss, classes=[0, 1, 2], random_state=0, **NAMED)
+    for _ in range(2):
+        ours.partial_fit(IDS, numbers)
+    whole = clone(ours).set_params(max_iter=2).fit(IDS, numbers)
+    compare(ours, whole, 0)
+    plain = np.concatenate([label[label != -5] for label in numbers])
+    found = np.concatenate([p[y != -5] for p, y in zip(ours.predict(IDS), numbers, strict=True)])
+    assert ours.score(IDS, numbers) == pytest.approx(np.mean(plain == found))
+    # arrays of any length follow
+    ours.partial_fit(np.stack([IDS[0][:2], IDS[1][:2]]), np.array([[0, 1], [2, 0]]))
+    assert ours.n_iter_ == 3
+
+
+def test_the_label_of_padding_is_no_label():
+    ours = OnnxSGDClassifier(tagger(), classes=[0, 1, 2], **NAMED)
+    ours.partial_fit(IDS, [ids % 3 for ids in IDS])
+    with pytest.raises(ParameterError, match="y holds -1, which stands for padding since the first call"):
+        ours.partial_fit(IDS, [ids % 3 - 1 for ids in IDS])
+    with pytest.raises(ParameterError, match=r"contains the labels \[7\], which are not among the classes"):
+        ours.partial_fit(IDS, [np.where(ids > 3, 7, 0) for ids in IDS])
