@@ -2,7 +2,7 @@
 Segmentation: a class for each pixel
 ====================================
 
-A small network with a skip connection marks circles, triangles and squares in noisy images.
+A small network with skip connections marks circles, triangles and squares in noisy images.
 
 ``y`` has a label for each pixel. As in many data sets, pixels at an outline have none: nobody can tell on
 which side of it they are.
@@ -27,10 +27,8 @@ rng = np.random.default_rng(0)
 # slope of the outline, from all around a pixel.
 def draw(n_images, height, width, n_shapes):
     rows, columns = np.mgrid[:height, :width]
-    images, labels = (
-        np.empty((n_images, 1, height, width), np.float32),
-        np.zeros((n_images, height, width), int),
-    )
+    images = np.empty((n_images, 1, height, width), np.float32)
+    labels = np.zeros((n_images, height, width), int)
     for image, label in zip(images[:, 0], labels, strict=True):
         image[:] = dark = rng.uniform(0, 0.6)
         for _ in range(n_shapes):
@@ -62,9 +60,9 @@ print(f"{np.mean(y == -1):.0%} of the pixels have no label, {np.mean(y == 0):.0%
 
 
 # %%
-# The network, written with ``onnx.helper``. Half and quarter of the resolution see the whole shape; on the
-# way back, the maps of the same resolution from the way down join (the skip connection), so that outlines
-# stay sharp. No size is fixed: it is convolutional throughout.
+# The network, written with ``onnx.helper``. At a quarter of the resolution, a convolution sees a whole shape.
+# On the way back to full resolution, the maps of the way down are joined (the skip connections), so that
+# outlines stay sharp. There are only convolutions: images may have any size that is a multiple of four.
 nodes, weights = [], {}
 
 
