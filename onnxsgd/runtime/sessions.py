@@ -83,21 +83,25 @@ def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
         raise UnsupportedError(f"The runtime lacks an operator of the graph: {reason(error)}.") from error
 
 
+#: Graph optimizers of onnxruntime 1.19 that make invalid nodes, by a phrase of the error that follows.
+_FAULTY = {"FusedMatMul": "MatmulTransposeFusion", "(QuantizeLinear)": "QDQPropagationTransformer"}
+
+
 def open_session(model: bytes, options: Any, **placement: Any) -> Any:
     """Return an ``onnxruntime.InferenceSession`` with faulty graph optimizers disabled.
 
     GatherToSliceFusion, up to onnxruntime 1.24 at least, removes a Range that one Gather reads, even if it is
-    an output of the graph, which is then missing. MatmulTransposeFusion, in 1.19, makes an operator without a
-    float64 kernel; a second attempt disables it. Each exception can go when no supported version needs it.
+    an output of the graph, which is then missing. Two others are disabled in a second attempt: in 1.19,
+    MatmulTransposeFusion makes an operator without a float64 kernel, and QDQPropagationTransformer quantizes
+    to int32 behind a Reshape of an int32 bias. Each exception can go when no supported version needs it.
     """
     onnxruntime = load_runtime()
-
-    def start(*disabled: str) -> Any:
-        return onnxruntime.InferenceSession(model, options, **placement, disabled_optimizers=disabled)
-
-    try:
-        return start("GatherToSliceFusion")
-    except Exception as error:
-        if "FusedMatMul" not in str(error):
-            raise
-    return start("GatherToSliceFusion", "MatmulTransposeFusion")
+    disabled = ["GatherToSliceFusion"]
+    while True:
+        try:
+            return onnxruntime.InferenceSession(model, options, **placement, disabled_optimizers=disabled)
+        except Exception as error:
+            named = {optimizer for phrase, optimizer in _FAULTY.items() if phrase in str(error)}
+            if not named.difference(disabled):
+                raise
+            disabled.extend(named.difference(disabled))

@@ -1,6 +1,11 @@
-"""Sessions of the runtime: threads."""
+"""Sessions of the runtime: threads, faulty graph optimizers."""
 
-from onnxsgd.runtime.sessions import resolve_threads
+import numpy as np
+import pytest
+from onnx.parser import parse_model
+
+from onnxsgd.exceptions import EngineError
+from onnxsgd.runtime.sessions import make_session, resolve_threads
 
 
 def test_threads_follow_the_work_and_the_limit_of_joblib(monkeypatch):
@@ -11,3 +16,28 @@ def test_threads_follow_the_work_and_the_limit_of_joblib(monkeypatch):
     assert resolve_threads(None, 10**9) == 8
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert resolve_threads(None, 10**9) == 2
+
+
+def test_a_quantized_bias_passes_a_reshape():
+    """An optimizer of onnxruntime 1.19 makes a QuantizeLinear to int32 of it, which is invalid."""
+    model = parse_model("""
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 3] X) => (float[2, 3] Y)
+<int32[3, 1] bias = {10, 20, 30}, float scale = {0.5}, int32 zero = {0}, int64[2] shape = {1, 3}> {
+    D = DequantizeLinear(bias, scale, zero)
+    R = Reshape(D, shape)
+    Y = Add(X, R)
+}""")
+    session = make_session(model.SerializeToString(), 1)
+    (y,) = session.run(None, {"X": np.ones((2, 3), np.float32)})
+    np.testing.assert_array_equal(y, [[6, 11, 16]] * 2)
+
+
+def test_an_error_that_no_optimizer_makes_is_raised():
+    """A node that is invalid by itself ends the attempts."""
+    model = parse_model("""
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2] X) => (int8[2] Y) <float scale = {0.5}, int32 zero = {0}> { Y = QuantizeLinear(X, scale, zero) }
+""")
+    with pytest.raises(EngineError, match="QuantizeLinear"):
+        make_session(model.SerializeToString(), 1)
