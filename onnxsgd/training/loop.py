@@ -170,6 +170,7 @@ def _make_rule(
         raw_predictions=partial(model.raw_predictions, dict(batches.features)),
         for_standard_data=buffers.raw if isinstance(buffers, StandardisedBuffers) else None,
         unit=plan.loss_unit,
+        most=plan.first_share(model.is_linear),
     )
     if stopping.in_parts:
         _begin_part(runners, finder, schedule, state)
@@ -178,16 +179,17 @@ def _make_rule(
     return DescentRule(
         stopping, state, batches.n_updates, finder.find, lambda: objective().total, load, score,
         runners.is_sparse, finder.is_linear, plan.loss_unit is not None,
-        is_other=plan.step_spec.draws or bool(plan.step_spec.statistics),
+        is_other=plan.step_spec.draws or bool(plan.step_spec.statistics), draws=plan.step_spec.draws,
     )  # fmt: skip
 
 
 def _begin_part(runners: Runners, finder: StartFinder, schedule: Schedule, state: FitState) -> None:
     """Set the rate of a part of a stream, whose steering begins with the first one, anew, or after a fit."""
-    state.eta = schedule.initial
+    state.eta = finder.most * schedule.initial
     if not state.is_steered:
         begins = state.t in (0, state.forgotten_at)
-        state.start_steering(finder.find_in_part(state) if begins else LEAST_SHARE)
+        share = finder.find_in_part(state) if begins else LEAST_SHARE
+        state.start_steering(min(1.0, share / finder.most))
         runners.buffers.load(state.tensors)
 
 

@@ -176,8 +176,7 @@ class Program:
     @property
     def is_linear(self) -> bool:
         """True if the last layer, as far as it is known, is also a first one."""
-        last = {part.name for part in self.plan.output_layer.weights}
-        return not last.isdisjoint(layer.weight for layer in self.first_layers)
+        return self.plan.is_linear(self.first_layers)
 
     def on_used_columns(self, state: FitState, batches: Batches) -> AbstractContextManager[Batches]:
         """Let the state, and the batches that are returned, have the columns with an entry alone.

@@ -87,6 +87,8 @@ class StartFinder:
         Returns the weights that treat data as given ones treat standardised data, if any layer has such.
     unit : float or None
         The difference of losses that counts as large; None: losses are positive, and their ratios count.
+    most : float
+        The largest share of the first rate to begin with.
     """
 
     layer: OutputLayer
@@ -99,6 +101,7 @@ class StartFinder:
     raw_predictions: Callable[[Mapping[str, np.ndarray]], np.ndarray]
     for_standard_data: Callable[[Tensors], Tensors] | None = None
     unit: float | None = None
+    most: float = 1.0
 
     def find(self, state: FitState) -> Start:
         """Put the best of the known first weights into `state`.
@@ -113,21 +116,21 @@ class StartFinder:
             first = self._evaluate(state, self._with_constant(given))
             has_meaning = first.loss > 0 or self.unit is not None
             start = first.total if has_meaning else math.inf
-            return Start(start, self._unit(first), 1.0, is_model=False)
+            return Start(start, self._unit(first), self.most, is_model=False)
         first, constant = self._judge(state)
         best, tensors = first, given
         if constant is not None and not first.total <= constant.total:
             best, tensors = self._replace(state, given, first, constant)
         state.tensors = tensors
         unit = first if constant is None else constant
-        return Start(best.total, self._unit(unit), self._share(best, constant))
+        return Start(best.total, self._unit(unit), min(self.most, self._share(best, constant)))
 
     def find_in_part(self, state: FitState) -> float:
         """Return the share of the rate for the first part of a stream, or of one that begins anew.
 
-        Given weights are kept in the first part. Weights that are worse than the best constant because the
-        data changed are replaced as in :meth:`find`. Parts of few rows do not tell good weights from bad
-        ones: the share is small.
+        Given weights of a linear model are kept in the first part. Those of a network that are worse than the
+        best constant, or of any model because the data changed, are replaced as in :meth:`find`. Parts of few
+        rows do not tell good weights from bad ones: the share is small.
         """
         if self._is_constant(state.tensors):
             state.tensors = self._with_constant(state.tensors)
@@ -135,11 +138,11 @@ class StartFinder:
         if len(self.sample_weight) < ENOUGH_ROWS:
             return LEAST_SHARE
         best, constant = self._judge(state)
-        if state.t:
-            if constant is None:
-                return LEAST_SHARE
-            if not best.total <= constant.total:
-                best, state.tensors = self._replace(state, state.tensors, best, constant)
+        if state.t and constant is None:
+            return LEAST_SHARE
+        may_replace = state.t > 0 or not self.is_linear
+        if constant is not None and may_replace and not best.total <= constant.total:
+            best, state.tensors = self._replace(state, state.tensors, best, constant)
         # the square: the rate of a stream grows again where gradients agree
         return max(LEAST_SHARE, self._share(best, constant) ** 2)
 
@@ -213,7 +216,7 @@ class StartFinder:
         standard = self.for_standard_data(given)
         other = self._shifted(state, self._evaluate(state, standard), standard)
         is_clear = _total(best) < _total(other) - _CLEAR * abs(self._unit(constant))
-        return best if is_clear else other
+        return best if is_clear or not other[0].total <= _total((first, given)) else other
 
     def _shifted(self, state: FitState, objective: Objective, tensors: Tensors) -> tuple[Objective, Tensors]:
         """Return the best of weights of a network, and of the same with predictions shifted to the target."""

@@ -58,7 +58,10 @@ def export_step(
     spec, tail = replace(plan, engine="portable").step_spec, plan.learner.undivided.split.tail
     # the file is for any runtime: it computes in float32, whose gradients need no scale
     spec = replace(spec, row_shapes=tuple(row_shapes.items()), half=None)
-    eta = recipe.schedule.initial if recipe.is_auto else state.eta
+    coordinates = _coordinates(plan, state) if recipe.is_auto else Coordinates((), {})
+    # the next update is one of a stream
+    share = plan.first_share(plan.is_linear(coordinates.layers))
+    eta = share * recipe.schedule.initial if recipe.is_auto else state.eta
     training = Training(
         schedule=recipe.schedule, strengths=plan.strengths,
         groups=_groups(plan, state), average_from=state.first_averaged(recipe.average_from),
@@ -72,7 +75,6 @@ def export_step(
     )  # fmt: skip
     if not recipe.is_auto:
         return write_training_step(path, build_step(tail, spec, with_rows=False), spec, training)
-    coordinates = _coordinates(plan, state)
     coordinates = replace(coordinates, rate_scales=rate_scales(plan, state, coordinates.layers))
     constants = coordinates.constants(state.tensors)
     standardised = with_standardised_inputs(tail, coordinates.layers, coordinates.standards)

@@ -477,6 +477,18 @@ def test_random_networks_learn(hidden, scale, unit, seed):
     assert learner.score(X[1000:], y[1000:]) > 0.82
 
 
+@pytest.mark.parametrize(("hidden", "scale", "unit"), [([64] * 6, 1.0, 255), ([128] * 4, 1.0, 16)])
+def test_random_networks_learn_in_streams(hidden, scale, unit):
+    """With ten times the rate accuracies are 0.1 and 0.19, and 0.73 for the first on raw data."""
+    X, y = load_digits(return_X_y=True)
+    X, model = X * unit / 16, random_layers([64, *hidden, 10], scale, 0)
+    learner = OnnxSGDClassifier(model, random_state=0)
+    for start in 4 * [*range(0, 1000, 200)]:
+        part = slice(start, start + 200)
+        learner.partial_fit(X[part], y[part], classes=range(10))
+    assert learner.score(X[1000:], y[1000:]) > 0.85
+
+
 def test_a_random_network_on_raw_data_and_a_target_of_large_numbers():
     """Weights for raw data correlate a little with the target, and end at a score of 0.56."""
     X, y = make_friedman1(2000, noise=1.0, random_state=0)

@@ -165,7 +165,7 @@ def test_gains_of_a_few_updates_raise_the_rate_of_a_linear_model():
         for _ in range(problem.rule.n_epochs):
             problem.move(0.97)
         used.append(problem.state.eta)
-    assert used == pytest.approx([0.075, 0.05, 0.005])
+    assert used == pytest.approx([0.075, 0.05, 0.05])
 
 
 @pytest.mark.parametrize("max_iter", [1, 2, 9, 10, 11, 20, 1000])

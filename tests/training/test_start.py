@@ -169,6 +169,18 @@ def test_the_first_part_of_a_stream_keeps_given_weights(w, share):
     np.testing.assert_array_equal(line.w, w)
 
 
+@pytest.mark.parametrize(("w", "divisor"), [([1000.0, -2000.0, 500.0], 1000.0), ([1.0, -2.0, 0.5], 1.0)])
+def test_the_first_part_of_a_stream_leaves_bad_weights_of_a_network(w, divisor):
+    line = Line(w, 7.0, is_linear=False)
+
+    def divided(tensors):
+        return {(n, k): array / 1000.0 if n == "w" else array for (n, k), array in tensors.items()}
+
+    line.finder = replace(line.finder, for_standard_data=divided)
+    assert line.finder.find_in_part(line.state) == LEAST_SHARE
+    np.testing.assert_allclose(line.w, np.array(w) / divisor)
+
+
 def test_weights_of_data_that_changed_are_fitted_to_the_target():
     """The line of data a hundred times as large, or of a target shifted by 1,000."""
     for w, b in (([100, -200, 50], 700.0), ([1, -2, 0.5], 1007.0)):
@@ -224,6 +236,26 @@ def test_a_small_correlation_is_no_reason_to_keep_weights_of_raw_data(share, kep
     line.find()
     np.testing.assert_allclose(line.w, given if kept else given / 1000.0)
     assert line.raw(line.state.weights()).mean() == pytest.approx(Y.mean(), abs=0.1)
+
+
+@pytest.mark.parametrize(("w", "share"), [([-1, 2, 0], 0.1), ([1, -2, 0.5], 0.04)])
+def test_the_share_has_a_bound(w, share):
+    line = Line(w, 7.0)
+    line.finder = replace(line.finder, most=0.1)
+    assert line.find().share == pytest.approx(share, abs=0.01)
+
+
+def test_given_weights_are_kept_where_no_others_are_better():
+    """A shift helps those of raw data a little; those of standardised data are worse than the given."""
+    line = Line([-0.1, 0.2, -0.05], 6.9, is_linear=False)
+
+    def multiplied(tensors):
+        return {(n, k): 3.0 * array for (n, k), array in tensors.items()}
+
+    first = line.objective().total
+    line.finder = replace(line.finder, for_standard_data=multiplied)
+    assert line.find().objective <= first
+    np.testing.assert_array_equal(line.w, [-0.1, 0.2, -0.05])
 
 
 @pytest.mark.parametrize("shift", [-1e3, 0.0, 1e3])
