@@ -78,7 +78,7 @@ def gather(X: object, name: str = "X", kinds: Collection[str] = NUMBERS) -> Any:
     Raises
     ------
     ParameterError
-        If arrays of a list differ in more than their first axis, are empty, or hold no numbers.
+        If arrays of a list differ in more than their first axis, or are empty.
     """
     if is_mapping(X):
         return {key: gather(value, f"{name}[{key!r}]") for key, value in X.items()}
@@ -86,6 +86,9 @@ def gather(X: object, name: str = "X", kinds: Collection[str] = NUMBERS) -> Any:
         return X
     arrays = tuple(np.asarray(as_numpy(item)) for item in X)
     first = arrays[0]
+    if not all(array.dtype.kind in kinds or not len(array) for array in arrays if array.ndim):
+        # tokens of texts
+        return X
     if all(array.shape == first.shape for array in arrays):
         return np.stack(arrays)
     for row, array in enumerate(arrays):
@@ -94,9 +97,8 @@ def gather(X: object, name: str = "X", kinds: Collection[str] = NUMBERS) -> Any:
                 f"{name}[{row}] has shape {array.shape} and {name}[0] {first.shape}: samples may differ in "
                 "the length of their first axis alone."
             )
-        if not len(array) or array.dtype.kind not in kinds:
-            fault = "is empty" if not len(array) else f"holds {array.dtype}"
-            raise ParameterError(f"{name}[{row}] {fault}: sequences of different lengths hold numbers.")
+        if not len(array):
+            raise ParameterError(f"{name}[{row}] is empty: each sequence has one element at least.")
     return Ragged(arrays)
 
 

@@ -16,7 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from onnxsgd.data.generators import make_generator
 from onnxsgd.data.moments import add_moments
 from onnxsgd.data.samples import Samples
-from onnxsgd.data.sequences import gather, holds_sequences
+from onnxsgd.data.sequences import holds_sequences
 from onnxsgd.data.text import has_text
 from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
@@ -122,7 +122,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         """
         recipe = self._check_parameters()
         source, batches = self._batch_source(X, y, sample_weight, X_val), None
-        X = gather(X) if source is None else X
+        X = self._gathered(X) if source is None else X
         has_sequences = source is None and holds_sequences(X)
         if source is not None or has_sequences:
             recipe = recipe.for_parts()
@@ -173,7 +173,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         known = self._plan_as_before()
         recipe = self._check_parameters().for_parts() if known is None else known.recipe
         self._check_parts()
-        resuming, X, batches = hasattr(self, "_state"), gather(X), None
+        resuming, X, batches = hasattr(self, "_state"), self._gathered(X), None
         with self._unchanged_by_errors() as begin:
             if not resuming:
                 self._forget_lengths()

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from onnxsgd.data.sequences import Sequences, read_sequences
+from onnxsgd.data.sequences import Sequences
 from onnxsgd.data.text import has_text
 from onnxsgd.estimators.between_calls import has_new_graph, read_graph_parameters, refuse_new_graph
 from onnxsgd.estimators.training_data import TrainingDataReader
@@ -74,7 +74,7 @@ class ModelBeforeFit(TrainingDataReader):
 
     def _some_of_one_length(self, X: object, source: object) -> Any:
         """Return samples; of sequences, those of the length of the first one."""
-        found = read_sequences(X, self._graph_inputs(source, resuming=False))
+        found = self._sequences_of(X, source, resuming=False)
         return found.arrays(found.groups()[0]) if isinstance(found, Sequences) else found
 
     def _follow(self, source: Any) -> bool:

@@ -11,7 +11,7 @@ from scipy import sparse
 from onnxsgd.data.batch_source import Batch, BatchSource
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.sequence_batches import SequenceBatches
-from onnxsgd.data.sequences import Ragged, check_targets, gather, read_sequences
+from onnxsgd.data.sequences import Ragged, check_targets, gather
 from onnxsgd.data.targets import check_sample_weight
 from onnxsgd.estimators.batch_fit import BatchTraining
 from onnxsgd.learner.model_source import read_source
@@ -41,7 +41,7 @@ class SequenceTraining(BatchTraining):
         y = self._require_target(y)
         self._check_parts()
         source = None if resuming else read_source(self.model)
-        sequences = read_sequences(X, self._graph_inputs(source, resuming))
+        sequences = self._sequences_of(X, source, resuming)
         target = gather(y, "y", _TARGETS)
         if not isinstance(target, Ragged):
             target = target.toarray() if sparse.issparse(target) else np.asarray(target)

@@ -193,6 +193,16 @@ class TrainingDataReader(TrainedModel):
     def _add_scores(self, features: Features, target: np.ndarray, weight: np.ndarray) -> None:
         """Give the new learner further scores, if the loss needs more than the model has."""
 
+    def _gathered(self, X: object) -> Any:
+        """Return lists of arrays as arrays or as sequences; documents of a vectorizer may be lists too."""
+        return X if hasattr(self.model, "fit") and has_text(self.model) else gather(X)
+
+    def _sequences_of(self, X: object, source: object = None, resuming: bool = True) -> Any:
+        """Return the result of :func:`read_sequences` for the graph, if documents are none of its data."""
+        if hasattr(self.model, "fit") and has_text(self.model):
+            return X
+        return read_sequences(X, self._graph_inputs(source, resuming))
+
     def _graph_inputs(self, source: object, resuming: bool = True) -> Sequence[ir.Value] | None:
         """Return the inputs of the graph that takes the data; None: vectorizers, or a model, take them."""
         if resuming:
@@ -201,7 +211,7 @@ class TrainingDataReader(TrainedModel):
 
     def _of_one_length(self, X: object, source: object, resuming: bool) -> Any:
         """Return lists of arrays as arrays, with a mask where the graph has one that is not given."""
-        found = read_sequences(X, self._graph_inputs(source, resuming))
+        found = self._sequences_of(X, source, resuming)
         if not isinstance(found, Sequences):
             return found
         if not found.is_padded and np.ptp(found.lengths, axis=0).any():
@@ -217,7 +227,7 @@ class TrainingDataReader(TrainedModel):
             raise ParameterError("X_val and y_val go together: one of them is None.")
         if y_val is None:
             return ()
-        found = read_sequences(X_val, self._graph_inputs(None))
+        found = self._sequences_of(X_val)
         if isinstance(found, Sequences):
             targets = gather(y_val, "y_val", "biufUOS")
             targets = targets if isinstance(targets, Ragged) else np.asarray(targets)

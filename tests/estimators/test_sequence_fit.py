@@ -7,8 +7,10 @@ import pytest
 from onnx import TensorProto
 from sequence_graphs import pooled, pooling, recurrent, tagged, tagger
 from sklearn.base import clone
-from sklearn.linear_model import LinearRegression
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers
 from onnxsgd.exceptions import GraphError, ParameterError
@@ -254,6 +256,15 @@ def test_batches_of_an_iterable_may_be_lists():
 def test_data_that_do_not_fit_are_refused(model, given, error, message):
     with pytest.raises(error, match=message):
         OnnxSGDRegressor(model, max_iter=1).fit(*given)
+
+
+@pytest.mark.parametrize("documents", [[["a", "b"], ["c"], ["a", "c", "d"]], [[1, 2], [3], [1, 3, 4]]])
+def test_documents_of_a_vectorizer_may_be_lists(documents):
+    model = make_pipeline(CountVectorizer(analyzer=list), LogisticRegression())
+    ours = OnnxSGDClassifier(model, max_iter=2, tol=None, random_state=0).fit(documents, [0, 1, 0])
+    ours.partial_fit(documents, [0, 1, 0])
+    scores = CountVectorizer(analyzer=list).fit_transform(documents) @ ours.coef_[0] + ours.intercept_
+    np.testing.assert_allclose(ours.decision_function(documents), scores, atol=1e-6)
 
 
 def test_balanced_weights_are_refused():
