@@ -447,6 +447,15 @@ def test_the_base_is_a_model(digits, adapted):
     np.testing.assert_allclose(base.predict_proba(X[:40]), network.predict_proba(X[:40]), atol=1e-5)
 
 
+def test_a_base_gets_no_adapters_of_its_adapters(digits, adapted):
+    _, X, y = digits
+    base = OnnxSGDClassifier(adapted[0].to_onnx(adapter="inputs"), adapter=LoRA(2))
+    with pytest.raises(ParameterError, match=r"has adapters already, such as '\w+\.lora_A': train"):
+        base.fit(X, y)
+    merged = OnnxSGDClassifier(adapted[0].to_onnx(), adapter=LoRA(2), max_iter=1, tol=None).fit(X, y)
+    assert all(name.count("lora") == 1 for name in merged.get_weights())
+
+
 def test_files_need_adapters_and_forms_have_names(iris, tmp_path, adapted):
     plain = OnnxSGDClassifier().fit(*iris)
     with pytest.raises(ParameterError, match="export_adapter needs adapters: give adapter=LoRA"):

@@ -288,3 +288,17 @@ def test_an_operator_without_a_gradient_is_refused_where_it_is_trained():
     )
     with pytest.raises((NotTrainableError, GraphError, GradientError), match="Unique"):
         OnnxSGDRegressor(loss=broken).fit(X, Y)
+
+
+@pytest.mark.parametrize("targets", ["real", "non-negative", "positive"])
+def test_real_targets_are_refused_in_a_classification(targets):
+    loss = losses.FromCallable(squares, targets=targets)
+    with pytest.raises(ParameterError, match=f"targets='{targets}', real numbers: a classification takes"):
+        OnnxSGDClassifier(loss=loss).fit([[0.0], [1.0]], [0, 1])
+
+
+def test_losses_that_a_classifier_takes_by_name_are_taken_as_objects():
+    X, y = np.array([[0.0], [1.0], [2.0], [3.0]]), [0, 0, 1, 1]
+    assert OnnxSGDClassifier(loss=losses.Huber(), random_state=0).fit(X, y).score(X, y) == 1
+    with pytest.raises(ParameterError, match="GaussianNLL"):
+        OnnxSGDClassifier(loss=losses.GaussianNLL()).fit(X, y)

@@ -11,6 +11,7 @@ from numpy_training import PENALTIES as PLAIN
 from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, MultiTaskLasso, SGDRegressor
+from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -562,3 +563,18 @@ def test_penalties_under_accumulated_gradients_and_frozen_weights(penalty, optim
         np.testing.assert_allclose(parts.get_weights()[name], weight, rtol=1e-10, atol=1e-12)
     frozen = OnnxSGDRegressor(network, learning_rate_multipliers={"coefs_0": 0.0}, **settings).fit(X, y)
     np.testing.assert_array_equal(frozen.get_weights()["coefs_0"], network.coefs_[0])
+
+
+def test_a_dictionary_of_penalties_is_searched_as_a_whole():
+    """It has no parameters of its own: its keys may hold any characters."""
+    model = OnnxSGDRegressor(penalty={"coef": Penalty(l1=0.1)})
+    with pytest.raises(
+        ParameterError, match=r"penalty__coef__l1 is no parameter: .* takes whole dictionaries"
+    ):
+        model.set_params(penalty__coef__l1=0.2)
+    with pytest.raises(ParameterError, match="penalty__l1 is no parameter: penalty='l2' has none"):
+        model.set_params(penalty="l2", penalty__l1=0.2)
+    assert model.set_params(penalty=Penalty(l2=1.0), penalty__l1=0.2).penalty == Penalty(l1=0.2, l2=1.0)
+    grid = {"penalty": [{"coef": Penalty(l1=strength)} for strength in (1e-4, 0.3)]}
+    search = GridSearchCV(OnnxSGDRegressor(random_state=0), grid, cv=2).fit(A, Y)
+    assert search.best_params_["penalty"] == {"coef": Penalty(l1=1e-4)}

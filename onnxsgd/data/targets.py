@@ -13,13 +13,14 @@ from sklearn.utils.validation import _check_sample_weight, check_array, column_o
 
 from onnxsgd.data.features import is_plain_array
 from onnxsgd.exceptions import ParameterError
-from onnxsgd.losses import Loss
+from onnxsgd.losses import CLASSIFICATION_LOSSES, Loss
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 __all__ = [
     "check_known_labels",
+    "check_label_loss",
     "check_labels",
     "check_real_target",
     "check_sample_weight",
@@ -140,6 +141,15 @@ def check_target_range(y: np.ndarray, loss: Loss) -> None:
     if least < 0 or (least == 0 and loss.targets == "positive"):
         legal = "> 0" if loss.targets == "positive" else ">= 0"
         raise ParameterError(f"y holds {least:g}: the loss {loss!r} takes targets {legal}.")
+
+
+def check_label_loss(loss: Loss) -> None:
+    """Refuse a loss of real targets for labels, but for those that a classifier takes by name."""
+    if loss.targets not in ("sign", "indicator") and type(loss) not in CLASSIFICATION_LOSSES.values():
+        raise ParameterError(
+            f"The loss {loss!r} has targets={loss.targets!r}, real numbers: a classification takes a loss "
+            "with targets='sign' or 'indicator', or one that OnnxSGDClassifier takes by name."
+        )
 
 
 def encode_indicators(y: np.ndarray, loss: Loss) -> np.ndarray:

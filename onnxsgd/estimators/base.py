@@ -29,6 +29,7 @@ from onnxsgd.estimators.parameters import (
     choose_updates,
     parameter_values,
     read_average,
+    refuse_without_parameters,
 )
 from onnxsgd.estimators.progress import Progress
 from onnxsgd.estimators.sequence_fit import SequenceTraining
@@ -282,6 +283,25 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         if trained is not self:
             state.eta = recipe.schedule.initial
         return export_step(path, plan, state, getattr(trained, "classes_", None), trained._row_shapes)
+
+    def set_params(self, **params: object) -> Self:
+        """Set parameters, those of parameters too, such as ``loss__epsilon``.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+
+        Raises
+        ------
+        ParameterError
+            If a name is one of a parameter of a parameter that has none.
+        """
+        for key in params:
+            name, separator, _ = key.partition("__")
+            if separator and name in self._get_param_names():
+                refuse_without_parameters(key, name, params.get(name, getattr(self, name)))
+        return super().set_params(**params)
 
     def get_metadata_routing(self) -> Any:
         """Return the routing of metadata to this estimator and to the scikit-learn model inside it.

@@ -15,7 +15,13 @@ from sklearn.utils.validation import check_consistent_length
 from onnxsgd.adapters import LoRA
 from onnxsgd.data.dense_targets import ElementAxes, check_dense_labels, find_axes, shape_of_samples
 from onnxsgd.data.sequences import Ragged, for_each, gather
-from onnxsgd.data.targets import check_known_labels, check_labels, check_soft_labels, counted_labels
+from onnxsgd.data.targets import (
+    check_known_labels,
+    check_label_loss,
+    check_labels,
+    check_soft_labels,
+    counted_labels,
+)
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.inner_model import is_fitted
@@ -684,6 +690,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _read_target(
         self, y: ArrayLike, resuming: bool, classes: ArrayLike | None, in_parts: bool = False
     ) -> tuple[np.ndarray, int]:
+        if isinstance(self.loss, Loss):
+            check_label_loss(self.loss)
         if resuming:
             labels = self._check_target(y)
             self._check_same_labels(labels, classes)
@@ -737,7 +745,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             wanted = ElementAxes(self._score_shape or (), self._class_axis).elements
         if y.shape[1:] != wanted:
             raise ParameterError(
-                f"y has shape {y.shape}; in the first call it had shape {('n_samples', *wanted)}."
+                f"y has shape {y.shape}; in the first call it had shape {('n_samples', *wanted)}, which "
+                "validation data, partial_fit and warm_start=True keep: take a new estimator, or "
+                "warm_start=False."
             )
         self._check_loss()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from abc import abstractmethod
 from collections.abc import Mapping
 from copy import copy
@@ -26,9 +27,10 @@ from onnxsgd.estimators.between_calls import Given
 from onnxsgd.estimators.html_display import HtmlDisplay
 from onnxsgd.estimators.inner_model import holds_weights
 from onnxsgd.estimators.parameters import read_average
-from onnxsgd.exceptions import GraphError, OnnxSGDError, ParameterError
+from onnxsgd.exceptions import GraphError, OnnxSGDError, ParameterError, ParameterTypeError
 from onnxsgd.graph.adapting.adapter_inputs import adapter_values, with_adapter_inputs
 from onnxsgd.graph.adapting.merge_adapters import merge_adapters
+from onnxsgd.graph.batch_normalization import running_variances
 from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.score_check import shape_of_scores
@@ -192,15 +194,32 @@ class TrainedModel(HtmlDisplay):
         Raises
         ------
         ParameterError
-            If a name is unknown, a shape is wrong, or a value is not finite.
+            If a name is unknown, a shape is wrong, a value is not finite, or a running variance is below 0.
+        ParameterTypeError
+            If `weights` is no dictionary, or a value is no array of real numbers.
         """
+        if not isinstance(weights, Mapping):
+            raise ParameterTypeError(
+                f"weights is of type {type(weights).__name__}: it must be a dictionary of arrays, such as "
+                "get_weights() returns."
+            )
         trained = self._trained()
         present = trained._state.weights()
         fresh = {name: _check_weight(name, array, present) for name, array in weights.items()}
+        trained._check_variances(fresh)
         trained._put_weights(fresh)
         if trained is not self:
             self._set_before, self._given = {**self._set_before, **fresh}, trained._given
         return self
+
+    def _check_variances(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Refuse running variances below 0, of which the graph takes the root."""
+        for name in running_variances(self._learner.score_model.graph):
+            if name in weights and (weights[name] < 0).any():
+                raise ParameterError(
+                    f"weight {name!r} is a running variance of BatchNormalization and has the value "
+                    f"{weights[name].min():g}: it must be >= 0."
+                )
 
     def _put_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         for name, array in weights.items():
@@ -466,9 +485,19 @@ class TrainedModel(HtmlDisplay):
 
 
 def _check_weight(name: str, array: ArrayLike, present: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the new value of a weight in its type."""
     if name not in present:
         raise ParameterError(f"{name!r} is not a trained weight: the trained weights are {sorted(present)}.")
-    fresh = np.array(array, dtype=present[name].dtype)
+    try:
+        given = np.asarray(array)
+    except ValueError:
+        given = np.asarray(None)
+    if given.dtype.kind not in "biuf":
+        raise ParameterTypeError(
+            f"weight {name!r} is {reprlib.repr(array)}: it must be an array of real numbers, of shape "
+            f"{present[name].shape}."
+        )
+    fresh = given.astype(present[name].dtype)
     if fresh.shape != present[name].shape:
         raise ParameterError(f"weight {name!r} has shape {present[name].shape}, not {fresh.shape}.")
     if not np.isfinite(fresh).all():

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 from sklearn.utils._param_validation import (
     Interval,
     InvalidParameterError,
@@ -25,7 +26,7 @@ from onnxsgd.schedules import SCHEDULES, Auto, Schedule, make_schedule
 
 __all__ = [
     "CONSTRAINTS", "are_fixed", "check_parameters", "choose_limits", "choose_updates", "parameter_values",
-    "read_average",
+    "read_average", "refuse_without_parameters",
 ]  # fmt: skip
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -129,11 +130,27 @@ def _nearest(constraints: list[Any], value: object) -> str:
 
 
 def _check(kind: Any, name: str, value: object) -> None:
+    constraints = kind._parameter_constraints.get(name, [None])
+    if isinstance(value, bool | np.bool_) and set(map(type, constraints)) - {type(None)} == {Interval}:
+        # an Interval takes True for 1
+        raise ParameterError(
+            f"{name}={value!r} is not accepted: it must be {' or '.join(map(str, constraints))}."
+        )
     validate_parameter_constraints(kind._parameter_constraints, {name: value}, caller_name=kind.__name__)
 
 
 #: The same for values of immutable types, cached; the types tell True from 1.
 _check_plain = lru_cache(maxsize=4096, typed=True)(_check)
+
+
+def refuse_without_parameters(key: str, name: str, value: object) -> None:
+    """Refuse a name `key` of a parameter of `value`, the value of the parameter `name`, if that has none."""
+    if hasattr(value, "set_params"):
+        return
+    remedy = "give an object of the package, which has some"
+    if isinstance(value, Mapping):
+        remedy = f"a search takes whole dictionaries, {{{name!r}: [{{...}}, {{...}}]}}"
+    raise ParameterError(f"{key} is no parameter: {name}={value!r} has none; {remedy}.")
 
 
 def read_average(average: bool | float) -> tuple[int, float | None]:

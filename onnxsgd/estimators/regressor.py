@@ -501,6 +501,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
                 "MultiOutputRegressor of scikit-learn fits an estimator for each of several."
             )
         if resuming:
+            self._check_same_shape(y)
             self._check_shape(y.shape[1:])
         else:
             self._y_is_vector = y.ndim == 1
@@ -534,6 +535,17 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
     def _check_learner(self, y: np.ndarray, in_parts: bool) -> None:
         self._check_shape(self._y_shape)
+
+    def _check_same_shape(self, y: np.ndarray) -> None:
+        """Refuse targets of another width than in the first call."""
+        n_targets = self._n_outputs // len(self._score_factors)
+        if self._is_dense or y.ndim > 2 or math.prod(y.shape[1:]) == n_targets:
+            return
+        known = ("n_samples",) if self._y_is_vector else ("n_samples", n_targets)
+        raise ParameterError(
+            f"y has shape {y.shape}; in the first call it had shape {known}, which validation data, "
+            "partial_fit and warm_start=True keep: take a new estimator, or warm_start=False."
+        )
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse targets of another shape than that of predictions; `shape` is that of a sample."""

@@ -38,7 +38,7 @@ class SequenceTraining(BatchTraining):
         self, X: object, y: ArrayLike | None, sample_weight: ArrayLike | None, resuming: bool
     ) -> SequenceBatches:
         """Check sequences and the number of their targets; return their batches, in the order given."""
-        y = self._require_target(y)
+        y = self._require_target(X, y)
         self._check_parts()
         source = None if resuming else read_source(self.model)
         sequences = self._sequences_of(X, source, resuming)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
+from onnxsgd.data.columns import column_names, is_mapping
 from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.features import Features, check_strings, check_X, n_rows, takes_strings
 from onnxsgd.data.samples import Samples
@@ -79,7 +80,7 @@ class TrainingDataReader(TrainedModel):
         in_parts: bool = False,
     ) -> Samples:
         """Check the training data, and make the learner unless training resumes; drop rows of weight zero."""
-        y = self._require_target(y)
+        y = self._require_target(X, y)
         if (resuming or self._set_before) and self._given is not None:
             refuse_new_graph(self, self._given)
         source = None if resuming else read_source(self.model)
@@ -111,13 +112,21 @@ class TrainingDataReader(TrainedModel):
         weight = self._without_ignored(weight, target, in_parts)
         return Samples(features, target, weight).without_zeros()
 
-    def _require_target(self, y: ArrayLike | None) -> ArrayLike:
-        """Return the targets; refuse a call without."""
-        if y is None:
-            raise ParameterError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
-            )
-        return y
+    def _require_target(self, X: object, y: ArrayLike | None) -> ArrayLike:
+        """Return the targets; refuse a call without, and say what the entries of a dictionary are."""
+        if y is not None:
+            return y
+        message = f"This {type(self).__name__} estimator requires y to be passed, but the target y is None"
+        if not is_mapping(X):
+            raise ParameterError(f"{message}.")
+        source = read_source(self.model)
+        inputs = [str(v.name) for v in source.model.graph.inputs] if isinstance(source, GraphSource) else []
+        taken = f", {inputs}," if inputs else ""
+        raise ParameterError(
+            f"{message}. X is a dictionary of {column_names(X)}: it holds an array for each input of the "
+            f"graph{taken} and no targets. Give them as y, or X as a list of such dictionaries, batches with "
+            "their targets under 'y'."
+        )
 
     def _settle_target(self, y: ArrayLike, target: np.ndarray) -> np.ndarray:
         """Return the checked target once the shape of raw predictions is known."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import onnx_ir as ir
 from sklearn.base import BaseEstimator
 
-from onnxsgd.data.columns import column_names
+from onnxsgd.data.columns import NUMBERS, column_kinds, column_names
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.adapting.branches import Adapter
 from onnxsgd.graph.cut import cut_at
@@ -139,7 +139,7 @@ def make_learner(
     if not isinstance(source, GraphSource) and options.dropout:
         _refuse_without_dropout(options.dropout)
     if source is None:
-        return _linear_learner(data.n_features, n_outputs, options)
+        return _linear_learner(data, n_outputs, options)
     if not isinstance(source, GraphSource):
         convert = partial(_converted_learner, data=data, n_outputs=n_outputs, options=options)
         return learner_of_structure(source, _template_key(data, options), convert)
@@ -263,12 +263,26 @@ def _refuse_without_dropout(ratio: float) -> NoReturn:
     )
 
 
-def _linear_learner(n_features: int | None, n_outputs: int, options: ModelOptions) -> Learner:
+def _refuse_columns(data: TrainingData) -> None:
+    """Refuse columns of a frame that hold no numbers."""
+    if column_names(data.checked) is None:
+        return
+    others = [name for name, kind in column_kinds(data.checked).items() if kind not in NUMBERS]
+    if others:
+        raise ParameterError(
+            f"X has columns that hold no numbers, {others}, and model=None makes a linear model of numbers: "
+            "drop them, or give model= a pipeline that encodes them, with OneHotEncoder for example."
+        )
+
+
+def _linear_learner(data: TrainingData, n_outputs: int, options: ModelOptions) -> Learner:
+    n_features = data.n_features
     for name in ("output", "head", "adapter"):
         if getattr(options, name) is not None:
             raise ParameterError(f"{name}={getattr(options, name)!r} needs a model; model is None.")
     if n_features is None:
         raise ParameterError("model=None makes a linear model, which takes one numeric array or frame as X.")
+    _refuse_columns(data)
     nbytes = 4 * n_features * n_outputs
     is_known = nbytes <= LARGEST_CACHED and options.key is not None
     key = ("learner", n_features, n_outputs, options.key) if is_known else None

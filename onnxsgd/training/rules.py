@@ -95,7 +95,7 @@ class PlateauRule:
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
         self.schedule = schedule
         self._state = state
-        self._best: tuple[Tensors, dict[str, float], dict[str, int]] | None = None
+        self._best: tuple[int, Tensors, dict[str, float], dict[str, int]] | None = None
         self._losses: tuple[float, float] | None = None
 
     @property
@@ -131,7 +131,8 @@ class PlateauRule:
         if self._on_score and score is not None:
             value = -score
             if value < self._plateau.best:
-                self._best = (self._state.tensors, self._state.l1_totals, self._state.missed)
+                state = self._state
+                self._best = (state.t, state.tensors, state.l1_totals, state.missed)
         state, schedule = self._state, self.schedule
         if self._in_epoch or state.t <= schedule.n_warm_up:
             return False
@@ -157,7 +158,11 @@ class PlateauRule:
     def end(self) -> None:
         """Restore the weights that scored best, if scores decide; report an objective that rose."""
         if self._best is not None:
-            self._state.tensors, self._state.l1_totals, self._state.missed = self._best
+            state = self._state
+            t, state.tensors, state.l1_totals, state.missed = self._best
+            # all updates remain counted, and slots and averages have seen those before t
+            state.slots_from += state.t - t
+            state.averages_from += state.t - t
         elif self._losses is not None and self._losses[1] > self._losses[0] + _RISEN * abs(self._losses[0]):
             first, last = self._losses
             warnings.warn(

@@ -569,3 +569,34 @@ def test_integers_that_would_change_are_refused(given, message):
         read_features(given, given, [value])
     whole = np.array([[0, 255.0]])
     np.testing.assert_array_equal(read_features(whole, whole, [value])["X"], [[0, 255]])
+
+
+def test_a_dictionary_without_targets_is_explained():
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[N, 2] a, float[N, 2] b) => (float[N, 1] y)
+    <float[2, 1] w = {1, 2}> { s = Add(a, b)  y = MatMul(s, w) }"""
+    X = {"a": np.ones((4, 2)), "c": np.ones((4, 2))}
+    message = (
+        r"requires y .*X is a dictionary of \['a', 'c'\]: .* each input of the graph, \['a', 'b'\], .* 'y'"
+    )
+    with pytest.raises(ParameterError, match=message):
+        OnnxSGDRegressor(onnx.parser.parse_model(text)).fit(X)
+    with pytest.raises(ParameterError, match="requires y to be passed, but the target y is None"):
+        OnnxSGDRegressor().fit(X)
+
+
+@pytest.mark.parametrize("kind", ["object", "category"])
+def test_columns_without_numbers_need_a_model(kind):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"colour": pandas.Series(["red", "blue"] * 5, dtype=kind), "size": np.arange(10.0)}
+    )
+    with pytest.raises(
+        ParameterError, match=r"hold no numbers, \['colour'\], and model=None .*OneHotEncoder"
+    ):
+        OnnxSGDRegressor().fit(frame, np.arange(10.0))
+
+
+@pytest.mark.parametrize("name", ["batch_size", "max_iter", "alpha"])
+def test_truth_is_no_number(name):
+    with pytest.raises(ParameterError, match=f"{name}=True is not accepted: it must be an? "):
+        OnnxSGDRegressor(**{name: True}).fit(np.eye(4), np.arange(4.0))

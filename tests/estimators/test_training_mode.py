@@ -18,7 +18,7 @@ from sklearn.model_selection import GridSearchCV
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.adapters import LoRA
-from onnxsgd.exceptions import ParameterError, UnsupportedError
+from onnxsgd.exceptions import ParameterError, ParameterTypeError, UnsupportedError
 from onnxsgd.runtime.device import Device
 
 #: Numbers of float32: the attributes of an operator are no others.
@@ -538,3 +538,27 @@ def test_each_batch_of_an_update_has_masks_and_statistics_of_its_own():
     of_batch = (plain["m1"] - MOMENTUM * TENSORS["m1"]) / (1 - MOMENTUM)
     expected = MOMENTUM * plain["m1"] + (1 - MOMENTUM) * of_batch
     np.testing.assert_allclose(one["m1"], expected, rtol=1e-4, atol=1e-5)
+
+
+SET_WRONGLY = {
+    "variance": ({"v1": [-1.0] + [1.0] * 7}, ParameterError, "running variance .* -1: it must be >= 0"),
+    "no dictionary": ([1.0], ParameterTypeError, "weights is of type list: it must be a dictionary"),
+    "none": (None, ParameterTypeError, "weights is of type NoneType"),
+    "no array": ({"v1": None}, ParameterTypeError, r"weight 'v1' is None: it must be an array of real"),
+    "ragged": ({"v1": [[1.0], [1.0, 2.0]]}, ParameterTypeError, "must be an array of real numbers"),
+    "complex": ({"v1": np.ones(8) * 1j}, ParameterTypeError, "must be an array of real numbers"),
+    "text": ({"v1": ["a"] * 8}, ParameterTypeError, "must be an array of real numbers"),
+    "not finite": ({"v1": [np.nan] + [1.0] * 7}, ParameterError, "values that are not finite"),
+    "shape": ({"v1": [1.0]}, ParameterError, "has shape"),
+}
+
+
+@pytest.mark.parametrize("case", SET_WRONGLY)
+def test_weights_that_are_none_are_refused(case):
+    weights, error, message = SET_WRONGLY[case]
+    model = classifier().fit(X, Y)
+    before = model.get_weights()
+    with pytest.raises(error, match=message):
+        model.set_weights(weights)
+    for name, array in model.get_weights().items():
+        np.testing.assert_array_equal(array, before[name])

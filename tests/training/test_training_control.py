@@ -372,3 +372,41 @@ def test_weights_of_any_order_in_memory(call):
         trained.append(getattr(learner, call)(X, Y))
     np.testing.assert_allclose(trained[0].coef_, trained[1].coef_, rtol=1e-12)
     assert trained[1].score(X, Y) > 0.8
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_the_best_weights_of_early_stopping_come_with_their_count_of_updates(optimizer):
+    """The correction of Adam's moments depends on it: training continues as after that epoch."""
+    X, y = load_diabetes(return_X_y=True)
+    X, y = StandardScaler().fit_transform(X), (y - y.mean()) / y.std()
+    given = {"X_val": X[300:], "y_val": y[300:]}
+    settings = {
+        "optimizer": optimizer, "learning_rate": "constant", "eta0": 0.3, "shuffle": False,
+        "dtype": "float64",
+    }  # fmt: skip
+    model = regressor(early_stopping=True, max_iter=30, n_iter_no_change=29, tol=1e-3, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X[:300], y[:300], **given)
+    best = int(np.argmax(model.validation_scores_)) + 1
+    assert best < model.n_iter_
+    assert model.t_ == model.n_iter_ * 10
+    model.set_params(early_stopping=False).partial_fit(X[:300], y[:300])
+    same = regressor(max_iter=best, **settings).fit(X[:300], y[:300]).partial_fit(X[:300], y[:300])
+    np.testing.assert_allclose(model.coef_, same.coef_, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1), (3, 2)])
+def test_targets_of_another_width_are_refused_once(first, second, diabetes):
+    X, y = diabetes
+
+    def table(width):
+        return y if width == 1 else np.stack([y] * width, axis=1)
+
+    model = regressor(warm_start=True).fit(X, table(first))
+    message = r"y has shape .*; in the first call it had shape \('n_samples',.*take a new estimator"
+    for call in (model.fit, model.partial_fit):
+        with pytest.raises(ParameterError, match=message):
+            call(X, table(second))
+    with pytest.raises(ParameterError, match="validation data"):
+        regressor().fit(X, table(first), X_val=X, y_val=table(second))
