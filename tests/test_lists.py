@@ -62,7 +62,7 @@ def test_the_reference_describes_every_parameter_of_a_method(name):
     cls = getattr(onnxsgd, name.removeprefix("onnxsgd."))
     for method in METHODS[name]:
         docstring = inspect.getdoc(getattr(cls, method))
-        items = re.findall(r"^(\w[\w, ]*) : ", docstring, re.MULTILINE)
+        items = re.findall(r"^\**(\w[\w, ]*) : ", docstring, re.MULTILINE)
         described = set(re.findall(r"\w+", " ".join(items)))
         parameters = set(inspect.signature(getattr(cls, method)).parameters) - {"self", "cls"}
         assert parameters <= described, method

@@ -287,6 +287,11 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
     def set_params(self, **params: object) -> Self:
         """Set parameters, those of parameters too, such as ``loss__epsilon``.
 
+        Parameters
+        ----------
+        **params : object
+            The values by name.
+
         Returns
         -------
         self : object

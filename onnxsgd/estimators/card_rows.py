@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,10 @@ def _describe_model(est: Any, known: Any) -> str:
         parts.append("with a new linear layer")
     if est.output is not None:
         parts.append(f"output {est.output!r}")
+    if est.batch_norm is not None:
+        parts.append(f"batch_norm={est.batch_norm!r}")
+    if est.dropout is not None:
+        parts.append(f"dropout={est.dropout:g}")
     if known is not None:
         sizes = [tensor.size for tensor in _tensors(known)]
         parts.append(_count(sum(sizes), "parameter"))
@@ -207,6 +211,10 @@ def _describe_rate(est: Any) -> str:
     for name in ("eta0", "max_grad_norm", "max_grad_value"):
         if (value := getattr(est, name)) is not None:
             text += f", {name}={value:g}"
+    if est.learning_rate_multipliers is not None:
+        text += f", learning_rate_multipliers={_names_of(est.learning_rate_multipliers)}"
+    if est.gradient_accumulation_steps != 1:
+        text += f", gradient_accumulation_steps={est.gradient_accumulation_steps}"
     if not hasattr(est, "_state") or not len(est.learning_rates_):
         return text
     rates = np.asarray(est.learning_rates_)
@@ -237,6 +245,11 @@ def _name(value: Any) -> str:
     if isinstance(value, str):
         return value
     return str(getattr(value, "__name__", None) or reprlib.repr(value))
+
+
+def _names_of(multipliers: Any) -> str:
+    """Return the names, or patterns, of a dictionary of multipliers, or the name of a function."""
+    return reprlib.repr(dict(multipliers)) if isinstance(multipliers, Mapping) else _name(multipliers)
 
 
 def _count(number: int, noun: str) -> str:

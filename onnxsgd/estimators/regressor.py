@@ -25,6 +25,7 @@ from onnxsgd.data.targets import (
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.between_calls import LINK
 from onnxsgd.estimators.import_hook import when_imported
+from onnxsgd.estimators.likelihood_score import score_normal
 from onnxsgd.estimators.quantile_score import score_quantiles
 from onnxsgd.estimators.to_skl2onnx import register_regressor
 from onnxsgd.exceptions import GraphError, ParameterError
@@ -228,7 +229,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     learning_rates_ : ndarray of shape (n_epochs,)
         The learning rate of the last update of each epoch; in a stream the geometric mean over the tensors.
     validation_scores_ : list of float or None
-        The score on the validation data after each epoch.
+        The score on the validation data after each epoch; with "gaussian_nll" the mean logarithm of the
+        density, which decides early stopping then.
     update_norms_ : ndarray of shape (n_epochs,) or None
         The Euclidean norm of the change of all trained weights over each epoch,
         ``sqrt(sum((w_end - w_begin)^2))``: of the present weights, not of their average, and without changes
@@ -538,8 +540,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
     def _check_same_shape(self, y: np.ndarray) -> None:
         """Refuse targets of another width than in the first call."""
-        n_targets = self._n_outputs // len(self._score_factors)
-        if self._is_dense or y.ndim > 2 or math.prod(y.shape[1:]) == n_targets:
+        n_targets, rest = divmod(self._n_outputs, len(self._score_factors))
+        if rest or self._is_dense or y.ndim > 2 or math.prod(y.shape[1:]) == n_targets:
             return
         known = ("n_samples",) if self._y_is_vector else ("n_samples", n_targets)
         raise ParameterError(
@@ -659,6 +661,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
             return self._score_elements(raw, list(y), sample_weight)
         if (levels := self._levels) is not None:
             return score_quantiles(y, self._predictions(raw), levels, sample_weight)
+        if self._own_link == "normal":
+            # R2 of the means would not tell when the variances are right
+            return score_normal(np.asarray(y), raw, sample_weight)
         predictions = self._predictions(raw).reshape(len(raw), -1)
         return float(r2_score(y, predictions, sample_weight=sample_weight))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NoReturn
 
 import onnx_ir as ir
 
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.nodes import constant, standard_operator
 
-__all__ = ["acting_dropouts", "acts", "mark_dropouts", "ratio_of"]
+__all__ = ["acting_dropouts", "acts", "mark_dropouts", "ratio_of", "refuse_without_dropout"]
 
 #: The metadata key of a Dropout that acts in training. In predictions such a node returns its operand.
 _ACTS = "onnxsgd.dropout"
@@ -32,6 +34,14 @@ def acting_dropouts(graph: ir.Graph) -> Iterator[ir.Node]:
 def acts(node: ir.Node) -> bool:
     """Tell whether `node` is a Dropout that acts in training."""
     return standard_operator(node) == "Dropout" and _ACTS in node.metadata_props
+
+
+def refuse_without_dropout(ratio: float) -> NoReturn:
+    """Refuse a ratio for a model without a node that has one."""
+    raise ParameterError(
+        f"dropout={ratio!r} needs a Dropout before the score, and the model has none: exporters remove them "
+        "from a network in evaluation mode. With torch, call module.train() before torch.onnx.export."
+    )
 
 
 def ratio_of(node: ir.Node) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 from sklearn.base import BaseEstimator
@@ -14,8 +14,12 @@ from onnxsgd.data.columns import NUMBERS, column_kinds, column_names
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.adapting.branches import Adapter
 from onnxsgd.graph.cut import cut_at
-from onnxsgd.graph.dropout import acting_dropouts, acts
-from onnxsgd.graph.reading.batch_statistics import find_statistics, refuse_without_statistics
+from onnxsgd.graph.dropout import acting_dropouts, refuse_without_dropout
+from onnxsgd.graph.reading.batch_statistics import (
+    find_statistics,
+    refuse_without_statistics,
+    without_statistics,
+)
 from onnxsgd.graph.reading.linear import add_linear_layer, linear_graph, linear_parameters
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import LARGEST_CACHED, GraphSource
@@ -25,7 +29,7 @@ from onnxsgd.runtime.cache import cached
 if TYPE_CHECKING:
     from onnxsgd.adapters import LoRA
     from onnxsgd.graph.reading.head import ScoredGraph
-    from onnxsgd.graph.reading.trainable import Differentiable, Trainable
+    from onnxsgd.graph.reading.trainable import Trainable
 
 __all__ = ["ModelOptions", "TrainingData", "make_learner"]
 
@@ -137,7 +141,7 @@ def make_learner(
     if not isinstance(source, GraphSource) and options.batch_norm == "train":
         refuse_without_statistics()
     if not isinstance(source, GraphSource) and options.dropout:
-        _refuse_without_dropout(options.dropout)
+        refuse_without_dropout(options.dropout)
     if source is None:
         return _linear_learner(data, n_outputs, options)
     if not isinstance(source, GraphSource):
@@ -237,7 +241,7 @@ def _make_learner(
     statistics = find_statistics(cut, options.batch_norm, training)
     dropouts = tuple(str(node.outputs[0].name) for node in acting_dropouts(cut.graph))
     if options.dropout and not dropouts:
-        _refuse_without_dropout(options.dropout)
+        refuse_without_dropout(options.dropout)
     if options.head is not None:
         learner = _transfer_learner(cut, n_outputs, options, data.row_shapes(cut.graph.inputs), statistics)
         return replace(learner, exported_for=exported_for, dropouts=dropouts)
@@ -253,14 +257,6 @@ def _make_learner(
         intercepts=_intercepts(adapted, weights), linear=linear_parameters(cut), exported_for=exported_for,
         adapters=adapters, statistics=statistics, dropouts=dropouts,
     )  # fmt: skip
-
-
-def _refuse_without_dropout(ratio: float) -> NoReturn:
-    """Refuse a ratio for a model without a node that has one."""
-    raise ParameterError(
-        f"dropout={ratio!r} needs a Dropout before the score, and the model has none: exporters remove them "
-        "from a network in evaluation mode. With torch, call module.train() before torch.onnx.export."
-    )
 
 
 def _refuse_columns(data: TrainingData) -> None:
@@ -336,25 +332,13 @@ def _adapt(
 
 def _select(model: ir.Model, options: ModelOptions, statistics: Sequence[str] = ()) -> tuple[str, ...]:
     from onnxsgd.gradient.engines import PORTABLE, differentiable
-    from onnxsgd.graph.reading.trainable import select_trainable
+    from onnxsgd.graph.reading.trainable import but_dropouts, select_trainable
 
     score = str(model.graph.outputs[0].name)
     # the training step has a product in the place of a Dropout that acts
-    portable, named = (_but_dropouts(differentiable(name)) for name in (PORTABLE, options.engine))
+    portable, named = (but_dropouts(differentiable(name)) for name in (PORTABLE, options.engine))
     selected = select_trainable(model, score, options.trainable, portable, named)
-    if callable(options.trainable):
-        return tuple(name for name in selected if name not in statistics)
-    if refused := [name for name in selected if name in statistics]:
-        raise ParameterError(
-            f"trainable names {refused[0]!r}, a running statistic of BatchNormalization, which is updated "
-            "without a gradient: leave it out, or freeze the statistics with batch_norm='frozen'."
-        )
-    return tuple(selected)
-
-
-def _but_dropouts(differentiable: Differentiable) -> Differentiable:
-    """Return the same function, without a reason against Dropout nodes that act."""
-    return lambda node: None if acts(node) else differentiable(node)
+    return without_statistics(selected, options.trainable, statistics)
 
 
 def _intercepts(model: ir.Model, weights: tuple[str, ...]) -> frozenset[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,12 @@ from sklearn.utils.validation import check_is_fitted
 from onnxsgd.adapters import LoRA
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.gradient.engines import ENGINES, PORTABLE, differentiable
+from onnxsgd.graph.cut import cut_at
+from onnxsgd.graph.dropout import acting_dropouts, mark_dropouts, refuse_without_dropout
+from onnxsgd.graph.reading.batch_statistics import find_statistics
 from onnxsgd.graph.reading.head import ScoredGraph
 from onnxsgd.graph.reading.report import TrainingReport, describe
-from onnxsgd.graph.reading.trainable import Trainable, with_head
+from onnxsgd.graph.reading.trainable import Trainable, but_dropouts, with_head
 from onnxsgd.learner.adapted import with_adapters
 
 __all__ = ["describe_trainable"]
@@ -31,6 +35,8 @@ def describe_trainable(
     head: str | None = None,
     trainable: Trainable = None,
     adapter: LoRA | None = None,
+    batch_norm: str | None = None,
+    dropout: float | None = None,
     engine: str = "auto",
 ) -> TrainingReport:
     """Describe the tensors that a fit with these parameters would train, and the operators behind them.
@@ -54,6 +60,10 @@ def describe_trainable(
         As in the estimators.
     adapter : LoRA or None, default=None
         As in the estimators.
+    batch_norm : {"frozen", "train", None}, default=None
+        As in the estimators. Running statistics that a fit updates are among the trained tensors.
+    dropout : float or None, default=None
+        As in the estimators; it changes no tensor.
     engine : {"auto", "onnxruntime-training", "portable"}, default="auto"
         As in the estimators.
 
@@ -98,17 +108,33 @@ def describe_trainable(
         raise ParameterError(f"head={head!r} is not accepted: it must be 'linear' or None.")
     if adapter is not None and not isinstance(adapter, LoRA):
         raise ParameterTypeError(f"adapter={adapter!r} is not accepted: it must be a LoRA or None.")
+    if batch_norm not in (None, "frozen", "train"):
+        raise ParameterError(
+            f"batch_norm={batch_norm!r} is not accepted: it must be 'frozen', 'train' or None."
+        )
+    if dropout is not None and (
+        isinstance(dropout, bool) or not isinstance(dropout, Real) or not 0 <= dropout < 1
+    ):
+        raise ParameterError(
+            f"dropout={dropout!r} is not accepted: it must be a number from 0 to below 1, or None."
+        )
     if hasattr(model, "fit"):
         model, X = _behind_text(model, X)
-    scored = _score(model, X, output)
+    scored, training = _score(model, X, output, dropout)
+    cut = cut_at(scored.model, scored.score)
+    statistics = find_statistics(cut, batch_norm, training)
+    if dropout and not any(acting_dropouts(cut.graph)):
+        refuse_without_dropout(dropout)
     if head is not None:
         scored, names = _with_new_layer(scored, X)
         trainable = with_head(trainable, names)
     if adapter is not None:
         adapted, _, trainable = with_adapters(scored.model, scored.score, adapter, trainable)
         scored = replace(scored, model=adapted)
-    engines = {name: entry.reason_against for name, entry in ENGINES.items()}
-    return describe(scored, trainable, engines, differentiable(PORTABLE), differentiable(engine))
+    # the training step has a product in the place of a Dropout that acts
+    engines = {name: but_dropouts(entry.reason_against) for name, entry in ENGINES.items()}
+    reference, chosen = (but_dropouts(differentiable(name)) for name in (PORTABLE, engine))
+    return describe(scored, trainable, engines, reference, chosen, statistics)
 
 
 def _behind_text(model: object, X: object) -> tuple[Any, Any]:
@@ -126,31 +152,37 @@ def _behind_text(model: object, X: object) -> tuple[Any, Any]:
     return behind, text.features(check_texts(BaseEstimator(), X, model=model, reset=True))
 
 
-def _score(model: object, X: object, output: str | int | None) -> ScoredGraph:
+def _score(
+    model: object, X: object, output: str | int | None, dropout: float | None
+) -> tuple[ScoredGraph, Sequence[str]]:
+    """Return the graph as a fit reads it, and the outputs of BatchNormalization that it would train."""
     if hasattr(model, "fit"):
         from onnxsgd.graph.sklearn.convert import convert_estimator
 
-        return convert_estimator(model, X, output=output)
+        return convert_estimator(model, X, output=output), ()
     if not isinstance(model, onnx.ModelProto | bytes | bytearray | memoryview | str | os.PathLike):
         raise ParameterTypeError(
             f"model={model!r} is not accepted: it must be a fitted scikit-learn estimator, an "
             "onnx.ModelProto, bytes, or the path of an ONNX file."
         )
     from onnxsgd.graph.loading.load import load_model
+    from onnxsgd.graph.lowering.dropout_ratio import with_dropout
     from onnxsgd.graph.lowering.inference_mode import inference_form
     from onnxsgd.graph.lowering.precision import without_half_precision
+    from onnxsgd.graph.lowering.running_statistics import with_own_statistics
     from onnxsgd.graph.model import to_ir
     from onnxsgd.graph.reading.head import find_score
 
     # a regression has no link to invert, so that this serves both
-    graph, _ = inference_form(to_ir(load_model(model)))
+    graph, switched = inference_form(to_ir(load_model(model)))
+    mark_dropouts(graph.graph)
     scored = find_score(graph, "classification", output)
-    return replace(scored, model=without_half_precision(scored.model))
+    trained = with_dropout(with_own_statistics(scored.model), dropout)
+    return replace(scored, model=without_half_precision(trained)), switched.get("BatchNormalization", ())
 
 
 def _with_new_layer(scored: ScoredGraph, X: Any) -> tuple[ScoredGraph, tuple[str, str]]:
     """Return the graph with a linear layer on its score, and the names of the layer's tensors."""
-    from onnxsgd.graph.cut import cut_at
     from onnxsgd.graph.reading.linear import add_linear_layer
 
     backbone = cut_at(scored.model, scored.score)

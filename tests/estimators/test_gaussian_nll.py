@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from scipy import sparse
 from scipy.optimize import minimize
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
@@ -22,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDRegressor, losses
 from onnxsgd.adapters import LoRA
+from onnxsgd.estimators.likelihood_score import score_normal
 from onnxsgd.exceptions import GraphError, ParameterError
 
 RNG = np.random.default_rng(0)
@@ -344,8 +346,8 @@ REFUSED = {
     ),
     "another number of targets": (
         lambda: learner().fit(Z, Y).partial_fit(Z, np.c_[Y, Y]),
-        GraphError,
-        r"predicts 2 output\(s\) and y has 2, each as 2",
+        ParameterError,
+        r"y has shape \(1500, 2\); in the first call it had shape \('n_samples',\)",
     ),
     "another loss after the fit": (
         lambda: learner(loss="squared_error").fit(Z, Y).set_params(loss="gaussian_nll").predict(Z),
@@ -380,3 +382,27 @@ def test_refusals(name):
     act, error, message = REFUSED[name]
     with pytest.raises(error, match=message):
         act()
+
+
+@pytest.mark.parametrize("learning_rate", ["auto", "constant"])
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_early_stopping_maximises_the_likelihood(learning_rate, n_targets):
+    y = np.stack([Y, -Y], axis=1)[:, :n_targets]
+    model = OnnxSGDRegressor(
+        loss="gaussian_nll", learning_rate=learning_rate, early_stopping=True, max_iter=20,
+        n_iter_no_change=20, random_state=0,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(Z[:1000], y[:1000], X_val=Z[1000:], y_val=y[1000:])
+    mean, std = (array.reshape(500, -1) for array in model.predict(Z[1000:], return_std=True))
+    found = norm.logpdf(y[1000:], mean, std).mean()
+    assert found == pytest.approx(max(model.validation_scores_), rel=1e-5)
+    assert model.score(Z[1000:], y[1000:]) == pytest.approx(r2_score(y[1000:], mean))
+
+
+def test_the_likelihood_is_weighted():
+    raw, weight = np.array([[1.0, 0.0], [2.0, 100.0]]), np.array([3.0, 1.0])
+    # logarithms of variances end at 60
+    exact = (3 * norm.logpdf(1.5, 1, 1) + norm.logpdf(0.5, 2, np.exp(30))) / 4
+    assert score_normal(np.array([[1.5], [0.5]]), raw, weight) == pytest.approx(exact, rel=1e-12)

@@ -104,6 +104,21 @@ def test_parameters_are_named(diabetes):
     assert shown["rate"].startswith("sqrt, ")
 
 
+def test_later_parameters_are_named(graph):
+    settings = {
+        "learning_rate": "constant", "learning_rate_multipliers": {"coef": 0.1}, "max_grad_norm": 2.0,
+        "gradient_accumulation_steps": 4, "batch_norm": "frozen", "dropout": 0.25,
+    }  # fmt: skip
+    shown = rows_of(OnnxSGDRegressor(graph, **settings))
+    rate = "max_grad_norm=2, learning_rate_multipliers={'coef': 0.1}, gradient_accumulation_steps=4"
+    assert shown["rate"] == f"constant, optimizer sgd, {rate}"
+    assert shown["model"].endswith("batch_norm='frozen', dropout=0.25")
+    assert (
+        "learning_rate_multipliers=sqrt"
+        in rows_of(OnnxSGDRegressor(learning_rate_multipliers=np.sqrt))["rate"]
+    )
+
+
 def test_models_before_the_first_fit(iris, scaled, graph, tmp_path):
     def described(model, **more):
         shown = rows_of(OnnxSGDClassifier(model, **more))

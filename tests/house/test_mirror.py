@@ -34,7 +34,7 @@ COVERED = {
         "engine/predict estimators/base estimators/classifier estimators/fitted estimators/parameters "
         "estimators/regressor exceptions learner/build training/fit_plan"
     ),
-    "estimators/test_gaussian_nll.py": "learner/further_scores",
+    "estimators/test_gaussian_nll.py": "estimators/likelihood_score learner/further_scores",
     "estimators/test_html_display.py": "estimators/card estimators/card_rows",
     "estimators/test_plot_graph.py": (
         "drawing/graph_plot drawing/listing drawing/marks estimators/graph_stages"

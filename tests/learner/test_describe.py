@@ -7,7 +7,7 @@ from sklearn.datasets import load_iris
 from sklearn.decomposition import PCA
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from onnxsgd import OnnxSGDRegressor
@@ -142,3 +142,58 @@ def test_invalid_models_are_refused():
         describe_trainable(np.eye(2))
     with pytest.raises(NotFittedError):
         describe_trainable(LogisticRegression())
+
+
+NORMALISED = """<ir_version: 9, opset_import: ["" : 17]>
+network (float[N, 4] x) => (float[N, 1] y)
+<float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2] s = {1, 2}, float[2] t = {0, 1}, float[2] m = {0, 1},
+ float[2] v = {1, 2}, float[2, 1] u = {1, 2}, float r = {0.5}, bool on = {1}> {
+    a = MatMul(x, w)
+    b = BatchNormalization<training_mode = MODE>(a, s, t, m, v)
+    c = Dropout(b, r, on)
+    y = MatMul(c, u)
+}"""
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"batch_norm": "train"},
+        {"batch_norm": "frozen"},
+        {"dropout": 0.25},
+        {"batch_norm": "train", "dropout": 0.0, "trainable": ["u"]},
+        {"batch_norm": "train", "trainable": lambda name: name in "wv"},
+        {"batch_norm": "train", "head": "linear", "output": "b"},
+    ],
+    ids=str,
+)
+def test_the_report_is_that_of_a_fit(mode, options):
+    text = NORMALISED.replace("MODE", str(mode))
+    model = onnx.parser.parse_model(text.replace("b = Batch", "b, q, z = Batch") if mode else text)
+    fitted = OnnxSGDRegressor(model, max_iter=1, tol=None, random_state=0, **options).fit(X, Y)
+    report = describe_trainable(model, **options)
+    assert set(report.trained) == set(fitted.get_weights())
+    assert report.problem is None
+    reasons = {row.reason for row in report.tensors if row.name in "mv" and row.trained}
+    assert reasons <= {"running statistic, updated without a gradient"}
+    rows = {row.operator: row.engines for row in report.operators}
+    assert "Dropout" not in rows or rows["Dropout"]
+
+
+def test_modes_that_a_model_lacks_are_refused():
+    plain = LinearRegression().fit(X, Y)
+    for options, message in [
+        ({"batch_norm": "train"}, "needs a BatchNormalization"),
+        ({"batch_norm": "training"}, "must be 'frozen', 'train' or None"),
+        ({"dropout": 0.5}, "needs a Dropout"),
+        ({"dropout": 1.0}, "a number from 0 to below 1"),
+        ({"dropout": True}, "a number from 0 to below 1"),
+    ]:
+        with pytest.raises(ParameterError, match=message):
+            describe_trainable(plain, **options)
+    with pytest.raises(ParameterError, match="trainable names 'm', a running statistic"):
+        describe_trainable(
+            onnx.parser.parse_model(NORMALISED.replace("MODE", "0")), batch_norm="train", trainable=["m", "w"]
+        )

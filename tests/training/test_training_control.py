@@ -58,7 +58,7 @@ def test_warm_start_continues_with_other_settings(diabetes):
     np.testing.assert_allclose(model.coef_, before, atol=1e-7)
     with pytest.raises(ValueError, match="expecting 10 features"):
         model.fit(X[:, :3], y)
-    with pytest.raises(ValueError, match=r"1 output\(s\) and y has 2"):
+    with pytest.raises(ValueError, match=r"y has shape \(442, 2\); in the first call"):
         model.fit(X, np.c_[y, y])
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import NoReturn
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import onnx_ir as ir
 
@@ -12,7 +12,10 @@ from onnxsgd.graph.batch_normalization import STATISTICS, batch_normalizations
 from onnxsgd.graph.nodes import required, standard_operator
 from onnxsgd.graph.reading.sample_axis import Along, sample_axes
 
-__all__ = ["find_statistics", "refuse_without_statistics"]
+if TYPE_CHECKING:
+    from onnxsgd.graph.reading.trainable import Trainable
+
+__all__ = ["find_statistics", "refuse_without_statistics", "without_statistics"]
 
 
 def find_statistics(model: ir.Model, batch_norm: str | None, training: Collection[str]) -> tuple[str, ...]:
@@ -54,6 +57,26 @@ def find_statistics(model: ir.Model, batch_norm: str | None, training: Collectio
             _refuse(node, "its running statistics are no constants of the graph")
         names += [str(value.name) for value in statistics]
     return tuple(names)
+
+
+def without_statistics(
+    selected: Sequence[str], trainable: Trainable, statistics: Collection[str]
+) -> tuple[str, ...]:
+    """Return the selected initializers but for running statistics that training updates.
+
+    Raises
+    ------
+    ParameterError
+        If `trainable` names one of these.
+    """
+    if callable(trainable):
+        return tuple(name for name in selected if name not in statistics)
+    if refused := [name for name in selected if name in statistics]:
+        raise ParameterError(
+            f"trainable names {refused[0]!r}, a running statistic of BatchNormalization, which is updated "
+            "without a gradient: leave it out, or freeze the statistics with batch_norm='frozen'."
+        )
+    return tuple(selected)
 
 
 def refuse_without_statistics() -> NoReturn:

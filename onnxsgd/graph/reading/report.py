@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -14,6 +14,7 @@ from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.graph.nodes import qualified_operator
 from onnxsgd.graph.parameter_roles.roles import Role, find_roles
+from onnxsgd.graph.reading.batch_statistics import without_statistics
 from onnxsgd.graph.reading.head import ScoredGraph
 from onnxsgd.graph.reading.trainable import (
     Differentiable,
@@ -134,12 +135,17 @@ class TrainingReport:
         return [table for table in (tensors, operators) if len(table) > 1]
 
 
+#: The role of a running statistic that training updates.
+_STATISTIC = Role(None, "running statistic, updated without a gradient")
+
+
 def describe(
     scored: ScoredGraph,
     trainable: Trainable,
     engines: Mapping[str, Differentiable],
     reference: Differentiable,
     chosen: Differentiable,
+    statistics: Collection[str] = (),
 ) -> TrainingReport:
     """Describe the effect of training on a graph.
 
@@ -153,26 +159,33 @@ def describe(
         For each engine, a function that returns the reason why it cannot differentiate a node, or None.
     reference, chosen : callable
         The same for the engine that decides which tensors are trained, and for the one that would train.
+    statistics : collection of str
+        The running statistics that training updates without a gradient.
     """
     model = cut_at(scored.model, scored.score)
     flow = trace_gradients(model, scored.score, chosen)
     problem = None
     try:
-        names = select_trainable(model, scored.score, trainable, reference, chosen)
+        selected = select_trainable(model, scored.score, trainable, reference, chosen)
+        names = without_statistics(selected, trainable, statistics)
     except NotTrainableError as error:
-        names, problem = [], str(error)
+        names, statistics, problem = (), (), str(error)
     roles = find_roles(model.graph)
     values = [value for value in initializers_in_use(model.graph) if value.dtype in REAL_TYPES]
+    trained = {*names, *statistics}
     return TrainingReport(
         score=scored.score,
         link=scored.link,
-        tensors=tuple(_describe_tensor(value, roles[value], names, flow) for value in values),
+        tensors=tuple(
+            _describe_tensor(value, _STATISTIC if value.name in statistics else roles[value], trained, flow)
+            for value in values
+        ),
         operators=_describe_operators(_between(model, names, flow), engines),
         problem=problem,
     )
 
 
-def _describe_tensor(value: ir.Value, role: Role, names: Sequence[str], flow: GradientFlow) -> TensorRow:
+def _describe_tensor(value: ir.Value, role: Role, names: Collection[str], flow: GradientFlow) -> TensorRow:
     reason = role.reason
     if role.kind is not None and value not in flow.obstacles:
         reason += ", without a path to the score"

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeError
 from onnxsgd.graph.cut import tensor_named
+from onnxsgd.graph.dropout import acts
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.graph.nodes import qualified_operator, read_values, represents_reals, standard_operator
 from onnxsgd.graph.operators import Fact, having
@@ -18,6 +19,7 @@ from onnxsgd.graph.parameter_roles.roles import Role, find_roles
 __all__ = [
     "Differentiable",
     "GradientFlow",
+    "but_dropouts",
     "initializers_in_use",
     "intercept_names",
     "select_trainable",
@@ -170,6 +172,11 @@ def _chosen(
             f"trainable selects tensors that cannot be trained, such as {name!r}: {complaints[name]}."
         )
     return [name for name in chosen if complaints[name] is None]
+
+
+def but_dropouts(differentiable: Differentiable) -> Differentiable:
+    """Return the same function, without a reason against Dropout nodes that act."""
+    return lambda node: None if acts(node) else differentiable(node)
 
 
 def with_head(trainable: Trainable, head: Sequence[str]) -> Trainable:
