@@ -25,4 +25,5 @@ def score_normal(y: np.ndarray, raw: np.ndarray, sample_weight: ArrayLike | None
     mean, logarithm = np.hsplit(raw.astype(np.float64), 2)
     logarithm = logarithm.clip(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
     densities = -(np.log(2 * np.pi) + logarithm + (y - mean) ** 2 * np.exp(-logarithm)) / 2
-    return float(np.average(densities.mean(axis=1), weights=sample_weight))
+    weight = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+    return float(np.average(densities.mean(axis=1), weights=weight))

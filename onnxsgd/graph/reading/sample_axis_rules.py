@@ -161,11 +161,15 @@ def _filled(view: NodeView) -> State:
 
 
 def _shape(view: NodeView) -> State:
-    dims = view.dims[0]
+    dims, axis = view.dims[0], _data_axis(view)
     if dims is None:
         return None
-    chosen = dims[slice(view.attribute("start", 0), view.attribute("end"))]
-    return _sizes(not isinstance(size, int) for size in chosen)
+    # the part of a sample follows from that sample alone, and so does its shape
+    depends = [
+        isinstance(size, Many) or (size is None if axis is None else number == axis)
+        for number, size in enumerate(dims)
+    ]
+    return _sizes(depends[slice(view.attribute("start", 0), view.attribute("end"))])
 
 
 def _size(view: NodeView) -> State:
@@ -330,8 +334,10 @@ _NO_END = 10**9
 
 
 def _cuts(view: NodeView, rank: int) -> dict[int, slice | None] | None:
-    """Return the slice of each axis that a Slice names; None if it, or the axes, are computed."""
+    """Return the slice of each axis that a Slice names, None if it is computed; None if axes are."""
     starts, ends, axes, steps = (view.constant(index) for index in range(1, 5))
+    if axes is not None and starts is None:
+        return {int(axis) % rank: None for axis in axes.reshape(-1)}
     if (axes is None and view.has(3)) or starts is None:
         return None
     named = range(len(starts.reshape(-1))) if axes is None else axes.reshape(-1).tolist()

@@ -334,3 +334,19 @@ def test_a_map_of_images_is_read_batch_by_batch(learning_rate, sizes, tmp_path):
     tracemalloc.stop()
     assert peak < images.nbytes / 2
     assert sizes or learner.score(images[:1000], labels) > 0.9
+
+
+@pytest.mark.parametrize("sizes", [{"resize": 9, "crop": 8}, {"crop": 8}, {"resize": (8, 8)}], ids=str)
+def test_a_frozen_backbone_is_computed_once(sizes):
+    """For images of any size too: their heights and widths do not depend on the number of images."""
+    model = add_preprocessing(network(), mean=MEAN, std=STD, **sizes)
+    rng = np.random.default_rng(0)
+    images, y = rng.integers(0, 256, (60, 12, 10, 3), dtype=np.uint8), rng.integers(0, 2, 60)
+    learner = OnnxSGDClassifier(model, output="flat", head="linear", max_iter=2, tol=None, random_state=0)
+    learner.fit(images, y)
+    assert list(learner._learner.divided.split.features) == ["flat"]
+    prepared = expected(images, **({**sizes, "crop": (8, 8)} if "crop" in sizes else sizes))
+    outside = OnnxSGDClassifier(network(), output="flat", head="linear", max_iter=2, tol=None, random_state=0)
+    outside.fit(prepared.astype(np.float32), y)
+    for name, weight in outside.get_weights().items():
+        np.testing.assert_allclose(learner.get_weights()[name], weight, rtol=1e-3, atol=1e-4)

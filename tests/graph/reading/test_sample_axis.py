@@ -363,3 +363,24 @@ def test_rows_are_recognised_despite_computed_sizes():
     M = ReduceMean<keepdims = 0>(X, one)
     Y = Reshape(M, T)"""
     assert {"M", "Y"} <= sample_rows(read(X, body))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "proven"),
+    [
+        ("s = Shape<start = 1>(x)  h = Div(s, two)  y = Resize<axes = [1, 2]>(x, , , h)", True),
+        ("s = Shape<start = 1>(x)  h = Div(s, two)  e = Add(h, two)  y = Slice(x, h, e, axes)", True),
+        # the crop's size follows from the number of samples
+        ("s = Shape<end = 1>(x)  h = Concat<axis = 0>(s, s)  y = Resize<axes = [1, 2]>(x, , , h)", False),
+        ("s = Shape<end = 1>(x)  y = Slice(x, two, s, one)", False),
+        # samples are left out
+        ("s = Shape<start = 1, end = 2>(x)  y = Slice(x, s, s, zero)", False),
+    ],
+    ids=["resize", "slice", "resize by samples", "slice by samples", "slice of samples"],
+)
+def test_sizes_of_a_sample_do_not_depend_on_the_number(nodes, proven):
+    """Images of any height and width."""
+    text = f"""<ir_version: 8, opset_import: ["" : 18]> g (float[N, H, W] x) => (float[N, A, B] y)
+    <int64[1] two = {{2}}, int64[2] axes = {{1, 2}}, int64[1] one = {{1}}, int64[1] zero = {{0}}>
+    {{ {nodes} }}"""
+    assert ("y" in sample_rows(to_ir(parser.parse_model(text)))) == proven
