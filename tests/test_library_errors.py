@@ -10,7 +10,7 @@ from onnxsgd._library_errors import reason, run_error
 from onnxsgd.exceptions import EngineError
 
 #: Handlers that continue: user-defined classes and functions may raise any exception; a display raises none.
-GO_ON = {"_cache_keys.py", "formulas.py", "html_display.py"}
+GO_ON = {"checkpointing.py", "_cache_keys.py", "formulas.py", "html_display.py"}
 
 
 def broad_handlers():

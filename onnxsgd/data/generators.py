@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from sklearn.utils import check_random_state
 
-__all__ = ["make_generator", "seeded"]
+__all__ = ["copied", "make_generator", "seeded"]
 
 
 class _Zeros(ISeedSequence):
@@ -32,6 +32,13 @@ def seeded(seed: int) -> np.random.RandomState:
     generator = np.random.RandomState(np.random.MT19937(zeros))
     generator.seed(seed)
     return generator
+
+
+def copied(generator: np.random.RandomState) -> np.random.RandomState:
+    """Return a generator that draws what `generator` will draw."""
+    duplicate = seeded(0)
+    duplicate.set_state(generator.get_state())
+    return duplicate
 
 
 def make_generator(seed: int | np.random.RandomState | None) -> np.random.RandomState:

@@ -29,6 +29,7 @@ from onnxsgd.estimators.parameters import (
     choose_updates,
     parameter_values,
     read_average,
+    read_every,
     refuse_without_parameters,
 )
 from onnxsgd.estimators.progress import Progress
@@ -50,6 +51,8 @@ from onnxsgd.training.update_norms import UpdateNorms
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from onnxsgd.estimators.checkpointing import FitCheckpoints
+    from onnxsgd.training.checkpoints import Checkpoints
     from onnxsgd.training.program import Program
 
 __all__ = ["BaseOnnxSGD", "learns_in_parts"]
@@ -76,6 +79,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
     _seed: tuple[Any] | None = None
     #: The plan of the last call of ``partial_fit``, with the values of the parameters that it was made from.
     _known_plan: tuple[tuple[Any, ...], FitPlan] | None = None
+    #: True of clones with checkpoints.
+    _is_clone: bool = False
 
     @with_callbacks
     def fit(
@@ -85,6 +90,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         sample_weight: ArrayLike | None = None,
         X_val: object = None,
         y_val: ArrayLike | None = None,
+        resume: bool = False,
     ) -> Self:
         """Train the weights, from those of `model`, or from the present ones with ``warm_start=True``.
 
@@ -106,6 +112,9 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         X_val, y_val : like X and y, default=None
             Validation data, scored after each epoch. With ``early_stopping=True`` they replace the share
             `validation_fraction` of the training data.
+        resume : bool, default=False
+            Whether to continue from the last file in the folder `checkpoint`, which a fit with the same
+            parameters and data has written; the fit begins where there is none.
 
         Returns
         -------
@@ -122,13 +131,21 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             If the memory of the GPU does not hold the data.
         """
         recipe = self._check_parameters()
+        checkpoints = self._checkpoints(
+            resume, X=X, y=y, sample_weight=sample_weight, X_val=X_val, y_val=y_val
+        )
         source, batches = self._batch_source(X, y, sample_weight, X_val), None
         X = self._gathered(X) if source is None else X
         has_sequences = source is None and holds_sequences(X)
         if source is not None or has_sequences:
             recipe = recipe.for_parts()
-        resuming = bool(self.warm_start) and hasattr(self, "_state")
         with self._unchanged_by_errors() as begin:
+            if checkpoints is not None and checkpoints.continues:
+                checkpoints.restore()
+                if checkpoints.has_ended:
+                    return self
+            continues = checkpoints is not None and checkpoints.continues
+            resuming = (bool(self.warm_start) or continues) and hasattr(self, "_state")
             if not self.warm_start:
                 self._set_before = {}
             if not resuming:
@@ -145,6 +162,11 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             self._set_before = {}
             self._state = fresh_state(initial, recipe.schedule.initial, self.random_state)
             self._seed = (self.random_state,)
+            kept = (
+                None
+                if checkpoints is None
+                else checkpoints.begin(self._state, has_all_data=source is None and batches is None)
+            )
             holds_out = self.early_stopping and not validation
             if batches is not None:
                 if holds_out:
@@ -161,10 +183,12 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             stopping = Stopping(self.max_iter, self.tol, self.n_iter_no_change, bool(self.early_stopping))
             observers = self._observers(stopping, callbacks)
             if source is None:
-                self._train(plan, stopping, samples, validation, observers, is_fit=True, begin=begin)
+                self._train(
+                    plan, stopping, samples, validation, observers, is_fit=True, begin=begin, checkpoints=kept
+                )
             else:
                 n_rows = len(samples.target)
-                self._train_on_batches(source, plan, stopping, n_rows, validation, observers, begin)
+                self._train_on_batches(source, plan, stopping, n_rows, validation, observers, begin, kept)
         callbacks.fit_ends()
         return self
 
@@ -211,6 +235,31 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             return self
         self._train(plan, stopping, samples, observers=observers)
         return self
+
+    def __sklearn_clone__(self) -> Self:
+        """Return a clone, which has a folder of its own for checkpoints: searches fit several at once."""
+        duplicate: Self = super().__sklearn_clone__()
+        if self.checkpoint is not None:
+            duplicate._is_clone = True
+        return duplicate
+
+    def _checkpoints(self, resume: bool, **data: object) -> FitCheckpoints | None:
+        """Return the checkpoints of a fit on these data; None: it has none."""
+        every = read_every(self.checkpoint_every)
+        if self.checkpoint is None:
+            if resume:
+                raise ParameterError(
+                    f"resume={resume!r} needs the folder of the checkpoints: name it as checkpoint."
+                )
+            return None
+        from onnxsgd.estimators.checkpointing import FitCheckpoints, fingerprint
+
+        if data["y"] is None and (isinstance(data["X"], Iterator) or self.steps_per_epoch is not None):
+            raise ParameterError(
+                f"checkpoint={self.checkpoint!r} needs batches that begin anew in each epoch, such as a list "
+                "or a DataLoader, all of them read: no iterator, and steps_per_epoch=None."
+            )
+        return FitCheckpoints(self, fingerprint(self, **data), every, bool(resume))
 
     def _plan_as_before(self) -> FitPlan | None:
         """Return the plan of the last call of ``partial_fit`` if nothing that it depends on has changed."""
@@ -421,6 +470,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         *,
         is_fit: bool = False,
         begin: Callable[[], None] = lambda: None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         from onnxsgd.training.program import make_program
 
@@ -450,7 +500,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         plan = plan.for_updates(state.n_updates, state.epoch_updates)
         score = self._scorer(program, validation)
         with ExitStack() as stack:
-            if not observers and score is None:
+            if not observers and score is None and checkpoints is None:
                 batches = stack.enter_context(program.on_used_columns(state, batches))
             if plan.recipe.is_auto:
                 batches = program.standardised(batches, state.moments, weight_unit)
@@ -461,7 +511,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         try:
             train(
                 runners, batches, plan, stopping, state, observers, score,
-                model=program,
+                model=program, checkpoints=checkpoints,
             )  # fmt: skip
             if before is not None and is_noise(before, state, program, batches):
                 self._state = before

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from onnxsgd.data.batch_source import Batch, BatchSource, is_batch_source
+from onnxsgd.data.generators import copied
 from onnxsgd.data.samples import Samples
 from onnxsgd.estimators.before_fit import ModelBeforeFit
 from onnxsgd.estimators.labels import UnknownClassesError
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.training.checkpoints import Checkpoints, Position, Progress
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
 from onnxsgd.training.loop import Observer, run_epochs
 from onnxsgd.training.rules import PlateauRule
@@ -164,6 +166,7 @@ class BatchTraining(ModelBeforeFit):
         validation: Sequence[Samples],
         observers: Sequence[Observer],
         begin: Callable[[], None],
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         """Train for epochs of batches, each of them a part of a stream; the first one has `n_first` rows."""
         from onnxsgd.training.program import make_program
@@ -177,9 +180,8 @@ class BatchTraining(ModelBeforeFit):
             has_lengths=source.is_cut and not self._follows_lengths,
         )  # fmt: skip
 
-        def train_part(parts: list[Samples]) -> None:
+        def train_part(parts: list[Samples], largest: int) -> None:
             nonlocal plan
-            largest = max(len(part.target) for part in parts)
             if size is None and largest > plan.batch_size:
                 plan = replace(plan, batch_size=largest)
             if self._n_outputs != plan.n_outputs:
@@ -197,10 +199,12 @@ class BatchTraining(ModelBeforeFit):
         least = _LEAST_UPDATES if plan.recipe.is_auto else 0
         schedule = plan.recipe.for_updates(state.n_updates, state.epoch_updates).schedule
         rule = PlateauRule(stopping, schedule, state, least)
-        epochs = _BatchEpochs(source, source.n_joined, self._read_counting, train_part, count, state)
+        epochs = _BatchEpochs(
+            source, source.n_joined, self._read_counting, train_part, count, state, checkpoints
+        )
         n_before = len(state.loss_curve)
         try:
-            run_epochs(epochs, rule, stopping, state, plan.recipe.average_from, observers, score)
+            run_epochs(epochs, rule, stopping, state, plan.recipe.average_from, observers, score, checkpoints)
         finally:
             self.n_iter_ = n_epochs + len(state.loss_curve) - n_before
             self._publish()
@@ -218,11 +222,14 @@ class _BatchEpochs:
     read : callable
         Checks a batch; returns it with its weight, or None if nothing of it counts.
     train : callable
-        Trains on checked batches; it records an objective in the state.
+        Trains on checked batches, given also the rows of the largest so far; it records an objective in the
+        state.
     count : callable
         Receives the number of updates of the first epoch.
     state : FitState
         The state, whose records of batches become one of the epoch.
+    checkpoints : Checkpoints or None
+        Those inside epochs, if any.
     """
 
     def __init__(
@@ -230,13 +237,25 @@ class _BatchEpochs:
         source: BatchSource,
         n_joined: int,
         read: Callable[[Batch], tuple[Samples, float] | None],
-        train: Callable[[list[Samples]], None],
+        train: Callable[[list[Samples], int], None],
         count: Callable[[int], None],
         state: FitState,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._source, self._n_joined, self._read = source, n_joined, read
         self._train, self._count, self._state = train, count, state
-        self._is_first = True
+        self._checkpoints = checkpoints
+        self._is_first, self._largest, self._n_read = True, 0, 0
+
+    def progress(self) -> Progress:
+        """Return what the epochs know of the batches."""
+        return {"is_first": self._is_first, "largest": self._largest}
+
+    def resume(self, progress: Progress) -> None:
+        """Continue with batches of these sizes."""
+        self._is_first, self._largest = progress["is_first"], progress["largest"]
+        if not self._is_first and self._state.epoch_updates is not None:
+            self._count(self._state.epoch_updates)
 
     @property
     def has_next(self) -> bool:
@@ -251,14 +270,33 @@ class _BatchEpochs:
         """
         state, n_before = self._state, len(self._state.loss_curve)
         losses, weights, rate, t_before = list[float](), list[float](), 0.0, state.t
+        batches, generator, position = self._counting(), None, None
+        if self._checkpoints is not None:
+            generator, position = copied(state.random_state), self._checkpoints.take_position()
+        if position is not None:
+            # the order of the epoch comes from its first numbers
+            now = state.random_state.get_state()
+            generator, t_before = position.begun["generator"], position.begun["t"]
+            state.random_state.set_state(generator.get_state())
+            batches = self._counting(position.n_batches)
+            losses, weights = position.losses.tolist(), list(position.begun["weights"])
+            rate = position.begun["rate"]
         try:
-            batches = self._counting()
-            while parts := list(islice(batches, self._n_joined)):
-                self._train([samples for samples, _ in parts])
+            parts = list(islice(batches, self._n_joined))
+            if position is not None:
+                state.random_state.set_state(now)
+            while parts:
+                before = state.t
+                self._largest = max(self._largest, *(len(samples.target) for samples, _ in parts))
+                self._train([samples for samples, _ in parts], self._largest)
                 weights.append(sum(weight for _, weight in parts))
                 # multipliers of rates count the records
                 losses.append(state.loss_curve.pop())
                 rate = state.learning_rates.pop()
+                if self._checkpoints is not None and self._checkpoints.is_position(before, state.t):
+                    begun = {"generator": generator, "t": t_before, "weights": list(weights), "rate": rate}
+                    self._checkpoints.within_epoch(state, Position(self._n_read, np.array(losses), begun))
+                parts = list(islice(batches, self._n_joined))
         finally:
             del state.loss_curve[n_before:], state.learning_rates[n_before:]
         if not losses:
@@ -268,9 +306,13 @@ class _BatchEpochs:
             self._is_first = False
             self._count(state.t - t_before)
 
-    def _counting(self) -> Iterator[tuple[Samples, float]]:
-        """Yield the checked batches of the next epoch in which something counts, with their weights."""
-        for number, batch in enumerate(self._source.epoch()):
+    def _counting(self, n_read: int = 0) -> Iterator[tuple[Samples, float]]:
+        """Yield the checked batches of the next epoch in which something counts, with their weights.
+
+        The first ones, `n_read`, are left out.
+        """
+        for number, batch in islice(enumerate(self._source.epoch()), n_read, None):
+            self._n_read = number + 1
             try:
                 found = self._read(batch)
             except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -255,6 +256,15 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     record_update_norms : bool, default=False
         Whether each call records `update_norms_`, for :class:`onnxsgd.TrainingDisplay`. Epochs are then made
         one at a time, which takes longer; the weights are the same, on sparse data up to rounding.
+    checkpoint : str, path-like or None, default=None
+        A folder for files from which ``fit(..., resume=True)`` continues an interrupted fit, with the weights
+        of one that was not interrupted. The last two are kept; each is a file of :meth:`save`. Epochs are
+        then made one at a time, and weights agree with those of a fit without checkpoints up to rounding.
+        Clones write to folders inside, one for each value of parameters and data. ``partial_fit`` writes no
+        files.
+    checkpoint_every : int or dict, default=1
+        The epochs between two checkpoints; or ``{"updates": 500}`` or ``{"seconds": 60}``, which also writes
+        inside epochs.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, by which the weights of the samples are multiplied. "balanced":
         ``n_samples / (n_classes * np.bincount(y))``.
@@ -382,6 +392,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         n_threads: int | None = None,
         verbose: int = 0,
         record_update_norms: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: int | dict[str, float] = 1,
         class_weight: str | Mapping[object, float] | None = None,
         classes: ArrayLike | None = None,
     ) -> None:
@@ -424,6 +436,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self.n_threads = n_threads
         self.verbose = verbose
         self.record_update_norms = record_update_norms
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.class_weight = class_weight
         self.classes = classes
 

@@ -50,6 +50,7 @@ _LATER_PARAMETERS = {
     "dtype": None, "record_update_norms": False, "max_grad_norm": None, "max_grad_value": None,
     "adapter": None, "learning_rate_multipliers": None, "batch_norm": None,
     "gradient_accumulation_steps": 1, "dropout": None, "steps_per_epoch": None,
+    "checkpoint": None, "checkpoint_every": 1,
 }  # fmt: skip
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from numbers import Integral, Real
 from operator import attrgetter
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,11 @@ from onnxsgd.exceptions import ParameterError
 from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
 from onnxsgd.penalties import PENALTIES, Penalty
 from onnxsgd.schedules import SCHEDULES, Auto, Schedule, make_schedule
+from onnxsgd.training.checkpoints import Every
 
 __all__ = [
     "CONSTRAINTS", "are_fixed", "check_parameters", "choose_limits", "choose_updates", "parameter_values",
-    "read_average", "refuse_without_parameters",
+    "read_average", "read_every", "refuse_without_parameters",
 ]  # fmt: skip
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -76,6 +79,8 @@ CONSTRAINTS: dict[str, Any] = {
     "n_threads": [_COUNT, None],
     "verbose": ["verbose"],
     "record_update_norms": ["boolean"],
+    "checkpoint": [str, PathLike, None],
+    "checkpoint_every": [_COUNT, dict],
 }
 
 #: The first rate of a named schedule, and the exponent of "invscaling", if none is given.
@@ -218,3 +223,27 @@ def _auto_optimizer(estimator: Any) -> Optimizer:
             "'invscaling': learning_rate='auto' has its own optimizer, 'block_adam'."
         )
     return optimizer
+
+
+def read_every(value: object) -> Every:
+    """Return the parameter `checkpoint_every` as an object.
+
+    Raises
+    ------
+    ParameterError
+        If it is not accepted.
+    """
+    unit: object = "epochs"
+    number: Any = value
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((unit, number),) = value.items()
+    is_whole = isinstance(number, Integral) and not isinstance(number, bool)
+    if unit in ("epochs", "updates") and is_whole and number >= 1:
+        return Every(**{unit: int(number)})
+    is_real = isinstance(number, Real) and not isinstance(number, bool)
+    if unit == "seconds" and is_real and 0 < number < math.inf:
+        return Every(seconds=float(number))
+    raise ParameterError(
+        f"checkpoint_every={value!r} is not accepted: it must be a number of epochs, at least 1, or a "
+        "dictionary such as {'updates': 500} or {'seconds': 60}, with a number above 0."
+    )

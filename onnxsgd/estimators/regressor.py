@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
@@ -213,6 +214,15 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     record_update_norms : bool, default=False
         Whether each call records `update_norms_`, for :class:`onnxsgd.TrainingDisplay`. Epochs are then made
         one at a time, which takes longer; the weights are the same, on sparse data up to rounding.
+    checkpoint : str, path-like or None, default=None
+        A folder for files from which ``fit(..., resume=True)`` continues an interrupted fit, with the weights
+        of one that was not interrupted. The last two are kept; each is a file of :meth:`save`. Epochs are
+        then made one at a time, and weights agree with those of a fit without checkpoints up to rounding.
+        Clones write to folders inside, one for each value of parameters and data. ``partial_fit`` writes no
+        files.
+    checkpoint_every : int or dict, default=1
+        The epochs between two checkpoints; or ``{"updates": 500}`` or ``{"seconds": 60}``, which also writes
+        inside epochs.
 
     Attributes
     ----------
@@ -320,6 +330,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         n_threads: int | None = None,
         verbose: int = 0,
         record_update_norms: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: int | dict[str, float] = 1,
     ) -> None:
         self.model = model
         self.loss = loss
@@ -360,6 +372,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self.n_threads = n_threads
         self.verbose = verbose
         self.record_update_norms = record_update_norms
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
 
     @learns_in_parts
     def partial_fit(self, X: object, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.loading.load import check_proto
 from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
+from onnxsgd.persistence.checkpoint_folder import read_last
 from onnxsgd.persistence.saved_file import read_file, write_file
 from onnxsgd.persistence.value_tree import TreeReader, TreeWriter, UnknownValueError
+from onnxsgd.training.checkpoints import Progress
 from onnxsgd.training.state import FitState
 
 if TYPE_CHECKING:
@@ -26,14 +29,26 @@ if TYPE_CHECKING:
     from onnxsgd.estimators.fitted import TrainedModel
     from onnxsgd.estimators.regressor import OnnxSGDRegressor
 
-__all__ = ["load", "save"]
+__all__ = ["content_of", "load", "load_checkpoint", "read_progress", "refuse_unsaveable", "save"]
 
-#: Attributes that are not saved: made anew from the parameters, or of libraries.
+#: Attributes that are not saved.
 _LEFT_OUT = frozenset({"_given", "_sklearn_version", "_skl_callbacks", "_metadata_request"})
 
 
 def save(estimator: TrainedModel, path: str | os.PathLike[str]) -> None:
     """Write an estimator to a file; see its method ``save``."""
+    refuse_unsaveable(estimator)
+    write_file(path, *content_of(estimator))
+
+
+def refuse_unsaveable(estimator: TrainedModel) -> None:
+    """Refuse an estimator of a user's class, or with other parameters of the graph than its graph has.
+
+    Raises
+    ------
+    ParameterError, ParameterTypeError
+        If it is one.
+    """
     name = type(estimator).__name__
     if type(estimator) is not _classes().get(name):
         raise ParameterTypeError(
@@ -46,6 +61,13 @@ def save(estimator: TrainedModel, path: str | os.PathLike[str]) -> None:
             "The graph of the estimator belongs to other parameters than the present ones: call fit, or set "
             "them back, before save."
         )
+
+
+def content_of(
+    estimator: TrainedModel, progress: Progress | None = None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the JSON and the tensors of a file; `progress`: of the fit, for a checkpoint."""
+    name, given = type(estimator).__name__, estimator.__dict__.get("_given")
     writer, missing = TreeWriter(), {}
     attributes, parameters = estimator.__getstate__(), {}
     for parameter in estimator.get_params(deep=False):
@@ -54,7 +76,7 @@ def save(estimator: TrainedModel, path: str | os.PathLike[str]) -> None:
             parameters[parameter] = writer.write(value, f"parameters/{parameter}")
         except UnknownValueError:
             missing[parameter] = f"{type(value).__module__}.{type(value).__qualname__}"
-    kept = {key: value for key, value in attributes.items() if key not in _LEFT_OUT}
+    kept = {key: value for key, value in attributes.items() if not _is_left_out(key, value)}
     saved: dict[str, Any] = kept.pop("_saved", {})
     content = {
         "class": name,
@@ -65,7 +87,9 @@ def save(estimator: TrainedModel, path: str | os.PathLike[str]) -> None:
         "requests": _requests(estimator),
         "has_given": given is not None,
     }
-    write_file(path, content, writer.tensors)
+    if progress is not None:
+        content["progress"] = writer.write(progress, "progress")
+    return content, writer.tensors
 
 
 def load(path: str | os.PathLike[str], **parameters: object) -> OnnxSGDRegressor | OnnxSGDClassifier:
@@ -76,7 +100,7 @@ def load(path: str | os.PathLike[str], **parameters: object) -> OnnxSGDRegressor
     Parameters
     ----------
     path : str or path-like
-        The file.
+        The file; or a folder of checkpoints, of which the last whole one is read.
     **parameters : objects
         The parameters that the file does not hold: losses, schedules, optimizers, functions and models of
         your own. A scikit-learn `model` may be given too; it is then not read from the file.
@@ -113,7 +137,37 @@ def load(path: str | os.PathLike[str], **parameters: object) -> OnnxSGDRegressor
     >>> bool((again.predict_proba(X) == learner.predict_proba(X)).all())
     True
     """
-    return read_file(path, partial(_read, os.fspath(path), parameters))
+
+    def read(file: str | os.PathLike[str]) -> Any:
+        return read_file(file, partial(_read, os.fspath(file), parameters))
+
+    last = read_last(Path(path), read) if Path(path).is_dir() else None
+    return read(path) if last is None else last
+
+
+def load_checkpoint(
+    folder: Path, estimator: TrainedModel
+) -> tuple[TrainedModel, dict[str, Any], Path] | None:
+    """Return the estimator of the last checkpoint of a folder, its progress, and its file, if there is one.
+
+    Its parameters are those of `estimator`.
+    """
+
+    def read(file: Path) -> tuple[TrainedModel, dict[str, Any], Path]:
+        def read_both(content: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> Any:
+            own = estimator.get_params(deep=False)
+            lacking = {**content, "parameters": {}, "missing": dict.fromkeys(own, "")}
+            loaded = _read(os.fspath(file), own, lacking, tensors)
+            return loaded, TreeReader(tensors).read(content["progress"]), file
+
+        return read_file(file, read_both)
+
+    return read_last(folder, read)
+
+
+def read_progress(file: Path) -> dict[str, Any]:
+    """Return the progress that a checkpoint holds."""
+    return read_file(file, lambda content, tensors: TreeReader(tensors).read(content["progress"]))
 
 
 def _classes() -> dict[str, type[Any]]:
@@ -121,6 +175,11 @@ def _classes() -> dict[str, type[Any]]:
     from onnxsgd.estimators.regressor import OnnxSGDRegressor
 
     return {"OnnxSGDClassifier": OnnxSGDClassifier, "OnnxSGDRegressor": OnnxSGDRegressor}
+
+
+def _is_left_out(name: str, value: object) -> bool:
+    """Tell whether an attribute is not saved: made anew from the parameters, or of the calls of callbacks."""
+    return name in _LEFT_OUT or type(value).__module__.startswith("sklearn.callback")
 
 
 def _written(writer: TreeWriter, key: str, value: object) -> Any:

@@ -18,7 +18,7 @@ from onnxsgd._library_errors import reason
 from onnxsgd._version import __version__
 from onnxsgd.exceptions import OnnxSGDError, ParameterError
 
-__all__ = ["FORMAT", "read_file", "write_file"]
+__all__ = ["FORMAT", "DamagedFileError", "read_file", "write_file"]
 
 #: The number of the format written.
 FORMAT = 1
@@ -26,6 +26,10 @@ FORMAT = 1
 _ENTRY, _DIGEST = "onnxsgd", "sha256"
 
 _Read = TypeVar("_Read")
+
+
+class DamagedFileError(ParameterError):
+    """A file that is none of those written here, or no longer."""
 
 
 def write_file(
@@ -47,9 +51,6 @@ def write_file(
     OSError
         If it cannot be written. No part of it is left.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
     text = json.dumps({"format": FORMAT, "version": __version__, **content}, allow_nan=False)
     # safetensors writes the memory of an array, whatever its order
     held = {name: np.asarray(array, order="C") for name, array in tensors.items()}
@@ -58,13 +59,7 @@ def write_file(
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     os.close(handle)
     try:
-        try:
-            save_file(held, name, metadata=metadata)
-        except SafetensorError as error:
-            raise OSError(f"{os.fspath(path)!r} cannot be written: {reason(error)}.") from error
-        os.chmod(name, _mode(target))
-        _sync(name)
-        os.replace(name, target)
+        _fill(name, target, held, metadata)
     except BaseException:
         with suppress(OSError):
             os.unlink(name)
@@ -72,6 +67,20 @@ def write_file(
     # the new name has to survive a loss of power too
     with suppress(OSError):
         _sync(target.parent)
+
+
+def _fill(name: str, target: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
+    """Write the file `name`, bring it to the disk, and give it the name `target`."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    try:
+        save_file(tensors, name, metadata=metadata)
+    except SafetensorError as error:
+        raise OSError(f"{os.fspath(target)!r} cannot be written: {reason(error)}.") from error
+    os.chmod(name, _mode(target))
+    _sync(name)
+    os.replace(name, target)
 
 
 def read_file(
@@ -86,8 +95,10 @@ def read_file(
     ------
     OSError
         If the file cannot be opened.
+    DamagedFileError
+        If it is no such file, or a damaged one.
     ParameterError
-        If it is no such file, a damaged one, or of a newer format.
+        If it is of a newer format.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -114,11 +125,9 @@ def read_file(
             return read(content, tensors)
     except OnnxSGDError:
         raise
-    except _DAMAGE as error:
+    except (*_DAMAGE, SafetensorError) as error:
         said = f"{error!r}" if isinstance(error, KeyError) else reason(error)
-        raise ParameterError(f"{shown} is no file of est.save, or a damaged one: {said}.") from error
-    except SafetensorError as error:
-        raise ParameterError(f"{shown} is no file of est.save, or a damaged one: {reason(error)}.") from error
+        raise DamagedFileError(f"{shown} is no file of est.save, or a damaged one: {said}.") from error
 
 
 #: The errors of values of other kinds, sizes and names than those written.

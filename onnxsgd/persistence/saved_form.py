@@ -28,7 +28,7 @@ from onnxsgd.training.state import FitState
 __all__ = ["FORMAT", "pack", "unpack"]
 
 #: Attributes of the state: owners of slots and rates, and the updates that these begin with.
-_OWNERS = ("optimizer", "slots_from", "averages_from", "schedule", "n_rows", "mean_weight")
+_OWNERS = ("optimizer", "slots_from", "averages_from", "schedule", "n_rows", "mean_weight", "forgotten_at")
 #: Attributes of the state that ``fit`` sets.
 _LENGTHS = ("n_updates", "epoch_updates")
 

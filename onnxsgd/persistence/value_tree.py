@@ -46,6 +46,7 @@ class TreeWriter:
 
     def __init__(self) -> None:
         self.tensors: dict[str, np.ndarray] = {}
+        self._places: dict[int, str] = {}
 
     def write(self, value: object, place: str) -> Any:
         """Return a value as JSON; `place`: a name of it, with which those of its tensors begin.
@@ -95,14 +96,19 @@ class TreeWriter:
 
     def _array(self, array: np.ndarray, place: str) -> Any:
         if array.dtype.kind in _NUMERIC and array.dtype.itemsize <= 8:
-            return self._tensor(array.astype(array.dtype.newbyteorder("="), copy=False), place)
+            native = array.astype(array.dtype.newbyteorder("="), copy=False)
+            return self._tensor(native, place)
         if array.dtype.kind in "UO":
             values = [self.write(value, f"{place}/{k}") for k, value in enumerate(array.ravel().tolist())]
             return {"dtype": array.dtype.newbyteorder("=").str[1:], "shape": array.shape, "values": values}
         raise UnknownValueError(f"An array of type {array.dtype} is of a kind that a file cannot hold.")
 
     def _tensor(self, array: np.ndarray, place: str) -> str:
+        known = self._places.get(id(array))
+        if known is not None:
+            return known
         self.tensors[place] = array
+        self._places[id(array)] = place
         return place
 
     def _bytes(self, content: bytes, place: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -111,6 +112,13 @@ class Descent:
         self.best = self._mark = self.start
         self._base = self.share
         self._end_in_time()
+
+    @classmethod
+    def resumed(cls, known: Mapping[str, object]) -> Descent:
+        """Return the control with the attributes of another one."""
+        descent = cls.__new__(cls)
+        vars(descent).update(known)
+        return descent
 
     @property
     def highest(self) -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from onnxsgd.data.generators import copied
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.dropout_masks import KEYS, draw_keys
@@ -19,11 +20,14 @@ from onnxsgd.engine.step.step_spec import OUTPUT_RATE, numbered
 from onnxsgd.engine.step.update import AVERAGE_RATE, GRADIENT_SUM, IS_LAST, L1_TOTAL, START, average_rate
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import L1_STRENGTH, RATE
+from onnxsgd.training.checkpoints import Checkpoints, Position, Progress
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.state import FitState, output_unit
 
 __all__ = ["Epochs", "Runners", "penalty_value"]
 
+#: The numbers of the state that an epoch moves.
+_MOVED = ("t", "eta", "l1_totals", "missed")
 #: Updates between two checks of the loss of a long epoch.
 _PART = 4096
 #: From this many samples on, keys are sorted by their halves.
@@ -102,12 +106,21 @@ class Epochs:
         The state of the fit, changed in place.
     n_epochs : int
         The largest number of epochs.
+    checkpoints : Checkpoints or None
+        Those inside epochs, if any.
     """
 
     def __init__(
-        self, runners: Runners, batches: Batches, plan: FitPlan, state: FitState, n_epochs: int
+        self,
+        runners: Runners,
+        batches: Batches,
+        plan: FitPlan,
+        state: FitState,
+        n_epochs: int,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._runners, self._batches, self._plan, self._state = runners, batches, plan, state
+        self._checkpoints = checkpoints
         self._drawn_together = max(1, min(n_epochs, _DRAWN // len(batches.target)))
         #: Orders of the samples that are drawn, but not used yet.
         self._ahead = np.empty((0, len(batches.target)), np.intp)
@@ -135,15 +148,22 @@ class Epochs:
             self._run_one_by_one(count, limit, rates)
             return
         runners, batches, plan, state = self._runners, self._batches, self._plan, self._state
+        within = _WithinEpoch(self._checkpoints, state, self._ahead, can_cut=runners.skipped is None)
+        self._ahead = within.ahead
+        if self._checkpoints is not None:
+            # standardised weights are rounded on their way into a checkpoint and back
+            runners.buffers.load(state.tensors)
         updates = batches.plan(self._orders(count))
         numbers = _numbers(plan, state, batches, count, rates)
         if plan.step_spec.takes_scaled_gradient:
             updates = updates.descending(numbers.of_batches(numbers.used))
         losses = np.full(len(updates.totals), math.nan)
         n_whole = 0
-        n_before = 0
+        n_before = within.begin(losses)
         try:
-            for part in _parts(len(losses), limit):
+            for part in _parts(len(losses), limit, within.cuts(numbers, len(losses))):
+                if part.stop <= within.n_begun:
+                    continue
                 n_before = part.start
                 # all updates stay one object, whose weights a device need not receive again
                 plan_of_part = updates if len(losses[part]) == len(losses) else updates.part(part)
@@ -151,8 +171,14 @@ class Epochs:
                     runners.fastest.run(plan_of_part, numbers.of_part(part), losses[part])
                 finally:
                     numbers.n_skipped += runners.n_skipped
-                if limit is not None and not losses[part].mean() <= limit:
+                if limit is not None and not losses[_compared(part)].mean() <= limit:
                     break
+                if within.has_cuts and part.stop < len(losses):
+                    tensors = _snapshot(runners)
+                    if not (_all_finite(tensors) and np.isfinite(losses[part]).all()):
+                        break
+                    runners.buffers.load(tensors)
+                    within.write(tensors, numbers, losses[: part.stop])
         finally:
             n_done = n_before + runners.fastest.n_done
             tensors = _snapshot(runners)
@@ -168,7 +194,15 @@ class Epochs:
             n_missing = count - n_whole
             state.record(np.full(n_missing, math.inf), numbers.used[-n_missing:])
         elif not is_finite:
-            _restore_last_finite(runners, updates, numbers, state)
+            _restore_last_finite(runners, updates, numbers, state, within.n_begun)
+
+    def progress(self) -> Progress:
+        """Return the orders of the samples that are drawn, but not used yet."""
+        return {"ahead": self._ahead}
+
+    def resume(self, progress: Progress) -> None:
+        """Continue with these orders."""
+        self._ahead = progress["ahead"]
 
     def _run_one_by_one(self, count: int, limit: float | None, rates: np.ndarray | None) -> None:
         """Make epochs whose numbers depend on the number of updates that earlier ones skipped."""
@@ -196,11 +230,77 @@ class Epochs:
         return orders
 
 
-def _parts(n_updates: int, limit: float | None) -> list[slice]:
-    """Return the parts of some updates, after each of which the loss is compared with the limit."""
-    if limit is None or math.isinf(limit):
-        return [slice(0, n_updates)]
-    return [slice(start, start + _PART) for start in range(0, n_updates, _PART)]
+class _WithinEpoch:
+    """The checkpoints inside an epoch, and the place from which it continues.
+
+    Parameters
+    ----------
+    checkpoints : Checkpoints or None
+        Writes them; None: there are none.
+    state : FitState
+        The state before the epoch; its weights become those of each checkpoint.
+    ahead : ndarray
+        The orders of the samples that are drawn then.
+    can_cut : bool
+        Whether epochs may be cut; not where updates are skipped, which moves the numbers of later ones.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints | None, state: FitState, ahead: np.ndarray, *, can_cut: bool
+    ) -> None:
+        self._checkpoints, self._state, self.ahead = checkpoints, state, ahead
+        self._begun: dict[str, Any] = {}
+        #: The batches that an earlier fit has made, or that have a checkpoint.
+        self.n_begun = 0
+        self._position = None
+        self.has_cuts = checkpoints is not None and checkpoints.every.is_within_epochs and can_cut
+        if checkpoints is None or not self.has_cuts:
+            return
+        self._position = checkpoints.take_position()
+        if self._position is not None:
+            self._begun = dict(self._position.begun)
+            self.ahead = self._begun["ahead"]
+            vars(state).update(self._begun["state"])
+            state.random_state.set_state(self._begun["generator"].get_state())
+        else:
+            numbers = {name: getattr(state, name) for name in _MOVED}
+            self._begun = {"ahead": ahead, "state": numbers, "generator": copied(state.random_state)}
+
+    def begin(self, losses: np.ndarray) -> int:
+        """Put in the losses of batches that an earlier fit has made; return their number."""
+        if self._position is not None:
+            self.n_begun = self._position.n_batches
+            losses[: self.n_begun] = self._position.losses
+        return self.n_begun
+
+    def cuts(self, numbers: _Numbers, n_batches: int) -> np.ndarray:
+        """Return after how many batches there may be a checkpoint."""
+        if not self.has_cuts or self._checkpoints is None:
+            return np.empty(0, int)
+        updates = self._checkpoints.every.positions(self._state.t, numbers.n_begun(n_batches))
+        return updates if numbers.updates is None else np.searchsorted(numbers.updates, updates)
+
+    def write(self, tensors: Tensors, numbers: _Numbers, losses: np.ndarray) -> None:
+        """Write a checkpoint after some batches, if it is time."""
+        self._state.tensors, self.n_begun = tensors, len(losses)
+        moved = self._state.copy()
+        numbers.move(moved, len(losses))
+        if self._checkpoints is not None:
+            self._checkpoints.within_epoch(moved, Position(len(losses), losses.copy(), self._begun))
+
+
+def _parts(n_batches: int, limit: float | None, cuts: np.ndarray) -> list[slice]:
+    """Return the parts of some batches: up to a cut, or to a comparison of the loss with the limit."""
+    ends = {*cuts.tolist(), n_batches}
+    if limit is not None and not math.isinf(limit):
+        ends |= set(range(_PART, n_batches, _PART))
+    ordered = sorted(ends)
+    return [slice(*ends) for ends in zip([0, *ordered], ordered, strict=False)]
+
+
+def _compared(part: slice) -> slice:
+    """Return the updates up to the end of a part whose mean loss is compared with the limit."""
+    return slice((part.stop - 1) // _PART * _PART, part.stop)
 
 
 def _shifted(n: int, size: int, random_state: np.random.RandomState) -> np.ndarray:
@@ -356,17 +456,19 @@ def _numbers(
     return _Numbers(table, rates, used, l1_totals, missed, updates, own)
 
 
-def _restore_last_finite(runners: Runners, epoch: EpochPlan, numbers: _Numbers, state: FitState) -> None:
-    """Repeat the epoch from its start up to the last finite weights, then raise.
+def _restore_last_finite(
+    runners: Runners, epoch: EpochPlan, numbers: _Numbers, state: FitState, n_begun: int
+) -> None:
+    """Repeat the epoch from `n_begun` batches on up to the last finite weights, then raise.
 
     Repeating costs time only when training has failed anyway; keeping a copy of the weights at each
     update would cost time always.
     """
     numbers.n_skipped = 0
     loss, single = np.full(1, math.nan), runners.single()
-    n_finite = n_done = 0
+    n_finite = n_done = n_begun
     runners.buffers.load(state.tensors)
-    for number in range(len(epoch.totals)):
+    for number in range(n_begun, len(epoch.totals)):
         part = slice(number, number + 1)
         single.run(epoch.part(part), numbers.of_part(part), loss)
         n_done = number + 1

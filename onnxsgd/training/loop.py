@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.schedules import Schedule
+from onnxsgd.training.checkpoints import Checkpoints, Resumable
 from onnxsgd.training.coordinates import StandardisedBuffers
 from onnxsgd.training.epochs import Epochs, Runners, penalty_value
 from onnxsgd.training.fit_plan import FitPlan
@@ -66,6 +67,7 @@ def train(
     score: Callable[[dict[str, np.ndarray]], float] | None = None,
     *,
     model: Model,
+    checkpoints: Checkpoints | None = None,
 ) -> int:
     """Train until the loss, or the score, stops improving, or an observer asks to stop.
 
@@ -74,11 +76,11 @@ def train(
     `state` is changed in place. However the loop ends, it is usable and holds the last finite weights.
     """
     rule = _make_rule(runners, batches, plan, stopping, state, score, model)
-    epochs = Epochs(runners, batches, plan, state, stopping.max_iter)
-    return run_epochs(epochs, rule, stopping, state, plan.recipe.average_from, observers, score)
+    epochs = Epochs(runners, batches, plan, state, stopping.max_iter, checkpoints)
+    return run_epochs(epochs, rule, stopping, state, plan.recipe.average_from, observers, score, checkpoints)
 
 
-class Passes(Protocol):
+class Passes(Resumable, Protocol):
     """Epochs over the data, such as :class:`onnxsgd.training.epochs.Epochs`."""
 
     @property
@@ -97,15 +99,20 @@ def run_epochs(
     average_from: int,
     observers: Sequence[Observer] = (),
     score: Callable[[dict[str, np.ndarray]], float] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> int:
     """Make epochs until the rule, an observer, or the end of the data stops; return their number."""
     n_epochs, n_before = 0, len(state.loss_curve)
-    stops, votes, is_interrupted = False, [False], False
+    stops, was_asked, is_interrupted = False, False, False
     try:
-        rule.begin()
+        if checkpoints is None or not checkpoints.continues:
+            rule.begin()
+        if checkpoints is not None:
+            n_epochs, stops, was_asked = checkpoints.begin({"rule": rule, "epochs": epochs}, state)
         while n_epochs < stopping.max_iter and not stops and epochs.has_next:
-            # observers and scores need the weights after each epoch
-            count = 1 if observers or score else min(rule.n_epochs, stopping.max_iter - n_epochs)
+            # observers, scores and checkpoints need the weights after each epoch
+            is_single = observers or score or checkpoints
+            count = 1 if is_single else min(rule.n_epochs, stopping.max_iter - n_epochs)
             n_epochs += count
             for observer in observers:
                 observer.epoch_begins(state)
@@ -113,10 +120,13 @@ def run_epochs(
             if score is not None:
                 state.validation_scores.append(score(state.weights(average_from)))
             votes = [observer.epoch_ends(state) for observer in observers]
+            was_asked = any(votes)
             has_ended = rule.after_epochs(
                 state.loss_curve[-count:], state.validation_scores[-1] if score else None
             )
-            stops = has_ended or any(votes)
+            stops = has_ended or was_asked
+            if checkpoints is not None:
+                checkpoints.after_epoch(state, n_epochs, stops=stops, was_asked=was_asked)
     except KeyboardInterrupt:
         if stopping.in_epoch:
             raise
@@ -133,7 +143,7 @@ def run_epochs(
             ConvergenceWarning,
             stacklevel=4,
         )
-    elif stopping.tol is not None and not rule.has_converged and not any(votes):
+    elif stopping.tol is not None and not rule.has_converged and not was_asked:
         warnings.warn(
             "Maximum number of iteration reached before convergence. Consider increasing max_iter "
             "to improve the fit.",
@@ -141,6 +151,8 @@ def run_epochs(
             stacklevel=4,
         )
     rule.end()
+    if checkpoints is not None and not is_interrupted:
+        checkpoints.end(state)
     return n_epochs
 
 

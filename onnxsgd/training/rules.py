@@ -15,6 +15,7 @@ from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.schedules import Schedule
+from onnxsgd.training.checkpoints import Progress
 from onnxsgd.training.descent import Descent, Verdict
 from onnxsgd.training.start import Start
 from onnxsgd.training.state import FitState
@@ -70,6 +71,12 @@ class Rule(Protocol):
     def end(self) -> None:
         """Handle the end of training: choose the weights."""
 
+    def progress(self) -> Progress:
+        """Return what the rule knows of the fit so far."""
+
+    def resume(self, progress: Progress) -> None:
+        """Continue from a progress, in place of :meth:`begin`."""
+
 
 class PlateauRule:
     """Stops, or lowers the rate, when the loss or the score stops improving.
@@ -85,6 +92,9 @@ class PlateauRule:
     least_updates : int
         The fewest updates without improvement that make a plateau.
     """
+
+    #: Attributes that change during a fit, beside the plateau.
+    _KNOWN = ("_has_converged", "_improved_at", "_best", "_losses")
 
     def __init__(
         self, stopping: Stopping, schedule: Schedule, state: FitState, least_updates: int = 0
@@ -155,6 +165,16 @@ class PlateauRule:
             self._plateau.count = 0
         return False
 
+    def progress(self) -> Progress:
+        """Return what the rule knows of the fit so far."""
+        return {name: getattr(self, name) for name in self._KNOWN} | {"plateau": vars(self._plateau)}
+
+    def resume(self, progress: Progress) -> None:
+        """Continue from a progress, in place of :meth:`begin`."""
+        for name in self._KNOWN:
+            setattr(self, name, progress[name])
+        self._plateau = Plateau(**progress["plateau"])
+
     def end(self) -> None:
         """Restore the weights that scored best, if scores decide; report an objective that rose."""
         if self._best is not None:
@@ -221,6 +241,12 @@ class DescentRule:
     draws : bool
         Whether that is dropout.
     """
+
+    #: Attributes that change during a fit, beside the plateau and the descent.
+    _KNOWN = (
+        "_n_left", "_losses", "_has_begun", "_has_better_score", "_score_has_converged", "_start",
+    )  # fmt: skip
+    _COPIES = ("_first", "_copy", "_best")
 
     def __init__(
         self,
@@ -353,6 +379,21 @@ class DescentRule:
         """The number of epochs up to the next decision; the last window has the remainder."""
         n_epochs = self._descent.n_ahead * self._length
         return n_epochs if self._n_left >= n_epochs + self._length else self._n_left
+
+    def progress(self) -> Progress:
+        """Return what the rule knows of the fit so far."""
+        known = {name: getattr(self, name) for name in self._KNOWN}
+        copies = {name: vars(getattr(self, name)) for name in self._COPIES}
+        return known | copies | {"plateau": vars(self._plateau), "descent": vars(self._descent)}
+
+    def resume(self, progress: Progress) -> None:
+        """Continue from a progress, in place of :meth:`begin`."""
+        for name in self._KNOWN:
+            setattr(self, name, progress[name])
+        for name in self._COPIES:
+            setattr(self, name, _Copy(**progress[name]))
+        self._plateau = Plateau(**progress["plateau"])
+        self._descent = Descent.resumed(progress["descent"])
 
     def end(self) -> None:
         """Choose the last weights, those that scored best if scores decide, or the first ones."""

@@ -57,7 +57,7 @@ WITH = {
 OTHERS = {
     "max_iter", "tol", "n_iter_no_change", "early_stopping", "validation_fraction", "warm_start", "engine",
     "steps_per_epoch",
-    "device", "n_threads", "verbose", "record_update_norms",
+    "checkpoint", "checkpoint_every", "device", "n_threads", "verbose", "record_update_norms",
 }  # fmt: skip
 
 

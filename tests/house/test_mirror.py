@@ -109,6 +109,7 @@ COVERED = {
     "learner/test_describe.py": "graph/reading/report",
     "learner/test_learner.py": "learner/model_source",
     "objective/test_attach.py": "objective/score_table objective/scored_output",
+    "estimators/test_checkpointing.py": "persistence/checkpoint_folder training/checkpoints",
     "persistence/test_saved_form.py": "_classifier _regressor",
     "persistence/test_value_tree.py": "persistence/known_classes persistence/sklearn_objects",
     "runtime/test_cuda.py": "runtime/bindings runtime/device",

@@ -155,6 +155,10 @@ network (float[N, 4] x) => (float[N, 1] y)
 }"""
 
 
+def _is_w_or_v(name):
+    return name in "wv"
+
+
 @pytest.mark.parametrize("mode", [0, 1])
 @pytest.mark.parametrize(
     "options",
@@ -164,10 +168,10 @@ network (float[N, 4] x) => (float[N, 1] y)
         {"batch_norm": "frozen"},
         {"dropout": 0.25},
         {"batch_norm": "train", "dropout": 0.0, "trainable": ["u"]},
-        {"batch_norm": "train", "trainable": lambda name: name in "wv"},
+        {"batch_norm": "train", "trainable": _is_w_or_v},
         {"batch_norm": "train", "head": "linear", "output": "b"},
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_the_report_is_that_of_a_fit(mode, options):
     text = NORMALISED.replace("MODE", str(mode))

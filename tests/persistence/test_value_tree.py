@@ -1,6 +1,7 @@
 """Values as JSON and tensors."""
 
 import json
+import warnings
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import adapters, losses, optimizers, penalties, schedules
@@ -112,6 +114,17 @@ def test_every_public_class_with_parameters_has_a_name():
         assert all(class_of(name_of(cls)) is cls for cls in settable)
 
 
+@pytest.mark.parametrize("solver", ["adam", "sgd", "lbfgs"])
+def test_networks_of_scikit_learn_come_back(solver):
+    pytest.importorskip("skops")
+    X = np.arange(12.0).reshape(6, 2)
+    model = MLPClassifier((3,), solver=solver, max_iter=2, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, X[:, 0] > 5)
+    np.testing.assert_array_equal(round_trip(model).predict_proba(X), model.predict_proba(X))
+
+
 def test_estimators_of_scikit_learn_come_back():
     pytest.importorskip("skops")
     scaler = StandardScaler().fit([[0.0], [2.0]])
@@ -138,7 +151,7 @@ class Own(losses.Loss):
         np.longdouble(1),
         [{"a": len}],
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_other_values_are_refused(value):
     with pytest.raises(UnknownValueError, match="of a kind that|no class of onnxsgd"):

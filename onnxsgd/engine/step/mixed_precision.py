@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import HALF_TYPES, graph_names, unique_name
 
 if TYPE_CHECKING:
@@ -148,6 +147,9 @@ def narrowed(op: Builder, value: ir.Value, like: ir.Value) -> ir.Value:
 def widen_inputs(graph: ir.Graph) -> None:
     """Let the inputs of 16 bits be float32, and cast them inside, in place."""
     names = graph_names(graph)
+    # it loads onnxscript, and estimators import this module
+    from onnxsgd.graph.append import appending
+
     with appending(graph) as op:
         for index, value in enumerate(list(graph.inputs)):
             if value.dtype not in HALF_TYPES:

@@ -1,0 +1,79 @@
+"""Folders of checkpoints: the last two are kept, the last whole one is read."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.persistence.saved_file import DamagedFileError
+
+__all__ = ["last_files", "next_file", "read_last", "remove_older", "remove_parts"]
+
+_PREFIX, _SUFFIX = "checkpoint-", ".onnxsgd"
+_NAME = re.compile(rf"{_PREFIX}(\d{{6,12}}){re.escape(_SUFFIX)}")
+
+_Read = TypeVar("_Read")
+
+
+def next_file(folder: Path) -> Path:
+    """Return the path of the next checkpoint of a folder."""
+    last = next(iter(last_files(folder)), None)
+    number = 0 if last is None else int(last.name[len(_PREFIX) : -len(_SUFFIX)])
+    return folder / _name_of(number + 1)
+
+
+def _name_of(number: int) -> str:
+    return f"{_PREFIX}{number:06d}{_SUFFIX}"
+
+
+def last_files(folder: Path) -> list[Path]:
+    """Return the checkpoints of a folder, the last one first; none if there is no folder."""
+    try:
+        names = os.listdir(folder)
+    except NotADirectoryError:
+        raise ParameterError(f"checkpoint={os.fspath(folder)!r} is a file: it must name a folder.") from None
+    except OSError:
+        # a folder that cannot be made, or read, is a warning where the first file is written
+        return []
+    numbers = sorted((int(found[1]) for name in names if (found := _NAME.fullmatch(name))), reverse=True)
+    return [folder / _name_of(number) for number in numbers]
+
+
+def read_last(folder: Path, read: Callable[[Path], _Read]) -> _Read | None:
+    """Return what `read` makes of the last checkpoint that is whole; None: there is no file.
+
+    Raises
+    ------
+    DamagedFileError
+        If all of them are damaged.
+    """
+    files = last_files(folder)
+    for number, path in enumerate(files):
+        try:
+            return read(path)
+        except DamagedFileError as error:
+            if number == len(files) - 1:
+                raise
+            warnings.warn(f"{error} Training continues from the checkpoint before.", stacklevel=4)
+    return None
+
+
+def remove_older(folder: Path, n_kept: int = 2) -> None:
+    """Remove all checkpoints but the last ones: two, as the last one may be damaged."""
+    for path in last_files(folder)[n_kept:]:
+        with suppress(OSError):
+            path.unlink()
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what a process that was killed while writing left."""
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if name.startswith(f".{_PREFIX}") and name.endswith(".part"):
+                (folder / name).unlink()
