@@ -178,7 +178,22 @@ def read_features(X: Any, checked: Any, inputs: Sequence[ir.Value], *, allow_nan
     ------
     GraphError
         If the data do not fit the inputs.
+    ParameterError
+        If samples have no element at all.
     """
+    features = _one_for_each(X, checked, inputs, allow_nan)
+    # a recurrent operator of the runtime ends the process; one input of several may be empty, such as a cache
+    if all(0 in array.shape[1:] for array in features.values()):
+        name, array = next(iter(features.items()))
+        raise ParameterError(
+            f"X has shape {tuple(array.shape)} for input {name!r} of the graph: each sample has one element "
+            "at least."
+        )
+    return features
+
+
+def _one_for_each(X: Any, checked: Any, inputs: Sequence[ir.Value], allow_nan: bool) -> Features:
+    """Return one array for each input of a graph."""
     if is_mapping(checked):
         _check_names(checked, inputs)
         return {str(value.name): _cast(checked[str(value.name)], value, allow_nan) for value in inputs}
@@ -270,9 +285,9 @@ def _canonical(table: Any) -> Any:
 
 
 def _convert(array: Any, dtype: np.dtype[np.generic], name: str) -> Any:
+    if dtype.kind in "iu" and array.dtype.kind in "fiu" and not np.can_cast(array.dtype, dtype):
+        _check_range(_values(array), dtype, name)
     try:
-        if dtype.kind in "iu" and array.dtype.kind in "fiu" and not np.can_cast(array.dtype, dtype):
-            _check_range(_values(array), dtype, name)
         with np.errstate(over="ignore"):
             return array.astype(dtype, copy=False)
     except (TypeError, ValueError) as error:

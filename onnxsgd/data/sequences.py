@@ -82,14 +82,15 @@ def gather(X: object, name: str = "X", kinds: Collection[str] = NUMBERS) -> Any:
     """
     if is_mapping(X):
         return {key: gather(value, f"{name}[{key!r}]") for key, value in X.items()}
+    X = _as_list(X)
     if not _holds_arrays(X):
         return X
-    arrays = tuple(np.asarray(as_numpy(item)) for item in X)
+    arrays = tuple(_as_array(item, f"{name}[{row}]") for row, item in enumerate(X))
     first = arrays[0]
     if not all(array.dtype.kind in kinds or not len(array) for array in arrays if array.ndim):
         # tokens of texts
         return X
-    if all(array.shape == first.shape for array in arrays):
+    if all(array.shape == first.shape for array in arrays) and len(first):
         return np.stack(arrays)
     for row, array in enumerate(arrays):
         if array.ndim == 0 or array.shape[1:] != first.shape[1:]:
@@ -107,12 +108,28 @@ def holds_sequences(X: object) -> bool:
     return isinstance(X, Ragged) or (is_mapping(X) and any(isinstance(v, Ragged) for v in X.values()))
 
 
+def _as_list(X: Any) -> Any:
+    """Return the list of samples that are the entries of an array of objects, or of a column of a frame."""
+    is_column = hasattr(X, "to_list") and hasattr(X, "dtype")
+    if not is_column and not isinstance(X, np.ndarray):
+        return X
+    entries = np.asarray(X)
+    if entries.dtype.kind != "O" or entries.ndim != 1 or not len(entries):
+        return X
+    return list(entries) if isinstance(entries[0], list | tuple) or np.ndim(entries[0]) else X
+
+
+def _as_array(item: object, name: str) -> np.ndarray:
+    """Return the sequence of one sample."""
+    try:
+        return np.asarray(as_numpy(item))
+    except ValueError:
+        raise ParameterError(f"{name} holds lists of different lengths: a sample is one array.") from None
+
+
 def _holds_arrays(X: object) -> TypeGuard[Sequence[Any]]:
     """Tell whether `X` is a list of arrays, or of lists of different lengths."""
-    if isinstance(X, np.ndarray):
-        items = list(X) if X.dtype.kind == "O" and X.ndim == 1 else []
-    else:
-        items = list(X) if isinstance(X, list | tuple) else []
+    items = list(X) if isinstance(X, list | tuple) else []
     if not items:
         return False
     if isinstance(items[0], list | tuple):
@@ -229,6 +246,10 @@ def read_sequences(X: object, inputs: Sequence[ir.Value] | None) -> Any:
     """
     X = gather(X)
     given = X if is_mapping(X) else None
+    if inputs is not None:
+        lists = {"X": X} if given is None else {f"X[{key!r}]": value for key, value in given.items()}
+        for name, value in lists.items():
+            _check_elements(value, name)
     is_ragged = holds_sequences(X)
     mask = None if inputs is None else find_mask(inputs)
     makes_mask = mask is not None and (given is None or str(mask.name) not in given)
@@ -278,6 +299,20 @@ def check_targets(sequences: Sequences, target: np.ndarray | Ragged, X_name: str
             f"{y_name}[{row}] has {target.lengths[row]} elements and {X_name}[{row}] "
             f"{int(sequences.lengths[row, 0])}: a list of arrays as {y_name} has a target for each element."
         )
+
+
+def _check_elements(X: object, name: str) -> None:
+    """Refuse a list of arrays of different shapes whose elements are no numbers."""
+    if not _holds_arrays(X):
+        return
+    arrays = [_as_array(item, f"{name}[{row}]") for row, item in enumerate(X)]
+    if len({array.shape for array in arrays}) == 1:
+        return
+    row = next(row for row, array in enumerate(arrays) if array.dtype.kind not in NUMBERS)
+    raise ParameterError(
+        f"{name}[{row}] has elements of type {arrays[row].dtype}: sequences of different lengths hold "
+        "numbers."
+    )
 
 
 def _is_array(X: ArrayLike) -> bool:

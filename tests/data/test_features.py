@@ -558,9 +558,9 @@ def test_sparse_entries_that_repeat_or_are_zero_change_nothing(dtype):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (np.array([[1, 256]]), "numbers from 0 to 255"),
-        (np.array([[-1, 3]], np.int8), "numbers from 0 to 255"),
-        (np.array([[2.0, 0.5]]), r"values such as 0\.5, .* must be whole numbers from 0 to 255"),
+        (np.array([[1, 256]]), "^X has values .* numbers from 0 to 255"),
+        (np.array([[-1, 3]], np.int8), "^X has values .* numbers from 0 to 255"),
+        (np.array([[2.0, 0.5]]), r"^X has values such as 0\.5, .* must be whole numbers from 0 to 255"),
     ],
 )
 def test_integers_that_would_change_are_refused(given, message):
@@ -569,6 +569,19 @@ def test_integers_that_would_change_are_refused(given, message):
         read_features(given, given, [value])
     whole = np.array([[0, 255.0]])
     np.testing.assert_array_equal(read_features(whole, whole, [value])["X"], [[0, 255]])
+
+
+def test_samples_without_elements_are_refused():
+    steps = ir.Value(name="X", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", "t", 2]))
+    cache = ir.Value(name="past", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", "past", 2]))
+    empty, full = np.zeros((3, 0, 2), "f"), np.zeros((3, 4, 2), "f")
+    for given in (empty, {"X": empty}):
+        with pytest.raises(
+            ParameterError, match=r"^X has shape \(3, 0, 2\) for input 'X' of the graph: each"
+        ):
+            read_features(given, given, [steps])
+    both = {"X": full, "past": empty}
+    assert read_features(both, both, [steps, cache])["past"].shape == (3, 0, 2)
 
 
 def test_a_dictionary_without_targets_is_explained():

@@ -1,6 +1,7 @@
 """Lists of arrays: stacked, or padded with a mask."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sequence_graphs import value_inputs as inputs
 
@@ -54,11 +55,36 @@ def test_lists_of_different_lengths_are_sequences():
         ([np.ones((2, 3)), 1.0], r"X\[1\] has shape \(\) "),
         ([np.ones(2), np.ones(0)], r"X\[1\] is empty"),
         ({"ids": [[1], []]}, r"X\['ids'\]\[1\] is empty"),
+        ([np.ones((0, 3)), np.ones((0, 3))], r"X\[0\] is empty"),
+        ([[[1, 2], [1]], [[1, 2]]], r"X\[0\] holds lists of different lengths: a sample is one array"),
     ],
 )
 def test_other_lists_are_refused(X, message):
     with pytest.raises(ParameterError, match=message):
         gather(X)
+
+
+def test_columns_and_arrays_of_samples_are_lists():
+    for samples in (SHORT, [item.tolist() for item in SHORT]):
+        entries = np.empty(len(samples), object)
+        entries[:] = samples
+        for given in (entries, pd.Series(entries, index=[4, 2, 9])):
+            assert gather(given).lengths.tolist() == [2, 4, 2]
+            np.testing.assert_array_equal(gather({"a": given})["a"].padded(4)[0, :2], np.ones((2, 3)))
+    np.testing.assert_array_equal(gather(pd.Series([[1, 2], [3, 4]])), [[1, 2], [3, 4]])
+    for column in (pd.Series([1.0, 2.0]), pd.Series(["a", "bc"]), pd.Series([], dtype=object)):
+        assert gather(column) is column
+
+
+@pytest.mark.parametrize("graph", [PLAIN, MASKED])
+@pytest.mark.parametrize("dtype", ["O", "U3", "c8", "M8[s]"])
+def test_sequences_of_a_graph_hold_numbers(graph, dtype):
+    found = [item.astype(dtype) for item in SHORT]
+    for given, name in ((found, "X"), ({"X": found}, r"X\['X'\]")):
+        with pytest.raises(
+            ParameterError, match=rf"^{name}\[0\] has elements of type .*: sequences .* numbers"
+        ):
+            read_sequences(given, graph)
 
 
 @pytest.mark.parametrize("name", ["mask", "attention_mask", "Mask", "src_mask"])
