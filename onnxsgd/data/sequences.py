@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -78,10 +78,12 @@ def gather(X: object, name: str = "X", kinds: Collection[str] = NUMBERS) -> Any:
     Raises
     ------
     ParameterError
-        If arrays of a list differ in more than their first axis, or are empty.
+        If arrays of a list differ in more than their first axis, or are empty, or data are read once.
     """
     if is_mapping(X):
         return {key: gather(value, f"{name}[{key!r}]") for key, value in X.items()}
+    if isinstance(X, Iterator):
+        raise ParameterError(f"{name} is of type {type(X).__name__}, which is read once: give list({name}).")
     X = _as_list(X)
     if not _holds_arrays(X):
         return X
@@ -302,7 +304,11 @@ def check_targets(sequences: Sequences, target: np.ndarray | Ragged, X_name: str
 
 
 def _check_elements(X: object, name: str) -> None:
-    """Refuse a list of arrays of different shapes whose elements are no numbers."""
+    """Refuse a list of arrays of different shapes whose elements are no numbers, and one of sparse tables."""
+    if isinstance(X, list | tuple) and len(X) and sparse.issparse(X[0]):
+        raise ParameterError(
+            f"{name}[0] is a sparse table, and samples of a list are arrays: take its toarray()."
+        )
     if not _holds_arrays(X):
         return
     arrays = [_as_array(item, f"{name}[{row}]") for row, item in enumerate(X)]

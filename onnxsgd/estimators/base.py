@@ -204,7 +204,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                 self._forget_lengths()
             if holds_sequences(X):
                 batches = self._sequence_batches(X, y, sample_weight, resuming)
-                samples = self._read_first_sequences(batches, resuming, classes)
+                samples = self._read_first_sequences(batches, resuming, classes, in_parts=True)
             else:
                 samples = self._read_samples(
                     X, y, sample_weight, resuming=resuming, classes=classes, in_parts=True

@@ -67,12 +67,18 @@ class SequenceTraining(BatchTraining):
         return None
 
     def _read_first_sequences(
-        self, batches: SequenceBatches, resuming: bool, classes: ArrayLike | None = None
+        self,
+        batches: SequenceBatches,
+        resuming: bool,
+        classes: ArrayLike | None = None,
+        in_parts: bool = False,
     ) -> Samples:
-        """Check the first batch, which determines the graph; all targets are known."""
+        """Check the first batch, which determines the graph; in a fit all targets are known."""
         y = np.concatenate(batches.y.arrays) if isinstance(batches.y, Ragged) else batches.y
         everything = Batch(None, y)
-        return self._read_first(batches.first(), resuming, lambda: [everything], classes)
+        return self._read_first(
+            batches.first(), resuming, None if in_parts else lambda: [everything], classes
+        )
 
     def _sequence_source(self, batches: SequenceBatches) -> BatchSource:
         """Return the epochs of batches, in random order with ``shuffle=True``."""

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 from sequence_graphs import value_inputs as inputs
 
 from onnxsgd.data.sequences import Ragged, Sequences, find_mask, gather, holds_sequences, read_sequences
@@ -55,6 +56,8 @@ def test_lists_of_different_lengths_are_sequences():
         ([np.ones((2, 3)), 1.0], r"X\[1\] has shape \(\) "),
         ([np.ones(2), np.ones(0)], r"X\[1\] is empty"),
         ({"ids": [[1], []]}, r"X\['ids'\]\[1\] is empty"),
+        (iter(SHORT), r"^X is of type list_iterator, which is read once: give list\(X\)\.$"),
+        ({"a": (item for item in SHORT)}, r"^X\['a'\] is of type generator, which is read once"),
         ([np.ones((0, 3)), np.ones((0, 3))], r"X\[0\] is empty"),
         ([[[1, 2], [1]], [[1, 2]]], r"X\[0\] holds lists of different lengths: a sample is one array"),
     ],
@@ -85,6 +88,12 @@ def test_sequences_of_a_graph_hold_numbers(graph, dtype):
             ParameterError, match=rf"^{name}\[0\] has elements of type .*: sequences .* numbers"
         ):
             read_sequences(given, graph)
+
+
+@pytest.mark.parametrize("graph", [PLAIN, MASKED])
+def test_sparse_samples_of_a_list_are_refused(graph):
+    with pytest.raises(ParameterError, match=r"^X\[0\] is a sparse table, and samples of a list are arrays"):
+        read_sequences([sparse.csr_array(item) for item in SHORT], graph)
 
 
 @pytest.mark.parametrize("name", ["mask", "attention_mask", "Mask", "src_mask"])

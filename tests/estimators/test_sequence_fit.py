@@ -195,6 +195,14 @@ def test_classification(mask):
     assert cross_val_score(clone(ours), np.array(X, object), LABEL, cv=2).max() > 0.4
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_partial_fit_asks_for_the_classes(masked):
+    for model, y in ((pooling("mask" if masked else None, n_outputs=3), LABEL), (tagger(masked), TAGS)):
+        given = IDS if y is TAGS else X
+        with pytest.raises(ParameterError, match="classes must be passed on the first call to partial_fit"):
+            OnnxSGDClassifier(model, **NAMED).partial_fit(given, y)
+
+
 def test_partial_fit_is_an_epoch():
     whole = OnnxSGDRegressor(pooling(), batch_size=16, random_state=0, max_iter=2, **NAMED).fit(X, Y)
     parts = OnnxSGDRegressor(pooling(), batch_size=16, random_state=0, **NAMED)
