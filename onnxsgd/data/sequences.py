@@ -26,6 +26,7 @@ __all__ = [
     "for_each",
     "gather",
     "holds_sequences",
+    "is_one_array",
     "read_sequences",
 ]
 
@@ -140,6 +141,11 @@ def _holds_arrays(X: object) -> TypeGuard[Sequence[Any]]:
     return bool(getattr(items[0], "ndim", 0)) and not sparse.issparse(items[0])
 
 
+def is_one_array(X: object) -> TypeGuard[np.ndarray]:
+    """Tell whether `X` is an array of numpy that holds no other arrays."""
+    return isinstance(X, np.ndarray) and X.dtype.kind != "O"
+
+
 def for_each(function: Callable[[np.ndarray], np.ndarray], raw: np.ndarray | list[np.ndarray]) -> Any:
     """Return a function of arrays with a row for each sample; a list for a list of samples."""
     return [function(row[None])[0] for row in raw] if isinstance(raw, list) else function(raw)
@@ -246,6 +252,9 @@ def read_sequences(X: object, inputs: Sequence[ir.Value] | None) -> Any:
     ParameterError
         If lists of arrays do not go together.
     """
+    if is_one_array(X) and (inputs is None or len(inputs) == 1):
+        # the common case: one look
+        return X
     X = gather(X)
     given = X if is_mapping(X) else None
     if inputs is not None:

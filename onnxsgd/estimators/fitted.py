@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.data.columns import column_names
 from onnxsgd.data.features import check_strings, check_X, takes_strings
-from onnxsgd.data.sequences import Sequences, read_sequences
+from onnxsgd.data.sequences import Sequences, is_one_array, read_sequences
 from onnxsgd.data.text import TextPart, check_texts
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
 from onnxsgd.estimators.between_calls import Given
@@ -440,8 +440,9 @@ class TrainedModel(HtmlDisplay):
         if self._text is not None:
             texts = check_texts(self, X, model=self._text.transformer, reset=False)
             return self._text.features(texts)
-        by_name = len(self._learner.inputs) > 1
-        if takes_strings(self._learner.inputs):
+        inputs = self._learner.inputs
+        by_name = len(inputs) > 1
+        if takes_strings(inputs):
             return check_strings(self, X, reset=False, by_name=by_name)
         allow_nan = self._learner.fills_gaps
         if self._has_other_length(cast("ArrayLike", X)):
@@ -452,12 +453,14 @@ class TrainedModel(HtmlDisplay):
 
     def _has_other_length(self, X: ArrayLike) -> bool:
         """Tell whether `X` differs from the training data in an axis that the graph leaves open."""
+        known = vars(self).get("n_features_in_")
+        if known is None or (is_one_array(X) and X.shape[1:2] == (known,)):
+            return False
         shapes = [value.shape for value in self._learner.inputs]
         shape = shapes[0] if len(shapes) == 1 else None
         if shape is None or len(shape) < 2 or isinstance(shape[1], int) or column_names(X) is not None:
             return False
-        known = vars(self).get("n_features_in_")
-        return known is not None and np.ndim(X) == len(shape) and np.shape(X)[1] != known
+        return np.ndim(X) == len(shape) and np.shape(X)[1] != known
 
     def _takes(self, checked: np.ndarray) -> bool:
         """Tell whether the graph makes raw predictions of samples of another length."""

@@ -13,7 +13,7 @@ from onnxsgd.data.columns import column_names, is_mapping
 from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.features import Features, check_strings, check_X, n_rows, takes_strings
 from onnxsgd.data.samples import Samples
-from onnxsgd.data.sequences import Ragged, Sequences, check_targets, gather, read_sequences
+from onnxsgd.data.sequences import Ragged, Sequences, check_targets, gather, is_one_array, read_sequences
 from onnxsgd.data.targets import check_sample_weight
 from onnxsgd.data.text import check_texts, has_text, split_text
 from onnxsgd.estimators.between_calls import read_graph_parameters, refuse_new_graph
@@ -204,11 +204,16 @@ class TrainingDataReader(TrainedModel):
 
     def _gathered(self, X: object) -> Any:
         """Return lists of arrays as arrays or as sequences; documents of a vectorizer may be lists too."""
-        return X if hasattr(self.model, "fit") and has_text(self.model) else gather(X)
+        return X if self._may_hold_texts(X) else gather(X)
+
+    def _may_hold_texts(self, X: object) -> bool:
+        """Tell whether lists in `X` may be documents of a vectorizer."""
+        # the search of a model for vectorizers takes as long as the checks of a short call
+        return not is_one_array(X) and hasattr(self.model, "fit") and has_text(self.model)
 
     def _sequences_of(self, X: object, source: object = None, resuming: bool = True) -> Any:
         """Return the result of :func:`read_sequences` for the graph, if documents are none of its data."""
-        if hasattr(self.model, "fit") and has_text(self.model):
+        if self._may_hold_texts(X):
             return X
         return read_sequences(X, self._graph_inputs(source, resuming))
 

@@ -222,8 +222,6 @@ class Program:
         work = 3 * spec.batch_size * sum(array.size for array in tensors.values())
         n_threads = resolve_threads(self.plan.n_threads, work)
         tail = self.parts.tail
-        key = (tail.key, spec.key, n_threads)
-
         tail_graph = self.parts.split.tail
         opened = self._open_step(spec, batches, n_threads)
         idle = opened or self._compiled(spec, n_threads)
@@ -251,7 +249,7 @@ class Program:
         def build_scan() -> Any:
             return make_session(linear.build(tail_graph), n_threads)
 
-        scan = cached(("linear", *key, *linear.key), build_scan, tail.nbytes)
+        scan = cached(("linear", tail.key, spec.key, n_threads, *linear.key), build_scan, tail.nbytes)
         return runners(linear.runner(scan, taken, batches))
 
     def _compiled(self, spec: StepSpec, n_threads: int) -> IdleRunners:

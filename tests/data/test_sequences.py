@@ -38,6 +38,12 @@ def test_tables_stay_as_they_are(table):
     assert gather(table) is table
 
 
+def test_an_array_of_arrays_is_read_as_a_list():
+    listed = np.array([*SHORT, None], object)[:3]
+    assert isinstance(read_sequences(listed, PLAIN), Sequences)
+    assert isinstance(read_sequences(listed[[0, 2]], PLAIN), np.ndarray)
+
+
 def test_lists_of_different_lengths_are_sequences():
     found = gather([[1, 2, 3], [4], (5, 6)])
     assert isinstance(found, Ragged)

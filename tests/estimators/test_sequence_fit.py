@@ -398,3 +398,14 @@ def test_the_label_of_padding_is_no_label():
         ours.partial_fit(IDS, [ids % 3 - 1 for ids in IDS])
     with pytest.raises(ParameterError, match=r"contains the labels \[7\], which are not among the classes"):
         ours.partial_fit(IDS, [np.where(ids > 3, 7, 0) for ids in IDS])
+
+
+def test_arrays_need_no_search_for_vectorizers(monkeypatch):
+    X, y = np.eye(8, 4, dtype=np.float32), np.arange(8) % 2
+    model = OnnxSGDClassifier(LogisticRegression().fit(X, y)).partial_fit(X, y)
+
+    def has_text(model):
+        pytest.fail(f"{model} was searched for vectorizers.")
+
+    monkeypatch.setattr("onnxsgd.estimators.training_data.has_text", has_text)
+    assert model.partial_fit(X, y).predict(X).shape == (8,)
