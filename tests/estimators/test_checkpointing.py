@@ -116,7 +116,7 @@ def test_a_resumed_fit_is_the_one_that_was_not_interrupted(name, tmp_path, monke
     settings, data = SETTINGS[name]
     whole, n_written = fit(settings, tmp_path / "whole", monkeypatch, data=data)
     expected = whole.get_weights()
-    stops = sorted({1, 2, n_written // 3, n_written // 2, n_written - 1, n_written})
+    stops = sorted({1, n_written // 2, n_written - 1, n_written})
     for stop_after in stops:
         folder = tmp_path / str(stop_after)
         assert fit(settings, folder, monkeypatch, data=data, stop_after=stop_after)[0] is None
@@ -146,7 +146,7 @@ def test_pipelines_of_text_and_own_losses_resume(tmp_path, monkeypatch):
     pytest.importorskip("skops")
     texts, labels = ["a good day", "a bad day", "good", "bad, very bad"] * 5, [1, 0, 1, 0] * 5
     model = make_pipeline(TfidfVectorizer(), LogisticRegression())
-    loss = losses.FromCallable(_logistic)
+    loss = losses.FromCallable(_logistic, targets="sign")
     settings = {"model": model, "max_iter": 6, "loss": loss, "learning_rate": "constant"}
     whole, _ = fit(settings, tmp_path / "whole", monkeypatch, data=(texts, labels))
     fit(settings, tmp_path / "part", monkeypatch, data=(texts, labels), stop_after=3)
