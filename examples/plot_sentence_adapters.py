@@ -226,7 +226,7 @@ ax.set_yticks(range(0, 101, 20))
 ax.set(
     ylabel="accuracy on 1,000 other reviews (%)",
     ylim=(0, 132),
-    title=f"{n_lora:,} numbers do the work of {n_all:,}, and nothing is forgotten",
+    title=f"{n_lora:,} numbers instead of {n_all:,}, and nothing is forgotten",
 )
 ax.legend(loc="upper left")
 
