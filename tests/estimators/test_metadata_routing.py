@@ -37,7 +37,7 @@ def regressor(**more):
 @pytest.mark.parametrize("cls", [OnnxSGDRegressor, OnnxSGDClassifier])
 def test_requests_cover_the_parameters_of_methods(cls):
     routing = cls().get_metadata_routing()
-    assert set(routing.fit.requests) == {"sample_weight", "X_val", "y_val"}
+    assert set(routing.fit.requests) == {"sample_weight", "X_val", "y_val", "resume"}
     taken = {"sample_weight", "classes"} if cls is OnnxSGDClassifier else {"sample_weight"}
     assert set(routing.partial_fit.requests) == taken
     assert set(routing.score.requests) == {"sample_weight"}
