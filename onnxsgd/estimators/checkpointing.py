@@ -63,6 +63,10 @@ def _digest_of_data(part: object) -> str:
     if is_batch_source(part):
         # to read a batch may change what is read next
         return f"batches of {type(part).__qualname__}"
+    shape = getattr(part, "shape", None)
+    if shape == () or (shape is None and not hasattr(part, "__len__")):
+        # one weight for all samples, or data that the fit refuses
+        return _digest(part)
     n_rows = part.shape[0] if hasattr(part, "shape") else len(cast("Sized", part))
     rows = np.unique(np.linspace(0, max(n_rows - 1, 0), min(n_rows, _ROWS)).astype(int))
     some = _safe_indexing(part, rows)

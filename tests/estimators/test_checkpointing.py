@@ -372,3 +372,14 @@ def test_warm_starts_have_checkpoints_too(tmp_path, monkeypatch):
         X, Y, resume=True
     )
     np.testing.assert_array_equal(again.coef_, learner.coef_)
+
+
+def test_one_weight_for_all_samples_is_told_from_another(tmp_path):
+    learner = OnnxSGDClassifier(checkpoint=tmp_path, max_iter=2, tol=None, random_state=0)
+    learner.fit(X, Y, sample_weight=2.0)
+    assert learner.fit(X, Y, sample_weight=2.0, resume=True).n_iter_ == 2
+    with pytest.raises(ParameterError, match="belongs to a fit with other values of sample_weight"):
+        learner.fit(X, Y, sample_weight=3.0, resume=True)
+    for given in (5, np.array(3.0)):
+        with pytest.raises(ValueError, match="Expected 2D array, got scalar array"):
+            learner.fit(given, Y)
