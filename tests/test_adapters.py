@@ -471,7 +471,7 @@ def test_texts_are_read_before_the_base():
     from sklearn.pipeline import make_pipeline
 
     texts, labels = ["one two", "two three", "three four", "four one"] * 5, [0, 1, 0, 1] * 5
-    inner = make_pipeline(CountVectorizer(), MLPClassifier((4,), tol=1.0)).fit(texts, labels)
+    inner = make_pipeline(CountVectorizer(), MLPClassifier((4,), tol=1.0, random_state=0)).fit(texts, labels)
     model = OnnxSGDClassifier(inner, adapter=LoRA(2), random_state=0).fit(texts, labels)
     base, merged = model.to_onnx(adapter="inputs"), model.to_onnx()
     rows = {base.graph.input[0].name: np.array(texts[:4], object).reshape(-1, 1)}

@@ -267,7 +267,7 @@ def test_a_stream_without_a_length_is_refused():
     assert not hasattr(model, "coef_")
     with pytest.raises(ParameterError, match="needs a number of updates"):
         OnnxSGDRegressor(
-            MLPRegressor(hidden_layer_sizes=(3,), solver="lbfgs", tol=0.1).fit(X, Y > 0),
+            MLPRegressor(hidden_layer_sizes=(3,), solver="lbfgs", tol=0.1, random_state=0).fit(X, Y > 0),
             learning_rate="cosine",
         ).export_training_step("unused.onnx")
 
