@@ -16,7 +16,7 @@ from sklearn.utils import _safe_indexing
 from onnxsgd.data.batch_source import is_batch_source
 from onnxsgd.data.generators import copied
 from onnxsgd.estimators.fitted import TrainedModel
-from onnxsgd.estimators.saving import content_of, load_checkpoint, read_progress, refuse_unsaveable
+from onnxsgd.estimators.saving import content_of, load_checkpoint, read_progress, refuse_own_class
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.checkpoint_folder import next_file, read_last, remove_older, remove_parts
 from onnxsgd.persistence.saved_file import write_file
@@ -91,7 +91,7 @@ class FitCheckpoints:
     """
 
     def __init__(self, estimator: Any, identity: Mapping[str, str], every: Every, resume: bool) -> None:
-        refuse_unsaveable(estimator)
+        refuse_own_class(estimator)
         self._every = every
         if self._every.is_within_epochs and estimator.record_update_norms:
             raise ParameterError(

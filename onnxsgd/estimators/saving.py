@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from onnxsgd.estimators.fitted import TrainedModel
     from onnxsgd.estimators.regressor import OnnxSGDRegressor
 
-__all__ = ["content_of", "load", "load_checkpoint", "read_progress", "refuse_unsaveable", "save"]
+__all__ = ["content_of", "load", "load_checkpoint", "read_progress", "refuse_own_class", "save"]
 
 #: Attributes that are not saved.
 _LEFT_OUT = frozenset({"_given", "_sklearn_version", "_skl_callbacks", "_metadata_request"})
@@ -37,16 +37,22 @@ _LEFT_OUT = frozenset({"_given", "_sklearn_version", "_skl_callbacks", "_metadat
 
 def save(estimator: TrainedModel, path: str | os.PathLike[str]) -> None:
     """Write an estimator to a file; see its method ``save``."""
-    refuse_unsaveable(estimator)
+    refuse_own_class(estimator)
+    given = estimator.__dict__.get("_given")
+    if given is not None and has_new_graph(estimator, given):
+        raise ParameterError(
+            "The graph of the estimator belongs to other parameters than the present ones: call fit, or set "
+            "them back, before save."
+        )
     write_file(path, *content_of(estimator))
 
 
-def refuse_unsaveable(estimator: TrainedModel) -> None:
-    """Refuse an estimator of a user's class, or with other parameters of the graph than its graph has.
+def refuse_own_class(estimator: TrainedModel) -> None:
+    """Refuse an estimator of a user's class.
 
     Raises
     ------
-    ParameterError, ParameterTypeError
+    ParameterTypeError
         If it is one.
     """
     name = type(estimator).__name__
@@ -54,12 +60,6 @@ def refuse_unsaveable(estimator: TrainedModel) -> None:
         raise ParameterTypeError(
             f"save writes {sorted(_classes())}, not {type(estimator).__module__}.{name}: a file without code "
             "cannot hold a class of yours."
-        )
-    given = estimator.__dict__.get("_given")
-    if given is not None and has_new_graph(estimator, given):
-        raise ParameterError(
-            "The graph of the estimator belongs to other parameters than the present ones: call fit, or set "
-            "them back, before save."
         )
 
 

@@ -383,3 +383,9 @@ def test_one_weight_for_all_samples_is_told_from_another(tmp_path):
     for given in (5, np.array(3.0)):
         with pytest.raises(ValueError, match="Expected 2D array, got scalar array"):
             learner.fit(given, Y)
+
+
+def test_a_new_fit_with_another_graph_has_checkpoints(tmp_path):
+    learner = OnnxSGDClassifier(checkpoint=tmp_path, max_iter=3, tol=None, random_state=0).fit(X, Y)
+    learner.set_params(dtype="float64").fit(X, Y)
+    assert onnxsgd.load(tmp_path).coef_.dtype == np.float64
