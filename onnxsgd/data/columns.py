@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
+import onnx_ir as ir
 from scipy import sparse
 
-__all__ = ["NUMBERS", "column_kinds", "column_names", "is_mapping"]
+from onnxsgd.exceptions import GraphError
+
+__all__ = ["NUMBERS", "column_kinds", "column_names", "is_mapping", "refuse_unknown"]
 
 #: Kinds of arrays of numbers, after numpy's letters.
 NUMBERS = frozenset("biuf")
@@ -25,6 +29,25 @@ def column_names(X: Any) -> list[str] | None:
         return [str(name) for name in X]
     is_frame = hasattr(X, "columns") and hasattr(X, "dtypes")
     return [str(name) for name in X.columns] if is_frame else None
+
+
+def refuse_unknown(X: Mapping[Any, Any], inputs: Sequence[ir.Value]) -> None:
+    """Refuse entries of a dictionary that no input of the graph takes, such as a mistyped mask.
+
+    Raises
+    ------
+    GraphError
+        If there are any; it names the nearest input.
+    """
+    names = [str(value.name) for value in inputs]
+    unknown = [str(name) for name in X if str(name) not in names]
+    if not unknown:
+        return
+    close = difflib.get_close_matches(unknown[0], names, n=1)
+    nearest = f" Did you mean {close[0]!r}?" if close else ""
+    raise GraphError(
+        f"X has the entries {unknown}, which no input of the graph takes; these are {names}.{nearest}"
+    )
 
 
 def column_kinds(X: Any) -> dict[str, str]:

@@ -12,6 +12,7 @@ from scipy import sparse
 from sklearn.utils.validation import assert_all_finite, check_array, validate_data
 
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
+from onnxsgd.data.sequences import find_mask
 from onnxsgd.exceptions import GraphError, ParameterError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def check_X(
     by_name: bool = False,
     allow_nan: bool = False,
     any_length: bool = False,
+    inputs: Sequence[ir.Value] | None = None,
 ) -> Any:
     """Return `X` after scikit-learn's validation.
 
@@ -61,6 +63,8 @@ def check_X(
         Whether NaN may denote a missing value.
     any_length : bool
         Whether arrays may have another length of their second axis than the training data.
+    inputs : sequence of ir.Value or None
+        The inputs of the user's graph, of which errors speak; None: the model is no graph.
     """
     if is_plain_array(X, (2,)) and _has_known_columns(estimator, X, reset):
         return X
@@ -72,6 +76,8 @@ def check_X(
         if not NUMBERS.issuperset(column_kinds(X).values()):
             validate_data(estimator, X, reset=reset, skip_check_array=True)
             return X
+    if inputs is not None:
+        _refuse_no_table(X, inputs)
     rules: Any = {
         "accept_sparse": "csr", "dtype": "numeric", "order": "C", "allow_nd": True,
         "ensure_all_finite": "allow-nan" if allow_nan else True,
@@ -79,6 +85,31 @@ def check_X(
     if any_length:
         return check_array(X, estimator=estimator, input_name="X", **rules)
     return validate_data(estimator, X, reset=reset, **rules)
+
+
+def _refuse_no_table(X: Any, inputs: Sequence[ir.Value]) -> None:
+    """Refuse data of fewer axes than samples have: scikit-learn's error has many lines."""
+    try:
+        shape = np.shape(X)
+    except ValueError:
+        # lists of different lengths, which have errors of their own
+        return
+    if sparse.issparse(X) or len(shape) > 1 or not inputs:
+        return
+    mask = find_mask(inputs)
+    value = next(value for value in inputs if value is not mask)
+    found = f"has shape {shape}" if shape else "is None" if X is None else f"is of type {type(X).__name__}"
+    raise GraphError(
+        f"X {found}: it must have an axis of samples and one at least of their elements; input "
+        f"{value.name!r} of the graph takes {_wanted(value)}."
+    )
+
+
+def _wanted(value: ir.Value) -> tuple[int | str, ...] | str:
+    """Return the shape of an input for messages."""
+    if value.shape is None:
+        return "any shape"
+    return tuple(size if isinstance(size, int) else "any" for size in value.shape)
 
 
 _REAL = (np.dtype(np.float32), np.dtype(np.float64))
@@ -195,8 +226,11 @@ def read_features(X: Any, checked: Any, inputs: Sequence[ir.Value], *, allow_nan
 def _one_for_each(X: Any, checked: Any, inputs: Sequence[ir.Value], allow_nan: bool) -> Features:
     """Return one array for each input of a graph."""
     if is_mapping(checked):
+        # sizes first: a mask is not made for an array of a wrong one
+        known = [value for value in inputs if str(value.name) in checked]
+        features = {str(value.name): _cast(checked[str(value.name)], value, allow_nan) for value in known}
         _check_names(checked, inputs)
-        return {str(value.name): _cast(checked[str(value.name)], value, allow_nan) for value in inputs}
+        return features
     if len(inputs) == 1:
         table = checked if column_names(checked) is None else np.asarray(checked)
         return {str(inputs[0].name): _cast(table, inputs[0], allow_nan)}
@@ -258,9 +292,8 @@ def _cast(array: Any, value: ir.Value, allow_nan: bool) -> Any:
     sizes = zip(shape[1:], array.shape[1:], strict=False)
     fits = len(shape) == array.ndim and all(have == want for want, have in sizes if isinstance(want, int))
     if shape and not fits:
-        wanted = [size if isinstance(size, int) else "any" for size in shape]
         raise GraphError(
-            f"X has shape {tuple(array.shape)}; input {value.name!r} of the graph takes {tuple(wanted)}."
+            f"X has shape {tuple(array.shape)}; input {value.name!r} of the graph takes {_wanted(value)}."
         )
     if value.dtype is None or value.dtype == ir.DataType.STRING:
         return np.asarray(array, dtype=object)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from scipy import sparse
 
 from onnxsgd.data.batch_source import as_numpy
-from onnxsgd.data.columns import NUMBERS, column_names, is_mapping
+from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.exceptions import GraphError, ParameterError
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Ragged:
 def gather(X: object, name: str = "X", kinds: Collection[str] = NUMBERS) -> Any:
     """Return `X`, or a dictionary, with each list of arrays as one array, or as :class:`Ragged`.
 
+    A frame is a dictionary of its columns where one of them holds arrays; the only column is the list itself.
     `kinds` are numpy's letters of the types that sequences may have. Lists of numbers, and lists of such
     lists of one length, are returned as they are; lists of different lengths are sequences.
 
@@ -81,6 +82,7 @@ def gather(X: object, name: str = "X", kinds: Collection[str] = NUMBERS) -> Any:
     ParameterError
         If arrays of a list differ in more than their first axis, or are empty, or data are read once.
     """
+    X = _as_columns(X)
     if is_mapping(X):
         return {key: gather(value, f"{name}[{key!r}]") for key, value in X.items()}
     if isinstance(X, Iterator):
@@ -106,6 +108,17 @@ def gather(X: object, name: str = "X", kinds: Collection[str] = NUMBERS) -> Any:
     return Ragged(arrays)
 
 
+def _as_columns(X: Any) -> Any:
+    """Return the columns of a frame with arrays in one of them, the only one alone; and other data."""
+    if is_mapping(X) or column_names(X) is None or NUMBERS.issuperset(column_kinds(X).values()):
+        return X
+    # the first row tells: columns of strings are long to convert
+    if not any(isinstance(_as_list(X[name][:1]), list) for name in X.columns):
+        return X
+    columns = {name: _as_list(X[name]) for name in X.columns}
+    return columns if len(columns) > 1 else next(iter(columns.values()))
+
+
 def holds_sequences(X: object) -> bool:
     """Tell whether gathered data have sequences of different lengths."""
     return isinstance(X, Ragged) or (is_mapping(X) and any(isinstance(v, Ragged) for v in X.values()))
@@ -119,6 +132,9 @@ def _as_list(X: Any) -> Any:
     entries = np.asarray(X)
     if entries.dtype.kind != "O" or entries.ndim != 1 or not len(entries):
         return X
+    if is_column and isinstance(entries[0], np.ndarray) and entries[0].dtype.kind == "O":
+        # polars: lists of lists
+        return X.to_list()
     return list(entries) if isinstance(entries[0], list | tuple) or np.ndim(entries[0]) else X
 
 
@@ -275,6 +291,10 @@ def read_sequences(X: object, inputs: Sequence[ir.Value] | None) -> Any:
         names = [str(value.name) for value in inputs if value is not mask]
         if len(names) != 1 and is_ragged:
             raise GraphError(f"X is one list and the graph has the inputs {names}: give a dict of lists.")
+        if mask is not None and len(names) == 1 and sparse.issparse(X):
+            raise GraphError(
+                f"X is sparse, and a graph with the mask {mask.name!r} takes arrays: take its toarray()."
+            )
         if len(names) != 1 or (not is_ragged and not _is_array(cast("ArrayLike", X))):
             # an error names the inputs, or columns have their names
             return X
@@ -345,8 +365,8 @@ def _check_counts(given: Mapping[str, Ragged | np.ndarray]) -> None:
     counts = {
         name: len(value) if isinstance(value, Ragged) or value.ndim else 0 for name, value in given.items()
     }
-    if len(set(counts.values())) != 1:
-        raise ParameterError(f"X has arrays of these lengths: {counts}; they must be equal.")
+    if len(set(counts.values())) != 1 or 0 in counts.values():
+        raise ParameterError(f"X has arrays of these lengths: {counts}; they must be equal and above 0.")
 
 
 def _with_mask(

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 __all__ = [
+    "balanced_indicators",
+    "balanced_soft_weights",
+    "balanced_weights",
     "check_known_labels",
     "check_label_loss",
     "check_labels",
@@ -187,9 +190,21 @@ def class_weights(class_weight: object, classes: np.ndarray, y: np.ndarray) -> n
     return weight[order][np.searchsorted(classes, y, sorter=order)]
 
 
+def balanced_weights(y: np.ndarray) -> dict[Any, float]:
+    """Return the weight of each label of a vector, n_labels / (n_classes * count)."""
+    present = np.unique(y)
+    found = compute_class_weight("balanced", classes=present, y=y)
+    return dict(zip(present.tolist(), found.tolist(), strict=True))
+
+
+def balanced_indicators(y: np.ndarray) -> list[dict[Any, float]]:
+    """Return the same for each column of a table of 0 and 1."""
+    return [balanced_weights(column) for column in y.T]
+
+
 def _indicator_weights(class_weight: object, y: np.ndarray) -> np.ndarray:
     """Return the product of each sample's weights over the labels."""
-    if class_weight != "balanced":
+    if not isinstance(class_weight, list) and class_weight != "balanced":
         raise ParameterError(
             f"class_weight={class_weight!r} gives weights to classes, and here a sample has several labels: "
             "it must be 'balanced' or None."
@@ -221,14 +236,18 @@ def check_soft_labels(y: Any) -> np.ndarray:
 _SUM_TOLERANCE = 1e-3
 
 
+def balanced_soft_weights(classes: np.ndarray, y: np.ndarray) -> dict[Any, float]:
+    """Return the weight of each class by rows of probabilities, whose sums are the counts."""
+    totals = y.sum(axis=0)
+    present = totals > 0
+    weight = np.divide(len(y), present.sum() * totals, out=np.zeros(len(classes)), where=present)
+    return dict(zip(classes.tolist(), weight.tolist(), strict=True))
+
+
 def soft_class_weights(class_weight: object, classes: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the weight of each row of probabilities: the mean weight of its classes."""
-    if class_weight == "balanced":
-        totals = y.sum(axis=0)
-        present = totals > 0
-        weight = np.divide(len(y), present.sum() * totals, out=np.zeros(len(classes)), where=present)
-    else:
-        weight = class_weights(class_weight, classes, classes)
+    known = balanced_soft_weights(classes, y) if class_weight == "balanced" else class_weight
+    weight = class_weights(known, classes, classes)
     mean: np.ndarray = y @ weight
     return mean
 

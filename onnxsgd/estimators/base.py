@@ -176,6 +176,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                 samples, validation = self._hold_out(samples)
             if source is not None:
                 self._count_updates(source, len(samples.target), recipe)
+            self._balance(None if batches is None else batches.y)
             plan = self._make_plan(recipe)
             self.n_iter_ = 0
             callbacks = FitCallbacks(self, self.max_iter, X, y, sample_weight)

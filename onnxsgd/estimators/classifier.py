@@ -27,6 +27,7 @@ from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.inner_model import is_fitted
 from onnxsgd.estimators.labels import (
+    ClassWeights,
     DenseLabels,
     Labelling,
     OneLabel,
@@ -267,7 +268,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         inside epochs.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, by which the weights of the samples are multiplied. "balanced":
-        ``n_samples / (n_classes * np.bincount(y))``.
+        ``n_labels / (n_classes * np.bincount(y))``, by all labels that count in the training data; of
+        elements of samples, such as pixels and steps of sequences, by those of all elements.
     classes : array-like or None, default=None
         The labels of the graph's output columns, in order, for a graph that does not hold them, or that
         has more classes than `y` contains.
@@ -474,12 +476,29 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _check_parts(self) -> None:
         if self.class_weight == "balanced":
             raise ParameterError(
-                "class_weight 'balanced' is not supported for partial_fit and for batches, also those of "
-                "sequences of different lengths, which do not see all labels: give the weights of enough "
-                "labels y, dict(zip(classes, "
+                "class_weight 'balanced' is not supported for partial_fit and for batches of an iterable, "
+                "which do not see all labels: give the weights of enough labels y, dict(zip(classes, "
                 "compute_class_weight('balanced', classes=classes, y=y))), a function of "
                 "sklearn.utils.class_weight."
             )
+
+    def _balance(self, y: np.ndarray | Ragged | None) -> None:
+        self.__dict__.pop("_balanced", None)
+        if y is None or self.class_weight != "balanced":
+            return
+        if isinstance(y, Ragged):
+            labels = np.concatenate([array.reshape(-1) for array in y.arrays])
+        else:
+            labels = self._check_target(y)
+        self._balanced = self._labelling.balanced(labels)
+
+    #: The weights of the classes that "balanced" stands for, where no batch sees all labels.
+    _balanced: ClassWeights | None = None
+
+    @property
+    def _weights_of_classes(self) -> object:
+        """The parameter `class_weight`, with numbers for "balanced" where batches need them."""
+        return self.class_weight if self._balanced is None else self._balanced
 
     def _labels_of(self, batches: Iterable[Batch]) -> np.ndarray:
         return np.unique(np.concatenate([self._present(self._check_target(batch.y)) for batch in batches]))
@@ -615,7 +634,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _labelling(self) -> Labelling:
         classes = np.arange(max(2, self._n_scores)) if self._labels_are_unknown else self.classes_
         if self._is_dense:
-            return DenseLabels(classes, self._ignored, self._class_axis, self.class_weight)
+            return DenseLabels(classes, self._ignored, self._class_axis, self._weights_of_classes)
         if self._has_several_labels:
             return SeveralLabels(classes)
         return (SoftLabels if self._takes_soft_labels else OneLabel)(classes, self._ignored)
@@ -908,14 +927,14 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         labelling = self._labelling if self._weighs_elements else None
         if isinstance(labelling, DenseLabels) and self.batch_size != 1:
             # a batch is the mean over its elements, of which samples have different numbers
-            shares = labelling.shares(self.class_weight, target)
+            shares = labelling.shares(self._weights_of_classes, target)
             # of batches of several lengths, each element counts the same
             return shares * (np.prod(target.shape[1:]) if self._follows_lengths else 1)
         if self._is_dense and self._follows_lengths and self.batch_size != 1:
             return np.full(len(target), float(np.prod(target.shape[1:])))
         if self.class_weight is None:
             return None
-        return self._labelling.sample_weight(self.class_weight, target)
+        return self._labelling.sample_weight(self._weights_of_classes, target)
 
     def _encode(self, y: np.ndarray) -> np.ndarray:
         return self._labelling.encode(y, self._n_outputs, self._make_loss())

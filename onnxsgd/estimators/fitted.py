@@ -449,7 +449,9 @@ class TrainedModel(HtmlDisplay):
             checked = check_X(self, X, reset=False, allow_nan=allow_nan, any_length=True)
             if self._takes(checked):
                 return checked
-        return check_X(self, X, reset=False, by_name=by_name, allow_nan=allow_nan)
+        is_graph = self.model is not None and not hasattr(self.model, "fit")
+        of_graph = inputs if is_graph else None
+        return check_X(self, X, reset=False, by_name=by_name, allow_nan=allow_nan, inputs=of_graph)
 
     def _has_other_length(self, X: ArrayLike) -> bool:
         """Tell whether `X` differs from the training data in an axis that the graph leaves open."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +15,9 @@ from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 
 from onnxsgd.data.dense_targets import ElementAxes, element_weights
 from onnxsgd.data.targets import (
+    balanced_indicators,
+    balanced_soft_weights,
+    balanced_weights,
     check_sample_weight,
     class_weights,
     counted_labels,
@@ -28,7 +31,19 @@ from onnxsgd.losses import DenseLoss, Loss
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["DenseLabels", "Labelling", "OneLabel", "SeveralLabels", "SoftLabels", "UnknownClassesError"]
+__all__ = [
+    "ClassWeights",
+    "DenseLabels",
+    "Labelling",
+    "OneLabel",
+    "SeveralLabels",
+    "SoftLabels",
+    "UnknownClassesError",
+]
+
+
+#: Weights of the classes; of tables of labels, those of the values of each column.
+ClassWeights = dict[Any, float] | list[dict[Any, float]]
 
 
 class UnknownClassesError(ParameterError):
@@ -91,6 +106,10 @@ class Labelling(ABC):
         """Return the weight of each sample by the weights of the classes."""
         return class_weights(class_weight, self.classes, y)
 
+    def balanced(self, y: np.ndarray) -> ClassWeights:
+        """Return the weights of the classes that "balanced" stands for, by all labels that count."""
+        return balanced_weights(y[counted_labels(y, self.ignored)])
+
 
 class OneLabel(Labelling):
     """Single-label data: each sample has one class; a single column of scores encodes two classes."""
@@ -150,12 +169,18 @@ class SoftLabels(OneLabel):
     def sample_weight(self, class_weight: object, y: np.ndarray) -> np.ndarray:
         return soft_class_weights(class_weight, self.classes, y)
 
+    def balanced(self, y: np.ndarray) -> ClassWeights:
+        return balanced_soft_weights(self.classes, y)
+
 
 class SeveralLabels(Labelling):
     """Multi-label data: a column of scores for each label, positive where the sample has it."""
 
     def encode(self, y: np.ndarray, n_outputs: int, loss: Loss) -> np.ndarray:
         return encode_indicators(y, loss)
+
+    def balanced(self, y: np.ndarray) -> ClassWeights:
+        return balanced_indicators(y)
 
     def decision(self, raw: np.ndarray) -> np.ndarray:
         return raw

@@ -39,7 +39,6 @@ class SequenceTraining(BatchTraining):
     ) -> SequenceBatches:
         """Check sequences and the number of their targets; return their batches, in the order given."""
         y = self._require_target(X, y)
-        self._check_parts()
         source = None if resuming else read_source(self.model)
         sequences = self._sequences_of(X, source, resuming)
         target = gather(y, "y", _TARGETS)
@@ -56,6 +55,9 @@ class SequenceTraining(BatchTraining):
         n_rows = (self.batch_size or DENSE_ROWS) * self.gradient_accumulation_steps
         batches = SequenceBatches(sequences, target, weight, n_rows, fill=fill)
         return batches if weight is None or weight.all() else batches.take(np.flatnonzero(weight))
+
+    def _balance(self, y: np.ndarray | Ragged | None) -> None:
+        """Compute weights of classes by all labels of sequences; None: the data are no sequences."""
 
     def _forget_lengths(self) -> None:
         """Begin without sequences of targets."""

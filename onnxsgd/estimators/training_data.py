@@ -165,7 +165,8 @@ class TrainingDataReader(TrainedModel):
         if isinstance(source, GraphSource) and takes_strings(source.model.graph.inputs):
             return check_strings(self, X, reset=True)
         # support for NaN as missing value is known only after the conversion
-        return check_X(self, X, reset=reset, allow_nan=self.model is not None)
+        inputs = source.model.graph.inputs if isinstance(source, GraphSource) else None
+        return check_X(self, X, reset=reset, allow_nan=self.model is not None, inputs=inputs)
 
     def _make_learner(
         self, source: Any, X: object, checked: Any, n_outputs: int, target: np.ndarray | None = None

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from scipy import sparse
 
+from onnxsgd.data.columns import is_mapping, refuse_unknown
 from onnxsgd.data.features import Features, fills_gaps, read_features
 from onnxsgd.data.generators import make_generator
 from onnxsgd.engine.predict import InferenceGraph
@@ -119,6 +120,9 @@ class Learner:
 
     def read(self, X: object, checked: object) -> Features:
         """Return one array for each data input; see :func:`onnxsgd.data.features.read_features`."""
+        if is_mapping(checked):
+            # of the whole graph: the score may need less
+            refuse_unknown(checked, self.model.graph.inputs)
         return read_features(X, checked, self.inputs, allow_nan=self.fills_gaps)
 
     @cached_property

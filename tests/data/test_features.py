@@ -20,7 +20,7 @@ from sklearn.utils.validation import _get_feature_names
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.data.features import is_plain_array, read_features
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import GraphError, ParameterError
 
 # Older versions of scikit-learn read frames in a way that newer versions of polars deprecate.
 pytestmark = pytest.mark.filterwarnings("ignore:Support for the dataframe interchange protocol")
@@ -613,3 +613,34 @@ def test_columns_without_numbers_need_a_model(kind):
 def test_truth_is_no_number(name):
     with pytest.raises(ParameterError, match=f"{name}=True is not accepted: it must be an? "):
         OnnxSGDRegressor(**{name: True}).fit(np.eye(4), np.arange(4.0))
+
+
+NO_TABLES = [
+    ([], r"X has shape \(0,\)"), ("abc", "X is of type str"), (3, "X is of type int"), (None, "X is None"),
+    (["a", "b"], r"X has shape \(2,\)"), (np.ones(20), r"X has shape \(20,\)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "found"), NO_TABLES)
+def test_graphs_refuse_data_without_rows_in_one_sentence(given, found):
+    model = regressor(max_iter=1).fit(np.eye(20, 4), np.arange(20.0)).to_onnx()
+    ours = regressor(model=model, max_iter=1).fit(np.eye(20, 4), np.arange(20.0))
+    message = (
+        rf"^{found}: it must have an axis of samples and .* input 'X' of the graph takes \('any', 4\)\.$"
+    )
+    for call in (ours.predict, lambda X: ours.fit(X, np.arange(20.0))):
+        with pytest.raises(GraphError, match=message):
+            call(given)
+
+
+def test_entries_that_only_the_whole_graph_takes():
+    """The score needs two of three columns of the converted pipeline; a fourth belongs to nobody."""
+    pandas = pytest.importorskip("pandas")
+    a, c = np.random.default_rng(0).normal(size=(2, 40))
+    X = pandas.DataFrame({"a": a, "b": np.where(a > 0, "u", "v"), "c": c})
+    kept = ColumnTransformer([("scaled", StandardScaler(), ["a"]), ("coded", OneHotEncoder(), ["b"])])
+    ours = regressor(model=make_pipeline(kept, Ridge()).fit(X, c)).fit(X, c)
+    columns = {name: X[name] for name in X.columns}
+    np.testing.assert_array_equal(ours.predict(columns), ours.predict(X))
+    with pytest.raises(GraphError, match=r"\['d'\], which no input of the graph takes; .* \['a', 'b', 'c'\]"):
+        ours.predict(columns | {"d": a})

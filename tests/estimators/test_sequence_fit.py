@@ -11,7 +11,9 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
+from sklearn.utils.class_weight import compute_sample_weight
 
+import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers
 from onnxsgd.exceptions import GraphError, ParameterError
 
@@ -275,9 +277,97 @@ def test_documents_of_a_vectorizer_may_be_lists(documents):
     np.testing.assert_allclose(ours.decision_function(documents), scores, atol=1e-6)
 
 
-def test_balanced_weights_are_refused():
-    with pytest.raises(ParameterError, match="for batches, also those of sequences of different lengths"):
-        OnnxSGDClassifier(pooling(n_outputs=3), class_weight="balanced").fit(X, LABEL)
+def balanced(labels):
+    """Return n / (n_classes * count) for each label."""
+    names, counts = np.unique(labels, return_counts=True)
+    return dict(zip(names.tolist(), len(labels) / (len(names) * counts), strict=True))
+
+
+@pytest.mark.parametrize("weight", [None, np.repeat([1.0, 0.0], [50, 10])], ids=["", "zeros"])
+@pytest.mark.parametrize("mask", ["mask", None])
+def test_balanced_weights_count_the_labels_of_all_sequences(mask, weight):
+    known = LABEL if weight is None else LABEL[:50]
+    ours = OnnxSGDClassifier(pooling(mask, n_outputs=3), max_iter=2, random_state=0, **NAMED)
+    expected = clone(ours).set_params(class_weight=balanced(known)).fit(X, LABEL, weight)
+    ours.set_params(class_weight="balanced").fit(X, LABEL, weight)
+    compare(ours, expected, 0)
+    assert ours.class_weight == "balanced"
+    with pytest.raises(ParameterError, match="not supported for partial_fit and for batches of an iterable"):
+        ours.partial_fit(X, LABEL)
+    # arrays of one length have weights of their own
+    ours.set_params(warm_start=True).fit([x[:2] for x in X], np.repeat(["a", "b"], [10, 50]))
+    again = clone(ours).set_params(class_weight=balanced(np.repeat(["a", "b"], [10, 50])), classes=[*"abc"])
+    again.fit(X, LABEL).set_weights(expected.get_weights())
+    compare(ours, again.fit([x[:2] for x in X], np.repeat(["a", "b"], [10, 50])))
+
+
+def test_balanced_weights_of_several_and_of_uncertain_labels(tmp_path):
+    table = np.c_[Y > 0, Y > 0.7].astype(int)
+    ours = OnnxSGDClassifier(pooling(n_outputs=2), max_iter=1, random_state=0, **NAMED)
+    ours.set_params(class_weight="balanced").fit(X, table)
+    by_hand = (
+        clone(ours).set_params(class_weight=None).fit(X, table, compute_sample_weight("balanced", table))
+    )
+    compare(ours, by_hand)
+    ours.save(tmp_path / "saved.onnxsgd")
+    np.testing.assert_array_equal(onnxsgd.load(tmp_path / "saved.onnxsgd").predict(X), ours.predict(X))
+    soft = np.c_[table[:, :1] * 0.8 + 0.1, 0.9 - table[:, :1] * 0.8]
+    loss = losses.CrossEntropy(soft=True)
+    ours.set_params(loss=loss)
+    weights = dict(enumerate(60 / (2 * soft.sum(axis=0))))
+    compare(ours.fit(X, soft), clone(ours).set_params(class_weight=weights).fit(X, soft), 0)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_balanced_weights_of_steps(masked):
+    """Neither padding nor the label that is ignored counts."""
+    loss = losses.CrossEntropy(ignore_index="b")
+    ours = OnnxSGDClassifier(tagger(masked, n_outputs=2), loss=loss, max_iter=2, random_state=0, **NAMED)
+    ours.set_params(class_weight="balanced").fit(IDS, TAGS)
+    tags = np.concatenate(TAGS)
+    weights = balanced(tags[tags != "b"])
+    assert sorted(weights) == ["a", "c"]
+    compare(ours, clone(ours).set_params(class_weight=weights).fit(IDS, TAGS), 0)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_frames_with_a_column_of_sequences(library):
+    frames = pytest.importorskip(library)
+    column, masks = [x.tolist() for x in X], [[1.0] * (length - 1) + [0.0] for length in LENGTHS]
+    ours = OnnxSGDRegressor(pooling(), random_state=0, max_iter=2, **NAMED)
+    compare(clone(ours).fit(frames.DataFrame({"any": column}), Y), clone(ours).fit(X, Y), 0)
+    both = clone(ours).fit(frames.DataFrame({"X": column, "mask": masks}), Y)
+    expected = clone(ours).fit({"X": X, "mask": [np.array(mask) for mask in masks]}, Y)
+    compare(both, expected, 0)
+    frame = frames.DataFrame({"X": column, "mask": masks})
+    np.testing.assert_array_equal(both.predict(frame), expected.predict({"X": X, "mask": masks}))
+    with pytest.raises(GraphError, match="X holds sequences of different lengths, which only a graph takes"):
+        OnnxSGDRegressor().fit(frames.DataFrame({"X": column, "size": LENGTHS}), Y)
+
+
+MISTYPED = {"X": np.stack([x[:2] for x in X]), "msak": np.ones((60, 2))}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ours: clone(ours).fit(MISTYPED, Y),
+        lambda ours: clone(ours).fit({"X": X, "msak": X}, Y),
+        lambda ours: ours.predict(MISTYPED),
+        lambda ours: ours.score(MISTYPED, Y),
+        lambda ours: ours.partial_fit(MISTYPED, Y),
+        lambda ours: clone(ours).fit(X, Y, X_val=MISTYPED, y_val=Y),
+        lambda ours: clone(ours).fit([(MISTYPED, Y)]),
+        lambda ours: clone(ours).fit([{**MISTYPED, "y": Y}]),
+        lambda ours: clone(ours).predict(MISTYPED),
+    ],
+)
+def test_a_mistyped_mask_is_refused(call):
+    ours = OnnxSGDRegressor(pooling(), max_iter=1, **NAMED).fit(X, Y)
+    with pytest.raises(
+        GraphError, match=r"\['msak'\], which no input .* \['X', 'mask'\]. Did you mean 'mask'"
+    ):
+        call(ours)
 
 
 IDS = [rng.integers(0, 7, length) for length in LENGTHS]
