@@ -113,6 +113,8 @@ def _wanted(value: ir.Value) -> tuple[int | str, ...] | str:
 
 
 _REAL = (np.dtype(np.float32), np.dtype(np.float64))
+#: Numbers up to which two calls of numpy take less time than four.
+_FEW = 10_000
 
 
 def is_plain_array(array: Any, ranks: Collection[int]) -> TypeGuard[np.ndarray]:
@@ -127,8 +129,8 @@ def is_plain_array(array: Any, ranks: Collection[int]) -> TypeGuard[np.ndarray]:
 
 def _is_finite(array: np.ndarray) -> bool:
     """Tell whether all numbers are finite: NaN is the smallest and the largest one of its array."""
-    if not array.size:
-        return True
+    if array.size <= _FEW:
+        return bool(np.count_nonzero(np.isfinite(array)) == array.size)
     # as fast as a sum of float64 numbers, four times as fast as one of float32, and nothing overflows
     with np.errstate(invalid="ignore"):
         return math.isfinite(array.min()) and math.isfinite(array.max())

@@ -93,7 +93,7 @@ class Moments:
         # about the first row first, which keeps the digits of columns far from zero
         mean = table[0] + (weight @ (table - table[0])) / total
         count = np.full(table.shape[1], total)
-        return cls(count, mean, weight @ (table - mean) ** 2, count)
+        return cls(count, mean, weight @ (table - mean) ** 2, total=count)
 
     @classmethod
     def _of_sparse(cls, table: Any, weight: np.ndarray) -> Moments:
@@ -184,7 +184,7 @@ class Moments:
             count,
             self.mean + share * step,
             self.squares + other.squares + step**2 * self.count * share,
-            self.total + other.total,
+            count if self._is_full and other._is_full else self.total + other.total,
             self.columns,
         )
 
@@ -193,8 +193,15 @@ class Moments:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @property
+    def _is_full(self) -> bool:
+        """True if all rows have an entry in each column, as far as it is known without a look at the numbers."""
+        return self.count is self.total
+
+    @property
     def centre(self) -> np.ndarray:
         """The mean of each column over all rows; zero for columns that are not centred."""
+        if self._is_full:
+            return self.mean
         return np.where(self._is_dense, self._share * self.mean, 0.0)
 
     def deviation(self, dtype: np.dtype[Any] | type = np.float64) -> np.ndarray:
@@ -205,12 +212,18 @@ class Moments:
         dtype : dtype
             The type that the data were rounded to. Deviations next to its smallest number count as zero.
         """
-        share, size = self._share, np.abs(self.centre)
-        # the variance of the entries, and that of entries and zeros beside each other
-        deviation = np.sqrt(share * self._variance + share * (1.0 - share) * self.mean**2)
+        if self._is_full:
+            deviation = np.sqrt(self._variance)
+        else:
+            # the variance of the entries, and that of entries and zeros beside each other
+            share = self._share
+            deviation = np.sqrt(share * self._variance + share * (1.0 - share) * self.mean**2)
+        size = np.abs(self.centre)
         is_constant = deviation <= _ROUNDING * float(np.finfo(dtype).eps) * size
         dense = np.where(is_constant, size, deviation)
-        return _invertible(np.where(self._is_dense, dense, self._size_of_entries), dtype)
+        if not self._is_full:
+            dense = np.where(self._is_dense, dense, self._size_of_entries)
+        return _invertible(dense, dtype)
 
     def size(self, dtype: np.dtype[Any] | type = np.float64) -> np.ndarray:
         """Return the root of the mean square; 1 for columns of zeros.
@@ -220,6 +233,8 @@ class Moments:
         dtype : dtype
             The type of the data. Sizes next to its smallest number count as zero.
         """
+        if self._is_full:
+            return _invertible(np.sqrt(self._variance + self.mean**2), dtype)
         dense = np.sqrt(self._share * (self._variance + self.mean**2))
         return _invertible(np.where(self._is_dense, dense, self._size_of_entries), dtype)
 
@@ -229,7 +244,7 @@ class Moments:
         These are the geometric mean of the columns with an entry, and of the entries of a row: the former
         alone give sparse data rates at which the loss grows first, the latter too small ones.
         """
-        if self._is_dense.all():
+        if self._is_full or self._is_dense.all():
             return 1.0
         n_moved = math.sqrt(float(self._share.sum()) * np.count_nonzero(self.count))
         return math.sqrt(n_moved / n_columns) if n_moved else 1.0

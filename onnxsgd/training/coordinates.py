@@ -20,7 +20,7 @@ import numpy as np
 
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.batches import Standard
-from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.buffers import Tensors, all_finite
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.update import AVERAGE, CONSTANT_STATES, PENALTY_SCALE, RATE_SCALE, START, WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
@@ -150,7 +150,7 @@ def _rounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Return float64 numbers in another type; finite ones beyond its range become its largest ones."""
     with np.errstate(over="ignore"):
         rounded = array.astype(dtype)
-    if np.isfinite(rounded).all():
+    if all_finite(rounded):
         return rounded
     largest = float(np.finfo(dtype).max)
     return np.where(np.isfinite(array), np.clip(array, -largest, largest), array).astype(dtype)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from onnxsgd.data.generators import copied
 from onnxsgd.engine.step.batches import Batches, EpochPlan
-from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.buffers import Tensors, all_finite
 from onnxsgd.engine.step.dropout_masks import KEYS, draw_keys
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.mixed_precision import LEAST_SCALE, LOSS_SCALE, SCALER, SKIPPED
@@ -124,6 +124,8 @@ class Epochs:
         self._drawn_together = max(1, min(n_epochs, _DRAWN // len(batches.target)))
         #: Orders of the samples that are drawn, but not used yet.
         self._ahead = np.empty((0, len(batches.target)), np.intp)
+        # the moments of the target are those of before the first epoch
+        self._output_unit = output_unit(plan, state) if plan.step_spec.output_weights else 1.0
 
     @property
     def has_next(self) -> bool:
@@ -154,7 +156,7 @@ class Epochs:
             # standardised weights are rounded on their way into a checkpoint and back
             runners.buffers.load(state.tensors)
         updates = batches.plan(self._orders(count))
-        numbers = _numbers(plan, state, batches, count, rates)
+        numbers = _numbers(plan, state, batches, count, rates, self._output_unit)
         if plan.step_spec.takes_scaled_gradient:
             updates = updates.descending(numbers.of_batches(numbers.used))
         losses = np.full(len(updates.totals), math.nan)
@@ -171,18 +173,18 @@ class Epochs:
                     runners.fastest.run(plan_of_part, numbers.of_part(part), losses[part])
                 finally:
                     numbers.n_skipped += runners.n_skipped
-                if limit is not None and not losses[_compared(part)].mean() <= limit:
+                if limit is not None and not _mean(losses[_compared(part)]) <= limit:
                     break
                 if within.has_cuts and part.stop < len(losses):
                     tensors = _snapshot(runners)
-                    if not (_all_finite(tensors) and np.isfinite(losses[part]).all()):
+                    if not (_all_finite(tensors) and all_finite(losses[part])):
                         break
                     runners.buffers.load(tensors)
                     within.write(tensors, numbers, losses[: part.stop])
         finally:
             n_done = n_before + runners.fastest.n_done
             tensors = _snapshot(runners)
-            is_finite = _all_finite(tensors) and bool(np.isfinite(losses[:n_done]).all())
+            is_finite = _all_finite(tensors) and all_finite(losses[:n_done])
             if is_finite:
                 state.tensors = tensors
                 numbers.move(state, n_done)
@@ -298,6 +300,11 @@ def _parts(n_batches: int, limit: float | None, cuts: np.ndarray) -> list[slice]
     return [slice(*ends) for ends in zip([0, *ordered], ordered, strict=False)]
 
 
+def _mean(losses: np.ndarray) -> float:
+    """Return the mean, for which numpy's method takes longer than a small update."""
+    return float(np.add.reduce(losses)) / len(losses)
+
+
 def _compared(part: slice) -> slice:
     """Return the updates up to the end of a part whose mean loss is compared with the limit."""
     return slice((part.stop - 1) // _PART * _PART, part.stop)
@@ -408,9 +415,17 @@ class _Numbers:
 
 
 def _numbers(
-    plan: FitPlan, state: FitState, batches: Batches, n_epochs: int, rates: np.ndarray | None
+    plan: FitPlan,
+    state: FitState,
+    batches: Batches,
+    n_epochs: int,
+    rates: np.ndarray | None,
+    unit: float,
 ) -> _Numbers:
-    """Return the numbers of the next `n_epochs` epochs, with these rates, or else those of the schedule."""
+    """Return the numbers of the next `n_epochs` epochs, with these rates, or else those of the schedule.
+
+    Rates of an even last layer have the given unit.
+    """
     recipe, count = plan.recipe, n_epochs * batches.n_updates
     t = np.arange(state.t + 1, state.t + 1 + count, dtype=np.float64)
     if rates is None:
@@ -423,7 +438,7 @@ def _numbers(
     for number, group in enumerate(plan.groups):
         found = group.numbers(recipe, state, t - state.slots_from, used, batches.n_updates)
         if spec.output_weights:
-            found.numbers[OUTPUT_RATE] = np.multiply(found.numbers[RATE], output_unit(plan, state))
+            found.numbers[OUTPUT_RATE] = np.multiply(found.numbers[RATE], unit)
         if spec.l1:
             l1, penalised = group.penalty.l1 or 0.0, plan.penalised(group)
             before = state.l1_totals.get(penalised[0], 0.0) if penalised else 0.0
@@ -508,4 +523,4 @@ def penalty_value(plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarr
 def _all_finite(tensors: Tensors) -> bool:
     """Tell whether all numbers are finite, and the gradients are at some scale of the loss."""
     scale = tensors.get((SCALER, LOSS_SCALE), LEAST_SCALE)
-    return bool(scale >= LEAST_SCALE) and all(np.isfinite(array).all() for array in tensors.values())
+    return bool(scale >= LEAST_SCALE) and all(map(all_finite, tensors.values()))

@@ -11,7 +11,6 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.engine.step.batches import Batches
-from onnxsgd.schedules import Schedule
 from onnxsgd.training.checkpoints import Checkpoints, Resumable
 from onnxsgd.training.coordinates import StandardisedBuffers
 from onnxsgd.training.epochs import Epochs, Runners, penalty_value
@@ -168,8 +167,22 @@ def _make_rule(
     schedule = plan.recipe.schedule
     if not plan.recipe.is_auto:
         return PlateauRule(stopping, schedule, state)
-    objective, buffers = partial(_objective, model, batches, plan, state), runners.buffers
-    finder = StartFinder(
+    if stopping.in_parts:
+        _begin_part(runners, batches, plan, state, model)
+        return PlateauRule(stopping, schedule, state)
+    finder, load = _make_finder(runners, batches, plan, state, model), runners.buffers.load
+    return DescentRule(
+        stopping, state, batches.n_updates, finder.find, lambda: finder.objective().total, load, score,
+        runners.is_sparse, finder.is_linear, plan.loss_unit is not None,
+        is_other=plan.step_spec.draws or bool(plan.step_spec.statistics), draws=plan.step_spec.draws,
+    )  # fmt: skip
+
+
+def _make_finder(
+    runners: Runners, batches: Batches, plan: FitPlan, state: FitState, model: Model
+) -> StartFinder:
+    buffers = runners.buffers
+    return StartFinder(
         layer=plan.output_layer,
         intercepts=plan.learner.intercepts,
         is_linear=model.is_linear,
@@ -178,30 +191,23 @@ def _make_rule(
         else np.zeros(1),
         target=batches.target if plan.has_target_units else None,
         sample_weight=batches.sample_weight,
-        objective=objective,
+        objective=partial(_objective, model, batches, plan, state),
         raw_predictions=partial(model.raw_predictions, dict(batches.features)),
         for_standard_data=buffers.raw if isinstance(buffers, StandardisedBuffers) else None,
         unit=plan.loss_unit,
         most=plan.first_share(model.is_linear),
     )
-    if stopping.in_parts:
-        _begin_part(runners, finder, schedule, state)
-        return PlateauRule(stopping, schedule, state)
-    load = buffers.load
-    return DescentRule(
-        stopping, state, batches.n_updates, finder.find, lambda: objective().total, load, score,
-        runners.is_sparse, finder.is_linear, plan.loss_unit is not None,
-        is_other=plan.step_spec.draws or bool(plan.step_spec.statistics), draws=plan.step_spec.draws,
-    )  # fmt: skip
 
 
-def _begin_part(runners: Runners, finder: StartFinder, schedule: Schedule, state: FitState) -> None:
+def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitState, model: Model) -> None:
     """Set the rate of a part of a stream, whose steering begins with the first one, anew, or after a fit."""
-    state.eta = finder.most * schedule.initial
+    most = plan.first_share(model.is_linear)
+    state.eta = most * plan.recipe.schedule.initial
     if not state.is_steered:
         begins = state.t in (0, state.forgotten_at)
+        finder = _make_finder(runners, batches, plan, state, model)
         share = finder.find_in_part(state) if begins else LEAST_SHARE
-        state.start_steering(min(1.0, share / finder.most))
+        state.start_steering(min(1.0, share / most))
         runners.buffers.load(state.tensors)
 
 

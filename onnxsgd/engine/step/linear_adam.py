@@ -25,7 +25,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd._library_errors import run_error
-from onnxsgd.engine.step.buffers import Buffers, Tensors, bind, dtype_of
+from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.engine.step.linear_scan import LinearLayer
@@ -285,7 +285,7 @@ class LinearAdamRunner:
             self._fill_rates(call, present, numbers)
             losses[part] = call.run(present)
             self.n_done += count
-            if not np.isfinite(losses[part]).all():
+            if not all_finite(losses[part]):
                 break
 
     def _fill_rates(self, call: _Call, present: Tensors, numbers: Mapping[str, np.ndarray]) -> None:

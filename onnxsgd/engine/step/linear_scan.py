@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd._library_errors import run_error
-from onnxsgd.engine.step.buffers import Buffers, Tensors, bind, dtype_of
+from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.engine.step.update import WEIGHT
@@ -253,7 +253,7 @@ class LinearScanRunner:
             self._store(scales[-1])
             losses[part] = self._losses[:count]
             self.n_done += count
-            if not np.isfinite(self._losses[:count]).all():
+            if not all_finite(self._losses[:count]):
                 break
 
     def _blocks(self, logs: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd._library_errors import run_error
-from onnxsgd.engine.step.buffers import Buffers, Tensors, bind, dtype_of
+from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.graph.append import appending
@@ -150,7 +150,7 @@ class EpochRunner:
             self._buffers.flip()
             losses[part] = block.losses
             self.n_done += n_batches
-            if not np.isfinite(block.losses).all():
+            if not all_finite(block.losses):
                 break
 
 

@@ -221,7 +221,7 @@ class StepSpec:
         )
         return (*self._common_scalars, *of_groups)
 
-    @property
+    @cached_property
     def _common_scalars(self) -> tuple[str, ...]:
         """Those of one rate and one penalty of all weights."""
         names = (*self._rate_scalars, *self._l1_scalars, *((AVERAGE_RATE,) if self.average else ()))
@@ -234,7 +234,7 @@ class StepSpec:
     def _l1_scalars(self) -> tuple[str, ...]:
         return ((L1_STRENGTH if self.optimizer.is_proximal else L1_TOTAL),) if self.l1 else ()
 
-    @property
+    @cached_property
     def _rate_scalars(self) -> tuple[str, ...]:
         """The names of the numbers that depend on the rate."""
         names = tuple(self.optimizer.scalars(np.ones(1), np.ones(1), 0.0))
