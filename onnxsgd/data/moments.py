@@ -194,7 +194,7 @@ class Moments:
 
     @property
     def _is_full(self) -> bool:
-        """True if all rows have an entry in each column, as far as it is known without a look at the numbers."""
+        """True if all rows have an entry in each column, known without a look at the numbers."""
         return self.count is self.total
 
     @property

@@ -208,14 +208,19 @@ def _bounds(array: Any) -> tuple[np.ndarray, np.ndarray]:
         low, high = min_max_axis(array.tocsr().astype(np.float64), axis=0, ignore_nan=True)
         return low, high
     size = max(1, _BLOCK // max(1, array.shape[1]))
-    blocks = (array[start : start + size] for start in range(0, len(array), size))
-    extremes = [(_reduced(np.minimum, block), _reduced(np.maximum, block)) for block in blocks]
-    low = np.min([low for low, _ in extremes], axis=0).astype(np.float64)
-    high = np.max([high for _, high in extremes], axis=0).astype(np.float64)
+    blocks = [array[start : start + size] for start in range(0, len(array), size)]
+    low, high = (_extremes(extreme, blocks).astype(np.float64) for extreme in (np.minimum, np.maximum))
     for column in np.flatnonzero(np.isnan(low)):
         present = array[~np.isnan(array[:, column]), column]
         low[column], high[column] = (present.min(), present.max()) if len(present) else (0.0, 0.0)
     return low, high
+
+
+def _extremes(extreme: np.ufunc, blocks: list[np.ndarray]) -> np.ndarray:
+    """Return the extreme of each column of a table in blocks."""
+    if len(blocks) == 1:
+        return _reduced(extreme, blocks[0])
+    return extreme.reduce([_reduced(extreme, block) for block in blocks], axis=0)
 
 
 def _reduced(extreme: np.ufunc, block: np.ndarray) -> np.ndarray:

@@ -242,3 +242,18 @@ def test_far_rows_of_data_that_drift_are_no_extremes(n_far, n_rows, factor, are_
     assert add_moments(moments, "X", rows, np.ones(n_rows), of_bulk=True) == are_extreme
     # data that have changed are followed
     assert (moments["X"].deviation().max() > 2.0) == (not are_extreme)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dense_moments_need_not_know_that_they_are_dense(dtype):
+    """Those of a saved estimator have two equal arrays in place of one."""
+    table = RNG.normal(size=(40, 5)) * [1.0, 1e-3, 1e4, 0.0, 1.0] + [0.0, 5.0, 0.0, 2.5, 1e3]
+    known = Moments.of(table[:25], np.ones(25)).merged(Moments.of(table[25:], np.ones(15)))
+    saved = Moments(*(getattr(known, name).copy() for name in ("count", "mean", "squares", "total")))
+    assert known.count is known.total
+    np.testing.assert_array_equal(known.centre, saved.centre)
+    np.testing.assert_array_equal(known.deviation(dtype), saved.deviation(dtype))
+    np.testing.assert_array_equal(known.size(dtype), saved.size(dtype))
+    assert known.crowding(5) == saved.crowding(5) == 1.0
+    together = known.merged(saved)
+    np.testing.assert_array_equal(together.total, together.count)

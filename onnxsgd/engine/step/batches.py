@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,12 @@ from scipy import sparse
 from onnxsgd.data.extremes import row_shares
 
 __all__ = ["Batches", "EpochPlan", "Standard"]
+
+#: Normalised weights of samples, and factors and weights of batches.
+_Weights = tuple[np.ndarray, np.ndarray, np.ndarray]
+#: Samples up to which the weights of epochs are kept between fits, if all samples count the same: to make
+#: them takes as long as some updates.
+_FEW = 4096
 
 #: The most bytes of a standardised copy of a feature, memory maps too: a bound of memory, not measured.
 _SMALL_TABLE = 4_000_000
@@ -85,6 +91,60 @@ class Standard:
         """Standardise rows in place."""
         rows -= self.shift
         rows *= self.factor
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """The weights of samples in the updates of an epoch; see :class:`Batches`."""
+
+    n_samples: int
+    batch_size: int
+    is_mean: bool
+    unit: float | None
+    n_accumulated: int
+    dtype: np.dtype[Any]
+
+    def weights(self, weight: np.ndarray) -> _Weights:
+        """Return the normalised weights of samples, and factors and weights of batches; padding has none."""
+        n_batches = len(weight) // self.batch_size
+        weight[self.n_samples :] = 0
+        weight = weight.reshape(n_batches, self.batch_size, 1)
+        # ten times as fast as a sum along the axes of small batches
+        totals = np.einsum("ijk->i", weight)
+        unit = self.unit or 1.0
+        if not self.is_mean:
+            even = np.full((2, n_batches), [[1.0 / unit], [1.0 / totals.sum()]])
+            return weight.astype(self.dtype), *even
+        weight = weight / totals[:, None, None]
+        n_rows = np.minimum(self.n_samples - self.batch_size * np.arange(n_batches), self.batch_size)
+        if self.n_accumulated > 1:
+            starts = np.arange(0, n_batches, self.n_accumulated)
+            parts = totals if self.unit is None else unit * n_rows
+            of_updates = np.add.reduceat(parts, starts).repeat(self.n_accumulated)[:n_batches]
+            factors = totals / of_updates
+        else:
+            factors = np.ones(n_batches) if self.unit is None else totals / (unit * n_rows)
+        return weight.astype(self.dtype), factors, totals / totals.sum()
+
+
+def _joined(epochs: list[_Weights]) -> _Weights:
+    """Return the weights of several epochs."""
+    if len(epochs) == 1:
+        return epochs[0]
+    weight, factors, totals = map(np.concatenate, zip(*epochs, strict=True))
+    return weight, factors, totals / len(epochs)
+
+
+def _even_weights(scale: _Scale, weight: float, n_epochs: int) -> _Weights:
+    """Return the weights of some epochs of samples that count the same; the arrays are shared."""
+    n_places = -(-scale.n_samples // scale.batch_size) * scale.batch_size
+    weights = _joined([scale.weights(np.full(n_places, weight))] * n_epochs)
+    for array in weights:
+        array.flags.writeable = False
+    return weights
+
+
+_even_weights_of_few = lru_cache(maxsize=64)(_even_weights)
 
 
 @dataclass(frozen=True)
@@ -198,56 +258,34 @@ class Batches:
         weights = self._weights_of(rows)
         return EpochPlan(rows.reshape(-1, self.batch_size), *weights)
 
-    def _weights_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _weights_of(self, rows: np.ndarray) -> _Weights:
         """Return the normalised weights of the samples of each epoch, and factors and weights of batches."""
         n_epochs = len(rows)
-        if self._even_weights is None:
-            epochs = [self._weights(self.sample_weight[order]) for order in rows]
-        elif n_epochs == 1:
+        if self._even_weight is None:
+            return _joined([self._scale.weights(self.sample_weight[order]) for order in rows])
+        if n_epochs not in self._even_weights:
+            even = _even_weights_of_few if len(self.target) <= _FEW else _even_weights
             # one object in every epoch: a device need not receive it again
-            return self._even_weights
-        elif n_epochs in self._repeated_weights:
-            return self._repeated_weights[n_epochs]
-        else:
-            epochs = [self._even_weights] * n_epochs
-        weight, factors, totals = map(np.concatenate, zip(*epochs, strict=True))
-        weights = (weight, factors, totals / n_epochs)
-        if self._even_weights is not None:
-            self._repeated_weights[n_epochs] = weights
-        return weights
+            self._even_weights[n_epochs] = even(self._scale, self._even_weight, n_epochs)
+        return self._even_weights[n_epochs]
 
     @cached_property
-    def _repeated_weights(self) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """The weights of several epochs, if all samples count the same."""
+    def _even_weights(self) -> dict[int, _Weights]:
+        """The weights of so many epochs, if all samples count the same."""
         return {}
 
     @cached_property
-    def _even_weights(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """The weights of every epoch, if all samples count the same; None if they depend on the order."""
-        if np.ptp(self.sample_weight) > 0:
-            return None
-        return self._weights(np.full(self.n_batches * self.batch_size, self.sample_weight[0]))
+    def _even_weight(self) -> float | None:
+        """The weight of each sample, if all count the same; None if weights depend on the order."""
+        first = self.sample_weight[0]
+        return None if np.count_nonzero(self.sample_weight != first) else float(first)
 
-    def _weights(self, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the normalised weights of samples, and factors and weights of batches; padding has none."""
-        weight[len(self.target) :] = 0
-        weight = weight.reshape(self.n_batches, self.batch_size, 1)
-        # ten times as fast as a sum along the axes of small batches
-        totals = np.einsum("ijk->i", weight)
-        unit, dtype = self.weight_unit or 1.0, self.target.dtype
-        if not self.is_mean:
-            even = np.full((2, self.n_batches), [[1.0 / unit], [1.0 / totals.sum()]])
-            return weight.astype(dtype), *even
-        weight = weight / totals[:, None, None]
-        n_rows = np.minimum(len(self.target) - self.batch_size * np.arange(self.n_batches), self.batch_size)
-        if self.n_accumulated > 1:
-            starts = np.arange(0, self.n_batches, self.n_accumulated)
-            parts = totals if self.weight_unit is None else unit * n_rows
-            of_updates = np.add.reduceat(parts, starts).repeat(self.n_accumulated)[: self.n_batches]
-            factors = totals / of_updates
-        else:
-            factors = np.ones(self.n_batches) if self.weight_unit is None else totals / (unit * n_rows)
-        return weight.astype(dtype), factors, totals / totals.sum()
+    @cached_property
+    def _scale(self) -> _Scale:
+        return _Scale(
+            len(self.target), self.batch_size, self.is_mean, self.weight_unit, self.n_accumulated,
+            self.target.dtype,
+        )  # fmt: skip
 
     def table(self, name: str) -> np.ndarray:
         """Return a dense feature of all samples, standardised: a contiguous array, not to be changed."""

@@ -241,6 +241,7 @@ class LinearAdamRunner:
         self._names, self._numbers_of = spec.scalars, spec.numbers_of
         self._calls: dict[int, _Call] = {}
         self._batches: Any = None
+        self._table: tuple[np.ndarray, np.ndarray] | None = None
         self.batches = batches
         self.n_done = 0
 
@@ -251,24 +252,27 @@ class LinearAdamRunner:
 
     @batches.setter
     def batches(self, batches: Batches | None) -> None:
-        self._batches, self._table = batches, None
+        self._batches = batches
         if len(self._calls) > _MOST_CALLS:
             self._calls.clear()
         if batches is None:
-            for call in self._calls.values():
-                call.release()
             return
         layer, target = self._blocks.layer, batches.target
         nbytes = target.dtype.itemsize * layer.batch_size * (2 * layer.width + layer.n_outputs)
         self._size = max(1, min(_MOST_BATCHES, _BLOCK_BYTES // nbytes))
         if self._blocks.has_table:
-            self._table = np.empty((len(target), layer.width), target.dtype), np.empty_like(target)
+            if self._table is None or len(self._table[1]) != len(target):
+                # otherwise calls stay bound to the same memory
+                for call in self._calls.values():
+                    call.forget_table()
+                self._table = np.empty((len(target), layer.width), target.dtype), np.empty_like(target)
             _gather(batches, layer, np.arange(len(target)), *self._table)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the inputs of all calls."""
-        return sum(call.nbytes for call in self._calls.values())
+        of_table = sum(array.nbytes for array in self._table or ())
+        return of_table + sum(call.nbytes for call in self._calls.values())
 
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`."""
@@ -341,9 +345,9 @@ class _Call:
         """Bytes of the inputs."""
         return sum(array.nbytes for array in self.arrays.values())
 
-    def release(self) -> None:
-        """Drop the data."""
-        self._table = self._weights = None
+    def forget_table(self) -> None:
+        """Drop a table that is replaced before the next call."""
+        self._table = None
 
     def fill(self, batches: Batches, plan: EpochPlan, table: tuple[np.ndarray, np.ndarray] | None) -> None:
         """Take the batches, from a table of all rows if there is one, and their weights."""

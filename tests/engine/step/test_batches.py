@@ -97,3 +97,12 @@ def test_sparse_tables_are_standardised_as_dense_ones_are():
         found.count_nonzero(axis=0)[[0, 3, 4]], np.count_nonzero(table, axis=0)[[0, 3, 4]]
     )
     np.testing.assert_array_equal(both[1].features["x"].toarray(), table)
+
+
+def test_equal_weights_are_shared_and_cannot_be_changed(data):
+    batches = [replace(data, sample_weight=np.full(53, 2.0), weight_unit=unit) for unit in (2.0, 2.0, 1.0)]
+    plans = [each.plan(np.arange(53)) for each in batches]
+    assert plans[0].sample_weight is plans[1].sample_weight
+    np.testing.assert_allclose(plans[2].factors, 2.0 * plans[0].factors, rtol=1e-12)
+    with pytest.raises(ValueError, match="read-only"):
+        plans[0].factors[0] = 0.0

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxsgd.engine.step.buffers import _NUMPY_TYPES, Buffers, dtype_of
+from onnxsgd.engine.step.buffers import _NUMPY_TYPES, Buffers, all_finite, dtype_of
 from onnxsgd.engine.step.update import WEIGHT
 
 KEY, STATE = ("w", WEIGHT), ("w", "momentum")
@@ -64,3 +64,12 @@ def test_a_snapshot_does_not_change():
     buffers.sets[buffers.current][KEY][...] = -1
     np.testing.assert_array_equal(kept[KEY], [1, 2])
     np.testing.assert_array_equal(buffers.weights()["w"], [-1, -1])
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_one_number_that_is_not_finite_is_found(number):
+    array = np.full((3, 4), np.finfo(np.float32).max, np.float32)
+    assert all_finite(array)
+    assert all_finite(np.empty((0, 2)))
+    array[2, 1] = number
+    assert not all_finite(array)

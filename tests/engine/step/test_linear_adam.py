@@ -12,6 +12,7 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses
 from onnxsgd.engine.step import linear_adam
 from onnxsgd.engine.step.linear_adam import LinearAdamRunner
 from onnxsgd.optimizers import BlockAdam
+from onnxsgd.runtime.cache import cache
 
 RNG = np.random.default_rng(0)
 N, D, EPOCHS = 150, 4, 30
@@ -189,3 +190,19 @@ def test_a_converted_model_behind_a_scaler(runs, general):
     np.testing.assert_allclose(
         model.decision_function(X), expected.decision_function(X), rtol=1e-3, atol=1e-4
     )
+
+
+def test_fits_on_data_in_turn_have_their_own_data(runs):
+    """Tables of one size take the same memory."""
+
+    def fit(table, target):
+        return OnnxSGDRegressor(random_state=0, max_iter=200, tol=None).fit(table, target).coef_
+
+    first, other, short = (X, Y), (X[:, ::-1] + 1.0, Y**2), (X[:100], Y[:100])
+    alone = []
+    for data in (first, other, short):
+        cache.clear()
+        alone.append(fit(*data))
+    for number in (0, 1, 0, 2, 1):
+        np.testing.assert_array_equal(fit(*(first, other, short)[number]), alone[number])
+    assert runs
