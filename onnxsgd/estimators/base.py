@@ -20,6 +20,7 @@ from onnxsgd.data.sequences import holds_sequences
 from onnxsgd.data.text import has_text
 from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
+from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.inner_model import inner_routing
 from onnxsgd.estimators.parameters import (
     CONSTRAINTS,
@@ -39,6 +40,7 @@ from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER
 from onnxsgd.penalties import make_penalties
 from onnxsgd.runtime.device import check_device
+from onnxsgd.runtime.stages import stage
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
 from onnxsgd.training.jumps import SOME_ROWS, has_changed, is_noise
 from onnxsgd.training.loop import Observer, train
@@ -139,7 +141,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         has_sequences = source is None and holds_sequences(X)
         if source is not None or has_sequences:
             recipe = recipe.for_parts()
-        with self._unchanged_by_errors() as begin:
+        with RecordedFit(self), self._unchanged_by_errors() as begin:
             if checkpoints is not None and checkpoints.continues:
                 checkpoints.restore()
                 if checkpoints.has_ended:
@@ -150,14 +152,15 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                 self._set_before = {}
             if not resuming:
                 self._forget_lengths()
-            if has_sequences:
-                batches = self._sequence_batches(X, y, sample_weight, resuming)
-                samples = self._read_first_sequences(batches, resuming)
-            elif source is None:
-                samples = self._read_samples(X, y, sample_weight, resuming=resuming)
-            else:
-                samples = self._read_first_batch(source, resuming)
-            validation = self._read_validation(X_val, y_val)
+            with stage("read"):
+                if has_sequences:
+                    batches = self._sequence_batches(X, y, sample_weight, resuming)
+                    samples = self._read_first_sequences(batches, resuming)
+                elif source is None:
+                    samples = self._read_samples(X, y, sample_weight, resuming=resuming)
+                else:
+                    samples = self._read_first_batch(source, resuming)
+                validation = self._read_validation(X_val, y_val)
             initial = self._state.weights() if resuming else self._first_weights()
             self._set_before = {}
             self._state = fresh_state(initial, recipe.schedule.initial, self.random_state)
@@ -203,13 +206,14 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         with self._unchanged_by_errors() as begin:
             if not resuming:
                 self._forget_lengths()
-            if holds_sequences(X):
-                batches = self._sequence_batches(X, y, sample_weight, resuming)
-                samples = self._read_first_sequences(batches, resuming, classes, in_parts=True)
-            else:
-                samples = self._read_samples(
-                    X, y, sample_weight, resuming=resuming, classes=classes, in_parts=True
-                )
+            with stage("read"):
+                if holds_sequences(X):
+                    batches = self._sequence_batches(X, y, sample_weight, resuming)
+                    samples = self._read_first_sequences(batches, resuming, classes, in_parts=True)
+                else:
+                    samples = self._read_samples(
+                        X, y, sample_weight, resuming=resuming, classes=classes, in_parts=True
+                    )
             if not resuming:
                 self._state = fresh_state(self._first_weights(), recipe.schedule.initial, self.random_state)
                 self.n_iter_, self._set_before = 0, {}
@@ -473,16 +477,19 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         begin: Callable[[], None] = lambda: None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        from onnxsgd.training.program import make_program
-
         self.engine_ = plan.engine
         extra = self._extra_weight(samples.target)
         samples = samples if extra is None else samples.weighted_by(extra).without_zeros()
-        program = make_program(plan, samples.features)
+        with stage("compile"):
+            # the import on first use is a part of it
+            from onnxsgd.training.program import make_program
+
+            program = make_program(plan, samples.features)
         adapt_state(self._state, plan)
         state, before, weight_unit = self._state, None, 1.0
         target = self._encode(samples.target)
-        batches = program.batches(samples.features, target, samples.weight, state.random_state)
+        with stage("read"):
+            batches = program.batches(samples.features, target, samples.weight, state.random_state)
         if plan.recipe.is_auto:
             # parts of a classification may lack most classes: their losses do not tell that the data changed
             has_ratios = plan.has_target_units and plan.loss_unit is None
@@ -504,16 +511,19 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             if not observers and score is None and checkpoints is None:
                 batches = stack.enter_context(program.on_used_columns(state, batches))
             if plan.recipe.is_auto:
-                batches = program.standardised(batches, state.moments, weight_unit)
-            runners = program.runners(state, batches, stopping.max_iter)
+                with stage("read"):
+                    batches = program.standardised(batches, state.moments, weight_unit)
+            with stage("compile"):
+                runners = program.runners(state, batches, stopping.max_iter)
             all_columns = stack.pop_all()
         n_before = len(state.loss_curve)
         begin()
         try:
-            train(
-                runners, batches, plan, stopping, state, observers, score,
-                model=program, checkpoints=checkpoints,
-            )  # fmt: skip
+            with stage("train"):
+                train(
+                    runners, batches, plan, stopping, state, observers, score,
+                    model=program, checkpoints=checkpoints,
+                )  # fmt: skip
             if before is not None and is_noise(before, state, program, batches):
                 self._state = before
         finally:
@@ -536,11 +546,12 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         weight = np.concatenate([part.weight for part in validation])
 
         def score(weights: dict[str, np.ndarray]) -> float:
-            raw = [self._table(program.raw_predictions(features, weights)) for features in parts]
-            if self._follows_lengths:
-                return self._score_raw(_rows_of(raw), _rows_of(targets), weight)
-            target = targets[0] if len(targets) == 1 else np.concatenate(targets)
-            return self._score_raw(raw[0] if len(raw) == 1 else np.concatenate(raw), target, weight)
+            with stage("score"):
+                raw = [self._table(program.raw_predictions(features, weights)) for features in parts]
+                if self._follows_lengths:
+                    return self._score_raw(_rows_of(raw), _rows_of(targets), weight)
+                target = targets[0] if len(targets) == 1 else np.concatenate(targets)
+                return self._score_raw(raw[0] if len(raw) == 1 else np.concatenate(raw), target, weight)
 
         return score
 

@@ -16,6 +16,7 @@ from onnxsgd.data.samples import Samples
 from onnxsgd.estimators.before_fit import ModelBeforeFit
 from onnxsgd.estimators.labels import UnknownClassesError
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.runtime.stages import stage
 from onnxsgd.training.checkpoints import Checkpoints, Position, Progress
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
 from onnxsgd.training.loop import Observer, run_epochs
@@ -204,7 +205,10 @@ class BatchTraining(ModelBeforeFit):
         )
         n_before = len(state.loss_curve)
         try:
-            run_epochs(epochs, rule, stopping, state, plan.recipe.average_from, observers, score, checkpoints)
+            with stage("train"):
+                run_epochs(
+                    epochs, rule, stopping, state, plan.recipe.average_from, observers, score, checkpoints
+                )
         finally:
             self.n_iter_ = n_epochs + len(state.loss_curve) - n_before
             self._publish()
@@ -282,7 +286,7 @@ class _BatchEpochs:
             losses, weights = position.losses.tolist(), list(position.begun["weights"])
             rate = position.begun["rate"]
         try:
-            parts = list(islice(batches, self._n_joined))
+            parts = self._next(batches)
             if position is not None:
                 state.random_state.set_state(now)
             while parts:
@@ -296,7 +300,7 @@ class _BatchEpochs:
                 if self._checkpoints is not None and self._checkpoints.is_position(before, state.t):
                     begun = {"generator": generator, "t": t_before, "weights": list(weights), "rate": rate}
                     self._checkpoints.within_epoch(state, Position(self._n_read, np.array(losses), begun))
-                parts = list(islice(batches, self._n_joined))
+                parts = self._next(batches)
         finally:
             del state.loss_curve[n_before:], state.learning_rates[n_before:]
         if not losses:
@@ -305,6 +309,11 @@ class _BatchEpochs:
         if self._is_first:
             self._is_first = False
             self._count(state.t - t_before)
+
+    def _next(self, batches: Iterator[tuple[Samples, float]]) -> list[tuple[Samples, float]]:
+        """Return the batches of the next update."""
+        with stage("read"):
+            return list(islice(batches, self._n_joined))
 
     def _counting(self, n_read: int = 0) -> Iterator[tuple[Samples, float]]:
         """Yield the checked batches of the next epoch in which something counts, with their weights.

@@ -20,6 +20,7 @@ from onnxsgd.estimators.saving import content_of, load_checkpoint, read_progress
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.checkpoint_folder import next_file, read_last, remove_older, remove_parts
 from onnxsgd.persistence.saved_file import write_file
+from onnxsgd.runtime.stages import stage
 from onnxsgd.training.checkpoints import Checkpoints, Every, Progress
 from onnxsgd.training.state import FitState
 
@@ -160,6 +161,7 @@ class FitCheckpoints:
                     "name another folder."
                 )
 
+    @stage("checkpoint")
     def _write(self, state: FitState, progress: Progress) -> None:
         """Write a checkpoint; the first failure is a warning."""
         stopped = copy(self._estimator)
@@ -176,4 +178,4 @@ class FitCheckpoints:
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
-                warnings.warn(f"A checkpoint cannot be written, training goes on: {error}", stacklevel=2)
+                warnings.warn(f"A checkpoint cannot be written, training goes on: {error}", stacklevel=3)

@@ -24,6 +24,7 @@ from onnxsgd.data.targets import (
     counted_labels,
 )
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
+from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.inner_model import is_fitted
 from onnxsgd.estimators.labels import (
@@ -297,6 +298,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         `record_update_norms`; None if no call recorded it.
     engine_ : str
         The engine in use.
+    fit_report_ : FitReport
+        The times of the last call of ``fit`` or ``partial_fit``, its peak memory and its use of the cache:
+        see :class:`~onnxsgd.estimators.fit_report.FitReport`. Files of :meth:`save` hold none.
     n_features_in_ : int
         Number of features seen in ``fit``.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -471,7 +475,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self : object
             The estimator.
         """
-        return self._partial_fit(X, y, sample_weight, classes)
+        with RecordedFit(self):
+            return self._partial_fit(X, y, sample_weight, classes)
 
     def _check_parts(self) -> None:
         if self.class_weight == "balanced":

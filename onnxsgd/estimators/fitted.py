@@ -24,6 +24,7 @@ from onnxsgd.data.sequences import Sequences, is_one_array, read_sequences
 from onnxsgd.data.text import TextPart, check_texts
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
 from onnxsgd.estimators.between_calls import Given
+from onnxsgd.estimators.fit_report import FitReport
 from onnxsgd.estimators.html_display import HtmlDisplay
 from onnxsgd.estimators.inner_model import holds_weights
 from onnxsgd.estimators.parameters import read_average
@@ -80,6 +81,8 @@ class TrainedModel(HtmlDisplay):
     _given: Given | None = None
     #: Weights that were set before the first fit.
     _set_before: Mapping[str, np.ndarray] = MappingProxyType({})
+    #: The numbers of the report of the last call of ``fit`` or ``partial_fit``.
+    _record: dict[str, Any] | None = None
     average: bool | float
     model: Any
 
@@ -376,6 +379,13 @@ class TrainedModel(HtmlDisplay):
         """The norm of the change of the trained weights over each epoch, where it was recorded."""
         norms, n_epochs = self._history.update_norms, len(self._history.loss_curve)
         return np.array([*norms, *[np.nan] * (n_epochs - len(norms))]) if norms else None
+
+    @property
+    def fit_report_(self) -> FitReport:
+        """The times of the last call of ``fit`` or ``partial_fit``, its peak memory, its use of the cache."""
+        if self._record is None:
+            raise AttributeError("There is no report of a fit: no fit, or it was made before a save.")
+        return FitReport.of(self._record)
 
     @property
     def _history(self) -> FitState:

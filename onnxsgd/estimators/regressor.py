@@ -25,6 +25,7 @@ from onnxsgd.data.targets import (
 )
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.between_calls import LINK
+from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.likelihood_score import score_normal
 from onnxsgd.estimators.quantile_score import score_quantiles
@@ -248,6 +249,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         `record_update_norms`; None if no call recorded it.
     engine_ : str
         The engine in use.
+    fit_report_ : FitReport
+        The times of the last call of ``fit`` or ``partial_fit``, its peak memory and its use of the cache:
+        see :class:`~onnxsgd.estimators.fit_report.FitReport`. Files of :meth:`save` hold none.
     n_features_in_ : int
         Number of features seen in ``fit``.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -393,7 +397,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self : object
             The estimator.
         """
-        return self._partial_fit(X, y, sample_weight)
+        with RecordedFit(self):
+            return self._partial_fit(X, y, sample_weight)
 
     @overload
     def predict(self, X: object, return_std: Literal[False] = False) -> np.ndarray: ...

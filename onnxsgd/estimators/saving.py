@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["content_of", "load", "load_checkpoint", "read_progress", "refuse_own_class", "save"]
 
 #: Attributes that are not saved.
-_LEFT_OUT = frozenset({"_given", "_sklearn_version", "_skl_callbacks", "_metadata_request"})
+_LEFT_OUT = frozenset({"_given", "_record", "_sklearn_version", "_skl_callbacks", "_metadata_request"})
 
 
 def save(estimator: TrainedModel, path: str | os.PathLike[str]) -> None:

@@ -24,6 +24,7 @@ from onnxsgd.learner.build import ModelOptions
 from onnxsgd.learner.dtype_choice import prepare_learner
 from onnxsgd.learner.model_source import GraphSource, read_source
 from onnxsgd.learner.score_check import shape_of_scores
+from onnxsgd.runtime.stages import stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +84,7 @@ class TrainingDataReader(TrainedModel):
         y = self._require_target(X, y)
         if (resuming or self._set_before) and self._given is not None:
             refuse_new_graph(self, self._given)
-        source = None if resuming else read_source(self.model)
+        source = None if resuming else self._read_source()
         X = self._of_one_length(X, source, resuming)
         checked = self._check_again(X) if resuming else self._check_first(X, source)
         if resuming and self._follows_lengths:
@@ -100,7 +101,10 @@ class TrainingDataReader(TrainedModel):
             if hasattr(source, "fit"):
                 weight = self._without_ignored(weight, target, in_parts)
                 plain = sample_weight is None and bool(weight.all())
-                source = fitted(source, data, self._inner_target(y, target), None if plain else weight, self)
+                with stage("inner fit"):
+                    source = fitted(
+                        source, data, self._inner_target(y, target), None if plain else weight, self
+                    )
             features = self._make_learner(source, data, checked, n_outputs, target)
             self._add_scores(features, target, weight)
             target = self._settle_target(y, target)
@@ -111,6 +115,10 @@ class TrainingDataReader(TrainedModel):
             raise ParameterError(f"X has {n_rows(features)} samples and y has {len(target)}.")
         weight = self._without_ignored(weight, target, in_parts)
         return Samples(features, target, weight).without_zeros()
+
+    def _read_source(self) -> Any:
+        with stage("convert"):
+            return read_source(self.model)
 
     def _require_target(self, X: object, y: ArrayLike | None) -> ArrayLike:
         """Return the targets; refuse a call without, and say what the entries of a dictionary are."""
@@ -182,7 +190,8 @@ class TrainingDataReader(TrainedModel):
             batch_norm=self.batch_norm, dropout=self.dropout,
         )  # fmt: skip
         numbers = target if self._task == "regression" else None
-        prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads, numbers)
+        with stage("convert"):
+            prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads, numbers)
         self._learner, self._n_outputs = prepared.learner, prepared.n_outputs
         self._score_shape = prepared.score_shape
         self._row_shapes = _row_shapes(prepared.features)

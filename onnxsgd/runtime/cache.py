@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from onnxsgd.runtime.device import HOST, Device, hold
+from onnxsgd.runtime.stages import current
 
 __all__ = ["Cache", "Limit", "cache", "cached"]
 
@@ -87,6 +88,7 @@ class Cache:
                     self._drop_oldest(kind)
             finally:
                 self._building.pop((kind, key), None)
+        _count(is_hit=False)
         return made
 
     def clear(self) -> None:
@@ -95,6 +97,7 @@ class Cache:
             self._reset()
 
     def _found(self, kind: str, key: Hashable) -> Any:
+        _count(is_hit=True)
         self._entries[kind].move_to_end(key)
         return self._entries[kind][key][0]
 
@@ -111,6 +114,16 @@ class Cache:
         self._entries = {kind: OrderedDict() for kind in self._limits}
         self._process = os.getpid()
         self.n_built = 0
+
+
+def _count(*, is_hit: bool) -> None:
+    """Count an entry in the record of the fit, if this is one."""
+    recording = current()
+    if recording is not None:
+        if is_hit:
+            recording.n_hits += 1
+        else:
+            recording.n_misses += 1
 
 
 #: The cache of this process. A key begins with the kind of the entry: "source" and "learner" under a digest

@@ -9,6 +9,7 @@ from onnxsgd._library_errors import reason, run_error
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.runtime.device import HOST, Device
 from onnxsgd.runtime.editions import load_runtime
+from onnxsgd.runtime.stages import stage
 
 __all__ = ["make_session", "open_session", "resolve_threads"]
 
@@ -43,6 +44,7 @@ def resolve_threads(n_threads: int | None, work: int) -> int:
     return 1 if is_worker else joblib.cpu_count()
 
 
+@stage("compile")
 def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
     """Return an ``onnxruntime.InferenceSession``.
 

@@ -35,6 +35,7 @@ from onnxsgd.learner.learner import Parts
 from onnxsgd.losses import FromCallable
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import make_session, resolve_threads
+from onnxsgd.runtime.stages import stage
 from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
 from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
@@ -90,7 +91,10 @@ class Program:
 
     def _computed(self, graph: InferenceGraph, features: Features) -> Any:
         place = (self.plan.n_threads, self.plan.device)
-        return graph.run(features, {}, *place) if self.stores else FrozenFeature(graph, features, *place)
+        if not self.stores:
+            return FrozenFeature(graph, features, *place)
+        with stage("frozen part"):
+            return graph.run(features, {}, *place)
 
     def raw_predictions(self, features: Features, weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the raw predictions from inputs of the tail."""

@@ -12,6 +12,7 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto, value_named
 from onnxsgd.graph.nodes import fixed_size, shape_of
 from onnxsgd.losses import DenseLoss
+from onnxsgd.runtime.stages import stage
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.training_step import CompiledStep
@@ -60,6 +61,7 @@ def reduce_to_updates(model: ir.Model, step: CompiledStep) -> list[tuple[ir.Valu
     return carried
 
 
+@stage("compile")
 def build_deferred(step: CompiledStep, loss: Loss) -> tuple[bytes, bytes]:
     """Return the step without its loss, and a graph that computes the losses of stacked batches.
 

@@ -14,6 +14,7 @@ from onnxsgd.engine.step.single_step import StepRunner
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.losses import FromCallable, Loss
+from onnxsgd.runtime.stages import stage
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -39,6 +40,7 @@ class GivenGradient(Loss):
         return op.Identity(y_true)
 
 
+@stage("compile")
 def build_forward(step: CompiledStep) -> bytes:
     """Return the graph of the raw predictions of a step, from its features and weights."""
     model = cut_at(to_ir(onnx.load_from_string(step.model)), step.raw_prediction)

@@ -22,6 +22,7 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.nodes import shape_of
 from onnxsgd.graph.writing import new_node
+from onnxsgd.runtime.stages import stage
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches, EpochPlan
@@ -39,6 +40,7 @@ _BLOCK_BYTES = 2_000_000
 _MOST_BATCHES = 10_000
 
 
+@stage("compile")
 def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     """Return a graph that runs the step for one batch after another.
 

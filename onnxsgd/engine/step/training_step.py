@@ -37,6 +37,7 @@ from onnxsgd.graph.sizes import fix_sizes
 from onnxsgd.graph.writing import replace_input
 from onnxsgd.losses import Loss
 from onnxsgd.objective.score_table import check_shape, weighted_loss
+from onnxsgd.runtime.stages import stage
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
@@ -87,6 +88,7 @@ class CompiledStep:
     products: tuple[tuple[str, str], ...] = ()
 
 
+@stage("compile")
 def build_step(
     model: ir.Model, spec: StepSpec, *, with_rows: bool = True, with_transposes: bool = True
 ) -> CompiledStep:
@@ -192,7 +194,8 @@ def both_passes(model: ir.Model, spec: StepSpec, forms: Table | None = None) -> 
         fixed, row_mask, layers = with_batch_statistics(fixed, spec.statistics, spec.batch_size)
     if spec.draws:
         fixed, keys = with_masks(fixed)
-    both = _with_closed_form(fixed, spec) or _with_differentiated_loss(fixed, spec)
+    with stage("differentiate"):
+        both = _with_closed_form(fixed, spec) or _with_differentiated_loss(fixed, spec)
     if row_mask is not None:
         mask_padding(both.model.graph, row_mask, both.data.sample_weight)
     if keys is not None:

@@ -1,0 +1,138 @@
+"""The record of a fit: times of nested stages, threads, errors, memory."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from onnxsgd.runtime import stages
+from onnxsgd.runtime.stages import OTHER, STAGES, Recording, current, peak_memory, stage
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(stages, "perf_counter", made)
+    return made
+
+
+def test_the_time_of_an_inner_stage_is_its_own(clock):
+    with Recording() as recording:
+        clock.now += 1
+        with stage("train"):
+            clock.now += 10
+            with stage("compile"):
+                clock.now += 100
+                with stage("differentiate"):
+                    clock.now += 1000
+            clock.now += 10_000
+            with stage("compile"):
+                clock.now += 100_000
+        clock.now += 1_000_000
+    found = {name: seconds for name, seconds in recording.seconds.items() if seconds}
+    assert found == {
+        OTHER: 1_000_001, "train": 10_010, "compile": 100_100, "differentiate": 1000,
+    }  # fmt: skip
+
+
+def test_a_stage_ends_with_an_error(clock):
+    def fail():
+        with stage("train"), stage("score"):
+            clock.now += 1
+            raise ValueError("no")
+
+    with Recording() as recording:
+        with pytest.raises(ValueError, match="no"):
+            fail()
+        clock.now += 2
+    assert (recording.seconds["score"], recording.seconds["train"], recording.seconds[OTHER]) == (1, 0, 2)
+    assert current() is None
+
+
+def test_a_record_inside_another_one_has_its_own_time(clock):
+    """A fit of ours inside a fit: the outer one counts all of it for the stage that it is in."""
+    with Recording() as outer, stage("inner fit"):
+        with Recording() as inner, stage("train"):
+            clock.now += 5
+            assert current() is inner
+        clock.now += 1
+        assert current() is outer
+    assert outer.seconds["inner fit"] == 6
+    assert inner.seconds["train"] == 5
+    assert outer.seconds["train"] == 0
+
+
+def test_a_stage_outside_a_fit_does_nothing():
+    with stage("train"):
+        assert current() is None
+
+
+def test_a_decorated_function_is_a_stage(clock):
+    @stage("compile")
+    def compiled(seconds):
+        clock.now += seconds
+        return seconds
+
+    with Recording() as recording:
+        assert compiled(3) == 3
+    assert recording.seconds["compile"] == 3
+
+
+def test_threads_have_records_of_their_own(clock):
+    seen = []
+
+    def other():
+        with stage("train"):
+            seen.append(current())
+
+    with Recording() as recording:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert current() is recording
+    assert seen == [None]
+    assert not recording.seconds["train"]
+
+
+def test_an_unknown_stage_is_an_error():
+    with pytest.raises(KeyError):
+        stage("trian")
+    assert OTHER not in STAGES
+
+
+def test_the_peak_follows_the_memory_of_the_process():
+    before = peak_memory()
+    if before is None:
+        pytest.skip("the system does not tell")
+    with Recording() as recording:
+        # more than the process has ever had
+        held = np.ones(before // 8 + 10_000_000 // 8)
+    first, last = recording.numbers()["peaks"]
+    assert first == before
+    assert last - first > 5_000_000
+    assert last >= held.nbytes
+    with Recording() as later:
+        pass
+    assert later.numbers()["peaks"][1] >= last
+
+
+@pytest.mark.parametrize(("resource", "expected"), [(None, None), (0, None), (7, 7 * stages._UNIT)])
+def test_an_unknown_peak_is_none(resource, expected, monkeypatch):
+    class Usage:
+        RUSAGE_SELF = 0
+
+        def getrusage(self, who):
+            return type("usage", (), {"ru_maxrss": resource})
+
+    monkeypatch.setattr(stages, "resource", None if resource is None else Usage())
+    assert peak_memory() == expected
