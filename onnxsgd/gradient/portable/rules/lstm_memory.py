@@ -23,8 +23,8 @@ class Peepholes:
 
     @property
     def over_time(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The weights as they broadcast against (directions, time, batch, hidden)."""
-        i, o, f = (op.Unsqueeze(t, [1]) for t in (self.i, self.o, self.f))
+        """The weights as they broadcast against (time, directions, batch, hidden)."""
+        i, o, f = (op.Unsqueeze(t, [0]) for t in (self.i, self.o, self.f))
         return i, o, f
 
     def gradient(self, pre: Sequence[Tensor], before: Tensor, after: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class Peepholes:
             The memory before and after each step.
         """
         seen = (before, after, before)
-        sums = [op.ReduceSum(t * c, [1, 2], keepdims=0) for t, c in zip(pre, seen, strict=True)]
+        sums = [op.ReduceSum(t * c, [0, 2], keepdims=0) for t, c in zip(pre, seen, strict=True)]
         joined: Tensor = op.Concat(*sums, axis=1)
         return joined
 
@@ -47,10 +47,12 @@ def memory(first: Tensor, kept: Tensor, added: Tensor) -> Tensor:
     """Return the memory after each step that keeps a part of it and adds to it."""
 
     def step(states: list[Tensor], now: list[Tensor], _: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        c = states[0] * now[0] + now[1]
-        return [c], [c]
+        part = states[0] * now[0]
+        return [part + now[1]], [part]
 
-    return run_steps(step, [first], [kept, added])[1][0]
+    # a tensor that is both the next state and collected would need a copy in each step
+    _, (part,) = run_steps(step, [first], [kept, added])
+    return part + added
 
 
 def memory_behind(p: Peepholes, gates: Gates, first: Tensor, sequences: Sequence[Tensor]) -> Tensor:

@@ -14,7 +14,6 @@ from onnxsgd.gradient.portable.rules.lstm_memory import Peepholes
 from onnxsgd.gradient.portable.rules.recurrent_cells import CELLS, Gradients, Pass, activations, rows_of
 from onnxsgd.gradient.portable.rules.scan import flipped
 from onnxsgd.gradient.portable.rules.sequence_lengths import Lengths
-from onnxsgd.gradient.portable.rules.time_steps import swap_first
 from onnxsgd.gradient.portable.writing.broadcasting import reshape_to, zeros_like
 from onnxsgd.gradient.portable.writing.call import Call, Rules
 from onnxsgd.gradient.portable.writing.known_shapes import UNNAMED, Dim, Dims, to_shape
@@ -48,26 +47,27 @@ def _read_pass(n: Call, which: range) -> Pass:
     count = len(which)
     state, turned = (count, batch, hidden), (time, count, batch, hidden)
     every = n.extra_output(0, (time, len(_directions(n)), batch, hidden), n.x.dtype)
-    h = swap_first(_chosen(n, every, which, 1, turned))
-    zero = zeros_like(op.Squeeze(op.Slice(h, [0], [1], [1]), [1]).known_as(state))
+    h = _chosen(n, every, which, 1, turned)
+    zero = zeros_like(op.Squeeze(op.Slice(h, [0], [1], [0]), [0]).known_as(state))
     b, h0, c0 = map(n.optional, (3, 5, 6))
     dy, dh, dc = map(n.gradient, (0, 1, 2))
-    x = op.Unsqueeze(Tensor(n.emitter, n.x.value, n.x.dtype, (time, batch, inputs)), [0])
+    x = op.Unsqueeze(Tensor(n.emitter, n.x.value, n.x.dtype, (time, batch, inputs)), [1])
+    x = x.known_as((time, 1, batch, inputs))
     found = Pass(
-        x=_joined([x] * count),
+        x=_joined([_flipped(n, x) if _directions(n)[d] == "reverse" else x for d in which], axis=1),
         w=_chosen(n, n.b, which, 0, (count, rows, inputs)),
         r=_chosen(n, n.c, which, 0, (count, rows, hidden)),
         b=None if b is None else _chosen(n, b, which, 0, (count, 2 * rows)),
         h=h,
         h0=zero if h0 is None else _chosen(n, h0, which, 0, state),
         c0=zero if c0 is None else _chosen(n, c0, which, 0, state),
-        dy=zeros_like(h) if dy is None else swap_first(_chosen(n, dy, which, 1, turned)),
+        dy=zeros_like(h) if dy is None else _chosen(n, dy, which, 1, turned),
         dh=zero if dh is None else _chosen(n, dh, which, 0, state),
         dc=zero if dc is None else _chosen(n, dc, which, 0, state),
         activations=activations(n, which.start),
         peepholes=_peepholes(n, which, hidden),
     )
-    found.x, found.h, found.dy = (_turned(n, t, which) for t in (found.x, found.h, found.dy))
+    found.h, found.dy = (_turned(n, t, which) for t in (found.h, found.dy))
     lengths = _lengths(n)
     return found if lengths is None else found.cut(lengths, dc is not None)
 
@@ -87,39 +87,43 @@ def _lengths(n: Call) -> Lengths | None:
 
 
 def _turned(n: Call, t: Tensor, which: range) -> Tensor:
-    """Return `t` (directions, time, batch, features) with the time of each reverse direction reversed."""
+    """Return `t` (time, directions, batch, features) with the time of each reverse direction reversed."""
     names = [_directions(n)[d] for d in which]
     if "reverse" not in names:
         return t
-    parts = _apart(t)
-    return _joined([_flipped(n, t) if d == "reverse" else t for d, t in zip(names, parts, strict=True)])
+    parts = zip(names, _apart(t, axis=1), strict=True)
+    return _joined([_flipped(n, t) if d == "reverse" else t for d, t in parts], axis=1)
 
 
 def _flipped(n: Call, sequence: Tensor) -> Tensor:
     """Return `sequence`, of one direction, with the time of each sample reversed."""
     lengths = _lengths(n)
-    flat = op.Squeeze(sequence, [0])
-    return op.Unsqueeze(flipped(flat) if lengths is None else lengths.flipped(flat), [0])
+    if lengths is None:
+        return flipped(sequence)
+    back: Tensor = op.Unsqueeze(lengths.flipped(op.Squeeze(sequence, [1])), [1])
+    return back.known_as(sequence.dims)
 
 
-def _apart(t: Tensor) -> list[Tensor]:
+def _apart(t: Tensor, axis: int) -> list[Tensor]:
     """Return the directions of `t`, each with an axis of size 1 for it."""
-    count, *rest = t.known_dims
+    dims = t.known_dims
+    count = int(dims[axis])
     if count == 1:
         return [t]
-    parts: list[Tensor] = op.Split(t, [1] * int(count), axis=0, outputs=int(count))
-    return [part.known_as((1, *rest)) for part in parts]
+    parts: list[Tensor] = op.Split(t, [1] * count, axis=axis, outputs=count)
+    return [part.known_as((*dims[:axis], 1, *dims[axis + 1 :])) for part in parts]
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    """Return one tensor for each direction as one tensor, directions first."""
+def _joined(parts: list[Tensor], axis: int = 0) -> Tensor:
+    """Return one tensor for each direction as one tensor, with an axis of directions."""
     if len(parts) == 1:
         return parts[0]
-    joined: Tensor = op.Concat(*parts, axis=0)
+    joined: Tensor = op.Concat(*parts, axis=axis)
     shapes = [part.dims for part in parts if part.dims is not None]
     if len(shapes) < len(parts):
         return joined
-    return joined.known_as((sum(int(shape[0]) for shape in shapes), *shapes[0][1:]))
+    count = sum(int(shape[axis]) for shape in shapes)
+    return joined.known_as((*shapes[0][:axis], count, *shapes[0][axis + 1 :]))
 
 
 def _sizes(n: Call) -> tuple[Dim, Dim, int, int, int]:
@@ -151,8 +155,13 @@ def _product(pre: Tensor, factor: Tensor) -> Tensor:
 def _d_x(n: Call) -> Tensor:
     parts = []
     for which, p, g in _each(n):
-        dx = reshape_to(op.MatMul(rows_of(g.from_x), p.w), p.x)
-        parts += [op.Squeeze(part, [0]) for part in _apart(_turned(n, dx, which))]
+        product, count = op.MatMul(rows_of(g.from_x), p.w), len(which)
+        rows = [product] if count == 1 else op.Split(product, [1] * count, axis=0, outputs=count)
+        for d, row in zip(which, rows, strict=True):
+            dx = reshape_to(row, n.x)
+            if _directions(n)[d] == "reverse":
+                dx = op.Squeeze(_flipped(n, op.Unsqueeze(dx, [1])), [1])
+            parts.append(dx)
     return reduce(add, parts)
 
 

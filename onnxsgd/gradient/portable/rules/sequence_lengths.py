@@ -12,25 +12,25 @@ __all__ = ["Lengths"]
 
 
 class Lengths:
-    """The number of steps that each sample of sequences (time, batch, features) has.
+    """The number of steps that each sample of sequences (time, directions, batch, features) has.
 
     Parameters
     ----------
     counts : Tensor
         Integers of shape (batch,). A sample may have no steps.
     sequence : Tensor
-        One of the sequences.
+        Its first axis is that of time.
 
     Attributes
     ----------
     within : Tensor
-        True at the steps that a sample has, (time, batch, 1).
+        True at the steps that a sample has, (time, 1, batch, 1).
     """
 
     def __init__(self, counts: Tensor, sequence: Tensor) -> None:
         self._counts = counts.cast(ir.DataType.INT64)
-        steps = positions(sequence, dim_of(sequence, 0), 2)
-        ends = op.Unsqueeze(self._counts, [0, 2])
+        steps = positions(sequence, dim_of(sequence, 0), 3)
+        ends = op.Unsqueeze(self._counts, [0, 1, 3])
         self.within: Tensor = steps < ends
         self._last: Tensor = op.Equal(steps, ends - 1)
 
@@ -41,10 +41,10 @@ class Lengths:
 
     def at_ends(self, state: Tensor, sequence: Tensor) -> Tensor:
         """Return a sequence like `sequence` that holds `state` at the last step of each sample."""
-        placed: Tensor = op.Where(self._last, op.Unsqueeze(state, [1]), number(state, 0))
+        placed: Tensor = op.Where(self._last, op.Unsqueeze(state, [0]), number(state, 0))
         return placed.known_as(sequence.dims)
 
     def flipped(self, sequence: Tensor) -> Tensor:
-        """Return `sequence` with the steps of each sample reversed; those after its end stay."""
+        """Return `sequence`, (time, batch, features), with the steps of each sample reversed to its end."""
         back: Tensor = op.ReverseSequence(sequence, self._counts, batch_axis=1, time_axis=0)
         return back.known_as(sequence.dims)
