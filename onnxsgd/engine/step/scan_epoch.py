@@ -18,6 +18,7 @@ from onnxsgd._library_errors import run_error
 from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
 from onnxsgd.engine.step.fuse import widen_scalars
+from onnxsgd.engine.step.met_taps import carry_met_taps
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.nodes import shape_of
@@ -60,14 +61,25 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     targets = next(value for value in body.inputs if value.name == step.target)
     carried = reduce_to_updates(model, step)
     _add_prefix(body)
-    sliced = [value for value in body.inputs if value not in dict(carried)]
     graph = ir.Graph([], [], nodes=[], opset_imports=dict(body.opset_imports), name="epoch")
     first = [declare(f"first/{old.name}", old) for old, _ in carried]
     last = [declare(f"last/{old.name}", old) for old, _ in carried]
+    carried, taps = carry_met_taps(model, carried)
+    before, after = list(first), list(last)
+    for index, of_weight in taps.items():
+        with appending(graph) as op:
+            before[index] = of_weight.taken(op, first[index])
+        after[index] = declare(f"last/{carried[index][0].name}", carried[index][0])
+    sliced = [value for value in body.inputs if value not in dict(carried)]
     stacked = {value: declare(f"all/{value.name}", value, stacked=True) for value in sliced}
     raw_prediction = declare("all/raw_prediction", body.outputs[-1], stacked=True)
     attributes = {"body": body, "num_scan_inputs": len(sliced)}
-    graph.append(new_node("Scan", [*first, *stacked.values()], [*last, raw_prediction], attributes))
+    graph.append(new_node("Scan", [*before, *stacked.values()], [*after, raw_prediction], attributes))
+    for index, of_weight in taps.items():
+        with appending(graph) as op:
+            whole = of_weight.put_back(op, first[index], after[index])
+        whole.name, whole.type, whole.shape = last[index].name, last[index].type, last[index].shape
+        last[index] = whole
     # the gradient of a loss need not depend on the target
     target = stacked.setdefault(targets, declare(f"all/{_PREFIX}{step.target}", targets, stacked=True))
     rows = ir.Shape(shape_of(target)[:2])

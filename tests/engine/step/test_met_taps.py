@@ -1,0 +1,107 @@
+"""Kernels of which a loop over batches carries the met taps."""
+
+import numpy as np
+import onnx
+import pytest
+from engine.step.mlp_step import make_spec, numbers, runners
+from onnx import parser
+
+from onnxsgd.engine.step.batches import Batches
+from onnxsgd.engine.step.scan_epoch import build_epoch
+from onnxsgd.engine.step.training_step import build_step
+from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.graph.model import to_ir
+from onnxsgd.optimizers import SGD
+
+_SHAPES = {"V": (16, 2, 3, 3), "W": (16, 16, 3, 3), "U": (3, 16)}
+_NETWORK = """
+<ir_version: 9, opset_import: ["" : 18]>
+g (float[N,2,2,2] X) => (float[N,3] Y) {
+    a = Conv<pads=[1, 1, 1, 1], strides=[2, 2]>(X, V)
+    b = Relu(a)
+    c = Conv<pads=[1, 1, 1, 1]>(b, W)
+    d = Relu(c)
+    e = Flatten(d)
+    Y = Gemm<transB=1>(e, U)
+}
+"""
+
+
+@pytest.fixture
+def weights():
+    rng = np.random.RandomState(0)
+    return {name: rng.normal(0, 0.4, shape).astype(np.float32) for name, shape in _SHAPES.items()}
+
+
+@pytest.fixture
+def model(weights):
+    proto = parser.parse_model(_NETWORK)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
+    return to_ir(onnx.shape_inference.infer_shapes(proto))
+
+
+def _spec(**options):
+    plain = {"weights": tuple(_SHAPES), "penalised": frozenset(), "l2": False}
+    return make_spec(**plain | options)
+
+
+def _carried(model, spec):
+    """Return the shapes of what the loop carries, by weight."""
+    epoch = onnx.load_from_string(build_epoch(build_step(model, spec), spec.loss))
+    (scan,) = (node for node in epoch.graph.node if node.op_type == "Scan")
+    body = next(attribute.g for attribute in scan.attribute if attribute.name == "body")
+    shapes = [[size.dim_value for size in value.type.tensor_type.shape.dim] for value in body.input]
+    return dict(zip(_SHAPES, shapes, strict=False))
+
+
+@pytest.mark.parametrize("batch_size", [8, 32], ids=["few terms", "many terms"])
+def test_the_loop_carries_the_met_taps_and_returns_whole_kernels(model, weights, batch_size):
+    """Four taps of the first kernel meet images of 2 x 2, the centre of the second meets those of 1 x 1."""
+    spec = _spec(batch_size=batch_size)
+    assert _carried(model, spec) == {"V": [16, 2 * 4], "W": [16, 16], "U": [3, 16]}
+    rng = np.random.RandomState(1)
+    X, y = (
+        rng.normal(size=(90, 2, 2, 2)).astype(np.float32),
+        np.eye(3, dtype=np.float32)[rng.randint(0, 3, 90)],
+    )
+    data = Batches({"X": X}, y, np.ones(90), batch_size, True)
+    _, buffers, step, loop = runners(model, spec, weights, data)
+    table, rates = numbers(spec, data.n_batches)
+    plan = data.plan(np.arange(90)).descending(rates)
+    one, many = np.zeros(data.n_batches), np.zeros(data.n_batches)
+    step.run(plan, table, one)
+    by_steps = buffers.snapshot()
+    buffers.load({(name, WEIGHT): array for name, array in weights.items()})
+    loop.run(plan, table, many)
+    np.testing.assert_allclose(many, one, rtol=1e-6)
+    met = {"V": np.s_[:, :, 1:, 1:], "W": np.s_[:, :, 1:2, 1:2]}
+    for (name, _), array in buffers.snapshot().items():
+        np.testing.assert_allclose(array, by_steps[name, WEIGHT], rtol=0, atol=1e-6)
+        if name in met:
+            moved = np.zeros(array.shape, bool)
+            moved[met[name]] = True
+            np.testing.assert_array_equal(array[~moved], weights[name][~moved])
+            assert (array[moved] != weights[name][moved]).mean() > 0.5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"l2": True, "penalised": frozenset({"V", "W"})}, {"optimizer": SGD(0.9)}, {"average": True}],
+    ids=["penalty", "momentum", "average"],
+)
+def test_weights_that_are_read_as_a_whole_stay_whole(model, options):
+    """A penalty moves all taps; states have the shape of their weight."""
+    carried = _carried(model, _spec(**options))
+    assert list(_SHAPES["W"]) in carried.values()
+    assert [16, 16] not in carried.values()
+
+
+def test_kernels_whose_taps_are_all_met_stay_whole(weights):
+    proto = parser.parse_model(
+        _NETWORK.replace("float[N,2,2,2]", "float[N,2,6,6]").replace(
+            "e = Flatten(d)", "p = GlobalAveragePool(d) e = Flatten(p)"
+        )
+    )
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
+    model = to_ir(onnx.shape_inference.infer_shapes(proto))
+    assert _carried(model, _spec()) == {name: list(shape) for name, shape in _SHAPES.items()}
