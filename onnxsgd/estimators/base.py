@@ -40,6 +40,7 @@ from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER
 from onnxsgd.penalties import make_penalties
 from onnxsgd.runtime.device import check_device
+from onnxsgd.runtime.events import decide_anew, decided
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
 from onnxsgd.training.jumps import SOME_ROWS, has_changed, is_noise
@@ -463,6 +464,10 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             n_accumulated=n_accumulated,
         )
         plan.check_penalties()
+        decide_anew()
+        is_named = self.engine != "auto"
+        reason = "named" if is_named else "'auto' takes it for all graphs, onnxruntime-training by name alone"
+        decided("engine", "%s on %s: %s", plan.engine, str(plan.device), reason)
         return plan
 
     def _train(

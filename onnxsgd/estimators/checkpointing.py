@@ -20,6 +20,7 @@ from onnxsgd.estimators.saving import content_of, load_checkpoint, read_progress
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.checkpoint_folder import next_file, read_last, remove_older, remove_parts
 from onnxsgd.persistence.saved_file import write_file
+from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.checkpoints import Checkpoints, Every, Progress
 from onnxsgd.training.state import FitState
@@ -124,6 +125,8 @@ class FitCheckpoints:
 
     def restore(self) -> None:
         """Give the estimator the graph and the attributes of the checkpoint."""
+        state = "has ended" if self.has_ended else f"continues after update {self._loaded._state.t}"
+        decided("checkpoint", "%s: the fit %s", os.fspath(self._file), state)
         kept = {name: value for name, value in vars(self._loaded).items() if name != "_metadata_request"}
         vars(self._estimator).update(kept)
 
@@ -138,7 +141,8 @@ class FitCheckpoints:
         found = load_checkpoint(self._folder, self._estimator)
         if found is None:
             return
-        self._loaded, progress, file = found
+        self._loaded, progress, self._file = found
+        file = self._file
         names = dict.fromkeys([*self._identity, *progress["identity"]])
         changed = [name for name in names if self._identity.get(name) != progress["identity"].get(name)]
         if changed:
@@ -171,7 +175,9 @@ class FitCheckpoints:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not self._has_written:
                 remove_parts(self._folder)
-            write_file(next_file(self._folder), *content)
+            path = next_file(self._folder)
+            write_file(path, *content)
+            decided("checkpoint", "%s: written after update %d", os.fspath(path), state.t)
             # those of an earlier fit that has ended go with the first one
             remove_older(self._folder, 2 if self._has_written or self.continues else 1)
             self._has_written = True

@@ -475,7 +475,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self : object
             The estimator.
         """
-        with RecordedFit(self):
+        with RecordedFit(self, is_part=True):
             return self._partial_fit(X, y, sample_weight, classes)
 
     def _check_parts(self) -> None:

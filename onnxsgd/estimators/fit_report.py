@@ -106,14 +106,16 @@ class RecordedFit(Recording):
     ----------
     estimator : OnnxSGDRegressor or OnnxSGDClassifier
         The estimator.
+    is_part : bool
+        Whether the call is one of ``partial_fit``.
     """
 
     __slots__ = ("_before", "_estimator")
 
-    def __init__(self, estimator: Any) -> None:
+    def __init__(self, estimator: Any, *, is_part: bool = False) -> None:
         self._estimator = estimator
         self._before = _progress(estimator)
-        super().__init__()
+        super().__init__(is_part and estimator.__dict__.get("_known_plan") is not None)
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)

@@ -397,7 +397,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self : object
             The estimator.
         """
-        with RecordedFit(self):
+        with RecordedFit(self, is_part=True):
             return self._partial_fit(X, y, sample_weight)
 
     @overload

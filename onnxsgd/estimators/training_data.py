@@ -24,6 +24,7 @@ from onnxsgd.learner.build import ModelOptions
 from onnxsgd.learner.dtype_choice import prepare_learner
 from onnxsgd.learner.model_source import GraphSource, read_source
 from onnxsgd.learner.score_check import shape_of_scores
+from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import stage
 
 if TYPE_CHECKING:
@@ -193,6 +194,9 @@ class TrainingDataReader(TrainedModel):
         with stage("convert"):
             prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads, numbers)
         self._learner, self._n_outputs = prepared.learner, prepared.n_outputs
+        kind = "ONNX graph" if isinstance(source, GraphSource) else type(source).__name__
+        n_trained = len(self._learner.weights)
+        decided("model", "%s: %d trained tensors", "linear model" if source is None else kind, n_trained)
         self._score_shape = prepared.score_shape
         self._row_shapes = _row_shapes(prepared.features)
         return prepared.features

@@ -22,6 +22,7 @@ from onnxsgd.learner.build import ModelOptions, TrainingData, make_learner
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import GraphSource
 from onnxsgd.learner.score_check import check_inputs, shape_of_scores
+from onnxsgd.runtime.events import decided
 
 __all__ = ["Prepared", "loses_columns", "prepare_learner"]
 
@@ -127,19 +128,37 @@ def prepare_learner(
         return Prepared(learner, features, shape, n_threads)
 
     if options.dtype == "float64":
+        decided("precision", "float64: named")
         return _as_named(prepare)
     if options.dtype is not None or isinstance(source, GraphSource):
-        return prepare(options.dtype)
+        prepared = prepare(options.dtype)
+        half = prepared.learner.half_type
+        reason = f"weights in training, {half} in files" if half else "that of the graph"
+        decided("precision", "%s: %s", str(prepared.learner.dtype), "named" if options.dtype else reason)
+        return prepared
+    reason = ""
     if loses_columns(checked):
-        return _in_float64(prepare, "casting X to float32 changes a column by more than 1e-3 of its spread")
-    if target is not None and loses_columns(target):
-        return _in_float64(prepare, "casting y to float32 changes it by more than 1e-3 of its spread")
+        reason = "casting X to float32 changes a column by more than 1e-3 of its spread"
+    elif target is not None and loses_columns(target):
+        reason = "casting y to float32 changes it by more than 1e-3 of its spread"
+    if reason:
+        return _reported(_in_float64(prepare, reason), reason)
     narrow = prepare(None)
     if source is None or not _is_suspicious(narrow):
-        return narrow
-    wide = _in_float64(prepare, "the raw scores are off by more than 1e-3 of their spread in float32")
+        return _reported(narrow)
+    reason = "the raw scores are off by more than 1e-3 of their spread in float32"
+    wide = _in_float64(prepare, reason)
     exact, rounded = wide.scores(_some_rows(wide.features)), narrow.scores(_some_rows(narrow.features))
-    return wide if _differ(exact, rounded, _TOLERANCE) else narrow
+    return _reported(wide, reason) if _differ(exact, rounded, _TOLERANCE) else _reported(narrow)
+
+
+def _reported(prepared: Prepared, reason: str = "") -> Prepared:
+    """Report the choice; `reason`: of float64, which is float32 yet where the runtime cannot run it."""
+    dtype = str(prepared.learner.dtype)
+    if reason and dtype == "float32":
+        reason = "float64 cannot be run"
+    decided("precision", "%s: %s", dtype, reason or "keeps data and raw scores to 1e-3 of their spread")
+    return prepared
 
 
 def _as_named(prepare: Callable[[str | None], Prepared]) -> Prepared:

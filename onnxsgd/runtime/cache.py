@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from onnxsgd.runtime.device import HOST, Device, hold
+from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import current
 
 __all__ = ["Cache", "Limit", "cache", "cached"]
@@ -88,7 +89,7 @@ class Cache:
                     self._drop_oldest(kind)
             finally:
                 self._building.pop((kind, key), None)
-        _count(is_hit=False)
+        _count(key, is_hit=False)
         return made
 
     def clear(self) -> None:
@@ -97,7 +98,7 @@ class Cache:
             self._reset()
 
     def _found(self, kind: str, key: Hashable) -> Any:
-        _count(is_hit=True)
+        _count(key, is_hit=True)
         self._entries[kind].move_to_end(key)
         return self._entries[kind][key][0]
 
@@ -116,14 +117,16 @@ class Cache:
         self.n_built = 0
 
 
-def _count(*, is_hit: bool) -> None:
-    """Count an entry in the record of the fit, if this is one."""
+def _count(key: Hashable, *, is_hit: bool) -> None:
+    """Count an entry in the record of the fit, if this is one, and report its kind."""
     recording = current()
     if recording is not None:
         if is_hit:
             recording.n_hits += 1
         else:
             recording.n_misses += 1
+    kind = key[0] if isinstance(key, tuple) and key else key
+    decided("cache", "%s: %s", kind, "found" if is_hit else "made")
 
 
 #: The cache of this process. A key begins with the kind of the entry: "source" and "learner" under a digest

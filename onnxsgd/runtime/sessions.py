@@ -9,6 +9,7 @@ from onnxsgd._library_errors import reason, run_error
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.runtime.device import HOST, Device
 from onnxsgd.runtime.editions import load_runtime
+from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import stage
 
 __all__ = ["make_session", "open_session", "resolve_threads"]
@@ -31,17 +32,25 @@ def resolve_threads(n_threads: int | None, work: int) -> int:
         Multiplications in one run.
     """
     if n_threads is not None:
-        return n_threads
+        return _reported(n_threads, "named")
     if work <= _SINGLE_THREAD_WORK:
-        return 1
+        return _reported(1, "a run is short")
     import joblib
     from joblib.parallel import get_active_backend
 
     limit = os.environ.get("OMP_NUM_THREADS", "")
     if limit.isdigit():
-        return max(1, min(joblib.cpu_count(), int(limit)))
+        return _reported(max(1, min(joblib.cpu_count(), int(limit))), f"cores, and OMP_NUM_THREADS={limit}")
     is_worker = bool(get_active_backend()[0].nesting_level)
-    return 1 if is_worker else joblib.cpu_count()
+    if is_worker:
+        return _reported(1, "a worker has its share of the cores")
+    return _reported(joblib.cpu_count(), "the cores of the process")
+
+
+def _reported(n_threads: int, reason: str) -> int:
+    """Return a number of threads, and report it."""
+    decided("threads", "%d: %s", n_threads, reason)
+    return n_threads
 
 
 @stage("compile")

@@ -59,21 +59,30 @@ def current() -> Recording | None:
 class Recording:
     """The record of one fit; fits inside it have their own, and their time counts for the stage they are in.
 
+    Parameters
+    ----------
+    is_detail : bool
+        Whether the call makes the decisions of an earlier one.
+
     Attributes
     ----------
     seconds : dict of float
         The time of each stage so far, and of the rest.
     n_hits, n_misses : int
         The entries that the cache had, and those that were made.
+    decisions : set or None
+        The events so far: each is reported once.
     """
 
     # a call of partial_fit takes 0.3 ms: each attribute and call counts here
     __slots__ = (
-        "_name", "_open", "_outer", "_peak", "_since", "n_hits", "n_misses",
+        "_name", "_open", "_outer", "_peak", "_since", "decisions", "is_detail", "n_hits", "n_misses",
         "seconds",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, is_detail: bool = False) -> None:
+        self.is_detail = is_detail
+        self.decisions: set[Any] | None = None
         self.seconds = _NONE.copy()
         self.n_hits = self.n_misses = 0
 

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.engine.step.batches import Batches
+from onnxsgd.runtime.events import decided
 from onnxsgd.training.checkpoints import Checkpoints, Resumable
 from onnxsgd.training.coordinates import StandardisedBuffers
 from onnxsgd.training.epochs import Epochs, Runners, penalty_value
@@ -208,6 +209,7 @@ def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitSta
         finder = _make_finder(runners, batches, plan, state, model)
         share = finder.find_in_part(state) if begins else LEAST_SHARE
         state.start_steering(min(1.0, share / most))
+        decided("rate", "found: the stream begins with %.4g", state.eta * state.factor)
         runners.buffers.load(state.tensors)
 
 

@@ -34,6 +34,7 @@ from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.learner.learner import Parts
 from onnxsgd.losses import FromCallable
 from onnxsgd.runtime.cache import cached
+from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.sessions import make_session, resolve_threads
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
@@ -134,6 +135,11 @@ class Program:
         size = self.plan.rows_of_update(len(target), is_sparse_fit=is_sparse_fit, is_linear_fit=is_linear_fit)
         target = np.ascontiguousarray(target, self.parts.split.dtype)
         n_accumulated = self.plan.batches_of_update(size)
+        if not self.plan.is_exact:
+            named = (
+                "batch_size" if self.plan.is_batch_named else "the kind of model and the number of samples"
+            )
+            decided("batches", "%d rows an update: by %s", size, named)
         batches = Batches(
             made, target, sample_weight, size // n_accumulated,
             is_mean=self.plan.batch_size * self.plan.n_accumulated > 1, n_accumulated=n_accumulated,
@@ -217,8 +223,10 @@ class Program:
         self, spec: StepSpec, tensors: Mapping[tuple[str, str], np.ndarray], batches: Batches, epochs: int
     ) -> Runners:
         if self.plan.device.keeps_data:
+            decided("path", "data on %s, blocks of updates in a call", str(self.plan.device))
             return self._resident_runners(spec, batches, epochs)
         if self._trains_sparse(spec, batches.features):
+            decided("path", "sparse: updates of the columns of each batch")
             return make_sparse_runners(self.plan, self.parts, spec, self.first_layers, tensors, batches)
         loss = spec.loss
         if isinstance(loss, FromCallable):
@@ -236,6 +244,7 @@ class Program:
 
         if isinstance(loss, FromCallable):
             made = idle.compiled
+            decided("path", "dense: one update in a call, with the gradient of a function")
             runner = CallableRunner(made.session, made.forward, made.step, taken.buffers, batches, loss)
             return Runners(taken.buffers, runner, lambda: runner, partial(idle.give_back, taken))
         # a named rate calls the runtime for each epoch: with one batch in it there is nothing to repeat
@@ -243,12 +252,21 @@ class Program:
         is_long = epochs * batches.n_batches >= _MANY_STEPS
         is_short = not repeats or not (is_long or batches.n_batches >= _MANY_BATCHES)
         if batches.is_sparse or is_short or opened is not None:
+            reason = "few updates" if is_short else "batches of any length" if opened else "sparse data"
+            decided("path", "dense: one update in a call: %s", reason)
             return runners(taken.single)
         linear = choose_linear_loop(tail_graph, spec, self.first_layers, batches)
         if linear is None:
-            return runners(taken.loop if idle.compiled.can_repeat else taken.single)
+            can_repeat = idle.compiled.can_repeat
+            many = "the updates of an epoch in a call"
+            decided(
+                "path", "dense: %s", many if can_repeat else "one update in a call: no standard operators"
+            )
+            return runners(taken.loop if can_repeat else taken.single)
         if not is_long:
+            decided("path", "dense: one update in a call: %s", "few updates")
             return runners(taken.single)
+        decided("path", "dense: the updates of an epoch of a linear model in a call")
 
         def build_scan() -> Any:
             return make_session(linear.build(tail_graph), n_threads)
@@ -344,6 +362,10 @@ def make_program(plan: FitPlan, features: Features) -> Program:
     if program.parts.frozen and not stays_sparse and not has_strings and not _fits(program, features):
         standardises = plan.recipe.is_auto and not plan.device.keeps_data
         program = replace(program, stores=False) if standardises else Program(plan, learner.undivided)
+        place = "for each batch" if standardises else "in each update"
+        decided("frozen", "computed %s: the results of all samples are too large", place)
+    elif program.parts.frozen:
+        decided("frozen", "computed once: %d tensors for each sample", len(program.parts.frozen))
     _refuse_strings(program.parts.split.tail)
     _refuse_single_rows(plan, program.parts.split.tail)
     return program

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError
+from onnxsgd.runtime.events import decided
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.checkpoints import Progress
 from onnxsgd.training.descent import Descent, Verdict
@@ -159,8 +160,10 @@ class PlateauRule:
             eta = schedule.after_plateau(before)
             if eta is None:
                 self._has_converged = True
+                decided("rate", "update %d: no more gain, training ends", state.t)
                 return True
             state.eta = eta
+            decided("rate", "update %d: no more gain, the rate is lowered to %.4g", state.t, eta)
         if has_plateau or state.eta != before:
             self._plateau.count = 0
         return False
@@ -308,7 +311,7 @@ class DescentRule:
         ConvergenceError
             If the objective is not finite.
         """
-        stopping, given = self._stopping, _Copy.of(self._state)
+        stopping, given, tensors_given = self._stopping, _Copy.of(self._state), self._state.tensors
         start = self._find_start(self._state)
         if not math.isfinite(start.unit) or (start.is_model and not math.isfinite(start.objective)):
             raise ConvergenceError(
@@ -317,6 +320,11 @@ class DescentRule:
             )
         self._load(self._state.tensors)
         self._first = self._copy = self._best = _Copy.of(self._state)
+        kept = self._state.tensors is tensors_given
+        replaced = (
+            "worse than a constant, replaced" if start.is_model else "zeros, begin as the best constant"
+        )
+        decided("start", "first weights: %s", "those of the model" if kept else replaced)
         if self._score is not None and start.is_model:
             self._best = given
             self._plateau.reached(-self._score(given.weights()))
@@ -338,6 +346,7 @@ class DescentRule:
             is_open=self._is_open,
         )
         self._state.eta = self._eta * self._descent.factor
+        decided("rate", "found: training begins with %.4g, objective %.6g", self._state.eta, start.objective)
         self._has_begun = True
 
     def after_epochs(self, losses: Sequence[float], score: float | None) -> bool:
@@ -348,6 +357,7 @@ class DescentRule:
         if len(self._losses) < self._window and math.isfinite(losses[-1]):
             return False
         self._n_left -= len(self._losses)
+        was_decaying = self._descent.is_decaying
         verdict = self._judge()
         self._losses.clear()
         if self._score_has_converged:
@@ -359,8 +369,23 @@ class DescentRule:
             self._load(self._state.tensors)
             if not self._is_other:
                 self._descent.correct(self._objective())
-        self._state.eta = self._eta * self._descent.factor
+        before, self._state.eta = self._state.eta, self._eta * self._descent.factor
+        self._report(verdict, before, was_decaying)
         return self._descent.has_ended
+
+    def _report(self, verdict: Verdict, before: float, was_decaying: bool) -> None:
+        """Report the decisions after a window."""
+        t, eta, descent = self._state.t, self._state.eta, self._descent
+        if verdict is Verdict.UNDONE:
+            decided("rate", "the loss grew: back to update %d, the rate is cut to %.4g", t, eta)
+        elif eta > before:
+            decided("rate", "update %d: large gains, the rate grows to %.4g", t, eta)
+        if descent.has_ended:
+            reason = "no more gain" if descent.has_converged else "max_iter is near"
+            decided("rate", "update %d: training ends: %s", t, reason)
+        elif descent.is_decaying and not was_decaying:
+            reason = "no more gain" if descent.has_converged else "max_iter is near"
+            decided("rate", "update %d: %s, the rate falls from %.4g to 0", t, reason, eta)
 
     def _judge(self) -> Verdict:
         """Return the judgement of the last window, or of the first one that is undone."""
