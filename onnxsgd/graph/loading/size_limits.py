@@ -7,7 +7,9 @@ nested subgraphs. The libraries called later allocate such tensors, loop over th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
@@ -16,6 +18,7 @@ from onnx import TensorProto
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.loading.external_data import all_tensors
 from onnxsgd.graph.model import subgraphs
+from onnxsgd.graph.opsets.model_functions import short_domain
 
 __all__ = ["LARGEST_TENSOR", "all_nodes", "check_shapes", "check_size_of", "check_sizes"]
 
@@ -25,6 +28,9 @@ LARGEST_TENSOR = 2**31
 
 #: The most nodes, those of subgraphs and functions included. Passes take about a millisecond for each.
 _MOST_NODES = 200_000
+
+#: Domain, name and overload of an operator or a function.
+_Call = tuple[str, str, str]
 
 #: The depth of nested subgraphs. A gradient computes branches of an If again: each level doubles its size.
 _DEEPEST = 8
@@ -59,8 +65,9 @@ def check_sizes(model: onnx.ModelProto) -> None:
     Raises
     ------
     GraphError
-        Subgraphs are too deep, or nodes too many; a tensor or a declared shape has a negative size, or more
-        than :data:`LARGEST_TENSOR` elements; a tensor holds more or less data than its shape needs.
+        Subgraphs are too deep, or nodes too many, those that calls of functions stand for included; a
+        function calls itself; a tensor or a declared shape has a negative size, or more than
+        :data:`LARGEST_TENSOR` elements; a tensor holds more or less data than its shape needs.
     """
     n_nodes = 0
     _check_text(model)
@@ -70,6 +77,7 @@ def check_sizes(model: onnx.ModelProto) -> None:
             raise GraphError(f"Subgraphs are nested {depth} deep: up to {_DEEPEST} levels are accepted.")
         if n_nodes > _MOST_NODES:
             raise GraphError(f"The model has more than {_MOST_NODES} nodes: too many to train.")
+    _check_functions(model)
     for tensor in all_tensors(model):
         _check_tensor(tensor)
     for graph, _ in _graphs(model):
@@ -129,6 +137,43 @@ def _graphs(model: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto | onnx.Fun
         graph, depth = left.pop()
         yield graph, depth
         left += [(inner, depth + 1) for inner in subgraphs(graph.node)]
+
+
+def _check_functions(model: onnx.ModelProto) -> None:
+    """Refuse functions that call themselves, or stand for too many nodes: each level may double them."""
+    if not model.functions:
+        return
+    calls = {_called(function, function.name): _operators(function) for function in model.functions}
+    try:
+        order = list(
+            TopologicalSorter({name: calls.keys() & found for name, found in calls.items()}).static_order()
+        )
+    except CycleError as error:
+        names = " -> ".join(name for _, name, _ in error.args[1][:8])
+        raise GraphError(f"The functions of the model call themselves: {names}.") from None
+    sizes: dict[_Call, int] = {}
+    for name in order:
+        sizes[name] = sum(count * sizes.get(called, 1) for called, count in calls[name].items())
+    n_nodes = sum(count * sizes.get(called, 1) for called, count in _operators(model.graph).items())
+    if n_nodes > _MOST_NODES:
+        raise GraphError(
+            f"The functions of the model stand for more than {_MOST_NODES} nodes: too many to train."
+        )
+
+
+def _called(thing: onnx.NodeProto | onnx.FunctionProto, name: str) -> _Call:
+    return short_domain(thing.domain), name, getattr(thing, "overload", "")
+
+
+def _operators(body: onnx.GraphProto | onnx.FunctionProto) -> Counter[_Call]:
+    """Return the number of nodes of each operator, those of subgraphs included."""
+    found: Counter[_Call] = Counter()
+    left = [body]
+    while left:
+        nodes = left.pop().node
+        found.update(_called(node, node.op_type) for node in nodes)
+        left += subgraphs(nodes)
+    return found
 
 
 def _check_text(model: onnx.ModelProto) -> None:

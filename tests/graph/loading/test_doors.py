@@ -1,6 +1,7 @@
 """Each public function that takes a model refuses a malformed one in one sentence."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import pytest
 import onnxsgd
 from onnxsgd import OnnxSGDRegressor, OrtGradientForwardBackward
 from onnxsgd.exceptions import GraphError, OnnxSGDError
+from onnxsgd.graph.loading import consistency, size_limits
 from onnxsgd.graph.loading.load import load_model
 from onnxsgd.testing import check_gradients
 
@@ -104,6 +106,20 @@ def nested(depth):
     return model
 
 
+def doubling(levels):
+    """Return a model of functions that each call the one before twice."""
+    own, standard = onnx.helper.make_opsetid("own", 1), onnx.helper.make_opsetid("", 18)
+    model = parsed("(float[N, 3] x) => (float[N, 3] y) { y = Neg(x) }")
+    model.opset_import.append(own)
+    for level in range(levels):
+        name, domain = (f"F{level - 1}", "own") if level else ("Neg", "")
+        nodes = [onnx.helper.make_node(name, *ends, domain=domain) for ends in (("a", "b"), ("b", "c"))]
+        function = onnx.helper.make_function("own", f"F{level}", ["a"], ["c"], nodes, [standard, own])
+        model.functions.append(function)
+    model.graph.node[0].op_type, model.graph.node[0].domain = f"F{levels - 1}", "own"
+    return model
+
+
 def looped(condition, first=1):
     """Return a Loop of 2^62 trips, the first condition, and that of each further trip."""
     return parsed(
@@ -145,14 +161,14 @@ REFUSED = {
         lambda: parsed("(float[N, 3] x) => (float[N, 3] y) { y = Add(x, z)  z = Neg(y) }"),
         "not valid ONNX.*topological",
     ),
-    # the checker looks for it in models of a valid version only
+    "functions that double": (lambda: doubling(60), "stand for more than 200000 nodes"),
     "function that calls itself": (
         lambda: onnx.parser.parse_model(
             '<ir_version: -1, opset_import: ["" : 18, "own" : 1]> '
             "g (float[N, 3] x) => (float[N, 3] y) { y = own.Dense(x) } "
             '<domain: "own", opset_import: ["" : 18, "own" : 1]> Dense (a) => (b) { b = own.Dense(a) }'
         ),
-        "[Cc]ycle|recursive",
+        "functions of the model call themselves: Dense -> Dense",
     ),
     "shapes that do not meet": (
         lambda: parsed("(float[N, 3] x) => (float[N, 3] y) <float[4] w = {1, 2, 3, 4}> { y = Add(x, w) }"),
@@ -272,3 +288,19 @@ def test_a_file_with_insane_sizes_reads_no_other_file(tmp_path):
     path.write_bytes(model.SerializeToString())
     with pytest.raises(GraphError, match="elements are accepted"):
         load_model(path)
+
+
+def test_functions_that_stand_for_few_nodes_are_accepted():
+    """Four levels of two calls: sixteen nodes, as the inliner counts them."""
+    assert len(load_model(doubling(4)).graph.node) == 16
+
+
+def test_the_limits_are_those_of_the_security_page():
+    page = " ".join((Path(__file__).parents[3] / "SECURITY.md").read_text(encoding="utf-8").split())
+    assert f"up to {size_limits._MOST_NODES:,} nodes" in page
+    assert f"nested up to {size_limits._DEEPEST} deep" in page
+    assert (
+        f"up to 2^{size_limits.LARGEST_TENSOR.bit_length() - 1} elements and {size_limits._MOST_AXES} axes"
+        in page
+    )
+    assert f"more than 2^{consistency._MOST_TRIPS.bit_length() - 1} constant trips" in page
