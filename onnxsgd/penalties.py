@@ -122,6 +122,8 @@ class Penalty(Settable):
         float
         """
         arrays = [np.asarray(weight) for weight in weights]
+        if not (self.groups or self.from_start):
+            return sum(map(self._of_elements, arrays))
         if self.from_start and starts is None:
             raise ParameterError("starts is missing: a penalty with from_start=True needs the first weights.")
         firsts = [np.asarray(start) for start in starts or ()] if self.from_start else [None] * len(arrays)
@@ -129,7 +131,7 @@ class Penalty(Settable):
         pairs = zip(arrays, firsts, axes, strict=True)
         return sum(self._of_elements(a, first) + self._of_groups(a, first, axis) for a, first, axis in pairs)
 
-    def _of_elements(self, array: np.ndarray, first: np.ndarray | None) -> float:
+    def _of_elements(self, array: np.ndarray, first: np.ndarray | None = None) -> float:
         """Return the terms that are sums over the elements of an array."""
         l1, l2, total = 0.0 if self.groups else self.l1, self.l2, 0.0
         blocks = itertools.repeat(None) if first is None else _blocks(first)

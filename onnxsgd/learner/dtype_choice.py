@@ -214,7 +214,7 @@ def _loses(array: Any) -> bool:
         spread = high - low
         largest = np.maximum(np.abs(low), np.abs(high))
         bound = largest * _RELATIVE + _ABSOLUTE
-        suspects = np.flatnonzero((spread > 0) & ((bound > _TOLERANCE * spread) | (largest > _LARGEST)))
+        (suspects,) = ((spread > 0) & ((bound > _TOLERANCE * spread) | (largest > _LARGEST))).nonzero()
     return any(_change(array[:, [column]]) > _TOLERANCE * spread[column] for column in suspects)
 
 
@@ -229,7 +229,7 @@ def _bounds(array: Any) -> tuple[np.ndarray, np.ndarray]:
     size = max(1, _BLOCK // max(1, array.shape[1]))
     blocks = [array[start : start + size] for start in range(0, len(array), size)]
     low, high = (_extremes(extreme, blocks).astype(np.float64) for extreme in (np.minimum, np.maximum))
-    for column in np.flatnonzero(np.isnan(low)):
+    for column in np.isnan(low).nonzero()[0]:
         present = array[~np.isnan(array[:, column]), column]
         low[column], high[column] = (present.min(), present.max()) if len(present) else (0.0, 0.0)
     return low, high

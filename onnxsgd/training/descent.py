@@ -179,7 +179,8 @@ class Descent:
             self._cut()
             return Verdict.UNDONE
         self.unit = self.unit or abs(loss)
-        is_large = _BOLD * self.n_updates * self._scale < self.best - loss < math.inf
+        gain = self.best - loss
+        is_large = 0 < gain < math.inf and _BOLD * self.n_updates * self._scale < gain
         self._is_growing = is_large and self._base < self.most
         if self._is_growing and self._decay is None:
             self._base = max(self._base, min(_GROWTH * self._base, self.most))

@@ -198,7 +198,9 @@ class Program:
         return nullcontext(batches)
 
     def runners(self, state: FitState, batches: Batches, epochs: int) -> Runners:
-        """Return runners that no other fit uses, whose buffers hold `state`; equal steps share one session.
+        """Return runners that no other fit uses; equal steps share one session.
+
+        Their buffers hold `state`, but in fits that find the rate, which choose the first weights themselves.
 
         The loop over batches inside the runtime is compiled where it pays: for dense data and many steps. The
         single step is then built only if it is needed, as to find the last finite weights.
@@ -216,7 +218,8 @@ class Program:
             runners = replace(runners, buffers=StandardisedBuffers(runners.buffers, coordinates))
         else:
             runners = self._runners(spec, tensors, batches, epochs)
-        runners.buffers.load(tensors)
+        if not self.plan.recipe.is_auto or self.plan.recipe.in_parts:
+            runners.buffers.load(tensors)
         return runners
 
     def _runners(

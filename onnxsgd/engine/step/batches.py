@@ -248,13 +248,16 @@ class Batches:
         orders : ndarray of shape [n_epochs, n_samples], or [n_samples] for one epoch
             The indices of the samples.
         """
-        orders = np.atleast_2d(orders)
-        n_samples, n_places = orders.shape[1], self.n_batches * self.batch_size
-        rows = orders
-        if n_missing := n_places - n_samples:
+        rows = orders = orders.reshape(-1, orders.shape[-1])
+        n_samples = orders.shape[1]
+        if n_missing := -n_samples % self.batch_size:
             # the last sample fills the last batch up, or its neighbours do
-            steps = np.arange(1, n_missing + 1) if self.is_mixed else np.zeros(n_missing, np.intp)
-            rows = np.concatenate([orders, (orders[:, -1:] + steps) % n_samples], axis=1)
+            last = orders[:, -1:]
+            if self.is_mixed:
+                last = (last + np.arange(1, n_missing + 1)) % n_samples
+            else:
+                last = last.repeat(n_missing, axis=1)
+            rows = np.concatenate([orders, last], axis=1)
         weights = self._weights_of(rows)
         return EpochPlan(rows.reshape(-1, self.batch_size), *weights)
 

@@ -32,6 +32,15 @@ class Buffers:
     ----------
     tensors : dict of ndarray
         One array for each buffer: its shape and type; buffers are contiguous.
+
+    Attributes
+    ----------
+    sets : tuple of dict of ndarray
+        Both sets.
+    current : int
+        The index of the present one.
+    nbytes : int
+        Bytes of both sets.
     """
 
     def __init__(self, tensors: Tensors) -> None:
@@ -40,11 +49,7 @@ class Buffers:
             {key: np.zeros(array.shape, array.dtype) for key, array in tensors.items()} for _ in range(2)
         )
         self.current = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of both sets."""
-        return 2 * sum(array.nbytes for array in self.sets[0].values())
+        self.nbytes = 2 * sum(array.nbytes for array in self.sets[0].values())
 
     def flip(self) -> None:
         """Swap the two sets."""

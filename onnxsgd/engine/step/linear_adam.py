@@ -312,7 +312,15 @@ class LinearAdamRunner:
 
 
 class _Call:
-    """The inputs and outputs of a call for `n_batches` batches, in arrays that are bound once."""
+    """The inputs and outputs of a call for `n_batches` batches, in arrays that are bound once.
+
+    Attributes
+    ----------
+    arrays : dict of ndarray
+        The inputs but the table.
+    nbytes : int
+        Their bytes.
+    """
 
     def __init__(self, session: Any, blocks: LinearBlocks, n_batches: int) -> None:
         self._session, self._blocks = session, blocks
@@ -331,6 +339,7 @@ class _Call:
         }
         self._new = {name: np.zeros_like(self.arrays[name]) for name in _STATES}
         self._losses = np.zeros(n_batches, dtypes["weights"])
+        self.nbytes = sum(array.nbytes for array in self.arrays.values())
         self._weights: tuple[np.ndarray, np.ndarray] | None = None
         self._table: tuple[np.ndarray, np.ndarray] | None = None
         self._binding = session.io_binding()
@@ -339,11 +348,6 @@ class _Call:
         outputs = {f"new_{name}": array for name, array in self._new.items()} | {"losses": self._losses}
         for name, array in outputs.items():
             bind(self._binding.bind_output, name, array, array.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the inputs."""
-        return sum(array.nbytes for array in self.arrays.values())
 
     def forget_table(self) -> None:
         """Drop a table that is replaced before the next call."""
