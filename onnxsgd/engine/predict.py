@@ -132,12 +132,9 @@ class InferenceGraph:
 
     def _multiplies(self, features: Mapping[str, Any]) -> bool:
         """Tell whether all data are sparse and read by first layers, whose products need no runtime."""
-        layers = {layer.feature for layer in self._first_layers}
-        return (
-            not self._constants
-            and layers == set(self.features)
-            and all(is_sparse_table(features[name]) for name in layers)
-        )
+        if self._constants or not all(is_sparse_table(features[name]) for name in self.features):
+            return False
+        return {layer.feature for layer in self._first_layers} == set(self.features)
 
     def _run_on_products(
         self,

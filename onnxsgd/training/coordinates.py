@@ -70,42 +70,37 @@ class Coordinates:
     def standardised(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
         """Return weights of raw data, averages and starts of them, for standardised data; others as given."""
         converted = dict(tensors)
-        for layer, kind in self._pairs(tensors):
-            given = tensors[layer.weight, kind]
-            weight = np.asarray(given, np.float64)
-            converted[layer.weight, kind] = _rounded(weight * self._scale(layer, given), given.dtype)
-            self._shift(converted, layer, kind, given, 1.0)
         for layer in self.layers:
-            start = tensors.get((layer.weight, START))
-            if start is not None:
-                wide = np.asarray(start, np.float64) * self._scale(layer, start)
-                converted[layer.weight, START] = _rounded(wide, start.dtype)
+            for kind in (WEIGHT, AVERAGE, START):
+                given = tensors.get((layer.weight, kind))
+                if given is None:
+                    continue
+                wide = given.astype(np.float64) * self._scale(layer, given)
+                converted[layer.weight, kind] = _rounded(wide, given.dtype)
+                if kind != START:
+                    self._shift(converted, layer, kind, given, 1.0)
         return converted
 
     def raw(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
         """Return weights of standardised data, and averages of them, for raw data; the inverse of these."""
         converted = dict(tensors)
-        for layer, kind in self._pairs(tensors):
-            given = tensors[layer.weight, kind]
-            weight = _rounded(np.asarray(given, np.float64) / self._scale(layer, given), given.dtype)
-            converted[layer.weight, kind] = weight
-            self._shift(converted, layer, kind, weight, -1.0)
+        for layer in self.layers:
+            for kind in (WEIGHT, AVERAGE):
+                given = tensors.get((layer.weight, kind))
+                if given is None:
+                    continue
+                weight = _rounded(given.astype(np.float64) / self._scale(layer, given), given.dtype)
+                converted[layer.weight, kind] = weight
+                self._shift(converted, layer, kind, weight, -1.0)
         return converted
-
-    def _pairs(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> list[tuple[FirstLayer, str]]:
-        return [
-            (layer, kind)
-            for layer in self.layers
-            for kind in (WEIGHT, AVERAGE)
-            if (layer.weight, kind) in tensors
-        ]
 
     def _scale(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
         """Return the scales in a shape that multiplies the coefficients."""
-        if layer.weight not in self._scales:
+        scales = self._scales
+        if layer.weight not in scales:
             factor = self.standards[layer.feature].factor.astype(np.float64)
-            self._scales[layer.weight] = layer.spread(1.0 / factor.reshape(-1), weight.shape)
-        return self._scales[layer.weight]
+            scales[layer.weight] = layer.spread(1.0 / factor.reshape(-1), weight.shape)
+        return scales[layer.weight]
 
     @cached_property
     def _scales(self) -> dict[str, np.ndarray]:
@@ -133,12 +128,13 @@ class Coordinates:
 
         Few columns of sparse data have one, and few weights start no threads of BLAS.
         """
-        if feature not in self._shifts:
+        shifts = self._shifts
+        if feature not in shifts:
             shift = self.standards[feature].shift
-            centred = np.flatnonzero(shift)
+            centred = shift.reshape(-1).nonzero()[0]
             columns = None if len(centred) == len(shift) else centred
-            self._shifts[feature] = columns, shift[centred].astype(np.float64)
-        return self._shifts[feature]
+            shifts[feature] = columns, shift[centred].astype(np.float64)
+        return shifts[feature]
 
     @cached_property
     def _shifts(self) -> dict[str, tuple[np.ndarray | None, np.ndarray]]:
@@ -209,5 +205,6 @@ class StandardisedBuffers:
 
     def snapshot(self) -> Tensors:
         """Return a copy of the present values."""
-        tensors = self._coordinates.raw(self._buffers.snapshot()) | self._starts
-        return {(name, kind): array for (name, kind), array in tensors.items() if kind not in CONSTANT_STATES}
+        held = self._buffers.snapshot().items()
+        changing = {key: array for key, array in held if key[1] not in CONSTANT_STATES}
+        return self._coordinates.raw(changing) | self._starts

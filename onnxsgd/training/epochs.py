@@ -447,13 +447,17 @@ def _numbers(
             found.numbers.update({L1_STRENGTH: l1, L1_TOTAL: totals})
         if found.missed is not None:
             missed |= dict.fromkeys(group.weights, found.missed)
-        numbers |= {numbered(name, number): values for name, values in found.numbers.items()}
+        if number:
+            numbers |= {numbered(name, number): values for name, values in found.numbers.items()}
+        else:
+            numbers |= found.numbers
     if recipe.average_from:
         first = state.first_averaged(recipe.average_from)
         numbers[AVERAGE_RATE] = average_rate(t, first, recipe.average_decay)
     numbers |= recipe.limits
     numbers[DESCENT], numbers[IS_LAST] = -used, 1.0
-    numbers |= dict.fromkeys(KEYS, 0.0)
+    if spec.draws:
+        numbers |= dict.fromkeys(KEYS, 0.0)
     table = np.empty((count, len(spec.scalars)))
     for column, name in enumerate(spec.scalars):
         table[:, column] = numbers[name]
@@ -467,8 +471,7 @@ def _numbers(
         # anew for each batch of an update too
         for name, drawn in draw_keys(state.random_state, len(table)).items():
             table[:, spec.scalars.index(name)] = drawn
-    own = tuple(number for number, name in enumerate(spec.scalars) if name in (IS_LAST, *KEYS))
-    return _Numbers(table, rates, used, l1_totals, missed, updates, own)
+    return _Numbers(table, rates, used, l1_totals, missed, updates, spec.scalars_of_batches)
 
 
 def _restore_last_finite(

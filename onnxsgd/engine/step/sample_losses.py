@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,7 +65,7 @@ def _mean(losses: np.ndarray, sample_weight: np.ndarray) -> float:
     with np.errstate(all="ignore"):
         # a dot product of many numbers would start the threads of BLAS
         mean = float((losses * sample_weight).sum() / sample_weight.sum())
-    return mean if np.isfinite(mean) else np.inf
+    return mean if math.isfinite(mean) else math.inf
 
 
 def _run(session: Any, feeds: Mapping[str, np.ndarray]) -> np.ndarray:

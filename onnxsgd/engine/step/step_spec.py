@@ -222,6 +222,11 @@ class StepSpec:
         return (*self._common_scalars, *of_groups)
 
     @cached_property
+    def scalars_of_batches(self) -> tuple[int, ...]:
+        """The indices of those that each batch of an update has of its own."""
+        return tuple(number for number, name in enumerate(self.scalars) if name in (IS_LAST, *KEYS))
+
+    @cached_property
     def _common_scalars(self) -> tuple[str, ...]:
         """Those of one rate and one penalty of all weights."""
         names = (*self._rate_scalars, *self._l1_scalars, *((AVERAGE_RATE,) if self.average else ()))
