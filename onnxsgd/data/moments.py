@@ -308,7 +308,9 @@ def add_moments(
     entries of tables do not count; return whether there are some. With `columns`, the table has these columns
     alone, which include all that had an entry before.
     """
-    part = replace(Moments.of(table, weight, axis), columns=columns)
+    part = Moments.of(table, weight, axis)
+    if columns is not None:
+        part = replace(part, columns=columns)
     known = moments[name].over(columns) if name in moments else None
     has_extremes = False
     if of_bulk and len(weight) and isinstance(table, np.ndarray) and table.ndim == 2:

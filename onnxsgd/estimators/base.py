@@ -26,10 +26,8 @@ from onnxsgd.estimators.parameters import (
     CONSTRAINTS,
     are_fixed,
     check_parameters,
-    choose_limits,
-    choose_updates,
+    make_recipe,
     parameter_values,
-    read_average,
     read_every,
     refuse_without_parameters,
 )
@@ -38,7 +36,6 @@ from onnxsgd.estimators.sequence_fit import SequenceTraining
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER
-from onnxsgd.penalties import make_penalties
 from onnxsgd.runtime.device import check_device
 from onnxsgd.runtime.events import decide_anew, decided
 from onnxsgd.runtime.stages import stage
@@ -325,7 +322,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         """
         from onnxsgd.training.step_export import export_step
 
-        trained, recipe = self._trained(), self._make_recipe().for_parts()
+        trained, recipe = self._trained(), make_recipe(self).for_parts()
         if recipe.is_auto and trained is not self:
             raise ParameterError(
                 "learning_rate='auto' takes the scale of the data from the first fit, and has no training "
@@ -419,20 +416,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         """Check the parameters; return those of the updates as objects."""
         check_parameters(self)
         check_device(self.device)
-        return self._make_recipe()
-
-    def _make_recipe(self) -> Recipe:
-        optimizer, schedule = choose_updates(self)
-        average_from, average_decay = read_average(self.average)
-        return Recipe(
-            optimizer=optimizer,
-            schedule=schedule,
-            penalties=make_penalties(self.penalty, self.alpha, self.l1_ratio),
-            average_from=average_from,
-            average_decay=average_decay,
-            shuffle=bool(self.shuffle),
-            limits=choose_limits(self),
-        )
+        return make_recipe(self)
 
     def _make_plan(self, recipe: Recipe) -> FitPlan:
         """Return the plan of the updates; refuse penalties and rates of weights that the graph lacks."""

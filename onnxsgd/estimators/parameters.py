@@ -9,6 +9,7 @@ from functools import lru_cache
 from numbers import Integral, Real
 from operator import attrgetter
 from os import PathLike
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,14 @@ from onnxsgd.adapters import LoRA
 from onnxsgd.engine.step.gradient_limits import MAX_NORM, MAX_VALUE
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
-from onnxsgd.penalties import PENALTIES, Penalty
+from onnxsgd.penalties import PENALTIES, Penalty, make_penalties
 from onnxsgd.schedules import SCHEDULES, Auto, Schedule, make_schedule
 from onnxsgd.training.checkpoints import Every
+from onnxsgd.training.fit_plan import Recipe
 
 __all__ = [
-    "CONSTRAINTS", "are_fixed", "check_parameters", "choose_limits", "choose_updates", "parameter_values",
-    "read_average", "read_every", "refuse_without_parameters",
+    "CONSTRAINTS", "are_fixed", "check_parameters", "choose_limits", "choose_updates", "make_recipe",
+    "parameter_values", "read_average", "read_every", "refuse_without_parameters",
 ]  # fmt: skip
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -104,10 +106,57 @@ def parameter_values(estimator: Any) -> tuple[Any, ...]:
     return values
 
 
+#: The names of those that updates depend on.
+_names_of_updates: Callable[[Any], tuple[str, ...]] = lru_cache(
+    lambda kind: tuple(name for name in _names(kind) if name not in _OF_GRAPH_OR_DATA)
+)
+
+
+def _values_of_updates(estimator: Any) -> tuple[Any, ...]:
+    values: tuple[Any, ...] = attrgetter(*_names_of_updates(type(estimator)))(estimator)
+    return values
+
+
 def are_fixed(estimator: Any) -> bool:
     """Tell whether no parameter that updates depend on can be changed in place."""
-    pairs = zip(_names(type(estimator)), parameter_values(estimator), strict=True)
-    return all(type(value) in _PLAIN for name, value in pairs if name not in _OF_GRAPH_OR_DATA)
+    return _PLAIN.issuperset(map(type, _values_of_updates(estimator)))
+
+
+def make_recipe(estimator: Any) -> Recipe:
+    """Return the settings of the updates that the checked parameters of an estimator denote.
+
+    Estimators with the same plain values, as clones have them, share one.
+
+    Raises
+    ------
+    ParameterError
+        If a parameter would have no effect.
+    """
+    values = _values_of_updates(estimator)
+    if not _PLAIN.issuperset(map(type, values)):
+        return _new_recipe(estimator)
+    return _recipe_of(_names_of_updates(type(estimator)), *values)
+
+
+def _new_recipe(parameters: Any) -> Recipe:
+    """Return the settings that attributes with the names of parameters denote."""
+    optimizer, schedule = choose_updates(parameters)
+    average_from, average_decay = read_average(parameters.average)
+    return Recipe(
+        optimizer=optimizer,
+        schedule=schedule,
+        penalties=make_penalties(parameters.penalty, parameters.alpha, parameters.l1_ratio),
+        average_from=average_from,
+        average_decay=average_decay,
+        shuffle=bool(parameters.shuffle),
+        limits=choose_limits(parameters),
+    )
+
+
+@lru_cache(maxsize=256, typed=True)
+def _recipe_of(names: tuple[str, ...], *values: object) -> Recipe:
+    """Return the settings of plain values, whose types tell True from 1."""
+    return _new_recipe(SimpleNamespace(**dict(zip(names, values, strict=True))))
 
 
 def check_parameters(estimator: Any) -> None:

@@ -91,7 +91,9 @@ class TrainingDataReader(TrainedModel):
         if resuming and self._follows_lengths:
             self._resize(self._learner.read(X, checked))
         target, n_outputs = self._read_target(y, resuming, classes, in_parts)
-        if not isinstance(checked, dict):
+        if not isinstance(checked, dict) and not (
+            isinstance(checked, np.ndarray) and len(checked) == len(target)
+        ):
             check_consistent_length(target, checked)
         weight = check_sample_weight(sample_weight, target)
         if resuming:

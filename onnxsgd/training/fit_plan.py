@@ -89,14 +89,14 @@ class Recipe:
         """True if training finds the rate, and standardises first layers."""
         return isinstance(self.schedule, Auto)
 
-    @property
+    @cached_property
     def slots_owner(self) -> str:
         """The name of all that gives the slots of the optimizer their meaning."""
         optimizer = self.optimizer
         coordinates = "standardised" if self.is_auto else "raw"
         return f"{_class_name(optimizer)} {'/'.join(optimizer.slots)} {coordinates}"
 
-    @property
+    @cached_property
     def rate_owner(self) -> str:
         """The name of the schedule, with its parameters, that gives the present rate its meaning."""
         return _with_parameters(self.schedule)

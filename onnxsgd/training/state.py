@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -118,7 +118,10 @@ class FitState:
 
     def copy(self) -> FitState:
         """Return this state, which training does not change; records and random numbers remain shared."""
-        return replace(self, tensors=dict(self.tensors), moments=dict(self.moments))
+        duplicate = FitState.__new__(FitState)
+        vars(duplicate).update(vars(self))
+        duplicate.tensors, duplicate.moments = dict(self.tensors), dict(self.moments)
+        return duplicate
 
     @property
     def has_jumped(self) -> bool:

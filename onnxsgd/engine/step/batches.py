@@ -263,14 +263,14 @@ class Batches:
 
     def _weights_of(self, rows: np.ndarray) -> _Weights:
         """Return the normalised weights of the samples of each epoch, and factors and weights of batches."""
-        n_epochs = len(rows)
         if self._even_weight is None:
             return _joined([self._scale.weights(self.sample_weight[order]) for order in rows])
-        if n_epochs not in self._even_weights:
+        n_epochs, known = len(rows), self._even_weights
+        if n_epochs not in known:
             even = _even_weights_of_few if len(self.target) <= _FEW else _even_weights
             # one object in every epoch: a device need not receive it again
-            self._even_weights[n_epochs] = even(self._scale, self._even_weight, n_epochs)
-        return self._even_weights[n_epochs]
+            known[n_epochs] = even(self._scale, self._even_weight, n_epochs)
+        return known[n_epochs]
 
     @cached_property
     def _even_weights(self) -> dict[int, _Weights]:
