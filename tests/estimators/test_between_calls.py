@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
 from onnxsgd.adapters import LoRA
 from onnxsgd.estimators.between_calls import is_same
+from onnxsgd.estimators.parameters import make_recipe
 from onnxsgd.exceptions import ConvergenceError, ParameterError
 from onnxsgd.losses import CrossEntropy
 
@@ -178,6 +179,29 @@ def test_no_plan_is_kept_of_parameters_that_change_in_place():
     penalty["nothing"] = 1.0
     with pytest.raises(ParameterError, match="nothing"):
         model.partial_fit(X, Y)
+
+
+def test_clones_share_their_settings_and_changed_parameters_have_their_own():
+    """They are looked up by values."""
+    model = classifier()
+    kept = make_recipe(model)
+    assert make_recipe(clone(model)) is kept
+    assert make_recipe(clone(model).set_params(random_state=np.random.RandomState(3))) is kept
+    for name, value in {"alpha": 0.5, "shuffle": False, "average": 1}.items():
+        changed = make_recipe(clone(model).set_params(**{name: value}))
+        assert changed is not kept
+        assert changed != kept
+    each, decayed = (make_recipe(clone(model).set_params(average=value)) for value in (1, 0.5))
+    assert (each.average_from, each.average_decay) == (1, None)
+    assert (decayed.average_from, decayed.average_decay) == (1, 0.5)
+
+
+def test_settings_of_objects_are_not_shared():
+    penalty = {"coef": 0.5}
+    model = classifier(penalty=penalty)
+    before = make_recipe(model).penalties.rows
+    penalty["coef"] = 0.25
+    assert make_recipe(model).penalties.rows != before
 
 
 def test_a_new_fit_makes_a_new_plan():
