@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
 from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -18,6 +17,7 @@ from onnxsgd.data.moments import add_moments
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.sequences import holds_sequences
 from onnxsgd.data.text import has_text
+from onnxsgd.estimators.attempt import Attempt
 from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd.estimators.fit_report import RecordedFit
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from onnxsgd.estimators.checkpointing import FitCheckpoints
     from onnxsgd.training.checkpoints import Checkpoints
+    from onnxsgd.training.kept_state import KeptState
     from onnxsgd.training.program import Program
 
 __all__ = ["BaseOnnxSGD", "learns_in_parts"]
@@ -139,7 +140,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         has_sequences = source is None and holds_sequences(X)
         if source is not None or has_sequences:
             recipe = recipe.for_parts()
-        with RecordedFit(self), self._unchanged_by_errors() as begin:
+        with RecordedFit(self), Attempt(self) as kept_state:
             if checkpoints is not None and checkpoints.continues:
                 checkpoints.restore()
                 if checkpoints.has_ended:
@@ -186,11 +187,14 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             observers = self._observers(stopping, callbacks)
             if source is None:
                 self._train(
-                    plan, stopping, samples, validation, observers, is_fit=True, begin=begin, checkpoints=kept
-                )
+                    plan, stopping, samples, validation, observers,
+                    is_fit=True, kept=kept_state, checkpoints=kept,
+                )  # fmt: skip
             else:
                 n_rows = len(samples.target)
-                self._train_on_batches(source, plan, stopping, n_rows, validation, observers, begin, kept)
+                self._train_on_batches(
+                    source, plan, stopping, n_rows, validation, observers, kept_state, kept
+                )
         callbacks.fit_ends()
         return self
 
@@ -201,7 +205,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         recipe = self._check_parameters().for_parts() if known is None else known.recipe
         self._check_parts()
         resuming, X, batches = hasattr(self, "_state"), self._gathered(X), None
-        with self._unchanged_by_errors() as begin:
+        with Attempt(self) as kept:
             if not resuming:
                 self._forget_lengths()
             with stage("read"):
@@ -225,18 +229,17 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                 known = self._make_plan(recipe)
             plan = known
             self._known_plan = (parameter_values(self), plan) if are_fixed(self) else None
-        stopping = Stopping(max_iter=1, tol=None, in_parts=True)
-        observers = self._observers(stopping)
-        if batches is not None:
-            source, n_rows = self._sequence_source(batches), len(samples.target)
-            self._train_on_batches(source, plan, stopping, n_rows, (), observers, begin)
-            return self
-        counted = self._counted(samples.target)
-        if counted is not None and not counted.any():
-            # averages of gradients and penalties would move the weights
-            self._publish()
-            return self
-        self._train(plan, stopping, samples, observers=observers)
+            stopping = Stopping(max_iter=1, tol=None, in_parts=True)
+            observers = self._observers(stopping)
+            counted = None if batches is not None else self._counted(samples.target)
+            if batches is not None:
+                source, n_rows = self._sequence_source(batches), len(samples.target)
+                self._train_on_batches(source, plan, stopping, n_rows, (), observers, kept)
+            elif counted is not None and not counted.any():
+                # averages of gradients and penalties would move the weights
+                self._publish()
+            else:
+                self._train(plan, stopping, samples, observers=observers, kept=kept)
         return self
 
     def __sklearn_clone__(self) -> Self:
@@ -396,22 +399,6 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
 
     # The steps of a fit.
 
-    @contextmanager
-    def _unchanged_by_errors(self) -> Iterator[Callable[[], None]]:
-        """Restore the estimator after an error that comes before the yielded function is called."""
-        before, has_begun = dict(self.__dict__), False
-
-        def begin() -> None:
-            nonlocal has_begun
-            has_begun = True
-
-        try:
-            yield begin
-        except BaseException:
-            if not has_begun:
-                self.__dict__ = before
-            raise
-
     def _check_parameters(self) -> Recipe:
         """Check the parameters; return those of the updates as objects."""
         check_parameters(self)
@@ -463,7 +450,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         observers: Sequence[Observer] = (),
         *,
         is_fit: bool = False,
-        begin: Callable[[], None] = lambda: None,
+        kept: KeptState,
         checkpoints: Checkpoints | None = None,
     ) -> None:
         self.engine_ = plan.engine
@@ -496,32 +483,30 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             state.n_updates = stopping.max_iter * batches.n_updates
         plan = plan.for_updates(state.n_updates, state.epoch_updates)
         score = self._scorer(program, validation)
-        with ExitStack() as stack:
-            if not observers and score is None and checkpoints is None:
-                batches = stack.enter_context(program.on_used_columns(state, batches))
-            if plan.recipe.is_auto:
-                with stage("read"):
-                    batches = program.standardised(batches, state.moments, weight_unit)
-            with stage("compile"):
-                runners = program.runners(state, batches, stopping.max_iter)
-            all_columns = stack.pop_all()
-        n_before = len(state.loss_curve)
-        begin()
-        try:
-            with stage("train"):
-                train(
-                    runners, batches, plan, stopping, state, observers, score,
-                    model=program, checkpoints=checkpoints,
-                )  # fmt: skip
-            if before is not None and is_noise(before, state, program, batches):
-                self._state = before
-        finally:
-            self.n_iter_ += len(state.loss_curve) - n_before
-            if runners.give_back is not None:
-                runners.give_back()
-            all_columns.close()
-            if not stopping.in_epoch:
-                self._publish()
+        used = None
+        if not observers and score is None and checkpoints is None:
+            used = program.used_columns(state, batches)
+        if used is not None:
+            batches, state.tensors, kept = used.batches, used.tensors, kept.within(used.widen)
+        if plan.recipe.is_auto:
+            with stage("read"):
+                batches = program.standardised(batches, state.moments, weight_unit)
+        with stage("compile"):
+            runners = program.runners(state, batches, stopping.max_iter)
+        with stage("train"):
+            train(
+                runners, batches, plan, stopping, state, observers, score,
+                model=program, checkpoints=checkpoints, kept=kept,
+            )  # fmt: skip
+        # not after an error, which may come at any moment
+        if runners.give_back is not None:
+            runners.give_back()
+        if before is not None and is_noise(before, state, program, batches):
+            vars(state).update(vars(before))
+        elif used is not None:
+            state.tensors = used.widen(state.tensors)
+        if not stopping.in_epoch:
+            self._publish()
 
     def _extra_weight(self, target: np.ndarray) -> np.ndarray | None:
         """Return factors of the weights of the samples, if there are any."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from onnxsgd.losses import Loss
+    from onnxsgd.training.kept_state import KeptState
     from onnxsgd.training.program import Program
 
 __all__ = ["BatchTraining"]
@@ -60,9 +61,9 @@ class BatchTraining(ModelBeforeFit):
         observers: Sequence[Observer] = (),
         *,
         is_fit: bool = False,
-        begin: Callable[[], None] = ...,
+        kept: KeptState,
     ) -> None:
-        """Train on checked samples; `begin` is called where the first update is near."""
+        """Train on checked samples; `kept` receives each whole state."""
 
     @abstractmethod
     def _scorer(self, program: Program, validation: Sequence[Samples]) -> Any:
@@ -166,13 +167,13 @@ class BatchTraining(ModelBeforeFit):
         n_first: int,
         validation: Sequence[Samples],
         observers: Sequence[Observer],
-        begin: Callable[[], None],
+        kept: KeptState,
         checkpoints: Checkpoints | None = None,
     ) -> None:
         """Train for epochs of batches, each of them a part of a stream; the first one has `n_first` rows."""
         from onnxsgd.training.program import make_program
 
-        state, n_epochs = self._state, self.n_iter_
+        state = self._state
         size = self.batch_size or (DENSE_ROWS if source.is_cut else None)
         # a mean also over the only sample of a batch
         plan = replace(
@@ -188,7 +189,7 @@ class BatchTraining(ModelBeforeFit):
             if self._n_outputs != plan.n_outputs:
                 plan = replace(plan, n_outputs=self._n_outputs, loss=self._make_loss())
             part = Stopping(1, None, in_parts=True, in_epoch=True)
-            self._train(plan, part, Samples.joined(parts), begin=begin)
+            self._train(plan, part, Samples.joined(parts), kept=kept)
 
         def count(n_updates: int) -> None:
             # before an epoch, batches are taken for as large as the first one
@@ -203,15 +204,11 @@ class BatchTraining(ModelBeforeFit):
         epochs = _BatchEpochs(
             source, source.n_joined, self._read_counting, train_part, count, state, checkpoints
         )
-        n_before = len(state.loss_curve)
-        try:
-            with stage("train"):
-                run_epochs(
-                    epochs, rule, stopping, state, plan.recipe.average_from, observers, score, checkpoints
-                )
-        finally:
-            self.n_iter_ = n_epochs + len(state.loss_curve) - n_before
-            self._publish()
+        with stage("train"):
+            run_epochs(
+                epochs, rule, stopping, state, plan.recipe.average_from, observers, score, checkpoints, kept
+            )
+        self._publish()
 
 
 class _BatchEpochs:
@@ -272,7 +269,7 @@ class _BatchEpochs:
         An epoch that ends with an error leaves no record. The schedule has the rates, and divergence is an
         error: `count` is 1, and the others are None.
         """
-        state, n_before = self._state, len(self._state.loss_curve)
+        state = self._state
         losses, weights, rate, t_before = list[float](), list[float](), 0.0, state.t
         batches, generator, position = self._counting(), None, None
         if self._checkpoints is not None:
@@ -285,24 +282,23 @@ class _BatchEpochs:
             batches = self._counting(position.n_batches)
             losses, weights = position.losses.tolist(), list(position.begun["weights"])
             rate = position.begun["rate"]
-        try:
+        parts = self._next(batches)
+        if position is not None:
+            state.random_state.set_state(now)
+        while parts:
+            before = state.t
+            self._largest = max(self._largest, *(len(samples.target) for samples, _ in parts))
+            # the records of the epoch are those of all batches
+            state.of_batches = []
+            self._train([samples for samples, _ in parts], self._largest)
+            weights.append(sum(weight for _, weight in parts))
+            ((loss, rate),) = state.of_batches
+            state.of_batches = None
+            losses.append(loss)
+            if self._checkpoints is not None and self._checkpoints.is_position(before, state.t):
+                begun = {"generator": generator, "t": t_before, "weights": list(weights), "rate": rate}
+                self._checkpoints.within_epoch(state, Position(self._n_read, np.array(losses), begun))
             parts = self._next(batches)
-            if position is not None:
-                state.random_state.set_state(now)
-            while parts:
-                before = state.t
-                self._largest = max(self._largest, *(len(samples.target) for samples, _ in parts))
-                self._train([samples for samples, _ in parts], self._largest)
-                weights.append(sum(weight for _, weight in parts))
-                # multipliers of rates count the records
-                losses.append(state.loss_curve.pop())
-                rate = state.learning_rates.pop()
-                if self._checkpoints is not None and self._checkpoints.is_position(before, state.t):
-                    begun = {"generator": generator, "t": t_before, "weights": list(weights), "rate": rate}
-                    self._checkpoints.within_epoch(state, Position(self._n_read, np.array(losses), begun))
-                parts = self._next(batches)
-        finally:
-            del state.loss_curve[n_before:], state.learning_rates[n_before:]
         if not losses:
             raise ParameterError("Nothing counts in the batches of an epoch: all weights of samples are 0.")
         state.record(np.array([np.average(losses, weights=weights)]), np.array([rate]))

@@ -211,9 +211,13 @@ class TrainedModel(HtmlDisplay):
         present = trained._state.weights()
         fresh = {name: _check_weight(name, array, present) for name, array in weights.items()}
         trained._check_variances(fresh)
-        trained._put_weights(fresh)
-        if trained is not self:
-            self._set_before, self._given = {**self._set_before, **fresh}, trained._given
+        if trained is self:
+            self._put_weights(fresh)
+            return self
+        start = copy(trained)
+        start._put_weights(fresh)
+        # at once, whatever interrupts
+        self.__dict__.update(_start=start, _set_before={**self._set_before, **fresh}, _given=trained._given)
         return self
 
     def _check_variances(self, weights: Mapping[str, np.ndarray]) -> None:
@@ -226,11 +230,13 @@ class TrainedModel(HtmlDisplay):
                 )
 
     def _put_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        changed = copy(self)
+        state = changed._state = self._state.copy()
         for name, array in weights.items():
-            for key in self._state.tensors:
+            for key in state.tensors:
                 if key in ((name, WEIGHT), (name, AVERAGE)):
-                    self._state.tensors[key] = array.astype(self._state.tensors[key].dtype)
-        self._publish()
+                    state.tensors[key] = array.astype(state.tensors[key].dtype)
+        self.__dict__.update(changed._learned_attributes(), _state=state)
 
     @property
     def onnx_model_(self) -> onnx.ModelProto:
@@ -346,7 +352,7 @@ class TrainedModel(HtmlDisplay):
         )
         stopped = copy(self)
         stopped._state = fixed
-        return {"_state": fixed, "n_iter_": len(fixed.loss_curve), **stopped._learned_attributes()}
+        return {"_state": fixed, **stopped._learned_attributes()}
 
     def _score_model_now(self) -> ir.Model:
         """Return the graph of raw scores with the present weights."""
@@ -400,7 +406,7 @@ class TrainedModel(HtmlDisplay):
     def _learned_attributes(self) -> dict[str, Any]:
         """Return the public attributes of the present state."""
         state = self._state
-        learned: dict[str, Any] = {"t_": state.t}
+        learned: dict[str, Any] = {"t_": state.t, "n_iter_": len(state.loss_curve)}
         if self._learner.linear is not None:
             learned["coef_"], learned["intercept_"] = self._linear_attributes(*self._learner.linear)
         return learned

@@ -83,9 +83,9 @@ class _Template:
             return filled
         converted = convert(estimator)
         with self._lock:
-            self._n_uses += 1
-            if self._n_uses == 2:
+            if self._n_uses == 1:
                 self._proven = _prove(estimator, structure, converted, convert)
+            self._n_uses += 1
         return converted
 
 

@@ -57,8 +57,8 @@ def write_file(
     metadata = {_ENTRY: text, _DIGEST: _digest(text, held)}
     target = Path(os.path.realpath(path))
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    os.close(handle)
     try:
+        os.close(handle)
         _fill(name, target, held, metadata)
     except BaseException:
         with suppress(OSError):

@@ -22,6 +22,7 @@ from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import L1_STRENGTH, RATE
 from onnxsgd.training.checkpoints import Checkpoints, Position, Progress
 from onnxsgd.training.fit_plan import FitPlan
+from onnxsgd.training.kept_state import KeptState
 from onnxsgd.training.state import FitState, output_unit
 
 __all__ = ["Epochs", "Runners", "penalty_value"]
@@ -51,7 +52,13 @@ class Buffers(Protocol):
 class Runner(Protocol):
     """A runner of updates, such as :class:`onnxsgd.engine.step.single_step.StepRunner`."""
 
-    n_done: int
+    @property
+    def n_done(self) -> int:
+        """Batches done by the last call, also if that was interrupted."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if weights and states are those of so many batches; False: an interrupt cut one in two."""
 
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch."""
@@ -108,6 +115,8 @@ class Epochs:
         The largest number of epochs.
     checkpoints : Checkpoints or None
         Those inside epochs, if any.
+    kept : KeptState or None
+        Receives the state after the updates of each call, also of one that fails.
     """
 
     def __init__(
@@ -118,7 +127,9 @@ class Epochs:
         state: FitState,
         n_epochs: int,
         checkpoints: Checkpoints | None = None,
+        kept: KeptState | None = None,
     ) -> None:
+        self._kept = KeptState() if kept is None else kept
         self._runners, self._batches, self._plan, self._state = runners, batches, plan, state
         self._checkpoints = checkpoints
         self._drawn_together = max(1, min(n_epochs, _DRAWN // len(batches.target)))
@@ -160,8 +171,21 @@ class Epochs:
         if plan.step_spec.takes_scaled_gradient:
             updates = updates.descending(numbers.of_batches(numbers.used))
         losses = np.full(len(updates.totals), math.nan)
-        n_whole = 0
         n_before = within.begin(losses)
+
+        def advance(n_done: int, n_whole: int) -> bool:
+            """Move the state to some batches if they are finite; tell whether they are."""
+            tensors = _snapshot(runners)
+            known = losses[: n_whole * batches.n_batches if n_done < len(losses) else n_done]
+            if not (_all_finite(tensors) and np.isfinite(known).all()):
+                return False
+            state.tensors = tensors
+            numbers.move(state, n_done)
+            objectives = updates.mean_losses(losses, count)[:n_whole]
+            objectives = objectives + penalty_value(plan, state, state.weights())
+            state.record(objectives, state.factor * numbers.last_rates(count)[:n_whole])
+            return True
+
         try:
             for part in _parts(len(losses), limit, within.cuts(numbers, len(losses))):
                 if part.stop <= within.n_begun:
@@ -181,22 +205,24 @@ class Epochs:
                         break
                     runners.buffers.load(tensors)
                     within.write(tensors, numbers, losses[: part.stop])
-        finally:
-            n_done = n_before + runners.fastest.n_done
-            tensors = _snapshot(runners)
-            is_finite = _all_finite(tensors) and all_finite(losses[:n_done])
-            if is_finite:
-                state.tensors = tensors
-                numbers.move(state, n_done)
-                n_whole = n_done // batches.n_batches
-                objectives = updates.mean_losses(losses, count)[:n_whole]
-                objectives = objectives + penalty_value(plan, state, state.weights())
-                state.record(objectives, state.factor * numbers.last_rates(count)[:n_whole])
+        except BaseException:
+            n_done, t = n_before + runners.fastest.n_done, state.t
+            if runners.fastest.is_whole and advance(n_done, n_done // batches.n_batches) and state.t != t:
+                self._kept.keep(state)
+            raise
+        n_done = n_before + runners.fastest.n_done
+        n_whole = n_done // batches.n_batches
+        is_finite = all_finite(losses[:n_done]) and advance(n_done, n_whole)
         if limit is not None and not (is_finite and n_done == len(losses)):
-            n_missing = count - n_whole
+            n_missing = count - (n_whole if is_finite else 0)
             state.record(np.full(n_missing, math.inf), numbers.used[-n_missing:])
         elif not is_finite:
-            _restore_last_finite(runners, updates, numbers, state, within.n_begun)
+            try:
+                _restore_last_finite(runners, updates, numbers, state, within.n_begun)
+            except ConvergenceError:
+                self._kept.keep(state)
+                raise
+        self._kept.keep(state)
 
     def progress(self) -> Progress:
         """Return the orders of the samples that are drawn, but not used yet."""

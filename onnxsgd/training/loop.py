@@ -16,6 +16,7 @@ from onnxsgd.training.checkpoints import Checkpoints, Resumable
 from onnxsgd.training.coordinates import StandardisedBuffers
 from onnxsgd.training.epochs import Epochs, Runners, penalty_value
 from onnxsgd.training.fit_plan import FitPlan
+from onnxsgd.training.kept_state import KeptState
 from onnxsgd.training.rules import DescentRule, PlateauRule, Rule
 from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder, best_constant
 from onnxsgd.training.state import FitState
@@ -68,16 +69,21 @@ def train(
     *,
     model: Model,
     checkpoints: Checkpoints | None = None,
+    kept: KeptState | None = None,
 ) -> int:
     """Train until the loss, or the score, stops improving, or an observer asks to stop.
 
     Returns the number of epochs.
 
-    `state` is changed in place. However the loop ends, it is usable and holds the last finite weights.
+    `state` is changed in place. After Ctrl-C it is that of the last updates; after other errors that is the
+    state in `kept`. KeyboardInterrupt is raised if there were none.
     """
+    kept = KeptState() if kept is None else kept
     rule = _make_rule(runners, batches, plan, stopping, state, score, model)
-    epochs = Epochs(runners, batches, plan, state, stopping.max_iter, checkpoints)
-    return run_epochs(epochs, rule, stopping, state, plan.recipe.average_from, observers, score, checkpoints)
+    epochs = Epochs(runners, batches, plan, state, stopping.max_iter, checkpoints, kept)
+    return run_epochs(
+        epochs, rule, stopping, state, plan.recipe.average_from, observers, score, checkpoints, kept
+    )
 
 
 class Passes(Resumable, Protocol):
@@ -100,8 +106,10 @@ def run_epochs(
     observers: Sequence[Observer] = (),
     score: Callable[[dict[str, np.ndarray]], float] | None = None,
     checkpoints: Checkpoints | None = None,
+    kept: KeptState | None = None,
 ) -> int:
     """Make epochs until the rule, an observer, or the end of the data stops; return their number."""
+    kept = KeptState() if kept is None else kept
     n_epochs, n_before = 0, len(state.loss_curve)
     stops, was_asked, is_interrupted = False, False, False
     try:
@@ -121,15 +129,17 @@ def run_epochs(
                 state.validation_scores.append(score(state.weights(average_from)))
             votes = [observer.epoch_ends(state) for observer in observers]
             was_asked = any(votes)
-            has_ended = rule.after_epochs(
-                state.loss_curve[-count:], state.validation_scores[-1] if score else None
-            )
+            losses = state.loss_curve[-count:] if state.of_batches is None else []
+            has_ended = rule.after_epochs(losses, state.validation_scores[-1] if score else None)
             stops = has_ended or was_asked
+            if n_epochs < stopping.max_iter and not stops:
+                kept.keep(state)
             if checkpoints is not None:
                 checkpoints.after_epoch(state, n_epochs, stops=stops, was_asked=was_asked)
     except KeyboardInterrupt:
-        if stopping.in_epoch:
+        if stopping.in_epoch or kept.is_empty:
             raise
+        kept.restore(state)
         is_interrupted, n_epochs = True, len(state.loss_curve) - n_before
     finally:
         for observer in observers:
@@ -151,6 +161,7 @@ def run_epochs(
             stacklevel=4,
         )
     rule.end()
+    kept.keep(state)
     if checkpoints is not None and not is_interrupted:
         checkpoints.end(state)
     return n_epochs

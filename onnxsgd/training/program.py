@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -45,7 +44,7 @@ from onnxsgd.training.linear_runner import choose_linear_loop
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
 from onnxsgd.training.start import ENOUGH_ROWS
 from onnxsgd.training.state import FitState, rate_scales
-from onnxsgd.training.used_columns import on_used_columns
+from onnxsgd.training.used_columns import UsedColumns, used_columns
 
 __all__ = ["Program", "make_program"]
 
@@ -188,14 +187,14 @@ class Program:
         """True if the last layer, as far as it is known, is also a first one."""
         return self.plan.is_linear(self.first_layers)
 
-    def on_used_columns(self, state: FitState, batches: Batches) -> AbstractContextManager[Batches]:
-        """Let the state, and the batches that are returned, have the columns with an entry alone.
+    def used_columns(self, state: FitState, batches: Batches) -> UsedColumns | None:
+        """Return data and weights of the columns with an entry alone; None: all columns are kept.
 
-        This is for training on sparse data that finds the rate; otherwise all columns are kept.
+        This is for training on sparse data that finds the rate.
         """
         if self.plan.recipe.is_auto and self._trains_sparse(self.plan.step_spec, batches.features):
-            return on_used_columns(self.first_layers, batches, state)
-        return nullcontext(batches)
+            return used_columns(self.first_layers, batches, state)
+        return None
 
     def runners(self, state: FitState, batches: Batches, epochs: int) -> Runners:
         """Return runners that no other fit uses; equal steps share one session.

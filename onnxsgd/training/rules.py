@@ -137,6 +137,8 @@ class PlateauRule:
 
     def after_epochs(self, losses: Sequence[float], score: float | None) -> bool:
         """Handle the end of an epoch; return whether training stops."""
+        if self._in_epoch:
+            return False
         value = loss = losses[-1]
         self._losses = (loss if self._losses is None else self._losses[0], loss)
         if self._on_score and score is not None:
@@ -145,7 +147,7 @@ class PlateauRule:
                 state = self._state
                 self._best = (state.t, state.tensors, state.l1_totals, state.missed)
         state, schedule = self._state, self.schedule
-        if self._in_epoch or state.t <= schedule.n_warm_up:
+        if state.t <= schedule.n_warm_up:
             return False
         before = state.eta
         state.eta, state.rate_memory = schedule.after_epoch(value, before, state.rate_memory)

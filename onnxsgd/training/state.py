@@ -81,6 +81,9 @@ class FitState:
         The number of samples so far, and the mean of their weights, if training finds the rate.
     missed : dict of int
         The updates, since the slots began, in which weights were frozen; replaced, not changed.
+    of_batches : list of (float, float) or None
+        The objectives and the learning rates of the batches of an iterable, which take the place of those of
+        epochs until the epoch is whole; None outside such an epoch.
     """
 
     tensors: Tensors
@@ -104,6 +107,7 @@ class FitState:
     n_rows: int = 0
     mean_weight: float = 0.0
     missed: dict[str, int] = field(default_factory=dict)
+    of_batches: list[tuple[float, float]] | None = None
 
     def count_rows(self, weight: np.ndarray) -> None:
         """Count further samples of the given weights."""
@@ -153,7 +157,10 @@ class FitState:
         return math.exp(sum(logs) / len(logs)) if logs else 1.0
 
     def record(self, objectives: np.ndarray, learning_rates: np.ndarray) -> None:
-        """Record the objectives and the learning rates of further epochs."""
+        """Record the objectives and the learning rates of further epochs, or of a batch."""
+        if self.of_batches is not None:
+            self.of_batches.extend(zip(objectives.tolist(), learning_rates.tolist(), strict=True))
+            return
         self.loss_curve.extend(objectives.tolist())
         self.learning_rates.extend(learning_rates.tolist())
 

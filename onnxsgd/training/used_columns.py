@@ -5,9 +5,8 @@ Time and memory of an epoch are then of the order of the entries, whatever the n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import sparse
@@ -19,7 +18,7 @@ from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.optimizers import BlockAdam
 from onnxsgd.training.state import FitState
 
-__all__ = ["on_used_columns"]
+__all__ = ["UsedColumns", "used_columns"]
 
 #: The second moment, which block Adam has of all columns together.
 _SECOND = BlockAdam().slots[1]
@@ -27,9 +26,31 @@ _SECOND = BlockAdam().slots[1]
 _FEW = 0.5
 
 
-@contextmanager
-def on_used_columns(layers: Sequence[FirstLayer], batches: Batches, state: FitState) -> Iterator[Batches]:
-    """Let the state, and the batches that are returned, have the columns with an entry alone.
+@dataclass(frozen=True)
+class UsedColumns:
+    """Data and weights of the columns with an entry alone.
+
+    Attributes
+    ----------
+    batches : Batches
+        The data.
+    tensors : dict of ndarray
+        The tensors of the state.
+    """
+
+    batches: Batches
+    tensors: Tensors
+    _axes: dict[str, int]
+    _shapes: dict[str, tuple[int, ...]]
+    _columns: np.ndarray
+
+    def widen(self, tensors: Tensors) -> Tensors:
+        """Return tensors of these columns with all columns, the others zero."""
+        return _spread(tensors, self._axes, self._shapes, self._columns)
+
+
+def used_columns(layers: Sequence[FirstLayer], batches: Batches, state: FitState) -> UsedColumns | None:
+    """Return data and weights of the columns with an entry alone; None: of too many, or others have weights.
 
     These are the columns of the data, and of those before in a stream. That needs weights of zero in the
     other columns: penalties do not move these.
@@ -41,7 +62,7 @@ def on_used_columns(layers: Sequence[FirstLayer], batches: Batches, state: FitSt
     batches : Batches
         The data: one sparse feature, not standardised.
     state : FitState
-        The state, whose tensors have all columns again in the end.
+        The state, whose tensors have all columns.
     """
     ((name, table),) = batches.features.items()
     n_columns = table.shape[1]
@@ -58,17 +79,13 @@ def on_used_columns(layers: Sequence[FirstLayer], batches: Batches, state: FitSt
     is_few = 1 < len(columns) <= _FEW * n_columns
     taken = _taken(state.tensors, axes, shapes, columns) if is_few else None
     if taken is None:
-        yield batches
-        return
+        return None
     places = np.empty(n_columns, table.indices.dtype)
     places[columns] = np.arange(len(columns))
     shape = (table.shape[0], len(columns))
     used = sparse.csr_array((table.data, places.take(of_entries), table.indptr), shape=shape)
-    state.tensors = taken
-    try:
-        yield replace(batches, features={name: used}, columns=(columns, n_columns))
-    finally:
-        state.tensors = _spread(state.tensors, axes, shapes, columns)
+    found = replace(batches, features={name: used}, columns=(columns, n_columns))
+    return UsedColumns(found, taken, axes, shapes, columns)
 
 
 def _taken(

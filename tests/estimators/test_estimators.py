@@ -259,16 +259,19 @@ def test_an_interrupt_keeps_the_trained_weights(diabetes, learning_rate, monkeyp
     assert model.t_ == t + 14
 
 
-def test_an_interrupt_before_the_first_update_keeps_the_first_weights(diabetes, monkeypatch):
+def test_an_interrupt_before_the_first_update_changes_nothing(diabetes, monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr("onnxsgd.training.program.mean_loss", interrupted)
-        with pytest.warns(UserWarning, match="interrupted"):
-            model = OnnxSGDRegressor(max_iter=10).fit(*diabetes)
-    assert model.t_ == model.n_iter_ == len(model.loss_curve_) == 0
-    assert not model.coef_.any()
+        model = OnnxSGDRegressor(max_iter=10)
+        before = dict(vars(model))
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(*diabetes)
+    assert vars(model) == before
+    with pytest.raises(NotFittedError):
+        model.predict(diabetes[0])
     assert model.partial_fit(*diabetes).t_ == 14
 
 

@@ -11,7 +11,6 @@ from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.training import used_columns
 from onnxsgd.training.state import fresh_state
-from onnxsgd.training.used_columns import on_used_columns
 
 RNG = np.random.default_rng(0)
 USED = np.array([1, 4, 8])
@@ -32,21 +31,21 @@ def test_other_columns_come_back_as_zeros(is_transposed):
     weight = np.zeros((10, 2))
     weight[USED] = RNG.normal(size=(3, 2))
     layers, batches, state = case(is_transposed, weight)
-    with on_used_columns(layers, batches, state) as used:
-        np.testing.assert_array_equal(used.features["x"].toarray(), TABLE[:, USED])
-        np.testing.assert_array_equal(used.columns[0], USED)
-        assert used.columns[1] == 10
-        part = state.tensors["w", WEIGHT]
-        np.testing.assert_array_equal(part.T if is_transposed else part, weight[USED])
-        state.tensors |= {("w", WEIGHT): 2 * part, ("w", "first_moment"): part}
-        state.tensors["w", "second_moment"] = part[:1].copy()
+    used = used_columns.used_columns(layers, batches, state)
+    np.testing.assert_array_equal(used.batches.features["x"].toarray(), TABLE[:, USED])
+    np.testing.assert_array_equal(used.batches.columns[0], USED)
+    assert used.batches.columns[1] == 10
+    part = used.tensors["w", WEIGHT]
+    np.testing.assert_array_equal(part.T if is_transposed else part, weight[USED])
+    further = {("w", WEIGHT): 2 * part, ("w", "first_moment"): part, ("w", "second_moment"): part[:1].copy()}
+    state.tensors = used.widen(used.tensors | further)
     want = weight.T if is_transposed else weight
     np.testing.assert_array_equal(state.tensors["w", WEIGHT], 2 * want)
     np.testing.assert_array_equal(state.tensors["w", "first_moment"], want)
     # the mean over all columns
     np.testing.assert_allclose(state.tensors["w", "second_moment"], 0.3 * part[:1])
-    with on_used_columns(layers, batches, state):
-        np.testing.assert_allclose(state.tensors["w", "second_moment"], part[:1])
+    again = used_columns.used_columns(layers, batches, state)
+    np.testing.assert_allclose(again.tensors["w", "second_moment"], part[:1])
 
 
 @pytest.mark.parametrize("reason", ["weights of other columns", "many columns", "one column", "none"])
@@ -58,9 +57,7 @@ def test_all_columns_are_kept(reason):
         table = np.arange(10) < {"many columns": 6, "one column": 1, "none": 0}[reason]
         table = np.broadcast_to(table.astype(float), (6, 10))
     layers, batches, state = case(False, weight, table)
-    with on_used_columns(layers, batches, state) as used:
-        assert used is batches
-        assert state.tensors["w", WEIGHT].shape == (10, 2)
+    assert used_columns.used_columns(layers, batches, state) is None
 
 
 @pytest.mark.parametrize("begins_with_fit", [False, True])

@@ -48,12 +48,37 @@ class Buffers:
         self.sets = tuple(
             {key: np.zeros(array.shape, array.dtype) for key, array in tensors.items()} for _ in range(2)
         )
-        self.current = 0
+        self._present = (0, 0)
         self.nbytes = 2 * sum(array.nbytes for array in self.sets[0].values())
 
-    def flip(self) -> None:
-        """Swap the two sets."""
-        self.current = 1 - self.current
+    @property
+    def current(self) -> int:
+        """The number of the present set."""
+        return self._present[0]
+
+    @property
+    def following(self) -> Tensors:
+        """The set that takes the next weights."""
+        return self.sets[1 - self._present[0]]
+
+    @property
+    def n_done(self) -> int:
+        """The batches whose updates the present set has, since :meth:`restart`."""
+        return self._present[1]
+
+    def restart(self) -> None:
+        """Count batches from 0 on."""
+        self._present = (self._present[0], 0)
+
+    def flip(self, n_batches: int = 1) -> None:
+        """Swap the two sets: the updates of further batches are made, all at once, whatever interrupts."""
+        current, n_done = self._present
+        self._present = (1 - current, n_done + n_batches)
+
+    def skip(self) -> None:
+        """Count a batch without an update."""
+        current, n_done = self._present
+        self._present = (current, n_done + 1)
 
     def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
         """Copy `tensors` into the present set; missing ones become zero."""

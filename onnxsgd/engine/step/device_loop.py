@@ -146,6 +146,9 @@ class ResidentRunner:
         Weights and states.
     n_done : int
         Batches done by the last call to :meth:`run`, also if that was interrupted.
+    is_whole : bool
+        Whether weights and states are those of `n_done` batches; not where an interrupt found the device at
+        work and kept the host from waiting for it.
     n_skipped : int
         Updates of them that were not made, as their gradients were not finite.
 
@@ -193,6 +196,7 @@ class ResidentRunner:
                 for current in range(2)
             }
         self.n_done = self.n_skipped = 0
+        self.is_whole = True
 
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`.
@@ -213,6 +217,7 @@ class ResidentRunner:
         self._plan.send(plan, scalars, self.buffers.current)
         self.buffers.forget_skipped()
         n_done = 0
+        self.is_whole = False
         try:
             for size, n_calls in self._calls(len(losses)):
                 for number in range(n_calls):
@@ -226,6 +231,7 @@ class ResidentRunner:
             losses[:n_done] = found[:n_done]
             self.n_done += n_done
             self.n_skipped = self.buffers.n_skipped
+            self.is_whole = True
 
     def _calls(self, n_batches: int) -> Iterator[tuple[int, int]]:
         """Yield the size of each block, and the number of calls to it."""

@@ -77,7 +77,7 @@ class CallableRunner(StepRunner):
 
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch, until a loss is not finite; see :class:`StepRunner`."""
-        self.n_done = 0
+        self.buffers.restart()
         for number, rows in enumerate(plan.rows):
             self.batches.fill(rows, self._features, self._target)
             plan.weigh(number, self._sample_weight, self._gradient_weight)
@@ -85,14 +85,13 @@ class CallableRunner(StepRunner):
             loss = losses[number] = self._put_gradient()
             if not math.isfinite(loss):
                 # done, with an infinite loss: the caller restores the weights before
-                self.n_done += 1
+                self.buffers.skip()
                 break
             try:
                 self._session.run_with_iobinding(self._bindings[self.buffers.current])
             except Exception as error:
                 raise run_error(error) from error
             self.buffers.flip()
-            self.n_done += 1
 
     def _put_gradient(self) -> float:
         """Replace the target of the batch by the gradient; return the loss."""

@@ -47,6 +47,7 @@ __all__ = ["LinearAdamRunner", "LinearBlocks", "build_linear_adam", "fits_table"
 _BLOCK_BYTES, _MOST_BATCHES = 2_000_000, 10_000
 #: The kinds of tensors that updates change, under the names of their matrices.
 _STATES = {"weights": WEIGHT, "first_moment": "first_moment", "second_moment": "second_moment"}
+_KINDS = frozenset(_STATES.values())
 #: The inputs that hold the data.
 _TABLES = ("table", "targets")
 #: The most calls that are kept bound, each for another number of batches.
@@ -233,6 +234,9 @@ class LinearAdamRunner:
         Batches done by the last call to :meth:`run`, also if that was interrupted.
     """
 
+    #: Updates are written beside the present weights, which an interrupt leaves whole.
+    is_whole = True
+
     def __init__(
         self, session: Any, blocks: LinearBlocks, spec: StepSpec, buffers: Buffers, batches: Batches
     ) -> None:
@@ -243,7 +247,6 @@ class LinearAdamRunner:
         self._batches: Any = None
         self._table: tuple[np.ndarray, np.ndarray] | None = None
         self.batches = batches
-        self.n_done = 0
 
     @property
     def batches(self) -> Batches | None:
@@ -274,10 +277,14 @@ class LinearAdamRunner:
         of_table = sum(array.nbytes for array in self._table or ())
         return of_table + sum(call.nbytes for call in self._calls.values())
 
+    @property
+    def n_done(self) -> int:
+        """Batches done by the last call to :meth:`run`."""
+        return self._buffers.n_done
+
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`."""
-        self.n_done = 0
-        present = self._buffers.sets[self._buffers.current]
+        self._buffers.restart()
         for start in range(0, len(losses), self._size):
             part = slice(start, start + self._size)
             count = len(losses[part])
@@ -286,9 +293,10 @@ class LinearAdamRunner:
                 call = self._calls[count] = self._call(count)
             call.fill(self._batches, plan if count == len(losses) else plan.part(part), self._table)
             numbers = dict(zip(self._names, scalars[part].T, strict=True))
+            present = self._buffers.sets[self._buffers.current]
             self._fill_rates(call, present, numbers)
-            losses[part] = call.run(present)
-            self.n_done += count
+            losses[part] = call.run(present, self._buffers.following)
+            self._buffers.flip(count)
             if not all_finite(losses[part]):
                 break
 
@@ -360,12 +368,14 @@ class _Call:
         else:
             self.arrays["rows"][...] = plan.rows
             if table is not self._table:
+                self._table = None
                 for name, array in zip(_TABLES, table, strict=True):
                     bind(self._binding.bind_input, name, array, array.shape)
                 self._table = table
         # most plans of a fit share these
         weights = (plan.sample_weight, plan.factors)
         if self._weights is None or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
+            self._weights = None
             self._weigh(plan)
             self._weights = weights
 
@@ -376,8 +386,8 @@ class _Call:
         plan.weigh(slice(None), self.arrays["sample_weight"], factors[..., :1])
         factors[..., 1:trained] = factors[..., :1]
 
-    def run(self, present: Tensors) -> np.ndarray:
-        """Make the updates of the weights and states in `present`, in place; return their losses."""
+    def run(self, present: Tensors, following: Tensors) -> np.ndarray:
+        """Write the weights and states in `present` after the updates to `following`; return the losses."""
         layer = self._blocks.layer
         for name, kind in _STATES.items():
             layer.pack(present, kind, self.arrays[name])
@@ -388,7 +398,10 @@ class _Call:
         except Exception as error:
             raise run_error(error) from error
         for name, kind in _STATES.items():
-            layer.unpack(self._new[name], present, kind)
+            layer.unpack(self._new[name], following, kind)
+        for key, array in present.items():
+            if key[1] not in _KINDS:
+                following[key][...] = array
         return self._losses
 
 

@@ -205,6 +205,9 @@ class LinearScanRunner:
         Batches done by the last call to :meth:`run`, also if that was interrupted.
     """
 
+    #: Updates are written beside the present weights, which an interrupt leaves whole.
+    is_whole = True
+
     def __init__(
         self,
         session: Any,
@@ -229,18 +232,18 @@ class LinearScanRunner:
         self._losses = np.zeros(self._size, dtype)
         self._weights = [np.zeros(inputs["weights"].shape, dtype) for _ in range(2)]
         self._arrays["forward"][..., layer.n_features] = 1
-        self.n_done = 0
+
+    @property
+    def n_done(self) -> int:
+        """Batches done by the last call to :meth:`run`."""
+        return self._buffers.n_done
 
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`."""
-        self.n_done = 0
+        self._buffers.restart()
         decay = scalars[:, 0] if self._layer.is_penalised else np.zeros(len(losses))
         if decay.max(initial=0.0) > _LARGEST_DECAY:
-            general = self._general()
-            try:
-                general.run(plan, scalars, losses)
-            finally:
-                self.n_done = general.n_done
+            self._general().run(plan, scalars, losses)
             return
         for part, scales in self._blocks(np.log1p(-decay)):
             count = len(losses[part])
@@ -252,7 +255,7 @@ class LinearScanRunner:
                 raise run_error(error) from error
             self._store(scales[-1])
             losses[part] = self._losses[:count]
-            self.n_done += count
+            self._buffers.flip(count)
             if not all_finite(self._losses[:count]):
                 break
 
@@ -290,7 +293,7 @@ class LinearScanRunner:
     def _store(self, scale: float) -> None:
         weights = self._weights[1]
         weights[:, : self._layer.n_features] *= weights.dtype.type(scale)
-        self._layer.unpack(weights, self._buffers.sets[self._buffers.current], WEIGHT)
+        self._layer.unpack(weights, self._buffers.following, WEIGHT)
 
     def _bind(self, count: int) -> Any:
         binding = self._session.io_binding()

@@ -131,6 +131,9 @@ class EpochRunner:
         Batches done by the last call to :meth:`run`, also if that was interrupted.
     """
 
+    #: Updates are written beside the present weights, which an interrupt leaves whole.
+    is_whole = True
+
     def __init__(
         self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, block: int | None = None
     ) -> None:
@@ -140,16 +143,20 @@ class EpochRunner:
         self._buffers = buffers
         self._size = block or max(1, min(_MOST_BATCHES, _BLOCK_BYTES // batches.nbytes))
         self._blocks: dict[int, _Block] = {}
-        self.n_done = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of the inputs of all calls."""
         return sum(block.nbytes for block in self._blocks.values())
 
+    @property
+    def n_done(self) -> int:
+        """Batches done by the last call to :meth:`run`."""
+        return self._buffers.n_done
+
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`."""
-        self.n_done = 0
+        self._buffers.restart()
         for start in range(0, len(losses), self._size):
             part = slice(start, start + self._size)
             n_batches = len(losses[part])
@@ -161,9 +168,8 @@ class EpochRunner:
                 self._session.run_with_iobinding(block.bindings[self._buffers.current])
             except Exception as error:
                 raise run_error(error) from error
-            self._buffers.flip()
             losses[part] = block.losses
-            self.n_done += n_batches
+            self._buffers.flip(n_batches)
             if not all_finite(block.losses):
                 break
 

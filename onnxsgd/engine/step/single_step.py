@@ -54,6 +54,9 @@ class StepRunner:
         Batches done by the last call to :meth:`run`, also if that was interrupted.
     """
 
+    #: Updates are written beside the present weights, which an interrupt leaves whole.
+    is_whole = True
+
     def __init__(self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches) -> None:
         self._session = session
         self._step = step
@@ -66,7 +69,6 @@ class StepRunner:
         self._scalars = np.zeros(len(step.scalars), self._target.dtype)
         self._loss = np.zeros((1, 1), self._target.dtype)
         self._bind_both()
-        self.n_done = 0
 
     @property
     def batches(self) -> Any:
@@ -103,6 +105,11 @@ class StepRunner:
         """Bytes of the data of a batch."""
         return sum(array.nbytes for array in self._features.values())
 
+    @property
+    def n_done(self) -> int:
+        """Batches done by the last call to :meth:`run`."""
+        return self.buffers.n_done
+
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch, until a loss is not finite.
 
@@ -115,7 +122,7 @@ class StepRunner:
         losses : ndarray of shape [n_batches]
             Takes the loss of each batch, before its update.
         """
-        self.n_done = 0
+        self.buffers.restart()
         for number, rows in enumerate(plan.rows):
             self.batches.fill(rows, self._features, self._target)
             plan.weigh(number, self._sample_weight, self._gradient_weight)
@@ -124,9 +131,8 @@ class StepRunner:
                 self._session.run_with_iobinding(self._bindings[self.buffers.current])
             except Exception as error:
                 raise run_error(error) from error
-            self.buffers.flip()
             loss = losses[number] = self._loss[0, 0]
-            self.n_done += 1
+            self.buffers.flip()
             if not math.isfinite(loss):
                 break
 

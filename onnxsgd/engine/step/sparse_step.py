@@ -137,6 +137,9 @@ class SparseStepRunner:
     ----------
     n_done : int
         Batches done by the last call to :meth:`run`, also if that was interrupted.
+    is_whole : bool
+        Whether weights and states are those of `n_done` batches; not where something interrupted an update,
+        which changes first layers in place.
     """
 
     def __init__(
@@ -163,14 +166,15 @@ class SparseStepRunner:
         self._scalars = np.zeros(len(step.scalars), dtype)
         first, second = buffers.sets
         self._bindings = (self._bind(first, second), self._bind(second, first))
-        self.n_done = 0
+        self.n_done = self._n_begun = 0
+        self.is_whole = True
 
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`.
 
         Losses are computed, and compared with infinity, after some batches each.
         """
-        self.n_done = 0
+        self.is_whole, self.n_done, self._n_begun = False, 0, 0
         for layer in self._layers:
             layer.updates.begin({name: scalars[:, column] for name, column in layer.numbers.items()})
         try:
@@ -182,6 +186,7 @@ class SparseStepRunner:
         finally:
             for layer in self._layers:
                 layer.updates.end()
+            self.is_whole = self.n_done == self._n_begun
 
     def _run_block(self, plan: EpochPlan, scalars: np.ndarray) -> np.ndarray:
         """Make some updates; return the losses of their batches."""
@@ -203,6 +208,7 @@ class SparseStepRunner:
                 run(self._bindings[self._buffers.current])
             except Exception as error:
                 raise run_error(error) from error
+            self._n_begun += 1
             self._buffers.flip()
             for layer, _, gradient in layers:
                 layer.updates.update(self.n_done, rows, gradient)

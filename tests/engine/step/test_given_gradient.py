@@ -205,11 +205,12 @@ def test_an_exception_ends_the_fit_at_the_weights_before(batch_size):
     assert learner.partial_fit(X, Y).t_ == 3 + -(-len(Y) // batch_size)
 
 
-def test_an_exception_before_the_first_update_leaves_the_first_weights():
+def test_an_exception_before_the_first_update_changes_nothing():
     learner = OnnxSGDRegressor(loss=losses.FromCallable(Failing(1, ValueError("closed"))))
     with pytest.raises(ValueError, match="closed"):
         learner.fit(X, Y)
-    assert not learner.coef_.any()
+    assert not hasattr(learner, "coef_")
+    assert not learner.__sklearn_is_fitted__()
 
 
 WRONG = {

@@ -1,0 +1,64 @@
+"""Calls that train: the estimator has all of their result, that of a whole number of updates, or none."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from onnxsgd.training.kept_state import KeptState, cut_histories, lengths_of_histories
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from onnxsgd.estimators.fitted import TrainedModel
+
+__all__ = ["Attempt"]
+
+
+class Attempt:
+    """A call that trains an estimator.
+
+    The call changes the attributes of the estimator one by one. If it ends with an error, or is interrupted,
+    at any moment, the estimator gets, in one assignment, those of the last whole state that was kept; the
+    attributes that it had before the call if none was.
+
+    Parameters
+    ----------
+    estimator : TrainedModel
+        The estimator. The state of its fit is replaced by a copy, which the call changes.
+    """
+
+    def __init__(self, estimator: TrainedModel) -> None:
+        self._estimator = estimator
+
+    def __enter__(self) -> KeptState:
+        attributes = self._estimator.__dict__
+        self._before: dict[str, Any] = dict(attributes)
+        state = self._before.get("_state")
+        self._lengths = None if state is None else lengths_of_histories(state)
+        self._kept = KeptState(attributes)
+        if state is not None:
+            attributes["_state"] = state.copy()
+        return self._kept
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            try:
+                self._undo()
+            finally:
+                # a second Ctrl-C
+                self._undo()
+
+    def _undo(self) -> None:
+        if self._kept.is_empty:
+            if self._lengths is not None:
+                cut_histories(self._before["_state"], self._lengths)
+            self._estimator.__dict__ = self._before
+            return
+        state, attributes = self._kept.taken()
+        stopped = copy(self._estimator)
+        stopped.__dict__ = attributes | {"_state": state}
+        stopped._publish()
+        self._estimator.__dict__ = stopped.__dict__
