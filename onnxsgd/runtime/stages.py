@@ -87,10 +87,11 @@ class Recording:
         self.n_hits = self.n_misses = 0
 
     def __enter__(self) -> Self:
-        self._outer, _thread.recording = _thread.recording, self
-        self._peak = peak_memory()
+        self._outer, self._peak = _thread.recording, peak_memory()
         self._name, self._open = OTHER, list[str]()
         self._since = perf_counter()
+        # last: an interrupt leaves no part of a recording to later fits
+        _thread.recording = self
         return self
 
     def __exit__(self, *error: object) -> None:

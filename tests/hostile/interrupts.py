@@ -396,7 +396,8 @@ class Checker:
 
     @staticmethod
     def _has_lambda(estimator: Any) -> bool:
-        return type(estimator.loss).__name__ == "FromCallable"
+        functions = (estimator.trainable, estimator.learning_rate_multipliers)
+        return type(estimator.loss).__name__ == "FromCallable" or any(map(callable, functions))
 
     @staticmethod
     def _data(estimator: Any) -> Any:

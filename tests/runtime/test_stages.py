@@ -136,3 +136,16 @@ def test_an_unknown_peak_is_none(resource, expected, monkeypatch):
 
     monkeypatch.setattr(stages, "resource", None if resource is None else Usage())
     assert peak_memory() == expected
+
+
+def test_an_interrupt_at_the_beginning_leaves_no_recording(monkeypatch):
+    """Later fits would count in what is left of it."""
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stages, "peak_memory", interrupted)
+        with pytest.raises(KeyboardInterrupt), Recording():
+            pass
+    assert current() is None
