@@ -37,8 +37,6 @@ class Buffers:
     ----------
     sets : tuple of dict of ndarray
         Both sets.
-    current : int
-        The index of the present one.
     nbytes : int
         Bytes of both sets.
     """
