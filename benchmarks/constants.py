@@ -331,6 +331,12 @@ CONSTANTS: dict[str, list[Constant]] = {
         Constant(f"{_RULES}.patch_weight", (_ALWAYS, _NEVER), (2, 4, 8), _patches),
         Constant(f"{_RULES}.max_pool", (_NEVER, _ALWAYS), (2, 4), lambda kernel: _pool(kernel, 32)),
     ],
+    "_GROUPED_TAPS": [
+        Constant(f"{_RULES}.tap_weight", (_NEVER, _ALWAYS), (3, 5, 9, 16, 32, 128),
+                 lambda taps: _conv_weight((8, 64, 24), (64, 8, taps), ", group=8")),
+        Constant(f"{_RULES}.tap_weight", (_NEVER, _ALWAYS), (24, 100, 400),
+                 lambda length: _conv_weight((8, 64, length), (64, 8, 16), ", group=8")),
+    ],
     "_CONNECTED": [
         Constant(f"{_FORMS}.small_images", (_NEVER, _ALWAYS), (2, 3, 4, 5, 6, 8),
                  lambda size: _small_images(8, 128, size)),

@@ -54,6 +54,9 @@ GROUPS = [
     ("Conv<group = 3, strides = [2, 2]>", (2, 6, 5, 5), (3, 2, 2, 2)),
     ("Conv<group = 2, pads = [1, 1, 1, 1]>", (2, 2, 4, 4), (6, 1, 3, 3)),
     ("Conv<group = 2>", (1, 2, 9), (2, 1, 4)),
+    # many taps of a sequence
+    ("Conv<group = 2, pads = [3, 4], strides = [2]>", (2, 4, 11), (6, 2, 9)),
+    ("Conv<group = 3, dilations = [2]>", (2, 6, 24), (3, 2, 9)),
     ("Conv<group = 2, strides = [1, 2, 1]>", (1, 4, 3, 4, 3), (4, 2, 2, 2, 2)),
 ]
 
