@@ -122,7 +122,8 @@ left.minorticks_off()
 left.legend(loc="lower right")
 right.semilogx(sizes, accuracy, "o-", color="C0", lw=2)
 for width, size, value in zip(widths, sizes, accuracy, strict=True):
-    right.annotate(f"{width} units", (size, value), (9, -12), textcoords="offset points")
+    beside = (9, -4 if width == widths[-1] else -12)
+    right.annotate(f"{width} units", (size, value), beside, textcoords="offset points")
 right.semilogx(teacher_size, teacher_accuracy, "D", color="black")
 right.annotate(
     "300 trees", (teacher_size, teacher_accuracy), (0, -18), textcoords="offset points", ha="center"

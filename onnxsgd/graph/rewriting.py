@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd._builder import Builder
+from onnxsgd._builder import Attribute, Builder
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError, OnnxSGDError
 from onnxsgd.graph.append import appending, blank, take_constants
 from onnxsgd.graph.model import FROZEN, graph_names, unique_name
-from onnxsgd.graph.writing import Replacement, replace_nodes, take_nodes
+from onnxsgd.graph.nodes import maker
+from onnxsgd.graph.writing import Replacement, computed, replace_nodes, take_nodes
 
 __all__ = [
     "Rule",
@@ -48,6 +49,27 @@ class Writer:
         if frozen:
             value.metadata_props[FROZEN] = frozen
         return value
+
+    def known(
+        self, op_type: str, inputs: Sequence[ir.Value], sizes: Sequence[int], **attributes: Attribute
+    ) -> ir.Value:
+        """Write a standard node whose result has the type of its first input and these sizes.
+
+        `op` infers both: of a network with 70 convolutions that takes as long as its gradient.
+        """
+        value = computed(op_type, inputs, attributes)
+        value.type, value.shape = inputs[0].type, ir.Shape(sizes)
+        self.op.builder.graph.append(maker(value))
+        return value
+
+    def reshaped(self, x: ir.Value, sizes: Sequence[int]) -> ir.Value:
+        """Write a Reshape to these sizes."""
+        return self.known("Reshape", [x, self.tensor("sizes", np.array(sizes, np.int64))], sizes)
+
+    def transposed(self, x: ir.Value, perm: Sequence[int]) -> ir.Value:
+        """Write a Transpose of a tensor of known sizes."""
+        sizes = [] if x.shape is None else x.shape.numpy()
+        return self.known("Transpose", [x], [sizes[axis] for axis in perm], perm=list(perm))
 
     def as_float(self, x: ir.Value) -> ir.Value:
         """Return `x` as float32, the type in which the operators of ``ai.onnx.ml`` compute."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from onnxsgd.runtime.collection import collection_paused
 from onnxsgd.runtime.device import HOST, Device, hold
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import current
@@ -149,6 +150,11 @@ def cached(key: Hashable | None, build: Callable[[], T], nbytes: int = 0, device
     device : Device
         The device that it is compiled for.
     """
+
+    def made() -> T:
+        with collection_paused():
+            return build()
+
     # entries dropped from the cache free memory there
     with hold(device):
-        return build() if key is None else cache.get(key, build, nbytes, device.kind)
+        return made() if key is None else cache.get(key, made, nbytes, device.kind)

@@ -13,6 +13,7 @@ from onnxsgd.engine.step.deferred_losses import can_repeat
 from onnxsgd.engine.step.given_gradient import build_forward
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
+from onnxsgd.runtime.collection import collection_paused
 from onnxsgd.runtime.sessions import make_session
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class CompiledOnUse:
     def _get(self, name: str, make: Callable[[], Any]) -> Any:
         with self._lock:
             if name not in self._made:
-                self._made[name] = make()
+                with collection_paused():
+                    self._made[name] = make()
             return self._made[name]
 
 

@@ -25,4 +25,10 @@ FORMS: Table = {**ACTIVATION_FORMS, **LAYER_FORMS, **REDUCTION_FORMS}
 def write_out(model: ir.Model, table: Table = FORMS) -> None:
     """Replace the operators of the main graph that `table` has a form of, in place, until none is left."""
     while rewrite(model, table):
-        ShapeInferencePass(strict_mode=False)(model)
+        if not all(_is_known(value) for node in model.graph for value in node.outputs):
+            ShapeInferencePass(strict_mode=False)(model)
+
+
+def _is_known(value: ir.Value) -> bool:
+    """Tell whether the type and the sizes of a tensor are known."""
+    return value.dtype is not None and value.shape is not None and value.shape.is_static()

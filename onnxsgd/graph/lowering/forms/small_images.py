@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.nodes import attribute, first
+from onnxsgd.graph.nodes import attribute, first, required
 from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["SMALL_IMAGE_FORMS"]
@@ -120,17 +120,23 @@ def _by_channel(w: Writer, node: ir.Node, small: _Small) -> ir.Value:
 
     A single element is multiplied by the one tap that meets it.
     """
-    x, weight, bias = first(node), node.inputs[1], _bias(node)
+    x, weight = first(node), required(node, 1)
     n_taps, places, results = small.taps.shape
-    flat = w.op.Reshape(weight, [small.c, n_taps])
-    matrix = w.op.MatMul(flat, _table(w, small.taps.reshape(n_taps, places * results)))
+    flat = w.reshaped(weight, [small.c, n_taps])
+    table = _table(w, small.taps.reshape(n_taps, places * results))
+    matrix = w.known("MatMul", [flat, table], [small.c, places * results])
+    sizes = [small.n, small.c, *small.out]
     if places == results == 1:
-        y = w.op.Mul(x, w.op.Reshape(matrix, [1, small.c, *small.out]))
+        y = w.known("Mul", [x, w.reshaped(matrix, [1, small.c, *small.out])], sizes)
     else:
-        images = w.op.Transpose(w.op.Reshape(x, [small.n, small.c, places]), perm=[1, 0, 2])
-        product = w.op.MatMul(images, w.op.Reshape(matrix, [small.c, places, results]))
-        y = w.op.Reshape(w.op.Transpose(product, perm=[1, 0, 2]), [small.n, small.m, *small.out])
-    return y if bias is None else w.op.Add(y, w.op.Reshape(bias, [1, small.m, *[1] * len(small.out)]))
+        images = w.transposed(w.reshaped(x, [small.n, small.c, places]), [1, 0, 2])
+        matrices = w.reshaped(matrix, [small.c, places, results])
+        product = w.known("MatMul", [images, matrices], [small.c, small.n, results])
+        y = w.reshaped(w.transposed(product, [1, 0, 2]), sizes)
+    bias = _bias(node)
+    if bias is None:
+        return y
+    return w.known("Add", [y, w.reshaped(bias, [1, small.m, *[1] * len(small.out)])], sizes)
 
 
 def _all_images(w: Writer, node: ir.Node, small: _Small) -> ir.Value:
@@ -138,25 +144,29 @@ def _all_images(w: Writer, node: ir.Node, small: _Small) -> ir.Value:
 
     Taps that meet padding alone are left out.
     """
-    x, weight, bias = first(node), node.inputs[1], _bias(node)
+    x, weight, bias = first(node), required(node, 1), _bias(node)
     n_taps, places, results = small.taps.shape
     met = np.flatnonzero(small.taps.any(axis=(1, 2)))
-    kernel = w.op.Reshape(weight, [small.m, small.c * n_taps])
+    n_rows = small.c * len(met)
+    kernel = w.reshaped(weight, [small.m, small.c * n_taps])
     if len(met) < n_taps:
-        by_tap = w.op.Reshape(weight, [small.m * small.c, n_taps])
-        kernel = w.op.MatMul(by_tap, _table(w, np.eye(n_taps)[:, met]))
-        kernel = w.op.Reshape(kernel, [small.m, small.c * len(met)])
+        by_tap = w.reshaped(weight, [small.m * small.c, n_taps])
+        chosen = _table(w, np.eye(n_taps)[:, met])
+        kernel = w.reshaped(
+            w.known("MatMul", [by_tap, chosen], [small.m * small.c, len(met)]), [small.m, n_rows]
+        )
     table = small.taps[met].transpose(1, 2, 0).reshape(places, results * len(met))
-    columns = w.op.Reshape(x, [small.n * small.c, places])
+    columns = w.reshaped(x, [small.n * small.c, places])
     if not np.array_equal(table, np.eye(places)):
-        columns = w.op.MatMul(columns, _table(w, table))
+        columns = w.known("MatMul", [columns, _table(w, table)], [small.n * small.c, results * len(met)])
     if results > 1:
-        columns = w.op.Reshape(columns, [small.n, small.c, results, len(met)])
-        columns = w.op.Transpose(columns, perm=[0, 2, 1, 3])
-    columns = w.op.Reshape(columns, [small.n * results, small.c * len(met)])
-    offsets = [] if bias is None else [w.op.Reshape(bias, [small.m, 1])]
-    product = w.op.Reshape(w.op.Gemm(kernel, columns, *offsets, transB=1), [small.m, small.n, results])
-    return w.op.Reshape(w.op.Transpose(product, perm=[1, 0, 2]), [small.n, small.m, *small.out])
+        columns = w.reshaped(columns, [small.n, small.c, results, len(met)])
+        columns = w.transposed(columns, [0, 2, 1, 3])
+    columns = w.reshaped(columns, [small.n * results, n_rows])
+    offsets = [] if bias is None else [w.reshaped(bias, [small.m, 1])]
+    product = w.known("Gemm", [kernel, columns, *offsets], [small.m, small.n * results], transB=1)
+    product = w.transposed(w.reshaped(product, [small.m, small.n, results]), [1, 0, 2])
+    return w.reshaped(product, [small.n, small.m, *small.out])
 
 
 #: The forms of layers of small images, of known sizes.
