@@ -51,11 +51,15 @@ def write_file(
     OSError
         If it cannot be written. No part of it is left.
     """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(f"{os.fspath(path)!r} is a folder: give the name of a file.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{os.fspath(path)!r} cannot be written: its folder does not exist.")
     text = json.dumps({"format": FORMAT, "version": __version__, **content}, allow_nan=False)
     # safetensors writes the memory of an array, whatever its order
     held = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     metadata = {_ENTRY: text, _DIGEST: _digest(text, held)}
-    target = Path(os.path.realpath(path))
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     try:
         os.close(handle)

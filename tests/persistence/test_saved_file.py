@@ -74,9 +74,15 @@ def test_a_full_disk_leaves_no_part(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_missing_folder_is_an_os_error(tmp_path):
-    with pytest.raises(OSError, match="none"):
-        write_file(tmp_path / "none" / "f", {}, {})
+def test_paths_of_no_file_are_refused_in_a_sentence(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"^'.*none/model.onnxsgd' cannot be written: its folder does not"
+    ):
+        write_file(tmp_path / "none" / "model.onnxsgd", {}, {})
+    for path in (tmp_path, f"{tmp_path}/", str(tmp_path)):
+        with pytest.raises(IsADirectoryError, match=r"^'.*' is a folder: give the name of a file\.$"):
+            write_file(path, {}, {})
+    assert list(tmp_path.parent.glob(".*.part")) == list(tmp_path.iterdir()) == []
 
 
 def test_links_stay_links_and_rights_stay(tmp_path):
