@@ -165,7 +165,7 @@ class FitCheckpoints:
                     "name another folder."
                 )
 
-    @stage("checkpoint")
+    @stage("checkpoint").of
     def _write(self, state: FitState, progress: Progress) -> None:
         """Write a checkpoint; the first failure is a warning."""
         stopped = copy(self._estimator)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from onnxsgd.runtime.stages import OTHER, STAGES, Recording
+from onnxsgd.runtime.stages import OTHER, STAGES, Numbers, Recording
 
 __all__ = ["FitReport", "RecordedFit"]
 
@@ -21,6 +21,8 @@ class FitReport:
     seconds : dict of float
         The wall time of each stage that the call went through, in seconds, and of the rest, "other". The time
         of a stage inside another one, such as the scores between two epochs, counts for the inner one alone.
+        A later call of ``partial_fit`` with the same parameters, which takes less than a millisecond, counts
+        as "train" but for what it compiles.
 
         - "read": checks, copies and scales of the data; batches of an iterable.
         - "inner fit": the first fit of an unfitted scikit-learn model inside.
@@ -33,7 +35,7 @@ class FitReport:
         - "checkpoint": writing of checkpoints.
     peak_memory : int or None
         The largest resident size that the process had up to the end of the call, in bytes: a bound of that of
-        the call. None where the system does not tell, as on Windows.
+        the call. None where the system does not tell, as on Windows, and in these later calls.
     peak_memory_growth : int or None
         The part of it by which the call exceeded all that came before. If it is above 0, `peak_memory` is the
         peak of this call; with 0 the process needed more at an earlier time.
@@ -48,11 +50,11 @@ class FitReport:
     cache_misses: int
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> FitReport:
+    def of(cls, record: Numbers) -> FitReport:
         """Return the report of the numbers of a :class:`onnxsgd.runtime.stages.Recording`."""
-        seconds, (before, now), (hits, misses) = record["seconds"], record["peaks"], record["cache"]
+        seconds, (before, now), (hits, misses) = record
         growth = None if before is None or now is None else now - before
-        return cls({name: time for name, time in seconds.items() if time}, now, growth, hits, misses)
+        return cls(dict(seconds), now, growth, hits, misses)
 
     @property
     def total(self) -> float:

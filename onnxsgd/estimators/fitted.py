@@ -37,6 +37,7 @@ from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.score_check import shape_of_scores
 from onnxsgd.persistence.saved_form import pack, unpack
 from onnxsgd.runtime.adapter_file import write_adapter
+from onnxsgd.runtime.stages import Numbers
 from onnxsgd.training.state import FitState
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class TrainedModel(HtmlDisplay):
     #: Weights that were set before the first fit.
     _set_before: Mapping[str, np.ndarray] = MappingProxyType({})
     #: The numbers of the report of the last call of ``fit`` or ``partial_fit``.
-    _record: dict[str, Any] | None = None
+    _record: Numbers | None = None
     average: bool | float
     model: Any
 

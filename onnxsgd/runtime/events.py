@@ -50,7 +50,10 @@ def decided(subject: str, message: str, *values: object) -> None:
     *values : objects
         Numbers and strings.
     """
-    recording, logger = current(), _LOGGERS[subject]
+    logger = _LOGGERS[subject]
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    recording = current()
     level = logging.DEBUG if recording is None or recording.is_detail else logging.INFO
     if not logger.isEnabledFor(level):
         return

@@ -53,7 +53,7 @@ def _reported(n_threads: int, reason: str) -> int:
     return n_threads
 
 
-@stage("compile")
+@stage("compile").of
 def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
     """Return an ``onnxruntime.InferenceSession``.
 

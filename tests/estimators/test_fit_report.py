@@ -94,6 +94,20 @@ def test_each_call_has_its_own(diabetes, iris):
     assert model.fit_report_ == last
 
 
+def test_a_later_part_counts_as_training_but_for_what_it_compiles(diabetes):
+    X, y = diabetes
+    cache.clear()
+    model = OnnxSGDRegressor(learning_rate="constant").partial_fit(X[:32], y[:32])
+    first, second = model.fit_report_, model.partial_fit(X[:32], y[:32]).fit_report_
+    assert {"read", "compile", "differentiate", "train"} <= set(first.seconds)
+    assert set(second.seconds) == {"train"}
+    assert (second.cache_misses, second.peak_memory, second.peak_memory_growth) == (0, None, None)
+    # smaller batches need another step
+    smaller = model.partial_fit(X[:5], y[:5]).fit_report_
+    assert set(smaller.seconds) == {"train", "compile"}
+    assert smaller.cache_misses == 1
+
+
 def test_a_refused_call_leaves_the_last_report(diabetes):
     X, y = diabetes
     model = OnnxSGDRegressor(**SLOW)
@@ -169,7 +183,7 @@ def test_the_report_is_a_table_and_a_dictionary():
     [((None, None), "unknown"), ((8_000_000, 8_000_000), "at most 8 MB, the peak before")],
 )
 def test_memory_that_is_not_known_is_not_claimed(peaks, text):
-    report = FitReport.of({"seconds": {"train": 1.0}, "peaks": peaks, "cache": (0, 0)})
+    report = FitReport.of(({"train": 1.0}, peaks, (0, 0)))
     assert text in str(report)
     assert report.peak_memory == peaks[1]
 

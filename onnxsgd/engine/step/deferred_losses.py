@@ -61,7 +61,7 @@ def reduce_to_updates(model: ir.Model, step: CompiledStep) -> list[tuple[ir.Valu
     return carried
 
 
-@stage("compile")
+@stage("compile").of
 def build_deferred(step: CompiledStep, loss: Loss) -> tuple[bytes, bytes]:
     """Return the step without its loss, and a graph that computes the losses of stacked batches.
 

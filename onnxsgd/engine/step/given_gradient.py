@@ -40,7 +40,7 @@ class GivenGradient(Loss):
         return op.Identity(y_true)
 
 
-@stage("compile")
+@stage("compile").of
 def build_forward(step: CompiledStep) -> bytes:
     """Return the graph of the raw predictions of a step, from its features and weights."""
     model = cut_at(to_ir(onnx.load_from_string(step.model)), step.raw_prediction)

@@ -41,7 +41,7 @@ _BLOCK_BYTES = 2_000_000
 _MOST_BATCHES = 10_000
 
 
-@stage("compile")
+@stage("compile").of
 def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     """Return a graph that runs the step for one batch after another.
 

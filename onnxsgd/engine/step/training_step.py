@@ -88,7 +88,7 @@ class CompiledStep:
     products: tuple[tuple[str, str], ...] = ()
 
 
-@stage("compile")
+@stage("compile").of
 def build_step(
     model: ir.Model, spec: StepSpec, *, with_rows: bool = True, with_transposes: bool = True
 ) -> CompiledStep:
