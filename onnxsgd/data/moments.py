@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd.data.extremes import bulk
 
 __all__ = ["Moments", "add_moments"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 import onnx_ir as ir
 from scipy import sparse
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd.data.batch_source import as_numpy
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.exceptions import GraphError, ParameterError

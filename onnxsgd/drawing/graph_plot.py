@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd.drawing.diagram import Diagram
 from onnxsgd.drawing.listing import write_text
 from onnxsgd.drawing.svg import write_svg

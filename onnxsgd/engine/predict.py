@@ -199,6 +199,7 @@ class InferenceGraph:
             lambda: make_session(self._bytes, n_threads, device),
             self.nbytes,
             device,
+            n_threads=n_threads,
         )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 from scipy import sparse
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd.data.columns import is_mapping, refuse_unknown
 from onnxsgd.data.features import Features, fills_gaps, read_features
 from onnxsgd.data.generators import make_generator

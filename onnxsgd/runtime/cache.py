@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from typing import Any, TypeVar
 from onnxsgd.runtime.collection import collection_paused
 from onnxsgd.runtime.device import HOST, Device, hold
 from onnxsgd.runtime.events import decided
+from onnxsgd.runtime.forks import call_in_child, new_lock
 from onnxsgd.runtime.stages import current
 
 __all__ = ["Cache", "Limit", "cache", "cached"]
@@ -32,10 +31,13 @@ class Limit:
     n_bytes : float
         The largest total size of their graphs. The last few entries are kept however large they are: a fit
         needs several at a time.
+    n_threads : float
+        The largest total number of their threads beside the one that calls, the last few entries apart.
     """
 
     n_entries: int
     n_bytes: float = math.inf
+    n_threads: float = math.inf
 
 
 #: The number of entries kept in any case: those of one fit.
@@ -60,24 +62,27 @@ class Cache:
 
     def __init__(self, limits: Mapping[str, Limit]) -> None:
         self._limits = limits
-        self._lock = threading.RLock()
+        self._lock = new_lock()
         self._reset()
+        call_in_child(self._leave)
 
-    def get(self, key: Hashable, build: Callable[[], T], nbytes: int = 0, kind: str = HOST.kind) -> T:
+    def get(
+        self,
+        key: Hashable,
+        build: Callable[[], T],
+        nbytes: int = 0,
+        kind: str = HOST.kind,
+        n_threads: int = 1,
+    ) -> T:
         """Return the entry of `key`; if missing, store the result of `build`, a graph of `nbytes`.
 
-        Threads that miss the same key build it once; other keys do not wait for it.
+        Its session has `n_threads` threads, the one that calls included. Threads that miss the same key
+        build it once; other keys do not wait for it.
         """
-        if self._process != os.getpid():
-            # Locks may be held by a thread that does not exist in the child process. Nor do the threads of
-            # sessions: destroying a session, which waits for them, would crash the interpreter.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._entries))
-            self._lock = threading.RLock()
-            self._reset()
         with self._lock:
             if key in self._entries[kind]:
                 return self._found(kind, key)
-            building = self._building.setdefault((kind, key), threading.RLock())
+            building = self._building.setdefault((kind, key), new_lock())
         with building:
             with self._lock:
                 if key in self._entries[kind]:
@@ -85,7 +90,7 @@ class Cache:
             try:
                 made = build()
                 with self._lock:
-                    self._entries[kind][key] = made, nbytes
+                    self._entries[kind][key] = made, nbytes, n_threads - 1
                     self.n_built += 1
                     self._drop_oldest(kind)
             finally:
@@ -98,6 +103,14 @@ class Cache:
         with self._lock:
             self._reset()
 
+    def _leave(self) -> None:
+        """Begin anew in a child process, which lacks the threads of sessions.
+
+        Destroying a session, which waits for them, would crash the interpreter.
+        """
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._entries))
+        self._reset()
+
     def _found(self, kind: str, key: Hashable) -> Any:
         _count(key, is_hit=True)
         self._entries[kind].move_to_end(key)
@@ -105,16 +118,22 @@ class Cache:
 
     def _drop_oldest(self, kind: str) -> None:
         entries, limit = self._entries[kind], self._limits[kind]
-        total = sum(nbytes for _, nbytes in entries.values())
+        total = sum(nbytes for _, nbytes, _ in entries.values())
         while len(entries) > limit.n_entries or (total > limit.n_bytes and len(entries) > _FEW):
-            _, (_, nbytes) = entries.popitem(last=False)
+            _, (_, nbytes, _) = entries.popitem(last=False)
             total -= nbytes
+        with_threads = [(key, entry[2]) for key, entry in entries.items() if entry[2]]
+        total = sum(n_threads for _, n_threads in with_threads)
+        for key, n_threads in with_threads[:-_FEW]:
+            if total <= limit.n_threads:
+                break
+            del entries[key]
+            total -= n_threads
 
     def _reset(self) -> None:
         self._building: dict[Hashable, Any] = {}
-        self._entries: dict[str, OrderedDict[Hashable, tuple[Any, int]]]
+        self._entries: dict[str, OrderedDict[Hashable, tuple[Any, int, int]]]
         self._entries = {kind: OrderedDict() for kind in self._limits}
-        self._process = os.getpid()
         self.n_built = 0
 
 
@@ -133,10 +152,18 @@ def _count(key: Hashable, *, is_hit: bool) -> None:
 #: The cache of this process. A key begins with the kind of the entry: "source" and "learner" under a digest
 #: of the model and the options, "predictions", "step", "linear" and "block" under a digest of the graph, the
 #: specification of the step, the threads and the device. GPUs have few: each takes some of a GPU's memory.
-cache = Cache({"cpu": Limit(144, 128_000_000), "cuda": Limit(16)})
+#: A session keeps its threads until it is dropped: on many cores, the bound of their number comes first.
+cache = Cache({"cpu": Limit(144, 128_000_000, 256), "cuda": Limit(16)})
 
 
-def cached(key: Hashable | None, build: Callable[[], T], nbytes: int = 0, device: Device = HOST) -> T:
+def cached(
+    key: Hashable | None,
+    build: Callable[[], T],
+    nbytes: int = 0,
+    device: Device = HOST,
+    *,
+    n_threads: int = 1,
+) -> T:
     """Return the entry of :data:`cache` for a device; the result of `build` if `key` is None.
 
     Parameters
@@ -149,6 +176,8 @@ def cached(key: Hashable | None, build: Callable[[], T], nbytes: int = 0, device
         The size of its graph.
     device : Device
         The device that it is compiled for.
+    n_threads : int
+        The threads of its session.
     """
 
     def made() -> T:
@@ -157,4 +186,6 @@ def cached(key: Hashable | None, build: Callable[[], T], nbytes: int = 0, device
 
     # entries dropped from the cache free memory there
     with hold(device):
-        return made() if key is None else cache.get(key, made, nbytes, device.kind)
+        if key is None:
+            return made()
+        return cache.get(key, made, nbytes, device.kind, n_threads)

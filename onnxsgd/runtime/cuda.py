@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import io
 import os
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -24,13 +23,14 @@ from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import EngineError, MissingRuntimeError, OnnxSGDError
 from onnxsgd.runtime.bindings import runtime_bindings
 from onnxsgd.runtime.editions import EDITIONS, install_command, load_runtime
+from onnxsgd.runtime.forks import new_lock
 from onnxsgd.runtime.providers import CPU, CUDA
 
 __all__ = ["LOCK", "Mode", "check_cuda", "explained", "make_cuda_session", "make_step_session"]
 
 #: Held by the thread that works on a GPU. While the runtime records a CUDA graph, no other thread of the
 #: process may allocate or copy there.
-LOCK = threading.RLock()
+LOCK = new_lock()
 
 #: Modes of the training step on a GPU: recorded once and replayed, operator by operator, or with some
 #: operators on the CPU because the runtime has no GPU kernels for them.

@@ -20,14 +20,12 @@ _SINGLE_THREAD_WORK = 20_000_000
 
 
 def resolve_threads(n_threads: int | None, work: int) -> int:
-    """Return the number of threads of a session.
+    """Return the number of threads of a session, the one that calls it included.
 
     Parameters
     ----------
     n_threads : int or None
-        A number, or None to choose: one thread for a small step, all available cores for a large one, at
-        most ``OMP_NUM_THREADS``. joblib sets that variable in worker processes of its default backend; in
-        workers of other backends it is one thread.
+        A number, or None to choose: one thread for a small step, all available cores for a large one.
     work : int
         Multiplications in one run.
     """
@@ -35,16 +33,28 @@ def resolve_threads(n_threads: int | None, work: int) -> int:
         return _reported(n_threads, "named")
     if work <= _SINGLE_THREAD_WORK:
         return _reported(1, "a run is short")
+    return _reported(*_share_of_cores())
+
+
+def _share_of_cores() -> tuple[int, str]:
+    """Return the cores that this process, or this thread of joblib, has for itself, and the reason.
+
+    Those of its affinity and of the limits of its container, at most ``OMP_NUM_THREADS``, which joblib, dask
+    and others set in their worker processes. Without it, a worker of joblib or of multiprocessing has one:
+    the number of the others is unknown.
+    """
+    import multiprocessing
+
     import joblib
     from joblib.parallel import get_active_backend
 
-    limit = os.environ.get("OMP_NUM_THREADS", "")
+    # a list has a number for each level of nested loops
+    limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if limit.isdigit():
-        return _reported(max(1, min(joblib.cpu_count(), int(limit))), f"cores, and OMP_NUM_THREADS={limit}")
-    is_worker = bool(get_active_backend()[0].nesting_level)
-    if is_worker:
-        return _reported(1, "a worker has its share of the cores")
-    return _reported(joblib.cpu_count(), "the cores of the process")
+        return max(1, min(joblib.cpu_count(), int(limit))), f"cores, and OMP_NUM_THREADS={limit}"
+    if get_active_backend()[0].nesting_level or multiprocessing.parent_process() is not None:
+        return 1, "a worker has its share of the cores"
+    return joblib.cpu_count(), "the cores of the process"
 
 
 def _reported(n_threads: int, reason: str) -> int:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.batches import Standard
 from onnxsgd.engine.step.buffers import Tensors, all_finite

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from onnxsgd import losses
+from onnxsgd._cached_property import cached_property
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.input_axes import input_axis

@@ -273,7 +273,8 @@ class Program:
         def build_scan() -> Any:
             return make_session(linear.build(tail_graph), n_threads)
 
-        scan = cached(("linear", tail.key, spec.key, n_threads, *linear.key), build_scan, tail.nbytes)
+        key = ("linear", tail.key, spec.key, n_threads, *linear.key)
+        scan = cached(key, build_scan, tail.nbytes, n_threads=n_threads)
         return runners(linear.runner(scan, taken, batches))
 
     def _compiled(self, spec: StepSpec, n_threads: int) -> IdleRunners:
@@ -283,7 +284,7 @@ class Program:
         def build() -> IdleRunners:
             return IdleRunners(CompiledOnUse(partial(build_step, graph, spec), spec, n_threads))
 
-        return cached(("step", tail.key, spec.key, n_threads), build, tail.nbytes)
+        return cached(("step", tail.key, spec.key, n_threads), build, tail.nbytes, n_threads=n_threads)
 
     def _open_step(self, spec: StepSpec, batches: Batches, n_threads: int) -> IdleRunners | None:
         """Return the runners of the step for batches of any length, if they have several and it is proven."""

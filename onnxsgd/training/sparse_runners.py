@@ -124,7 +124,8 @@ def make_sparse_runners(
         return tuple(make_session(graph, n_threads) for graph in graphs), step
 
     nbytes = sum(array.nbytes for (name, _), array in tensors.items() if name in inside)
-    sessions, step = cached(("sparse step", parts.tail.key, inner.key, n_threads), build, nbytes)
+    key = ("sparse step", parts.tail.key, inner.key, n_threads)
+    sessions, step = cached(key, build, nbytes, n_threads=n_threads)
     weights = {name: tensors[name, WEIGHT] for name in inside}
     buffers = make_buffers(inner, weights)
     opsets = parts.split.tail.graph.opset_imports

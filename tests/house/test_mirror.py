@@ -173,6 +173,7 @@ SUBJECTS = {
     "test_gpu.py": "training on a GPU",
     "test_lists.py": "lists in documentation",
     "test_own_losses.py": "losses that users give",
+    "test_workers.py": "threads and worker processes",
     "test_notebooks.py": "the notebooks of the examples",
     "test_package.py": "the public names",
     "test_pages.py": "code, outputs and tables of the documentation",

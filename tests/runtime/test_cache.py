@@ -37,6 +37,25 @@ def test_a_cache_drops_large_entries_earlier():
     assert cache.get(12, lambda: "anew", 100) == "anew"
 
 
+def test_a_cache_bounds_the_threads_of_its_sessions():
+    """Each session has threads of its own, and on 64 cores 144 sessions would have 9,000."""
+    one = Cache({"cpu": Limit(100, n_threads=70)})
+    for number in range(20):
+        one.get(number, object, n_threads=8)
+        one.get(f"single {number}", object)
+    assert sum(1 for _, _, n_threads in one._entries["cpu"].values() if n_threads) == 10
+    built = one.n_built
+    for number in (19, 10):
+        one.get(number, object, n_threads=8)
+    for number in range(20):
+        one.get(f"single {number}", object)
+    assert one.n_built == built
+    # a fit needs several at a time
+    for number in range(20):
+        one.get(f"wide {number}", object, n_threads=64)
+    assert sum(1 for _, _, n_threads in one._entries["cpu"].values() if n_threads) == 8
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_sessions_with_threads_are_left_alone_in_a_child_process():
     """Destroying them in a process without their threads crashed the interpreter."""
@@ -54,6 +73,8 @@ child = os.fork()
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 fit(1, 2)
+from onnxsgd.runtime.cache import cache
+cache.clear()
 os._exit(0)
 """
     result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=False)

@@ -14,8 +14,20 @@ def test_threads_follow_the_work_and_the_limit_of_joblib(monkeypatch):
     monkeypatch.setattr("joblib.cpu_count", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert resolve_threads(None, 10**9) == 8
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert resolve_threads(None, 10**9) == 2
+    for limit, n_threads in (("2", 2), ("3,1", 3), ("99", 8), ("0", 1), ("many", 8)):
+        monkeypatch.setenv("OMP_NUM_THREADS", limit)
+        assert resolve_threads(None, 10**9) == n_threads
+
+
+def test_a_worker_of_multiprocessing_has_one_thread(monkeypatch):
+    """The number of the other workers is unknown; a pool has one for each core."""
+    monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+    monkeypatch.setattr("multiprocessing.parent_process", object)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert resolve_threads(None, 10**9) == 1
+    assert resolve_threads(4, 10**9) == 4
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert resolve_threads(None, 10**9) == 3
 
 
 def test_a_quantized_bias_passes_a_reshape():

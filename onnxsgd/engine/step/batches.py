@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd.data.extremes import row_shares
 
 __all__ = ["Batches", "EpochPlan", "Standard"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from onnxsgd.engine.step.given_gradient import build_forward
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
 from onnxsgd.runtime.collection import collection_paused
+from onnxsgd.runtime.forks import new_lock
 from onnxsgd.runtime.sessions import make_session
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class CompiledOnUse:
     def __init__(self, build: Callable[[], CompiledStep], spec: StepSpec, n_threads: int) -> None:
         self.spec = spec
         self._build, self._n_threads = build, n_threads
-        self._lock = threading.RLock()
+        self._lock = new_lock()
         self._made: dict[str, Any] = {}
 
     @property

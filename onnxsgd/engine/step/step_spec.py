@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
 from onnxsgd._cache_keys import cache_key
+from onnxsgd._cached_property import cached_property
 from onnxsgd.engine.step.dropout_masks import KEYS
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.update import (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd.graph.nodes import element_type, qualified_operator, read_values
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.reading.sample_axis import sample_rows

@@ -1,0 +1,55 @@
+"""Estimators in threads and worker processes: the numbers of the sequence, no hang, few threads.
+
+``tests/hostile/workers.py`` makes the calls; see there.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "hostile" / "workers.py"
+#: As long as a loaded machine may take.
+PATIENCE = 240
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def run(*arguments):
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *arguments],
+        capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_threads_get_the_numbers_of_the_sequence():
+    assert run("threads").startswith("threads: the numbers of the sequence")
+
+
+@needs_fork
+def test_forked_workers_get_the_numbers_of_the_sequence():
+    """Also where other threads compile and hold locks at the moment of a fork."""
+    found = run("fork", "--forks", "6")
+    assert "fork: the numbers of the sequence" in found
+    assert "6 forks while other threads train: the numbers" in found
+
+
+def test_workers_of_joblib_get_the_numbers_of_the_sequence():
+    assert run("loky").startswith("loky: the numbers of the sequence")
+
+
+@needs_fork
+@pytest.mark.slow
+def test_all_kinds_of_workers_get_the_numbers_of_the_sequence():
+    assert run().count("the numbers of the sequence") == 9
+
+
+def test_a_kind_that_does_not_exist_is_an_error():
+    """So that the tests above run what they name."""
+    with pytest.raises(AssertionError, match=r"unknown: \['fork_'\]"):
+        run("fork_")
