@@ -47,16 +47,19 @@ class Coordinates:
     rate_scales: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def constants(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
-        """Return the constant states of the weights: factors of penalties and of rates.
+        """Return the constant states of weights of these shapes: factors of penalties and of rates.
 
         The l2 penalty of a weight W' has the factors 1 / s^2, for W' / s = W.
         """
-        scales = {
-            (layer.weight, PENALTY_SCALE): 1.0 / self._scale(layer, tensors[layer.weight, WEIGHT]) ** 2
-            for layer in self.layers
-        }
-        scales |= {(name, RATE_SCALE): scale for name, scale in self.rate_scales.items()}
-        return {key: _rounded(scale, tensors[key[0], WEIGHT].dtype) for key, scale in scales.items()}
+        known = self._constants
+        if not known:
+            scales = {
+                (layer.weight, PENALTY_SCALE): 1.0 / self._scale(layer, tensors[layer.weight, WEIGHT]) ** 2
+                for layer in self.layers
+            }
+            scales |= {(name, RATE_SCALE): scale for name, scale in self.rate_scales.items()}
+            known.update((key, _rounded(a, tensors[key[0], WEIGHT].dtype)) for key, a in scales.items())
+        return known
 
     def spec(self, spec: StepSpec, constants: Tensors) -> StepSpec:
         """Return the specification of a training step in these coordinates."""
@@ -101,6 +104,11 @@ class Coordinates:
             factor = self.standards[layer.feature].factor.astype(np.float64)
             scales[layer.weight] = layer.spread(1.0 / factor.reshape(-1), weight.shape)
         return scales[layer.weight]
+
+    @cached_property
+    def _constants(self) -> Tensors:
+        """The constant states, made when they are needed."""
+        return {}
 
     @cached_property
     def _scales(self) -> dict[str, np.ndarray]:

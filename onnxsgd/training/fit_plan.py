@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from onnxsgd import losses
@@ -330,6 +330,11 @@ class FitPlan:
     def half(self) -> str | None:
         """The type of 16 bits that the updates compute in: that of the graph, on a device with kernels."""
         return self.learner.half_type if self.device.has_half_kernels else None
+
+    @cached_property
+    def specs(self) -> dict[Hashable, StepSpec]:
+        """The specifications of the steps for batches of each size, and data of each shape, so far."""
+        return {}
 
     @cached_property
     def step_spec(self) -> StepSpec:

@@ -56,6 +56,8 @@ _MANY_STEPS = 500
 #: calls on such data. ``benchmarks/constants.py``, one epoch of a network: single steps take 0.80 of the time
 #: of a first fit of 32 steps, 0.91 of 128, 1.00 of 512; 1.09, 1.17 of a later one, which compiles nothing.
 _MANY_BATCHES = 32
+#: The most specifications that a plan keeps: sequences have many lengths.
+_MOST_SPECS = 64
 #: The largest stored output of the frozen part for all samples, unless the data are larger still: a bound of
 #: memory, not a measured one.
 _KEPT_BYTES = 256_000_000
@@ -207,16 +209,22 @@ class Program:
         tensors = state.tensors
         shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
         factors = intercept_factors(self.plan) if batches.is_sparse else ()
-        spec = replace(
-            self.plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes, gradient_factors=factors
-        )
         layers = self.first_layers if batches.standards else ()
         coordinates = Coordinates(layers, batches.standards, rate_scales(self.plan, state, layers))
-        if constants := coordinates.constants(tensors):
-            runners = self._runners(coordinates.spec(spec, constants), tensors, batches, epochs)
+        constants = coordinates.constants(tensors)
+        key = (batches.batch_size, shapes, factors, tuple((k, a.shape) for k, a in constants.items()))
+        spec = self.plan.specs.get(key)
+        if spec is None:
+            spec = replace(
+                self.plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes,
+                gradient_factors=factors,
+            )  # fmt: skip
+            spec = coordinates.spec(spec, constants) if constants else spec
+            if len(self.plan.specs) < _MOST_SPECS:
+                self.plan.specs[key] = spec
+        runners = self._runners(spec, tensors, batches, epochs)
+        if constants:
             runners = replace(runners, buffers=StandardisedBuffers(runners.buffers, coordinates))
-        else:
-            runners = self._runners(spec, tensors, batches, epochs)
         if not self.plan.recipe.is_auto or self.plan.recipe.in_parts:
             runners.buffers.load(tensors)
         return runners

@@ -260,13 +260,14 @@ def _adapter_units(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer])
 
 def _target_scales(plan: FitPlan, state: FitState) -> np.ndarray:
     """Return the unit of each raw prediction: the deviation of its target; 1 for logarithms."""
-    ones = np.ones(plan.n_outputs, plan.learner.dtype)
     if not plan.has_target_units:
-        return ones
-    factors = np.array(plan.loss.score_factors)
+        return np.ones(plan.n_outputs, plan.learner.dtype)
     deviation = state.moments[TARGET].deviation(plan.learner.dtype)
-    has_unit = np.repeat(factors, len(ones) // len(factors)) != 0
-    return np.where(has_unit, deviation, _UNIT_OF_OTHERS * ones)
+    factors = np.array(plan.loss.score_factors)
+    if len(factors) == 1 and factors[0]:
+        return deviation
+    has_unit = np.repeat(factors, plan.n_outputs // len(factors)) != 0
+    return np.where(has_unit, deviation, _UNIT_OF_OTHERS)
 
 
 def fresh_state(

@@ -48,8 +48,8 @@ class OutputWeight:
         """
         units = np.abs(scales[self.columns] / self.factors)
         if math.prod(self.shape) != len(units):
-            units = np.sqrt(np.mean(units**2))
-        return np.broadcast_to(units.reshape(self.shape), self.shape)
+            return np.full(self.shape, np.sqrt(np.mean(units**2)))
+        return units.reshape(self.shape)
 
 
 @dataclass(frozen=True)
