@@ -9,6 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.engine import predict as inference
+from onnxsgd.engine.step.scan_epoch import EpochRunner
 from onnxsgd.training import program as _program
 
 #: The trained layer reads a frozen feature, and the input itself.
@@ -116,3 +117,35 @@ def test_many_rows_of_a_linear_model_have_larger_batches(n_rows, settings, n_upd
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         assert OnnxSGDRegressor(max_iter=1, tol=None, **settings).fit(X, X[:, 0]).t_ == n_updates
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_calls"), [({}, 5), ({"learning_rate": "constant", "batch_size": 8}, 0)]
+)
+def test_linear_streams_that_find_their_rate_make_the_updates_of_a_call_at_once(
+    settings, n_calls, monkeypatch
+):
+    """The numbers are those of single steps but for rounding; calls share the specification of the step."""
+    runs, run = [], EpochRunner.run
+
+    def counting(self, plan, scalars, found):
+        runs.append(len(found))
+        run(self, plan, scalars, found)
+
+    def stream():
+        estimator = OnnxSGDRegressor(random_state=0, **settings)
+        for start in range(0, 160, 32):
+            estimator.partial_fit(rows[start : start + 32], target[start : start + 32])
+        return estimator
+
+    rows = np.random.default_rng(1).normal(size=(160, 3))
+    target = rows @ [1.0, -2.0, 0.5] + 3.0
+    monkeypatch.setattr(EpochRunner, "run", counting)
+    found = stream()
+    assert runs == [4] * n_calls
+    assert len(found._known_plan[1].specs) == 1
+    monkeypatch.setattr(_program, "_MANY_BATCHES_OF_STREAM", 1000)
+    single = stream()
+    assert len(runs) == n_calls
+    np.testing.assert_allclose(found.coef_, single.coef_, rtol=1e-4)
+    np.testing.assert_allclose(found.loss_curve_, single.loss_curve_, rtol=1e-4)
