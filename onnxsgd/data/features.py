@@ -12,6 +12,7 @@ from scipy import sparse
 from sklearn.utils.validation import assert_all_finite, check_array, validate_data
 
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
+from onnxsgd.data.row_tables import Converted, is_mapped
 from onnxsgd.data.sequences import find_mask
 from onnxsgd.exceptions import GraphError, ParameterError
 
@@ -66,6 +67,8 @@ def check_X(
     inputs : sequence of ir.Value or None
         The inputs of the user's graph, of which errors speak; None: the model is no graph.
     """
+    if type(X) is np.memmap:
+        X = np.asarray(X)
     if is_plain_array(X, (2,)) and _has_known_columns(estimator, X, reset):
         return X
     if is_mapping(X):
@@ -79,7 +82,7 @@ def check_X(
     if inputs is not None:
         _refuse_no_table(X, inputs)
     rules: Any = {
-        "accept_sparse": "csr", "dtype": "numeric", "order": "C", "allow_nd": True,
+        "accept_sparse": "csr", "dtype": "numeric", "order": None if _stays(X) else "C", "allow_nd": True,
         "ensure_all_finite": "allow-nan" if allow_nan else True,
     }  # fmt: skip
     if any_length:
@@ -115,6 +118,9 @@ def _wanted(value: ir.Value) -> tuple[int | str, ...] | str:
 _REAL = (np.dtype(np.float32), np.dtype(np.float64))
 #: Numbers up to which two calls of numpy take less time than four.
 _FEW = 10_000
+#: The most bytes of an array of real numbers that are converted at once; rows of larger ones are converted
+#: when they are taken: a bound of memory.
+_CONVERTED_BYTES = 1 << 24
 
 
 def is_plain_array(array: Any, ranks: Collection[int]) -> TypeGuard[np.ndarray]:
@@ -124,7 +130,17 @@ def is_plain_array(array: Any, ranks: Collection[int]) -> TypeGuard[np.ndarray]:
     """
     if type(array) is not np.ndarray or array.dtype not in _REAL or array.ndim not in ranks:
         return False
-    return bool(array.size and array.flags.c_contiguous) and _is_finite(array)
+    return bool(array.size and (array.flags.c_contiguous or _stays(array))) and _is_finite(array)
+
+
+def _stays(array: object) -> bool:
+    """Tell whether an array is too large for a copy in another type or order.
+
+    One in memory whose rows are not contiguous is copied: to take rows of columns costs ten times the time.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype not in _REAL or array.nbytes <= _CONVERTED_BYTES:
+        return False
+    return bool(array.flags.c_contiguous) or is_mapped(array)
 
 
 def _is_finite(array: np.ndarray) -> bool:
@@ -300,13 +316,37 @@ def _cast(array: Any, value: ir.Value, allow_nan: bool) -> Any:
     if value.dtype is None or value.dtype == ir.DataType.STRING:
         return np.asarray(array, dtype=object)
     dtype = value.dtype.numpy()
+    if _stays(array) and np.dtype(dtype).kind == "f":
+        return _kept(array, np.dtype(dtype), value, allow_nan)
     cast = _convert(array, np.dtype(dtype), str(value.name))
     if cast.dtype.kind == "f" and not _is_finite(_values(cast)):
-        try:
-            assert_all_finite(_values(cast), allow_nan=allow_nan, input_name="X")
-        except ValueError as error:
-            raise ParameterError(f"{error} (Input {value.name!r} of the graph.)") from None
+        _refuse_infinite(_values(cast), value, allow_nan)
     return _canonical(cast) if sparse.issparse(cast) else np.ascontiguousarray(cast)
+
+
+def _kept(array: np.ndarray, dtype: np.dtype[Any], value: ir.Value, allow_nan: bool) -> Any:
+    """Return a large array in the type of the input `value`, as it is or row by row; check its numbers."""
+    with np.errstate(over="ignore"):
+        extremes = np.array([array.min(), array.max()]).astype(dtype)
+    table = array if array.dtype == dtype and array.flags.c_contiguous else Converted(array, dtype)
+    if not np.isfinite(extremes).all():
+        # one block with such a number tells as much as all rows
+        for start in range(0, len(array), _CHECKED_ROWS):
+            with np.errstate(over="ignore"):
+                _refuse_infinite(table[start : start + _CHECKED_ROWS], value, allow_nan)
+    return table
+
+
+#: Rows of a block that is searched for a number that is not finite.
+_CHECKED_ROWS = 4096
+
+
+def _refuse_infinite(values: np.ndarray, value: ir.Value, allow_nan: bool) -> None:
+    """Refuse numbers that are not finite, NaN unless it may denote a missing value."""
+    try:
+        assert_all_finite(values, allow_nan=allow_nan, input_name="X")
+    except ValueError as error:
+        raise ParameterError(f"{error} (Input {value.name!r} of the graph.)") from None
 
 
 def _canonical(table: Any) -> Any:

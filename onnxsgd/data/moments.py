@@ -79,7 +79,11 @@ class Moments:
         n_rows = max(1, _BLOCK // max(1, math.prod(table.shape[1:])))
         for start in range(0, len(table), n_rows):
             rows = slice(start, start + n_rows)
-            columns, of_row = np.asarray(table[rows], np.float64), weight[rows]
+            # equal weights of many rows are one number
+            columns, of_row = (
+                np.asarray(table[rows], np.float64),
+                np.ascontiguousarray(weight[rows], np.float64),
+            )
             if columns.ndim > 2:
                 columns = np.moveaxis(columns, axis, -1).reshape(-1, table.shape[axis])
                 of_row = np.repeat(of_row, len(columns) // len(of_row))

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from onnxsgd.data.features import Features, take_rows
+from onnxsgd.data.row_tables import RowTable, Selected, are_many, evenly
 from onnxsgd.exceptions import ParameterError
 
 __all__ = ["Samples"]
@@ -49,7 +50,21 @@ class Samples:
 
     def take(self, rows: np.ndarray | slice) -> Samples:
         """Return the given rows."""
-        return Samples(take_rows(self.features, rows), self.target[rows], self.weight[rows])
+        if isinstance(rows, slice) or not self._stays:
+            return Samples(take_rows(self.features, rows), self.target[rows], self.weight[rows])
+        numbers = np.asarray(rows, np.uint32)
+        features = {name: Selected(table, numbers) for name, table in self.features.items()}
+        weight = self.weight[numbers] if any(self.weight.strides) else evenly(self.weight[0], len(numbers))
+        # tables of labels have encodings that take all of them
+        is_row = are_many(numbers) and (self.target.ndim == 1 or self.target.dtype.kind == "f")
+        target: Any = Selected(self.target, numbers) if is_row else self.target[numbers]
+        return Samples(features, target, weight)
+
+    @property
+    def _stays(self) -> bool:
+        """True if the samples are too many for a copy of some: these are read when they are taken."""
+        is_dense = all(isinstance(table, np.ndarray | RowTable) for table in self.features.values())
+        return is_dense and are_many(self.target)
 
     def weighted_by(self, weight: np.ndarray) -> Samples:
         """Return the same samples with their weights multiplied."""

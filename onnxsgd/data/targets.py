@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
 
 from onnxsgd.data.features import is_plain_array
+from onnxsgd.data.row_tables import MANY_ROWS, EncodedLabels, are_many, as_array, evenly, row_blocks
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import CLASSIFICATION_LOSSES, Loss
 
@@ -35,12 +36,17 @@ __all__ = [
     "encode_indicators",
     "encode_labels",
     "label_columns",
+    "present_labels",
     "soft_class_weights",
 ]
 
 
 def check_real_target(y: ArrayLike) -> np.ndarray:
-    """Return a regression target as a float64 array, with an axis of samples."""
+    """Return a regression target as a float64 array, with an axis of samples; a large one as it is."""
+    if isinstance(y, np.ndarray) and y.ndim and are_many(y):
+        given = np.asarray(y)
+        if given.dtype.kind in "iu" or is_plain_array(given, _RANKS):
+            return given
     if is_plain_array(y, _RANKS):
         return y.astype(np.float64, copy=False)
     try:
@@ -75,14 +81,32 @@ def encode_labels(
 
     One output encodes two classes, of which the second is positive. The label `ignored` is in no column.
     """
-    index = label_columns(y, classes, ignored)
-    columns = np.array([1]) if n_outputs == 1 else np.arange(n_outputs)
-    positive = (index[:, None] == columns).astype(np.float64)
-    return positive if loss.targets == "indicator" else 2.0 * positive - 1.0
+    table: Any = EncodedLabels(
+        label_columns(y, classes, ignored),
+        n_outputs,
+        0.0 if loss.targets == "indicator" else -1.0,
+        np.float64,
+    )
+    return table if are_many(y) or len(y) * n_outputs > _MANY_NUMBERS else table[:]
+
+
+#: The numbers of an encoded target from which on its rows are made when they are taken: a bound of memory.
+_MANY_NUMBERS = 16 * MANY_ROWS
 
 
 def label_columns(y: np.ndarray, classes: np.ndarray, ignored: object = None) -> np.ndarray:
     """Return the position of each label among the classes; -1 for the label `ignored`."""
+    if not are_many(y):
+        return _columns_of_counted(y, classes, ignored)
+    # the smallest type that holds -1 and the number of the last class
+    columns = np.empty(y.shape, np.min_scalar_type(-len(classes)))
+    for rows in row_blocks(len(y)):
+        columns[rows] = _columns_of_counted(y[rows], classes, ignored)
+    return columns
+
+
+def _columns_of_counted(y: np.ndarray, classes: np.ndarray, ignored: object) -> np.ndarray:
+    """Return the same for few labels."""
     if ignored is None:
         return _columns_of(y, classes, "y")
     counts = counted_labels(y, ignored)
@@ -95,12 +119,21 @@ def counted_labels(y: np.ndarray, ignored: object) -> np.ndarray:
     """Tell of each label whether it counts: all but the label `ignored`, if that is not None."""
     if ignored is None or ((y.dtype.kind in "US") != isinstance(ignored, str) and y.dtype.kind != "O"):
         return np.ones(y.shape, bool)
-    return np.asarray(y != ignored, bool)
+    return np.asarray(as_array(y) != ignored, bool)
+
+
+def present_labels(y: np.ndarray, ignored: object = None) -> np.ndarray:
+    """Return the labels that occur, sorted, without the one that counts nothing."""
+    if not are_many(y):
+        return np.unique(y[counted_labels(y, ignored)])
+    found = [np.unique(y[rows][counted_labels(y[rows], ignored)]) for rows in row_blocks(len(y))]
+    return np.unique(np.concatenate(found))
 
 
 def check_known_labels(y: np.ndarray, classes: np.ndarray, name: str) -> None:
     """Refuse labels that are not among the classes; `name` is the argument that holds them."""
-    _columns_of(y, classes, name)
+    for rows in row_blocks(len(y)) if are_many(y) else [slice(None)]:
+        _columns_of(y[rows], classes, name)
 
 
 def _columns_of(y: np.ndarray, classes: np.ndarray, name: str) -> np.ndarray:
@@ -163,8 +196,10 @@ def encode_indicators(y: np.ndarray, loss: Loss) -> np.ndarray:
 def check_sample_weight(sample_weight: ArrayLike | None, y: np.ndarray) -> np.ndarray:
     """Return weights of the samples as a float64 vector; None means 1 for each."""
     if sample_weight is None:
-        return np.ones(len(y))
-    weight = np.array(_check_sample_weight(sample_weight, y, dtype=np.float64))
+        return evenly(1.0, len(y))
+    # of many samples the memory of weights counts, not their last digits
+    dtype = np.float32 if are_many(y) else np.float64
+    weight: np.ndarray = np.array(_check_sample_weight(sample_weight, y, dtype=np.float64), dtype)
     if (weight < 0).any():
         raise ParameterError(f"sample_weight contains {weight.min():g}: weights must be >= 0.")
     if not np.isfinite(weight.sum()):
@@ -177,9 +212,13 @@ def check_sample_weight(sample_weight: ArrayLike | None, y: np.ndarray) -> np.nd
 def class_weights(class_weight: object, classes: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the weight of each sample by its class."""
     if class_weight is None:
-        return np.ones(len(y))
+        return evenly(1.0, len(y))
     if y.ndim == 2:
-        return _indicator_weights(class_weight, y)
+        return _indicator_weights(class_weight, as_array(y))
+    if are_many(y):
+        columns = label_columns(y, classes)
+        counts = sum(np.bincount(columns[rows], minlength=len(classes)) for rows in row_blocks(len(y)))
+        return _weights_of_classes(class_weight, classes, np.asarray(counts)).astype(np.float32)[columns]
     present = np.isin(classes, y)
     weight = np.ones(len(classes))
     if class_weight == "balanced":
@@ -200,6 +239,15 @@ def balanced_weights(y: np.ndarray) -> dict[Any, float]:
 def balanced_indicators(y: np.ndarray) -> list[dict[Any, float]]:
     """Return the same for each column of a table of 0 and 1."""
     return [balanced_weights(column) for column in y.T]
+
+
+def _weights_of_classes(class_weight: object, classes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the weight of each class, given the numbers of its labels."""
+    if class_weight != "balanced":
+        weight: np.ndarray = compute_class_weight(class_weight, classes=classes, y=classes)
+        return weight
+    present = counts > 0
+    return np.divide(counts.sum(), present.sum() * counts, out=np.ones(len(classes)), where=present)
 
 
 def _indicator_weights(class_weight: object, y: np.ndarray) -> np.ndarray:
@@ -255,7 +303,7 @@ def soft_class_weights(class_weight: object, classes: np.ndarray, y: np.ndarray)
 def check_labels(y: Any) -> np.ndarray:
     """Return classification labels as a vector; several labels for each sample as a table of 0 and 1."""
     if _are_plain_labels(y):
-        return y
+        return np.asarray(y)
     if not sparse.issparse(y):
         assert_all_finite(np.asarray(y), input_name="y")
     if np.asarray(y).ndim > 2:
@@ -278,6 +326,15 @@ def _are_plain_labels(y: Any) -> TypeGuard[np.ndarray]:
 
     It warns where more than half of the labels are different.
     """
+    if isinstance(y, np.ndarray) and y.ndim == 1 and are_many(y) and _are_labels(y):
+        return 0 < 2 * len(present_labels(np.asarray(y))) < len(y)
     if type(y) is not np.ndarray or y.ndim != 1 or y.dtype.kind not in "iu" or not y.flags.c_contiguous:
         return False
     return 0 < 2 * len(np.unique(y)) < len(y)
+
+
+def _are_labels(y: np.ndarray) -> bool:
+    """Tell whether all entries are whole numbers, or all are strings."""
+    if y.dtype.kind in "biuUS":
+        return True
+    return y.dtype.kind == "O" and all(isinstance(label, str) for label in y)

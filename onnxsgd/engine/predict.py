@@ -30,7 +30,7 @@ __all__ = ["InferenceGraph", "weights_as_inputs"]
 #: 1.60 with 65,536.
 _BLOCK = 16_384
 #: Elements of a sparse matrix that become dense at once, and elements of the largest intermediate tensor.
-_DENSE_BLOCK, _TENSOR_BLOCK = 4_000_000, 32_000_000
+_DENSE_BLOCK, _TENSOR_BLOCK = 4_000_000, 4_000_000
 #: Assumed size of intermediate tensors of unknown shape, in multiples of a sample: no measurement.
 _GROWTH = 8
 

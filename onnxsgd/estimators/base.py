@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import partial
 from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.metaestimators import available_if
 
+from onnxsgd.data.features import Features, take_rows
 from onnxsgd.data.generators import make_generator
 from onnxsgd.data.moments import add_moments
+from onnxsgd.data.row_tables import are_many, row_blocks
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.sequences import holds_sequences
 from onnxsgd.data.text import has_text
@@ -475,7 +478,9 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                     state.forget()
                 before = state.copy()
             state.count_rows(samples.weight)
-            weight_unit = state.mean_weight if stopping.in_parts else float(samples.weight.mean())
+            weight_unit = (
+                state.mean_weight if stopping.in_parts else float(samples.weight.mean(dtype=np.float64))
+            )
         if plan.scaled_layer.weights:
             add_moments(state.moments, TARGET, target, samples.weight)
         if is_fit:
@@ -517,7 +522,9 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             return None
         parts = [program.tail_features(part.features) for part in validation]
         targets = [part.target for part in validation]
-        weight = np.concatenate([part.weight for part in validation])
+        weight = validation[0].weight if len(parts) == 1 else np.concatenate([p.weight for p in validation])
+        if len(parts) == 1 and are_many(targets[0]) and self._scores_in_blocks:
+            return partial(self._score_in_blocks, program, parts[0], targets[0], weight)
 
         def score(weights: dict[str, np.ndarray]) -> float:
             with stage("score"):
@@ -528,6 +535,43 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                 return self._score_raw(raw[0] if len(raw) == 1 else np.concatenate(raw), target, weight)
 
         return score
+
+    @property
+    def _scores_in_blocks(self) -> bool:
+        """True if the score of many samples follows from those of blocks."""
+        return not self._is_dense
+
+    def _score_in_blocks(
+        self,
+        program: Program,
+        features: Features,
+        target: np.ndarray,
+        weight: np.ndarray,
+        weights: dict[str, np.ndarray],
+    ) -> float:
+        """Return the score of weights on many samples."""
+
+        def blocks() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+            for rows in row_blocks(len(target)):
+                raw = self._table(program.raw_predictions(take_rows(features, rows), weights))
+                yield raw, target[rows], np.ascontiguousarray(weight[rows], np.float64)
+
+        with stage("score"):
+            return self._score_blocks(blocks(), target, weight)
+
+    def _score_blocks(self, blocks: Iterator[Block], target: np.ndarray, weight: np.ndarray) -> float:
+        """Return the mean of the scores of blocks: raw predictions, targets and weights of samples."""
+        pairs = [(self._score_raw(*block), float(self._weight_of_score(*block[1:]))) for block in blocks]
+        return float(np.average([s for s, _ in pairs], weights=[w for _, w in pairs]))
+
+    def _weight_of_score(self, target: np.ndarray, weight: np.ndarray) -> float:
+        """Return the weight of the samples that a score counts."""
+        counts = self._counted(target)
+        return float(weight.sum() if counts is None else weight[counts].sum())
+
+
+#: Raw predictions, targets and weights of some samples.
+Block = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _rows_of(parts: Sequence[np.ndarray]) -> list[np.ndarray]:

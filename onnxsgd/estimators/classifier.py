@@ -22,6 +22,7 @@ from onnxsgd.data.targets import (
     check_labels,
     check_soft_labels,
     counted_labels,
+    present_labels,
 )
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.fit_report import RecordedFit
@@ -723,7 +724,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
     def _present(self, labels: np.ndarray) -> np.ndarray:
         """Return the labels that occur, without the one that counts nothing."""
-        return np.unique(labels[counted_labels(labels, self._ignored)])
+        return present_labels(labels, self._ignored)
 
     def _read_target(
         self, y: ArrayLike, resuming: bool, classes: ArrayLike | None, in_parts: bool = False
@@ -973,6 +974,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
     def _check_scorable(self, y: np.ndarray, name: str) -> None:
         if self._has_several_labels or (self._takes_soft_labels and y.ndim == 2):
+            return
+        if self._ignored is None:
+            check_known_labels(y, self.classes_, name)
             return
         counts = counted_labels(y, self._ignored)
         if not counts.any():

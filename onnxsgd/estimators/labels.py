@@ -14,6 +14,8 @@ from sklearn.metrics import accuracy_score
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 
 from onnxsgd.data.dense_targets import ElementAxes, element_weights
+from onnxsgd.data.held_out import hold_out_rows
+from onnxsgd.data.row_tables import are_many
 from onnxsgd.data.targets import (
     balanced_indicators,
     balanced_soft_weights,
@@ -23,6 +25,7 @@ from onnxsgd.data.targets import (
     counted_labels,
     encode_indicators,
     encode_labels,
+    label_columns,
     soft_class_weights,
 )
 from onnxsgd.exceptions import ParameterError
@@ -147,6 +150,9 @@ class OneLabel(Labelling):
     def split(
         self, y: np.ndarray, fraction: float, random_state: int | np.random.RandomState | None
     ) -> tuple[np.ndarray, np.ndarray]:
+        if are_many(y) and isinstance(random_state, np.random.RandomState):
+            columns = label_columns(y, self.classes, self.ignored)
+            return hold_out_rows(len(y), fraction, random_state, columns)
         splitter = StratifiedShuffleSplit(1, test_size=fraction, random_state=random_state)
         return next(splitter.split(y, y))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
@@ -16,6 +16,10 @@ from sklearn.utils._param_validation import StrOptions
 
 from onnxsgd.adapters import LoRA
 from onnxsgd.data.dense_targets import shape_of_samples
+from onnxsgd.data.features import take_rows
+from onnxsgd.data.held_out import hold_out_rows
+from onnxsgd.data.moments import Moments
+from onnxsgd.data.row_tables import Converted, are_many, some_rows
 from onnxsgd.data.sequences import Ragged, for_each, gather
 from onnxsgd.data.targets import (
     check_real_target,
@@ -23,7 +27,7 @@ from onnxsgd.data.targets import (
     check_scorable_by_r2,
     check_target_range,
 )
-from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
+from onnxsgd.estimators.base import BaseOnnxSGD, Block, learns_in_parts
 from onnxsgd.estimators.between_calls import LINK
 from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.import_hook import when_imported
@@ -547,6 +551,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         if len(loss.score_factors) == 1 or self._n_outputs != n_targets or self._is_dense:
             return
         weights = self._first_weights()
+        rows = some_rows([*features.values(), target])
+        features, target, weight = take_rows(features, rows), target[rows], weight[rows]
         raw = self._table(self._learner.scores(features, weights, self.n_threads)).astype(np.float64)
         offsets = loss.score_offsets(target - raw, weight)
         widened = with_further_scores(self._learner, weights, n_targets, loss.score_factors, offsets)
@@ -597,7 +603,10 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
     def _encode(self, y: np.ndarray) -> np.ndarray:
         count = len(self._score_factors)
-        return y if count == 1 else np.tile(y, (1, count))
+        if count == 1:
+            return y
+        repeated: Any = Converted(y, y.dtype, count) if are_many(y) else np.tile(y, (1, count))
+        return repeated
 
     def _make_loss(self) -> Loss:
         return make_loss(self.loss, REGRESSION_LOSSES, self.epsilon)
@@ -686,10 +695,28 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         predictions = self._predictions(raw).reshape(len(raw), -1)
         return float(r2_score(y, predictions, sample_weight=sample_weight))
 
+    @property
+    def _scores_in_blocks(self) -> bool:
+        # the score of quantiles sorts all targets
+        return super()._scores_in_blocks and self._levels is None
+
+    def _score_blocks(self, blocks: Iterator[Block], target: np.ndarray, weight: np.ndarray) -> float:
+        if self._own_link == "normal":
+            return super()._score_blocks(blocks, target, weight)
+        errors = np.zeros(target.shape[1])
+        for raw, y, of_rows in blocks:
+            errors += of_rows @ (y.astype(np.float64) - self._predictions(raw).reshape(len(raw), -1)) ** 2
+        squares = Moments.of(target, weight).squares
+        # as scikit-learn scores a constant target
+        share = np.divide(errors, squares, out=(errors > 0).astype(np.float64), where=squares > 0)
+        return float((1.0 - share).mean())
+
     def _check_scorable(self, y: np.ndarray, name: str) -> None:
         check_scorable_by_r2(y, name)
 
     def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if are_many(y):
+            return hold_out_rows(len(y), self.validation_fraction, self._state.random_state)
         splitter = ShuffleSplit(1, test_size=self.validation_fraction, random_state=self._state.random_state)
         return next(splitter.split(y))
 

@@ -301,7 +301,8 @@ class TrainingDataReader(TrainedModel):
         rows, held_out, share = self._split_rows(samples.target)
         validation = samples.take(held_out)
         self._check_scorable(validation.target, share)
-        return samples.take(np.sort(rows)), (validation,)
+        rows.sort()
+        return samples.take(rows), (validation,)
 
     def _split_rows(self, target: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
         """Return the rows to train on, those to validate on, and the name of their share."""

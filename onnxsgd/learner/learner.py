@@ -18,7 +18,7 @@ from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.graph.adapting.branches import Adapter
 from onnxsgd.graph.adapting.merge_adapters import merged_weight
 from onnxsgd.graph.nodes import content, element_type
-from onnxsgd.graph.reading.column_multiples import ColumnMultiple, column_multiple
+from onnxsgd.graph.reading.column_multiples import ColumnMultiple, column_multiple, copied_input
 from onnxsgd.graph.reading.first_layers import FirstLayer, first_layers
 from onnxsgd.graph.reading.frozen_split import SplitGraph, split_frozen, undivided
 from onnxsgd.graph.reading.output_layer import OutputLayer, output_layer
@@ -177,6 +177,12 @@ class Learner:
         found = {name: column_multiple(model, name) for name in self.divided.frozen}
         known = {name: multiple for name, multiple in found.items() if multiple is not None}
         return known if len(known) == len(found) else {}
+
+    @cached_property
+    def copies(self) -> dict[str, str]:
+        """The data inputs of which features of the frozen part are copies, such as casts to the same type."""
+        found = {name: copied_input(self.score_model, name) for name in self.divided.frozen}
+        return {name: source for name, source in found.items() if source is not None}
 
     def sparse_parts(self) -> Parts:
         """Return the parts for sparse data: a frozen part only where its results stay sparse.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onnxsgd.data.generators import copied
+from onnxsgd.data.row_tables import row_blocks
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors, all_finite
 from onnxsgd.engine.step.dropout_masks import KEYS, draw_keys
@@ -31,9 +33,7 @@ __all__ = ["Epochs", "Runners", "penalty_value"]
 _MOVED = ("t", "eta", "l1_totals", "missed")
 #: Updates between two checks of the loss of a long epoch.
 _PART = 4096
-#: From this many samples on, keys are sorted by their halves.
-#: ``benchmarks/constants.py``: 1.16 of the time with 500 samples, 0.97 with 1,000, 0.49 with 10,000, 0.37
-#: with 100,000.
+#: From this many samples on, orders take the memory of the keys that they are sorted by.
 _LONG = 1000
 #: Samples of epochs whose order is drawn at once: a draw of few takes longer than their sort.
 _DRAWN = 4096
@@ -157,21 +157,59 @@ class Epochs:
         ConvergenceError
             If the loss or a weight is no longer finite. The state then holds the last finite weights.
         """
-        if count > 1 and self._runners.skipped is not None:
+        runners, batches, state = self._runners, self._batches, self._state
+        if count > 1 and (runners.skipped is not None or batches.is_long):
             self._run_one_by_one(count, limit, rates)
             return
-        runners, batches, plan, state = self._runners, self._batches, self._plan, self._state
         within = _WithinEpoch(self._checkpoints, state, self._ahead, can_cut=runners.skipped is None)
         self._ahead = within.ahead
         if self._checkpoints is not None:
             # standardised weights are rounded on their way into a checkpoint and back
             runners.buffers.load(state.tensors)
-        updates = batches.plan(self._orders(count))
-        numbers = _numbers(plan, state, batches, count, rates, self._output_unit)
+        if not batches.is_long:
+            updates = batches.plan(self._orders(count))
+            numbers = _numbers(self._plan, state, batches, count, rates, self._output_unit)
+            self._run_planned(updates, limit, numbers, count, within)
+            return
+        order = self._long_order()
+        within.restore_draws()
+        for window in batches.windows:
+            if window.stop <= within.first:
+                continue
+            updates = batches.window(order, window)
+            first, end = (-(-batch // batches.n_accumulated) for batch in (window.start, window.stop))
+            of_window = None if rates is None else rates[first:end]
+            if within.enter(window.start):
+                runners.buffers.load(state.tensors)
+                within.write_first()
+            n_batches = window.stop - window.start
+            numbers = _numbers(self._plan, state, batches, 1, of_window, self._output_unit, n_batches)
+            if not self._run_planned(updates, limit, numbers, 0, within):
+                return
+        objective = within.mean_loss + penalty_value(self._plan, state, state.weights())
+        state.record(np.array([objective]), state.factor * numbers.last_rates(1))
+        self._kept.keep(state)
+
+    def _run_planned(
+        self,
+        updates: EpochPlan,
+        limit: float | None,
+        numbers: _Numbers,
+        count: int,
+        within: _WithinEpoch,
+    ) -> bool:
+        """Make the planned updates: those of `count` epochs, which are recorded, or of a window of one.
+
+        Return False if training diverged.
+        """
+        runners, batches, plan, state = self._runners, self._batches, self._plan, self._state
         if plan.step_spec.takes_scaled_gradient:
             updates = updates.descending(numbers.of_batches(numbers.used))
         losses = np.full(len(updates.totals), math.nan)
         n_before = within.begin(losses)
+
+        def n_whole(n_done: int) -> int:
+            return n_done // batches.n_batches if count else 0
 
         def advance(n_done: int, n_whole: int) -> bool:
             """Move the state to some batches if they are finite; tell whether they are."""
@@ -181,9 +219,10 @@ class Epochs:
                 return False
             state.tensors = tensors
             numbers.move(state, n_done)
-            objectives = updates.mean_losses(losses, count)[:n_whole]
-            objectives = objectives + penalty_value(plan, state, state.weights())
-            state.record(objectives, state.factor * numbers.last_rates(count)[:n_whole])
+            if count:
+                objectives = updates.mean_losses(losses, count)[:n_whole]
+                objectives = objectives + penalty_value(plan, state, state.weights())
+                state.record(objectives, state.factor * numbers.last_rates(count)[:n_whole])
             return True
 
         try:
@@ -207,22 +246,25 @@ class Epochs:
                     within.write(tensors, numbers, losses[: part.stop])
         except BaseException:
             n_done, t = n_before + runners.fastest.n_done, state.t
-            if runners.fastest.is_whole and advance(n_done, n_done // batches.n_batches) and state.t != t:
+            if runners.fastest.is_whole and advance(n_done, n_whole(n_done)) and state.t != t:
                 self._kept.keep(state)
             raise
         n_done = n_before + runners.fastest.n_done
-        n_whole = n_done // batches.n_batches
-        is_finite = all_finite(losses[:n_done]) and advance(n_done, n_whole)
+        is_finite = all_finite(losses[:n_done]) and advance(n_done, n_whole(n_done))
         if limit is not None and not (is_finite and n_done == len(losses)):
-            n_missing = count - (n_whole if is_finite else 0)
+            n_missing = max(1, count) - (n_whole(n_done) if is_finite else 0)
             state.record(np.full(n_missing, math.inf), numbers.used[-n_missing:])
-        elif not is_finite:
+            self._kept.keep(state)
+            return False
+        if not is_finite:
             try:
                 _restore_last_finite(runners, updates, numbers, state, within.n_begun)
             except ConvergenceError:
                 self._kept.keep(state)
                 raise
         self._kept.keep(state)
+        within.add(updates, losses)
+        return True
 
     def progress(self) -> Progress:
         """Return the orders of the samples that are drawn, but not used yet."""
@@ -234,7 +276,8 @@ class Epochs:
 
     def _run_one_by_one(self, count: int, limit: float | None, rates: np.ndarray | None) -> None:
         """Make epochs whose numbers depend on the number of updates that earlier ones skipped."""
-        of_epochs = [None] * count if rates is None else np.split(rates, count)
+        length = self._batches.n_updates
+        of_epochs = [None if rates is None else rates[i * length : (i + 1) * length] for i in range(count)]
         for number, of_epoch in enumerate(of_epochs, start=1):
             self.run(limit=limit, rates=of_epoch)
             if limit is not None and math.isinf(self._state.loss_curve[-1]):
@@ -256,6 +299,13 @@ class Epochs:
             self._ahead = np.concatenate([self._ahead, drawn]) if len(self._ahead) else drawn
         orders, self._ahead = self._ahead[:count], self._ahead[count:]
         return orders
+
+    def _long_order(self) -> np.ndarray | None:
+        """Return the order of many samples in the next epoch; None: that of the data."""
+        if not self._plan.recipe.shuffle:
+            return None
+        order: np.ndarray = _shuffled((1, len(self._batches.target)), self._state.random_state)[0]
+        return order
 
 
 class _WithinEpoch:
@@ -280,6 +330,8 @@ class _WithinEpoch:
         self._begun: dict[str, Any] = {}
         #: The batches that an earlier fit has made, or that have a checkpoint.
         self.n_begun = 0
+        #: The first batch of the window in which the epoch continues; the weight and the losses before it.
+        self.first, self._total, self._loss = 0, 0.0, 0.0
         self._position = None
         self.has_cuts = checkpoints is not None and checkpoints.every.is_within_epochs and can_cut
         if checkpoints is None or not self.has_cuts:
@@ -289,16 +341,57 @@ class _WithinEpoch:
             self._begun = dict(self._position.begun)
             self.ahead = self._begun["ahead"]
             vars(state).update(self._begun["state"])
+            self.first, self._total, self._loss = self._begun.get("window", (0, 0.0, 0.0))
             state.random_state.set_state(self._begun["generator"].get_state())
         else:
             numbers = {name: getattr(state, name) for name in _MOVED}
             self._begun = {"ahead": ahead, "state": numbers, "generator": copied(state.random_state)}
+
+    def restore_draws(self) -> None:
+        """Continue with the draws of the window in which the epoch continues, after that of its order."""
+        if "draws" in self._begun:
+            self._state.random_state.set_state(self._begun["draws"].get_state())
+
+    def enter(self, first: int) -> bool:
+        """Begin a window of an epoch over many samples; return whether there may be a checkpoint before it.
+
+        Parameters
+        ----------
+        first : int
+            The first batch of the window.
+        """
+        self.n_begun = 0
+        is_place = False
+        if self.has_cuts and self._position is None and self._checkpoints is not None:
+            is_place = first > 0 and self._checkpoints.is_position(self._state.t - 1, self._state.t)
+            self._begun |= {
+                "window": (first, self._total, self._loss),
+                "state": {name: getattr(self._state, name) for name in _MOVED},
+                "draws": copied(self._state.random_state),
+            }
+        return is_place
+
+    def write_first(self) -> None:
+        """Write a checkpoint at the beginning of a window, if it is time."""
+        if self._checkpoints is not None:
+            self._checkpoints.within_epoch(self._state.copy(), Position(0, np.empty(0), dict(self._begun)))
+
+    def add(self, updates: EpochPlan, losses: np.ndarray) -> None:
+        """Add the losses of a window."""
+        self._total += updates.total
+        self._loss += updates.total * float(losses @ updates.totals)
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean loss of the windows."""
+        return self._loss / self._total
 
     def begin(self, losses: np.ndarray) -> int:
         """Put in the losses of batches that an earlier fit has made; return their number."""
         if self._position is not None:
             self.n_begun = self._position.n_batches
             losses[: self.n_begun] = self._position.losses
+            self._position = None
         return self.n_begun
 
     def cuts(self, numbers: _Numbers, n_batches: int) -> np.ndarray:
@@ -350,22 +443,29 @@ def _shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np
     """Return rows of the numbers below their length, each in random order.
 
     It sorts by random keys, for which numpy is faster than for its permutation. One pair of keys in four
-    billion is equal and keeps its order.
+    billion is equal and keeps its order. Nothing but the pairs of a key and a number is made for all.
     """
-    keys = random_state.randint(0, 1 << 32, shape, np.uint32)
-    if shape[1] < _LONG:
-        pairs = keys.astype(np.uint64)
-        pairs <<= np.uint64(32)
-        pairs |= np.arange(shape[1], dtype=np.uint64)
-        pairs.sort(axis=1)
+    pairs = np.empty(shape, np.uint64)
+    keys, n_columns = pairs.reshape(-1), shape[1]
+    for part in row_blocks(len(keys)):
+        keys[part] = random_state.randint(0, 1 << 32, part.stop - part.start, np.uint32)
+        keys[part] <<= np.uint64(32)
+        keys[part] |= np.arange(part.start, part.stop, dtype=np.uint64) % np.uint64(n_columns)
+    pairs.sort(axis=1)
+    if shape[0] > 1 or n_columns < _LONG:
         return pairs.astype(np.uint32)
-    orders = np.empty(shape, np.intp)
-    for row, order in zip(keys, orders, strict=True):
-        # numpy sorts numbers of 16 bits by counting
-        by_lower = (row & 0xFFFF).astype(np.uint16).argsort(kind="stable")
-        by_both = (row >> 16).astype(np.uint16).take(by_lower).argsort(kind="stable")
-        by_lower.take(by_both, out=order, mode="clip")
-    return orders
+    # the lower halves, in the memory of the pairs
+    halves = keys.view(np.uint32)
+    low = halves[_LOWER::2]
+    for part in row_blocks(n_columns):
+        halves[part] = low[part]
+    del keys, halves, low
+    pairs.resize((1, -(-n_columns // 2)), refcheck=False)
+    return pairs.view(np.uint32)[:, :n_columns]
+
+
+#: The place of the lower half of a number of 64 bits.
+_LOWER = 0 if sys.byteorder == "little" else 1
 
 
 @dataclass
@@ -447,12 +547,15 @@ def _numbers(
     n_epochs: int,
     rates: np.ndarray | None,
     unit: float,
+    n_batches: int | None = None,
 ) -> _Numbers:
     """Return the numbers of the next `n_epochs` epochs, with these rates, or else those of the schedule.
 
-    Rates of an even last layer have the given unit.
+    Rates of an even last layer have the given unit. With `n_batches`, numbers of so many batches of an epoch.
     """
     recipe, count = plan.recipe, n_epochs * batches.n_updates
+    if n_batches is not None:
+        count = -(-n_batches // batches.n_accumulated)
     t = np.arange(state.t + 1, state.t + 1 + count, dtype=np.float64)
     if rates is None:
         rates = recipe.schedule.rates(state.t + 1, state.eta, count)
@@ -487,7 +590,7 @@ def _numbers(
     table = np.empty((count, len(spec.scalars)))
     for column, name in enumerate(spec.scalars):
         table[:, column] = numbers[name]
-    updates = batches.updates_of_batches(n_epochs)
+    updates = batches.updates_of_batches(n_epochs, n_batches)
     if updates is not None:
         # averages move with the last batch of an update
         table, is_earlier = table[updates], np.diff(updates, append=count) == 0

@@ -193,7 +193,7 @@ def _make_rule(
 def _make_finder(
     runners: Runners, batches: Batches, plan: FitPlan, state: FitState, model: Model
 ) -> StartFinder:
-    buffers = runners.buffers
+    buffers, some = runners.buffers, batches.some()
     return StartFinder(
         layer=plan.output_layer,
         intercepts=plan.learner.intercepts,
@@ -201,10 +201,10 @@ def _make_finder(
         constant=best_constant(plan.loss, batches.target, batches.sample_weight)
         if plan.is_regression
         else np.zeros(1),
-        target=batches.target if plan.has_target_units else None,
-        sample_weight=batches.sample_weight,
+        target=some.target if plan.has_target_units else None,
+        sample_weight=some.sample_weight,
         objective=partial(_objective, model, batches, plan, state),
-        raw_predictions=partial(model.raw_predictions, dict(batches.features)),
+        raw_predictions=partial(model.raw_predictions, dict(some.features)),
         for_standard_data=buffers.raw if isinstance(buffers, StandardisedBuffers) else None,
         unit=plan.loss_unit,
         most=plan.first_share(model.is_linear),

@@ -16,6 +16,15 @@ from sklearn.exceptions import ConvergenceWarning
 from onnxsgd.data.extremes import bulk
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.moments import Moments, add_moments
+from onnxsgd.data.row_tables import (
+    Converted,
+    EncodedLabels,
+    RowTable,
+    are_many,
+    as_array,
+    is_mapped,
+    row_blocks,
+)
 from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import is_standard
@@ -62,6 +71,8 @@ _MANY_BATCHES = 32
 _MANY_BATCHES_OF_STREAM = 2
 #: The most specifications that a plan keeps: sequences have many lengths.
 _MOST_SPECS = 64
+#: The rows of many samples whose losses are computed together: a bound of memory.
+_SCORED_ROWS = 1 << 16
 #: The largest stored output of the frozen part for all samples, unless the data are larger still: a bound of
 #: memory, not a measured one.
 _KEPT_BYTES = 256_000_000
@@ -92,7 +103,11 @@ class Program:
         """Return the inputs of the tail: data, and results of the frozen part."""
         if _is_sparse(features) and self.plan.learner.multiples:
             return self.plan.learner.sparse_features(features)
-        made = {name: self._computed(graph, features) for name, graph in self.parts.frozen.items()}
+        copies = self.plan.learner.copies
+        made = {
+            name: features[copies[name]] if name in copies else self._computed(graph, features)
+            for name, graph in self.parts.frozen.items()
+        }
         return {name: made.get(name, features.get(name)) for name in self.parts.split.features}
 
     def _computed(self, graph: InferenceGraph, features: Features) -> Any:
@@ -108,8 +123,19 @@ class Program:
 
     def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
         """Return the mean loss of all samples with given weights."""
-        raw = self.raw_predictions(dict(batches.features), weights)
-        return mean_loss(self.plan.loss, batches.target, raw, batches.sample_weight, self.parts.split.tail)
+        if not are_many(batches.target):
+            raw = self.raw_predictions(dict(batches.features), weights)
+            return self._mean_loss(as_array(batches.target), raw, batches.sample_weight)
+        total, loss = 0.0, 0.0
+        for rows in row_blocks(len(batches.target), _SCORED_ROWS):
+            raw = self.raw_predictions(take_rows(dict(batches.features), rows), weights)
+            weight = np.ascontiguousarray(batches.sample_weight[rows], np.float64)
+            loss += float(weight.sum()) * self._mean_loss(batches.target[rows], raw, weight)
+            total += float(weight.sum())
+        return loss / total
+
+    def _mean_loss(self, target: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
+        return mean_loss(self.plan.loss, target, raw, weight, self.parts.split.tail)
 
     def mean_loss_of_constant(self, batches: Batches) -> float:
         """Return the mean loss of the mean of the target as the prediction."""
@@ -138,7 +164,7 @@ class Program:
         is_sparse_fit = not recipe.in_parts and self._trains_sparse(self.plan.step_spec, made)
         is_linear_fit = self.is_linear and not recipe.in_parts
         size = self.plan.rows_of_update(len(target), is_sparse_fit=is_sparse_fit, is_linear_fit=is_linear_fit)
-        target = np.ascontiguousarray(target, self.parts.split.dtype)
+        target = self._typed(target, made)
         n_accumulated = self.plan.batches_of_update(size)
         if not self.plan.is_exact:
             named = (
@@ -148,8 +174,16 @@ class Program:
         batches = Batches(
             made, target, sample_weight, size // n_accumulated,
             is_mean=self.plan.batch_size * self.plan.n_accumulated > 1, n_accumulated=n_accumulated,
+            in_windows=not self.plan.device.keeps_data,
         )  # fmt: skip
         return batches.mixed(random_state) if is_sparse_fit and recipe.is_auto and recipe.shuffle else batches
+
+    def _typed(self, target: np.ndarray | RowTable, features: Features) -> Any:
+        """Return the target in the type of the graph; of many samples row by row."""
+        dtype = self.parts.split.dtype
+        if _is_sparse(features) or not (are_many(target) or isinstance(target, RowTable)):
+            return np.ascontiguousarray(target, dtype)
+        return target.astype(dtype) if isinstance(target, EncodedLabels) else Converted(target, dtype)
 
     def standardised(self, batches: Batches, moments: dict[str, Moments], weight_unit: float) -> Batches:
         """Return the same batches with standardised inputs of first layers.
@@ -434,8 +468,10 @@ def _refuse_single_rows(plan: FitPlan, tail: ir.Model) -> None:
 def _fits(program: Program, features: Features) -> bool:
     """Tell whether the frozen part's results for all samples may be stored, estimated from the first one."""
     made = program.tail_features(take_rows(features, slice(0, 1)))
-    nbytes = n_rows(features) * sum(made[name].nbytes for name in program.parts.frozen)
+    computed = program.parts.frozen.keys() - program.plan.learner.copies.keys()
+    nbytes = n_rows(features) * sum(made[name].nbytes for name in computed)
     given = [array.data if sparse.issparse(array) else array for array in features.values()]
     if program.parts.split.converts and all(array.dtype.kind in "iu" for array in given):
         return bool(nbytes <= _KEPT_CONVERTED)
-    return bool(nbytes <= max(_KEPT_BYTES, sum(array.nbytes for array in given)))
+    in_memory = sum(array.nbytes for array in given if not is_mapped(array))
+    return bool(nbytes <= max(_KEPT_BYTES, in_memory))

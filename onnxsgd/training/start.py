@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from onnxsgd.data.row_tables import are_many, as_array, row_blocks, some_rows
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.output_layer import OutputLayer, OutputWeight
@@ -281,13 +282,27 @@ def best_constant(loss: Loss, target: np.ndarray, sample_weight: np.ndarray) -> 
     ndarray of shape [n_outputs]
         Of a target of zeros alone, the logarithm is that of half an event in all samples.
     """
-    share = sample_weight[:, None]
-    # numpy's function takes longer than the rest of the start of a small fit
-    mean: np.ndarray = (target * share).sum(axis=0) / share.sum(axis=0)
+    mean = _mean(target, sample_weight)
     if loss.link == "log":
         return np.log(np.where(mean > 0, mean, 0.5 / len(target)))
     if len(loss.score_factors) == 1:
         return mean
-    n_targets = len(mean) // len(loss.score_factors)
+    n_targets, rows = len(mean) // len(loss.score_factors), some_rows([target])
+    target, sample_weight = target[rows], sample_weight[rows]
     residual = target[:, :n_targets].astype(np.float64) - mean[:n_targets]
     return np.repeat(loss.score_factors, n_targets) * mean + loss.score_offsets(residual, sample_weight)
+
+
+def _mean(target: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:
+    """Return the weighted mean of each column."""
+    if not are_many(target):
+        share = sample_weight[:, None]
+        # numpy's function takes longer than the rest of the start of a small fit
+        mean: np.ndarray = (as_array(target) * share).sum(axis=0) / share.sum(axis=0)
+        return mean
+    sums, total = np.zeros(target.shape[1]), 0.0
+    for rows in row_blocks(len(target)):
+        weight = np.ascontiguousarray(sample_weight[rows], np.float64)
+        sums += weight @ target[rows].astype(np.float64)
+        total += float(weight.sum())
+    return sums / total

@@ -112,7 +112,9 @@ class FitState:
     def count_rows(self, weight: np.ndarray) -> None:
         """Count further samples of the given weights."""
         self.n_rows += len(weight)
-        self.mean_weight += (float(weight.mean()) - self.mean_weight) * len(weight) / self.n_rows
+        self.mean_weight += (
+            (float(weight.mean(dtype=np.float64)) - self.mean_weight) * len(weight) / self.n_rows
+        )
 
     def start_steering(self, share: float) -> None:
         """Let steered rates begin with this share of the rate."""

@@ -164,6 +164,7 @@ SUBJECTS = {
     "graph/opsets/transformer/test_bert.py": "a fused network",
     "hostile/test_hostile.py": "mutated models",
     "hostile/test_interrupts.py": "interrupts at every moment",
+    "hostile/test_memory_limits.py": "the formula of the memory of a fit",
     "learner/test_converted.py": "every converted estimator, from graph to fit",
     "learner/test_half_precision.py": "graphs in float16 and bfloat16, in training and in files",
     "learner/test_real_graphs.py": "published networks",

@@ -12,6 +12,7 @@ from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
 from onnxsgd.data.extremes import row_shares
+from onnxsgd.data.row_tables import RowTable, are_many, as_array, row_blocks, some_rows
 
 __all__ = ["Batches", "EpochPlan", "Standard"]
 
@@ -23,6 +24,8 @@ _FEW = 4096
 
 #: The most bytes of a standardised copy of a feature, memory maps too: a bound of memory, not measured.
 _SMALL_TABLE = 4_000_000
+#: The rows of many samples whose batches are planned together: a bound of memory.
+_WINDOW_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,15 @@ class EpochPlan:
         in the gradient of an update or of an epoch.
     totals : ndarray of shape [n_batches]
         The weight of each batch's loss in the mean over all of them.
+    total : float
+        The weight of all samples, in units of that of other plans of the same epoch.
     """
 
     rows: np.ndarray
     sample_weight: np.ndarray
     factors: np.ndarray
     totals: np.ndarray
+    total: float = 1.0
 
     def part(self, batches: slice) -> EpochPlan:
         """Return the plan of some of the batches."""
@@ -55,6 +61,7 @@ class EpochPlan:
             self.sample_weight[batches],
             self.factors[batches],
             self.totals[batches],
+            self.total,
         )
 
     def descending(self, rates: np.ndarray) -> EpochPlan:
@@ -183,6 +190,8 @@ class Batches:
     n_accumulated : int
         Batches of an update, which follows the gradient of all their samples; the last one of an epoch may
         have fewer.
+    in_windows : bool
+        Whether the batches of an epoch over many samples are planned in windows.
     """
 
     features: Mapping[str, Any]
@@ -196,6 +205,7 @@ class Batches:
     columns: tuple[np.ndarray, int] | None = None
     is_mixed: bool = False
     n_accumulated: int = 1
+    in_windows: bool = False
 
     @property
     def n_batches(self) -> int:
@@ -207,11 +217,14 @@ class Batches:
         """The number of updates of an epoch."""
         return -(-self.n_batches // self.n_accumulated)
 
-    def updates_of_batches(self, n_epochs: int) -> np.ndarray | None:
-        """Return the index of the update of each batch of some epochs; None: each batch has its own."""
+    def updates_of_batches(self, n_epochs: int, n_batches: int | None = None) -> np.ndarray | None:
+        """Return the index of the update of each batch of some epochs; None: each batch has its own.
+
+        With `n_batches`, of so many batches from the first one of an update on.
+        """
         if self.n_accumulated == 1:
             return None
-        of_epoch = np.arange(self.n_batches) // self.n_accumulated
+        of_epoch = np.arange(self.n_batches if n_batches is None else n_batches) // self.n_accumulated
         updates: np.ndarray = (np.arange(n_epochs)[:, None] * self.n_updates + of_epoch).reshape(-1)
         return updates
 
@@ -236,10 +249,62 @@ class Batches:
             is_mixed=True,
         )  # fmt: skip
 
+    def some(self) -> Batches:
+        """Return the same data, or a part of many rows in even steps, in arrays."""
+        rows = some_rows([*self.features.values(), self.target])
+        if rows == slice(None):
+            return replace(self, target=as_array(self.target))
+        features = {name: table[rows] for name, table in self.features.items()}
+        return replace(
+            self, features=features, target=self.target[rows], sample_weight=self.sample_weight[rows]
+        )
+
     def with_bounded_rows(self) -> Batches:
         """Return the same data with less weight of rows of dense tables that are far from the others."""
-        tables = (self.table(name) for name in self.standards if isinstance(self.features[name], np.ndarray))
-        return replace(self, sample_weight=self.sample_weight * row_shares(tables))
+        dense = [name for name in self.standards if isinstance(self.features[name], np.ndarray | RowTable)]
+        if not are_many(self.target):
+            return replace(
+                self, sample_weight=self.sample_weight * row_shares(self.table(name) for name in dense)
+            )
+        weight = np.array(self.sample_weight, np.float32)
+        for rows in row_blocks(len(weight)):
+            weight[rows] *= row_shares(self._standardised(name, rows) for name in dense)
+        return replace(self, sample_weight=weight)
+
+    @property
+    def is_long(self) -> bool:
+        """True if the samples are so many that batches are planned in windows."""
+        return self.in_windows and are_many(self.target) and not self.is_sparse
+
+    @property
+    def windows(self) -> list[slice]:
+        """The batches of an epoch that are planned together."""
+        if not self.is_long:
+            return [slice(0, self.n_batches)]
+        # a window has whole updates
+        size = max(1, _WINDOW_ROWS // (self.batch_size * self.n_accumulated)) * self.n_accumulated
+        return list(row_blocks(self.n_batches, size))
+
+    def window(self, order: np.ndarray | None, batches: slice) -> EpochPlan:
+        """Return the plan of some batches of an epoch over many samples.
+
+        Parameters
+        ----------
+        order : ndarray of shape [n_samples] or None
+            The order of the samples; None: that of the data.
+        batches : slice
+            One of :attr:`windows`.
+        """
+        size = self.batch_size
+        first, end = batches.start * size, min(batches.stop * size, len(self.target))
+        rows = np.arange(first, end) if order is None else order[first:end]
+        n_rows = len(rows)
+        if n_missing := (batches.stop - batches.start) * size - n_rows:
+            rows = np.concatenate([rows, np.repeat(rows[-1:], n_missing)])
+        weight = self.sample_weight[rows].astype(np.float64)
+        total = float(weight[:n_rows].sum())
+        weights = replace(self._scale, n_samples=n_rows).weights(weight)
+        return EpochPlan(rows.reshape(-1, size), *weights, total)
 
     def plan(self, orders: np.ndarray) -> EpochPlan:
         """Return the batches of epochs that take the samples in the given orders, each of them once.
@@ -295,7 +360,11 @@ class Batches:
         """Return a dense feature of all samples, standardised: a contiguous array, not to be changed."""
         if name not in self.standards:
             return np.ascontiguousarray(self.features[name])
-        rows = np.array(self.features[name], order="C")
+        return self._standardised(name, slice(None))
+
+    def _standardised(self, name: str, part: slice) -> np.ndarray:
+        """Return rows of a dense feature, standardised."""
+        rows = np.array(self.features[name][part], order="C")
         self.standards[name].apply(rows)
         return rows
 

@@ -12,7 +12,7 @@ from scipy import sparse
 from onnxsgd.graph.model import value_named
 from onnxsgd.graph.nodes import constant, is_real, standard_operator
 
-__all__ = ["ColumnMultiple", "column_multiple"]
+__all__ = ["ColumnMultiple", "column_multiple", "copied_input"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,17 @@ def column_multiple(model: ir.Model, name: str) -> ColumnMultiple | None:
     return (
         ColumnMultiple(str(value.name), factors, dtype) if is_input and np.isfinite(factors).all() else None
     )
+
+
+def copied_input(model: ir.Model, name: str) -> str | None:
+    """Return the data input of which the tensor `name` is a copy in the same type; None if it is none."""
+    value = wanted = value_named(model.graph, name)
+    while (node := value.producer()) is not None:
+        source = node.inputs[0] if standard_operator(node) in ("Identity", "Cast") else None
+        if source is None or source.dtype != wanted.dtype:
+            return None
+        value = source
+    return str(value.name) if value.is_graph_input() else None
 
 
 def _step(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:

@@ -1,0 +1,200 @@
+"""Tables that compute the rows taken: of another type, of some rows, of labels."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+from scipy import sparse
+
+__all__ = [
+    "MANY_ROWS",
+    "Converted",
+    "EncodedLabels",
+    "RowTable",
+    "Selected",
+    "are_many",
+    "as_array",
+    "evenly",
+    "is_mapped",
+    "row_blocks",
+    "some_rows",
+    "taken",
+]
+
+#: From this number of rows on, no array of more than a few bytes for each row is made: a bound of memory.
+MANY_ROWS = 1 << 18
+#: Rows of a block of such data: a bound of memory.
+_BLOCK_ROWS = 1 << 14
+#: The most bytes of a part of the rows from which a number is estimated: a bound of memory.
+_SAMPLE_BYTES = 1 << 23
+
+
+class RowTable(ABC):
+    """A table whose rows are computed when they are taken.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        The shape, as that of an array.
+    dtype : dtype
+        The type of the rows.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    #: The table that the rows are read from.
+    source: Any = None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the array that it stands for."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @abstractmethod
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Return a slice, or the rows of these numbers, as a contiguous array."""
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        """Return all rows."""
+        found = self[:]
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+
+#: An array, or a table whose rows are computed.
+Table = np.ndarray | RowTable
+
+
+class Converted(RowTable):
+    """A table in another type, or of another order, whose columns may be repeated.
+
+    Parameters
+    ----------
+    source : ndarray or RowTable
+        The table.
+    dtype : dtype
+        The type of the rows.
+    repeats : int
+        How many times the columns of a table of two axes stand beside each other.
+    """
+
+    def __init__(self, source: Table, dtype: DTypeLike, repeats: int = 1) -> None:
+        self.source, self._repeats = source, repeats
+        self.dtype = np.dtype(dtype)
+        *first, last = source.shape
+        self.shape = (*first, repeats * last)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        found = np.ascontiguousarray(taken(self.source, rows), self.dtype)
+        return found if self._repeats == 1 else np.tile(found, (1, self._repeats))
+
+
+class Selected(RowTable):
+    """Some rows of a table.
+
+    Parameters
+    ----------
+    source : ndarray or RowTable
+        The table.
+    rows : ndarray of shape [n_rows]
+        The numbers of the rows, as unsigned integers of 32 bits.
+    """
+
+    def __init__(self, source: Table, rows: np.ndarray) -> None:
+        self.source, self._rows = source, rows
+        self.dtype, self.shape = source.dtype, (len(rows), *source.shape[1:])
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        return taken(self.source, self._rows[rows])
+
+
+class EncodedLabels(RowTable):
+    """Labels as the table that a loss takes: a column for each class, or one for the second of two.
+
+    Parameters
+    ----------
+    columns : ndarray of shape [n_rows]
+        The number of the class of each label; -1: none.
+    n_outputs : int
+        The columns of the table.
+    low : float
+        The value of the other classes; that of the class is 1.
+    dtype : dtype
+        The type of the rows.
+    """
+
+    def __init__(self, columns: np.ndarray, n_outputs: int, low: float, dtype: DTypeLike) -> None:
+        self._columns, self._low, self.dtype = columns, low, np.dtype(dtype)
+        self._classes = np.array([1]) if n_outputs == 1 else np.arange(n_outputs)
+        self.shape = (len(columns), n_outputs)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        is_class = self._columns[rows][:, None] == self._classes
+        return np.where(is_class, self.dtype.type(1.0), self.dtype.type(self._low))
+
+    def astype(self, dtype: DTypeLike) -> EncodedLabels:
+        """Return the same table in another type."""
+        return EncodedLabels(self._columns, self.shape[1], self._low, dtype)
+
+
+def taken(source: Table, rows: slice | np.ndarray) -> Any:
+    """Return rows of a table: a slice, or those of these numbers."""
+    if isinstance(rows, slice) or not isinstance(source, np.ndarray):
+        return source[rows]
+    if not source.flags.c_contiguous:
+        are_neighbours = len(rows) > 0 and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows)))
+        return source[rows[0] : rows[0] + len(rows)] if are_neighbours else source[rows]
+    # twice as fast as an index for the rows of a table
+    return source.take(rows, axis=0)
+
+
+def are_many(table: Sized) -> bool:
+    """Tell whether a table has so many rows that no array is made for each of them."""
+    return len(table) > MANY_ROWS
+
+
+def row_blocks(n_rows: int, size: int = _BLOCK_ROWS) -> Iterator[slice]:
+    """Yield the blocks of so many rows."""
+    return (slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size))
+
+
+def some_rows(tables: Iterable[Any]) -> slice:
+    """Return all rows of tables, or a part of many rows in even steps."""
+    tables = list(tables)
+    n_rows = tables[0].shape[0]
+    if n_rows <= MANY_ROWS or any(sparse.issparse(table) for table in tables):
+        return slice(None)
+    row_bytes = max(table.dtype.itemsize * math.prod(table.shape[1:]) for table in tables)
+    return slice(None, None, -(-n_rows // max(1, min(MANY_ROWS, _SAMPLE_BYTES // row_bytes))))
+
+
+def evenly(value: float, n_rows: int) -> np.ndarray:
+    """Return a vector of equal numbers, which takes memory only for few rows."""
+    return np.full(n_rows, value) if n_rows <= MANY_ROWS else np.broadcast_to(np.float64(value), n_rows)
+
+
+def as_array(table: object) -> Any:
+    """Return the rows of a table that computes them; other tables as they are."""
+    return table[:] if isinstance(table, RowTable) else table
+
+
+def is_mapped(table: object) -> bool:
+    """Tell whether a table is read from a memory map."""
+    found: Any = table
+    while isinstance(found, np.ndarray | RowTable):
+        if isinstance(found, np.memmap):
+            return True
+        found = found.source if isinstance(found, RowTable) else found.base
+    return False
