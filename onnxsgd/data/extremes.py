@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from onnxsgd.data.row_tables import as_array, column_of
+
 __all__ = ["bulk", "row_shares"]
 
 #: The largest share of the rows that counts as a few, and the fewest rows among which one is a few.
@@ -51,7 +53,7 @@ def bulk(table: np.ndarray, deviation: np.ndarray) -> dict[int, np.ndarray]:
     width = glance[-1 - _GLANCE // 5] - glance[_GLANCE // 5]
     if not ((deviation > _GLANCE_WIDE * width) & (width > 0)).any():
         return {}
-    sample = _some_rows(table, _ENOUGH) if n_rows > _ENOUGH else table
+    sample = _some_rows(table, _ENOUGH) if n_rows > _ENOUGH else as_array(table)
     places = [int(share * (len(sample) - 1)) for share in (_LOW, _HIGH)]
     low, high = np.partition(sample, places, axis=0)[places]
     width, middle = high - low, (high + low) / 2
@@ -63,7 +65,7 @@ def bulk(table: np.ndarray, deviation: np.ndarray) -> dict[int, np.ndarray]:
         return {}
     found = {}
     for column in np.flatnonzero(is_next):
-        is_kept = np.abs(table[:, column] - middle[column]) <= _FAR * width[column]
+        is_kept = np.abs(column_of(table, int(column)) - middle[column]) <= _FAR * width[column]
         if n_rows - np.count_nonzero(is_kept) <= _FEW * n_rows:
             found[int(column)] = is_kept
     return found

@@ -11,6 +11,7 @@ from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
 from onnxsgd.data.extremes import bulk
+from onnxsgd.data.row_tables import RowTable, as_array, column_of
 
 __all__ = ["Moments", "add_moments"]
 
@@ -135,7 +136,7 @@ class Moments:
         """Return the moments of the same dense data, for some columns those of the rows that are kept."""
         mean, squares = self.mean.copy(), self.squares.copy()
         for column, rows in kept.items():
-            part = Moments.of(table[rows, column : column + 1], weight[rows])
+            part = Moments.of(column_of(table, column)[rows, None], weight[rows])
             mean[column], squares[column] = part.mean[0], part._variance[0] * self.count[column]
         return replace(self, mean=mean, squares=squares)
 
@@ -317,8 +318,10 @@ def add_moments(
         part = replace(part, columns=columns)
     known = moments[name].over(columns) if name in moments else None
     has_extremes = False
-    if of_bulk and len(weight) and isinstance(table, np.ndarray) and table.ndim == 2:
-        if known is None or (has_extremes := part.is_far_from(known) and known.is_far_from_few(table)):
+    if of_bulk and len(weight) and isinstance(table, np.ndarray | RowTable) and table.ndim == 2:
+        if known is None or (
+            has_extremes := part.is_far_from(known) and known.is_far_from_few(as_array(table))
+        ):
             kept = bulk(table, np.sqrt(part._variance))
             part = part.of_bulk(table, weight, kept) if kept else part
             has_extremes |= bool(kept)
@@ -329,5 +332,5 @@ def add_moments(
         moments[name] = part
     else:
         far = has_extremes and part.is_far_from(known)
-        moments[name] = known.merged(Moments.of(known.clipped(table), weight) if far else part)
+        moments[name] = known.merged(Moments.of(known.clipped(as_array(table)), weight) if far else part)
     return has_extremes

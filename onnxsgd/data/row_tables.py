@@ -19,6 +19,7 @@ __all__ = [
     "Selected",
     "are_many",
     "as_array",
+    "column_of",
     "evenly",
     "is_mapped",
     "row_blocks",
@@ -163,6 +164,16 @@ def taken(source: Table, rows: slice | np.ndarray) -> Any:
 def are_many(table: Sized) -> bool:
     """Tell whether a table has so many rows that no array is made for each of them."""
     return len(table) > MANY_ROWS
+
+
+def column_of(table: Table, column: int) -> np.ndarray:
+    """Return a column of a table of two axes."""
+    if not isinstance(table, RowTable):
+        return table[:, column]
+    found = np.empty(len(table), table.dtype)
+    for rows in row_blocks(len(table)):
+        found[rows] = table[rows][:, column]
+    return found
 
 
 def row_blocks(n_rows: int, size: int = _BLOCK_ROWS) -> Iterator[slice]:

@@ -429,7 +429,8 @@ def _is_sparse(features: Features) -> bool:
 
 def _warn_of_extremes(table: Any, moments: Moments) -> None:
     """Warn if a few extreme entries decide the minimum of a loss whose derivative has no bound."""
-    found = bulk(table, moments.deviation()) if isinstance(table, np.ndarray) and table.ndim == 2 else {}
+    is_dense = isinstance(table, np.ndarray | RowTable) and table.ndim == 2
+    found = bulk(table, moments.deviation()) if is_dense else {}
     if found:
         rows = np.flatnonzero(~np.logical_and.reduce(list(found.values())))
         warnings.warn(
