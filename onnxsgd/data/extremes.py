@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from onnxsgd.data.row_tables import as_array, column_of
+from onnxsgd.data.row_tables import Table, as_array, column_of
 
 __all__ = ["bulk", "row_shares"]
 
@@ -32,7 +32,7 @@ _ROUNDING = 1e-6
 _LARGE = 3.0
 
 
-def bulk(table: np.ndarray, deviation: np.ndarray) -> dict[int, np.ndarray]:
+def bulk(table: Table, deviation: np.ndarray) -> dict[int, np.ndarray]:
     """Return the rows without an extreme entry, for each column that has some.
 
     A few entries are extreme if they make the deviation of a column ten times as large as the distance of its
@@ -71,7 +71,7 @@ def bulk(table: np.ndarray, deviation: np.ndarray) -> dict[int, np.ndarray]:
     return found
 
 
-def _some_rows(table: np.ndarray, count: int) -> np.ndarray:
+def _some_rows(table: Table, count: int) -> np.ndarray:
     return table[(_PLACES[:count] * len(table)).astype(np.intp)]
 
 

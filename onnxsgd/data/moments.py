@@ -11,7 +11,7 @@ from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
 from onnxsgd.data.extremes import bulk
-from onnxsgd.data.row_tables import RowTable, as_array, column_of
+from onnxsgd.data.row_tables import RowTable, Table, as_array, column_of
 
 __all__ = ["Moments", "add_moments"]
 
@@ -132,7 +132,7 @@ class Moments:
         count[places], mean[places], squares[places] = self.count, self.mean, self.squares
         return Moments(count, mean, squares, np.full(n_columns, self.total[0]))
 
-    def of_bulk(self, table: np.ndarray, weight: np.ndarray, kept: dict[int, np.ndarray]) -> Moments:
+    def of_bulk(self, table: Table, weight: np.ndarray, kept: dict[int, np.ndarray]) -> Moments:
         """Return the moments of the same dense data, for some columns those of the rows that are kept."""
         mean, squares = self.mean.copy(), self.squares.copy()
         for column, rows in kept.items():
