@@ -488,7 +488,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             state.n_updates = stopping.max_iter * batches.n_updates
         plan = plan.for_updates(state.n_updates, state.epoch_updates)
         score = self._scorer(program, validation)
-        used = None
+        used, all_columns = None, batches
         if not observers and score is None and checkpoints is None:
             used = program.used_columns(state, batches)
         if used is not None:
@@ -506,7 +506,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         # not after an error, which may come at any moment
         if runners.give_back is not None:
             runners.give_back()
-        if before is not None and is_noise(before, state, program, batches):
+        if before is not None and is_noise(before, state, program, all_columns):
             vars(state).update(vars(before))
         elif used is not None:
             state.tensors = used.widen(state.tensors)

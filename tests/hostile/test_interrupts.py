@@ -1,8 +1,11 @@
 """Ctrl-C at any moment leaves an estimator as it was, or fitted so far; .ci/long tries thousands of moments."""
 
+import contextlib
+import random
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from onnxsgd import OnnxSGDRegressor
@@ -19,6 +22,37 @@ sys.path.remove(str(FOLDER))
 def test_interrupts_leave_a_whole_estimator(name):
     """At some lines of the package; see interrupts.py."""
     assert interrupts.sweep(name, 4) == []
+
+
+def _weights_in_numpy(n_updates):
+    """Return the coefficients and the intercept after so many updates of the case "steps"."""
+    w, b, eta, alpha = np.zeros(4), 0.0, 0.05, 1e-4
+    for number in range(n_updates):
+        rows = slice(10 * (number % 6), 10 * (number % 6) + 10)
+        residual = interrupts.X[rows] @ w + b - interrupts.Y[rows]
+        w, b = w - eta * (interrupts.X[rows].T @ residual / 10 + alpha * w), b - eta * residual.mean()
+    return np.append(w, b)
+
+
+def test_weights_are_those_of_the_updates_counted(tmp_path):
+    """At lines of the runner and the buffers of 18 updates, against numpy."""
+    case, found = interrupts.CASES["steps"], set()
+    for _ in range(2):
+        # the second one compiles nothing
+        with interrupts.Moments() as every:
+            interrupts._quietly(case, case.make(tmp_path), tmp_path)
+    files = ("single_step.py", "buffers.py")
+    numbers = [n for n, (path, _) in enumerate(every.places, 1) if path.endswith(files)]
+    for number in random.Random(0).sample(numbers[20:], 90):
+        model = case.make(tmp_path)
+        with contextlib.suppress(KeyboardInterrupt), interrupts.Moments((number,)):
+            interrupts._quietly(case, model, tmp_path)
+        if hasattr(model, "coef_"):
+            found.add(model.t_)
+            weights = np.append(model.coef_, model.intercept_)
+            np.testing.assert_allclose(weights, _weights_in_numpy(model.t_), rtol=1e-9, atol=1e-12)
+            assert model.n_iter_ == len(model.loss_curve_) == model.t_ // 6
+    assert len(found) > 6
 
 
 def test_a_second_interrupt_leaves_a_whole_estimator_too():

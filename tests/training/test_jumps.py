@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from onnxsgd import OnnxSGDRegressor
 
@@ -45,6 +46,21 @@ def test_a_change_that_stays_is_learned(change, n_calls):
     for X, y in _parts(n_calls, 100, seed=1):
         model.partial_fit(*change(X, y))
     assert model.score(*change(*next(_parts(1, 1000, seed=3)))) > 0.99
+
+
+def test_a_call_of_noise_on_few_columns_changes_no_weight():
+    """Sparse data whose other columns have no entry: training leaves these out."""
+    rng = np.random.RandomState(0)
+    table = sparse.random(64, 40, 0.2, "csr", np.float64, rng)
+    wide = sparse.hstack([table, sparse.csr_matrix((64, 400))]).tocsr()
+    target = table @ rng.normal(size=40)
+    model = OnnxSGDRegressor(random_state=0)
+    for _ in range(8):
+        model.partial_fit(wide, target + 0.05 * rng.normal(size=64))
+    t, before = model.t_, model.coef_
+    model.partial_fit(wide, 500 * rng.normal(size=64))
+    np.testing.assert_array_equal(model.coef_, before)
+    assert model.t_ == t
 
 
 def test_noise_that_stays_is_learned():
