@@ -39,8 +39,9 @@ def test_weights_are_those_of_the_updates_counted(tmp_path):
     case, found = interrupts.CASES["steps"], set()
     for _ in range(2):
         # the second one compiles nothing
+        model = case.make(tmp_path)
         with interrupts.Moments() as every:
-            interrupts._quietly(case, case.make(tmp_path), tmp_path)
+            interrupts._quietly(case, model, tmp_path)
     files = ("single_step.py", "buffers.py")
     numbers = [n for n, (path, _) in enumerate(every.places, 1) if path.endswith(files)]
     for number in random.Random(0).sample(numbers[20:], 90):
