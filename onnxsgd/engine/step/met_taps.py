@@ -127,7 +127,8 @@ def _carry(
     shape = kernel.taps.table
     table = ir.Value(name=unique_name(f"{old.name}_taps", names), type=old.type, shape=ir.Shape(shape))
     rows = _reshaped(graph, names, table, shape_of(kernel.rows).numpy())
-    graph.insert_before(graph[0], maker(rows))
+    if rows is not table:
+        graph.insert_before(graph[0], maker(rows))
     ir.convenience.replace_all_uses_with(kernel.rows, rows)
     change = _reshaped(graph, names, kernel.change, shape)
     moved = computed("Add", [table, change], name=unique_name(f"{new.name}_taps", names), like=table)

@@ -19,7 +19,7 @@ _NETWORK = """
 g (float[N,2,2,2] X) => (float[N,3] Y) {
     a = Conv<pads=[1, 1, 1, 1], strides=[2, 2]>(X, V)
     b = Relu(a)
-    c = Conv<pads=[1, 1, 1, 1]>(b, W)
+    c = Conv<pads = [1, 1, 1, 1]>(b, W)
     d = Relu(c)
     e = Flatten(d)
     Y = Gemm<transB=1>(e, U)
@@ -35,7 +35,11 @@ def weights():
 
 @pytest.fixture
 def model(weights):
-    proto = parser.parse_model(_NETWORK)
+    return _model(_NETWORK, weights)
+
+
+def _model(text, weights):
+    proto = parser.parse_model(text)
     proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
     return to_ir(onnx.shape_inference.infer_shapes(proto))
 
@@ -59,12 +63,27 @@ def test_the_loop_carries_the_met_taps_and_returns_whole_kernels(model, weights,
     """Four taps of the first kernel meet images of 2 x 2, the centre of the second meets those of 1 x 1."""
     spec = _spec(batch_size=batch_size)
     assert _carried(model, spec) == {"V": [16, 2 * 4], "W": [16, 16], "U": [3, 16]}
+    _check_loop(model, spec, weights)
+
+
+def test_kernels_of_single_channels(weights):
+    """The table has the rows of the kernel, and is not reshaped."""
+    weights = {**weights, "W": weights["W"][:, :1]}
+    model = _model(
+        _NETWORK.replace("Conv<pads = [1, 1, 1, 1]>", "Conv<pads = [1, 1, 1, 1], group = 16>"), weights
+    )
+    assert _carried(model, _spec()) == {"V": [16, 2 * 4], "W": [16, 1], "U": [3, 16]}
+    _check_loop(model, _spec(), weights)
+
+
+def _check_loop(model, spec, weights):
+    """Compare the loop with single steps, and the taps that no image meets with those at the start."""
     rng = np.random.RandomState(1)
     X, y = (
         rng.normal(size=(90, 2, 2, 2)).astype(np.float32),
         np.eye(3, dtype=np.float32)[rng.randint(0, 3, 90)],
     )
-    data = Batches({"X": X}, y, np.ones(90), batch_size, True)
+    data = Batches({"X": X}, y, np.ones(90), spec.batch_size, True)
     _, buffers, step, loop = runners(model, spec, weights, data)
     table, rates = numbers(spec, data.n_batches)
     plan = data.plan(np.arange(90)).descending(rates)
@@ -97,11 +116,6 @@ def test_weights_that_are_read_as_a_whole_stay_whole(model, options):
 
 
 def test_kernels_whose_taps_are_all_met_stay_whole(weights):
-    proto = parser.parse_model(
-        _NETWORK.replace("float[N,2,2,2]", "float[N,2,6,6]").replace(
-            "e = Flatten(d)", "p = GlobalAveragePool(d) e = Flatten(p)"
-        )
-    )
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
-    model = to_ir(onnx.shape_inference.infer_shapes(proto))
+    text = _NETWORK.replace("float[N,2,2,2]", "float[N,2,6,6]")
+    model = _model(text.replace("e = Flatten(d)", "p = GlobalAveragePool(d) e = Flatten(p)"), weights)
     assert _carried(model, _spec()) == {name: list(shape) for name, shape in _SHAPES.items()}
