@@ -5,7 +5,8 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from onnxsgd.training.kept_state import KeptState, cut_histories, lengths_of_histories
+from onnxsgd.estimators.shared import ATTEMPT
+from onnxsgd.training.kept_state import HISTORIES, KeptState, cut_histories, lengths_of_histories
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -37,8 +38,8 @@ class Attempt:
         state = self._before.get("_state")
         self._lengths = None if state is None else lengths_of_histories(state)
         self._kept = KeptState(attributes)
-        if state is not None:
-            attributes["_state"] = state.copy()
+        # in one operation: other threads now see the attributes before
+        attributes.update({ATTEMPT: self} if state is None else {ATTEMPT: self, "_state": state.copy()})
         return self._kept
 
     def __exit__(
@@ -46,19 +47,35 @@ class Attempt:
     ) -> None:
         if kind is not None:
             try:
-                self._undo()
+                self.undo()
             finally:
                 # a second Ctrl-C
-                self._undo()
+                self.undo()
+        elif ATTEMPT in self._before:
+            self._estimator.__dict__[ATTEMPT] = self._before[ATTEMPT]
+        else:
+            self._estimator.__dict__.pop(ATTEMPT, None)
 
-    def _undo(self) -> None:
+    def before(self) -> dict[str, Any]:
+        """Return the attributes before the call."""
+        found = {name: value for name, value in self._before.items() if name != ATTEMPT}
+        if self._lengths is not None:
+            state = found["_state"] = found["_state"].copy()
+            for name, length in zip(HISTORIES, self._lengths, strict=True):
+                setattr(state, name, getattr(state, name)[:length])
+        return found
+
+    def undo(self) -> None:
+        """Give the estimator the attributes of the last whole state, or those before the call."""
         if self._kept.is_empty:
             if self._lengths is not None:
                 cut_histories(self._before["_state"], self._lengths)
-            self._estimator.__dict__ = self._before
+            self._estimator.__dict__ = dict(self._before)
             return
         state, attributes = self._kept.taken()
+        attributes.pop(ATTEMPT, None)
+        outer = {name: value for name, value in self._before.items() if name == ATTEMPT}
         stopped = copy(self._estimator)
-        stopped.__dict__ = attributes | {"_state": state}
+        stopped.__dict__ = attributes | outer | {"_state": state}
         stopped._publish()
         self._estimator.__dict__ = stopped.__dict__

@@ -36,6 +36,7 @@ from onnxsgd.estimators.parameters import (
 )
 from onnxsgd.estimators.progress import Progress
 from onnxsgd.estimators.sequence_fit import SequenceTraining
+from onnxsgd.estimators.shared import in_turn, settled_attributes
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER
@@ -86,6 +87,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
     #: True of clones with checkpoints.
     _is_clone: bool = False
 
+    @in_turn
     @with_callbacks
     def fit(
         self,
@@ -201,6 +203,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         callbacks.fit_ends()
         return self
 
+    @in_turn
     def _partial_fit(
         self, X: object, y: ArrayLike, sample_weight: ArrayLike | None, classes: ArrayLike | None = None
     ) -> Self:
@@ -329,7 +332,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         from onnxsgd.training.step_export import export_step
 
         trained, recipe = self._trained(), make_recipe(self).for_parts()
-        if recipe.is_auto and trained is not self:
+        is_trained = "_state" in settled_attributes(self)
+        if recipe.is_auto and not is_trained:
             raise ParameterError(
                 "learning_rate='auto' takes the scale of the data from the first fit, and has no training "
                 "step before: name a learning_rate, such as 'constant', or call fit or partial_fit first."
@@ -338,11 +342,12 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         # parameters that were changed since act as in the next call
         adapt_state(state, plan)
         plan = plan.for_updates(state.n_updates, state.epoch_updates)
-        if trained is not self:
+        if not is_trained:
             state.eta = recipe.schedule.initial
         return export_step(path, plan, state, getattr(trained, "classes_", None), trained._row_shapes)
 
-    def set_params(self, **params: object) -> Self:
+    @in_turn
+    def set_params(self, /, **params: object) -> Self:
         """Set parameters, those of parameters too, such as ``loss__epsilon``.
 
         Parameters

@@ -28,6 +28,7 @@ from onnxsgd.estimators.fit_report import FitReport
 from onnxsgd.estimators.html_display import HtmlDisplay
 from onnxsgd.estimators.inner_model import holds_weights
 from onnxsgd.estimators.parameters import read_average
+from onnxsgd.estimators.shared import at_once, in_turn, own_histories, settled_attributes
 from onnxsgd.exceptions import GraphError, OnnxSGDError, ParameterError, ParameterTypeError
 from onnxsgd.graph.adapting.adapter_inputs import adapter_values, with_adapter_inputs
 from onnxsgd.graph.adapting.merge_adapters import merge_adapters
@@ -118,24 +119,37 @@ class TrainedModel(HtmlDisplay):
         sklearn.exceptions.NotFittedError
             If that is not fitted either.
         """
-        if hasattr(self, "_state"):
-            return self
-        check_is_fitted(self)
-        return self._before_fit(X)
+        settled = self._with(settled_attributes(self))
+        if "_state" in settled.__dict__:
+            return settled
+        check_is_fitted(settled)
+        start = settled._before_fit(X)
+
+        def keep() -> None:
+            # not in the place of one with weights that were set meanwhile
+            if self._set_before is settled._set_before:
+                self._start = start
+
+        at_once(self, keep)
+        return start
+
+    def _with(self, attributes: dict[str, Any]) -> Self:
+        """Return an estimator of this class with the given attributes."""
+        duplicate = type(self).__new__(type(self))
+        duplicate.__dict__ = attributes
+        return duplicate
 
     @abstractmethod
     def _before_fit(self, X: object) -> Self:
         """Return a copy with the weights of the fitted model inside; `X`: samples, if any are given."""
 
     def __copy__(self) -> Self:
-        duplicate = type(self).__new__(type(self))
-        duplicate.__dict__.update(self.__dict__)
+        duplicate = self._with(own_histories(self))
         duplicate.__dict__.pop("_start", None)
         return duplicate
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        state.pop("_start", None)
+        state = dict(super(TrainedModel, copy(self)).__getstate__())
         state.pop("_known_plan", None)
         if "_state" in state:
             learner, fit, text = state.pop("_learner"), state.pop("_state"), state.pop("_text", None)
@@ -180,6 +194,7 @@ class TrainedModel(HtmlDisplay):
         """Return a copy of the trained weights, under their names in the graph."""
         return {name: np.array(array) for name, array in self._trained()._weights().items()}
 
+    @in_turn
     def set_weights(self, weights: dict[str, np.ndarray]) -> Self:
         """Replace trained weights; the state of the optimizer is kept.
 
@@ -203,7 +218,8 @@ class TrainedModel(HtmlDisplay):
         ParameterTypeError
             If `weights` is no dictionary, or a value is no array of real numbers.
         """
-        trained = self._trained()
+        is_trained = "_state" in self.__dict__
+        trained = self if is_trained else self._trained()
         if not isinstance(weights, Mapping):
             raise ParameterTypeError(
                 f"weights is of type {type(weights).__name__}: it must be a dictionary of arrays, such as "
@@ -396,9 +412,10 @@ class TrainedModel(HtmlDisplay):
 
     @property
     def _history(self) -> FitState:
-        if "_state" not in self.__dict__:
+        state: FitState | None = settled_attributes(self).get("_state")
+        if state is None:
             raise AttributeError("There is no history before the first fit.")
-        return self._state
+        return state
 
     def _publish(self) -> None:
         """Set the learned attributes."""

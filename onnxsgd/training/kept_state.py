@@ -9,9 +9,11 @@ from typing import Any
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.training.state import FitState
 
-__all__ = ["KeptState", "Lengths", "cut_histories", "lengths_of_histories"]
+__all__ = ["HISTORIES", "KeptState", "Lengths", "cut_histories", "lengths_of_histories"]
 
-#: The lengths of the histories of a state.
+#: The histories of a state.
+HISTORIES = ("loss_curve", "learning_rates", "validation_scores", "update_norms")
+#: Their lengths.
 Lengths = tuple[int, int, int, int]
 _Widen = Callable[[Tensors], Tensors]
 #: The fields of a state, the lengths of its histories, and the attributes of the estimator.
@@ -76,6 +78,5 @@ def lengths_of_histories(state: FitState) -> Lengths:
 
 def cut_histories(state: FitState, lengths: Lengths) -> None:
     """Remove all entries of histories but the first ones: they only grow."""
-    histories = (state.loss_curve, state.learning_rates, state.validation_scores, state.update_norms)
-    for history, length in zip(histories, lengths, strict=True):
-        del history[length:]
+    for name, length in zip(HISTORIES, lengths, strict=True):
+        del getattr(state, name)[length:]

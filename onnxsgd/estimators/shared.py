@@ -1,0 +1,120 @@
+"""Estimators that several threads share: calls that train take turns, and others see none of them by half."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from onnxsgd.runtime.forks import new_lock
+from onnxsgd.training.kept_state import HISTORIES
+
+if TYPE_CHECKING:
+    from onnxsgd.estimators.fitted import TrainedModel
+    from onnxsgd.training.state import FitState
+
+__all__ = ["ATTEMPT", "at_once", "in_turn", "lock_of", "own_histories", "settled_attributes"]
+
+#: The attribute that an estimator has during a call that trains: its :class:`Attempt`.
+ATTEMPT = "_attempt"
+#: The lock of each estimator; an attribute would be pickled, copied and compared.
+_LOCKS: WeakKeyDictionary[TrainedModel, Any] = WeakKeyDictionary()
+
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
+_Estimator = TypeVar("_Estimator", bound="TrainedModel")
+
+
+def lock_of(estimator: TrainedModel) -> Any:
+    """Return the lock of an estimator, which the thread that trains it holds."""
+    lock = _LOCKS.get(estimator)
+    return _LOCKS.setdefault(estimator, new_lock()) if lock is None else lock
+
+
+def in_turn(
+    method: Callable[Concatenate[_Estimator, _P], _Result],
+) -> Callable[Concatenate[_Estimator, _P], _Result]:
+    """Let a method that changes an estimator wait for calls of it in other threads."""
+
+    @wraps(method)
+    def alone(self: _Estimator, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        lock = lock_of(self)
+        is_inside = lock._is_owned()
+        # no function of Python between the lock and the block: an interrupt would leave it held
+        with lock:
+            if not is_inside:
+                _undo_abandoned(self)
+            return method(self, *args, **kwargs)
+
+    return alone
+
+
+def settled_attributes(estimator: TrainedModel) -> dict[str, Any]:
+    """Return the attributes of an estimator: in other threads than that of a call that trains, those before.
+
+    They are a copy, made in one operation of the interpreter.
+    """
+    attributes = dict(estimator.__dict__)
+    attempt = attributes.get(ATTEMPT)
+    if attempt is None:
+        return attributes
+    if lock_of(estimator)._is_owned():
+        del attributes[ATTEMPT]
+        return attributes
+    found = dict[str, Any]()
+
+    def settle() -> None:
+        _undo_abandoned(estimator)
+        found.update(estimator.__dict__)
+
+    return found if at_once(estimator, settle) else attempt.before()
+
+
+def at_once(estimator: TrainedModel, change: Callable[[], None]) -> bool:
+    """Make a change if no thread has the lock of an estimator; tell whether it was made."""
+    lock = lock_of(estimator)
+    if lock._is_owned():
+        change()
+        return True
+    try:
+        is_free: bool = lock.acquire(blocking=False)
+        if is_free:
+            change()
+        return is_free
+    finally:
+        # an interrupt may come before the result is known
+        if lock._is_owned():
+            lock.release()
+
+
+def own_histories(estimator: TrainedModel) -> dict[str, Any]:
+    """Return settled attributes whose state has histories of its own, which no later call makes longer."""
+    while True:
+        attributes = settled_attributes(estimator)
+        state = attributes.get("_state")
+        if state is None:
+            return attributes
+        attributes["_state"] = _with_lengths(state)
+        attempt = estimator.__dict__.get(ATTEMPT)
+        if attempt is None or lock_of(estimator)._is_owned():
+            if estimator.__dict__.get("_state") is state:
+                return attributes
+        else:
+            # of a call that trains, which may have begun meanwhile
+            before: dict[str, Any] = attempt.before()
+            return before
+
+
+def _with_lengths(state: FitState) -> FitState:
+    duplicate = state.copy()
+    for name in HISTORIES:
+        setattr(duplicate, name, list(getattr(state, name)))
+    return duplicate
+
+
+def _undo_abandoned(estimator: TrainedModel) -> None:
+    """Undo a call without a thread: the end of one that an interrupt cut off, or one before a fork."""
+    attempt = estimator.__dict__.get(ATTEMPT)
+    if attempt is not None:
+        attempt.undo()
