@@ -165,7 +165,11 @@ def _read(graph: ir.Graph, old: ir.Value, new: ir.Value) -> _Kernel | None:
     matrix = None if pick is None or pick.op_type != "MatMul" else constant(pick.inputs[1])
     if pick is None or matrix is None or pick.inputs[0] is not reshape.outputs[0] or not _picks(matrix):
         return None
-    taps = MetTaps(tuple(shape_of(old).numpy()), matrix)
+    sizes = tuple(shape_of(old).numpy())
+    if len(sizes) < 2 or math.prod(sizes[1:]) % len(matrix):
+        # the product regroups the numbers of several rows
+        return None
+    taps = MetTaps(sizes, matrix)
     given = add.inputs[1] if add.inputs[0] is old else add.inputs[0]
     change = None if given is None else _change(graph, given, taps)
     return None if change is None else _Kernel(taps, pick.outputs[0], change)
@@ -173,6 +177,8 @@ def _read(graph: ir.Graph, old: ir.Value, new: ir.Value) -> _Kernel | None:
 
 def _picks(matrix: np.ndarray) -> bool:
     """Tell whether the columns are some of those of the identity."""
+    if matrix.ndim != 2:
+        return False
     taps, met = matrix.shape
     return met < taps and np.array_equal(matrix, np.eye(taps)[:, matrix.argmax(axis=0)])
 
@@ -193,6 +199,8 @@ def _change(graph: ir.Graph, given: ir.Value, taps: MetTaps) -> ir.Value | None:
     if parts is None or not _is_spread(parts, taps) or attribute(product, "transB", 0):
         return None
     (m, width), names = taps.table, graph_names(graph)
+    if product.outputs[0].shape is None or product.outputs[0].shape[0] != m:
+        return None
     rows = _below_reshapes(first(parts))
     narrow = _reshaped(graph, names, rows, [fixed_size(d, 0), width])
     change = computed(

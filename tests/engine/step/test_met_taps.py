@@ -12,6 +12,7 @@ from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.model import to_ir
 from onnxsgd.optimizers import SGD
+from onnxsgd.runtime.sessions import make_session
 
 _SHAPES = {"V": (16, 2, 3, 3), "W": (16, 16, 3, 3), "U": (3, 16)}
 _NETWORK = """
@@ -119,3 +120,18 @@ def test_kernels_whose_taps_are_all_met_stay_whole(weights):
     text = _NETWORK.replace("float[N,2,2,2]", "float[N,2,6,6]")
     model = _model(text.replace("e = Flatten(d)", "p = GlobalAveragePool(d) e = Flatten(p)"), weights)
     assert _carried(model, _spec()) == {name: list(shape) for name, shape in _SHAPES.items()}
+
+
+def test_numbers_of_several_rows_stay_where_they_are(weights):
+    """A product with columns of the identity that regroups the numbers of several rows picks no taps."""
+    weights = {"V": np.ones((6, 2), np.float32), "W": np.ones((2, 2), np.float32), "U": weights["U"][:, :3]}
+    text = """<ir_version: 9, opset_import: ["": 18]> g (float[N,3] X) => (float[N,3] Y)
+    <int64[2] s = {3, 4}, float[4, 3] e = {1,0,0, 0,1,0, 0,0,1, 0,0,0}>
+    { r = Reshape(V, s) p = MatMul(r, e) h = MatMul(X, p) Y = Gemm<transB=1>(h, U) }"""
+    spec = _spec(weights=("V", "U"))
+    epoch = onnx.load_from_string(build_epoch(build_step(_model(text, weights), spec), spec.loss))
+    carried = [
+        [size.dim_value for size in value.type.tensor_type.shape.dim] for value in epoch.graph.input[:2]
+    ]
+    assert carried == [[6, 2], [3, 3]]
+    make_session(epoch.SerializeToString(), 1)
