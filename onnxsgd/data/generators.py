@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -9,7 +10,10 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from sklearn.utils import check_random_state
 
-__all__ = ["copied", "make_generator", "seeded"]
+__all__ = ["copied", "make_generator", "restored", "seeded"]
+
+#: The length of the state of the Mersenne twister.
+_N_WORDS = 624
 
 
 class _Zeros(ISeedSequence):
@@ -39,6 +43,25 @@ def copied(generator: np.random.RandomState) -> np.random.RandomState:
     duplicate = seeded(0)
     duplicate.set_state(generator.get_state())
     return duplicate
+
+
+def restored(state: Sequence[Any]) -> np.random.RandomState:
+    """Return the generator of a result of ``get_state`` that comes from a file.
+
+    Raises
+    ------
+    ValueError
+        If no generator has this state. numpy would read memory outside the words, or draw without end from
+        zeros.
+    """
+    name, words, position, *_ = state
+    if type(position) is not int or not 0 <= position <= _N_WORDS:
+        raise ValueError(f"a generator of random numbers at position {position!r:.40} of {_N_WORDS}")
+    if name != "MT19937" or np.shape(words) != (_N_WORDS,) or not np.any(words):
+        raise ValueError("a generator of random numbers without its words")
+    generator = seeded(0)
+    generator.set_state(tuple(state))
+    return generator
 
 
 def make_generator(seed: int | np.random.RandomState | None) -> np.random.RandomState:

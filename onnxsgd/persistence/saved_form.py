@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto
 
 from onnxsgd._version import __version__
+from onnxsgd.data.generators import restored
 from onnxsgd.data.moments import Moments
 from onnxsgd.data.text import TextPart
 from onnxsgd.exceptions import ParameterError
@@ -146,12 +147,10 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
     if "half_precision" in saved:
         half = replace(learner, **_unpack_graphs(saved["half_precision"], base))
         learner = replace(learner, half_precision=half)
-    generator = np.random.RandomState()
-    generator.set_state(tuple(saved["random_state"]))
     state = FitState(
         tensors={(name, kind): np.array(array) for name, kind, array in saved["tensors"]},
         eta=saved["eta"],
-        random_state=generator,
+        random_state=restored(saved["random_state"]),
         t=saved["t"],
         l1_totals=saved.get("l1_totals", dict.fromkeys(learner.weights, saved["l1_total"])),
         **saved.get("owners", {}),

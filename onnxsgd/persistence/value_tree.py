@@ -17,6 +17,7 @@ import onnx
 from sklearn.base import BaseEstimator
 
 from onnxsgd._settable import Settable
+from onnxsgd.data.generators import restored
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence import sklearn_objects
 from onnxsgd.persistence.known_classes import class_of, name_of
@@ -115,6 +116,11 @@ class TreeWriter:
         return self._tensor(np.frombuffer(content, np.uint8), place)
 
     def _generator(self, value: np.random.RandomState, place: str) -> Any:
+        if value.get_state(legacy=False)["bit_generator"] != "MT19937":
+            raise UnknownValueError(
+                "random numbers of other generators than numpy's MT19937 cannot be held: give random_state a "
+                "number, or RandomState(number)."
+            )
         return self._all(value.get_state(legacy=True), place)
 
     def _object(self, value: Settable, place: str) -> Any:
@@ -185,9 +191,7 @@ class TreeReader:
         return bytes(self._tensors[content].astype(np.uint8, casting="no").tobytes())
 
     def _generator(self, content: list[Any]) -> np.random.RandomState:
-        generator = np.random.RandomState()
-        generator.set_state(tuple(self.read(content)))
-        return generator
+        return restored(self.read(content))
 
     def _object(self, content: dict[str, Any]) -> Any:
         parameters = self.read_items(content["parameters"])

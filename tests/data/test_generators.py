@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from onnxsgd.data.generators import make_generator, seeded
+from onnxsgd.data.generators import make_generator, restored, seeded
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1])
@@ -33,3 +33,25 @@ def test_a_generator_loses_one_draw() -> None:
 
 def test_no_seed_gives_different_generators() -> None:
     assert not np.array_equal(make_generator(None).rand(5), make_generator(None).rand(5))
+
+
+def test_a_state_of_a_file_comes_back() -> None:
+    given = np.random.RandomState(5)
+    given.normal(size=3)
+    again = restored(list(given.get_state(legacy=True)))
+    np.testing.assert_array_equal(again.normal(size=700), given.normal(size=700))
+
+
+@pytest.mark.parametrize("position", [-1, 625, 2**31 - 1, 1.0, True, "5", None])
+def test_positions_outside_the_words_are_refused(position: object) -> None:
+    """numpy takes them, and reads memory outside the words: the process ends."""
+    name, words, *_ = np.random.RandomState(5).get_state(legacy=True)
+    with pytest.raises(ValueError, match=f"at position {position!r} of 624"):
+        restored([name, words, position, 0, 0.0])
+
+
+@pytest.mark.parametrize("words", [np.zeros(624, np.uint32), np.ones(623, np.uint32), None])
+def test_states_without_words_are_refused(words: object) -> None:
+    """Zeros are drawn again for ever: a normal number never ends."""
+    with pytest.raises(ValueError, match="without its words"):
+        restored(["MT19937", words, 0, 0, 0.0])

@@ -141,6 +141,17 @@ def test_objects_of_a_user_are_given_again(tmp_path):
     np.testing.assert_array_equal(again.partial_fit(X, y).coef_, estimator.partial_fit(X, y).coef_)
 
 
+def test_other_generators_of_numpy_are_refused(tmp_path):
+    """Their state has another form, which a file that cannot be read would hold."""
+    X, y = load_iris(return_X_y=True)
+    learner = OnnxSGDClassifier(random_state=np.random.RandomState(np.random.PCG64(0)), max_iter=2, tol=None)
+    with pytest.raises(ParameterError, match="give random_state a number"):
+        learner.fit(X, y).save(tmp_path / "e")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ParameterError, match="give random_state a number"):
+        learner.set_params(checkpoint=tmp_path / "folder").fit(X, y)
+
+
 def test_parameters_that_the_file_holds_are_refused(tmp_path):
     with pytest.raises(ParameterError, match=r"\['alpha'\] are no parameters that the file .* it lacks none"):
         saved(OnnxSGDRegressor(), tmp_path, alpha=1.0)
@@ -262,6 +273,18 @@ def _places(tree, way):
     for key, value in entries:
         yield (*way, key)
         yield from _places(value, (*way, key))
+
+
+@pytest.mark.parametrize("position", [2**31 - 1, -(2**31)])
+def test_forged_generators_are_refused(tmp_path, content, position):
+    """numpy would read the random numbers from memory outside of them, in the next call that trains."""
+    written, length = content
+    (tmp_path / "f").write_bytes(written)
+    tree = json.loads(json.loads(written[8 : 8 + length])["__metadata__"]["onnxsgd"])
+    tree["learned"]["random_state"][2] = position
+    kept = {key: value for key, value in tree.items() if key not in ("format", "version")}
+    write_file(tmp_path / "f", kept, safetensors.numpy.load(written))
+    assert is_refused(tmp_path / "f", (tmp_path / "f").read_bytes())
 
 
 def test_forged_values_raise_plain_errors(tmp_path, content):
