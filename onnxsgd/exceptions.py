@@ -18,8 +18,17 @@ __all__ = [
 ]
 
 
+#: The characters that a long message keeps at both ends: values of users may be long.
+_BEGINNING, _END = 600, 500
+
+
 class OnnxSGDError(Exception):
     """Base class of the exceptions that this package raises on purpose."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        is_short = len(text) <= _BEGINNING + _END
+        return text if is_short else f"{text[:_BEGINNING]} [...] {text[-_END:]}"
 
 
 class ParameterError(OnnxSGDError, ValueError):

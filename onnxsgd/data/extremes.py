@@ -87,7 +87,10 @@ def row_shares(tables: Iterable[np.ndarray]) -> np.ndarray:
     tables : iterable of ndarray of shape [n_rows, ...]
         The standardised data; the largest row of several counts.
     """
-    sizes = [
-        np.sqrt(np.square(table, dtype=np.float64).mean(axis=tuple(range(1, table.ndim)))) for table in tables
-    ]
+    # rows above 1e154, whose share is 0
+    with np.errstate(over="ignore"):
+        sizes = [
+            np.sqrt(np.square(table, dtype=np.float64).mean(axis=tuple(range(1, table.ndim))))
+            for table in tables
+        ]
     return _LARGE / np.maximum(_LARGE, np.max(sizes, axis=0))

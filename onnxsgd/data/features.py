@@ -12,6 +12,7 @@ from scipy import sparse
 from sklearn.utils.validation import assert_all_finite, check_array, validate_data
 
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
+from onnxsgd.data.refusals import check_indices, naming
 from onnxsgd.data.row_tables import Converted, is_mapped
 from onnxsgd.data.sequences import find_mask
 from onnxsgd.exceptions import GraphError, ParameterError
@@ -35,6 +36,7 @@ __all__ = [
 Features = dict[str, Any]
 
 
+@naming("X")
 def check_X(
     estimator: BaseEstimator,
     X: Any,
@@ -71,6 +73,8 @@ def check_X(
         X = np.asarray(X)
     if is_plain_array(X, (2,)) and _has_known_columns(estimator, X, reset):
         return X
+    if sparse.issparse(X):
+        check_indices(X, "X")
     if is_mapping(X):
         return _check_mapping(estimator, X, reset)
     if column_names(X) is not None:
@@ -167,6 +171,7 @@ def takes_strings(inputs: Iterable[ir.Value]) -> bool:
     return any(value.dtype == ir.DataType.STRING for value in inputs)
 
 
+@naming("X")
 def check_strings(estimator: BaseEstimator, X: Any, *, reset: bool, by_name: bool = False) -> Any:
     """Return `X` for a graph that takes strings: a dict of arrays, a frame, or an array of objects.
 

@@ -95,10 +95,12 @@ class Moments:
     @classmethod
     def _of_dense(cls, table: np.ndarray, weight: np.ndarray) -> Moments:
         total = float(weight.sum())
-        # about the first row first, which keeps the digits of columns far from zero
-        mean = table[0] + (weight @ (table - table[0])) / total
-        count = np.full(table.shape[1], total)
-        return cls(count, mean, weight @ (table - mean) ** 2, total=count)
+        # squares of numbers above 1e154; the loss is infinite then, which training tells
+        with np.errstate(over="ignore", invalid="ignore"):
+            # about the first row first, which keeps the digits of columns far from zero
+            mean = table[0] + (weight @ (table - table[0])) / total
+            count = np.full(table.shape[1], total)
+            return cls(count, mean, weight @ (table - mean) ** 2, total=count)
 
     @classmethod
     def _of_sparse(cls, table: Any, weight: np.ndarray) -> Moments:

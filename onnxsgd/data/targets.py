@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
 
 from onnxsgd.data.features import is_plain_array
+from onnxsgd.data.refusals import check_indices, naming
 from onnxsgd.data.row_tables import MANY_ROWS, EncodedLabels, are_many, as_array, evenly, row_blocks
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import CLASSIFICATION_LOSSES, Loss
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 
+@naming("y")
 def check_real_target(y: ArrayLike) -> np.ndarray:
     """Return a regression target as a float64 array, with an axis of samples; a large one as it is."""
     if isinstance(y, np.ndarray) and y.ndim and are_many(y):
@@ -139,7 +141,7 @@ def check_known_labels(y: np.ndarray, classes: np.ndarray, name: str) -> None:
 def _columns_of(y: np.ndarray, classes: np.ndarray, name: str) -> np.ndarray:
     """Return the position of each label among the classes."""
     # numpy compares strings with numbers as strings, or not at all
-    if (y.dtype.kind in _TEXT) != (classes.dtype.kind in _TEXT):
+    if _sort_of(y) != _sort_of(classes):
         unknown = np.ones(y.shape, bool)
     else:
         order = np.argsort(classes, kind="stable")
@@ -156,6 +158,12 @@ def _columns_of(y: np.ndarray, classes: np.ndarray, name: str) -> np.ndarray:
 
 #: Kinds of arrays of strings, after numpy's letters.
 _TEXT = frozenset("OUS")
+
+
+def _sort_of(labels: np.ndarray) -> str:
+    """Return a letter for the labels that can be compared with these: text, numbers, or those of one kind."""
+    kind = labels.dtype.kind
+    return "U" if kind in _TEXT else "f" if kind in "biuf" else kind
 
 
 def check_scorable_by_r2(y: np.ndarray, name: str) -> None:
@@ -193,6 +201,7 @@ def encode_indicators(y: np.ndarray, loss: Loss) -> np.ndarray:
     return y.astype(np.float64) if loss.targets == "indicator" else 2.0 * y - 1.0
 
 
+@naming("sample_weight")
 def check_sample_weight(sample_weight: ArrayLike | None, y: np.ndarray) -> np.ndarray:
     """Return weights of the samples as a float64 vector; None means 1 for each."""
     if sample_weight is None:
@@ -202,7 +211,9 @@ def check_sample_weight(sample_weight: ArrayLike | None, y: np.ndarray) -> np.nd
     weight: np.ndarray = np.array(_check_sample_weight(sample_weight, y, dtype=np.float64), dtype)
     if (weight < 0).any():
         raise ParameterError(f"sample_weight contains {weight.min():g}: weights must be >= 0.")
-    if not np.isfinite(weight.sum()):
+    with np.errstate(over="ignore"):
+        total = weight.sum()
+    if not np.isfinite(total):
         raise ParameterError("sample_weight has a sum that is not finite: scale the weights down.")
     if not weight.any():
         raise ParameterError("sample_weight is 0 for all samples: at least one must be > 0.")
@@ -260,6 +271,7 @@ def _indicator_weights(class_weight: object, y: np.ndarray) -> np.ndarray:
     return compute_sample_weight(class_weight, y)
 
 
+@naming("y")
 def check_soft_labels(y: Any) -> np.ndarray:
     """Return rows of probabilities over the classes as a float64 table whose rows sum to 1."""
     table = check_array(y, dtype=np.float64, ensure_2d=False, allow_nd=True, input_name="y")
@@ -300,11 +312,14 @@ def soft_class_weights(class_weight: object, classes: np.ndarray, y: np.ndarray)
     return mean
 
 
+@naming("y")
 def check_labels(y: Any) -> np.ndarray:
     """Return classification labels as a vector; several labels for each sample as a table of 0 and 1."""
     if _are_plain_labels(y):
         return np.asarray(y)
-    if not sparse.issparse(y):
+    if sparse.issparse(y):
+        check_indices(y, "y")
+    else:
         assert_all_finite(np.asarray(y), input_name="y")
     if np.asarray(y).ndim > 2:
         raise ParameterError(

@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length
 
 from onnxsgd.adapters import LoRA
 from onnxsgd.data.dense_targets import ElementAxes, check_dense_labels, find_axes, shape_of_samples
+from onnxsgd.data.refusals import naming, number_of_axes
 from onnxsgd.data.sequences import Ragged, for_each, gather
 from onnxsgd.data.targets import (
     check_known_labels,
     check_label_loss,
     check_labels,
+    check_sample_weight,
     check_soft_labels,
     counted_labels,
     present_labels,
@@ -90,6 +93,10 @@ def _refuse_contradiction(name: str, given: ArrayLike, other: str, known: ArrayL
             f"{name}={np.asarray(given)[:20].tolist()} contradicts {other}, which has the labels "
             f"{np.asarray(known)[:20].tolist()}."
         )
+
+
+#: Labels of several types are refused by scikit-learn.
+_accuracy = naming("y")(accuracy_score)
 
 
 class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
@@ -251,7 +258,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         and validation scores. None: the ratio of each node. 0.0: no dropout. Masks are drawn by
         `random_state`, anew for each update.
     n_threads : int or None, default=None
-        Threads of the runtime on the CPU. None: one for small steps, all cores for large ones.
+        Threads of the runtime on the CPU, up to 1024. None: one for small steps, all cores for large ones.
     verbose : int, default=0
         0 prints nothing; 1 shows a bar with loss, score and time left on a terminal and in a notebook, and
         prints a line for each epoch into a file; 2 prints these lines everywhere. scikit-learn's callbacks
@@ -572,8 +579,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if trained._is_dense:
             return trained._score_elements(X, y, sample_weight)
         if self._ignored is None and not self._takes_soft_labels:
-            return float(super().score(X, y, sample_weight))
-        labels = trained._check_target(y) if np.asarray(y).ndim == 2 else check_labels(y)
+            labels = check_labels(y)
+            weight = None if sample_weight is None else check_sample_weight(sample_weight, labels)
+            return float(_accuracy(labels, self.predict(X), sample_weight=weight))
+        labels = trained._check_target(y) if number_of_axes(y) == 2 else check_labels(y)
         labelling = trained._labelling if labels.ndim == 2 else OneLabel(trained.classes_, trained._ignored)
         trained._check_scorable(labels, "y")
         if labels.ndim == 2:
@@ -692,7 +701,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _may_be_dense(self, y: ArrayLike) -> bool:
         """Tell whether elements of samples may have labels: a graph decides by the shape of its scores."""
         is_graph = self.model is not None and self.head is None and not hasattr(self.model, "fit")
-        return is_graph and not self._takes_soft_labels and not issparse(y) and np.asarray(y).ndim > 1
+        return is_graph and not self._takes_soft_labels and not issparse(y) and number_of_axes(y) > 1
 
     def _settle_target(self, y: ArrayLike, target: np.ndarray) -> np.ndarray:
         if not self._is_dense:

@@ -537,9 +537,13 @@ def _check_weight(name: str, array: ArrayLike, present: dict[str, np.ndarray]) -
             f"weight {name!r} is {reprlib.repr(array)}: it must be an array of real numbers, of shape "
             f"{present[name].shape}."
         )
-    fresh = given.astype(present[name].dtype)
-    if fresh.shape != present[name].shape:
-        raise ParameterError(f"weight {name!r} has shape {present[name].shape}, not {fresh.shape}.")
+    if np.ma.is_masked(array):
+        raise ParameterError(f"weight {name!r} has masked elements: give an array without a mask.")
+    # before a copy: a view of one number may be larger than the memory
+    if given.shape != present[name].shape:
+        raise ParameterError(f"weight {name!r} has shape {present[name].shape}, not {given.shape}.")
+    with np.errstate(over="ignore", under="ignore"):
+        fresh = given.astype(present[name].dtype)
     if not np.isfinite(fresh).all():
-        raise ParameterError(f"weight {name!r} has values that are not finite.")
+        raise ParameterError(f"weight {name!r} has values that are not finite numbers of {fresh.dtype}.")
     return fresh

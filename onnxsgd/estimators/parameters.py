@@ -78,12 +78,15 @@ CONSTRAINTS: dict[str, Any] = {
     "dtype": [StrOptions({"float32", "float64"}), None],
     "dropout": [Interval(Real, 0, 1, closed="left"), None],
     "batch_norm": [StrOptions({"frozen", "train"}), None],
-    "n_threads": [_COUNT, None],
+    "n_threads": [Interval(Integral, 1, 1024, closed="both"), None],
     "verbose": ["verbose"],
     "record_update_norms": ["boolean"],
     "checkpoint": [str, PathLike, None],
     "checkpoint_every": [_COUNT, dict],
 }
+
+#: The largest whole number: counts beyond 64 bits, and rates that float64 does not hold, are mistakes.
+_LARGEST = 2**63 - 1
 
 #: The first rate of a named schedule, and the exponent of "invscaling", if none is given.
 _ETA0, _POWER_T = 0.01, 0.25
@@ -190,6 +193,11 @@ def _check(kind: Any, name: str, value: object) -> None:
         raise ParameterError(
             f"{name}={value!r} is not accepted: it must be {' or '.join(map(str, constraints))}."
         )
+    if isinstance(value, Real) and not isinstance(value, int | float | np.generic):
+        # such as Fraction, which an Interval raises on
+        raise ParameterError(f"{name}={value!r} is not accepted: numbers must be int, float, or numpy's.")
+    if isinstance(value, int) and name != "random_state" and abs(value) > _LARGEST:
+        raise ParameterError(f"{name}={value!r} is not accepted: whole numbers up to 2^63 - 1 are.")
     validate_parameter_constraints(kind._parameter_constraints, {name: value}, caller_name=kind.__name__)
 
 
@@ -209,6 +217,11 @@ def refuse_without_parameters(key: str, name: str, value: object) -> None:
 
 def read_average(average: bool | float) -> tuple[int, float | None]:
     """Return the update that averages begin with, 0 for none, and their decay, None for equal shares."""
+    if not isinstance(average, Real | np.bool_):
+        raise ParameterError(
+            f"average={average!r} is not accepted: it must be True, False, the number of the first update "
+            "that counts, or a decay between 0 and 1."
+        )
     # an int is a Real too, and numpy's booleans are neither
     if isinstance(average, Real) and not isinstance(average, Integral):
         return 1, float(average)

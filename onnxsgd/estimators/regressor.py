@@ -19,6 +19,7 @@ from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.features import take_rows
 from onnxsgd.data.held_out import hold_out_rows
 from onnxsgd.data.moments import Moments
+from onnxsgd.data.refusals import check_lengths
 from onnxsgd.data.row_tables import Converted, are_many, some_rows
 from onnxsgd.data.sequences import Ragged, for_each, gather
 from onnxsgd.data.targets import (
@@ -211,7 +212,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         and validation scores. None: the ratio of each node. 0.0: no dropout. Masks are drawn by
         `random_state`, anew for each update.
     n_threads : int or None, default=None
-        Threads of the runtime on the CPU. None: one for small steps, all cores for large ones.
+        Threads of the runtime on the CPU, up to 1024. None: one for small steps, all cores for large ones.
     verbose : int, default=0
         0 prints nothing; 1 shows a bar with loss, score and time left on a terminal and in a notebook, and
         prints a line for each epoch into a file; 2 prints these lines everywhere. scikit-learn's callbacks
@@ -469,11 +470,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
             axes, the mean.
         """
         trained = self._trained(X)
-        if trained._levels is not None:
-            return score_quantiles(y, self.predict(X), trained._levels, sample_weight)
-        if not trained._is_dense and np.asarray(y).ndim < 3:
-            return float(super().score(X, y, sample_weight))
-        raw = trained._raw_predictions(X)
+        check_lengths(X, y)
+        raw = trained._raw_predictions(X) if trained._is_dense else None
         if isinstance(raw, list):
             given = gather(y, "y")
             targets = [
@@ -481,11 +479,17 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
             ]
             weight = None if sample_weight is None else check_sample_weight(sample_weight, np.empty(len(raw)))
             return trained._score_elements(raw, targets, weight)
-        target, prediction = check_real_target(y), trained._predictions(raw)
+        target = check_real_target(y)
+        weight = None if sample_weight is None else check_sample_weight(sample_weight, target)
+        if trained._levels is not None:
+            return score_quantiles(target, self.predict(X), trained._levels, weight)
+        if raw is None and target.ndim < 3:
+            return float(super().score(X, target, weight))
+        prediction = trained._predictions(np.asarray(trained._raw_predictions(X) if raw is None else raw))
         if target.shape != prediction.shape:
             raise ParameterError(f"y has shape {target.shape} and the predictions {prediction.shape}.")
         rows = (array.reshape(len(target), -1) for array in (target, prediction))
-        return float(r2_score(*rows, sample_weight=sample_weight))
+        return float(r2_score(*rows, sample_weight=weight))
 
     @property
     def _levels(self) -> tuple[float, ...] | None:

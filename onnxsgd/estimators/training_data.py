@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_consistent_length
 from onnxsgd.data.columns import column_names, is_mapping
 from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.features import Features, check_strings, check_X, n_rows, takes_strings
+from onnxsgd.data.refusals import check_lengths
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.sequences import Ragged, Sequences, check_targets, gather, is_one_array, read_sequences
 from onnxsgd.data.targets import check_sample_weight
@@ -90,6 +91,7 @@ class TrainingDataReader(TrainedModel):
         checked = self._check_again(X) if resuming else self._check_first(X, source)
         if resuming and self._follows_lengths:
             self._resize(self._learner.read(X, checked))
+        check_lengths(checked, y)
         target, n_outputs = self._read_target(y, resuming, classes, in_parts)
         if not isinstance(checked, dict) and not (
             isinstance(checked, np.ndarray) and len(checked) == len(target)

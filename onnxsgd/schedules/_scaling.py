@@ -36,7 +36,7 @@ class Constant(Schedule):
         return self.eta0
 
     def rates(self, t: int, eta: float, count: int) -> np.ndarray:
-        return np.full(count, self.rate(t, eta))
+        return np.full(count, self.rate(t, eta), np.float64)
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,9 @@ class NumberedSchedule(Schedule):
 
     def rates(self, t: int, eta: float, count: int) -> np.ndarray:
         numbers: Any = np.arange(t, t + count, dtype=np.float64)
-        return np.asarray(self.rate(numbers, eta))
+        # a power that overflows gives a rate of 0
+        with np.errstate(over="ignore"):
+            return np.asarray(self.rate(numbers, eta))
 
 
 class PlannedSchedule(NumberedSchedule):
@@ -175,9 +177,12 @@ def check_number(
     bounds = {">=": least, ">": above, "<": below, "<=": most}
     legal = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items() if math.isfinite(bound))
     message = f"{name}={value!r} is not accepted: it must be a finite number {legal}."
-    if not isinstance(value, Real):
+    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
         raise ParameterTypeError(message)
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not (math.isfinite(number) and least <= number <= most and above < number < below):
         raise ParameterError(message)
 
@@ -185,7 +190,7 @@ def check_number(
 def check_count(name: str, value: int, *, least: int = 1) -> None:
     """Refuse a value that is no whole number from `least` on."""
     message = f"{name}={value!r} is not accepted: it must be a whole number >= {least}."
-    if not isinstance(value, Integral):
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise ParameterTypeError(message)
     if value < least:
         raise ParameterError(message)

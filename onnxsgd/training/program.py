@@ -182,7 +182,7 @@ class Program:
         """Return the target in the type of the graph; of many samples row by row."""
         dtype = self.parts.split.dtype
         if _is_sparse(features) or not (are_many(target) or isinstance(target, RowTable)):
-            return np.ascontiguousarray(target, dtype)
+            return _cast_target(np.asarray(target), dtype)
         return target.astype(dtype) if isinstance(target, EncodedLabels) else Converted(target, dtype)
 
     def standardised(self, batches: Batches, moments: dict[str, Moments], weight_unit: float) -> Batches:
@@ -476,3 +476,16 @@ def _fits(program: Program, features: Features) -> bool:
         return bool(nbytes <= _KEPT_CONVERTED)
     in_memory = sum(array.nbytes for array in given if not is_mapped(array))
     return bool(nbytes <= max(_KEPT_BYTES, in_memory))
+
+
+def _cast_target(target: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return targets in the type of the graph; refuse those that it does not hold."""
+    try:
+        with np.errstate(over="raise"):
+            return np.ascontiguousarray(target, dtype)
+    except FloatingPointError:
+        largest = target.flat[np.abs(target).argmax()]
+        raise ParameterError(
+            f"y holds {largest:g}, and numbers of {dtype} end at {np.finfo(dtype).max:.2g}: scale y, or give "
+            "dtype='float64'."
+        ) from None

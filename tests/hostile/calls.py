@@ -77,7 +77,7 @@ def _samples(content):
     n_columns = min(sizes[-1], 10) if len(sizes) > 1 and sizes[-1] > 0 else 1
     for array in feed.values():
         if array.ndim < 2 or len(array) != N_SAMPLES or not array.size or array.dtype.kind not in "fiu":
-            raise GraphError("no samples")
+            raise GraphError("The graph takes no samples.")
     X = feed if len(feed) != 1 else next(iter(feed.values()))
     return X, n_columns
 

@@ -1,128 +1,129 @@
-"""Mutated models through every public function: no crash, no hang, no foreign error, no long message.
+"""Hostile input through every public function: no crash, no hang, no foreign error, no long message.
 
-``python tests/hostile/harness.py --cases 5000`` prints each finding and ends with 1 if there is one. A case
-follows from the seed and its number alone, ``--first 1234 --cases 1`` runs it again. Cases run in child
-processes, under limits of memory and time; a child that ends is replaced by one that continues after the case.
+``python tests/hostile/harness.py --cases 5000`` prints each finding and ends with 1 if there is one. There are
+several kinds of cases, a module each (``kind_graphs.py``): ``--kind graphs`` runs one of them. A case follows
+from its kind, the seed and its number alone: ``--kind graphs --first 1234 --cases 1`` runs it again. Cases run in
+child processes, under limits of memory and time; a child that ends is replaced by one that continues after the
+case. ``rules.py`` has the rules that all kinds share.
+
+The module of a kind has two functions: ``prepare()`` returns what its cases share, and ``run(number, rng,
+prepared)`` yields the faults of one case, as text; and perhaps ``PATIENCE``, seconds without a sign.
 """
 
 import argparse
+import importlib
 import os
 import resource
 import select
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
 
+#: Kinds of cases, each with its share of a run.
+KINDS = {"graphs": 0.25, "parameters": 0.3, "data": 0.3, "weights": 0.15}
 #: Address space of a child: libraries, their threads and small models.
 MEMORY = 12 << 30
-#: Cases of a child, after which a new one starts, and seconds for one function.
-PER_CHILD, PATIENCE = 250, 200
-#: The longest message that is a sentence.
-LONGEST, MOST_LINES = 1200, 5
+#: Cases of a child, after which a new one starts, and seconds for one call.
+PER_CHILD, PATIENCE = 300, 150
 
 
-def run_case(number, seed, seeds):
-    """Yield the faults of one case, as text."""
-    import numpy as np
-    from calls import CALLS
-    from mutations import mutate, parse
-
-    from onnxsgd.exceptions import OnnxSGDError
-
-    rng = np.random.default_rng([seed, number])
-    name = sorted(seeds)[number % len(seeds)]
-    content = mutate(seeds[name], rng)
-    for function, (call, needs_model) in CALLS.items():
-        model = parse(content) if needs_model else content
-        if model is None:
-            continue
-        print("at", number, function, name, flush=True)
-        try:
-            call(model)
-        except OnnxSGDError as error:
-            if isinstance(error, AssertionError):
-                # check_gradients: numbers of a mutated graph differ at its kinks
-                continue
-            text = str(error)
-            if len(text) > LONGEST or text.count("\n") >= MOST_LINES:
-                yield f"{number} {name} {function}: long message: {type(error).__name__} {text[:300]!r}"
-        except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)
-            own = [
-                f"{frame.filename.rpartition('onnxsgd/')[2]}:{frame.lineno}"
-                for frame in place
-                if "onnxsgd" in frame.filename
-            ]
-            yield f"{number} {name} {function}: {type(error).__name__} {str(error)[:200]!r} at {own[-2:]}"
-
-
-def run_child(first, last, seed):
+def run_child(kind, first, last, seed):
     """Run the cases from `first` to `last`; print findings."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
     import logging
 
+    import numpy as np
+
     logging.disable(logging.CRITICAL)
-    from seed_models import seed_models
-
-    seeds = seed_models()
+    module = importlib.import_module(f"kind_{kind}")
+    prepared = module.prepare()
+    out = sys.stdout
+    # what functions print is no finding
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     for number in range(first, last):
-        for finding in run_case(number, seed, seeds):
-            print("found", finding, flush=True)
-    print("end", flush=True)
+        print("at", number, flush=True, file=out)
+        try:
+            for finding in module.run(number, np.random.default_rng([seed, number]), prepared):
+                print("found", number, " ".join(finding.split())[:900], flush=True, file=out)
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            print("found", number, f"the case itself failed: {error!r} at {place}", flush=True, file=out)
+    print("end", flush=True, file=out)
+    out.flush()
 
 
-def watch(first, last, seed):
+def watch(kind, first, last, seed):
     """Run a child from `first` to `last`; return its findings and the next case."""
-    command = [sys.executable, os.path.abspath(__file__), "--child", "--first", str(first)]
+    command = [sys.executable, os.path.abspath(__file__), "--child", "--kind", kind, "--first", str(first)]
     command += ["--cases", str(last - first), "--seed", str(seed)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0)
+    # the end of what a child says before it ends
+    errors = tempfile.TemporaryFile()  # noqa: SIM115
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, bufsize=0)
     findings, at, rest = [], f"{first} (start)", b""
     heard = time.monotonic()
-    while True:
-        ready, _, _ = select.select([child.stdout], [], [], 1.0)
-        block = os.read(child.stdout.fileno(), 65536) if ready else None
-        if block == b"":
-            break
-        if block is None and time.monotonic() - heard > PATIENCE:
-            child.kill()
-            child.wait()
-            return [*findings, f"{at}: no answer after {PATIENCE} s"], int(at.split()[0]) + 1
-        if block:
-            heard = time.monotonic()
-            *lines, rest = (rest + block).split(b"\n")
-            for line in lines:
-                kind, _, text = line.decode(errors="replace").partition(" ")
-                if kind == "end":
-                    child.wait()
-                    return findings, last
-                at = text if kind == "at" else at
-                findings += [text] if kind == "found" else []
+    try:
+        while True:
+            ready, _, _ = select.select([child.stdout], [], [], 1.0)
+            block = os.read(child.stdout.fileno(), 65536) if ready else None
+            if block == b"":
+                break
+            if block is None and time.monotonic() - heard > PATIENCE:
+                return [*findings, f"{at}: no answer after {PATIENCE} s"], int(at.split()[0]) + 1
+            if block:
+                heard = time.monotonic()
+                *lines, rest = (rest + block).split(b"\n")
+                for line in lines:
+                    word, _, text = line.decode(errors="replace").partition(" ")
+                    if word == "end":
+                        return findings, last
+                    at = text if word == "at" else at
+                    findings += [text] if word == "found" else []
+    finally:
+        child.kill()
+        status = child.wait()
+        errors.seek(0)
+        said = errors.read().decode(errors="replace").strip().rpartition("\n")[2][:300]
+        errors.close()
     if "start" in at:
-        raise SystemExit(f"No case could be run: the child ended with {child.wait()}.")
-    return [*findings, f"{at}: the process ended with {child.wait()}"], int(at.split()[0]) + 1
+        raise SystemExit(f"No case of {kind} could be run: the child ended with {status}: {said}")
+    return [*findings, f"{at}: the process ended with {status}: {said}"], int(at.split()[0]) + 1
+
+
+def run(kind, first, n_cases, seed):
+    """Run cases of a kind; print their findings, and return how many there are."""
+    number, last, n_found = first, first + n_cases, 0
+    while number < last:
+        findings, number = watch(kind, number, min(number + PER_CHILD, last), seed)
+        for finding in findings:
+            print(kind, finding, flush=True)
+        n_found += len(findings)
+    return n_found
 
 
 def main():
     """Run the cases of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=5000)
-    parser.add_argument("--first", type=int, default=0)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=5000, help="of all kinds together")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first case of each kind")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--child", action="store_true")
+    parser.add_argument("--kind", choices=list(KINDS), help="one kind; default: all")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    last, number, n_found = options.first + options.cases, options.first, 0
     if options.child:
-        return run_child(number, last, options.seed)
-    while number < last:
-        findings, number = watch(number, min(number + PER_CHILD, last), options.seed)
-        for finding in findings:
-            print(finding, flush=True)
-        n_found += len(findings)
-    print(f"{options.cases} cases, {n_found} findings")
+        return run_child(options.kind, options.first, options.first + options.cases, options.seed)
+    shares = {options.kind: 1.0} if options.kind else KINDS
+    n_run = n_found = 0
+    for kind, share in shares.items():
+        begin, n_cases = time.monotonic(), round(options.cases * share)
+        found = run(kind, options.first, n_cases, options.seed)
+        print(f"{kind}: {n_cases} cases, {found} findings, {time.monotonic() - begin:.0f} s", flush=True)
+        n_run, n_found = n_run + n_cases, n_found + found
+    print(f"{n_run} cases, {n_found} findings")
     return int(n_found > 0)
 
 

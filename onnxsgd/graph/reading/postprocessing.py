@@ -187,7 +187,9 @@ def _add_labels(graph: ir.Graph, classes: np.ndarray) -> ir.Value:
         is_large = classes.size and classes.max() > np.iinfo(np.int64).max
         tensor = ir.tensor(classes.astype(np.uint64 if is_large else np.int64), name=name)
     elif classes.dtype.kind in "bf":
-        tensor = ir.tensor(classes, name=name)
+        # runtimes read neither the other byte order nor numbers of 16 bytes
+        native = classes.astype(np.float64 if classes.itemsize > 8 else classes.dtype.newbyteorder("="))
+        tensor = ir.tensor(native, name=name)
     else:
         encoded = [str(label).encode() for label in classes]
         tensor = ir.StringTensor(encoded, shape=ir.Shape(classes.shape), name=name)

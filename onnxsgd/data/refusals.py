@@ -1,0 +1,114 @@
+"""Unusual data: checks before libraries read them, and errors that name the argument."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+from sklearn.utils.validation import check_consistent_length
+
+from onnxsgd._library_errors import reason
+from onnxsgd.exceptions import OnnxSGDError, ParameterError, ParameterTypeError
+
+__all__ = ["check_indices", "check_lengths", "naming", "number_of_axes"]
+
+_Given = ParamSpec("_Given")
+_Read = TypeVar("_Read")
+
+#: Words of messages of scikit-learn that say which data are meant; such messages are kept.
+_CLEAR = re.compile(r"\b([Ff]eatures?|samples|labels?|classes|y_true)\b")
+#: The array that scikit-learn shows in some messages.
+_NUMBERS = re.compile(r":?\s*array=.*?(?=\.\s+[A-Z])|\n[\[<].*", re.DOTALL)
+#: The longest message that is kept: those of scikit-learn about labels may hold all of them.
+_LONGEST = 600
+
+
+def naming(argument: str) -> Callable[[Callable[_Given, _Read]], Callable[_Given, _Read]]:
+    """Return a decorator for a function that reads an argument of users, which its refusals then name.
+
+    Conversions by numpy, pandas and scikit-learn raise errors of any kind and without the argument's name,
+    such as "float() argument must be a string or a real number, not 'set'". Clear messages stay.
+
+    Parameters
+    ----------
+    argument : str
+        The name of the argument.
+    """
+    named = re.compile(rf"\b{argument}\b")
+
+    def decorate(read: Callable[_Given, _Read]) -> Callable[_Given, _Read]:
+        @wraps(read)
+        def checked(*args: _Given.args, **kwargs: _Given.kwargs) -> _Read:
+            try:
+                return read(*args, **kwargs)
+            except OnnxSGDError:
+                raise
+            except (TypeError, ValueError) as error:
+                text = " ".join(_NUMBERS.sub("", str(error)).split())
+                is_clear = named.search(text) or _CLEAR.search(text)
+                if is_clear and len(text) <= _LONGEST and not _NUMBERS.search(str(error)):
+                    raise
+                kind = ParameterTypeError if isinstance(error, TypeError) else ParameterError
+                raise kind(f"{argument} is not accepted: {text.rstrip('.')}.") from error
+            except Exception as error:
+                # objects of users raise any error when they are converted
+                cause = f"{type(error).__name__}: {reason(error)}" if str(error) else type(error).__name__
+                raise ParameterError(f"{argument} cannot be read as an array: {cause}.") from error
+
+        return checked
+
+    return decorate
+
+
+def check_indices(table: Any, argument: str) -> None:
+    """Refuse a sparse matrix whose indices were changed so that they leave it: conversions read any memory.
+
+    Raises
+    ------
+    ParameterError
+        It names the argument.
+    """
+    if table.format in ("csr", "csc", "bsr"):
+        is_valid = _are_inside(table)
+    elif table.format == "coo":
+        sizes = zip(table.coords, table.shape, strict=True)
+        is_valid = all(_are_below(axis, size) for axis, size in sizes)
+    else:
+        # lists, dictionaries and diagonals, which scipy checks in Python
+        is_valid = True
+    if not is_valid:
+        raise ParameterError(
+            f"{argument} is a sparse {table.format} matrix of shape {table.shape} whose indices are not "
+            "inside it: build it again from its entries."
+        )
+
+
+def _are_inside(table: Any) -> bool:
+    """Tell whether pointers and indices of a compressed matrix are inside it."""
+    pointers, indices = table.indptr, table.indices
+    rows, columns = (
+        n // block for n, block in zip(table.shape, getattr(table, "blocksize", (1, 1)), strict=True)
+    )
+    major, minor = (columns, rows) if table.format == "csc" else (rows, columns)
+    if len(pointers) != major + 1 or pointers[0] != 0 or pointers[-1] > min(len(indices), len(table.data)):
+        return False
+    return bool((pointers[1:] >= pointers[:-1]).all()) and _are_below(indices, minor)
+
+
+def _are_below(indices: np.ndarray, size: int) -> bool:
+    return not len(indices) or (indices.min() >= 0 and indices.max() < size)
+
+
+def check_lengths(X: object, y: object) -> None:
+    """Refuse targets of another number than the samples before they are read: a view may have any length."""
+    if all(isinstance(shape := getattr(data, "shape", ()), tuple) and shape for data in (X, y)):
+        check_consistent_length(X, y)
+
+
+@naming("y")
+def number_of_axes(y: object) -> int:
+    """Return the number of axes of targets that nothing has checked yet."""
+    return np.ndim(y)  # type: ignore[arg-type]
