@@ -98,6 +98,9 @@ def _check_location(tensor: onnx.TensorProto, folder: Path) -> None:
     except ValueError:
         # a name with a zero byte
         is_inside = False
+    if is_inside and location and file.exists() and not file.is_file():
+        # pipes and devices may never end
+        raise GraphError(f"Tensor {tensor.name!r} is stored in {location!r}, which is no regular file.")
     if not location or not is_inside:
         raise GraphError(
             f"Tensor {tensor.name!r} is stored in {location!r}: weights are read only from files in the "

@@ -6,6 +6,7 @@ Every public function that takes a model first reads it here.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import onnx
@@ -23,6 +24,9 @@ __all__ = ["check_model", "check_proto", "load_model"]
 
 #: The domains of operators that the package knows.
 _DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
+
+#: The most bytes of a file, those of a message of protobuf.
+_LARGEST_FILE = 2**31 - 1
 
 
 def load_model(source: object) -> onnx.ModelProto:
@@ -122,6 +126,7 @@ def _read(source: object) -> onnx.ModelProto:
 
 
 def _read_file(path: Path) -> onnx.ModelProto:
+    _check_file(path)
     try:
         content = path.read_bytes()
     except (OSError, ValueError) as error:
@@ -132,6 +137,22 @@ def _read_file(path: Path) -> onnx.ModelProto:
     check_sizes(model)
     load_beside(model, path)
     return model
+
+
+def _check_file(path: Path) -> None:
+    """Refuse pipes and devices, which may never end, and files that are too large for one message."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        # the attempt to read it says why
+        return
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise GraphError(f"The model {str(path)!r} cannot be read: it is no regular file.")
+    if status.st_size > _LARGEST_FILE:
+        raise GraphError(
+            f"The model {str(path)!r} has {status.st_size:,} bytes, and a file has up to {_LARGEST_FILE:,}: "
+            "larger weights are stored beside it, by onnx.save(..., save_as_external_data=True)."
+        )
 
 
 def _parse(content: bytes, origin: str) -> onnx.ModelProto:

@@ -304,3 +304,4 @@ def test_the_limits_are_those_of_the_security_page():
         in page
     )
     assert f"more than 2^{consistency._MOST_TRIPS.bit_length() - 1} constant trips" in page
+    assert f"more than 2^{consistency._MOST_NUMBERS.bit_length() - 1} numbers" in page

@@ -172,3 +172,47 @@ def test_an_old_file_need_not_list_its_weights_as_inputs():
     loaded = load_model(path)
     assert [value.name for value in loaded.graph.input] == ["X"]
     assert [tensor.name for tensor in loaded.graph.initializer] == ["W"]
+
+
+def test_pipes_and_devices_are_not_read(tmp_path):
+    """They may never end."""
+    pipe = tmp_path / "model.onnx"
+    os.mkfifo(pipe)
+    for path in (pipe, "/dev/zero"):
+        with pytest.raises(GraphError, match="no regular file"):
+            load_model(path)
+
+
+def test_a_file_beyond_the_limit_of_protobuf_is_refused_unread(tmp_path):
+    path = tmp_path / "model.onnx"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(GraphError, match="1,099,511,627,776 bytes"):
+        load_model(path)
+
+
+def test_a_pipe_as_external_data_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "weights.bin")
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[N, 3] x) => (float[N, 1] y) { y = MatMul(x, w) }'
+    )
+    tensor = model.graph.initializer.add(name="w", data_type=1, dims=[3, 1], data_location=1)
+    tensor.external_data.add(key="location", value="weights.bin")
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(GraphError, match=r"'weights.bin', which is no regular file"):
+        load_model(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(("limit", "is_refused"), [(4_194_304, False), (4_194_305, True)])
+def test_a_constant_range_is_limited(limit, is_refused):
+    """Inference that follows shapes would write down each number."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (int64[N, 3] x) => (int64 y)'
+        f"<int64 a = {{0}}, int64 b = {{{limit}}}, int64 c = {{1}}>"
+        "{ r = Range(a, b, c)  s = ReduceSum<keepdims = 0>(r)  t = ReduceMax<keepdims=0>(x) y = Add(s, t) }"
+    )
+    if is_refused:
+        with pytest.raises(GraphError, match="Range .* makes 4,194,305 numbers: up to 4,194,304"):
+            load_model(model)
+    else:
+        load_model(model)
