@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
+from scipy import sparse
 from sklearn.utils.validation import check_consistent_length
 
 from onnxsgd._library_errors import reason
@@ -63,7 +64,7 @@ def naming(argument: str) -> Callable[[Callable[_Given, _Read]], Callable[_Given
     return decorate
 
 
-def check_indices(table: Any, argument: str) -> None:
+def check_indices(table: sparse.spmatrix, argument: str) -> None:
     """Refuse a sparse matrix whose indices were changed so that they leave it: conversions read any memory.
 
     Raises
@@ -86,7 +87,7 @@ def check_indices(table: Any, argument: str) -> None:
         )
 
 
-def _are_inside(table: Any) -> bool:
+def _are_inside(table: sparse.spmatrix) -> bool:
     """Tell whether pointers and indices of a compressed matrix are inside it."""
     pointers, indices = table.indptr, table.indices
     rows, columns = (
