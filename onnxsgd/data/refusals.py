@@ -112,4 +112,4 @@ def check_lengths(X: object, y: object) -> None:
 @naming("y")
 def number_of_axes(y: object) -> int:
     """Return the number of axes of targets that nothing has checked yet."""
-    return np.ndim(y)  # type: ignore[arg-type]
+    return np.asarray(y).ndim
