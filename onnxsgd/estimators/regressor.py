@@ -482,13 +482,13 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         target = check_real_target(y)
         weight = None if sample_weight is None else check_sample_weight(sample_weight, target)
         if trained._levels is not None:
-            return score_quantiles(target, self.predict(X), trained._levels, weight)
+            return score_quantiles(target, _finite(self.predict(X)), trained._levels, weight)
         if raw is None and target.ndim < 3:
-            return float(super().score(X, target, weight))
+            return float(r2_score(target, _finite(self.predict(X)), sample_weight=weight))
         prediction = trained._predictions(np.asarray(trained._raw_predictions(X) if raw is None else raw))
         if target.shape != prediction.shape:
             raise ParameterError(f"y has shape {target.shape} and the predictions {prediction.shape}.")
-        rows = (array.reshape(len(target), -1) for array in (target, prediction))
+        rows = (array.reshape(len(target), -1) for array in (target, _finite(prediction)))
         return float(r2_score(*rows, sample_weight=weight))
 
     @property
@@ -681,7 +681,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         found = np.concatenate([row.reshape(len(row), -1) for row in predictions])
         target = np.concatenate([row.reshape(n, -1) for row, n in zip(y, lengths, strict=True)])
         weight = None if sample_weight is None else np.repeat(sample_weight, lengths)
-        return float(r2_score(target, found, sample_weight=weight))
+        return float(r2_score(target, _finite(found), sample_weight=weight))
 
     def _score_raw(
         self,
@@ -747,3 +747,15 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
 
 
 when_imported("skl2onnx", partial(register_regressor, OnnxSGDRegressor))
+
+
+def _finite(predictions: np.ndarray) -> np.ndarray:
+    """Return the predictions; refuse to score those that are not finite, which no score is defined for."""
+    finite = np.isfinite(predictions).reshape(len(predictions), -1).all(axis=1)
+    if not finite.all():
+        n_bad = int((~finite).sum())
+        raise ParameterError(
+            f"{n_bad} of {len(predictions)} predictions are not finite and have no score: the weights or the "
+            "data are too large for the type of the graph."
+        )
+    return predictions

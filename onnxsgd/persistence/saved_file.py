@@ -62,8 +62,7 @@ def write_file(
     metadata = {_ENTRY: text, _DIGEST: _digest(text, held)}
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     try:
-        os.close(handle)
-        _fill(name, target, held, metadata)
+        _fill(handle, name, target, held, metadata)
     except BaseException:
         with suppress(OSError):
             os.unlink(name)
@@ -73,8 +72,11 @@ def write_file(
         _sync(target.parent)
 
 
-def _fill(name: str, target: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Write the file `name`, bring it to the disk, and give it the name `target`."""
+def _fill(
+    handle: int, name: str, target: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]
+) -> None:
+    """Write the file `name`, open at `handle`, bring it to the disk, and give it the name `target`."""
+    os.close(handle)
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 

@@ -171,3 +171,11 @@ def test_a_wrong_average_set_after_a_fit_is_refused_by_its_name(average):
     learner = OnnxSGDRegressor(max_iter=2, tol=None).fit(X, Y).set_params(average=average)
     with pytest.raises(ParameterError, match="^average="):
         learner.get_weights()
+
+
+def test_predictions_that_are_not_finite_have_no_score():
+    X = np.linspace(-1.0, 1.0, 40, dtype=np.float32).reshape(20, 2)
+    learner = OnnxSGDRegressor(max_iter=2, tol=None, random_state=0).fit(X, X[:, 0])
+    learner.set_weights({name: np.full_like(w, 3e38) for name, w in learner.get_weights().items()})
+    with pytest.raises(ParameterError, match="of 20 predictions are not finite"):
+        learner.score(X * 10, X[:, 0])
