@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from onnxsgd.estimators.shared import ATTEMPT
+from onnxsgd.estimators.shared import ATTEMPT, refuse_inside
 from onnxsgd.training.kept_state import HISTORIES, KeptState, cut_histories, lengths_of_histories
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Attempt:
         self._estimator = estimator
 
     def __enter__(self) -> KeptState:
+        refuse_inside(self._estimator)
         attributes = self._estimator.__dict__
         self._before: dict[str, Any] = dict(attributes)
         state = self._before.get("_state")
@@ -51,14 +52,12 @@ class Attempt:
             finally:
                 # a second Ctrl-C
                 self.undo()
-        elif ATTEMPT in self._before:
-            self._estimator.__dict__[ATTEMPT] = self._before[ATTEMPT]
         else:
             self._estimator.__dict__.pop(ATTEMPT, None)
 
     def before(self) -> dict[str, Any]:
         """Return the attributes before the call."""
-        found = {name: value for name, value in self._before.items() if name != ATTEMPT}
+        found = dict(self._before)
         if self._lengths is not None:
             state = found["_state"] = found["_state"].copy()
             for name, length in zip(HISTORIES, self._lengths, strict=True):
@@ -74,8 +73,7 @@ class Attempt:
             return
         state, attributes = self._kept.taken()
         attributes.pop(ATTEMPT, None)
-        outer = {name: value for name, value in self._before.items() if name == ATTEMPT}
         stopped = copy(self._estimator)
-        stopped.__dict__ = attributes | outer | {"_state": state}
+        stopped.__dict__ = attributes | {"_state": state}
         stopped._publish()
         self._estimator.__dict__ = stopped.__dict__

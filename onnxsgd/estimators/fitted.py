@@ -28,7 +28,7 @@ from onnxsgd.estimators.fit_report import FitReport
 from onnxsgd.estimators.html_display import HtmlDisplay
 from onnxsgd.estimators.inner_model import holds_weights
 from onnxsgd.estimators.parameters import read_average
-from onnxsgd.estimators.shared import at_once, in_turn, own_histories, settled_attributes
+from onnxsgd.estimators.shared import at_once, in_turn, own_histories, refuse_inside, settled_attributes
 from onnxsgd.exceptions import GraphError, OnnxSGDError, ParameterError, ParameterTypeError
 from onnxsgd.graph.adapting.adapter_inputs import adapter_values, with_adapter_inputs
 from onnxsgd.graph.adapting.merge_adapters import merge_adapters
@@ -218,6 +218,7 @@ class TrainedModel(HtmlDisplay):
         ParameterTypeError
             If `weights` is no dictionary, or a value is no array of real numbers.
         """
+        refuse_inside(self)
         is_trained = "_state" in self.__dict__
         trained = self if is_trained else self._trained()
         if not isinstance(weights, Mapping):

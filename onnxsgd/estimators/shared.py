@@ -7,6 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.runtime.forks import new_lock
 from onnxsgd.training.kept_state import HISTORIES
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from onnxsgd.estimators.fitted import TrainedModel
     from onnxsgd.training.state import FitState
 
-__all__ = ["ATTEMPT", "at_once", "in_turn", "lock_of", "own_histories", "settled_attributes"]
+__all__ = ["ATTEMPT", "at_once", "in_turn", "lock_of", "own_histories", "refuse_inside", "settled_attributes"]
 
 #: The attribute that an estimator has during a call that trains: its :class:`Attempt`.
 ATTEMPT = "_attempt"
@@ -48,6 +49,21 @@ def in_turn(
             return method(self, *args, **kwargs)
 
     return alone
+
+
+def refuse_inside(estimator: TrainedModel) -> None:
+    """Refuse a call that changes the weights inside one that trains them: of a schedule, a loss, a loader.
+
+    Raises
+    ------
+    ParameterError
+        If such a call is running. Its updates and those of this one would not agree.
+    """
+    if ATTEMPT in estimator.__dict__:
+        raise ParameterError(
+            "The estimator is being trained, and the call that trains it has called fit, partial_fit or "
+            "set_weights of the same estimator: change a copy.copy of it."
+        )
 
 
 def settled_attributes(estimator: TrainedModel) -> dict[str, Any]:

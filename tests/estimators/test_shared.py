@@ -14,6 +14,7 @@ import pytest
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.estimators.shared import ATTEMPT, lock_of
+from onnxsgd.exceptions import ParameterError
 
 X = np.random.RandomState(0).normal(size=(64, 3)).astype(np.float32)
 Y = X @ [1.0, 2.0, 3.0]
@@ -137,3 +138,29 @@ def test_random_calls_of_threads():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "20 interleavings" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda estimator: estimator.fit(X, Y),
+        lambda estimator: estimator.partial_fit(X, Y),
+        lambda estimator: estimator.set_weights(estimator.get_weights()),
+    ],
+)
+def test_a_call_that_trains_refuses_others_inside(call):
+    """One took the updates of the other, and t_ and loss_curve_ did not agree."""
+
+    class Loader:
+        def __iter__(self):
+            yield X, Y
+            yield X, Y
+            call(estimator)
+
+    estimator, same = learner(), learner()
+    with pytest.raises(ParameterError, match="is being trained"):
+        estimator.fit(Loader())
+    assert estimator.t_ > 0
+    call(copy(estimator))
+    assert estimator.set_params(warm_start=False).fit(X, Y).t_ == same.fit(X, Y).t_
+    np.testing.assert_array_equal(estimator.coef_, same.coef_)

@@ -186,11 +186,16 @@ _Constants = Mapping[str, onnx.TensorProto]
 
 
 def _check_trips(graph: onnx.GraphProto, outer: _Constants) -> None:
-    """Refuse a Loop of constant, very many trips whose condition stays true, in subgraphs too."""
+    """Refuse a Loop of no number of trips, or very many, whose condition stays true, in subgraphs too."""
     constants = {**outer, **_constants(graph)}
     for node in graph.node:
+        is_unbounded = node.op_type == "Loop" and not node.input[0]
         trips = constants.get(node.input[0]) if node.op_type == "Loop" else None
-        if trips is not None and _stays_true(node, constants):
+        if (is_unbounded or trips is not None) and _stays_true(node, constants):
+            if trips is None:
+                raise GraphError(
+                    f"Loop {node.name!r} never ends: it has no number of trips, and no condition."
+                )
             count = int(onnx.numpy_helper.to_array(trips).reshape(()))
             if count > _MOST_TRIPS:
                 raise GraphError(

@@ -120,11 +120,11 @@ def doubling(levels):
     return model
 
 
-def looped(condition, first=1):
+def looped(condition, first=1, trips="n"):
     """Return a Loop of 2^62 trips, the first condition, and that of each further trip."""
     return parsed(
         f"""(float[N, 3] x) => (float[N, 3] y) <int64 n = {{{HUGE}}}, bool c = {{{first}}}>
-        {{ y = Loop(n, c, x) <body = b (int64 i, bool d, float[N, 3] s) => (bool e, float[N, 3] r)
+        {{ y = Loop({trips}, c, x) <body = b (int64 i, bool d, float[N, 3] s) => (bool e, float[N, 3] r)
         {{ h = Not(d) e = {condition} r = Tanh(s) }}> }}"""
     )
 
@@ -135,6 +135,7 @@ REFUSED = {
         "makes 4,611,686,018,427,387,904 trips",
     ),
     "endless loop": (lambda: looped("Identity(d)"), "makes 4,611,686,018,427,387,904 trips"),
+    "loop without trips": (lambda: looped("Identity(d)", trips=""), "never ends"),
     "negative size": (lambda: declared([-3, -1]), r"shape \[-3, -1\]"),
     "huge size": (lambda: declared([HUGE, 3]), "elements are accepted"),
     "product of 64 bits": (lambda: declared([2**32, 2**32]), "elements are accepted"),
