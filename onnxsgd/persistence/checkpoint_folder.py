@@ -50,14 +50,14 @@ def read_last(folder: Path, read: Callable[[Path], _Read]) -> _Read | None:
 
     Raises
     ------
-    DamagedFileError
-        If all of them are damaged.
+    DamagedFileError, OSError
+        If all of them are damaged, or cannot be read: that of the oldest one.
     """
     files = last_files(folder)
     for number, path in enumerate(files):
         try:
             return read(path)
-        except DamagedFileError as error:
+        except (DamagedFileError, OSError) as error:
             if number == len(files) - 1:
                 raise
             warnings.warn(f"{error} Training continues from the checkpoint before.", stacklevel=4)

@@ -212,6 +212,19 @@ def test_a_damaged_last_file_falls_back_to_the_one_before(tmp_path, monkeypatch)
         fit(settings, tmp_path / "part", monkeypatch, resume=True)
 
 
+def test_a_last_file_that_cannot_be_read_falls_back_too(tmp_path, monkeypatch):
+    """Such as one on a broken disk, or a link whose target is gone."""
+    settings = {"max_iter": 6, "tol": None}
+    whole, _ = fit(settings, tmp_path / "whole", monkeypatch)
+    fit(settings, tmp_path / "part", monkeypatch, stop_after=4)
+    last = tmp_path / "part" / names(tmp_path / "part")[-1]
+    last.unlink()
+    last.mkdir()
+    with pytest.warns(UserWarning, match="no regular file.*Training continues from the checkpoint before"):
+        resumed, _ = fit(settings, tmp_path / "part", monkeypatch, resume=True)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+
+
 def test_resuming_a_fit_that_has_ended_trains_no_more(tmp_path, monkeypatch):
     first, _ = fit({"max_iter": 4, "tol": None}, tmp_path, monkeypatch)
     again, n_written = fit({"max_iter": 4, "tol": None}, tmp_path, monkeypatch, resume=True)
