@@ -9,8 +9,9 @@ import onnxsgd
 from onnxsgd._library_errors import reason, run_error
 from onnxsgd.exceptions import EngineError
 
-#: Handlers that continue: user-defined classes and functions may raise any exception; a display raises none.
-GO_ON = {"checkpointing.py", "_cache_keys.py", "formulas.py", "html_display.py"}
+#: Handlers that continue: user-defined classes and functions may raise any exception; a display raises none;
+#: a size that cannot be computed stays unknown.
+GO_ON = {"checkpointing.py", "_cache_keys.py", "constant_sizes.py", "formulas.py", "html_display.py"}
 
 
 def broad_handlers():

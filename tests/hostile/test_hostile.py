@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parent
-#: Kinds of cases with their numbers, 1,000 together.
-CASES = {"graphs": 120, "parameters": 480, "data": 260, "weights": 140}
+#: Kinds of cases with their numbers; each bomb once.
+CASES = {"graphs": 120, "parameters": 480, "data": 260, "weights": 140, "bombs": 62}
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import onnx
 
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError
+from onnxsgd.graph.loading.constant_sizes import check_constants
 from onnxsgd.graph.loading.size_limits import check_shapes
 from onnxsgd.graph.model import subgraphs
 from onnxsgd.graph.operators import Fact, having
@@ -39,9 +40,6 @@ _IR_OF_INITIALIZERS = 4
 #: The most constant trips of a Loop: each takes a microsecond or more, and its states are kept for gradients.
 _MOST_TRIPS = 2**24
 
-#: The most numbers of a constant Range: inference that follows shapes writes down each of them.
-_MOST_NUMBERS = 2**22
-
 #: The most bytes of an initializer that holds a shape, an axis, a bound; inference reads no larger ones.
 _SMALL = 4096
 
@@ -71,7 +69,7 @@ def check_consistency(model: onnx.ModelProto) -> None:
     except (RuntimeError, ValueError) as error:
         raise GraphError(f"Types and shapes of the model cannot be inferred: {reason(error)}.") from error
     _check_inferred([inferred.graph])
-    _check_ranges(inferred.graph)
+    check_constants(inferred.graph, model.graph.initializer, outline.opset_import)
     _check_known_types(model, inferred.graph)
     _check_operands(inferred.graph, {})
     _check_trips(inferred.graph, {})
@@ -130,20 +128,6 @@ def _check_inferred(graphs: Iterable[onnx.GraphProto]) -> None:
     for graph in graphs:
         check_shapes((*graph.value_info, *graph.output))
         _check_inferred(subgraphs(graph.node))
-
-
-def _check_ranges(graph: onnx.GraphProto) -> None:
-    """Refuse a constant Range of very many numbers, in subgraphs too."""
-    shapes = _shapes(graph)
-    for node in graph.node:
-        counts = shapes.get(node.output[0], ()) if node.op_type == "Range" else ()
-        for count in counts:
-            if count is not None and count > _MOST_NUMBERS:
-                raise GraphError(
-                    f"Range {node.name!r} makes {count:,} numbers: up to {_MOST_NUMBERS:,} are accepted."
-                )
-        for subgraph in subgraphs([node]):
-            _check_ranges(subgraph)
 
 
 #: The size of each axis, None if unknown, by the name of a tensor.

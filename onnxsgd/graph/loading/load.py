@@ -55,7 +55,11 @@ def load_model(source: object) -> onnx.ModelProto:
     """
     model = _read(source)
     check_model(model)
+    has_functions = bool(model.functions)
     model = bring_into_range(model)
+    if has_functions:
+        # the constants in their bodies, among those of the graph
+        check_consistency(model)
     _drop_default_inputs(model.graph)
     return model
 

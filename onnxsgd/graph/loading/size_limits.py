@@ -29,6 +29,23 @@ LARGEST_TENSOR = 2**31
 #: The most nodes, those of subgraphs and functions included. Passes take about a millisecond for each.
 _MOST_NODES = 200_000
 
+#: The most entries of the lists of a model, of all its graphs together.
+_MOST_ENTRIES = {
+    "input": 10_000,
+    "output": 10_000,
+    "initializer": 200_000,
+    "sparse_initializer": 200_000,
+    "value_info": 200_000,
+    "quantization_annotation": 200_000,
+    "metadata_props": 10_000,
+    "opset_import": 10_000,
+    "functions": 10_000,
+    "training_info": 10_000,
+}
+
+#: The most operands, results and attributes of one node, each.
+_MOST_OPERANDS = 10_000
+
 #: Domain, name and overload of an operator or a function.
 _Call = tuple[str, str, str]
 
@@ -70,18 +87,48 @@ def check_sizes(model: onnx.ModelProto) -> None:
         :data:`LARGEST_TENSOR` elements; a tensor holds more or less data than its shape needs.
     """
     n_nodes = 0
-    _check_text(model)
+    n_entries = _entries(model)
     for graph, depth in _graphs(model):
         n_nodes += len(graph.node)
         if depth > _DEEPEST:
             raise GraphError(f"Subgraphs are nested {depth} deep: up to {_DEEPEST} levels are accepted.")
         if n_nodes > _MOST_NODES:
             raise GraphError(f"The model has more than {_MOST_NODES} nodes: too many to train.")
+        # the names of operands of a function are none of the graph's inputs
+        found = _entries(graph)
+        n_entries = n_entries + found if isinstance(graph, onnx.GraphProto) else n_entries
+        _check_entries(n_entries | found)
+        _check_operands(graph.node)
+    _check_text(model)
     _check_functions(model)
     for tensor in all_tensors(model):
         _check_tensor(tensor)
     for graph, _ in _graphs(model):
         check_shapes(_declared(graph))
+
+
+def _entries(part: Message) -> Counter[str]:
+    """Return the lengths of the lists of a model, a graph or a function."""
+    return Counter(
+        {name: len(getattr(part, name)) for name in _MOST_ENTRIES if name in part.DESCRIPTOR.fields_by_name}
+    )
+
+
+def _check_entries(counts: Counter[str]) -> None:
+    for name, count in counts.items():
+        if count > _MOST_ENTRIES[name]:
+            raise GraphError(
+                f"The model has {count:,} entries of {name}: up to {_MOST_ENTRIES[name]:,} are accepted."
+            )
+
+
+def _check_operands(nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in nodes:
+        most = max(len(node.input), len(node.output), len(node.attribute))
+        if most > _MOST_OPERANDS:
+            raise GraphError(
+                f"A node has {most:,} operands, results or attributes: up to {_MOST_OPERANDS:,} are accepted."
+            )
 
 
 def check_shapes(values: Iterable[onnx.ValueInfoProto]) -> None:

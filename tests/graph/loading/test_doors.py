@@ -11,7 +11,7 @@ import pytest
 import onnxsgd
 from onnxsgd import OnnxSGDRegressor, OrtGradientForwardBackward
 from onnxsgd.exceptions import GraphError, OnnxSGDError
-from onnxsgd.graph.loading import consistency, size_limits
+from onnxsgd.graph.loading import consistency, constant_sizes, size_limits
 from onnxsgd.graph.loading.load import load_model
 from onnxsgd.testing import check_gradients
 
@@ -296,13 +296,29 @@ def test_functions_that_stand_for_few_nodes_are_accepted():
     assert len(load_model(doubling(4)).graph.node) == 16
 
 
-def test_the_limits_are_those_of_the_security_page():
-    page = " ".join((Path(__file__).parents[3] / "SECURITY.md").read_text(encoding="utf-8").split())
-    assert f"up to {size_limits._MOST_NODES:,} nodes" in page
-    assert f"nested up to {size_limits._DEEPEST} deep" in page
-    assert (
-        f"up to 2^{size_limits.LARGEST_TENSOR.bit_length() - 1} elements and {size_limits._MOST_AXES} axes"
-        in page
-    )
-    assert f"more than 2^{consistency._MOST_TRIPS.bit_length() - 1} constant trips" in page
-    assert f"more than 2^{consistency._MOST_NUMBERS.bit_length() - 1} numbers" in page
+PAGES = ["SECURITY.md", "docs/guide/limits.rst"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_limits_are_those_of_the_pages(name):
+    page = " ".join((Path(__file__).parents[3] / name).read_text(encoding="utf-8").split())
+    entries = size_limits._MOST_ENTRIES
+    powers = {
+        "elements": size_limits.LARGEST_TENSOR,
+        "constant trips": consistency._MOST_TRIPS,
+        "numbers": constant_sizes.MOST_NUMBERS,
+        "computed elements": constant_sizes.MOST_CONSTANT,
+    }
+    for text in (
+        f"up to {size_limits._MOST_NODES:,} nodes",
+        f"nested up to {size_limits._DEEPEST} deep",
+        f"{size_limits._MOST_AXES} axes",
+        f"{entries['initializer']:,} initializers",
+        f"{entries['input']:,} inputs",
+        f"{size_limits._MOST_OPERANDS:,} operands",
+        f"{constant_sizes.SHARE_OF_STORED} for each stored element",
+        *(f"2^{number.bit_length() - 1} {unit}" for unit, number in powers.items()),
+    ):
+        assert text in page, text
+    # one number for each group of lists, as the pages say
+    assert len(set(entries.values())) == 2
