@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.data.columns import column_names
 from onnxsgd.data.features import check_strings, check_X, takes_strings
+from onnxsgd.data.generators import copied
 from onnxsgd.data.sequences import Sequences, is_one_array, read_sequences
 from onnxsgd.data.text import TextPart, check_texts
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
@@ -143,13 +144,23 @@ class TrainedModel(HtmlDisplay):
     def _before_fit(self, X: object) -> Self:
         """Return a copy with the weights of the fitted model inside; `X`: samples, if any are given."""
 
-    def __copy__(self) -> Self:
+    def _duplicate(self) -> Self:
+        """Return a copy with histories of its own, which shares the random numbers."""
         duplicate = self._with(own_histories(self))
         duplicate.__dict__.pop("_start", None)
         return duplicate
 
+    def __copy__(self) -> Self:
+        duplicate = self._duplicate()
+        state = duplicate.__dict__.get("_state")
+        if state is not None:
+            # training one of them would change what the other draws
+            duplicate._state = state.copy()
+            duplicate._state.random_state = copied(state.random_state)
+        return duplicate
+
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super(TrainedModel, copy(self)).__getstate__())
+        state = dict(super(TrainedModel, self._duplicate()).__getstate__())
         state.pop("_known_plan", None)
         if "_state" in state:
             learner, fit, text = state.pop("_learner"), state.pop("_state"), state.pop("_text", None)
@@ -248,7 +259,7 @@ class TrainedModel(HtmlDisplay):
                 )
 
     def _put_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        changed = copy(self)
+        changed = self._duplicate()
         state = changed._state = self._state.copy()
         for name, array in weights.items():
             for key in state.tensors:
@@ -368,7 +379,7 @@ class TrainedModel(HtmlDisplay):
             validation_scores=list(state.validation_scores),
             update_norms=list(state.update_norms),
         )
-        stopped = copy(self)
+        stopped = self._duplicate()
         stopped._state = fixed
         return {"_state": fixed, **stopped._learned_attributes()}
 

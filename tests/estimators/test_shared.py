@@ -125,6 +125,19 @@ def test_copies_have_histories_of_their_own():
     assert len(duplicate.loss_curve_) == duplicate.n_iter_ == estimator.n_iter_ - 1
 
 
+def test_copies_have_random_numbers_of_their_own():
+    """Training a copy does not change what the original draws, and both draw the same."""
+    estimator, alone = learner().fit(X, Y), learner().fit(X, Y)
+    duplicate = copy(estimator)
+    for _ in range(2):
+        duplicate.partial_fit(X, Y)
+    for trained in (estimator, alone):
+        for _ in range(2):
+            trained.partial_fit(X, Y)
+    np.testing.assert_array_equal(estimator.predict(X), alone.predict(X))
+    np.testing.assert_array_equal(duplicate.predict(X), alone.predict(X))
+
+
 def test_a_lock_is_none_of_the_attributes():
     estimator = learner()
     assert lock_of(estimator) is lock_of(estimator)
