@@ -14,6 +14,9 @@ __all__ = ["reason", "run_error"]
 #: Enough for the place and the cause, which come first.
 _LONGEST = 300
 
+#: The characters of a message that are read: prefixes take some, and names in a model may be very long.
+_READ = 10 * _LONGEST
+
 #: Prefixes that name the origin of an error in a library: source file, function, error code.
 _NOISE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : "
@@ -34,7 +37,7 @@ def reason(error: BaseException, *, n_lines: int | None = None) -> str:
     n_lines : int or None
         The number of its lines to use; None: all.
     """
-    lines = str(error).strip().splitlines()[:n_lines]
+    lines = str(error).strip()[:_READ].splitlines()[:n_lines]
     text = " ".join(_NOISE.sub("", "\n".join(lines)).split()).rstrip(". ")
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST].rstrip()} ..."

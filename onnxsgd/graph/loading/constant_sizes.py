@@ -7,7 +7,7 @@ only a few small ones are computed, those that decide the sizes of others.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -158,6 +158,8 @@ class _Count:
         """Complete the types of the results of a node, and their values if they are few."""
         if node.op_type in ("Shape", "Size") and None not in _read_sizes(node, kinds):
             known[node.output[0]] = onnx.numpy_helper.from_array(_of_shape(node, kinds), node.output[0])
+        elif node.op_type == "If":
+            self._compute_branch(node, kinds, known)
         else:
             kinds.update(_inferred(node, kinds, known, self.opsets))
             is_small = all(_is_few(_n_elements(kinds, name)) for name in node.output)
@@ -167,16 +169,57 @@ class _Count:
                 known.update(_values(node, known, self.opsets))
         kinds.update({name: _kind(known[name]) for name in node.output if name in known})
 
+    def _compute_branch(
+        self, node: onnx.NodeProto, kinds: dict[str, onnx.TypeProto], known: dict[str, onnx.TensorProto]
+    ) -> None:
+        """Complete the values of the results of an If whose condition is known."""
+        branches = {attribute.name: attribute.g for attribute in node.attribute}
+        if node.input[0] not in known or self.n_computed >= _MOST_NODES:
+            return
+        self.n_computed += 1
+        is_true = onnx.numpy_helper.to_array(known[node.input[0]]).any()
+        branch = branches["then_branch" if is_true else "else_branch"]
+        inner = {**known, **{tensor.name: tensor for tensor in branch.initializer}}
+        inner_kinds = {**kinds, **{tensor.name: _kind(tensor) for tensor in inner.values()}, **_kinds(branch)}
+        for each in branch.node:
+            self._compute(each, inner_kinds, inner)
+        for name, value in zip(node.output, branch.output, strict=False):
+            if value.name in inner:
+                known[name] = inner[value.name]
+
 
 def _is_constant(node: onnx.NodeProto, bounds: dict[str, int], kinds: _Kinds) -> bool:
     """Return whether a node computes from constants alone; if so, add its results to `bounds`."""
     if node.op_type in ("Shape", "Size"):
         is_constant = node.input[0] in bounds or None not in _read_sizes(node, kinds)
+    elif node.op_type == "If":
+        # one branch may become part of the graph
+        is_constant = node.input[0] in bounds and any(_reads_only(g, bounds) for g in subgraphs([node]))
     else:
         is_constant = all(name in bounds or not name for name in node.input) and not any(subgraphs([node]))
     if is_constant:
         bounds.update(dict.fromkeys(node.output, 0))
     return is_constant
+
+
+def _reads_only(graph: onnx.GraphProto, given: Mapping[str, int]) -> bool:
+    """Return whether a subgraph reads nothing but the tensors of `given`."""
+    made = {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        made.update(node.output)
+    return all(name in given or name in made for node in graph.node for name in _read(node)) and all(
+        value.name in given or value.name in made for value in graph.output
+    )
+
+
+def _read(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names of the operands of a node, and of those in its subgraphs, without their own results."""
+    yield from filter(None, node.input)
+    for graph in subgraphs([node]):
+        made = {name for inner in graph.node for name in inner.output}
+        made |= {value.name for value in (*graph.input, *graph.initializer)}
+        for inner in graph.node:
+            yield from (name for name in _read(inner) if name not in made)
 
 
 def _kinds(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
@@ -209,11 +252,11 @@ def _ancestors(nodes: list[onnx.NodeProto], last: list[onnx.NodeProto]) -> set[i
     if not last:
         return set()
     found = {id(node) for node in last}
-    wanted = {name for node in last for name in node.input}
+    wanted = {name for node in last for name in _read(node)}
     for node in reversed(nodes):
         if id(node) in found or not wanted.isdisjoint(node.output):
             found.add(id(node))
-            wanted.update(node.input)
+            wanted.update(_read(node))
     return found
 
 

@@ -56,6 +56,8 @@ BOMBS = {
     "h = Expand(v, d)",
     "of the shape of a computed one": "b = Mul(a, a) r = Reshape(b, axis) k = Expand(v, r) z = Size(k) "
     "c = Mul(z, a) shape = Reshape(c, axis) h = Expand(v, shape)",
+    "of a branch": f"{SIZE} k = If(true) <then_branch = t () => (int64 r) {{ r = Mul(c, a) }}, "
+    "else_branch = e () => (int64 q) { q = Identity(a) }> r = Reshape(k, axis) h = Expand(v, r)",
     "a sum of two": f"{SIZE} k = Reshape(b, axis) r = Expand(v, k) l = Reshape(r, column) h = Add(l, r)",
     "many": " ".join(f"h{i} = ConstantOfShape(large)" for i in range(9)) + " h = Sum(h0, h1)",
 }  # fmt: skip
@@ -74,6 +76,7 @@ def refused(model):
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_size_that_follows_from_constants_is_limited(name):
     constants = {**INTEGERS, "column": np.array([-1, 1]), "large": np.array([4096, 4096])}
+    constants["true"] = np.array(True)
     assert "accepted" in refused(model_of(BOMBS[name], **constants))
 
 
@@ -110,6 +113,9 @@ ACCEPTED = {
                         "h0 = ConstantOfShape(k) h1 = Trilu(h0) h2 = Add(h0, h1) "
                         "h = Where(no, h2, h1)", {"no": np.array(False)}),
     "places of numbers": ("i = NonZero(v) h = Transpose(i)", {}),
+    "a branch": ("k = If(no) <then_branch = t () => (int64 r) { r = Mul(a, a) }, "
+                 "else_branch = e () => (int64 q) { z = Shape(x) q = Gather(z, one) }> "
+                 "h = Range(zero, k, one)", {"no": np.array(True)}),
     "casts of weights": ("h1 = Cast<to = 11>(w) h2 = Transpose(h1) h = Mul(h2, h2)", {}),
     "a short Range": ("n = Mul(a, a) h = Range(zero, n, one)", {}),
 }  # fmt: skip
