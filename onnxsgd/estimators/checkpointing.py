@@ -19,7 +19,7 @@ from onnxsgd.estimators.fitted import TrainedModel
 from onnxsgd.estimators.saving import content_of, load_checkpoint, read_progress, refuse_own_class
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.checkpoint_folder import next_file, read_last, remove_older, remove_parts
-from onnxsgd.persistence.saved_file import write_file
+from onnxsgd.persistence.saved_file import path_of, write_file
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.checkpoints import Checkpoints, Every, Progress
@@ -103,7 +103,7 @@ class FitCheckpoints:
         # what cannot be saved is refused before training
         content_of(estimator)
         self._estimator, self._identity = estimator, dict(identity)
-        folder = Path(os.fspath(estimator.checkpoint))
+        folder = path_of(estimator.checkpoint, "checkpoint")
         self._folder = folder / str(joblib.hash(self._identity)) if estimator._is_clone else folder
         self._start: tuple[FitState, Progress] | None = None
         self._begun: Any = None

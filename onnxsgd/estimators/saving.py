@@ -19,7 +19,7 @@ from onnxsgd.graph.loading.load import check_proto
 from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.persistence.checkpoint_folder import read_last
-from onnxsgd.persistence.saved_file import read_file, write_file
+from onnxsgd.persistence.saved_file import path_of, read_file, write_file
 from onnxsgd.persistence.value_tree import TreeReader, TreeWriter, UnknownValueError
 from onnxsgd.training.checkpoints import Progress
 from onnxsgd.training.state import FitState
@@ -116,7 +116,9 @@ def load(path: str | os.PathLike[str], **parameters: object) -> OnnxSGDRegressor
         If the file cannot be read.
     ParameterError
         If it is no such file, is damaged, or of a newer version of the package; if a parameter that it lacks
-        is not given, or one that it holds is.
+        is not given, or one that it holds is; if `path` is empty, or holds a zero byte.
+    ParameterTypeError
+        If `path` is no str or path-like.
     GraphError
         If the graph in it is not valid.
     ImportError
@@ -141,8 +143,9 @@ def load(path: str | os.PathLike[str], **parameters: object) -> OnnxSGDRegressor
     def read(file: str | os.PathLike[str]) -> Any:
         return read_file(file, partial(_read, os.fspath(file), parameters))
 
-    last = read_last(Path(path), read) if Path(path).is_dir() else None
-    return read(path) if last is None else last
+    place = path_of(path)
+    last = read_last(place, read) if place.is_dir() else None
+    return read(place) if last is None else last
 
 
 def load_checkpoint(
@@ -158,7 +161,7 @@ def load_checkpoint(
             own = estimator.get_params(deep=False)
             lacking = {**content, "parameters": {}, "missing": dict.fromkeys(own, "")}
             loaded = _read(os.fspath(file), own, lacking, tensors)
-            return loaded, TreeReader(tensors).read(content["progress"]), file
+            return loaded, _progress(content, tensors), file
 
         return read_file(file, read_both)
 
@@ -167,7 +170,16 @@ def load_checkpoint(
 
 def read_progress(file: Path) -> dict[str, Any]:
     """Return the progress that a checkpoint holds."""
-    return read_file(file, lambda content, tensors: TreeReader(tensors).read(content["progress"]))
+    return read_file(file, _progress)
+
+
+def _progress(content: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the progress in a checkpoint, whose fingerprint is a table of texts."""
+    progress: dict[str, Any] = TreeReader(tensors).read(content["progress"])
+    identity = progress["identity"]
+    if not all(isinstance(text, str) for entry in identity.items() for text in entry):
+        raise TypeError("its fingerprint of the fit is no table of texts")
+    return progress
 
 
 def _classes() -> dict[str, type[Any]]:

@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from onnxsgd._library_errors import reason
 from onnxsgd._version import __version__
-from onnxsgd.exceptions import OnnxSGDError, ParameterError
+from onnxsgd.exceptions import OnnxSGDError, ParameterError, ParameterTypeError
 
-__all__ = ["FORMAT", "DamagedFileError", "read_file", "write_file"]
+__all__ = ["FORMAT", "DamagedFileError", "path_of", "read_file", "write_file"]
 
 #: The number of the format written.
 FORMAT = 1
@@ -30,6 +30,28 @@ _Read = TypeVar("_Read")
 
 class DamagedFileError(ParameterError):
     """A file that is none of those written here, or no longer."""
+
+
+def path_of(path: str | os.PathLike[str], parameter: str = "path") -> Path:
+    """Return the path that a parameter names; refuse other objects, and names that no file has.
+
+    Raises
+    ------
+    ParameterTypeError
+        If it is no str or path-like.
+    ParameterError
+        If it is empty, or holds a zero byte.
+    """
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(name, str):
+        raise ParameterTypeError(
+            f"{parameter} must be a str or a path-like of str, not {type(path).__name__}."
+        )
+    if not name or "\0" in name:
+        raise ParameterError(
+            f"{parameter}={name!r:.60} is not accepted: files and folders have names without zero bytes."
+        )
+    return Path(name)
 
 
 def write_file(
@@ -51,7 +73,7 @@ def write_file(
     OSError
         If it cannot be written. No part of it is left.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path_of(path)))
     if target.is_dir():
         raise IsADirectoryError(f"{os.fspath(path)!r} is a folder: give the name of a file.")
     if not target.parent.is_dir():

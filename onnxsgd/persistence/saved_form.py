@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import TensorProto
 
 from onnxsgd._version import __version__
@@ -21,6 +22,8 @@ from onnxsgd.data.moments import Moments
 from onnxsgd.data.text import TextPart
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.adapting.branches import Adapter
+from onnxsgd.graph.loading.external_data import refuse_external
+from onnxsgd.graph.loading.size_limits import check_sizes
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.persistence.shared_tensors import held_tensors, restore_shared, take_shared
@@ -189,9 +192,16 @@ def _bytes(proto: onnx.ModelProto | None) -> bytes | None:
 def _unpack_graphs(saved: dict[str, Any], base: Mapping[str, TensorProto]) -> dict[str, Any]:
     of_model, of_score = saved.get("shared", ((), ()))
     whole = restore_shared(onnx.load_from_string(saved["model"]), of_model, base)
+    model = _checked_ir(whole)
     if saved["score_model"] is None:
-        model = to_ir(whole)
         return {"model": model, "score_model": model}
     known = {**held_tensors(whole), **base}
     score = restore_shared(onnx.load_from_string(saved["score_model"]), of_score, known)
-    return {"model": to_ir(whole), "score_model": to_ir(score)}
+    return {"model": model, "score_model": _checked_ir(score)}
+
+
+def _checked_ir(proto: onnx.ModelProto) -> ir.Model:
+    """Return a graph of a file, whose sizes are checked before memory is taken for them."""
+    check_sizes(proto)
+    refuse_external(proto, "a saved estimator")
+    return to_ir(proto)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
+import zlib
 from typing import Any
 
 from onnxsgd.exceptions import ParameterError
@@ -34,6 +37,12 @@ _SAFE = frozenset(
 )
 
 
+#: The bytes of the parts of an archive for each byte of it, and further ones: zeros pack a thousand to one.
+_PER_BYTE, _FURTHER = 100, 1 << 26
+#: The first bytes of an archive, which the parts of one may be too.
+_ARCHIVE = b"PK"
+
+
 def to_bytes(estimator: object) -> bytes:
     """Return an estimator of scikit-learn as bytes.
 
@@ -54,7 +63,11 @@ def from_bytes(content: bytes) -> Any:
         If it holds types that skops does not know as safe.
     """
     skops = _skops()
-    found = skops.get_untrusted_types(data=content)
+    try:
+        _check_archive(content, _FURTHER + _PER_BYTE * len(content))
+        found = skops.get_untrusted_types(data=content)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise ValueError(f"its part of skops is damaged: {error}") from error
     unknown = sorted(set(found) - _SAFE)
     if unknown:
         raise ParameterError(
@@ -62,6 +75,20 @@ def from_bytes(content: bytes) -> Any:
             "that holds them, as in load(path, model=...)."
         )
     return skops.loads(content, trusted=found)
+
+
+def _check_archive(content: bytes, n_bytes: int) -> int:
+    """Refuse an archive that unpacks to more bytes, archives in it included; return those left."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        parts = archive.infolist()
+        n_bytes -= sum(part.file_size for part in parts)
+        if n_bytes < 0:
+            raise ValueError("the parts of its estimator of scikit-learn unpack to too many bytes")
+        for part in parts:
+            with archive.open(part) as opened:
+                if opened.read(len(_ARCHIVE)) == _ARCHIVE:
+                    n_bytes = _check_archive(_ARCHIVE + opened.read(), n_bytes)
+    return n_bytes
 
 
 def _skops() -> Any:

@@ -30,6 +30,8 @@ _NUMERIC = "?biuf"
 _DEEPEST = 100
 #: The most elements of a table of strings, or of a range.
 _MOST = 100_000_000
+#: The bytes of values for each byte of the tensors of a file, and further ones: a tensor may be named often.
+_PER_BYTE, _FURTHER = 16, 1 << 24
 
 
 class UnknownValueError(ParameterError):
@@ -146,6 +148,7 @@ class TreeReader:
 
     def __init__(self, tensors: Mapping[str, np.ndarray]) -> None:
         self._tensors = tensors
+        self._bytes_left = _FURTHER + _PER_BYTE * sum(array.nbytes for array in tensors.values())
 
     def read(self, tree: object) -> Any:
         """Return the value of a tree of JSON."""
@@ -179,7 +182,7 @@ class TreeReader:
 
     def _array(self, content: str | dict[str, Any]) -> np.ndarray:
         if isinstance(content, str):
-            return np.array(self._tensors[content])
+            return np.array(self._tensor(content))
         dtype = np.dtype(content["dtype"])
         if dtype.kind not in "UO" or dtype.itemsize * max(len(content["values"]), 1) > _MOST:
             raise ValueError(f"an array of strings of type {dtype}")
@@ -188,7 +191,15 @@ class TreeReader:
         return flat.reshape([int(size) for size in content["shape"]])
 
     def _bytes(self, content: str) -> bytes:
-        return bytes(self._tensors[content].astype(np.uint8, casting="no").tobytes())
+        return bytes(self._tensor(content).astype(np.uint8, casting="no").tobytes())
+
+    def _tensor(self, name: str) -> np.ndarray:
+        """Return a tensor of which a copy is made."""
+        array = self._tensors[name]
+        self._bytes_left -= array.nbytes
+        if self._bytes_left < 0:
+            raise ValueError(f"its values name the same tensors too often, {name!r:.60} for one")
+        return array
 
     def _generator(self, content: list[Any]) -> np.random.RandomState:
         return restored(self.read(content))

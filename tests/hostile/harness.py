@@ -23,7 +23,7 @@ import traceback
 import warnings
 
 #: Kinds of cases, each with its share of a run.
-KINDS = {"graphs": 0.2, "parameters": 0.3, "data": 0.3, "weights": 0.15, "bombs": 0.05}
+KINDS = {"graphs": 0.2, "parameters": 0.25, "data": 0.25, "weights": 0.15, "bombs": 0.05, "files": 0.1}
 #: Address space of a child: libraries, their threads and small models.
 MEMORY = 12 << 30
 #: Cases of a child, after which a new one starts, and seconds for one call.

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parent
-#: Kinds of cases with their numbers; each bomb once.
-CASES = {"graphs": 120, "parameters": 480, "data": 260, "weights": 140, "bombs": 62}
+#: Kinds of cases with their numbers, 1,000 together; each bomb once.
+CASES = {"graphs": 110, "parameters": 400, "data": 208, "weights": 120, "bombs": 62, "files": 100}
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.persistence import saved_file
 from onnxsgd.persistence.saved_file import read_file, write_file
 
@@ -129,3 +129,13 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, make):
     make(tmp_path / "f")
     with pytest.raises(FileNotFoundError, match="no regular file|does not exist"):
         read_file(tmp_path / "f", whole)
+
+
+@pytest.mark.parametrize("path", [None, 0, b"f", [], "", "a\0b"], ids=repr)
+def test_names_of_no_file_are_refused(path):
+    with pytest.raises((ParameterError, ParameterTypeError), match=r"path.* (must be|is not accepted)"):
+        saved_file.path_of(path)
+    with pytest.raises((ParameterError, ParameterTypeError), match="^checkpoint"):
+        saved_file.path_of(path, "checkpoint")
+    with pytest.raises((ParameterError, ParameterTypeError), match="path"):
+        write_file(path, {}, {})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import joblib
 import numpy as np
+import onnx
 import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import LogisticRegression
@@ -19,7 +20,8 @@ from sklearn.preprocessing import StandardScaler
 
 import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
-from onnxsgd.persistence.saved_form import FORMAT, pack
+from onnxsgd.exceptions import GraphError
+from onnxsgd.persistence.saved_form import FORMAT, pack, unpack
 from onnxsgd.training import epochs as _epochs
 
 DATA = Path(__file__).parents[1] / "data"
@@ -240,3 +242,21 @@ def test_packing_is_not_touched_by_accident(iris):
             "validation_scores", "learning_rates", "n_updates", "epoch_updates", "owners",
         },
     )  # fmt: skip
+
+
+def test_sizes_of_a_graph_are_checked_before_it_is_read(iris, monkeypatch):
+    X, y = iris
+    saved = pack(*_parts_of(OnnxSGDClassifier(max_iter=2, tol=None, random_state=0).fit(X, y)))
+    graph = onnx.load_from_string(saved["model"])
+    graph.graph.initializer.add(name="huge", data_type=1, dims=[2**31, 2**31])
+    monkeypatch.setattr("onnxsgd.persistence.saved_form.to_ir", lambda model: pytest.fail("read"))
+    with pytest.raises(GraphError, match="huge"):
+        unpack({**saved, "model": graph.SerializeToString()})
+    graph.graph.initializer[-1].CopyFrom(onnx.TensorProto(name="far", data_type=1, dims=[1], data_location=1))
+    graph.graph.initializer[-1].external_data.add(key="location", value="/etc/passwd")
+    with pytest.raises(GraphError, match="far"):
+        unpack({**saved, "model": graph.SerializeToString()})
+
+
+def _parts_of(estimator):
+    return estimator._learner, estimator._state

@@ -1,7 +1,9 @@
 """Values as JSON and tensors."""
 
+import io
 import json
 import warnings
+import zipfile
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
@@ -15,6 +17,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import adapters, losses, optimizers, penalties, schedules
+from onnxsgd.persistence import sklearn_objects
 from onnxsgd.persistence.known_classes import class_of, name_of
 from onnxsgd.persistence.value_tree import TreeReader, TreeWriter, UnknownValueError
 
@@ -187,3 +190,46 @@ def test_deep_values_are_refused():
 def test_trees_of_other_forms_raise_plain_errors(tree):
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
         TreeReader({}).read(tree)
+
+
+@pytest.mark.parametrize("kind", ["array", "scalar", "bytes"])
+def test_a_tensor_that_is_named_too_often_is_refused(kind):
+    """A small file would take any memory."""
+    reader = TreeReader({"large": np.zeros((), "u1") if kind == "scalar" else np.zeros(1 << 22, "u1")})
+    assert len(reader.read([{kind: "large"}] * 10)) == 10
+    reader = TreeReader({"large": np.zeros(1 << 22, "u1")})
+    with pytest.raises(ValueError, match="name the same tensors too often, 'large'"):
+        reader.read([{kind: "large"}] * 30)
+
+
+def _archive(**parts):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, part in parts.items():
+            archive.writestr(name, part)
+    return stream.getvalue()
+
+
+def test_archives_that_unpack_to_too_many_bytes_are_refused():
+    """So are archives in them, as those of sparse matrices are."""
+    pytest.importorskip("skops.io")
+    bomb = _archive(zeros=bytes(100 << 20))
+    assert len(bomb) < 200_000
+    for content in (bomb, _archive(inner=bomb), _archive(inner=_archive(deeper=bomb))):
+        with pytest.raises(ValueError, match="unpack to too many bytes"):
+            sklearn_objects.from_bytes(content)
+
+
+@pytest.mark.parametrize("cut", [slice(0, 40), slice(0, 0), slice(30, None)], ids=str)
+def test_damaged_archives_raise_plain_errors(cut):
+    pytest.importorskip("skops.io")
+    content = bytearray(sklearn_objects.to_bytes(StandardScaler()))
+    with pytest.raises(ValueError, match="part of skops is damaged"):
+        sklearn_objects.from_bytes(bytes(content[cut]) if cut.start == 0 else _broken(content))
+
+
+def _broken(content):
+    """Return an archive whose part has another checksum."""
+    place = content.index(b"{")
+    content[place + 20] ^= 1
+    return bytes(content)

@@ -40,7 +40,8 @@ def load_beside(model: onnx.ModelProto, path: Path) -> None:
             _check_location(tensor, folder)
     try:
         load_external_data_for_model(model, str(folder))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+    except (OSError, RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        # a RuntimeError: the file system of C++ refuses the name
         raise GraphError(f"The weights beside {str(path)!r} cannot be read: {reason(error)}.") from error
     # external tensors that the helper of onnx does not find
     refuse_external(model, "the model")
@@ -98,11 +99,12 @@ def _check_location(tensor: onnx.TensorProto, folder: Path) -> None:
     except ValueError:
         # a name with a zero byte
         is_inside = False
-    if is_inside and location and file.exists() and not file.is_file():
+    # not the methods of Path, which raise an error for names that are too long
+    if is_inside and location and os.path.exists(file) and not os.path.isfile(file):
         # pipes and devices may never end
-        raise GraphError(f"Tensor {tensor.name!r} is stored in {location!r}, which is no regular file.")
+        raise GraphError(f"Tensor {tensor.name!r} is stored in {location!r:.300}, which is no regular file.")
     if not location or not is_inside:
         raise GraphError(
-            f"Tensor {tensor.name!r} is stored in {location!r}: weights are read only from files in the "
+            f"Tensor {tensor.name!r} is stored in {location!r:.300}: weights are read only from files in the "
             "folder of the model, or below it."
         )

@@ -53,6 +53,12 @@ def test_a_missing_file_is_named(folder):
         load_beside(model_with("nothing.bin"), folder / "model.onnx")
 
 
+def test_a_long_name_is_refused_in_a_sentence(folder):
+    with pytest.raises(GraphError, match="cannot be read") as caught:
+        load_beside(model_with("x" * 5000), folder / "model.onnx")
+    assert len(str(caught.value)) < 1000
+
+
 def test_a_model_without_a_folder_is_refused():
     with pytest.raises(GraphError, match="'w' is stored in another file, whose folder is unknown for bytes"):
         refuse_external(model_with("w.bin"), "bytes")
