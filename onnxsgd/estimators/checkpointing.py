@@ -103,7 +103,8 @@ class FitCheckpoints:
         # what cannot be saved is refused before training
         content_of(estimator)
         self._estimator, self._identity = estimator, dict(identity)
-        folder = path_of(estimator.checkpoint, "checkpoint")
+        # absolute: the working directory may change during the fit
+        folder = path_of(estimator.checkpoint, "checkpoint").absolute()
         self._folder = folder / str(joblib.hash(self._identity)) if estimator._is_clone else folder
         self._start: tuple[FitState, Progress] | None = None
         self._begun: Any = None

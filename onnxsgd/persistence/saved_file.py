@@ -76,6 +76,8 @@ def write_file(
     target = Path(os.path.realpath(path_of(path)))
     if target.is_dir():
         raise IsADirectoryError(f"{os.fspath(path)!r} is a folder: give the name of a file.")
+    if target.exists() and not target.is_file():
+        raise OSError(f"{os.fspath(path)!r} is no regular file: it would be replaced by one.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{os.fspath(path)!r} cannot be written: its folder does not exist.")
     text = json.dumps({"format": FORMAT, "version": __version__, **content}, allow_nan=False)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import pickle
 import zipfile
 import zlib
 from typing import Any
 
+import numpy as np
+
+from onnxsgd.data.generators import restored
 from onnxsgd.exceptions import ParameterError
 
 __all__ = ["from_bytes", "to_bytes"]
@@ -74,7 +78,20 @@ def from_bytes(content: bytes) -> Any:
             f"The file holds objects of {unknown}, which are not known as safe to load: give the parameter "
             "that holds them, as in load(path, model=...)."
         )
-    return skops.loads(content, trusted=found)
+    estimator = skops.loads(content, trusted=found)
+    _GeneratorCheck(io.BytesIO()).dump(estimator)
+    return estimator
+
+
+class _GeneratorCheck(pickle.Pickler):
+    """Visits all objects of an estimator, and refuses generators that would read foreign memory."""
+
+    def persistent_id(self, value: object) -> None:
+        if isinstance(value, np.random.RandomState):
+            state = value.get_state(legacy=False)
+            if state["bit_generator"] == "MT19937":
+                words = state["state"]
+                restored(["MT19937", words["key"], words["pos"], 0, 0.0])
 
 
 def _check_archive(content: bytes, n_bytes: int) -> int:

@@ -1,9 +1,11 @@
 """``save`` and ``load``: what a file holds, what is given again, damage."""
 
+import io
 import json
 import struct
 import subprocess
 import sys
+import zipfile
 from contextlib import suppress
 
 import numpy as np
@@ -15,6 +17,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -285,6 +288,29 @@ def test_forged_generators_are_refused(tmp_path, content, position):
     kept = {key: value for key, value in tree.items() if key not in ("format", "version")}
     write_file(tmp_path / "f", kept, safetensors.numpy.load(written))
     assert is_refused(tmp_path / "f", (tmp_path / "f").read_bytes())
+
+
+def test_forged_generators_of_models_are_refused(tmp_path):
+    model = MLPRegressor((2,), random_state=np.random.RandomState(0))
+    OnnxSGDRegressor(model).save(tmp_path / "f")
+    written = (tmp_path / "f").read_bytes()
+    tree = json.loads(
+        json.loads(written[8 : 8 + struct.unpack("<Q", written[:8])[0]])["__metadata__"]["onnxsgd"]
+    )
+    tensors = safetensors.numpy.load(written)
+    changed = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(tensors["parameters/model"].tobytes())) as old,
+        zipfile.ZipFile(changed, "w") as new,
+    ):
+        for name in old.namelist():
+            content = old.read(name)
+            assert name != "schema.json" or b'"content": "624"' in content
+            new.writestr(name, content.replace(b'"content": "624"', b'"content": "2147483647"'))
+    tensors["parameters/model"] = np.frombuffer(changed.getvalue(), np.uint8)
+    write_file(tmp_path / "f", {k: v for k, v in tree.items() if k not in ("format", "version")}, tensors)
+    with pytest.raises(ParameterError, match="at position 2147483647 of 624"):
+        onnxsgd.load(tmp_path / "f")
 
 
 def test_forged_values_raise_plain_errors(tmp_path, content):

@@ -139,3 +139,11 @@ def test_names_of_no_file_are_refused(path):
         saved_file.path_of(path, "checkpoint")
     with pytest.raises((ParameterError, ParameterTypeError), match="path"):
         write_file(path, {}, {})
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_pipes_and_devices_are_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="no regular file"):
+        write_file(tmp_path / "pipe", {}, {})
+    assert not (tmp_path / "pipe").is_file()
