@@ -291,6 +291,20 @@ def test_a_folder_that_vanishes_is_made_again(tmp_path, monkeypatch):
 # Searches.
 
 
+def test_a_relative_folder_stays_when_the_working_directory_changes(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def rate(t):
+        os.chdir(elsewhere)
+        return 0.01
+
+    OnnxSGDClassifier(checkpoint="folder", learning_rate=rate, max_iter=2, tol=None).fit(X, Y)
+    assert list((tmp_path / "folder").iterdir())
+    assert not list(elsewhere.iterdir())
+
+
 def test_clones_write_to_folders_of_their_own(tmp_path):
     learner = OnnxSGDClassifier(checkpoint=tmp_path, max_iter=3, tol=None, random_state=0)
     search = GridSearchCV(learner, {"alpha": [1e-4, 1e-1]}, cv=2, n_jobs=2)
