@@ -103,12 +103,19 @@ class Program:
         """Return the inputs of the tail: data, and results of the frozen part."""
         if _is_sparse(features) and self.plan.learner.multiples:
             return self.plan.learner.sparse_features(features)
-        copies = self.plan.learner.copies
+        copies = self.copies_of(features)
         made = {
             name: features[copies[name]] if name in copies else self._computed(graph, features)
             for name, graph in self.parts.frozen.items()
         }
         return {name: made.get(name, features.get(name)) for name in self.parts.split.features}
+
+    def copies_of(self, features: Features) -> Mapping[str, str]:
+        """Return the data inputs of which results of the frozen part are copies.
+
+        Of sparse data the frozen part computes dense results, which are none.
+        """
+        return {} if _is_sparse(features) else self.plan.learner.copies
 
     def _computed(self, graph: InferenceGraph, features: Features) -> Any:
         place = (self.plan.n_threads, self.plan.device)
@@ -469,7 +476,7 @@ def _refuse_single_rows(plan: FitPlan, tail: ir.Model) -> None:
 def _fits(program: Program, features: Features) -> bool:
     """Tell whether the frozen part's results for all samples may be stored, estimated from the first one."""
     made = program.tail_features(take_rows(features, slice(0, 1)))
-    computed = program.parts.frozen.keys() - program.plan.learner.copies.keys()
+    computed = program.parts.frozen.keys() - program.copies_of(features).keys()
     nbytes = n_rows(features) * sum(made[name].nbytes for name in computed)
     given = [array.data if sparse.issparse(array) else array for array in features.values()]
     if program.parts.split.converts and all(array.dtype.kind in "iu" for array in given):
