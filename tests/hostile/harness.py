@@ -63,7 +63,10 @@ def watch(kind, first, last, seed):
     command += ["--cases", str(last - first), "--seed", str(seed)]
     # the end of what a child says before it ends
     errors = tempfile.TemporaryFile()  # noqa: SIM115
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, bufsize=0)
+    # a child that is killed leaves its files
+    folder = tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True)
+    environment = {**os.environ, "TMPDIR": folder.name}
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, bufsize=0, env=environment)
     findings, at, rest = [], f"{first} (start)", b""
     heard = time.monotonic()
     try:
@@ -89,6 +92,7 @@ def watch(kind, first, last, seed):
         errors.seek(0)
         said = errors.read().decode(errors="replace").strip().rpartition("\n")[2][:300]
         errors.close()
+        folder.cleanup()
     if "start" in at:
         raise SystemExit(f"No case of {kind} could be run: the child ended with {status}: {said}")
     return [*findings, f"{at}: the process ended with {status}: {said}"], int(at.split()[0]) + 1
