@@ -76,7 +76,8 @@ def _classifier_types(operator: Operator) -> None:
     _refuse_text(model)
     _refuse_axes(model)
     rows, n_classes = source.get_first_dimension(), len(model.classes_)
-    classes = get_label_classes(operator.scope_inst, model)
+    # options are kept by the identity of the operator
+    classes = np.asarray(get_label_classes(operator.scope_inst, operator.raw_operator))
     label = StringTensorType if isinstance(classes[0], str) else Int64TensorType
     if classes.dtype == np.uint64 and classes.max() > np.iinfo(np.int64).max:
         raise UnsupportedError(

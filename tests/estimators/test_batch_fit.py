@@ -231,7 +231,7 @@ def test_a_fitted_network():
     ({"X": []}, {}, "requires y to be passed"),
     ({"X": iter([])}, {}, "yields no batches"),
     ({"X": cut(X, Y)}, {"steps_per_epoch": 0}, "'steps_per_epoch' parameter"),
-    ({"X": [(X, Y[:5])]}, {}, r"\[5, 120\]"),
+    ({"X": [(X, Y[:5])]}, {}, r"\[120, 5\]"),
 ])  # fmt: skip
 def test_misuse(arguments, settings, message):
     model = OnnxSGDRegressor(**settings)
