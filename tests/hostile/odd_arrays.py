@@ -129,8 +129,11 @@ class Lengthy:
 
 
 def _tensor(array, context):
-    import torch
-
+    """A tensor of torch; where torch is not installed another convertible object, so that the cases keep their numbers."""
+    try:
+        import torch
+    except ImportError:
+        return Arrayed(_numbers(array))
     return torch.from_numpy(np.array(_numbers(array)))
 
 
