@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from onnxsgd._cached_property import cached_property
+from onnxsgd._files import path_of, write_whole
 from onnxsgd.drawing.diagram import Diagram
 from onnxsgd.drawing.listing import write_text
 from onnxsgd.drawing.svg import write_svg
@@ -62,16 +63,21 @@ class GraphPlot:
         Raises
         ------
         ParameterError
-            If it ends otherwise.
+            If it ends otherwise, is empty, or holds a zero byte.
+        ParameterTypeError
+            If it is no str or path-like.
+        OSError
+            If the file cannot be written. An earlier one stays.
         MissingRuntimeError
             For ``.svg``, if igraph is not installed.
         """
-        file = Path(path)
+        file = path_of(path)
         if file.suffix not in (".svg", ".txt"):
             raise ParameterError(
                 f"path={os.fspath(path)!r} is not accepted: it must end in '.svg' or '.txt'."
             )
-        file.write_text(self.svg if file.suffix == ".svg" else self.text + "\n", encoding="utf-8")
+        content = self.svg if file.suffix == ".svg" else self.text + "\n"
+        write_whole({file: lambda name: Path(name).write_text(content, encoding="utf-8")})
         return file
 
     def __str__(self) -> str:

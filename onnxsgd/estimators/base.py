@@ -317,6 +317,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         ------
         ParameterError
             If `path` has another suffix, or before the first fit with ``learning_rate="auto"``.
+        OSError
+            If a file cannot be written. Those of an earlier export stay.
         NotTrainableError
             If the portable engine, which alone writes standard operators, cannot differentiate the graph.
         UnsupportedError

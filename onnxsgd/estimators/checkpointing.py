@@ -13,13 +13,14 @@ import joblib
 import numpy as np
 from sklearn.utils import _safe_indexing
 
+from onnxsgd._files import path_of
 from onnxsgd.data.batch_source import is_batch_source
 from onnxsgd.data.generators import copied
 from onnxsgd.estimators.fitted import TrainedModel
 from onnxsgd.estimators.saving import content_of, load_checkpoint, read_progress, refuse_own_class
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.checkpoint_folder import next_file, read_last, remove_older, remove_parts
-from onnxsgd.persistence.saved_file import path_of, write_file
+from onnxsgd.persistence.saved_file import write_file
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.checkpoints import Checkpoints, Every, Progress

@@ -347,6 +347,8 @@ class TrainedModel(HtmlDisplay):
             If the estimator has no adapters, or trains running statistics of BatchNormalization.
         MissingRuntimeError
             If the installed onnxruntime has no such files.
+        OSError
+            If the file cannot be written. An earlier one stays.
         """
         trained = self._trained()
         trained._check_adapters("export_adapter")

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 import sklearn
 
+from onnxsgd._files import path_of
 from onnxsgd.engine.step.mixed_precision import GOOD_UPDATES, LOSS_SCALE, SCALER
 from onnxsgd.estimators.between_calls import has_new_graph, read_graph_parameters
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
@@ -19,7 +20,7 @@ from onnxsgd.graph.loading.load import check_proto
 from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.persistence.checkpoint_folder import read_last
-from onnxsgd.persistence.saved_file import path_of, read_file, write_file
+from onnxsgd.persistence.saved_file import read_file, write_file
 from onnxsgd.persistence.value_tree import TreeReader, TreeWriter, UnknownValueError
 from onnxsgd.training.checkpoints import Progress
 from onnxsgd.training.state import FitState

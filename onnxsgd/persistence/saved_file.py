@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from onnxsgd._files import path_of, write_whole
 from onnxsgd._library_errors import reason
 from onnxsgd._version import __version__
-from onnxsgd.exceptions import OnnxSGDError, ParameterError, ParameterTypeError
+from onnxsgd.exceptions import OnnxSGDError, ParameterError
 
-__all__ = ["FORMAT", "DamagedFileError", "path_of", "read_file", "write_file"]
+__all__ = ["FORMAT", "DamagedFileError", "read_file", "write_file"]
 
 #: The number of the format written.
 FORMAT = 1
@@ -30,28 +30,6 @@ _Read = TypeVar("_Read")
 
 class DamagedFileError(ParameterError):
     """A file that is none of those written here, or no longer."""
-
-
-def path_of(path: str | os.PathLike[str], parameter: str = "path") -> Path:
-    """Return the path that a parameter names; refuse other objects, and names that no file has.
-
-    Raises
-    ------
-    ParameterTypeError
-        If it is no str or path-like.
-    ParameterError
-        If it is empty, or holds a zero byte.
-    """
-    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(name, str):
-        raise ParameterTypeError(
-            f"{parameter} must be a str or a path-like of str, not {type(path).__name__}."
-        )
-    if not name or "\0" in name:
-        raise ParameterError(
-            f"{parameter}={name!r:.60} is not accepted: files and folders have names without zero bytes."
-        )
-    return Path(name)
 
 
 def write_file(
@@ -73,44 +51,22 @@ def write_file(
     OSError
         If it cannot be written. No part of it is left.
     """
-    target = Path(os.path.realpath(path_of(path)))
-    if target.is_dir():
-        raise IsADirectoryError(f"{os.fspath(path)!r} is a folder: give the name of a file.")
-    if target.exists() and not target.is_file():
-        raise OSError(f"{os.fspath(path)!r} is no regular file: it would be replaced by one.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"{os.fspath(path)!r} cannot be written: its folder does not exist.")
     text = json.dumps({"format": FORMAT, "version": __version__, **content}, allow_nan=False)
     # safetensors writes the memory of an array, whatever its order
     held = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     metadata = {_ENTRY: text, _DIGEST: _digest(text, held)}
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    try:
-        _fill(handle, name, target, held, metadata)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
-    # the new name has to survive a loss of power too
-    with suppress(OSError):
-        _sync(target.parent)
+    write_whole({path_of(path): partial(_fill, held, metadata)})
 
 
-def _fill(
-    handle: int, name: str, target: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]
-) -> None:
-    """Write the file `name`, open at `handle`, bring it to the disk, and give it the name `target`."""
-    os.close(handle)
+def _fill(tensors: dict[str, np.ndarray], metadata: dict[str, str], name: str) -> None:
+    """Write the file `name`."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     try:
         save_file(tensors, name, metadata=metadata)
     except SafetensorError as error:
-        raise OSError(f"{os.fspath(target)!r} cannot be written: {reason(error)}.") from error
-    os.chmod(name, _mode(target))
-    _sync(name)
-    os.replace(name, target)
+        raise OSError(f"{reason(error)}.") from error
 
 
 def read_file(
@@ -174,20 +130,3 @@ def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _mode(target: Path) -> int:
-    """Return the access rights of the file: those of the one that it replaces, else the usual ones."""
-    with suppress(OSError):
-        return target.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
-def _sync(path: str | Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

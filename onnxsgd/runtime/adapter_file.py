@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from onnxsgd._files import path_of, write_whole
+from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import MissingRuntimeError
 from onnxsgd.runtime.editions import load_runtime
 
@@ -31,6 +34,8 @@ def write_adapter(path: str | os.PathLike[str], tensors: Mapping[str, tuple[np.n
     ------
     MissingRuntimeError
         If the installed onnxruntime has no such files: those before 1.20.
+    OSError
+        If the file cannot be written. An earlier one stays.
     """
     # annotations of the runtime lack these names in some editions
     runtime: Any = load_runtime()
@@ -43,7 +48,15 @@ def write_adapter(path: str | os.PathLike[str], tensors: Mapping[str, tuple[np.n
     adapter.set_adapter_version(_VERSION)
     adapter.set_model_version(_VERSION)
     adapter.set_parameters({name: _ort_value(runtime, *held) for name, held in tensors.items()})
-    adapter.export_adapter(os.fspath(path))
+    write_whole({path_of(path): partial(_export, adapter)})
+
+
+def _export(adapter: Any, name: str) -> None:
+    """Let the runtime write the file `name`."""
+    try:
+        adapter.export_adapter(name)
+    except RuntimeError as error:
+        raise OSError(f"{reason(error)}.") from error
 
 
 def _ort_value(runtime: Any, array: np.ndarray, element_type: int) -> Any:

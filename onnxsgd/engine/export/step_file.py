@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
+from onnxsgd._files import path_of, write_whole
 from onnxsgd._version import __version__
 from onnxsgd.engine.export.manifest import (
     Training,
@@ -59,11 +61,15 @@ def write_training_step(
     Raises
     ------
     ParameterError
-        If `path` has another suffix.
+        If `path` has another suffix, is empty, or holds a zero byte.
+    ParameterTypeError
+        If `path` is no str or path-like.
+    OSError
+        If a file cannot be written. Those of an earlier export stay.
     UnsupportedError
         If the graph holds operators that other runtimes do not have.
     """
-    graph_file = Path(path)
+    graph_file = path_of(path)
     if graph_file.suffix != ".onnx":
         raise ParameterError(f"path={os.fspath(path)!r} is not accepted: it must end in '.onnx'.")
     proto = onnx.load_from_string(step.model)
@@ -82,11 +88,18 @@ def write_training_step(
         "tensors": tensors,
         "penalties": describe_penalties(training),
     }
-    graph_file.write_bytes(step.model)
-    graph_file.with_suffix(".bin").write_bytes(values)
     manifest_file = graph_file.with_suffix(".json")
-    manifest_file.write_text(_as_json(manifest), encoding="utf-8")
+    content = {
+        graph_file: step.model,
+        graph_file.with_suffix(".bin"): values,
+        manifest_file: _as_json(manifest).encode(),
+    }
+    write_whole({file: partial(_write_bytes, held) for file, held in content.items()})
     return manifest_file
+
+
+def _write_bytes(content: bytes, name: str) -> None:
+    Path(name).write_bytes(content)
 
 
 def _as_json(manifest: Mapping[str, object]) -> str:

@@ -1,0 +1,119 @@
+"""Paths that parameters name, and files written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+
+__all__ = ["path_of", "write_whole"]
+
+#: The characters of a name that the name of its part has: both have at most 255 bytes.
+_KEPT = 50
+
+
+def path_of(path: object, parameter: str = "path") -> Path:
+    """Return the path that a parameter names; refuse other objects, and names that no file has.
+
+    Raises
+    ------
+    ParameterTypeError
+        If it is no str or path-like.
+    ParameterError
+        If it is empty, or holds a zero byte.
+    """
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(name, str):
+        raise ParameterTypeError(
+            f"{parameter} must be a str or a path-like of str, not {type(path).__name__}."
+        )
+    if not name or "\0" in name:
+        raise ParameterError(
+            f"{parameter}={name!r:.60} is not accepted: files and folders have names without zero bytes."
+        )
+    return Path(name)
+
+
+def write_whole(fills: Mapping[Path, Callable[[str], object]]) -> None:
+    """Write files under their names once all are whole and on the disk; until then files of these names stay.
+
+    Parameters
+    ----------
+    fills : dict of callables
+        For each path a function that writes a file of the name that it gets. Of several files the last one
+        describes the others: it is away while they are replaced, so that it never describes other ones.
+
+    Raises
+    ------
+    OSError
+        If one cannot be written. No part of it is left.
+    """
+    targets = [_target(path) for path in fills]
+    parts: list[Path] = []
+    try:
+        for path, target, fill in zip(fills, targets, fills.values(), strict=True):
+            with _naming(path):
+                parts.append(_new_part(target))
+                fill(os.fspath(parts[-1]))
+                _sync(parts[-1])
+        if len(targets) > 1:
+            targets[-1].unlink(missing_ok=True)
+        for part, target in zip(parts, targets, strict=True):
+            os.replace(part, target)
+    except BaseException:
+        for part in parts:
+            with suppress(OSError):
+                part.unlink()
+        raise
+    # the new names have to survive a loss of power too
+    for folder in {target.parent for target in targets}:
+        with suppress(OSError):
+            _sync(folder)
+
+
+def _target(path: Path) -> Path:
+    """Return the file to replace, links followed; refuse what must not be replaced."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(f"{os.fspath(path)!r} is a folder: give the name of a file.")
+    if target.exists() and not target.is_file():
+        raise OSError(f"{os.fspath(path)!r} is no regular file: it would be replaced by one.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{os.fspath(path)!r} cannot be written: its folder does not exist.")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(f"{os.fspath(path)!r} cannot be written: it is protected against writing.")
+    return target
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let errors name the path of the user, not that of a part."""
+    try:
+        yield
+    except OSError as error:
+        text = f"{os.fspath(path)!r} cannot be written: {error.strerror or error}"
+        raise (OSError(text) if error.errno is None else type(error)(error.errno, text)) from error
+
+
+def _new_part(target: Path) -> Path:
+    """Return a new, empty file beside another one, with its access rights, or with those of new files."""
+    part = target.parent / f".{target.name[:_KEPT]}.{uuid4().hex}.part"
+    is_new = not target.exists()
+    mode = 0o666 if is_new else target.stat().st_mode & 0o777
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+    if not is_new:
+        # the rights of a new file are less those that umask takes away
+        part.chmod(mode)
+    return part
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
