@@ -408,7 +408,7 @@ CONSTANTS: dict[str, list[Constant]] = {
         Constant("engine.step.transposed_tables", (_ALWAYS, _NEVER), (16, 32, 64, 128, 256), _wide_batches),
     ],
     "_BLOCK_BYTES": [
-        Constant("engine.step.scan_epoch", (2_000_000, 250_000, 1_000_000, 16_000_000), (10, 100), _epochs),
+        Constant("engine.step.scan_epoch", (900_000, 250_000, 2_000_000, 16_000_000), (10, 100), _epochs),
     ],
     "_DENSE_BLOCK": [
         Constant("engine.predict", (4_000_000, 500_000, 32_000_000), (1_000, 10_000), _sparse_predictions),

@@ -151,8 +151,13 @@ def _is_finite(array: np.ndarray) -> bool:
     """Tell whether all numbers are finite: NaN is the smallest and the largest one of its array."""
     if array.size <= _FEW:
         return bool(np.count_nonzero(np.isfinite(array)) == array.size)
-    # as fast as a sum of float64 numbers, four times as fast as one of float32, and nothing overflows
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
+        if array.flags.c_contiguous and array.dtype in _REAL:
+            # one pass, in half the time of the two below; squares of large numbers overflow
+            numbers = array.reshape(-1)
+            if math.isfinite(numbers.dot(numbers)):
+                return True
+        # as fast as a sum of float64 numbers, four times as fast as one of float32, and nothing overflows
         return math.isfinite(array.min()) and math.isfinite(array.max())
 
 

@@ -138,12 +138,16 @@ class EncodedLabels(RowTable):
 
     def __init__(self, columns: np.ndarray, n_outputs: int, low: float, dtype: DTypeLike) -> None:
         self._columns, self._low, self.dtype = columns, low, np.dtype(dtype)
-        self._classes = np.array([1]) if n_outputs == 1 else np.arange(n_outputs)
         self.shape = (len(columns), n_outputs)
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
-        is_class = self._columns[rows][:, None] == self._classes
-        return np.where(is_class, self.dtype.type(1.0), self.dtype.type(self._low))
+        n_outputs = self.shape[1]
+        # the only column of two classes is that of the second one
+        place = self._columns[rows] - (n_outputs == 1)
+        table = np.full((len(place), n_outputs), self._low, self.dtype)
+        is_class = np.flatnonzero((place >= 0) & (place < n_outputs))
+        table[is_class, place[is_class]] = 1.0
+        return table
 
     def astype(self, dtype: DTypeLike) -> EncodedLabels:
         """Return the same table in another type."""

@@ -450,7 +450,10 @@ def _shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np
     for part in row_blocks(len(keys)):
         keys[part] = random_state.randint(0, 1 << 32, part.stop - part.start, np.uint32)
         keys[part] <<= np.uint64(32)
-        keys[part] |= np.arange(part.start, part.stop, dtype=np.uint64) % np.uint64(n_columns)
+        numbers = np.arange(part.start, part.stop, dtype=np.uint64)
+        if shape[0] > 1:
+            numbers %= np.uint64(n_columns)
+        keys[part] |= numbers
     pairs.sort(axis=1)
     if shape[0] > 1 or n_columns < _LONG:
         return pairs.astype(np.uint32)

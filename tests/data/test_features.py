@@ -132,10 +132,25 @@ def test_a_number_that_is_not_finite_is_found_anywhere(diabetes, dtype, value):
             OnnxSGDRegressor().fit(data, y)
 
 
-def test_large_numbers_are_no_infinite_ones():
-    """The sum of these is infinite."""
-    X = np.full((4, 2), 3e38, np.float32)
+@pytest.mark.parametrize("n_rows", [4, 8_000])
+def test_large_numbers_are_no_infinite_ones(n_rows):
+    """Their sum and the sum of their squares are infinite."""
+    X = np.full((n_rows, 2), 3e38, np.float32)
     assert is_plain_array(X, (2,))
+    for value in (np.nan, np.inf, -np.inf):
+        X[-1, 0] = value
+        assert not is_plain_array(X, (2,))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_number_of_many_that_is_not_finite_is_found(dtype, value):
+    X = np.random.default_rng(0).normal(size=(3_000, 7)).astype(dtype)
+    assert is_plain_array(X, (2,))
+    for place in [(0, 0), (1_500, 3), (-1, -1)]:
+        data = X.copy()
+        data[place] = value
+        assert not is_plain_array(data, (2,))
 
 
 def test_a_memory_map_is_read_in_place(tmp_path):

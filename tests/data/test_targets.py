@@ -131,3 +131,37 @@ def test_plain_arrays_are_returned_as_they_are_and_others_as_by_scikit_learn():
 def test_labels_that_look_like_a_regression_target_warn_as_in_scikit_learn():
     with pytest.warns(UserWarning, match="unique classes is greater than 50%"):
         targets.check_labels(np.arange(40))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.arange(-128, 128, dtype=np.int8),
+        np.array([2**64 - 1, 2**64 - 3], np.uint64),
+        np.array([-(2**63), 2**63 - 1]),
+        np.array([-(2**63), 2 - 2**63]),
+        np.array([7, -3, 7, 4, 5]),
+        np.array([7, -3, 10**9]),
+        np.array([200, 7], np.uint8),
+        np.array([True, False]),
+        np.array([2.5, -1.0]),
+    ],
+    ids=lambda labels: f"{labels.dtype}-{len(labels)}",
+)
+def test_labels_of_any_range_are_found(labels):
+    """A few of them, and many, which are counted where they are whole numbers near one another."""
+    for y in (labels, np.random.default_rng(0).permutation(np.repeat(labels, 300))):
+        present = targets.present_labels(y)
+        assert present.dtype == labels.dtype
+        np.testing.assert_array_equal(present, sorted(set(labels.tolist())))
+        for classes in (present, present[::-1]):
+            found = targets.label_columns(y, classes)
+            np.testing.assert_array_equal(classes[found], y)
+
+
+@pytest.mark.parametrize("unknown", [4, -9, 10**12])
+def test_an_unknown_number_among_many_labels_is_named(unknown):
+    y = np.repeat([3, 7, 5], 100)
+    y[50] = unknown
+    with pytest.raises(ParameterError, match=rf"\[{unknown}\], which are not among"):
+        targets.label_columns(y, np.array([7, 3, 5]))

@@ -20,7 +20,7 @@ __all__ = ["Batches", "EpochPlan", "Standard"]
 _Weights = tuple[np.ndarray, np.ndarray, np.ndarray]
 #: Samples up to which the weights of epochs are kept between fits, if all samples count the same: to make
 #: them takes as long as some updates.
-_FEW = 4096
+_FEW = 16_384
 
 #: The most bytes of a standardised copy of a feature, memory maps too: a bound of memory, not measured.
 _SMALL_TABLE = 4_000_000
@@ -152,7 +152,7 @@ def _even_weights(scale: _Scale, weight: float, n_epochs: int) -> _Weights:
     return weights
 
 
-_even_weights_of_few = lru_cache(maxsize=64)(_even_weights)
+_even_weights_of_few = lru_cache(maxsize=16)(_even_weights)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ and then computes the losses of all of them together.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,11 +34,14 @@ __all__ = ["EpochRunner", "build_epoch"]
 
 #: The prefix of all names of the step. Names of the outer graph have others.
 _PREFIX = "step/"
-#: The most bytes of data of a block: more batches at once would not fit the processor's cache.
-#: ``benchmarks/constants.py``, 10 and 100 features: 0.99 to 1.01 of the time with 250 kB to 16 MB.
-_BLOCK_BYTES = 2_000_000
+#: The most bytes of data of a block: more batches at once would not fit the processor's cache, and larger
+#: blocks are not kept between fits. ``benchmarks/constants.py``, 10 and 100 features: 0.99 to 1.01 of the
+#: time with 250 kB to 16 MB.
+_BLOCK_BYTES = 900_000
 #: The most batches of a block, for batches of few bytes: a bound, not measured.
 _MOST_BATCHES = 10_000
+#: The most sizes of blocks that stay bound, as parts of a stream may have any: a bound of memory.
+_MOST_SIZES = 16
 
 
 @stage("compile").of
@@ -137,17 +140,17 @@ class EpochRunner:
     def __init__(
         self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, block: int | None = None
     ) -> None:
-        self._new_block = partial(_Block, session, step, buffers)
-        self._session = session
+        self._session, self._step = session, step
         self.batches: Any = batches
         self._buffers = buffers
         self._size = block or max(1, min(_MOST_BATCHES, _BLOCK_BYTES // batches.nbytes))
         self._blocks: dict[int, _Block] = {}
+        self._arrays: dict[str, np.ndarray] = {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the inputs of all calls."""
-        return sum(block.nbytes for block in self._blocks.values())
+        """Bytes of the inputs of all calls, which share them."""
+        return sum(array.nbytes for array in self._arrays.values())
 
     @property
     def n_done(self) -> int:
@@ -157,12 +160,13 @@ class EpochRunner:
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`."""
         self._buffers.restart()
-        for start in range(0, len(losses), self._size):
-            part = slice(start, start + self._size)
+        n_blocks = -(-len(losses) // self._size)
+        # of even sizes: each other one takes bindings of its own
+        size = -(-len(losses) // max(1, n_blocks))
+        for start in range(0, len(losses), max(1, size)):
+            part = slice(start, start + size)
             n_batches = len(losses[part])
-            if n_batches not in self._blocks:
-                self._blocks[n_batches] = self._new_block(n_batches)
-            block = self._blocks[n_batches]
+            block = self._block(n_batches)
             block.fill(self.batches, plan.part(part), scalars[part])
             try:
                 self._session.run_with_iobinding(block.bindings[self._buffers.current])
@@ -173,31 +177,37 @@ class EpochRunner:
             if not all_finite(block.losses):
                 break
 
+    def _block(self, n_batches: int) -> _Block:
+        """Return the block of so many batches; those of a smaller one are the first of the largest one."""
+        if n_batches not in self._blocks:
+            if n_batches > max(self._blocks, default=0) or len(self._blocks) == _MOST_SIZES:
+                self._blocks.clear()
+                self._arrays = {
+                    value.name: np.zeros([n_batches, *value.shape[1:]], dtype_of(value))
+                    for value in self._session.get_inputs()
+                    if value.name.startswith("all/")
+                }
+            arrays = {name: array[:n_batches] for name, array in self._arrays.items()}
+            self._blocks[n_batches] = _Block(self._session, self._step, self._buffers, arrays)
+        return self._blocks[n_batches]
+
 
 class _Block:
-    """The inputs of a call for `n_batches` batches, in arrays that are bound once."""
+    """The inputs of a call, in arrays that are bound once: all of them for as many batches."""
 
-    def __init__(self, session: Any, step: CompiledStep, buffers: Buffers, n_batches: int) -> None:
-        inputs = {value.name: value for value in session.get_inputs()}
-        self._arrays = {
-            name: np.zeros([n_batches, *value.shape[1:]], dtype_of(value))
-            for name, value in inputs.items()
-            if name.startswith("all/")
-        }
+    def __init__(
+        self, session: Any, step: CompiledStep, buffers: Buffers, arrays: Mapping[str, np.ndarray]
+    ) -> None:
+        self._arrays = arrays
         names = {name: f"all/{_PREFIX}{name}" for name in step.features}
         self._features = {name: self._arrays[given] for name, given in names.items() if given in self._arrays}
         self._target = self._arrays[f"all/{_PREFIX}{step.target}"]
         self._sample_weight = self._arrays[f"all/{_PREFIX}{step.sample_weight}"]
         self._gradient_weight = self._arrays[f"all/{_PREFIX}{step.gradient_weight}"]
         self._scalars = [self._arrays.get(f"all/{_PREFIX}{name}") for name in step.scalars.values()]
-        self.losses = np.zeros(n_batches, self._target.dtype)
+        self.losses = np.zeros(len(self._target), self._target.dtype)
         first, second = buffers.sets
         self.bindings = (self._bind(session, step, first, second), self._bind(session, step, second, first))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the inputs."""
-        return sum(array.nbytes for array in self._arrays.values())
 
     def fill(self, batches: Batches, plan: EpochPlan, scalars: np.ndarray) -> None:
         """Gather the batches of `plan`, and copy their scalars, [n_batches, n_scalars]."""
