@@ -179,6 +179,15 @@ def test_refusals_name_the_argument(target, arguments, error, message):
         check_gradients(target, **arguments)
 
 
+def test_an_input_without_a_type_is_refused():
+    model = softmax_layer()
+    del model.graph.output[1], model.graph.node[0], model.graph.input[1]
+    unknown = onnx.helper.make_tensor_value_info("U", onnx.TensorProto.UNDEFINED, [3])
+    model.graph.input.append(unknown)
+    with pytest.raises(GraphError, match="'U' has no type or no shape"):
+        check_gradients(model)
+
+
 @dataclass(frozen=True)
 class Overflowing(losses.Loss):
     """The logistic loss as textbooks write it."""

@@ -55,7 +55,7 @@ def check_scored(output: ir.Value) -> None:
 
 def dtype_and_shape(value: ir.Value) -> tuple[ir.DataType, ir.Shape]:
     """Return the type and the shape of `value`, which must have both."""
-    if value.dtype is None or value.shape is None:
+    if value.dtype in (None, ir.DataType.UNDEFINED) or value.shape is None:
         raise GraphError(f"Tensor {value.name!r} has no type or no shape.")
     return value.dtype, value.shape
 
