@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Features",
+    "TableInput",
     "check_X",
     "check_strings",
     "fills_gaps",
@@ -169,6 +171,51 @@ def _has_known_columns(estimator: Any, X: np.ndarray, reset: bool) -> bool:
         return True
     known = vars(estimator)
     return known.get("n_features_in_") == X.shape[1] and "feature_names_in_" not in known
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """The only input of a graph that takes a table of real numbers.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    dtype : dtype
+        The type of its elements.
+    n_columns : int or None
+        The number of its columns; None: it takes any.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    n_columns: int | None
+
+    @classmethod
+    def of(cls, inputs: Sequence[ir.Value]) -> TableInput | None:
+        """Return the only one of some inputs if it takes tables, else None."""
+        if len(inputs) != 1 or inputs[0].shape is None or inputs[0].dtype is None:
+            return None
+        (value,), n_columns = inputs, list(inputs[0].shape)[1:]
+        if len(n_columns) != 1 or value.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+            return None
+        known = n_columns[0]
+        return cls(str(value.name), value.dtype.numpy(), known if isinstance(known, int) else None)
+
+    def read(self, X: np.ndarray) -> np.ndarray | None:
+        """Return a table in the type of the input if nothing about it can be refused; None otherwise.
+
+        The case: an array of numpy's own class, of two axes, contiguous, not large, and finite in that type.
+        """
+        fits = self.n_columns in (None, X.shape[1]) and X.size and X.flags.c_contiguous
+        if not fits or X.dtype not in _REAL or X.nbytes > _CONVERTED_BYTES:
+            return None
+        if X.dtype == self.dtype:
+            table = X
+        else:
+            with np.errstate(over="ignore"):
+                table = X.astype(self.dtype)
+        return table if _is_finite(table) else None
 
 
 def takes_strings(inputs: Iterable[ir.Value]) -> bool:

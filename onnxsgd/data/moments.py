@@ -74,6 +74,9 @@ class Moments:
 
         Data of more than two axes have the columns of `axis`, over all other axes.
         """
+        if type(table) is np.ndarray and table.ndim == 2 and 0 < table.size <= _BLOCK:
+            # one block, as below
+            return cls._of_dense(np.asarray(table, np.float64), np.ascontiguousarray(weight, np.float64))
         if sparse.issparse(table):
             return cls._of_sparse(sparse.csr_array(table), weight)
         moments = None
@@ -94,13 +97,17 @@ class Moments:
 
     @classmethod
     def _of_dense(cls, table: np.ndarray, weight: np.ndarray) -> Moments:
-        total = float(weight.sum())
+        total = float(np.add.reduce(weight))
+        count = np.empty(table.shape[1])
+        count.fill(total)
         # squares of numbers above 1e154; the loss is infinite then, which training tells
         with np.errstate(over="ignore", invalid="ignore"):
             # about the first row first, which keeps the digits of columns far from zero
-            mean = table[0] + (weight @ (table - table[0])) / total
-            count = np.full(table.shape[1], total)
-            return cls(count, mean, weight @ (table - mean) ** 2, total=count)
+            first = table[0]
+            mean = first + (weight @ (table - first)) / total
+            difference = table - mean
+            difference *= difference
+            return cls(count, mean, weight @ difference, total=count)
 
     @classmethod
     def _of_sparse(cls, table: Any, weight: np.ndarray) -> Moments:
@@ -185,13 +192,15 @@ class Moments:
         Sample Variances", 1979.
         """
         count = self.count + other.count
-        share = _ratio(other.count, count)
+        # of all rows alike, whose weight is above 0
+        is_full = self._is_full and other._is_full
+        share = other.count / count if is_full and count[0] > 0 else _ratio(other.count, count)
         step = other.mean - self.mean
         return Moments(
             count,
             self.mean + share * step,
-            self.squares + other.squares + step**2 * self.count * share,
-            count if self._is_full and other._is_full else self.total + other.total,
+            self.squares + other.squares + step * step * self.count * share,
+            count if is_full else self.total + other.total,
             self.columns,
         )
 
@@ -266,6 +275,9 @@ class Moments:
 
     @cached_property
     def _variance(self) -> np.ndarray:
+        if self._is_full and self.count[0] > 0:
+            # all columns have the same count
+            return self.squares / self.count
         return _ratio(self.squares, self.count)
 
     @property

@@ -105,6 +105,9 @@ def _are_below(indices: np.ndarray, size: int) -> bool:
 
 def check_lengths(X: object, y: object) -> None:
     """Refuse targets of another number than the samples before they are read: a view may have any length."""
+    if type(X) is type(y) is np.ndarray and X.ndim and y.ndim and len(X) == len(y):
+        # the common case: one look
+        return
     if all(isinstance(shape := getattr(data, "shape", ()), tuple) and shape for data in (X, y)):
         check_consistent_length(X, y)
 

@@ -72,6 +72,8 @@ def _learns_in_parts(self: BaseOnnxSGD) -> bool:
     return True
 
 
+#: The end of a call of ``partial_fit``.
+_ONE_PART = Stopping(max_iter=1, tol=None, in_parts=True)
 #: Decorator of ``partial_fit``, which an estimator with early stopping does not have.
 learns_in_parts = available_if(_learns_in_parts)
 
@@ -231,11 +233,11 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             # a schedule without a length, or at its end, is refused before anything changes
             state = self._state
             recipe.for_updates(state.n_updates, state.epoch_updates).check_rate(state.t + 1, state.eta)
-            if known is None or known.n_outputs != self._n_outputs:
-                known = self._make_plan(recipe)
             plan = known
-            self._known_plan = (parameter_values(self), plan) if are_fixed(self) else None
-            stopping = Stopping(max_iter=1, tol=None, in_parts=True)
+            if plan is None or plan.n_outputs != self._n_outputs:
+                plan = self._make_plan(recipe)
+                self._known_plan = (parameter_values(self), plan) if are_fixed(self) else None
+            stopping = _ONE_PART
             observers = self._observers(stopping)
             counted = None if batches is not None else self._counted(samples.target)
             if batches is not None:
@@ -286,9 +288,13 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
     def _observers(self, stopping: Stopping, *callbacks: Observer) -> list[Observer]:
         """Return what is called at each epoch."""
         # the norms come first: callbacks see them
-        norms = UpdateNorms(bool(self.record_update_norms), self._learner.statistics)
-        progress = Progress(int(self.verbose), stopping.max_iter, stopping.tol is not None)
-        return [observer for observer in (norms, *callbacks, progress) if observer.is_active]
+        observers: list[Observer] = []
+        if self.record_update_norms:
+            observers.append(UpdateNorms(True, self._learner.statistics))
+        observers.extend(observer for observer in callbacks if observer.is_active)
+        if self.verbose:
+            observers.append(Progress(int(self.verbose), stopping.max_iter, stopping.tol is not None))
+        return observers
 
     def export_training_step(self, path: str | os.PathLike[str]) -> Path:
         """Write the training step as a standard ONNX file, for training with any runtime, in any language.

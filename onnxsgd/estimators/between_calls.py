@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
+from functools import lru_cache
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -66,9 +68,30 @@ def has_new_graph(estimator: BaseEstimator, first: Given) -> bool:
 
 def _changes(estimator: BaseEstimator, first: Given) -> Iterator[tuple[Any, Any]]:
     """Yield each parameter of the graph that changed, as it was and as it is; None where there is none."""
+    if not isinstance(estimator.model, BaseEstimator) and _are_identical(estimator, first):
+        # the common case: the rest takes a tenth of a small call of ``partial_fit``
+        return
     for before, now in zip_longest(first, read_graph_parameters(estimator)):
         if before is None or now is None or before[:2] != now[:2] or not is_same(before[2], now[2]):
             yield before, now
+
+
+def _are_identical(estimator: BaseEstimator, first: Given) -> bool:
+    """Tell whether all parameters are the same objects, which none of the copied ones is."""
+    kind = type(estimator)
+    names = _names_of_graph(kind)
+    if len(first) != len(names) + 1 or first[-1][2] is not getattr(estimator, "_link", "identity"):
+        return False
+    return all(
+        value is entry[2] and name == entry[0]
+        for name, value, entry in zip(names, attrgetter(*names)(estimator), first, strict=False)
+    )
+
+
+#: The names of the parameters of a class that determine its graph.
+_names_of_graph: Callable[[Any], tuple[str, ...]] = lru_cache(maxsize=64)(
+    lambda kind: tuple(name for name in _OF_GRAPH if name in kind._get_param_names())
+)
 
 
 def _shown(value: object) -> str:

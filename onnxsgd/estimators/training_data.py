@@ -87,10 +87,14 @@ class TrainingDataReader(TrainedModel):
         if (resuming or self._set_before) and self._given is not None:
             refuse_new_graph(self, self._given)
         source = None if resuming else self._read_source()
-        X = self._of_one_length(X, source, resuming)
-        checked = self._check_again(X) if resuming else self._check_first(X, source)
-        if resuming and self._follows_lengths:
-            self._resize(self._learner.read(X, checked))
+        features = self._read_table(X) if resuming else None
+        if features is not None:
+            checked = X
+        else:
+            X = self._of_one_length(X, source, resuming)
+            checked = self._check_again(X) if resuming else self._check_first(X, source)
+            if resuming and self._follows_lengths:
+                self._resize(self._learner.read(X, checked))
         check_lengths(checked, y)
         target, n_outputs = self._read_target(y, resuming, classes, in_parts)
         if not isinstance(checked, dict) and not (
@@ -99,8 +103,9 @@ class TrainingDataReader(TrainedModel):
             check_consistent_length(target, checked)
         weight = check_sample_weight(sample_weight, target)
         if resuming:
-            features = self._learner.read(X, checked)
-            self._check_sizes(features, "X")
+            if features is None:
+                features = self._learner.read(X, checked)
+                self._check_sizes(features, "X")
         else:
             data = checked if has_text(source) else X
             if hasattr(source, "fit"):
@@ -118,8 +123,23 @@ class TrainingDataReader(TrainedModel):
             self._start = None
         if len(target) != n_rows(features):
             raise ParameterError(f"X has {n_rows(features)} samples and y has {len(target)}.")
-        weight = self._without_ignored(weight, target, in_parts)
-        return Samples(features, target, weight).without_zeros()
+        counting = self._without_ignored(weight, target, in_parts)
+        samples = Samples(features, target, counting)
+        return samples if sample_weight is None and counting is weight else samples.without_zeros()
+
+    def _read_table(self, X: object) -> Features | None:
+        """Return the data of a later call for the graph: one look for the common case; else None.
+
+        The case: a table of numbers, finite in the type of the only input of the graph, which takes tables,
+        with the columns of the first call, and without names of columns. All checks then pass.
+        """
+        if type(X) is not np.ndarray or X.ndim != 2 or self._text is not None or self._is_dense:
+            return None
+        known, table_input = self.__dict__, self._learner.table_input
+        if table_input is None or "feature_names_in_" in known or known.get("n_features_in_") != X.shape[1]:
+            return None
+        table = table_input.read(X)
+        return None if table is None else {table_input.name: table}
 
     def _read_source(self) -> Any:
         with stage("convert"):
@@ -222,7 +242,8 @@ class TrainingDataReader(TrainedModel):
 
     def _gathered(self, X: object) -> Any:
         """Return lists of arrays as arrays or as sequences; documents of a vectorizer may be lists too."""
-        return X if self._may_hold_texts(X) else gather(X)
+        # the common case: one look
+        return X if is_one_array(X) or self._may_hold_texts(X) else gather(X)
 
     def _may_hold_texts(self, X: object) -> bool:
         """Tell whether lists in `X` may be documents of a vectorizer."""

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
 from onnxsgd.data.columns import is_mapping, refuse_unknown
-from onnxsgd.data.features import Features, fills_gaps, read_features
+from onnxsgd.data.features import Features, TableInput, fills_gaps, read_features
 from onnxsgd.data.generators import make_generator
 from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.graph.adapting.branches import Adapter
@@ -124,6 +124,11 @@ class Learner:
             # of the whole graph: the score may need less
             refuse_unknown(checked, self.model.graph.inputs)
         return read_features(X, checked, self.inputs, allow_nan=self.fills_gaps)
+
+    @cached_property
+    def table_input(self) -> TableInput | None:
+        """The only data input, if it takes a table of real numbers."""
+        return TableInput.of(self.inputs)
 
     @cached_property
     def fills_gaps(self) -> bool:

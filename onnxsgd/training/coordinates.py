@@ -152,6 +152,9 @@ class Coordinates:
 
 def _rounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Return float64 numbers in another type; finite ones beyond its range become its largest ones."""
+    if array.dtype == dtype:
+        # nothing overflows, and numbers that are not finite stay
+        return array
     with np.errstate(over="ignore"):
         rounded = array.astype(dtype)
     if all_finite(rounded):

@@ -35,6 +35,8 @@ _MOVED = ("t", "eta", "l1_totals", "missed")
 _PART = 4096
 #: From this many samples on, orders take the memory of the keys that they are sorted by.
 _LONG = 1000
+#: Up to this many samples, to sort numbers by their keys takes less time than to sort pairs of both.
+_SHORT = 256
 #: Samples of epochs whose order is drawn at once: a draw of few takes longer than their sort.
 _DRAWN = 4096
 
@@ -215,7 +217,7 @@ class Epochs:
             """Move the state to some batches if they are finite; tell whether they are."""
             tensors = _snapshot(runners)
             known = losses[: n_whole * batches.n_batches if n_done < len(losses) else n_done]
-            if not (_all_finite(tensors) and np.isfinite(known).all()):
+            if not (all_finite(known) and _all_finite(tensors)):
                 return False
             state.tensors = tensors
             numbers.move(state, n_done)
@@ -412,6 +414,8 @@ class _WithinEpoch:
 
 def _parts(n_batches: int, limit: float | None, cuts: np.ndarray) -> list[slice]:
     """Return the parts of some batches: up to a cut, or to a comparison of the loss with the limit."""
+    if not len(cuts) and (limit is None or n_batches <= _PART):
+        return [slice(0, n_batches)]
     ends = {*cuts.tolist(), n_batches}
     if limit is not None and not math.isinf(limit):
         ends |= set(range(_PART, n_batches, _PART))
@@ -445,6 +449,10 @@ def _shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np
     It sorts by random keys, for which numpy is faster than for its permutation. One pair of keys in four
     billion is equal and keeps its order. Nothing but the pairs of a key and a number is made for all.
     """
+    if shape[0] * shape[1] <= _SHORT:
+        draws = random_state.randint(0, 1 << 32, shape, np.uint32)
+        orders: np.ndarray = draws.argsort(axis=1, kind="stable")
+        return orders
     pairs = np.empty(shape, np.uint64)
     keys, n_columns = pairs.reshape(-1), shape[1]
     for part in row_blocks(len(keys)):
@@ -657,5 +665,7 @@ def penalty_value(plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarr
 
 def _all_finite(tensors: Tensors) -> bool:
     """Tell whether all numbers are finite, and the gradients are at some scale of the loss."""
-    scale = tensors.get((SCALER, LOSS_SCALE), LEAST_SCALE)
-    return bool(scale >= LEAST_SCALE) and all(map(all_finite, tensors.values()))
+    scale = tensors.get((SCALER, LOSS_SCALE))
+    if scale is not None and not scale >= LEAST_SCALE:
+        return False
+    return all(map(all_finite, tensors.values()))

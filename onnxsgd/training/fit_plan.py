@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from onnxsgd import losses
 from onnxsgd._cached_property import cached_property
@@ -20,6 +21,9 @@ from onnxsgd.runtime.device import Device
 from onnxsgd.schedules import Auto, Schedule
 from onnxsgd.training.rate_multipliers import RateMultiplier
 from onnxsgd.training.update_groups import UpdateGroup, make_groups
+
+if TYPE_CHECKING:
+    from onnxsgd.training.program import KnownStep, Program
 
 __all__ = ["DENSE_ROWS", "FitPlan", "Recipe"]
 
@@ -332,8 +336,13 @@ class FitPlan:
         return self.learner.half_type if self.device.has_half_kernels else None
 
     @cached_property
-    def specs(self) -> dict[Hashable, StepSpec]:
-        """The specifications of the steps for batches of each size, and data of each shape, so far."""
+    def programs(self) -> dict[Hashable, Program]:
+        """The programs for data of each kind, so far."""
+        return {}
+
+    @cached_property
+    def steps(self) -> dict[Hashable, KnownStep]:
+        """The steps for batches of each size, and data of each shape, so far."""
         return {}
 
     @cached_property

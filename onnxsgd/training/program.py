@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ import onnx_ir as ir
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd.data.extremes import bulk
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.moments import Moments, add_moments
@@ -71,6 +72,8 @@ _MANY_BATCHES = 32
 _MANY_BATCHES_OF_STREAM = 2
 #: The most specifications that a plan keeps: sequences have many lengths.
 _MOST_SPECS = 64
+#: The most bytes of data whose program is kept: such data are not compared with other bounds of memory.
+_SMALL_BYTES = 1_000_000
 #: The rows of many samples whose losses are computed together: a bound of memory.
 _SCORED_ROWS = 1 << 16
 #: The largest stored output of the frozen part for all samples, unless the data are larger still: a bound of
@@ -78,6 +81,48 @@ _SCORED_ROWS = 1 << 16
 _KEPT_BYTES = 256_000_000
 #: The same where the frozen part only converts integers, such as pixels: data of 8 bits stay as they are.
 _KEPT_CONVERTED = 16_000_000
+
+
+@dataclass(frozen=True)
+class Path:
+    """The way in which dense batches are trained on.
+
+    Attributes
+    ----------
+    is_loop : bool
+        Whether many updates are one call of the runtime; otherwise one is.
+    reason : tuple of str
+        The event that tells it.
+    """
+
+    is_loop: bool
+    reason: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class KnownStep:
+    """The step of earlier calls on data of one shape, which later ones take again.
+
+    Attributes
+    ----------
+    spec : StepSpec
+        Its specification.
+    paths : dict of Path
+        The ways of its updates, by the number of batches and of epochs.
+    """
+
+    spec: StepSpec
+    paths: dict[tuple[int, int], Path] = field(default_factory=dict)
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """The cache key of the compiled step."""
+        return self.spec.key
+
+    def keep(self, n_batches: int, epochs: int, path: Path) -> None:
+        """Keep the way of the updates of so many batches and epochs."""
+        if len(self.paths) < _MOST_SPECS:
+            self.paths[n_batches, epochs] = path
 
 
 @dataclass(frozen=True)
@@ -103,6 +148,8 @@ class Program:
         """Return the inputs of the tail: data, and results of the frozen part."""
         if _is_sparse(features) and self.plan.learner.multiples:
             return self.plan.learner.sparse_features(features)
+        if not self.parts.frozen:
+            return {name: features.get(name) for name in self.parts.split.features}
         copies = self.copies_of(features)
         made = {
             name: features[copies[name]] if name in copies else self._computed(graph, features)
@@ -220,7 +267,7 @@ class Program:
         return batches.with_bounded_rows() if has_extremes else batches
 
     def _trains_sparse(self, spec: StepSpec, features: Mapping[str, Any]) -> bool:
-        if not self.plan.loss.is_formula:
+        if not _is_sparse(dict(features)) or not self.plan.loss.is_formula:
             return False
         return not self.plan.device.keeps_data and trains_sparse(spec, self.first_layers, features)
 
@@ -229,7 +276,7 @@ class Program:
         """The linear layers that read the data."""
         return self.parts.first_layers
 
-    @property
+    @cached_property
     def is_linear(self) -> bool:
         """True if the last layer, as far as it is known, is also a first one."""
         return self.plan.is_linear(self.first_layers)
@@ -258,16 +305,16 @@ class Program:
         coordinates = Coordinates(layers, batches.standards, rate_scales(self.plan, state, layers))
         constants = coordinates.constants(tensors)
         key = (batches.batch_size, shapes, factors, tuple((k, a.shape) for k, a in constants.items()))
-        spec = self.plan.specs.get(key)
-        if spec is None:
+        known = self.plan.steps.get(key)
+        if known is None:
             spec = replace(
                 self.plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes,
                 gradient_factors=factors,
             )  # fmt: skip
-            spec = coordinates.spec(spec, constants) if constants else spec
-            if len(self.plan.specs) < _MOST_SPECS:
-                self.plan.specs[key] = spec
-        runners = self._runners(spec, tensors, batches, epochs)
+            known = KnownStep(coordinates.spec(spec, constants) if constants else spec)
+            if len(self.plan.steps) < _MOST_SPECS:
+                self.plan.steps[key] = known
+        runners = self._runners(known, tensors, batches, epochs)
         if constants:
             runners = replace(runners, buffers=StandardisedBuffers(runners.buffers, coordinates))
         if not self.plan.recipe.is_auto or self.plan.recipe.in_parts:
@@ -275,8 +322,13 @@ class Program:
         return runners
 
     def _runners(
-        self, spec: StepSpec, tensors: Mapping[tuple[str, str], np.ndarray], batches: Batches, epochs: int
+        self,
+        known: KnownStep,
+        tensors: Mapping[tuple[str, str], np.ndarray],
+        batches: Batches,
+        epochs: int,
     ) -> Runners:
+        spec = known.spec
         if self.plan.device.keeps_data:
             decided("path", "data on %s, blocks of updates in a call", str(self.plan.device))
             return self._resident_runners(spec, batches, epochs)
@@ -286,12 +338,13 @@ class Program:
         loss = spec.loss
         if isinstance(loss, FromCallable):
             spec = replace(spec, loss=GivenGradient())
+            known = KnownStep(spec)
         work = 3 * spec.batch_size * sum(array.size for array in tensors.values())
         n_threads = resolve_threads(self.plan.n_threads, work)
         tail = self.parts.tail
         tail_graph = self.parts.split.tail
         opened = self._open_step(spec, batches, n_threads)
-        idle = opened or self._compiled(spec, n_threads)
+        idle = opened or self._compiled(known, n_threads)
         taken = idle.take(batches, {name: array for (name, kind), array in tensors.items() if kind == WEIGHT})
 
         def runners(fastest: Any) -> Runners:
@@ -302,6 +355,10 @@ class Program:
             decided("path", "dense: one update in a call, with the gradient of a function")
             runner = CallableRunner(made.session, made.forward, made.step, taken.buffers, batches, loss)
             return Runners(taken.buffers, runner, lambda: runner, partial(idle.give_back, taken))
+        path = known.paths.get((batches.n_batches, epochs))
+        if path is not None and opened is None and not batches.is_sparse:
+            decided("path", path.reason[0], path.reason[1])
+            return runners(taken.loop if path.is_loop else taken.single)
         # a named rate calls the runtime for each epoch: with one batch in it there is nothing to repeat
         recipe = self.plan.recipe
         repeats = batches.n_batches > 1 or recipe.is_auto
@@ -311,15 +368,18 @@ class Program:
         is_short = not repeats or not (is_long or batches.n_batches >= least)
         if batches.is_sparse or is_short or opened is not None:
             reason = "few updates" if is_short else "batches of any length" if opened else "sparse data"
-            decided("path", "dense: one update in a call: %s", reason)
+            path = Path(False, ("dense: one update in a call: %s", reason))
+            decided("path", path.reason[0], path.reason[1])
+            if opened is None and not batches.is_sparse:
+                known.keep(batches.n_batches, epochs, path)
             return runners(taken.single)
         linear = choose_linear_loop(tail_graph, spec, self.first_layers, batches)
         if linear is None:
             can_repeat = idle.compiled.can_repeat
             many = "the updates of an epoch in a call"
-            decided(
-                "path", "dense: %s", many if can_repeat else "one update in a call: no standard operators"
-            )
+            kind = many if can_repeat else "one update in a call: no standard operators"
+            decided("path", "dense: %s", kind)
+            known.keep(batches.n_batches, epochs, Path(can_repeat, ("dense: %s", kind)))
             return runners(taken.loop if can_repeat else taken.single)
         if not is_long:
             decided("path", "dense: one update in a call: %s", "few updates")
@@ -333,14 +393,14 @@ class Program:
         scan = cached(key, build_scan, tail.nbytes, n_threads=n_threads)
         return runners(linear.runner(scan, taken, batches))
 
-    def _compiled(self, spec: StepSpec, n_threads: int) -> IdleRunners:
+    def _compiled(self, known: KnownStep, n_threads: int) -> IdleRunners:
         """Return the runners of a step, which is compiled when it is needed."""
-        tail, graph = self.parts.tail, self.parts.split.tail
+        tail, graph, spec = self.parts.tail, self.parts.split.tail, known.spec
 
         def build() -> IdleRunners:
             return IdleRunners(CompiledOnUse(partial(build_step, graph, spec), spec, n_threads))
 
-        return cached(("step", tail.key, spec.key, n_threads), build, tail.nbytes, n_threads=n_threads)
+        return cached(("step", tail.key, known.key, n_threads), build, tail.nbytes, n_threads=n_threads)
 
     def _open_step(self, spec: StepSpec, batches: Batches, n_threads: int) -> IdleRunners | None:
         """Return the runners of the step for batches of any length, if they have several and it is proven."""
@@ -349,10 +409,11 @@ class Program:
         tail, shapes = self.parts.tail, open_row_shapes(self.parts.split.tail, batches.features)
         if shapes == spec.row_shapes:
             return None
-        opened = self._compiled(replace(spec, row_shapes=shapes), n_threads)
+        opened = self._compiled(KnownStep(replace(spec, row_shapes=shapes)), n_threads)
 
         def prove() -> bool:
-            return agrees(opened.compiled, self._compiled(spec, n_threads).compiled, dict(batches.features))
+            closed = self._compiled(KnownStep(spec), n_threads)
+            return agrees(opened.compiled, closed.compiled, dict(batches.features))
 
         is_proven = cached(("open step", tail.key, opened.compiled.spec.key, n_threads), prove)
         return opened if is_proven else None
@@ -413,6 +474,28 @@ def make_program(plan: FitPlan, features: Features) -> Program:
     at a named rate, on a device with resident data and for sparse data whose results would be dense, the
     frozen part is computed in each step, and its results are not standardised.
     """
+    kind = _kind(features)
+    known = plan.programs.get(kind)
+    if known is not None:
+        return known
+    program = _new_program(plan, features)
+    if kind is not None and len(plan.programs) < _MOST_SPECS:
+        plan.programs[kind] = program
+    return program
+
+
+def _kind(features: Features) -> Hashable:
+    """Return what the program of dense data depends on, beside the plan; None: data are of another kind."""
+    kind = []
+    for name, array in features.items():
+        if type(array) is not np.ndarray or array.nbytes > _SMALL_BYTES:
+            return None
+        kind.append((name, array.shape, array.dtype))
+    return tuple(kind)
+
+
+def _new_program(plan: FitPlan, features: Features) -> Program:
+    """Return a new program; see :func:`make_program`."""
     learner = plan.learner
     is_sparse = _is_sparse(features)
     program = Program(plan, learner.sparse_parts() if is_sparse else learner.divided)
@@ -431,7 +514,8 @@ def make_program(plan: FitPlan, features: Features) -> Program:
 
 
 def _is_sparse(features: Features) -> bool:
-    return any(sparse.issparse(array) for array in features.values())
+    # one look at an array of numpy: small calls ask several times
+    return any(type(array) is not np.ndarray and sparse.issparse(array) for array in features.values())
 
 
 def _warn_of_extremes(table: Any, moments: Moments) -> None:

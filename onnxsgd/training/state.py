@@ -112,9 +112,9 @@ class FitState:
     def count_rows(self, weight: np.ndarray) -> None:
         """Count further samples of the given weights."""
         self.n_rows += len(weight)
-        self.mean_weight += (
-            (float(weight.mean(dtype=np.float64)) - self.mean_weight) * len(weight) / self.n_rows
-        )
+        # numpy's method takes twice the time
+        mean = float(np.add.reduce(weight, dtype=np.float64)) / len(weight)
+        self.mean_weight += (mean - self.mean_weight) * len(weight) / self.n_rows
 
     def start_steering(self, share: float) -> None:
         """Let steered rates begin with this share of the rate."""

@@ -1,6 +1,7 @@
 """Data in all supported forms."""
 
 import tracemalloc
+import warnings
 
 import numpy as np
 import onnx
@@ -19,7 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import _get_feature_names
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
-from onnxsgd.data.features import is_plain_array, read_features
+from onnxsgd.data.features import TableInput, is_plain_array, read_features
 from onnxsgd.exceptions import GraphError, ParameterError
 
 # Older versions of scikit-learn read frames in a way that newer versions of polars deprecate.
@@ -151,6 +152,63 @@ def test_one_number_of_many_that_is_not_finite_is_found(dtype, value):
         data = X.copy()
         data[place] = value
         assert not is_plain_array(data, (2,))
+
+
+_LATER_CALLS = {
+    "float32": lambda X: X,
+    "float64": lambda X: X.astype(np.float64),
+    "Fortran order": lambda X: np.asfortranarray(X),
+    "integers": lambda X: np.round(X).astype(np.int64),
+    "big endian": lambda X: X.astype(">f4"),
+    "list": lambda X: X.tolist(),
+    "subclass": lambda X: X.view(np.matrix),
+    "no rows": lambda X: X[:0],
+    "one axis": lambda X: X[0],
+    "fewer columns": lambda X: X[:, :2],
+    "NaN": lambda X: np.where(X[3, 1] == X, np.nan, X),
+    "infinity": lambda X: np.where(X[3, 1] == X, -np.inf, X),
+    "beyond float32": lambda X: np.where(X[3, 1] == X, 1e39, X.astype(np.float64)),
+}
+
+
+@pytest.mark.parametrize("given", _LATER_CALLS.values(), ids=list(_LATER_CALLS))
+@pytest.mark.parametrize("columns", ["first call without names", "first call with names"])
+def test_later_calls_take_and_refuse_what_all_checks_would(diabetes, given, columns, monkeypatch):
+    """One look at a usual table takes the place of the checks, and never of another result or error."""
+    pandas = pytest.importorskip("pandas")
+    X, y = np.array(diabetes[0][:32, :4], np.float32), diabetes[1][:32]
+    table = given(X)
+
+    def outcome():
+        model = OnnxSGDRegressor(random_state=0)
+        first = pandas.DataFrame(X, columns=list("abcd")) if "with names" in columns else X
+        model.partial_fit(first, y)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                model.partial_fit(table, y[: len(table)])
+            except Exception as error:
+                return type(error), str(error), model.t_
+        return model.coef_.tobytes(), model.intercept_.tobytes(), [str(w.message) for w in caught], model.t_
+
+    found = outcome()
+    monkeypatch.setattr(TableInput, "read", lambda self, X: None)
+    assert outcome() == found
+
+
+def test_the_input_of_a_table_is_known_by_its_type_and_its_axes():
+    def value(name, dtype, shape):
+        return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+
+    single, double = ir.DataType.FLOAT, ir.DataType.DOUBLE
+    assert TableInput.of([value("X", single, ["N", 3])]) == TableInput("X", np.dtype(np.float32), 3)
+    assert TableInput.of([value("X", double, ["N", "M"])]) == TableInput("X", np.dtype(np.float64), None)
+    for shape, dtype in ((["N"], single), (["N", 3, 4], single), (["N", 3], ir.DataType.INT64)):
+        assert TableInput.of([value("X", dtype, shape)]) is None
+    assert TableInput.of([value("X", single, ["N", 3]), value("Z", single, ["N", 3])]) is None
+    X = np.ones((2, 4), np.float32)
+    assert TableInput("X", np.dtype(np.float32), 4).read(X) is X
+    assert TableInput("X", np.dtype(np.float32), 3).read(X) is None
 
 
 def test_a_memory_map_is_read_in_place(tmp_path):

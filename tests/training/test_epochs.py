@@ -23,7 +23,7 @@ def test_orders_of_several_epochs_are_those_of_one_after_another():
         np.testing.assert_array_equal(order, _shuffled((1, 50), apart)[0])
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 1000, 70_000])
+@pytest.mark.parametrize("n", [1, 2, 3, 256, 257, 1000, 70_000])
 def test_an_order_follows_the_keys_however_they_are_sorted(monkeypatch, n):
     keys = np.random.RandomState(0).randint(0, 1 << 32, n, np.uint32)
     expected = np.lexsort((np.arange(n), keys))

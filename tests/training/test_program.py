@@ -143,7 +143,8 @@ def test_linear_streams_that_find_their_rate_make_the_updates_of_a_call_at_once(
     monkeypatch.setattr(EpochRunner, "run", counting)
     found = stream()
     assert runs == [4] * n_calls
-    assert len(found._known_plan[1].specs) == 1
+    plan = found._known_plan[1]
+    assert (len(plan.steps), len(plan.programs)) == (1, 1)
     monkeypatch.setattr(_program, "_MANY_BATCHES_OF_STREAM", 1000)
     single = stream()
     assert len(runs) == n_calls

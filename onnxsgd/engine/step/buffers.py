@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -94,6 +95,8 @@ class Buffers:
 
 def all_finite(array: np.ndarray) -> bool:
     """Tell whether all numbers are finite; of few of them in half the time of the method ``all``."""
+    if array.size == 1:
+        return math.isfinite(array.item())
     return bool(np.count_nonzero(np.isfinite(array)) == array.size)
 
 

@@ -167,7 +167,8 @@ class EpochRunner:
             part = slice(start, start + size)
             n_batches = len(losses[part])
             block = self._block(n_batches)
-            block.fill(self.batches, plan.part(part), scalars[part])
+            is_whole = n_batches == len(losses)
+            block.fill(self.batches, plan if is_whole else plan.part(part), scalars[part])
             try:
                 self._session.run_with_iobinding(block.bindings[self._buffers.current])
             except Exception as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd.graph.nodes import attribute, constant, first, operands, required, standard_operator
 
 __all__ = ["NO_LAYER", "OutputLayer", "OutputWeight", "output_layer"]
@@ -67,7 +68,7 @@ class OutputLayer:
     weights: tuple[OutputWeight, ...]
     offset: tuple[float, ...] | None
 
-    @property
+    @cached_property
     def is_even(self) -> bool:
         """True if the rates of all weights have the same unit."""
         return len({(part.start, tuple(map(abs, part.factors))) for part in self.weights}) < 2 and all(
