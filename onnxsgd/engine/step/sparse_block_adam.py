@@ -23,12 +23,13 @@ _FIRST, _SECOND = BlockAdam().slots
 #: Updates after which the tensors themselves are computed. N grows by 1 / beta_1 with each, by 850 in all: in
 #: float32 a thousandth of an update is lost.
 _MOST_UPDATES = 64
-#: They are also computed once the penalties have this factor.
-_LEAST_SCALE = 1e-3
+#: They are also computed once the penalties have this factor: U and the reach grow by its inverse, and
+#: float32 holds 1e38.
+_LEAST_SCALE = 1e-12
 #: Products of more numbers, 10,000, would start the threads of BLAS.
 _MOST_OF_ONE_THREAD = 8192
 #: Columns of the tables that are computed together: a bound of memory, which stays in the cache.
-_FOLDED = 4096
+_FOLDED = 2048
 #: The most columns in which the common penalty is looked for.
 _SAMPLE = 1000
 
@@ -236,12 +237,15 @@ class SparseBlockAdam(_BlockAdam):
     def _fold(self) -> None:
         """Compute the weight and the moment themselves."""
         reach, scale = _like(self._weight, self._reach), _like(self._weight, self._scale)
-        for start in range(0, len(self._weight), _FOLDED):
-            rows = slice(start, start + _FOLDED)
-            weight, moment = self._weight[rows], self._moment[rows]
-            weight -= reach * moment
-            weight *= scale
-            moment *= self._power
+        if len(self._tables) == 1:
+            _combine_halves(self._tables[0], scale, -reach * scale, self._power)
+        else:
+            for start in range(0, len(self._weight), _FOLDED):
+                rows = slice(start, start + _FOLDED)
+                weight, moment = self._weight[rows], self._moment[rows]
+                weight -= reach * moment
+                weight *= scale
+                moment *= self._power
         self._restart()
 
 
@@ -294,6 +298,26 @@ def _positive(number: Any) -> Any:
 def _halves(tables: list[np.ndarray]) -> list[np.ndarray]:
     """Return the two tables that are apart, or beside each other."""
     return tables if len(tables) == 2 else np.split(tables[0], 2, axis=1)
+
+
+def _combine_halves(table: np.ndarray, of_first: Any, of_second: Any, factor: float) -> None:
+    """Replace the halves (a, b) of each row by ``of_first a + of_second b`` and ``factor b``.
+
+    Rows of few numbers lie behind one another in memory: numpy would begin a loop for each of them.
+    """
+    n_half = table.shape[1] // 2
+    rows = np.zeros((2, _FOLDED, 2 * n_half), table.dtype)
+    rows[0, :, :n_half], rows[0, :, n_half:], rows[1, :, :n_half] = of_first, factor, of_second
+    (own, other), numbers = rows.reshape(2, -1), table.reshape(-1)
+    moved = np.zeros_like(own)
+    for start in range(0, len(numbers), len(own)):
+        part = numbers[start : start + len(own)]
+        n_numbers = len(part)
+        seconds = moved[:n_numbers]
+        seconds[:-n_half] = part[n_half:]
+        seconds *= other[:n_numbers]
+        part *= own[:n_numbers]
+        part += seconds
 
 
 def _like(table: np.ndarray, number: Any) -> Any:

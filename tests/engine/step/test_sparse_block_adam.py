@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 
 from onnxsgd.engine.sparse_products import SparseRows
+from onnxsgd.engine.step import sparse_block_adam
 from onnxsgd.engine.step.sparse_block_adam import SparseBlockAdam, WholeBlockAdam
 from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
 from onnxsgd.optimizers import LOG_FACTOR, BlockAdam
@@ -42,8 +43,13 @@ def by_hand(w, blocks, penalties, rate_scale, steering, l2):
 @pytest.mark.parametrize("l2", [0.0, 0.01, 30.0])
 @pytest.mark.parametrize("others", [[], [4, 11, 29]])
 @pytest.mark.parametrize("form", ["sparse", "whole"])
-def test_updates_are_those_of_dense_batches(n_outputs, n_blocks, steering, l2, others, form):
+@pytest.mark.parametrize(("dtype", "rounding"), [(np.dtype(np.float64), 1e-7), (np.dtype(np.float32), 5e-4)])
+def test_updates_are_those_of_dense_batches(
+    n_outputs, n_blocks, steering, l2, others, form, dtype, rounding, monkeypatch
+):
     """Over more updates than the tables hold at once; the strongest penalty makes the factor small."""
+    # the last part of the tables is shorter
+    monkeypatch.setattr(sparse_block_adam, "_FOLDED", 8)
     blocks = (1, min(n_blocks, n_outputs))
     penalties, rate_scale = np.full((D, 1), 2.0), np.linspace(0.5, 2, blocks[1])[None]
     penalties[others] = RNG.uniform(0.1, 20, (len(others), 1))
@@ -52,7 +58,6 @@ def test_updates_are_those_of_dense_batches(n_outputs, n_blocks, steering, l2, o
     }  # fmt: skip
     shapes |= {PENALTY_SCALE: (D, 1)} if l2 else {}
     shapes |= {LOG_FACTOR: blocks} if steering else {}
-    dtype = np.dtype(np.float64)
     if form == "sparse":
         updates = SparseBlockAdam(shapes, dtype, B, decays=l2 > 0)
     else:
@@ -70,11 +75,11 @@ def test_updates_are_those_of_dense_batches(n_outputs, n_blocks, steering, l2, o
         updates.begin({name: np.broadcast_to(column, t.shape) for name, column in numbers.items()})
         for number, i in enumerate(part):
             X = BATCHES[i]
-            rows = SparseRows(X.indptr, X.indices, X.data, D)
-            products.append(np.empty((B, n_outputs)))
+            rows = SparseRows(X.indptr, X.indices, X.data.astype(dtype), D)
+            products.append(np.empty((B, n_outputs), dtype))
             updates.multiply(rows, products[-1])
-            updates.update(number, rows, np.ascontiguousarray(GRADIENTS[i, :, :n_outputs]))
+            updates.update(number, rows, np.ascontiguousarray(GRADIENTS[i, :, :n_outputs], dtype))
         updates.end()
     want, want_products = by_hand(start, blocks, penalties if l2 else 0.0, rate_scale, steering, l2)
-    np.testing.assert_allclose(products, want_products, rtol=1e-7, atol=1e-8)
-    np.testing.assert_allclose(updates.tensors[WEIGHT], want, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(products, want_products, rtol=rounding, atol=0.1 * rounding)
+    np.testing.assert_allclose(updates.tensors[WEIGHT], want, rtol=rounding, atol=0.1 * rounding)
