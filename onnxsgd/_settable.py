@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import math
+from numbers import Integral, Real
 from typing import Any, Self
 
-from onnxsgd.exceptions import ParameterError
+import numpy as np
 
-__all__ = ["Settable"]
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+
+__all__ = ["Settable", "as_float", "check_count", "check_flag", "check_number"]
 
 
 class Settable:
@@ -68,3 +72,47 @@ class Settable:
 def _names(cls: type) -> list[str]:
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [name for name, found in inspect.signature(cls).parameters.items() if found.kind in named]
+
+
+def check_number(
+    name: str,
+    value: object,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    most: float = math.inf,
+) -> None:
+    """Refuse a value that is no finite number between these bounds."""
+    bounds = {">=": least, ">": above, "<": below, "<=": most}
+    legal = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items() if math.isfinite(bound))
+    message = f"{name}={value!r:.100} is not accepted: it must be a finite number {legal}".rstrip() + "."
+    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+        raise ParameterTypeError(message)
+    number = as_float(value)
+    if not (math.isfinite(number) and least <= number <= most and above < number < below):
+        raise ParameterError(message)
+
+
+def check_count(name: str, value: int, *, least: int = 1, most: int | None = None) -> None:
+    """Refuse a value that is no whole number between these bounds."""
+    legal = f">= {least}" if most is None else f"from {least} to {most:,}"
+    message = f"{name}={value!r:.100} is not accepted: it must be a whole number {legal}."
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise ParameterTypeError(message)
+    if value < least or (most is not None and value > most):
+        raise ParameterError(message)
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse a value that is neither True nor False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ParameterTypeError(f"{name}={value!r:.100} is not accepted: it must be True or False.")
+
+
+def as_float(value: Real) -> float:
+    """Return a number as a float; an integer beyond the largest float is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

@@ -23,7 +23,7 @@ from numbers import Real
 
 import numpy as np
 
-from onnxsgd._settable import Settable
+from onnxsgd._settable import Settable, check_flag, check_number
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 __all__ = ["PENALTIES", "Penalty", "PenaltyTable", "make_penalties", "make_penalty"]
@@ -91,9 +91,9 @@ class Penalty(Settable):
         for name in ("l1", "l2"):
             value = getattr(self, name)
             if value is not None:
-                _check_strength(name, value)
-        _check_flag("groups", self.groups)
-        _check_flag("from_start", self.from_start)
+                check_number(name, value, least=0)
+        check_flag("groups", self.groups)
+        check_flag("from_start", self.from_start)
         if self.groups and self.l1 is None:
             raise ParameterError("groups=True has no effect without l1: the groups are those of its norms.")
         if self.from_start and self.is_none:
@@ -162,20 +162,6 @@ class Penalty(Settable):
         given = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
         shown = [f"{name}={value!r}" for name, value, default in given if value is not default]
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-def _check_strength(name: str, value: object) -> None:
-    """Refuse a strength that is not a finite number >= 0."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
-        raise ParameterTypeError(f"{name}={value!r} is not accepted: it must be a number >= 0.")
-    if not 0 <= float(value) < math.inf:
-        raise ParameterError(f"{name}={value!r} is not accepted: it must be a finite number >= 0.")
-
-
-def _check_flag(name: str, value: object) -> None:
-    """Refuse a value that is neither True nor False."""
-    if not isinstance(value, bool | np.bool_):
-        raise ParameterTypeError(f"{name}={value!r} is not accepted: it must be True or False.")
 
 
 def _blocks(array: np.ndarray) -> Iterator[np.ndarray]:
@@ -328,7 +314,7 @@ def _pattern(key: object) -> str:
 def _entry(key: str, value: object, alpha: float, l1_ratio: float) -> Penalty:
     """Return the penalty of an entry of a dictionary."""
     if isinstance(value, Real) and not isinstance(value, bool | np.bool_):
-        _check_strength(f"penalty[{key!r}]", value)
+        check_number(f"penalty[{key!r}]", value, least=0)
         return Penalty(l2=float(value))
     if isinstance(value, Penalty) or value is None or (isinstance(value, str) and value in PENALTIES):
         return make_penalty(value, alpha, l1_ratio)

@@ -327,10 +327,10 @@ def test_penalties_apply_to_the_adapters(network, diabetes):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"rank": 0}, ParameterError, "rank=0 is not accepted: it must be an integer >= 1"),
+        ({"rank": 0}, ParameterError, "rank=0 is not accepted: it must be a whole number from 1"),
         ({"rank": 2.0}, ParameterTypeError, "rank=2.0 is not accepted"),
         ({"rank": True}, ParameterTypeError, "rank=True is not accepted"),
-        ({"alpha": 0}, ParameterError, "alpha=0 is not accepted: it must be a number > 0"),
+        ({"alpha": 0}, ParameterError, "alpha=0 is not accepted: it must be a finite number > 0"),
         ({"alpha": float("inf")}, ParameterError, "alpha=inf is not accepted"),
         ({"alpha": "2"}, ParameterTypeError, "alpha='2' is not accepted"),
         ({"targets": []}, ParameterTypeError, r"targets=\[\] is not accepted: it must be None, names"),

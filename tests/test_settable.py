@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV
 
 from onnxsgd import OnnxSGDRegressor, adapters, losses, optimizers, penalties, schedules
 from onnxsgd._settable import Settable
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import OnnxSGDError, ParameterError, ParameterTypeError
 
 PUBLIC = {
     f"{module.__name__}.{name}": getattr(module, name)
@@ -148,3 +148,62 @@ def test_objects_of_users_have_parameters_too():
     assert Plain().get_params() == {}
     with pytest.raises(ParameterError, match="it has none"):
         Plain().set_params(factor=1.0)
+
+
+#: Values that are no number, none in any range, or none that a C type holds.
+ODD = (
+    "x", np.nan, np.inf, -1, -1.0, None, [1], {}, np.array([1.0, 2.0]), np.array("q"), object(), 1j, b"x", (),
+)  # fmt: skip
+PARAMETERS = [
+    (name, parameter) for name in PUBLIC for parameter in inspect.signature(PUBLIC[name]).parameters
+]
+
+
+def _said_of(cls, values):
+    """Return the message of the refusal; None: the values are accepted."""
+    try:
+        cls(**values)
+    except OnnxSGDError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
+def test_odd_values_are_refused_in_a_sentence_that_names_them(name, parameter):
+    cls = PUBLIC[name]
+    needed = make(cls).get_params(deep=False)
+    for value in (*ODD, 10**400):
+        said = _said_of(cls, {**needed, parameter: value})
+        assert said is None or (parameter in said and len(said) < 1000), (value, said)
+
+
+@pytest.mark.parametrize(
+    ("cls", "parameter"),
+    [
+        (cls, parameter)
+        for cls in (
+            optimizers.Adam, optimizers.AdamW, optimizers.BlockAdam, optimizers.RMSProp, optimizers.Adagrad,
+            optimizers.Lion, optimizers.SGD, adapters.LoRA, losses.Focal, schedules.Cosine, schedules.Step,
+        )
+        for parameter in inspect.signature(cls).parameters
+        if parameter not in ("n_updates", "every", "targets")
+    ],
+)  # fmt: skip
+def test_parameters_are_checked_when_they_are_given(cls, parameter):
+    """Not in the depths of a fit: None of these values is legal for any of these parameters."""
+    needed = make(cls).get_params(deep=False)
+    for value in ("x", np.nan, None, [1], np.array([1.0, 2.0]), object(), 1j):
+        with pytest.raises(OnnxSGDError, match=rf"^{parameter}=.* is not accepted: it must be"):
+            cls(**{**needed, parameter: value})
+
+
+def test_the_rank_of_an_adapter_is_bounded_before_its_matrices_are_made():
+    for rank in (0, 65_537, 10**30):
+        with pytest.raises(ParameterError, match="rank=.* is not accepted: .* from 1 to"):
+            adapters.LoRA(rank=rank)
+
+
+def test_targets_of_an_adapter_that_are_read_once_are_refused():
+    for targets in ((name for name in ["a"]), np.array("q")):
+        with pytest.raises(ParameterTypeError, match="^targets="):
+            adapters.LoRA(targets=targets)

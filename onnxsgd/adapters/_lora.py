@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-from onnxsgd._settable import Settable
-from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd._settable import Settable, check_count, check_number
+from onnxsgd.exceptions import ParameterTypeError
 
 __all__ = ["LoRA"]
+
+#: The largest rank: beyond, the matrices are larger than any weight of a common size, and would be allocated.
+LARGEST_RANK = 65_536
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class LoRA(Settable):
     Parameters
     ----------
     rank : int, default=8
-        The columns of `A`, >= 1.
+        The columns of `A`, from 1 to 65,536.
     alpha : float, default=16
         The numerator of the factor ``alpha / rank``, > 0.
     targets : None, str, sequence of str, or callable, default=None
@@ -71,14 +72,8 @@ class LoRA(Settable):
     targets: str | Sequence[str] | Callable[[str], bool] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.rank, bool) or not isinstance(self.rank, Integral):
-            raise ParameterTypeError(f"rank={self.rank!r} is not accepted: it must be an integer >= 1.")
-        if self.rank < 1:
-            raise ParameterError(f"rank={self.rank!r} is not accepted: it must be an integer >= 1.")
-        if isinstance(self.alpha, bool) or not isinstance(self.alpha, Real):
-            raise ParameterTypeError(f"alpha={self.alpha!r} is not accepted: it must be a number > 0.")
-        if not 0 < self.alpha < math.inf:
-            raise ParameterError(f"alpha={self.alpha!r} is not accepted: it must be a number > 0.")
+        check_count("rank", self.rank, most=LARGEST_RANK)
+        check_number("alpha", self.alpha, above=0)
         names: Any = self.target_names
         if names is not None and not (names and all(isinstance(name, str) for name in names)):
             raise ParameterTypeError(
@@ -102,7 +97,9 @@ class LoRA(Settable):
             return None
         if isinstance(targets, str):
             return (targets,)
-        return tuple(targets) if isinstance(targets, Iterable) else ()
+        # an iterator would be empty the second time; an array without axes calls itself a collection
+        is_several = isinstance(targets, Collection) and getattr(targets, "ndim", 1) > 0
+        return tuple(targets) if is_several else ()
 
     @property
     def key(self) -> Hashable | None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from scipy import sparse
 
+from onnxsgd.data.refusals import naming
 from onnxsgd.exceptions import GraphError
 
 __all__ = ["NUMBERS", "column_kinds", "column_names", "is_mapping", "refuse_unknown"]
@@ -50,6 +51,7 @@ def refuse_unknown(X: Mapping[Any, Any], inputs: Sequence[ir.Value]) -> None:
     )
 
 
+@naming("X")
 def column_kinds(X: Any) -> dict[str, str]:
     """Return numpy's letter for the kind of each column of a frame or of a dictionary; "O" for categories."""
     if is_mapping(X):

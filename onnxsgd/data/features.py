@@ -335,7 +335,7 @@ def take_rows(features: Features, rows: np.ndarray | slice) -> Features:
 
 
 def _check_mapping(estimator: BaseEstimator, X: Mapping[str, Any], reset: bool) -> dict[str, np.ndarray]:
-    arrays = {str(name): np.asarray(array) for name, array in X.items()}
+    arrays = {str(name): _entry(f"X[{name!r}]", array) for name, array in X.items()}
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if not arrays or len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise ParameterError(f"X has arrays of these lengths: {lengths}; they must be equal and above 0.")
@@ -343,6 +343,15 @@ def _check_mapping(estimator: BaseEstimator, X: Mapping[str, Any], reset: bool) 
         for name in ("n_features_in_", "feature_names_in_"):
             vars(estimator).pop(name, None)
     return arrays
+
+
+def _entry(name: str, array: object) -> np.ndarray:
+    """Return an entry of a dictionary as an array."""
+    if sparse.issparse(array):
+        raise ParameterError(
+            f"{name} is sparse, and entries of a dictionary are arrays: call toarray() of it."
+        )
+    return naming(name)(np.asarray)(array)
 
 
 def _check_names(X: object, inputs: Sequence[ir.Value]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import wraps
+from itertools import chain
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -77,8 +78,10 @@ def check_indices(table: sparse.spmatrix, argument: str) -> None:
     elif table.format == "coo":
         sizes = zip(table.coords, table.shape, strict=True)
         is_valid = all(_are_below(axis, size) for axis, size in sizes)
+    elif table.format == "lil":
+        is_valid = _lists_are_inside(table)
     else:
-        # lists, dictionaries and diagonals, which scipy checks in Python
+        # dictionaries and diagonals, which scipy checks in Python
         is_valid = True
     if not is_valid:
         raise ParameterError(
@@ -97,6 +100,18 @@ def _are_inside(table: sparse.spmatrix) -> bool:
     if len(pointers) != major + 1 or pointers[0] != 0 or pointers[-1] > min(len(indices), len(table.data)):
         return False
     return bool((pointers[1:] >= pointers[:-1]).all()) and _are_below(indices, minor)
+
+
+def _lists_are_inside(table: sparse.lil_matrix) -> bool:
+    """Tell whether the columns in the lists of a matrix are inside it, with a value each."""
+    if list(map(len, table.rows)) != list(map(len, table.data)):
+        return False
+    columns = list(chain.from_iterable(table.rows))
+    try:
+        return _are_below(np.fromiter(columns, np.int64, len(columns)), table.shape[1])
+    except (TypeError, ValueError, OverflowError):
+        # no whole numbers
+        return False
 
 
 def _are_below(indices: np.ndarray, size: int) -> bool:

@@ -40,6 +40,7 @@ from onnxsgd.estimators.shared import in_turn, settled_attributes
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER
+from onnxsgd.learner.model_source import refuse_circle
 from onnxsgd.runtime.device import check_device
 from onnxsgd.runtime.events import decide_anew, decided
 from onnxsgd.runtime.stages import stage
@@ -392,6 +393,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
     def _with_tags_inside(self, tags: Any) -> Any:
         """Return scikit-learn's tags, those of the model inside as far as they are known."""
         if hasattr(self.model, "__sklearn_tags__") and not isinstance(self.model, type):
+            refuse_circle(self.model)
             followed = follow_estimator(tags, self.model)
             # pipelines do not declare that they take text
             followed.input_tags.string |= has_text(self.model)

@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator
 from onnxsgd._settable import Settable
 from onnxsgd.estimators.summary import summarize
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.learner.model_source import refuse_circle
 
 __all__ = ["LINK", "Given", "has_new_graph", "is_same", "read_graph_parameters", "refuse_new_graph"]
 
@@ -33,6 +34,7 @@ Given = list[tuple[str, str, Any]]
 
 def read_graph_parameters(estimator: BaseEstimator) -> Given:
     """Return the parameters of an estimator that determine its graph, those of the model inside included."""
+    refuse_circle(estimator.model)
     own = type(estimator).__name__
     given = [(name, own, getattr(estimator, name)) for name in _OF_GRAPH if hasattr(estimator, name)]
     given.append((LINK, own, getattr(estimator, "_link", "identity")))

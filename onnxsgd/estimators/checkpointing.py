@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import joblib
 import numpy as np
+from scipy import sparse
 from sklearn.utils import _safe_indexing
 
 from onnxsgd._files import path_of
 from onnxsgd.data.batch_source import is_batch_source
 from onnxsgd.data.generators import copied
+from onnxsgd.data.refusals import check_indices, naming
 from onnxsgd.estimators.fitted import TrainedModel
 from onnxsgd.estimators.saving import content_of, load_checkpoint, read_progress, refuse_own_class
 from onnxsgd.exceptions import ParameterError
@@ -32,6 +34,8 @@ __all__ = ["FitCheckpoints", "fingerprint"]
 _FREE = frozenset({"checkpoint", "checkpoint_every", "verbose", "n_threads", "warm_start"})
 #: Rows of the data that are compared, evenly spaced.
 _ROWS = 1000
+#: Formats of sparse matrices whose rows can be taken.
+_WITH_ROWS = frozenset({"csr", "csc", "lil", "dok"})
 
 
 def fingerprint(estimator: TrainedModel, **data: object) -> dict[str, str]:
@@ -42,7 +46,7 @@ def fingerprint(estimator: TrainedModel, **data: object) -> dict[str, str]:
         # the file may have changed
         parameters["model"] = Path(model).read_bytes()
     found = {name: _digest(value) for name, value in parameters.items() if name not in _FREE}
-    return found | {name: _digest_of_data(part) for name, part in data.items()}
+    return found | {name: naming(name)(_digest_of_data)(part, name) for name, part in data.items()}
 
 
 def _digest(value: object) -> str:
@@ -57,10 +61,15 @@ def _digest(value: object) -> str:
         return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _digest_of_data(part: object) -> str:
+def _digest_of_data(given: object, name: str) -> str:
     """Return a digest of the shape of data, and of some of their rows."""
-    if isinstance(part, Mapping):
-        return str(joblib.hash([[name, _digest_of_data(array)] for name, array in part.items()]))
+    part: Any = given
+    if sparse.issparse(part):
+        check_indices(part, name)
+        # other formats have no rows that can be taken
+        part = part if part.format in _WITH_ROWS else part.tocsr()
+    elif isinstance(part, Mapping):
+        return str(joblib.hash([[key, _digest_of_data(array, name)] for key, array in part.items()]))
     if part is None:
         return ""
     if is_batch_source(part):
@@ -70,7 +79,9 @@ def _digest_of_data(part: object) -> str:
     if shape == () or (shape is None and not hasattr(part, "__len__")):
         # one weight for all samples, or data that the fit refuses
         return _digest(part)
-    n_rows = part.shape[0] if hasattr(part, "shape") else len(cast("Sized", part))
+    if not hasattr(part, "__getitem__"):
+        part = np.asarray(part)
+    n_rows = part.shape[0] if hasattr(part, "shape") else len(part)
     rows = np.unique(np.linspace(0, max(n_rows - 1, 0), min(n_rows, _ROWS)).astype(int))
     some = _safe_indexing(part, rows)
     some = np.array(some) if isinstance(some, np.ndarray) else some

@@ -19,6 +19,7 @@ from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.loading.load import check_proto
 from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
+from onnxsgd.learner.model_source import refuse_circle
 from onnxsgd.persistence.checkpoint_folder import read_last
 from onnxsgd.persistence.saved_file import read_file, write_file
 from onnxsgd.persistence.value_tree import TreeReader, TreeWriter, UnknownValueError
@@ -68,6 +69,7 @@ def content_of(
     estimator: TrainedModel, progress: Progress | None = None
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the JSON and the tensors of a file; `progress`: of the fit, for a checkpoint."""
+    refuse_circle(estimator.model)
     name, given = type(estimator).__name__, estimator.__dict__.get("_given")
     writer, missing = TreeWriter(), {}
     attributes, parameters = estimator.__getstate__(), {}

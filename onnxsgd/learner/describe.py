@@ -23,6 +23,7 @@ from onnxsgd.graph.reading.head import ScoredGraph
 from onnxsgd.graph.reading.report import TrainingReport, describe
 from onnxsgd.graph.reading.trainable import Trainable, but_dropouts, with_head
 from onnxsgd.learner.adapted import with_adapters
+from onnxsgd.learner.model_source import refuse_circle
 
 __all__ = ["describe_trainable"]
 
@@ -119,6 +120,7 @@ def describe_trainable(
             f"dropout={dropout!r} is not accepted: it must be a number from 0 to below 1, or None."
         )
     if hasattr(model, "fit"):
+        refuse_circle(model)
         model, X = _behind_text(model, X)
     scored, training = _score(model, X, output, dropout)
     cut = cut_at(scored.model, scored.score)

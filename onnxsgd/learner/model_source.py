@@ -18,7 +18,7 @@ from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.dropout import acting_dropouts, mark_dropouts
 from onnxsgd.runtime.cache import cached
 
-__all__ = ["LARGEST_CACHED", "GraphSource", "example", "read_source"]
+__all__ = ["LARGEST_CACHED", "GraphSource", "example", "read_source", "refuse_circle"]
 
 #: Graphs of up to this many bytes are cached, so that a grid search prepares its model once.
 LARGEST_CACHED = 4_000_000
@@ -47,6 +47,38 @@ class GraphSource:
     switched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+def refuse_circle(model: object) -> None:
+    """Refuse an estimator that is a parameter of itself, at any depth: it has no end.
+
+    Raises
+    ------
+    ParameterError
+        It names the class of the estimator.
+    """
+    _walk(model, set(), set())
+
+
+def _walk(model: object, above: set[int], done: set[int]) -> None:
+    """Visit the estimators in parameters, and in lists and tuples; `above`: those on the way to `model`."""
+    if not isinstance(model, BaseEstimator | list | tuple) or id(model) in done:
+        return
+    if id(model) in above:
+        raise ParameterError(
+            f"model holds an object of {type(model).__name__} that is a parameter of itself: give another "
+            "one, such as a copy.copy of it."
+        )
+    above.add(id(model))
+    if isinstance(model, BaseEstimator):
+        # parameters only, without fitted attributes; get_params would take ten times as long
+        inside = [value for name, value in vars(model).items() if name[-1] != "_"]
+    else:
+        inside = list(model)
+    for value in inside:
+        _walk(value, above, done)
+    above.remove(id(model))
+    done.add(id(model))
+
+
 def read_source(model: object) -> BaseEstimator | GraphSource | None:
     """Return `model` as an estimator, a graph, or None for a linear model.
 
@@ -54,10 +86,13 @@ def read_source(model: object) -> BaseEstimator | GraphSource | None:
     ------
     ParameterTypeError
         If its type is not accepted.
+    ParameterError
+        If an estimator is inside itself.
     GraphError
         If it is not valid ONNX.
     """
     if model is None or hasattr(model, "fit"):
+        refuse_circle(model)
         return model
     if isinstance(model, str | os.PathLike):
         from onnxsgd.graph.loading.load import load_model

@@ -6,11 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from numbers import Real
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from onnxsgd._settable import Settable
+from onnxsgd._settable import Settable, as_float
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 if TYPE_CHECKING:
@@ -111,20 +111,20 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
 def check_choices(loss: Loss) -> None:
     """Check the attributes of a loss whose user names them."""
     for name, legal in _CHOICES.items():
-        if getattr(loss, name) not in legal:
-            raise ParameterError(
-                f"{name}={getattr(loss, name)!r} is not accepted: it must be one of {list(legal)}."
-            )
+        given: Any = getattr(loss, name)
+        # arrays compare element by element
+        if not (given is None or isinstance(given, str)) or given not in legal:
+            raise ParameterError(f"{name}={given!r:.100} is not accepted: it must be one of {list(legal)}.")
 
 
 def set_number(loss: Loss, name: str, legal: Callable[[float], bool], expected: str) -> None:
     """Check a parameter of `loss`, and convert it to a Python float: formulas take no numpy scalars."""
     given = getattr(loss, name)
     if not isinstance(given, Real):
-        raise ParameterTypeError(f"{name}={given!r} is not accepted: it must be {expected}.")
-    number = float(given)
+        raise ParameterTypeError(f"{name}={given!r:.100} is not accepted: it must be {expected}.")
+    number = as_float(given)
     if not (math.isfinite(number) and legal(number)):
-        raise ParameterError(f"{name}={given!r} is not accepted: it must be {expected}.")
+        raise ParameterError(f"{name}={given!r:.100} is not accepted: it must be {expected}.")
     object.__setattr__(loss, name, number)
 
 

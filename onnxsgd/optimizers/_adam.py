@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onnxsgd.optimizers._optimizer import Optimizer, check_positive, check_shares
+from onnxsgd._settable import check_flag, check_number
+from onnxsgd.optimizers._optimizer import Optimizer, check_shares
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -52,7 +53,8 @@ class Adam(Optimizer):
 
     def __post_init__(self) -> None:
         check_shares(self, "beta_1", "beta_2")
-        check_positive(self, "epsilon")
+        check_number("epsilon", self.epsilon, above=0)
+        check_flag("amsgrad", self.amsgrad)
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onnxsgd.optimizers._optimizer import Optimizer, check_positive, check_shares
+from onnxsgd._settable import check_number
+from onnxsgd.optimizers._optimizer import Optimizer, check_shares
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -46,7 +47,7 @@ class RMSProp(Optimizer):
 
     def __post_init__(self) -> None:
         check_shares(self, "rho")
-        check_positive(self, "epsilon")
+        check_number("epsilon", self.epsilon, above=0)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -103,7 +104,7 @@ class Adagrad(Optimizer):
     epsilon: float = 1e-10
 
     def __post_init__(self) -> None:
-        check_positive(self, "epsilon")
+        check_number("epsilon", self.epsilon, above=0)
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onnxsgd.exceptions import ParameterError
+from onnxsgd._settable import check_number
 from onnxsgd.optimizers._group_steps import TINY, shrink_groups
 from onnxsgd.optimizers._optimizer import DECAY, L1_STRENGTH, RATE, Optimizer, check_shares
 
@@ -73,8 +73,7 @@ class BlockAdam(Optimizer):
 
     def __post_init__(self) -> None:
         check_shares(self, "beta_1", "beta_2")
-        if not 0 <= self.steering < math.inf:
-            raise ParameterError(f"steering={self.steering!r} is not accepted: it must be a number >= 0.")
+        check_number("steering", self.steering, least=0)
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onnxsgd._cache_keys import cache_key
-from onnxsgd._settable import Settable
-from onnxsgd.exceptions import ParameterError, UnsupportedError
+from onnxsgd._settable import Settable, check_number
+from onnxsgd.exceptions import UnsupportedError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from onnxsgd._builder import Builder
 
-__all__ = ["DECAY", "L1_STRENGTH", "RATE", "Optimizer", "check_positive", "check_shares"]
+__all__ = ["DECAY", "L1_STRENGTH", "RATE", "Optimizer", "check_shares"]
 
 #: The scalars of proximal optimizers that hold the strengths of the l1 and l2 penalties, and the scalar to
 #: which the change of a weight is proportional.
@@ -109,13 +109,4 @@ class Optimizer(Settable, ABC):
 def check_shares(optimizer: Optimizer, *names: str) -> None:
     """Check that parameters of an optimizer, such as decay rates, are in [0, 1)."""
     for name in names:
-        if not 0 <= getattr(optimizer, name) < 1:
-            raise ParameterError(
-                f"{name}={getattr(optimizer, name)!r} is not accepted: it must be a number in [0, 1)."
-            )
-
-
-def check_positive(optimizer: Optimizer, name: str) -> None:
-    """Check that a parameter of an optimizer is > 0."""
-    if not getattr(optimizer, name) > 0:
-        raise ParameterError(f"{name}={getattr(optimizer, name)!r} is not accepted: it must be a number > 0.")
+        check_number(name, getattr(optimizer, name), least=0, below=1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from onnxsgd._settable import check_flag
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.optimizers._optimizer import Optimizer, check_shares
 
@@ -62,7 +63,8 @@ class SGD(Optimizer):
 
     def __post_init__(self) -> None:
         check_shares(self, "momentum")
-        if self.convention not in ("sklearn", "torch"):
+        check_flag("nesterov", self.nesterov)
+        if not isinstance(self.convention, str) or self.convention not in ("sklearn", "torch"):
             raise ParameterError(
                 f"convention={self.convention!r} is not accepted: it must be 'sklearn' or 'torch'."
             )

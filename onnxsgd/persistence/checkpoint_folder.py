@@ -16,7 +16,7 @@ from onnxsgd.persistence.saved_file import DamagedFileError
 __all__ = ["last_files", "next_file", "read_last", "remove_older", "remove_parts"]
 
 _PREFIX, _SUFFIX = "checkpoint-", ".onnxsgd"
-_NAME = re.compile(rf"{_PREFIX}(\d{{6,12}}){re.escape(_SUFFIX)}")
+_NAME = re.compile(rf"{_PREFIX}([0-9]{{6,}}){re.escape(_SUFFIX)}")
 
 _Read = TypeVar("_Read")
 
@@ -24,12 +24,12 @@ _Read = TypeVar("_Read")
 def next_file(folder: Path) -> Path:
     """Return the path of the next checkpoint of a folder."""
     last = next(iter(last_files(folder)), None)
-    number = 0 if last is None else int(last.name[len(_PREFIX) : -len(_SUFFIX)])
-    return folder / _name_of(number + 1)
+    number = 1 + (0 if last is None else _number_of(last.name))
+    return folder / f"{_PREFIX}{number:06d}{_SUFFIX}"
 
 
-def _name_of(number: int) -> str:
-    return f"{_PREFIX}{number:06d}{_SUFFIX}"
+def _number_of(name: str) -> int:
+    return int(name[len(_PREFIX) : -len(_SUFFIX)])
 
 
 def last_files(folder: Path) -> list[Path]:
@@ -41,8 +41,8 @@ def last_files(folder: Path) -> list[Path]:
     except OSError:
         # a folder that cannot be made, or read, is a warning where the first file is written
         return []
-    numbers = sorted((int(found[1]) for name in names if (found := _NAME.fullmatch(name))), reverse=True)
-    return [folder / _name_of(number) for number in numbers]
+    found = sorted((name for name in names if _NAME.fullmatch(name)), key=_number_of, reverse=True)
+    return [folder / name for name in found]
 
 
 def read_last(folder: Path, read: Callable[[Path], _Read]) -> _Read | None:

@@ -9,9 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from onnxsgd._settable import check_count, check_number
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.schedules._function import FunctionSchedule
-from onnxsgd.schedules._schedule import Schedule, check_count, check_number
+from onnxsgd.schedules._schedule import Schedule
 
 __all__ = ["ByEpoch", "ScheduleAround", "WarmUp"]
 

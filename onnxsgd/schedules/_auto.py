@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxsgd.schedules._schedule import Schedule, check_number
+from onnxsgd._settable import check_number
+from onnxsgd.schedules._schedule import Schedule
 
 __all__ = ["Auto"]
 

@@ -8,7 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from onnxsgd.schedules._schedule import PlannedSchedule, check_count, check_number
+from onnxsgd._settable import check_count, check_number
+from onnxsgd.schedules._schedule import PlannedSchedule
 
 __all__ = ["Cosine", "CosineRestarts", "OneCycle"]
 

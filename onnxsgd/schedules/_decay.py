@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxsgd.schedules._schedule import PlannedSchedule, Schedule, check_count, check_number
+from onnxsgd._settable import check_count, check_number
+from onnxsgd.schedules._schedule import PlannedSchedule, Schedule
 
 __all__ = ["Exponential", "Polynomial", "Step"]
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from onnxsgd._settable import check_count, check_number
 from onnxsgd.schedules._scaling import Constant
-from onnxsgd.schedules._schedule import check_count, check_number
 
 __all__ = ["Adaptive", "ReduceOnPlateau"]
 

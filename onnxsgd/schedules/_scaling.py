@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxsgd._settable import check_number
 from onnxsgd.exceptions import ParameterError
-from onnxsgd.schedules._schedule import NumberedSchedule, Schedule, check_number
+from onnxsgd.schedules._schedule import NumberedSchedule, Schedule
 
 __all__ = ["Constant", "InvScaling", "Optimal"]
 
@@ -93,6 +94,7 @@ class Optimal(NumberedSchedule):
     alpha: float = 1e-4
 
     def __post_init__(self) -> None:
+        check_number("alpha", self.alpha)
         if not self.alpha > 0:
             raise ParameterError(
                 f"alpha={self.alpha!r} is not accepted: alpha must be > 0 since learning_rate is 'optimal'."

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 
-from onnxsgd._settable import Settable
-from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd._settable import Settable, check_count
+from onnxsgd.exceptions import ParameterError
 
-__all__ = ["NumberedSchedule", "PlannedSchedule", "Schedule", "check_count", "check_number"]
+__all__ = ["NumberedSchedule", "PlannedSchedule", "Schedule"]
 
 
 class Schedule(Settable, ABC):
@@ -162,35 +160,3 @@ class PlannedSchedule(NumberedSchedule):
             f"learning_rate={self!r} needs a number of updates: give n_updates, a whole number >= 1, or call "
             "fit first (on an iterable with steps_per_epoch), whose max_iter epochs the schedule then lasts."
         )
-
-
-def check_number(
-    name: str,
-    value: float,
-    *,
-    least: float = -math.inf,
-    above: float = -math.inf,
-    below: float = math.inf,
-    most: float = math.inf,
-) -> None:
-    """Refuse a value that is no finite number between these bounds."""
-    bounds = {">=": least, ">": above, "<": below, "<=": most}
-    legal = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items() if math.isfinite(bound))
-    message = f"{name}={value!r} is not accepted: it must be a finite number {legal}."
-    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
-        raise ParameterTypeError(message)
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not (math.isfinite(number) and least <= number <= most and above < number < below):
-        raise ParameterError(message)
-
-
-def check_count(name: str, value: int, *, least: int = 1) -> None:
-    """Refuse a value that is no whole number from `least` on."""
-    message = f"{name}={value!r} is not accepted: it must be a whole number >= {least}."
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise ParameterTypeError(message)
-    if value < least:
-        raise ParameterError(message)

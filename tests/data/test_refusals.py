@@ -65,6 +65,37 @@ def test_indices_outside_a_matrix_of_coordinates_and_of_labels_are_refused():
         OnnxSGDClassifier().fit(X, labels)
 
 
+def _list_with(columns, values):
+    table = sparse.lil_array(np.ones((30, 4)))
+    table.rows[3], table.data[3] = columns, values
+    return table
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        _list_with([10**9], [1.0]),
+        _list_with([-1], [1.0]),
+        _list_with([10**30], [1.0]),
+        _list_with(["a"], [1.0]),
+        _list_with([0, 1], [1.0]),
+    ],
+    ids=["above", "below", "huge", "text", "lengths"],
+)
+def test_columns_outside_a_matrix_of_lists_are_refused(table):
+    """The first one ended the process in the conversion of scipy."""
+    for call in (OnnxSGDRegressor().fit, OnnxSGDRegressor(max_iter=2, tol=None).fit(X, Y).partial_fit):
+        with pytest.raises(ParameterError, match=r"X is a sparse lil matrix of shape \(30, 4\)"):
+            call(table, Y)
+
+
+def test_entries_of_a_dictionary_are_named():
+    with pytest.raises(ParameterError, match=r"X\['x'\] is sparse.*toarray"):
+        OnnxSGDRegressor().fit({"x": sparse.csr_array(X)}, Y)
+    with pytest.raises(ParameterError, match=r"X\['x'\] cannot be read as an array"):
+        OnnxSGDRegressor().fit({"x": Raising()}, Y)
+
+
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr", "coo", "lil", "dok", "dia"])
 def test_valid_indices_are_accepted(kind):
     table = sparse.csr_array(np.where(X > 0, X, 0)).asformat(kind)

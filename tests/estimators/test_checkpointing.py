@@ -24,6 +24,7 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses
 from onnxsgd.adapters import LoRA
 from onnxsgd.estimators import checkpointing
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.persistence.checkpoint_folder import last_files, next_file
 from onnxsgd.training.checkpoints import Checkpoints
 
 X, Y = (part[:600] for part in load_digits(return_X_y=True))
@@ -416,3 +417,58 @@ def test_a_new_fit_with_another_graph_has_checkpoints(tmp_path):
     learner = OnnxSGDClassifier(checkpoint=tmp_path, max_iter=3, tol=None, random_state=0).fit(X, Y)
     learner.set_params(dtype="float64").fit(X, Y)
     assert onnxsgd.load(tmp_path).coef_.dtype == np.float64
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "bsr", "coo", "lil", "dok", "dia"])
+def test_sparse_data_of_all_formats_have_checkpoints(tmp_path, kind):
+    """The rows of some formats cannot be taken."""
+    table = sparse.csr_array(X * (X > 12))[:30]
+    changed = table.copy()
+    changed.data[0] += 1
+    learner = OnnxSGDClassifier(checkpoint=tmp_path, max_iter=2, tol=None, random_state=0)
+    coef = learner.fit(table.asformat(kind), Y[:30]).coef_
+    again = learner.fit(table.asformat(kind), Y[:30], resume=True)
+    np.testing.assert_array_equal(again.coef_, coef)
+    with pytest.raises(ParameterError, match="other values of X"):
+        learner.fit(changed.asformat(kind), Y[:30], resume=True)
+
+
+class _OnlyAnArray:
+    """Data that numpy reads, and whose rows cannot be taken."""
+
+    def __init__(self, array):
+        self.array, self.shape = array, array.shape
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array.astype(dtype or float)
+
+
+def test_data_that_are_only_arrays_have_checkpoints(tmp_path):
+    learner = OnnxSGDClassifier(checkpoint=tmp_path, max_iter=2, tol=None, random_state=0)
+    coef = learner.fit(_OnlyAnArray(X), Y).coef_
+    np.testing.assert_array_equal(learner.fit(_OnlyAnArray(X), Y, resume=True).coef_, coef)
+    with pytest.raises(ParameterError, match="other values of X"):
+        learner.fit(_OnlyAnArray(X + 1), Y, resume=True)
+
+
+def test_corrupt_sparse_data_are_refused_before_they_are_compared(tmp_path):
+    table = sparse.csc_array(X)
+    table.indices[3] = 10**9
+    with pytest.raises(ParameterError, match="X is a sparse csc matrix of shape .* whose indices"):
+        OnnxSGDClassifier(checkpoint=tmp_path).fit(table, Y)
+
+
+def test_any_number_in_the_names_of_files_is_read(tmp_path):
+    """Files that were renamed keep their order; names with other digits are those of no checkpoint."""
+    names = [
+        "checkpoint-999999999999.onnxsgd",
+        "checkpoint-0000001.onnxsgd",
+        "checkpoint-00000\u0663.onnxsgd",
+    ]
+    for name in names:
+        (tmp_path / name).touch()
+    assert [path.name for path in last_files(tmp_path)] == names[:2]
+    new = next_file(tmp_path)
+    assert new.name == "checkpoint-1000000000000.onnxsgd"
+    new.touch()
+    assert last_files(tmp_path)[0] == new

@@ -5,8 +5,11 @@ import copy
 import numpy as np
 import onnx
 import pytest
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, describe_trainable, plot_graph
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.learner import build as _build
 from onnxsgd.learner import model_source as _sources
 from onnxsgd.learner.model_source import read_source
@@ -103,3 +106,54 @@ def test_linear_models_of_one_size_share_their_graph():
     np.testing.assert_array_equal(second.coef_, first.coef_)
     assert _regressor(None).fit(_X[:, :2], _Y)._learner is not first._learner
     assert _regressor(None).fit(_X, _Y[:, 0])._learner is not first._learner
+
+
+def _own():
+    learner = OnnxSGDRegressor()
+    learner.model = learner
+    return learner
+
+
+def _in_a_pipeline():
+    learner = OnnxSGDRegressor()
+    learner.model = make_pipeline(StandardScaler(), learner)
+    return learner
+
+
+def _of_two():
+    first, second = OnnxSGDRegressor(), OnnxSGDRegressor()
+    first.model, second.model = second, first
+    return first
+
+
+def _in_a_list():
+    steps = [("scale", StandardScaler())]
+    steps.append(("again", steps))
+    return OnnxSGDRegressor(Pipeline(steps))
+
+
+def _fitted():
+    learner = OnnxSGDRegressor(random_state=0).fit(_X, _Y[:, 0])
+    learner.model = learner
+    return learner
+
+
+@pytest.mark.parametrize("make", [_own, _in_a_pipeline, _of_two, _in_a_list, _fitted])
+def test_an_estimator_inside_itself_is_refused(make, tmp_path):
+    """It was a RecursionError."""
+    calls = {
+        "fit": lambda e: e.fit(_X, _Y[:, 0]),
+        "partial_fit": lambda e: e.partial_fit(_X, _Y[:, 0]),
+        "save": lambda e: e.save(tmp_path / "file"),
+        "describe_trainable": lambda e: describe_trainable(e.model),
+    }
+    if make is not _fitted:
+        calls |= {"predict": lambda e: e.predict(_X), "to_onnx": lambda e: e.to_onnx(), "plot": plot_graph}
+    for call in calls.values():
+        with pytest.raises(ParameterError, match="model holds an object of .* that is a parameter of itself"):
+            call(make())
+
+
+def test_an_estimator_twice_in_a_model_is_no_circle():
+    scaler = StandardScaler()
+    assert read_source(Pipeline([("a", scaler), ("b", scaler)])) is not None
