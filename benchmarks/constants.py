@@ -239,10 +239,10 @@ def _epochs(n_features: int) -> Callable[[], object]:
 
 def _orders(n_samples: int) -> Callable[[], object]:
     """Return the order of an epoch."""
-    from onnxsgd.training import epochs
+    from onnxsgd.data.random_order import shuffled
 
     random_state = np.random.RandomState(0)
-    return lambda: epochs._shuffled((1, n_samples), random_state)
+    return lambda: shuffled((1, n_samples), random_state)
 
 
 def _linear_epochs(
@@ -388,7 +388,7 @@ CONSTANTS: dict[str, list[Constant]] = {
     "_LONG": [
         Constant("engine.step.fuse", (_NEVER, _ALWAYS), (16, 64, 256, 4_096), _number_beside_a_column),
         Constant("learner.dtype_choice", (512, 1, 64, 4_096), (8, 100, 400), _ranges),
-        Constant("training.epochs", (_ALWAYS, _NEVER), (100, 500, 1_000, 2_000, 10_000, 100_000), _orders),
+        Constant("data.random_order", (_ALWAYS, _NEVER), (100, 500, 1_000, 2_000, 10_000, 100_000), _orders),
     ],
     "_MANY_BATCHES": [
         Constant("training.program", (_NEVER, _ALWAYS), (8, 16, 32, 64, 128, 256, 512), _network_fit),

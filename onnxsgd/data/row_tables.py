@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy import sparse
 
+from onnxsgd.data.mapped_pages import ask_for_rows
+
 __all__ = [
     "MANY_ROWS",
     "Converted",
@@ -22,6 +24,7 @@ __all__ = [
     "column_of",
     "evenly",
     "is_mapped",
+    "read_ahead",
     "row_blocks",
     "some_rows",
     "taken",
@@ -67,6 +70,11 @@ class RowTable(ABC):
     @abstractmethod
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         """Return a slice, or the rows of these numbers, as a contiguous array."""
+
+    def read_ahead(self, rows: slice) -> None:
+        """Ask the system for the data of a slice, which is read soon."""
+        if self.source is not None:
+            read_ahead(self.source, rows)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """Return all rows."""
@@ -119,6 +127,11 @@ class Selected(RowTable):
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         return taken(self.source, self._rows[rows])
+
+    def read_ahead(self, rows: slice) -> None:
+        """Ask the system for the data between the first and the last of these rows."""
+        if len(numbers := self._rows[rows]):
+            read_ahead(self.source, slice(int(numbers[0]), int(numbers[-1]) + 1))
 
 
 class EncodedLabels(RowTable):
@@ -198,6 +211,14 @@ def some_rows(tables: Iterable[Any]) -> slice:
 def evenly(value: float, n_rows: int) -> np.ndarray:
     """Return a vector of equal numbers, which takes memory only for few rows."""
     return np.full(n_rows, value) if n_rows <= MANY_ROWS else np.broadcast_to(np.float64(value), n_rows)
+
+
+def read_ahead(table: Any, rows: slice) -> None:
+    """Ask the system for the data of some rows of a table, if they are in a memory map."""
+    if isinstance(table, np.ndarray):
+        ask_for_rows(table, rows)
+    elif hasattr(table, "read_ahead"):
+        table.read_ahead(rows)
 
 
 def as_array(table: object) -> Any:

@@ -15,6 +15,7 @@ from onnxsgd.data.generators import copied
 from onnxsgd.data.samples import Samples
 from onnxsgd.estimators.before_fit import ModelBeforeFit
 from onnxsgd.estimators.labels import UnknownClassesError
+from onnxsgd.estimators.parameters import refuse_blocks
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.checkpoints import Checkpoints, Position, Progress
@@ -43,6 +44,7 @@ class BatchTraining(ModelBeforeFit):
     batch_size: int | None
     max_iter: int
     steps_per_epoch: int | None
+    shuffle: bool | str
     early_stopping: bool
     gradient_accumulation_steps: int
     n_iter_: int
@@ -92,6 +94,7 @@ class BatchTraining(ModelBeforeFit):
                 )
             return None
         self._check_parts()
+        refuse_blocks(self.shuffle, "is an iterable of batches")
         if sample_weight is not None:
             raise ParameterError(
                 "sample_weight goes with data as a whole: batches have their own, (X, y, sample_weight)."

@@ -206,9 +206,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         update of an epoch may have fewer. ``t_`` and schedules count updates.
     steps_per_epoch : int or None, default=None
         The number of batches of an epoch where ``fit`` is given an iterable of batches; None: all of them.
-    shuffle : bool, default=True
+    shuffle : bool or "blocks", default=True
         Whether each epoch takes the samples in a new random order; batches of an
-        iterable stay as they are.
+        iterable stay as they are. "blocks", for files larger than memory: blocks of up to
+        256 kB are read in random order, and the rows of up to 256 of them at a time are mixed.
     random_state : int, RandomState or None, default=None
         Determines these orders and the validation data.
     average : bool, int or float, default=False
@@ -390,7 +391,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         batch_size: int | None = None,
         gradient_accumulation_steps: int = 1,
         steps_per_epoch: int | None = None,
-        shuffle: bool = True,
+        shuffle: bool | str = True,
         random_state: int | np.random.RandomState | None = None,
         average: bool | float = False,
         warm_start: bool = False,

@@ -31,7 +31,7 @@ from onnxsgd.training.fit_plan import Recipe
 
 __all__ = [
     "CONSTRAINTS", "are_fixed", "check_parameters", "choose_limits", "choose_updates", "make_recipe",
-    "parameter_values", "read_average", "read_every", "refuse_without_parameters",
+    "parameter_values", "read_average", "read_every", "refuse_blocks", "refuse_without_parameters",
 ]  # fmt: skip
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -61,7 +61,7 @@ CONSTRAINTS: dict[str, Any] = {
     "batch_size": [_COUNT, None],
     "gradient_accumulation_steps": [_COUNT],
     "steps_per_epoch": [_COUNT, None],
-    "shuffle": ["boolean"],
+    "shuffle": ["boolean", StrOptions({"blocks"})],
     "random_state": ["random_state"],
     "average": [
         "boolean",
@@ -152,6 +152,7 @@ def _new_recipe(parameters: Any) -> Recipe:
         average_from=average_from,
         average_decay=average_decay,
         shuffle=bool(parameters.shuffle),
+        in_blocks=isinstance(parameters.shuffle, str),
         limits=choose_limits(parameters),
     )
 
@@ -203,6 +204,15 @@ def _check(kind: Any, name: str, value: object) -> None:
 
 #: The same for values of immutable types, cached; the types tell True from 1.
 _check_plain = lru_cache(maxsize=4096, typed=True)(_check)
+
+
+def refuse_blocks(shuffle: bool | str, found: str) -> None:
+    """Refuse a shuffle by blocks of data that are no tables of rows; `found` says what `X` is."""
+    if isinstance(shuffle, str):
+        raise ParameterError(
+            f"shuffle={shuffle!r} takes the rows of tables by blocks, and X {found}: give shuffle=True, "
+            "which shuffles sequences and leaves batches in their order, or shuffle=False."
+        )
 
 
 def refuse_without_parameters(key: str, name: str, value: object) -> None:

@@ -160,9 +160,10 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         update of an epoch may have fewer. ``t_`` and schedules count updates.
     steps_per_epoch : int or None, default=None
         The number of batches of an epoch where ``fit`` is given an iterable of batches; None: all of them.
-    shuffle : bool, default=True
+    shuffle : bool or "blocks", default=True
         Whether each epoch takes the samples in a new random order; batches of an
-        iterable stay as they are.
+        iterable stay as they are. "blocks", for files larger than memory: blocks of up to
+        256 kB are read in random order, and the rows of up to 256 of them at a time are mixed.
     random_state : int, RandomState or None, default=None
         Determines these orders and the validation data.
     average : bool, int or float, default=False
@@ -323,7 +324,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         batch_size: int | None = None,
         gradient_accumulation_steps: int = 1,
         steps_per_epoch: int | None = None,
-        shuffle: bool = True,
+        shuffle: bool | str = True,
         random_state: int | np.random.RandomState | None = None,
         average: bool | float = False,
         warm_start: bool = False,

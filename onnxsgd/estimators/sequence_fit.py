@@ -14,6 +14,7 @@ from onnxsgd.data.sequence_batches import SequenceBatches
 from onnxsgd.data.sequences import Ragged, check_targets, gather
 from onnxsgd.data.targets import check_sample_weight
 from onnxsgd.estimators.batch_fit import BatchTraining
+from onnxsgd.estimators.parameters import refuse_blocks
 from onnxsgd.learner.model_source import read_source
 from onnxsgd.training.fit_plan import DENSE_ROWS
 
@@ -32,12 +33,11 @@ class SequenceTraining(BatchTraining):
     Each of their batches is trained as one of an iterable.
     """
 
-    shuffle: bool
-
     def _sequence_batches(
         self, X: object, y: ArrayLike | None, sample_weight: ArrayLike | None, resuming: bool
     ) -> SequenceBatches:
         """Check sequences and the number of their targets; return their batches, in the order given."""
+        refuse_blocks(self.shuffle, "holds sequences of different lengths")
         y = self._require_target(X, y)
         source = None if resuming else read_source(self.model)
         sequences = self._sequences_of(X, source, resuming)

@@ -13,6 +13,7 @@ from onnxsgd.data.columns import column_names, is_mapping
 from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.features import Features, check_strings, check_X, n_rows, takes_strings
 from onnxsgd.data.refusals import check_lengths
+from onnxsgd.data.row_tables import are_many
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.sequences import Ragged, Sequences, check_targets, gather, is_one_array, read_sequences
 from onnxsgd.data.targets import check_sample_weight
@@ -322,6 +323,9 @@ class TrainingDataReader(TrainedModel):
     def _hold_out(self, samples: Samples) -> tuple[Samples, tuple[Samples]]:
         """Return the samples to train on, in their original order, and those to validate on."""
         rows, held_out, share = self._split_rows(samples.target)
+        if are_many(samples.target):
+            # read in the order of the file
+            held_out.sort()
         validation = samples.take(held_out)
         self._check_scorable(validation.target, share)
         rows.sort()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onnxsgd.data.generators import copied
-from onnxsgd.data.row_tables import row_blocks
+from onnxsgd.data.random_order import BlockOrder, shuffled
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import Tensors, all_finite
 from onnxsgd.engine.step.dropout_masks import KEYS, draw_keys
@@ -33,10 +32,6 @@ __all__ = ["Epochs", "Runners", "penalty_value"]
 _MOVED = ("t", "eta", "l1_totals", "missed")
 #: Updates between two checks of the loss of a long epoch.
 _PART = 4096
-#: From this many samples on, orders take the memory of the keys that they are sorted by.
-_LONG = 1000
-#: Up to this many samples, to sort numbers by their keys takes less time than to sort pairs of both.
-_SHORT = 256
 #: Samples of epochs whose order is drawn at once: a draw of few takes longer than their sort.
 _DRAWN = 4096
 
@@ -293,20 +288,24 @@ class Epochs:
         n_samples = len(batches.target)
         if not self._plan.recipe.shuffle:
             return np.tile(np.arange(n_samples), (count, 1))
+        if batches.blocks is not None:
+            return np.stack([batches.block_order(random_state)[:] for _ in range(count)])
         if batches.is_mixed:
             draws = [_shifted(n_samples, batches.batch_size, random_state) for _ in range(count)]
             return np.stack(draws)
         while len(self._ahead) < count:
-            drawn = _shuffled((self._drawn_together, n_samples), random_state)
+            drawn = shuffled((self._drawn_together, n_samples), random_state)
             self._ahead = np.concatenate([self._ahead, drawn]) if len(self._ahead) else drawn
         orders, self._ahead = self._ahead[:count], self._ahead[count:]
         return orders
 
-    def _long_order(self) -> np.ndarray | None:
+    def _long_order(self) -> np.ndarray | BlockOrder | None:
         """Return the order of many samples in the next epoch; None: that of the data."""
         if not self._plan.recipe.shuffle:
             return None
-        order: np.ndarray = _shuffled((1, len(self._batches.target)), self._state.random_state)[0]
+        if self._batches.blocks is not None:
+            return self._batches.block_order(self._state.random_state)
+        order: np.ndarray = shuffled((1, len(self._batches.target)), self._state.random_state)[0]
         return order
 
 
@@ -441,42 +440,6 @@ def _shifted(n: int, size: int, random_state: np.random.RandomState) -> np.ndarr
     n_runs, first = n // size, random_state.randint(n)
     runs = random_state.permutation(n_runs)[:, None] * size + np.arange(size)
     return (np.concatenate([runs.reshape(-1), np.arange(n_runs * size, n)]) + first) % n
-
-
-def _shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np.ndarray:
-    """Return rows of the numbers below their length, each in random order.
-
-    It sorts by random keys, for which numpy is faster than for its permutation. One pair of keys in four
-    billion is equal and keeps its order. Nothing but the pairs of a key and a number is made for all.
-    """
-    if shape[0] * shape[1] <= _SHORT:
-        draws = random_state.randint(0, 1 << 32, shape, np.uint32)
-        orders: np.ndarray = draws.argsort(axis=1, kind="stable")
-        return orders
-    pairs = np.empty(shape, np.uint64)
-    keys, n_columns = pairs.reshape(-1), shape[1]
-    for part in row_blocks(len(keys)):
-        keys[part] = random_state.randint(0, 1 << 32, part.stop - part.start, np.uint32)
-        keys[part] <<= np.uint64(32)
-        numbers = np.arange(part.start, part.stop, dtype=np.uint64)
-        if shape[0] > 1:
-            numbers %= np.uint64(n_columns)
-        keys[part] |= numbers
-    pairs.sort(axis=1)
-    if shape[0] > 1 or n_columns < _LONG:
-        return pairs.astype(np.uint32)
-    # the lower halves, in the memory of the pairs
-    halves = keys.view(np.uint32)
-    low = halves[_LOWER::2]
-    for part in row_blocks(n_columns):
-        halves[part] = low[part]
-    del keys, halves, low
-    pairs.resize((1, -(-n_columns // 2)), refcheck=False)
-    return pairs.view(np.uint32)[:, :n_columns]
-
-
-#: The place of the lower half of a number of 64 bits.
-_LOWER = 0 if sys.byteorder == "little" else 1
 
 
 @dataclass

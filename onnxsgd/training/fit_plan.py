@@ -71,6 +71,8 @@ class Recipe:
         The update at which averaging starts; 0: never.
     shuffle : bool
         Whether each epoch has a new random order.
+    in_blocks : bool
+        Whether that order keeps blocks of neighbours near each other.
     in_parts : bool
         Whether the updates are those of ``partial_fit``.
     average_decay : float or None
@@ -84,6 +86,7 @@ class Recipe:
     penalties: PenaltyTable
     average_from: int
     shuffle: bool
+    in_blocks: bool = False
     in_parts: bool = False
     average_decay: float | None = None
     limits: tuple[tuple[str, float], ...] = ()

@@ -17,6 +17,7 @@ from onnxsgd._cached_property import cached_property
 from onnxsgd.data.extremes import bulk
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.moments import Moments, add_moments
+from onnxsgd.data.random_order import Blocks
 from onnxsgd.data.row_tables import (
     Converted,
     EncodedLabels,
@@ -229,8 +230,10 @@ class Program:
             made, target, sample_weight, size // n_accumulated,
             is_mean=self.plan.batch_size * self.plan.n_accumulated > 1, n_accumulated=n_accumulated,
             in_windows=not self.plan.device.keeps_data,
+            blocks=Blocks.of(made.values()) if recipe.in_blocks else None,
         )  # fmt: skip
-        return batches.mixed(random_state) if is_sparse_fit and recipe.is_auto and recipe.shuffle else batches
+        mixes = is_sparse_fit and recipe.is_auto and recipe.shuffle and not recipe.in_blocks
+        return batches.mixed(random_state) if mixes else batches
 
     def _typed(self, target: np.ndarray | RowTable, features: Features) -> Any:
         """Return the target in the type of the graph; of many samples row by row."""

@@ -81,7 +81,7 @@ LEGAL = {
     "batch_size": _or_none(_count),
     "gradient_accumulation_steps": _count,
     "steps_per_epoch": _or_none(_count),
-    "shuffle": _flag,
+    "shuffle": lambda value: _flag(value) or (isinstance(value, str) and value == "blocks"),
     "warm_start": _flag,
     "n_threads": _or_none(_count),
     "record_update_norms": _flag,

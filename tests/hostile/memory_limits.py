@@ -33,6 +33,9 @@ CASES: dict[str, dict[str, Any]] = {
     "network": {"network": True, "classes": 3, "early_stopping": True},
     "network, auto": {"network": True, "auto": True, "weights": True},
     "in order": {"shuffle": False, "dtype": "float64"},
+    "by blocks": {"shuffle": "blocks"},
+    "by blocks, early stopping, float64": {"shuffle": "blocks", "early_stopping": True, "dtype": "float64"},
+    "by blocks, network, auto": {"shuffle": "blocks", "network": True, "auto": True, "weights": True},
 }
 _N_COLUMNS, _SMALL, _MEGABYTE = 32, 40_000, 2**20
 _OWN = ("dtype", "order", "outputs", "classes", "strings", "weights", "auto", "network")

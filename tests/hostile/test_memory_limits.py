@@ -20,7 +20,9 @@ def limits(monkeypatch):
     return memory_limits
 
 
-@pytest.mark.parametrize("name", ["fortran", "early stopping, float64, auto", "strings, balanced"])
+@pytest.mark.parametrize(
+    "name", ["fortran", "early stopping, float64, auto", "strings, balanced", "by blocks"]
+)
 def test_fits_keep_to_the_formula(name, limits):
     child = limits.run_child(name, _ROWS, is_limited=True)
     assert child.returncode == 0, child.stderr[-2000:]

@@ -193,7 +193,7 @@ def test_old_files_stay_readable(name, monkeypatch):
     assert model.t_ == expected["t"]
     labels = y / 100 if name == "regressor" else np.where(y == 1, "benign", "malignant")
     # in the order of that release: the draw of samples from a generator is not part of the format
-    monkeypatch.setattr(_epochs, "_shuffled", lambda shape, draw: draw.permutation(shape[1])[None])
+    monkeypatch.setattr(_epochs, "shuffled", lambda shape, draw: draw.permutation(shape[1])[None])
     model.partial_fit(X, labels)
     np.testing.assert_allclose(getattr(model, method)(X[:50]), expected["after"], rtol=1e-3, atol=1e-4)
 

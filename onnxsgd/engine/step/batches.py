@@ -12,6 +12,7 @@ from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
 from onnxsgd.data.extremes import row_shares
+from onnxsgd.data.random_order import BlockOrder, Blocks
 from onnxsgd.data.row_tables import RowTable, are_many, as_array, row_blocks, some_rows
 
 __all__ = ["Batches", "EpochPlan", "Standard"]
@@ -192,6 +193,8 @@ class Batches:
         have fewer.
     in_windows : bool
         Whether the batches of an epoch over many samples are planned in windows.
+    blocks : Blocks or None
+        The sizes of a shuffle by blocks; None: the order is one of single rows.
     """
 
     features: Mapping[str, Any]
@@ -206,6 +209,7 @@ class Batches:
     is_mixed: bool = False
     n_accumulated: int = 1
     in_windows: bool = False
+    blocks: Blocks | None = None
 
     @property
     def n_batches(self) -> int:
@@ -275,7 +279,14 @@ class Batches:
     @property
     def is_long(self) -> bool:
         """True if the samples are so many that batches are planned in windows."""
-        return self.in_windows and are_many(self.target) and not self.is_sparse
+        is_large = self.blocks is not None and len(self.target) > self.blocks.n_window
+        return self.in_windows and (is_large or are_many(self.target)) and not self.is_sparse
+
+    def block_order(self, random_state: np.random.RandomState) -> BlockOrder:
+        """Return the order of an epoch that is shuffled by blocks."""
+        if self.blocks is None:
+            raise ValueError("The order of these batches is not one of blocks.")
+        return BlockOrder(len(self.target), self.blocks, random_state, self.features.values())
 
     @property
     def windows(self) -> list[slice]:
@@ -283,15 +294,16 @@ class Batches:
         if not self.is_long:
             return [slice(0, self.n_batches)]
         # a window has whole updates
-        size = max(1, _WINDOW_ROWS // (self.batch_size * self.n_accumulated)) * self.n_accumulated
+        n_rows = _WINDOW_ROWS if self.blocks is None else min(_WINDOW_ROWS, self.blocks.n_window)
+        size = max(1, n_rows // (self.batch_size * self.n_accumulated)) * self.n_accumulated
         return list(row_blocks(self.n_batches, size))
 
-    def window(self, order: np.ndarray | None, batches: slice) -> EpochPlan:
+    def window(self, order: np.ndarray | BlockOrder | None, batches: slice) -> EpochPlan:
         """Return the plan of some batches of an epoch over many samples.
 
         Parameters
         ----------
-        order : ndarray of shape [n_samples] or None
+        order : ndarray of shape [n_samples], BlockOrder or None
             The order of the samples; None: that of the data.
         batches : slice
             One of :attr:`windows`.

@@ -1,0 +1,140 @@
+"""Time and quality of a shuffle by blocks: ``python benchmarks/shuffle_blocks.py [--gigabytes 1]``.
+
+Whole fits on a memory map, unshuffled, shuffled by blocks and by rows, in turn. The first table has their
+times as multiples of the unshuffled fit: of processor time where the file is in the cache of the system, and
+of wall time where it is not (Linux). The second one has the accuracy on other rows after training on a file
+that is sorted by class.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.neural_network import MLPClassifier
+
+from onnxsgd import OnnxSGDClassifier
+
+_ORDERS: tuple[bool | str, ...] = (False, "blocks", True)
+#: The learning rates that a linear model and a network are fitted with.
+_RATES: tuple[dict[str, Any], ...] = ({"learning_rate": "constant", "eta0": 1e-3}, {})
+
+
+def make_file(path: Path, n_columns: int, gigabytes: float, kind: str) -> np.ndarray:
+    """Write rows of two classes, sorted by class; return the classes. `kind` is the type and the order."""
+    n_rows, rng = int(gigabytes * 2**30) // (4 * n_columns), np.random.default_rng(n_columns)
+    dtype, is_fortran = kind.partition(" ")[0], kind.endswith("F")
+    rows = np.lib.format.open_memmap(path, "w+", dtype, (n_rows, n_columns), fortran_order=is_fortran)
+    y = (np.arange(n_rows) >= n_rows // 2).astype(int)
+    for start in range(0, n_rows, 20_000):
+        part = rng.normal(size=(min(20_000, n_rows - start), n_columns)).astype(np.float32)
+        part[:, :5] += 0.45 * y[start : start + len(part), None]
+        rows[start : start + len(part)] = part
+    rows.flush()
+    return y
+
+
+def forget(path: Path) -> None:
+    """Let the system drop the file from its cache."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+def make_model(name: str, n_columns: int, **parameters: Any) -> OnnxSGDClassifier:
+    """Return a classifier that is ready to be fitted."""
+    model = None
+    if name == "network":
+        few = np.random.default_rng(0).normal(size=(200, n_columns)).astype(np.float32)
+        model = MLPClassifier(16, max_iter=1).fit(few, few[:, 0] > 0)
+    return OnnxSGDClassifier(model, tol=None, random_state=0, n_threads=1, **parameters)
+
+
+def ratios(
+    fit: Callable[[bool | str], object], path: Path, repeats: int, *, is_cold: bool
+) -> tuple[float, list[float]]:
+    """Return the least time of the unshuffled fit, and those of the others as multiples of it."""
+    clock = time.perf_counter if is_cold else time.process_time
+    best = dict.fromkeys(_ORDERS, np.inf)
+    for _ in range(repeats):
+        for shuffle in _ORDERS:
+            if is_cold:
+                forget(path)
+            start = clock()
+            fit(shuffle)
+            best[shuffle] = min(best[shuffle], clock() - start)
+    return best[False], [best[shuffle] / best[False] for shuffle in _ORDERS[1:]]
+
+
+def print_times(path: Path, kind: str, n_columns: int, arguments: argparse.Namespace) -> None:
+    """Print the rows of one file in the table of times."""
+    y = make_file(path, n_columns, arguments.gigabytes, kind)
+    for model, rate, is_cold in product(("linear", "network"), _RATES, (False, True)):
+
+        def fit(shuffle: bool | str, model: str = model, rate: Mapping[str, Any] = rate) -> None:
+            # a new map: pages of an old one stay in memory
+            rows = np.load(path, mmap_mode="r")
+            make_model(model, n_columns, shuffle=shuffle, max_iter=arguments.epochs, **rate).fit(rows, y)
+
+        base, found = ratios(fit, path, arguments.repeats, is_cold=is_cold)
+        print(
+            f"| {n_columns} | {kind} | {model} | {rate.get('learning_rate', 'auto')} "
+            f"| {'cold' if is_cold else 'warm'} | {base:.2f} | {found[0]:.2f} | {found[1]:.2f} |",
+            flush=True,
+        )
+
+
+def print_quality(n_columns: int, gigabytes: float) -> None:
+    """Print the table of accuracies."""
+    print("\n| epochs | model | unshuffled | by blocks | by rows |")
+    print("|---|---|---|---|---|")
+    rng = np.random.default_rng(1)
+    labels = np.repeat([0, 1], 10_000)
+    others = rng.normal(size=(20_000, n_columns)).astype(np.float32)
+    others[:, :5] += 0.45 * labels[:, None]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "X.npy"
+        y = make_file(path, n_columns, gigabytes, "float32")
+        rows = np.load(path, mmap_mode="r")
+        for name in ("linear", "network"):
+            for epochs in (1, 3, 10):
+                rate = {"learning_rate": "constant", "eta0": 0.05}
+                models = [
+                    make_model(name, n_columns, shuffle=shuffle, max_iter=epochs, **rate).fit(rows, y)
+                    for shuffle in _ORDERS
+                ]
+                scores = " | ".join(f"{model.score(others, labels):.3f}" for model in models)
+                print(f"| {epochs} | {name} | {scores} |", flush=True)
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of each file")
+    parser.add_argument("--columns", type=int, nargs="*", default=[8, 64, 784])
+    parser.add_argument("--kinds", nargs="*", default=["float32"], help='such as "float64" or "float32 F"')
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quality", type=int, default=64, help="columns of the sorted file; 0: none")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    print("| columns | file | model | rate | cache | unshuffled, s | by blocks | by rows |")
+    print("|---|---|---|---|---|---|---|---|")
+    for n_columns, kind in product(arguments.columns, arguments.kinds):
+        with tempfile.TemporaryDirectory() as folder:
+            print_times(Path(folder) / "X.npy", kind, n_columns, arguments)
+    if arguments.quality:
+        print_quality(arguments.quality, arguments.gigabytes)
+
+
+if __name__ == "__main__":
+    main()
