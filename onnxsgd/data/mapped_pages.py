@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import sys
-from typing import Any
 
 import numpy as np
 
@@ -45,11 +44,12 @@ def count_reads() -> int:
     return usage.ru_inblock + usage.ru_majflt
 
 
-def _map_of(array: Any) -> mmap.mmap | None:
+def _map_of(array: np.ndarray) -> mmap.mmap | None:
     """Return the map that an array is a view of."""
-    while isinstance(array, np.ndarray):
-        array = array.base
-    return array if isinstance(array, mmap.mmap) else None
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base if isinstance(base, mmap.mmap) else None
 
 
 def _address(array: np.ndarray) -> int:

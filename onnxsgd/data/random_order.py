@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -78,7 +77,7 @@ class Blocks:
     n_mixed: int
 
     @classmethod
-    def of(cls, tables: Iterable[Any]) -> Blocks:
+    def of(cls, tables: Iterable[Table]) -> Blocks:
         """Return the sizes for tables: 256 kB of the widest one, and 64 MB, or less."""
         n_rows = min(max(1, _BLOCK_BYTES // max(1, *map(_row_bytes, tables))), _MOST_ROWS)
         return cls(n_rows, min(_MIXED_BLOCKS, _MIXED_ROWS // n_rows))
@@ -89,11 +88,12 @@ class Blocks:
         return self.n_rows * self.n_mixed
 
 
-def _row_bytes(table: Any) -> int:
+def _row_bytes(table: Table) -> int:
     """Return the bytes of a row; of a sparse matrix, those of its entries and their columns."""
-    if isinstance(table, np.ndarray) or not hasattr(table, "nnz"):
+    n_entries = getattr(table, "nnz", None)
+    if n_entries is None:
         return int(table.dtype.itemsize * prod(table.shape[1:]))
-    return int(table.nnz * (table.dtype.itemsize + 4) // max(1, table.shape[0]))
+    return int(n_entries * (table.dtype.itemsize + 4) // max(1, table.shape[0]))
 
 
 class BlockOrder:

@@ -213,12 +213,15 @@ def evenly(value: float, n_rows: int) -> np.ndarray:
     return np.full(n_rows, value) if n_rows <= MANY_ROWS else np.broadcast_to(np.float64(value), n_rows)
 
 
-def read_ahead(table: Any, rows: slice) -> None:
+def read_ahead(table: object, rows: slice) -> None:
     """Ask the system for the data of some rows of a table, if they are in a memory map."""
     if isinstance(table, np.ndarray):
         ask_for_rows(table, rows)
-    elif hasattr(table, "read_ahead"):
-        table.read_ahead(rows)
+        return
+    # others, such as sparse matrices, are in memory
+    ask = getattr(table, "read_ahead", None)
+    if ask is not None:
+        ask(rows)
 
 
 def as_array(table: object) -> Any:
