@@ -14,6 +14,7 @@ import sklearn
 
 from onnxsgd._files import path_of
 from onnxsgd.engine.step.mixed_precision import GOOD_UPDATES, LOSS_SCALE, SCALER
+from onnxsgd.engine.step.update import AVERAGE
 from onnxsgd.estimators.between_calls import has_new_graph, read_graph_parameters
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.loading.load import check_proto
@@ -21,6 +22,7 @@ from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import refuse_circle
 from onnxsgd.persistence.checkpoint_folder import read_last
+from onnxsgd.persistence.declared_types import check_attributes, check_fields
 from onnxsgd.persistence.saved_file import read_file, write_file
 from onnxsgd.persistence.value_tree import TreeReader, TreeWriter, UnknownValueError
 from onnxsgd.training.checkpoints import Progress
@@ -33,6 +35,20 @@ if TYPE_CHECKING:
 
 __all__ = ["content_of", "load", "load_checkpoint", "read_progress", "refuse_own_class", "save"]
 
+#: The types of learned attributes in a file.
+_TYPES: dict[str, object] = {
+    "n_iter_": int, "t_": int, "n_features_in_": int, "engine_": str, "feature_names_in_": np.ndarray,
+    "coef_": np.ndarray, "intercept_": np.ndarray, "classes_": np.ndarray, "_n_outputs": int,
+    "_score_shape": tuple[int, ...] | None, "_row_shapes": Mapping[str, tuple[int, ...]],
+    "_y_shape": tuple[int, ...], "_y_is_vector": bool, "_has_several_labels": bool,
+    "_set_before": Mapping[str, np.ndarray], "_seed": tuple[int | np.random.RandomState | None] | None,
+    "_class_axis": int | None, "_follows_lengths": bool, "_is_clone": bool, "_has_seen_data": bool,
+}  # fmt: skip
+#: The learned attributes that a file of a trained estimator has.
+_NEEDED = {
+    "OnnxSGDClassifier": ("_n_outputs", "n_iter_", "classes_", "_has_several_labels"),
+    "OnnxSGDRegressor": ("_n_outputs", "n_iter_", "_y_is_vector"),
+}
 #: Attributes that are not saved.
 _LEFT_OUT = frozenset({"_given", "_record", "_sklearn_version", "_skl_callbacks", "_metadata_request"})
 
@@ -219,7 +235,11 @@ def _put_requests(estimator: Any, requests: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _check_learned(learner: Learner, state: FitState) -> None:
-    """Refuse a graph that is not valid, and weights that it does not have."""
+    """Refuse a graph that is not valid, weights that it does not have, and a state of other types."""
+    for holder in (learner, state, *state.moments.values()):
+        check_fields(holder)
+    if state.t < 0 or not set(filter(None, learner.linear or ())) <= set(learner.model.graph.initializers):
+        raise ValueError(f"{state.t} updates, of the linear model {learner.linear}")
     for model in {id(found): found for found in _graphs(learner)}.values():
         check_proto(to_proto(model), "model")
     weights = state.weights()
@@ -231,10 +251,27 @@ def _check_learned(learner: Learner, state: FitState) -> None:
         shape = None if value is None else tuple(value.shape.numpy())
         if array.shape != shape or array.dtype.kind != "f":
             raise ValueError(f"the weight {name!r} is {array.dtype} of shape {array.shape}, not {shape}")
+    averaged = {name for name, kind in state.tensors if kind == AVERAGE}
+    if averaged and averaged != set(weights):
+        raise ValueError(f"averages {sorted(averaged)} for those of {sorted(weights)}")
     for (name, kind), array in state.tensors.items():
         is_of_scale = name == SCALER and kind in (LOSS_SCALE, GOOD_UPDATES) and array.shape == ()
         if not (name in weights or is_of_scale) or not np.issubdtype(array.dtype, np.number):
             raise ValueError(f"a tensor {kind!r} of {name!r}")
+        if not is_of_scale and not _is_state_of(array, weights[name]) and _is_own(state.optimizer):
+            raise ValueError(f"a tensor {kind!r} of {name!r} of shape {array.shape}")
+
+
+def _is_own(optimizer: str | None) -> bool:
+    """Tell whether the tensors are those of an optimizer of the package; others have any shapes."""
+    return optimizer is None or optimizer.startswith("onnxsgd.optimizers.")
+
+
+def _is_state_of(array: np.ndarray, weight: np.ndarray) -> bool:
+    """Tell whether a tensor has an element for each of a weight, or for some of its axes."""
+    return array.ndim == weight.ndim and all(
+        size in (1, whole) for size, whole in zip(array.shape, weight.shape, strict=True)
+    )
 
 
 def _graphs(learner: Learner) -> list[ir.Model]:
@@ -268,6 +305,10 @@ def _read(
     methods = [name for name in attributes if callable(getattr(cls, name, None))]
     if methods:
         raise ValueError(f"{methods} are methods, not attributes")
+    lost = [name for name in _NEEDED[content["class"]] if learned and name not in attributes]
+    if lost:
+        raise ValueError(f"it lacks {lost}")
+    check_attributes(attributes, _TYPES)
     own = {name: getattr(estimator, name) for name in estimator.get_params(deep=False)}
     estimator.__setstate__({**own, **attributes, **({"_saved": learned} if learned else {})})
     if learned:

@@ -24,8 +24,10 @@ from sklearn.preprocessing import StandardScaler
 import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers, penalties, schedules
 from onnxsgd.adapters import LoRA
+from onnxsgd.estimators import saving
 from onnxsgd.exceptions import OnnxSGDError, ParameterError, ParameterTypeError
-from onnxsgd.persistence.saved_file import write_file
+from onnxsgd.persistence.declared_types import check_attributes
+from onnxsgd.persistence.saved_file import DamagedFileError, write_file
 
 
 class Fifth(losses.Loss):
@@ -329,3 +331,61 @@ def test_forged_values_raise_plain_errors(tmp_path, content):
         with suppress(OnnxSGDError, TypeError, ValueError, AttributeError, LookupError):
             onnxsgd.load(tmp_path / "f").predict(X)
     assert n_refused > 100
+
+
+#: Plain values under the right digest, by the way to them, that only a later call would stumble over.
+FORGED = [
+    (("attributes", "n_iter_"), "x"),
+    (("attributes", "n_iter_"), 10**30),
+    (("attributes", "_n_outputs"), None),
+    (("attributes", "_score_shape"), -1),
+    (("attributes", "_seed"), {"tuple": []}),
+    (("attributes", "_y_is_vector"), "no"),
+    (("attributes",), {}),
+    (("learned", "t"), "x"),
+    (("learned", "t"), -1),
+    (("learned", "t"), 1e308),
+    (("learned", "eta"), [0.1]),
+    (("learned", "link"), []),
+    (("learned", "linear", 0), "x"),
+    (("learned", "linear"), "coef"),
+    (("learned", "loss_curve"), ["x"]),
+    (("learned", "learning_rates"), [None]),
+    (("learned", "n_updates"), "x"),
+    (("learned", "moments", 0, 1), []),
+    (("learned", "moments", 0, 2), "x"),
+    (("learned", "tensors", 1, 2), []),
+    (("learned", "tensors", 1, 1), "average"),
+]
+
+
+@pytest.mark.parametrize(("way", "value"), FORGED, ids=[f"{way}={value}"[:40] for way, value in FORGED])
+def test_values_of_other_types_are_refused_when_they_are_read(tmp_path, content, way, value):
+    """They raised a TypeError, a KeyError or an IndexError in the call that used them."""
+    written, length = content
+    tree = json.loads(json.loads(written[8 : 8 + length])["__metadata__"]["onnxsgd"])
+    place = tree
+    for key in way[:-1]:
+        place = place[key]
+    place[way[-1]]  # the way exists
+    place[way[-1]] = value
+    kept = {key: part for key, part in tree.items() if key not in ("format", "version")}
+    write_file(tmp_path / "f", kept, safetensors.numpy.load(written))
+    with pytest.raises(DamagedFileError, match="no file of est.save, or a damaged one"):
+        onnxsgd.load(tmp_path / "f")
+
+
+#: For each learned attribute a value of JSON that it cannot have.
+WRONG = {
+    "n_iter_": "1", "t_": 1.5, "n_features_in_": None, "engine_": 1, "feature_names_in_": "a", "coef_": [1.0],
+    "intercept_": 0.0, "classes_": [0, 1], "_n_outputs": "1", "_score_shape": ("x",), "_row_shapes": {"X": 4},
+    "_y_shape": [2], "_y_is_vector": 1, "_has_several_labels": None, "_set_before": {"coef": 1.0},
+    "_seed": (), "_class_axis": "1", "_follows_lengths": "no", "_is_clone": 0, "_has_seen_data": [],
+}  # fmt: skip
+
+
+def test_every_typed_attribute_has_a_wrong_value():
+    assert set(WRONG) == set(saving._TYPES)
+    for name, value in WRONG.items():
+        with pytest.raises(TypeError, match=f"^{name} is "):
+            check_attributes({name: value}, saving._TYPES)

@@ -23,6 +23,7 @@ GUARDS = {
     "engine/step/test_cuda_graph_operators.py::test_every_condition_holds_and_fails_in_a_case": (
         "engine.step.cuda_graph_operators:_CONDITIONS",
     ),
+    "estimators/test_saving.py::test_every_typed_attribute_has_a_wrong_value": ("estimators.saving:_TYPES",),
     "estimators/test_labels.py::test_every_probability_of_several_labels_has_a_case": (
         "estimators.labels:_ELEMENTWISE",
     ),
