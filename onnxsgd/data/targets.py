@@ -79,15 +79,16 @@ def _refuse_text(y: np.ndarray, error: ValueError) -> None:
 def encode_labels(
     y: np.ndarray, classes: np.ndarray, n_outputs: int, loss: Loss, ignored: object = None
 ) -> np.ndarray:
-    """Return labels as a float64 table [n_samples, n_outputs], with the two values that `loss` takes.
+    """Return labels as a float32 table [n_samples, n_outputs], with the two values that `loss` takes.
 
-    One output encodes two classes, of which the second is positive. The label `ignored` is in no column.
+    Both are whole numbers, the same in any type. One output encodes two classes, of which the second is
+    positive. The label `ignored` is in no column.
     """
     table: Any = EncodedLabels(
         label_columns(y, classes, ignored),
         n_outputs,
         0.0 if loss.targets == "indicator" else -1.0,
-        np.float64,
+        np.float32,
     )
     return table if are_many(y) or len(y) * n_outputs > _MANY_NUMBERS else table[:]
 
