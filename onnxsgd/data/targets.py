@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = [
     "balanced_indicators",
     "balanced_soft_weights",
     "balanced_weights",
+    "check_classes",
     "check_known_labels",
     "check_label_loss",
     "check_labels",
@@ -141,6 +143,20 @@ def _distinct(y: np.ndarray) -> np.ndarray:
             counts = np.bincount(y.reshape(-1).astype(np.intp, copy=False) - least)
             return (np.flatnonzero(counts) + least).astype(y.dtype)
     return np.unique(y)
+
+
+@naming("classes")
+def check_classes(classes: ArrayLike) -> np.ndarray:
+    """Return the labels that a user lists, in their order."""
+    labels = np.asarray(classes)
+    if labels.ndim != 1:
+        raise ParameterError(
+            f"classes={reprlib.repr(classes)} is not accepted: give the labels in a list, or in an array of "
+            "one dimension."
+        )
+    # labels of several types have no order
+    np.unique(labels)
+    return labels
 
 
 def check_known_labels(y: np.ndarray, classes: np.ndarray, name: str) -> None:

@@ -19,6 +19,7 @@ from onnxsgd.data.dense_targets import ElementAxes, check_dense_labels, find_axe
 from onnxsgd.data.refusals import naming, number_of_axes
 from onnxsgd.data.sequences import Ragged, for_each, gather
 from onnxsgd.data.targets import (
+    check_classes,
     check_known_labels,
     check_label_loss,
     check_labels,
@@ -86,12 +87,16 @@ def _one_class(classes: np.ndarray) -> ParameterError:
     )
 
 
-def _refuse_contradiction(name: str, given: ArrayLike, other: str, known: ArrayLike) -> None:
+def _listed(classes: ArrayLike | None) -> np.ndarray | None:
+    """Return labels that are given, if any; see :func:`check_classes`."""
+    return None if classes is None else check_classes(classes)
+
+
+def _refuse_contradiction(name: str, given: np.ndarray, other: str, known: np.ndarray) -> None:
     """Refuse labels that are not those that another source has, in any order."""
-    if not np.array_equal(np.unique(np.asarray(given)), np.unique(np.asarray(known))):
+    if not np.array_equal(np.unique(given), np.unique(known)):
         raise ParameterError(
-            f"{name}={np.asarray(given)[:20].tolist()} contradicts {other}, which has the labels "
-            f"{np.asarray(known)[:20].tolist()}."
+            f"{name}={given[:20].tolist()} contradicts {other}, which has the labels {known[:20].tolist()}."
         )
 
 
@@ -730,7 +735,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if not self._takes_soft_labels:
             return y
         given = np.arange(target.shape[1]) if self._given_classes is None else self._given_classes
-        return np.asarray(given)[target.argmax(axis=1)]
+        return given[target.argmax(axis=1)]
 
     def _present(self, labels: np.ndarray) -> np.ndarray:
         """Return the labels that occur, without the one that counts nothing."""
@@ -745,9 +750,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             labels = self._check_target(y)
             self._check_same_labels(labels, classes)
             return labels, self._n_outputs
-        if classes is not None and self.classes is not None:
-            _refuse_contradiction("classes of partial_fit", classes, "the parameter classes", self.classes)
-        self._given_classes = self.classes if classes is None else classes
+        own, given = _listed(self.classes), _listed(classes)
+        if own is not None and given is not None:
+            _refuse_contradiction("classes of partial_fit", given, "the parameter classes", own)
+        self._given_classes = own if given is None else given
         self._score_shape = None
         if self._may_be_dense(y):
             # the shape of the scores decides what they are
@@ -761,7 +767,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if self._has_several_labels:
             return labels, labels.shape[1]
         if self._given_classes is not None:
-            known = np.asarray(self._given_classes)
+            known = np.unique(self._given_classes)
         else:
             known = np.arange(labels.shape[1]) if labels.ndim == 2 else self._present(labels)
         if not self._model_may_know_classes():
@@ -851,7 +857,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             return
         is_one_by_one = self._n_outputs > 1 and self._learner.link == "sigmoid"
         self._has_several_labels = is_one_by_one and self.classes is None
-        self._given_classes = self.classes
+        self._given_classes = _listed(self.classes)
         classes = self._find_classes(self._learner)
         if classes is None and self._has_several_labels:
             classes = np.arange(self._n_outputs)
@@ -862,7 +868,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _settle_axes(self) -> None:
         """Find the axis of the classes without labels: by the graph, or by the number of classes."""
         sizes, self._has_several_labels = self._score_shape or (), False
-        self._given_classes = self.classes
+        self._given_classes = _listed(self.classes)
         classes, found = (
             self._find_classes(self._learner),
             class_axis(self._learner.score_model.graph.outputs[0]),
@@ -906,13 +912,13 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 _refuse_contradiction("classes", self._given_classes, "the model", learner.classes)
                 if self._takes_soft_labels and not np.array_equal(self._given_classes, learner.classes):
                     raise ParameterError(
-                        f"classes={np.asarray(self._given_classes)[:20].tolist()} has another order than the "
+                        f"classes={self._given_classes[:20].tolist()} has another order than the "
                         f"model, {learner.classes[:20].tolist()}, and with soft=True the columns of y have "
                         "that of the model."
                     )
             return learner.classes
         if self._given_classes is not None:
-            given = np.asarray(self._given_classes)
+            given = self._given_classes
             if len(np.unique(given)) < len(given) and (learner.link != "own" or self._takes_soft_labels):
                 raise ParameterError(
                     f"classes={given.tolist()} names a label twice: each column has its own."
