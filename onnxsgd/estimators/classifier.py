@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from onnxsgd.adapters import LoRA
 from onnxsgd.data.dense_targets import ElementAxes, check_dense_labels, find_axes, shape_of_samples
-from onnxsgd.data.refusals import naming, number_of_axes
+from onnxsgd.data.refusals import check_lengths, naming, number_of_axes
 from onnxsgd.data.sequences import Ragged, for_each, gather
 from onnxsgd.data.targets import (
     check_classes,
@@ -585,20 +585,25 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if trained._is_dense:
             return trained._score_elements(X, y, sample_weight)
         if self._ignored is None and not self._takes_soft_labels:
+            predicted = self.predict(X)
+            check_lengths(predicted, y)
             labels = check_labels(y)
             weight = None if sample_weight is None else check_sample_weight(sample_weight, labels)
-            return float(_accuracy(labels, self.predict(X), sample_weight=weight))
+            return float(_accuracy(labels, predicted, sample_weight=weight))
+        raw = np.asarray(trained._raw_predictions(X))
+        check_lengths(raw, y)
         labels = trained._check_target(y) if number_of_axes(y) == 2 else check_labels(y)
         labelling = trained._labelling if labels.ndim == 2 else OneLabel(trained.classes_, trained._ignored)
         trained._check_scorable(labels, "y")
         if labels.ndim == 2:
             trained._check_soft_columns(labels)
-        raw = np.asarray(trained._raw_predictions(X))
         check_consistent_length(raw, labels)
         return labelling.score(raw, labels, sample_weight)
 
     def _score_elements(self, X: object, y: ArrayLike, sample_weight: ArrayLike | None) -> float:
-        raw, target = self._raw_predictions(X), gather(y, "y", "biufUOS")
+        raw = self._raw_predictions(X)
+        check_lengths(np.empty(len(raw)), y)
+        target = gather(y, "y", "biufUOS")
         if isinstance(raw, list):
             given = target.arrays if isinstance(target, Ragged) else np.asarray(target)
             rows = [check_dense_labels(row[None])[0] for row in given]

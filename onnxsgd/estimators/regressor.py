@@ -471,22 +471,21 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
             axes, the mean.
         """
         trained = self._trained(X)
-        check_lengths(X, y)
-        raw = trained._raw_predictions(X) if trained._is_dense else None
-        if isinstance(raw, list):
-            given = gather(y, "y")
-            targets = [
-                check_real_target(row) for row in (given.arrays if isinstance(given, Ragged) else given)
-            ]
-            weight = None if sample_weight is None else check_sample_weight(sample_weight, np.empty(len(raw)))
-            return trained._score_elements(raw, targets, weight)
+        if trained._is_dense:
+            raw = trained._raw_predictions(X)
+            check_lengths(np.empty(len(raw)), y)
+            if isinstance(raw, list):
+                return trained._score_sequences(raw, y, sample_weight)
+            prediction = trained._predictions(np.asarray(raw))
+        else:
+            prediction = self.predict(X)
+            check_lengths(prediction, y)
         target = check_real_target(y)
         weight = None if sample_weight is None else check_sample_weight(sample_weight, target)
         if trained._levels is not None:
-            return score_quantiles(target, _finite(self.predict(X)), trained._levels, weight)
-        if raw is None and target.ndim < 3:
-            return float(r2_score(target, _finite(self.predict(X)), sample_weight=weight))
-        prediction = trained._predictions(np.asarray(trained._raw_predictions(X) if raw is None else raw))
+            return score_quantiles(target, _finite(prediction), trained._levels, weight)
+        if not trained._is_dense and target.ndim < 3:
+            return float(r2_score(target, _finite(prediction), sample_weight=weight))
         if target.shape != prediction.shape:
             raise ParameterError(f"y has shape {target.shape} and the predictions {prediction.shape}.")
         rows = (array.reshape(len(target), -1) for array in (target, _finite(prediction)))
@@ -665,6 +664,13 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         """Return the standard deviations of raw predictions."""
         bound = LARGEST_LOG_VARIANCE
         return np.exp(np.clip(raw[:, self._n_predictions :], -bound, bound) / 2)
+
+    def _score_sequences(self, raw: list[np.ndarray], y: ArrayLike, sample_weight: ArrayLike | None) -> float:
+        """Return R2 of sequences of different lengths, given their targets as users give them."""
+        given = gather(y, "y")
+        targets = [check_real_target(row) for row in (given.arrays if isinstance(given, Ragged) else given)]
+        weight = None if sample_weight is None else check_sample_weight(sample_weight, np.empty(len(raw)))
+        return self._score_elements(raw, targets, weight)
 
     def _score_elements(
         self, raw: list[np.ndarray], y: Sequence[np.ndarray], sample_weight: ArrayLike | None
