@@ -306,8 +306,12 @@ def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 
 def _invertible(scale: np.ndarray, dtype: np.dtype[Any] | type) -> np.ndarray:
-    """Return scales, with 1 for zeros and for numbers so small that weights, over them, would overflow."""
-    return np.where(scale > float(np.finfo(dtype).tiny) ** _USED_EXPONENTS, scale, 1.0)
+    """Return scales, with 1 for zeros and for numbers so small that weights, over them, would overflow.
+
+    Those whose squares overflow are the largest number that has an inverse.
+    """
+    tiny = float(np.finfo(dtype).tiny)
+    return np.where(scale > tiny**_USED_EXPONENTS, np.minimum(scale, 1.0 / tiny), 1.0)
 
 
 def add_moments(

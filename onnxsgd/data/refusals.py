@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_consistent_length
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import OnnxSGDError, ParameterError, ParameterTypeError
 
-__all__ = ["check_indices", "check_lengths", "naming", "number_of_axes"]
+__all__ = ["as_target", "check_indices", "check_lengths", "naming", "number_of_axes"]
 
 _Given = ParamSpec("_Given")
 _Read = TypeVar("_Read")
@@ -128,6 +128,11 @@ def check_lengths(X: object, y: object) -> None:
 
 
 @naming("y")
+def as_target(y: object) -> np.ndarray:
+    """Return targets that nothing has checked yet as an array."""
+    return np.asarray(y)
+
+
 def number_of_axes(y: object) -> int:
     """Return the number of axes of targets that nothing has checked yet."""
-    return np.asarray(y).ndim
+    return as_target(y).ndim

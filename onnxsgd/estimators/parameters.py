@@ -22,7 +22,7 @@ from sklearn.utils._param_validation import (
 
 from onnxsgd.adapters import LoRA
 from onnxsgd.engine.step.gradient_limits import MAX_NORM, MAX_VALUE
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
 from onnxsgd.penalties import PENALTIES, Penalty, make_penalties
 from onnxsgd.schedules import SCHEDULES, Auto, Schedule, make_schedule
@@ -36,19 +36,21 @@ __all__ = [
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+#: The largest rate and strength of a penalty: products of both are numbers of float32.
+_LARGEST_FACTOR = 1e18
 _COUNT = Interval(Integral, 1, None, closed="left")
 
 #: Constraints in scikit-learn's classes; each estimator adds its losses.
 CONSTRAINTS: dict[str, Any] = {
     "epsilon": [_NOT_NEGATIVE],
     "penalty": [StrOptions({name for name in PENALTIES if name}), Penalty, dict, None],
-    "alpha": [_NOT_NEGATIVE],
+    "alpha": [Interval(Real, 0, _LARGEST_FACTOR, closed="both")],
     "l1_ratio": [Interval(Real, 0, 1, closed="both")],
     "optimizer": [StrOptions(set(OPTIMIZERS)), Optimizer, None],
     "momentum": [Interval(Real, 0, 1, closed="left")],
     "nesterov": ["boolean"],
     "learning_rate": [StrOptions(set(SCHEDULES)), Schedule, callable],
-    "eta0": [_POSITIVE, None],
+    "eta0": [Interval(Real, 0, _LARGEST_FACTOR, closed="right"), None],
     "power_t": [Interval(Real, None, None, closed="neither")],
     "learning_rate_multipliers": [Mapping, callable, None],
     "max_grad_norm": [_POSITIVE, None],
@@ -193,6 +195,11 @@ def _check(kind: Any, name: str, value: object) -> None:
         # an Interval takes True for 1
         raise ParameterError(
             f"{name}={value!r} is not accepted: it must be {' or '.join(map(str, constraints))}."
+        )
+    if isinstance(value, type) and callable in constraints:
+        raise ParameterTypeError(
+            f"{name}={value!r} is not accepted: it is a class. Give an object, {value.__name__}(...), or a "
+            "function."
         )
     if isinstance(value, Real) and not isinstance(value, int | float | np.generic):
         # such as Fraction, which an Interval raises on

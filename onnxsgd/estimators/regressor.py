@@ -83,7 +83,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         An object of :mod:`onnxsgd.penalties` has strengths of its own. A dictionary has one of these, or a
         number, the strength l2, for names of weights or patterns such as "encoder.*"; the others have none.
     alpha : float, default=1e-4
-        The strength of a named penalty, >= 0: ``alpha ((1 - l1_ratio) / 2 ||w||_2^2 + l1_ratio ||w||_1)``.
+        The strength of a named penalty, from 0 to 1e18:
+        ``alpha ((1 - l1_ratio) / 2 ||w||_2^2 + l1_ratio ||w||_1)``.
         The schedule "optimal" uses it too.
     l1_ratio : float, default=0.15
         The share of the absolute norm in "elasticnet", from 0 to 1.
@@ -116,7 +117,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         - "reduce_on_plateau": a constant rate, multiplied by a factor when epochs bring no new best loss;
         - a callable: a function of the number of the update, 1, 2, ...
     eta0 : float or None, default=None
-        The first learning rate, that of "one_cycle" at its top, > 0. None: 0.01. Not for "auto".
+        The first learning rate, that of "one_cycle" at its top, > 0 and <= 1e18. None: 0.01. Not for "auto".
     power_t : float, default=0.25
         The exponent of "invscaling". Not for "auto".
     learning_rate_multipliers : dict, callable or None, default=None
@@ -642,7 +643,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         if self._own_link == "sorted":
             return np.sort(raw, axis=1)
         if self._own_link == "log":
-            return np.exp(raw)
+            with np.errstate(over="ignore"):
+                return np.exp(raw)
         return raw if self._is_dense else raw[:, : self._n_predictions]
 
     def _check_link(self) -> None:

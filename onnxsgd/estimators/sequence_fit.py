@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from onnxsgd.data.batch_source import Batch, BatchSource
+from onnxsgd.data.refusals import as_target
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.sequence_batches import SequenceBatches
 from onnxsgd.data.sequences import Ragged, check_targets, gather
@@ -43,7 +44,7 @@ class SequenceTraining(BatchTraining):
         sequences = self._sequences_of(X, source, resuming)
         target = gather(y, "y", _TARGETS)
         if not isinstance(target, Ragged):
-            target = target.toarray() if sparse.issparse(target) else np.asarray(target)
+            target = target.toarray() if sparse.issparse(target) else as_target(target)
         check_targets(sequences, target, "X", "y")
         fill = None
         if isinstance(target, Ragged):

@@ -207,8 +207,7 @@ def _loses(array: Any) -> bool:
     is_exact = np.can_cast(array.dtype, np.float32)
     if is_exact or not array.shape[0]:
         return False
-    if not sparse.issparse(array):
-        array = array.reshape(len(array), -1)
+    array = _with_entries(array.tocsr()) if sparse.issparse(array) else array.reshape(len(array), -1)
     low, high = _bounds(array)
     with np.errstate(over="ignore", invalid="ignore"):
         spread = high - low
@@ -218,13 +217,21 @@ def _loses(array: Any) -> bool:
     return any(_change(array[:, [column]]) > _TOLERANCE * spread[column] for column in suspects)
 
 
+def _with_entries(table: Any) -> Any:
+    """Return the columns that have entries, of a sparse table of more columns than entries."""
+    if table.shape[1] <= table.nnz:
+        return table
+    columns, places = np.unique(table.indices, return_inverse=True)
+    return sparse.csr_matrix((table.data, places, table.indptr), shape=(table.shape[0], len(columns)))
+
+
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 def _bounds(array: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the smallest and the largest number of each column as float64, NaN ignored."""
     if sparse.issparse(array):
-        low, high = min_max_axis(array.tocsr().astype(np.float64), axis=0, ignore_nan=True)
+        low, high = min_max_axis(array.astype(np.float64), axis=0, ignore_nan=True)
         return low, high
     size = max(1, _BLOCK // max(1, array.shape[1]))
     blocks = [array[start : start + size] for start in range(0, len(array), size)]

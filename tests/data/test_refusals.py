@@ -6,7 +6,8 @@ from scipy import sparse
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.data.refusals import check_indices, check_lengths, naming
-from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.exceptions import GraphError, ParameterError, ParameterTypeError
+from onnxsgd.losses import CrossEntropy
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 4))
@@ -148,6 +149,25 @@ def test_lengths_are_compared_before_data_are_read():
         with pytest.raises(ValueError, match="inconsistent numbers of samples"):
             call(X, y)
     check_lengths([1, 2], y)
+
+
+def test_scores_compare_lengths_with_those_of_any_container():
+    y = np.broadcast_to(np.float64(1), (1 << 40,))
+    regressor = OnnxSGDRegressor(max_iter=1, tol=None).fit(X, Y)
+    classifier = OnnxSGDClassifier(max_iter=1, tol=None).fit(X, Y > 0)
+    ignoring = OnnxSGDClassifier(loss=CrossEntropy(ignore_index=7), max_iter=1, tol=None).fit(
+        X, [0, 1, 2] * 10
+    )
+    for learner in (regressor, classifier, ignoring):
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            learner.score(X.tolist(), y)
+
+
+@pytest.mark.parametrize("cls", [OnnxSGDRegressor, OnnxSGDClassifier])
+def test_more_columns_than_a_file_holds_are_refused(cls):
+    table = sparse.csr_matrix((np.ones(30), (np.arange(30), np.arange(30) * 2**35)), shape=(30, 2**40))
+    with pytest.raises(GraphError, match="1099511627776 columns has coefficients of 4.4e[+]03 GB"):
+        cls().fit(table, np.arange(30) % 2)
 
 
 def test_memory_that_is_not_there_is_told():

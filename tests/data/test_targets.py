@@ -7,8 +7,9 @@ from scipy import sparse
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils.class_weight import compute_sample_weight
 
+from onnxsgd import OnnxSGDClassifier
 from onnxsgd.data import targets
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.losses import CrossEntropy, Hinge, LogLoss
 
 CLASSES = np.array(["b", "a", "c"])
@@ -157,6 +158,21 @@ def test_labels_of_any_range_are_found(labels):
         for classes in (present, present[::-1]):
             found = targets.label_columns(y, classes)
             np.testing.assert_array_equal(classes[found], y)
+
+
+@pytest.mark.parametrize(
+    "classes", [{}, {0, 1}, {0: 1}, "ab", 2, [[0, 1]], [0, [1]], [None, 0], iter([0, 1])]
+)
+def test_lists_of_classes_that_are_none_are_refused(classes):
+    with pytest.raises((ParameterError, ParameterTypeError), match="^classes"):
+        targets.check_classes(classes)
+
+
+def test_classes_of_a_new_layer_may_be_named_twice():
+    """As in scikit-learn, where `y` itself names them."""
+    y = np.array([2, 0, 1] * 4)
+    learner = OnnxSGDClassifier(max_iter=1, tol=None, classes=y).fit(np.eye(12), y)
+    np.testing.assert_array_equal(learner.classes_, [0, 1, 2])
 
 
 @pytest.mark.parametrize("unknown", [4, -9, 10**12])

@@ -90,6 +90,21 @@ def test_updates_are_those_of_the_sequences_alone(mask, sample_weight):
         np.testing.assert_allclose(array, expected[name], atol=2e-6)
 
 
+class Endless:
+    """A sequence that claims to have very many elements."""
+
+    def __len__(self):
+        return 2**62
+
+    def __getitem__(self, index):
+        raise IndexError(index)
+
+
+def test_targets_that_cannot_be_read_are_refused():
+    with pytest.raises(ParameterError, match="^y "):
+        OnnxSGDRegressor(pooling(), **NAMED).fit(X, Endless())
+
+
 @pytest.mark.parametrize("model", [pooling(), recurrent(), recurrent("GRU")], ids=["pooling", "LSTM", "GRU"])
 def test_padding_changes_nothing(model):
     """Nor does more of it: the loss and the weights are those of longer padding."""

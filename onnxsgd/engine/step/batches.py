@@ -97,9 +97,10 @@ class Standard:
     factor: np.ndarray
 
     def apply(self, rows: np.ndarray) -> None:
-        """Standardise rows in place."""
-        rows -= self.shift
-        rows *= self.factor
+        """Standardise rows in place; numbers beyond the range of their type become infinite."""
+        with np.errstate(over="ignore"):
+            rows -= self.shift
+            rows *= self.factor
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,18 @@ def _row_size(model: ir.Model) -> int | None:
 
 
 def _zeros(graph: ir.Graph, name: str, dtype: ir.DataType | None, shape: tuple[int, ...]) -> ir.Value:
-    return add_initializer(graph, name, np.zeros(shape, (dtype or ir.DataType.FLOAT).numpy()))
+    kind = (dtype or ir.DataType.FLOAT).numpy()
+    nbytes = math.prod(shape) * kind.itemsize
+    if nbytes > _LARGEST:
+        raise GraphError(
+            f"A linear layer of {shape[0]} columns has coefficients of {nbytes / 1e9:.3g} GB, and a file of "
+            "ONNX holds 2 GB: select columns of X, or hash them into fewer, see sklearn.feature_extraction."
+        )
+    return add_initializer(graph, name, np.zeros(shape, kind))
 
 
+#: The most bytes of a tensor in a file.
+_LARGEST = 2**31 - 1
 #: Operators that change only the type or the shape of a linear function.
 _NEUTRAL = frozenset({"Identity", "Cast", "Reshape", "Flatten"})
 

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd._builder import Builder
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import LINK, SCORE, graph_names, unique_name
 from onnxsgd.graph.nodes import element_type, maker, shape_of
@@ -191,9 +192,19 @@ def _add_labels(graph: ir.Graph, classes: np.ndarray) -> ir.Value:
         native = classes.astype(np.float64 if classes.itemsize > 8 else classes.dtype.newbyteorder("="))
         tensor = ir.tensor(native, name=name)
     else:
-        encoded = [str(label).encode() for label in classes]
+        encoded = [_encoded(str(label)) for label in classes]
         tensor = ir.StringTensor(encoded, shape=ir.Shape(classes.shape), name=name)
     return add_initializer(graph, name, tensor)
+
+
+def _encoded(label: str) -> bytes:
+    try:
+        return label.encode()
+    except UnicodeEncodeError as error:
+        raise ParameterError(
+            f"The label {label!r} cannot be written into an ONNX file: {error.reason}. Give labels of valid "
+            "characters."
+        ) from None
 
 
 def _half(op: Builder, score: ir.Value) -> ir.Value:

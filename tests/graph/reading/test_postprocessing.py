@@ -5,6 +5,7 @@ import onnx.parser
 import pytest
 from scipy.special import expit, softmax
 
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.reading.postprocessing import (
     _INVERSES,
@@ -24,6 +25,11 @@ def scores(columns):
             "{ z = Identity(x) }"
         )
     )
+
+
+def test_labels_that_no_file_holds_are_refused():
+    with pytest.raises(ParameterError, match=r"label '\\ud800' cannot be written into an ONNX file"):
+        add_classifier_tail(scores(1), np.array(["a", "\ud800"]), "sigmoid", ("label", "p"))
 
 
 def half(z):
