@@ -33,6 +33,7 @@ from onnxsgd.estimators.parameters import (
     parameter_values,
     read_every,
     refuse_without_parameters,
+    values_of_updates,
 )
 from onnxsgd.estimators.progress import Progress
 from onnxsgd.estimators.sequence_fit import SequenceTraining
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from onnxsgd.estimators.checkpointing import FitCheckpoints
+    from onnxsgd.losses import Loss
+    from onnxsgd.runtime.device import Device
     from onnxsgd.training.checkpoints import Checkpoints
     from onnxsgd.training.kept_state import KeptState
     from onnxsgd.training.program import Program
@@ -73,6 +76,8 @@ def _learns_in_parts(self: BaseOnnxSGD) -> bool:
     return True
 
 
+#: The most plans of a graph that are kept: a bound of memory.
+_MOST_PLANS = 32
 #: The end of a call of ``partial_fit``.
 _ONE_PART = Stopping(max_iter=1, tol=None, in_parts=True)
 #: Decorator of ``partial_fit``, which an estimator with early stopping does not have.
@@ -424,9 +429,36 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         return make_recipe(self)
 
     def _make_plan(self, recipe: Recipe) -> FitPlan:
-        """Return the plan of the updates; refuse penalties and rates of weights that the graph lacks."""
+        """Return the plan of the updates; refuse penalties and rates of weights that the graph lacks.
+
+        Estimators of one graph with the same plain parameters share a plan, and all that follows from it.
+        """
         from onnxsgd.gradient.engines import resolve_engine
 
+        # resolved at each call: an estimator may come from a machine with another runtime
+        engine, device, loss = resolve_engine(self.engine), check_device(self.device), self._make_loss()
+        key = None
+        if are_fixed(self) and not self._state.missed:
+            values = values_of_updates(self)
+            # types tell True from 1
+            key = (
+                type(self), recipe.in_parts, engine, device, loss, self._n_outputs, self._follows_lengths,
+                values, tuple(map(type, values)),
+            )  # fmt: skip
+        plans = self._learner.plans
+        plan = None if key is None else plans.get(key)
+        if plan is None:
+            plan = self._new_plan(recipe, engine, device, loss)
+            if key is not None and len(plans) < _MOST_PLANS:
+                plans[key] = plan
+        decide_anew()
+        is_named = self.engine != "auto"
+        reason = "named" if is_named else "'auto' takes it for all graphs, onnxruntime-training by name alone"
+        decided("engine", "%s on %s: %s", plan.engine, str(plan.device), reason)
+        return plan
+
+    def _new_plan(self, recipe: Recipe, engine: str, device: Device, loss: Loss) -> FitPlan:
+        """Return a new plan; see :meth:`_make_plan`."""
         learner = self._learner
         n_accumulated = int(self.gradient_accumulation_steps)
         multipliers = read_multipliers(self.learning_rate_multipliers, learner.weights)
@@ -434,11 +466,10 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             refuse_freezing(multipliers)
         plan = FitPlan(
             learner=learner,
-            loss=self._make_loss(),
+            loss=loss,
             recipe=recipe,
-            # resolved at each call: an estimator may come from a machine with another runtime
-            engine=resolve_engine(self.engine),
-            device=check_device(self.device),
+            engine=engine,
+            device=device,
             n_outputs=self._n_outputs,
             batch_size=self.batch_size or DENSE_ROWS,
             is_batch_named=self.batch_size is not None or n_accumulated > 1,
@@ -453,10 +484,6 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             n_accumulated=n_accumulated,
         )
         plan.check_penalties()
-        decide_anew()
-        is_named = self.engine != "auto"
-        reason = "named" if is_named else "'auto' takes it for all graphs, onnxruntime-training by name alone"
-        decided("engine", "%s on %s: %s", plan.engine, str(plan.device), reason)
         return plan
 
     def _train(

@@ -32,6 +32,7 @@ from onnxsgd.training.fit_plan import Recipe
 __all__ = [
     "CONSTRAINTS", "are_fixed", "check_parameters", "choose_limits", "choose_updates", "make_recipe",
     "parameter_values", "read_average", "read_every", "refuse_blocks", "refuse_without_parameters",
+    "values_of_updates",
 ]  # fmt: skip
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -117,14 +118,15 @@ _names_of_updates: Callable[[Any], tuple[str, ...]] = lru_cache(
 )
 
 
-def _values_of_updates(estimator: Any) -> tuple[Any, ...]:
+def values_of_updates(estimator: Any) -> tuple[Any, ...]:
+    """Return the values of the parameters that updates depend on, in the order of their names."""
     values: tuple[Any, ...] = attrgetter(*_names_of_updates(type(estimator)))(estimator)
     return values
 
 
 def are_fixed(estimator: Any) -> bool:
     """Tell whether no parameter that updates depend on can be changed in place."""
-    return _PLAIN.issuperset(map(type, _values_of_updates(estimator)))
+    return _PLAIN.issuperset(map(type, values_of_updates(estimator)))
 
 
 def make_recipe(estimator: Any) -> Recipe:
@@ -137,7 +139,7 @@ def make_recipe(estimator: Any) -> Recipe:
     ParameterError
         If a parameter would have no effect.
     """
-    values = _values_of_updates(estimator)
+    values = values_of_updates(estimator)
     if not _PLAIN.issuperset(map(type, values)):
         return _new_recipe(estimator)
     return _recipe_of(_names_of_updates(type(estimator)), *values)

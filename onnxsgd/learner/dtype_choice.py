@@ -154,8 +154,9 @@ def prepare_learner(
 
 def _reported(prepared: Prepared, reason: str = "") -> Prepared:
     """Report the choice; `reason`: of float64, which is float32 yet where the runtime cannot run it."""
-    dtype = str(prepared.learner.dtype)
-    if reason and dtype == "float32":
+    # its name is made where it is printed
+    dtype = prepared.learner.dtype
+    if reason and dtype == np.float32:
         reason = "float64 cannot be run"
     decided("precision", "%s: %s", dtype, reason or "keeps data and raw scores to 1e-3 of their spread")
     return prepared

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -123,6 +124,10 @@ class Learner:
         if is_mapping(checked):
             # of the whole graph: the score may need less
             refuse_unknown(checked, self.model.graph.inputs)
+        if type(checked) is np.ndarray and checked.ndim == 2 and self.table_input is not None:
+            table = self.table_input.read(checked)
+            if table is not None:
+                return {self.table_input.name: table}
         return read_features(X, checked, self.inputs, allow_nan=self.fills_gaps)
 
     @cached_property
@@ -225,6 +230,11 @@ class Learner:
 
     @cached_property
     def _output_layers(self) -> dict[int, OutputLayer]:
+        return {}
+
+    @cached_property
+    def plans(self) -> dict[Hashable, Any]:
+        """The plans of fits of this graph so far, under the settings that they follow from."""
         return {}
 
     @cached_property

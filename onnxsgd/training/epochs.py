@@ -247,7 +247,9 @@ class Epochs:
                 self._kept.keep(state)
             raise
         n_done = n_before + runners.fastest.n_done
-        is_finite = all_finite(losses[:n_done]) and advance(n_done, n_whole(n_done))
+        # all losses are looked at in any case
+        is_whole = n_done == len(losses) or all_finite(losses[:n_done])
+        is_finite = is_whole and advance(n_done, n_whole(n_done))
         if limit is not None and not (is_finite and n_done == len(losses)):
             n_missing = max(1, count) - (n_whole(n_done) if is_finite else 0)
             state.record(np.full(n_missing, math.inf), numbers.used[-n_missing:])

@@ -478,12 +478,12 @@ def make_program(plan: FitPlan, features: Features) -> Program:
     frozen part is computed in each step, and its results are not standardised.
     """
     kind = _kind(features)
-    known = plan.programs.get(kind)
-    if known is not None:
-        return known
-    program = _new_program(plan, features)
-    if kind is not None and len(plan.programs) < _MOST_SPECS:
-        plan.programs[kind] = program
+    program = plan.programs.get(kind)
+    if program is None:
+        program = _new_program(plan, features)
+        if kind is not None and len(plan.programs) < _MOST_SPECS:
+            plan.programs[kind] = program
+    _report(program, features)
     return program
 
 
@@ -507,13 +507,19 @@ def _new_program(plan: FitPlan, features: Features) -> Program:
     if program.parts.frozen and not stays_sparse and not has_strings and not _fits(program, features):
         standardises = plan.recipe.is_auto and not plan.device.keeps_data
         program = replace(program, stores=False) if standardises else Program(plan, learner.undivided)
-        place = "for each batch" if standardises else "in each update"
-        decided("frozen", "computed %s: the results of all samples are too large", place)
-    elif program.parts.frozen:
-        decided("frozen", "computed once: %d tensors for each sample", len(program.parts.frozen))
     _refuse_strings(program.parts.split.tail)
     _refuse_single_rows(plan, program.parts.split.tail)
     return program
+
+
+def _report(program: Program, features: Features) -> None:
+    """Report the place where the frozen part is computed, if there is one."""
+    learner, frozen = program.plan.learner, program.parts.frozen
+    if frozen and program.stores:
+        decided("frozen", "computed once: %d tensors for each sample", len(frozen))
+    elif frozen or not (_is_sparse(features) or program.parts is learner.divided):
+        place = "for each batch" if frozen else "in each update"
+        decided("frozen", "computed %s: the results of all samples are too large", place)
 
 
 def _is_sparse(features: Features) -> bool:

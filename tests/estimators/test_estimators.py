@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers, schedules
 from onnxsgd.exceptions import ConvergenceError, NotTrainableError, OnnxSGDError, ParameterError
 from onnxsgd.gradient.native import builder as orttraining
+from onnxsgd.penalties import Penalty
 from onnxsgd.runtime.cache import cache
 
 
@@ -249,6 +250,8 @@ def test_an_interrupt_keeps_the_trained_weights(diabetes, learning_rate, monkeyp
         np.take(source, rows, axis=0, out=buffer)
 
     monkeypatch.setattr("onnxsgd.engine.step.batches._take", interrupted)
+    # one batch after another, so that updates come between
+    monkeypatch.setattr("onnxsgd.engine.step.single_step._GATHERED_BYTES", 0)
     with pytest.warns(UserWarning, match="interrupted"):
         # of some orders the first epoch is the best: "auto" then restores its weights
         model = OnnxSGDRegressor(max_iter=10, learning_rate=learning_rate, random_state=0).fit(X, y)
@@ -467,6 +470,37 @@ def test_parameters_are_read_without_the_signature(monkeypatch):
     monkeypatch.setattr("inspect.signature", None)
     assert model.get_params() == expected
     assert clone(model.set_params(max_iter=7)).max_iter == 7
+
+
+def test_estimators_of_one_graph_share_a_plan_while_their_parameters_are_equal(diabetes):
+    """A plan takes a tenth of a small fit; another value of any type must not be taken for the same."""
+    X, y = diabetes[0][:64], diabetes[1][:64]
+
+    def plan(**parameters):
+        return OnnxSGDRegressor(random_state=0, **parameters).partial_fit(X, y)._known_plan[1]
+
+    first = plan()
+    assert plan() is first
+    for parameters in (
+        {"alpha": 0.5}, {"penalty": None}, {"loss": "huber"}, {"batch_size": 4}, {"n_threads": 1},
+        {"shuffle": False}, {"average": True}, {"average": 1}, {"learning_rate": "constant"},
+        {"dtype": "float64"},
+    ):  # fmt: skip
+        other = plan(**parameters)
+        assert other is not first
+        assert plan(**parameters) is other
+        fresh = OnnxSGDRegressor(random_state=0, **parameters)
+        found = fresh.partial_fit(X, y).coef_
+        fresh._learner.plans.clear()
+        alone = OnnxSGDRegressor(random_state=0, **parameters).partial_fit(X, y)
+        np.testing.assert_array_equal(found, alone.coef_)
+    # an object may be changed in place
+    penalty = Penalty(l2=0.1)
+    objects = [OnnxSGDRegressor(penalty=penalty).partial_fit(X, y) for _ in range(2)]
+    assert objects[0]._known_plan is objects[1]._known_plan is None
+    # the plan of a fit is not that of its parts
+    fitted = OnnxSGDRegressor(random_state=0, max_iter=2, tol=None).fit(X, y).partial_fit(X, y)
+    assert fitted._known_plan[1].recipe.in_parts
 
 
 def test_the_two_estimators_have_parameters_of_their_own():

@@ -14,6 +14,7 @@ def test_a_cache_builds_once_and_drops_the_oldest():
     cache = Cache({"cpu": Limit(2)})
     assert [cache.get(key, lambda key=key: key.upper()) for key in "abab"] == ["A", "B", "A", "B"]
     assert cache.n_built == 2
+    assert (cache.find("a"), cache.find("b"), cache.find("c")) == ("A", "B", None)
     cache.get("c", lambda: "C")
     cache.get("a", lambda: "A again")
     assert cache.n_built == 4

@@ -148,6 +148,8 @@ def test_an_interrupt_keeps_whole_updates(n_batches, monkeypatch):
     settings = SETTINGS | {"shuffle": False, "gradient_accumulation_steps": 8, "max_iter": 2}
     with monkeypatch.context() as patched:
         patched.setattr("onnxsgd.engine.step.batches._take", interrupted)
+        # one batch after another, so that updates come between
+        patched.setattr("onnxsgd.engine.step.single_step._GATHERED_BYTES", 0)
         with pytest.warns(UserWarning, match="interrupted"):
             model = OnnxSGDRegressor(network(), **settings).fit(X, Y)
     n_epochs, rest = divmod(n_batches, 30)

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.engine import predict as inference
 from onnxsgd.engine.step.scan_epoch import EpochRunner
+from onnxsgd.runtime.cache import cache
 from onnxsgd.training import program as _program
 
 #: The trained layer reads a frozen feature, and the input itself.
@@ -62,6 +63,7 @@ def test_results_of_each_batch_are_standardised_as_stored_ones_are(model, names,
     kept = estimator.fit(X, _Y, X_val=X[:5], y_val=_Y[:5])
     weights, scores = kept.get_weights(), kept.validation_scores_
     monkeypatch.setattr(_program, "_fits", lambda program, features: False)
+    cache.clear()
     computed = estimator.fit(X, _Y, X_val=X[:5], y_val=_Y[:5])
     np.testing.assert_allclose(computed.validation_scores_, scores, rtol=1e-4)
     for name in names:
@@ -76,6 +78,8 @@ def test_results_that_do_not_fit_are_not_stored(monkeypatch):
     size = 30 * 7 * 4
     for limit in (size, size - 1):
         monkeypatch.setattr(_program, "_KEPT_BYTES", limit)
+        # fits of one graph share the program
+        cache.clear()
         _fit(_MODEL, ["w"])
     kept, computed = programs
     assert list(kept.parts.frozen) == ["a"]
@@ -146,6 +150,8 @@ def test_linear_streams_that_find_their_rate_make_the_updates_of_a_call_at_once(
     plan = found._known_plan[1]
     assert (len(plan.steps), len(plan.programs)) == (1, 1)
     monkeypatch.setattr(_program, "_MANY_BATCHES_OF_STREAM", 1000)
+    # streams of one graph share the choice
+    cache.clear()
     single = stream()
     assert len(runs) == n_calls
     np.testing.assert_allclose(found.coef_, single.coef_, rtol=1e-4)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["StepRunner", "make_buffers"]
 
+#: The most bytes of the features of several batches that are gathered at once: for more, a call of numpy for
+#: each batch is no longer a part of the time that counts.
+_GATHERED_BYTES = 100_000
+
 
 def make_buffers(spec: StepSpec, weights: Mapping[str, np.ndarray]) -> Buffers:
     """Return buffers for weights like the given ones, and for their states."""
@@ -123,9 +127,14 @@ class StepRunner:
             Takes the loss of each batch, before its update.
         """
         self.buffers.restart()
+        gathered = self._gathered(plan)
         for number, rows in enumerate(plan.rows):
-            self.batches.fill(rows, self._features, self._target)
-            plan.weigh(number, self._sample_weight, self._gradient_weight)
+            if gathered is None:
+                self.batches.fill(rows, self._features, self._target)
+                plan.weigh(number, self._sample_weight, self._gradient_weight)
+            else:
+                for buffer, block in gathered:
+                    buffer[...] = block[number]
             self._scalars[...] = scalars[number]
             try:
                 self._session.run_with_iobinding(self._bindings[self.buffers.current])
@@ -135,6 +144,20 @@ class StepRunner:
             self.buffers.flip()
             if not math.isfinite(loss):
                 break
+
+    def _gathered(self, plan: EpochPlan) -> list[tuple[np.ndarray, np.ndarray]] | None:
+        """Return the data of few small batches, gathered at once, beside the buffers of one; else None."""
+        n_batches = len(plan.rows)
+        if n_batches == 1 or n_batches * self.nbytes > _GATHERED_BYTES:
+            return None
+        if not all(type(array) is np.ndarray for array in self.batches.features.values()):
+            return None
+        buffers = [*self._features.values(), self._target, self._sample_weight, self._gradient_weight]
+        blocks = [np.empty((n_batches, *buffer.shape), buffer.dtype) for buffer in buffers]
+        features = dict(zip(self._features, blocks, strict=False))
+        self.batches.fill(plan.rows, features, blocks[-3])
+        plan.weigh(slice(None), blocks[-2], blocks[-1])
+        return list(zip(buffers, blocks, strict=True))
 
     def _bind(self, sources: Tensors, targets: Tensors) -> Any:
         step, binding = self._step, self._session.io_binding()

@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 from engine.step.mlp_step import make_spec, numbers, runners
 
+from onnxsgd.engine.step import single_step as _single_step
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.graph.model import to_ir
 
@@ -33,8 +34,10 @@ def by_hand(weights, data, plan, rate, l2):
     return w, np.array(losses)
 
 
+@pytest.mark.parametrize("n_bytes", [0, 1_000_000], ids=["one by one", "gathered at once"])
 @pytest.mark.parametrize("engine", ["portable", "onnxruntime-training"])
-def test_an_epoch_equals_the_same_updates_in_numpy(model, weights, data, engine):
+def test_an_epoch_equals_the_same_updates_in_numpy(model, weights, data, engine, n_bytes, monkeypatch):
+    monkeypatch.setattr(_single_step, "_GATHERED_BYTES", n_bytes)
     spec = make_spec(engine=engine)
     _, buffers, step, _ = runners(model, spec, weights, data)
     table, rates = numbers(spec, data.n_batches)
