@@ -55,15 +55,7 @@ def write_whole(fills: Mapping[Path, Callable[[str], object]]) -> None:
     targets = [_target(path) for path in fills]
     parts: list[Path] = []
     try:
-        for path, target, fill in zip(fills, targets, fills.values(), strict=True):
-            with _naming(path):
-                parts.append(_new_part(target))
-                fill(os.fspath(parts[-1]))
-                _sync(parts[-1])
-        if len(targets) > 1:
-            targets[-1].unlink(missing_ok=True)
-        for part, target in zip(parts, targets, strict=True):
-            os.replace(part, target)
+        _replace(fills, targets, parts)
     except BaseException:
         for part in parts:
             with suppress(OSError):
@@ -73,6 +65,19 @@ def write_whole(fills: Mapping[Path, Callable[[str], object]]) -> None:
     for folder in {target.parent for target in targets}:
         with suppress(OSError):
             _sync(folder)
+
+
+def _replace(fills: Mapping[Path, Callable[[str], object]], targets: list[Path], parts: list[Path]) -> None:
+    """Write a part for each target, list it in `parts`, and give all of them the names of the targets."""
+    for path, target, fill in zip(fills, targets, fills.values(), strict=True):
+        with _naming(path):
+            parts.append(_new_part(target))
+            fill(os.fspath(parts[-1]))
+            _sync(parts[-1])
+    if len(targets) > 1:
+        targets[-1].unlink(missing_ok=True)
+    for part, target in zip(parts, targets, strict=True):
+        os.replace(part, target)
 
 
 def _target(path: Path) -> Path:

@@ -27,6 +27,10 @@ _NOISE = re.compile(
 )
 
 
+#: The packages whose code raises errors of the runtime; its own in C++ has no frames.
+_OURS = frozenset({"onnxruntime", "onnxsgd", "onnx", "numpy"})
+
+
 def reason(error: BaseException, *, n_lines: int | None = None) -> str:
     """Return the message of an error on one line of at most a few hundred characters.
 
@@ -45,5 +49,20 @@ def reason(error: BaseException, *, n_lines: int | None = None) -> str:
 
 
 def run_error(error: BaseException) -> EngineError:
-    """Return the error to raise when onnxruntime fails on a graph."""
+    """Return the error to raise when onnxruntime fails on a graph.
+
+    An error of other code that ran meanwhile, such as that of a handler of signals that ends a call after a
+    time, is raised as it is.
+    """
+    if _is_of_others(error):
+        raise error
     return EngineError(f"onnxruntime cannot run the graph: {reason(error)}.")
+
+
+def _is_of_others(error: BaseException) -> bool:
+    """Tell whether neither this package nor the runtime, or what they call, raised an error."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    module = "onnxruntime" if place is None else str(place.tb_frame.f_globals.get("__name__"))
+    return module.partition(".")[0] not in _OURS

@@ -1,12 +1,15 @@
 """Errors of the libraries below: short, with their cause, and caught where one call is made."""
 
 import ast
+import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import onnxsgd
+from onnxsgd import OnnxSGDRegressor
 from onnxsgd._library_errors import reason, run_error
 from onnxsgd.exceptions import EngineError
 
@@ -50,6 +53,58 @@ def test_any_error_is_caught_around_one_call_and_kept_as_the_cause(name, attempt
 def test_messages_become_one_short_line(text, expected):
     assert reason(ValueError(text)) == expected
     assert isinstance(run_error(ValueError(text)), EngineError)
+
+
+class TimeIsUp(Exception):
+    """The error of a user's handler of signals."""
+
+
+def _caught(raise_error):
+    try:
+        raise_error()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_errors_of_code_that_runs_meanwhile_are_raised_as_they_are():
+    def handler():
+        raise TimeIsUp
+
+    with pytest.raises(TimeIsUp):
+        run_error(_caught(handler))
+    inside = {"__name__": "onnxruntime.capi.session", "TimeIsUp": TimeIsUp}
+    exec("def run():\n    raise TimeIsUp('no kernel')", inside)
+    assert str(run_error(_caught(inside["run"]))) == "onnxruntime cannot run the graph: no kernel."
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers")
+def test_the_error_of_a_handler_of_signals_ends_a_fit():
+    """It was an EngineError, onnxruntime cannot run the graph, where the signal came during an update."""
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    learner = OnnxSGDRegressor(learning_rate="constant", max_iter=10, tol=None, random_state=0)
+    learner.fit(X, X[:, 0]).set_params(max_iter=10**6)
+
+    def handler(number, frame):
+        # code that the runtime calls: its frames are below that of the handler
+        if any("onnxruntime" in entry.f_globals["__name__"] for entry in _frames(frame)):
+            raise TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.001)
+        with pytest.raises(TimeIsUp):
+            learner.fit(X, X[:, 0])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert learner.predict(X).shape == (200,)
+
+
+def _frames(frame):
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def test_lines_that_count():
