@@ -228,6 +228,27 @@ def _wide_batches(batch_size: int) -> Callable[[], object]:
     return lambda: estimator.fit(task.X, task.y)
 
 
+def _classifier(n_inputs: int) -> Callable[[], object]:
+    """Return a fit of a network whose last layer has so many inputs, and 10 outputs, that is compiled."""
+    from trainers.ours import make_graph
+    from workloads import Workload
+
+    from onnxsgd import OnnxSGDClassifier
+
+    sizes = (20 + next(_fresh), n_inputs, 10)
+    layers = [
+        (0.1 * _RNG.normal(size=shape).astype(np.float32), np.zeros(shape[1], np.float32))
+        for shape in itertools.pairwise(sizes)
+    ]
+    X, y = _RNG.normal(size=(6_400, sizes[0])).astype(np.float32), np.arange(6_400) % 10
+    estimator = OnnxSGDClassifier(
+        make_graph(Workload("mlp", sizes, "multiclass"), layers), batch_size=32, max_iter=4, tol=None,
+        n_threads=1, learning_rate="constant", eta0=1e-3,
+    )  # fmt: skip
+    estimator.fit(X, y)
+    return lambda: estimator.fit(X, y)
+
+
 def _epochs(n_features: int) -> Callable[[], object]:
     """Return epochs over more data than a cache holds, in batches of 100 samples."""
     from onnxsgd import OnnxSGDRegressor
@@ -406,6 +427,11 @@ CONSTANTS: dict[str, list[Constant]] = {
     ],
     "_FEWEST_ROWS": [
         Constant("engine.step.transposed_tables", (_ALWAYS, _NEVER), (16, 32, 64, 128, 256), _wide_batches),
+    ],
+    "_FEWEST_INPUTS": [
+        Constant(
+            "engine.step.transposed_tables", (_NEVER, _ALWAYS), (32, 64, 100, 128, 256, 512), _classifier,
+        ),
     ],
     "_BLOCK_BYTES": [
         Constant("engine.step.scan_epoch", (900_000, 250_000, 2_000_000, 16_000_000), (10, 100), _epochs),

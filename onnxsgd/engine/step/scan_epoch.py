@@ -18,7 +18,8 @@ from onnxsgd._library_errors import run_error
 from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
 from onnxsgd.engine.step.fuse import widen_scalars
-from onnxsgd.engine.step.met_taps import carry_met_taps
+from onnxsgd.engine.step.met_taps import MetTaps, carry_met_taps
+from onnxsgd.engine.step.transposed_tables import Transposed, carry_transposed
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.nodes import shape_of
@@ -68,8 +69,9 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     first = [declare(f"first/{old.name}", old) for old, _ in carried]
     last = [declare(f"last/{old.name}", old) for old, _ in carried]
     carried, taps = carry_met_taps(model, carried)
+    forms: dict[int, MetTaps | Transposed] = {**carry_transposed(body, carried), **taps}
     before, after = list(first), list(last)
-    for index, of_weight in taps.items():
+    for index, of_weight in forms.items():
         with appending(graph) as op:
             before[index] = of_weight.taken(op, first[index])
         after[index] = declare(f"last/{carried[index][0].name}", carried[index][0])
@@ -78,7 +80,7 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     raw_prediction = declare("all/raw_prediction", body.outputs[-1], stacked=True)
     attributes = {"body": body, "num_scan_inputs": len(sliced)}
     graph.append(new_node("Scan", [*before, *stacked.values()], [*after, raw_prediction], attributes))
-    for index, of_weight in taps.items():
+    for index, of_weight in forms.items():
         with appending(graph) as op:
             whole = of_weight.put_back(op, first[index], after[index])
         whole.name, whole.type, whole.shape = last[index].name, last[index].type, last[index].shape

@@ -2,11 +2,17 @@
 
 The runtime computes products in columns of 16: in a layer of 50 units 14 of 64 columns are idle, and with
 their transposes, of which each column is a sample, none is in a batch of 32 or 256.
+
+The gradient of the weight of a layer of 10 units has 6 of 16 columns idle too, and is a product with the
+transposed inputs of the layer, which the runtime copies first. A loop over batches carries the transpose of
+such a weight, whose gradient is a product with the gradients of 10 units, a small table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +22,10 @@ from onnxsgd.graph.nodes import attribute, first, maker, shape_of
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import add_initializer, computed
 
-__all__ = ["transpose_tables"]
+if TYPE_CHECKING:
+    from onnxsgd._builder import Builder
+
+__all__ = ["Transposed", "carry_transposed", "transpose_tables"]
 
 _ELEMENTWISE = having(Fact.ELEMENTWISE)
 #: The columns of a product that the runtime computes together.
@@ -29,6 +38,11 @@ _FEWEST_ROWS, _LEAST_SAVING = 32, 0.15
 #: The most terms of a sum of products that is worth it: a layer of 50 units on 784 columns takes 1.07 of the
 #: time with 32 rows, one on 64 columns 0.97.
 _MOST_TERMS = 256
+#: The fewest inputs, and outputs, of a layer whose weight the loop carries transposed.
+#: ``benchmarks/constants.py``, whole fits of 10 classes, 32 rows a batch: without the transposes they
+#: take 1.05 of the time at 100 inputs, 1.04 at 128, 1.05 at 256, 1.04 at 512; 0.99 to 1.08 below. Of one
+#: output, in transposed tables, they take 0.93 to 0.99 of it.
+_FEWEST_INPUTS, _FEWEST_OUTPUTS = 100, 4
 
 
 def transpose_tables(graph: ir.Graph) -> None:
@@ -61,6 +75,67 @@ def transpose_tables(graph: ir.Graph) -> None:
             _transpose(graph, tables)
 
 
+@dataclass(frozen=True)
+class Transposed:
+    """The form of a weight, or of a state of it, that a loop carries transposed."""
+
+    def taken(self, op: Builder, weight: ir.Value) -> ir.Value:
+        """Return the table that the loop begins with."""
+        return op.Transpose(weight, perm=[1, 0])
+
+    def put_back(self, op: Builder, weight: ir.Value, table: ir.Value) -> ir.Value:
+        """Return the weight after the loop; `weight` is that before it."""
+        return op.Transpose(table, perm=[1, 0])
+
+
+def carry_transposed(graph: ir.Graph, carried: Sequence[tuple[ir.Value, ir.Value]]) -> dict[int, Transposed]:
+    """Let a step read and return the transposes of weights of few outputs, and of their states.
+
+    Case: a weight [n, k] that products read, and whose new value is one, ``Gemm<transA=1>(x, g, W)``, or
+    follows from one and from the states by elementwise operators. The numbers stay the same but for rounding.
+
+    Parameters
+    ----------
+    graph : ir.Graph
+        The step in topological order, changed in place.
+    carried : sequence of (ir.Value, ir.Value)
+        Its old and new weights and states.
+
+    Returns
+    -------
+    dict
+        The form of each transposed one, under its index.
+    """
+    places = {old: index for index, (old, _) in enumerate(carried)}
+    names, found = graph_names(graph), dict[int, Transposed]()
+    for index, (old, _) in enumerate(carried):
+        tables = _connected(graph, old, dict(carried)) if index not in found and _is_narrow(old) else None
+        if tables is None or not _copies_inputs(tables):
+            continue
+        _transpose(graph, tables)
+        for value in tables:
+            if value in places:
+                found[places[value]] = Transposed()
+                value.name = unique_name(f"{value.name}_transposed", names)
+    return found
+
+
+def _is_narrow(weight: ir.Value) -> bool:
+    """Tell whether a weight has many inputs and few outputs."""
+    if weight.shape is None or len(weight.shape) != 2 or not weight.shape.is_static():
+        return False
+    n_inputs, n_outputs = weight.shape.numpy()
+    return bool(n_inputs >= _FEWEST_INPUTS and _FEWEST_OUTPUTS <= n_outputs < _LANES)
+
+
+def _copies_inputs(tables: Collection[ir.Value]) -> bool:
+    """Tell whether all products that make a table, one at least, read their first factor transposed."""
+    makers = (table.producer() for table in tables)
+    products = [node for node in makers if node is not None and _is_product(node)]
+    forms = [(attribute(node, "transA", 0), attribute(node, "transB", 0)) for node in products]
+    return bool(forms) and set(forms) == {(1, 0)}
+
+
 def _is_wide(table: ir.Value) -> bool:
     if table.shape is None or len(table.shape) != 2 or not table.shape.is_static():
         return False
@@ -72,29 +147,43 @@ def _idle_share(columns: int) -> float:
     return -columns % _LANES / columns
 
 
-def _connected(graph: ir.Graph, table: ir.Value) -> list[ir.Value] | None:
-    """Return a table and those that elementwise operators connect with it; None if one has to stay."""
+def _connected(
+    graph: ir.Graph, table: ir.Value, carried: Mapping[ir.Value, ir.Value] | None = None
+) -> list[ir.Value] | None:
+    """Return a table and those that elementwise operators connect with it; None if one has to stay.
+
+    Old and new values of a loop may be among them, as pairs, and tables that are added to a product.
+    """
+    after = carried or {}
+    before = {new: old for old, new in after.items()}
     tables = [table]
     # the list grows during the loop
     for value in tables:
         node = value.producer()
-        if node is None or value.is_graph_output() or value.shape != table.shape:
+        pair = after.get(value) if node is None else before.get(value)
+        if value.shape != table.shape or (pair is None and (node is None or value.is_graph_output())):
             return None
+        further = [] if pair is None else [pair]
         readers = [reader for reader, _ in value.uses()]
-        if any(reader.graph is not graph or len(reader.outputs) != 1 for reader in (node, *readers)):
+        nodes = readers if node is None else [node, *readers]
+        if any(each.graph is not graph or len(each.outputs) != 1 for each in nodes):
             return None
-        if any(_is_product(reader) and index == 2 for reader, index in value.uses()):
-            return None
-        if _is_product(node):
-            if len(node.inputs) > 2 and not _is_row(node.inputs[2], table):
+        if sums := [reader for reader, index in value.uses() if _is_product(reader) and index == 2]:
+            if not after:
                 return None
-        elif (operands := _operands_of_its_shape(node, table)) is None:
-            return None
-        else:
-            tables.extend(operand for operand in operands if operand not in tables)
-        for reader in readers:
-            if not _is_product(reader) and reader.outputs[0] not in tables:
-                tables.append(reader.outputs[0])
+            further += [reader.outputs[0] for reader in sums]
+        if node is not None and _is_product(node):
+            added = node.inputs[2] if len(node.inputs) > 2 else None
+            if after and added is not None:
+                further.append(added)
+            elif not _is_row(added, table):
+                return None
+        elif node is not None:
+            if (operands := _operands_of_its_shape(node, table)) is None:
+                return None
+            further += operands
+        further += [reader.outputs[0] for reader in readers if not _is_product(reader)]
+        tables.extend(each for each in dict.fromkeys(further) if each not in tables)
     return tables
 
 
@@ -142,7 +231,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, tables: Collection[ir.Value]) -> No
     if node.outputs[0] in tables:
         factors.reverse()
         turned = [not is_turned for is_turned in reversed(turned)]
-        if len(node.inputs) > 2 and node.inputs[2] is not None:
+        if len(node.inputs) > 2 and node.inputs[2] is not None and node.inputs[2] not in tables:
             node.replace_input_with(2, _as_column(graph, node, node.inputs[2]))
     node.op_type = "Gemm"
     for index, factor in enumerate(factors):

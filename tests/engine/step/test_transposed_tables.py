@@ -7,10 +7,13 @@ from engine.step.mlp_step import MLP, SHAPES, evaluate, make_spec, numbers, runn
 from onnx import parser
 
 from onnxsgd.engine.step import transposed_tables
+from onnxsgd.engine.step.batches import Batches
+from onnxsgd.engine.step.scan_epoch import build_epoch
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.transposed_tables import transpose_tables
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.model import to_ir
+from onnxsgd.optimizers import SGD, Adam
 
 _ROWS = 64
 _LAYER = "z = Gemm(x, w, b)\n h = Relu(z)"
@@ -125,3 +128,88 @@ def test_updates_are_the_same(weights, data, monkeypatch):
     monkeypatch.setattr(transposed_tables, "_FEWEST_ROWS", 1)
     assert build_step(model, spec, with_transposes=False).model == natural
     assert ("b1", WEIGHT) in step.rows
+
+
+_CLASSIFIER = """
+<ir_version: 9, opset_import: ["" : 18]>
+mlp (float[N,5] X) => (float[N,K] Y) {
+    a = Gemm(X, W1, b1)
+    h = Relu(a)
+    Y = Gemm(h, W2, b2)
+}
+"""
+
+
+def _classifier(n_inputs, n_outputs):
+    rng = np.random.default_rng(0)
+    shapes = {"W1": (5, n_inputs), "b1": (n_inputs,), "W2": (n_inputs, n_outputs), "b2": (n_outputs,)}
+    weights = {name: rng.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
+    proto = parser.parse_model(_CLASSIFIER)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
+    return to_ir(onnx.shape_inference.infer_shapes(proto)), weights
+
+
+def _carried(step, spec):
+    """Return the shapes of what the loop carries."""
+    epoch = onnx.load_from_string(build_epoch(step, spec.loss))
+    (scan,) = (node for node in epoch.graph.node if node.op_type == "Scan")
+    body = next(attribute.g for attribute in scan.attribute if attribute.name == "body")
+    return [
+        tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
+        for value in body.input[: len(step.tensors)]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "n_tables"),
+    [
+        ({"l2": False, "penalised": frozenset()}, 1),
+        ({}, 1),
+        ({"optimizer": SGD(0.9, True), "average": True}, 3),
+        ({"optimizer": Adam()}, 3),
+        ({"l1": True, "l2": False}, 2),
+    ],
+    ids=["plain", "l2", "nesterov-average", "adam", "l1"],
+)
+@pytest.mark.parametrize("n_outputs", [4, 15])
+def test_the_loop_carries_transposes_of_weights_of_few_outputs(options, n_tables, n_outputs):
+    """With their states; outside of the loop they keep their shape, and the numbers of single steps."""
+    spec = make_spec(**{"n_outputs": n_outputs, **options})
+    model, weights = _classifier(128, n_outputs)
+    rng = np.random.default_rng(1)
+    y = np.eye(n_outputs, dtype=np.float32)[rng.integers(0, n_outputs, 53)]
+    data = Batches({"X": rng.normal(size=(53, 5)).astype(np.float32)}, y, np.ones(53), 8, is_mean=True)
+    step, buffers, single, loop = runners(model, spec, weights, data)
+    shapes = _carried(step, spec)
+    assert shapes.count((n_outputs, 128)) == n_tables
+    assert (128, n_outputs) not in shapes
+    table, rates = numbers(spec, data.n_batches)
+    plan = data.plan(np.arange(53))
+    if spec.optimizer.takes_scaled_gradient:
+        plan = plan.descending(rates)
+    start, found = buffers.snapshot(), []
+    for runner in (single, loop):
+        buffers.load(start)
+        runner.run(plan, table, np.zeros(data.n_batches))
+        found.append(buffers.snapshot())
+    for key, array in found[0].items():
+        np.testing.assert_allclose(found[1][key], array, rtol=1e-4, atol=1e-5, err_msg=str(key))
+    assert not np.array_equal(found[1]["W2", WEIGHT], start["W2", WEIGHT])
+
+
+@pytest.mark.parametrize("sizes", [(32, 10), (128, 3), (128, 16)], ids=str)
+def test_the_loop_carries_other_weights_as_they_are(sizes):
+    spec = make_spec(n_outputs=sizes[1])
+    assert sizes in _carried(build_step(_classifier(*sizes)[0], spec), spec)
+
+
+def test_a_weight_that_another_operator_reads_stays():
+    """A sum over its rows, here, takes the table as it is."""
+    text = _CLASSIFIER.replace(
+        "Y = Gemm(h, W2, b2)", "s = ReduceMean<keepdims=1>(W2)\nz = Gemm(h, W2, b2)\nY = Add(z, s)"
+    )
+    _, weights = _classifier(128, 4)
+    proto = parser.parse_model(text)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
+    model, spec = to_ir(onnx.shape_inference.infer_shapes(proto)), make_spec(n_outputs=4)
+    assert (128, 4) in _carried(build_step(model, spec), spec)
