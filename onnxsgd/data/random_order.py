@@ -36,8 +36,9 @@ def shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np.
     billion is equal and keeps its order. Nothing but the pairs of a key and a number is made for all.
     """
     if shape[0] * shape[1] <= _SHORT:
-        draws = random_state.randint(0, 1 << 32, shape, np.uint32)
-        orders: np.ndarray = draws.argsort(axis=1, kind="stable")
+        # of one axis: the generator multiplies the sizes of several with numpy
+        draws = random_state.randint(0, 1 << 32, shape[0] * shape[1], np.uint32)
+        orders: np.ndarray = draws.reshape(shape).argsort(axis=1, kind="stable")
         return orders
     pairs = np.empty(shape, np.uint64)
     keys, n_columns = pairs.reshape(-1), shape[1]

@@ -236,6 +236,9 @@ def refuse_without_parameters(key: str, name: str, value: object) -> None:
 
 def read_average(average: bool | float) -> tuple[int, float | None]:
     """Return the update that averages begin with, 0 for none, and their decay, None for equal shares."""
+    if average is False:
+        # the common case: one look
+        return 0, None
     if not isinstance(average, Real | np.bool_):
         raise ParameterError(
             f"average={average!r} is not accepted: it must be True, False, the number of the first update "

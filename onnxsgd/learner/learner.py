@@ -242,7 +242,7 @@ class Learner:
         """The shape of the raw scores of samples of each kind that was tried."""
         return {}
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[np.generic]:
         """The element type of the raw score."""
         return element_type(self.score_model.graph.outputs[0]).numpy()

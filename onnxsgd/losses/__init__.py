@@ -14,7 +14,10 @@ agree with theirs step by step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from functools import lru_cache
+from typing import Any
 
 from onnxsgd.losses._base import Link, Loss, Targets
 from onnxsgd.losses._callable import FromCallable
@@ -119,5 +122,10 @@ def make_loss(loss: str | Loss, table: dict[str, type[Loss]], epsilon: float) ->
     if isinstance(loss, Loss):
         return loss
     cls = table[loss]
-    takes_epsilon = any(field.name == "epsilon" for field in fields(cls))  # type: ignore[arg-type]
-    return cls(epsilon=epsilon) if takes_epsilon else cls()  # type: ignore[call-arg]
+    return cls(epsilon=epsilon) if _takes_epsilon(cls) else cls()  # type: ignore[call-arg]
+
+
+#: Whether a loss has the parameter `epsilon`.
+_takes_epsilon: Callable[[Any], bool] = lru_cache(
+    lambda cls: any(field.name == "epsilon" for field in fields(cls))
+)

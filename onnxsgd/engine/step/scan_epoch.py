@@ -148,11 +148,8 @@ class EpochRunner:
         self._size = block or max(1, min(_MOST_BATCHES, _BLOCK_BYTES // batches.nbytes))
         self._blocks: dict[int, _Block] = {}
         self._arrays: dict[str, np.ndarray] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the inputs of all calls, which share them."""
-        return sum(array.nbytes for array in self._arrays.values())
+        #: Bytes of the inputs of all calls, which share them.
+        self.nbytes = 0
 
     @property
     def n_done(self) -> int:
@@ -190,6 +187,7 @@ class EpochRunner:
                     for value in self._session.get_inputs()
                     if value.name.startswith("all/")
                 }
+                self.nbytes = sum(array.nbytes for array in self._arrays.values())
             arrays = {name: array[:n_batches] for name, array in self._arrays.items()}
             self._blocks[n_batches] = _Block(self._session, self._step, self._buffers, arrays)
         return self._blocks[n_batches]
