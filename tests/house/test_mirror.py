@@ -162,6 +162,7 @@ SUBJECTS = {
     "gradient/test_random_graphs.py": "random graphs",
     "graph/loading/test_doors.py": "malformed models at every public function",
     "graph/opsets/transformer/test_bert.py": "a fused network",
+    "hostile/test_fit_leak.py": "memory after many fits",
     "hostile/test_hostile.py": "mutated models",
     "hostile/test_interrupts.py": "interrupts at every moment",
     "hostile/test_memory_limits.py": "the formula of the memory of a fit",
