@@ -47,6 +47,10 @@ class GraphSource:
     switched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+#: Types of parameters that hold no others.
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+
+
 def refuse_circle(model: object) -> None:
     """Refuse an estimator that is a parameter of itself, at any depth: it has no end.
 
@@ -74,7 +78,9 @@ def _walk(model: object, above: set[int], done: set[int]) -> None:
     else:
         inside = list(model)
     for value in inside:
-        _walk(value, above, done)
+        # most are plain: each call of ``partial_fit`` walks through the model
+        if type(value) not in _PLAIN:
+            _walk(value, above, done)
     above.remove(id(model))
     done.add(id(model))
 
