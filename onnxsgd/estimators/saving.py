@@ -25,7 +25,7 @@ from onnxsgd.persistence.checkpoint_folder import read_last
 from onnxsgd.persistence.declared_types import check_attributes, check_fields
 from onnxsgd.persistence.saved_file import read_file, write_file
 from onnxsgd.persistence.value_tree import TreeReader, TreeWriter, UnknownValueError
-from onnxsgd.training.checkpoints import Progress
+from onnxsgd.training.checkpoints import Position, Progress
 from onnxsgd.training.state import FitState
 
 if TYPE_CHECKING:
@@ -193,12 +193,22 @@ def read_progress(file: Path) -> dict[str, Any]:
 
 
 def _progress(content: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the progress in a checkpoint, whose fingerprint is a table of texts."""
+    """Return the progress in a checkpoint, whose entries are of their types."""
     progress: dict[str, Any] = TreeReader(tensors).read(content["progress"])
     identity = progress["identity"]
     if not all(isinstance(text, str) for entry in identity.items() for text in entry):
         raise TypeError("its fingerprint of the fit is no table of texts")
+    _check_entries(progress, has_ended=bool, begun=np.random.RandomState)
+    if not progress["has_ended"]:
+        _check_entries(progress["loop"], n_epochs=int, stops=bool, was_asked=bool)
+        if progress["position"] is not None:
+            check_fields(Position(**progress["position"]))
     return progress
+
+
+def _check_entries(values: Mapping[str, object], **hints: object) -> None:
+    """Refuse a dictionary that lacks an entry, or has one of another type."""
+    check_attributes({name: values[name] for name in hints}, hints)
 
 
 def _classes() -> dict[str, type[Any]]:

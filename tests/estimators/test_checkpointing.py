@@ -25,6 +25,8 @@ from onnxsgd.adapters import LoRA
 from onnxsgd.estimators import checkpointing
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.checkpoint_folder import last_files, next_file
+from onnxsgd.persistence.saved_file import DamagedFileError
+from onnxsgd.persistence.value_tree import TreeReader, TreeWriter
 from onnxsgd.training.checkpoints import Checkpoints
 
 X, Y = (part[:600] for part in load_digits(return_X_y=True))
@@ -472,3 +474,38 @@ def test_any_number_in_the_names_of_files_is_read(tmp_path):
     assert new.name == "checkpoint-1000000000000.onnxsgd"
     new.touch()
     assert last_files(tmp_path)[0] == new
+
+
+@pytest.mark.parametrize(
+    ("way", "value"),
+    [
+        (("has_ended",), "no"),
+        (("begun",), None),
+        (("loop",), []),
+        (("loop", "n_epochs"), "3"),
+        (("loop", "stops"), None),
+        (("position",), "x"),
+        (("position",), {"n_batches": "3", "losses": np.ones(3), "begun": {}}),
+    ],
+    ids=str,
+)
+def test_a_progress_of_other_types_is_refused(tmp_path, monkeypatch, way, value):
+    """It was a TypeError, or a KeyError, of the fit that continued."""
+    settings = {"max_iter": 3, "tol": None, "learning_rate": "constant"}
+    written = checkpointing.write_file
+
+    def forge(path, content, tensors):
+        writer = TreeWriter()
+        progress = TreeReader(tensors).read(content["progress"])
+        place = progress
+        for key in way[:-1]:
+            place = place[key]
+        place[way[-1]] = value
+        forged = {**content, "progress": writer.write(progress, "progress")}
+        written(path, forged, tensors | writer.tensors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointing, "write_file", forge)
+        fit(settings, tmp_path, monkeypatch, stop_after=1)
+    with pytest.raises(DamagedFileError, match="no file of est.save, or a damaged one"):
+        OnnxSGDClassifier(checkpoint=tmp_path, random_state=0, **settings).fit(X, Y, resume=True)
