@@ -72,7 +72,10 @@ def _replace(fills: Mapping[Path, Callable[[str], object]], targets: list[Path],
     for path, target, fill in zip(fills, targets, fills.values(), strict=True):
         with _naming(path):
             parts.append(_new_part(target))
+            mode = parts[-1].stat().st_mode & 0o777
             fill(os.fspath(parts[-1]))
+            # libraries, such as safetensors, may put a file of other rights in its place
+            parts[-1].chmod(mode)
             _sync(parts[-1])
     if len(targets) > 1:
         targets[-1].unlink(missing_ok=True)

@@ -111,6 +111,19 @@ def test_a_full_disk_leaves_the_earlier_files(learner, name, tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("name", WRITERS)
+def test_all_writers_keep_rights(learner, name, tmp_path):
+    """Libraries that write a file may give it rights of their own."""
+    write, file = WRITERS[name]
+    (tmp_path / "new").touch()
+    write(learner, tmp_path / file)
+    rights = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert rights == {stat.S_IMODE((tmp_path / "new").stat().st_mode)}
+    (tmp_path / file).chmod(0o604)
+    write(learner, tmp_path / file)
+    assert stat.S_IMODE((tmp_path / file).stat().st_mode) == 0o604
+
+
 def test_files_that_belong_together_are_replaced_together(tmp_path):
     _write(tmp_path, a="1", b="1")
 
