@@ -38,6 +38,8 @@ PATIENCE = 60
 X, Y = load_iris(return_X_y=True)
 X = X.astype(np.float32)
 ROWS = X[::10]
+#: For files. The threads remove no folders: interrupted, shutil.rmtree closes a descriptor twice.
+_FOLDER = tempfile.TemporaryDirectory()
 _NETWORK = MLPClassifier((4,), random_state=0)
 _NETWORK.partial_fit(X[:9], np.arange(9) % 3, classes=[0, 1, 2])
 NAMED = {"learning_rate": "constant", "eta0": 1e-2, "batch_size": 16}
@@ -171,10 +173,9 @@ class Case:
 
     def _save(self, estimator: OnnxSGDClassifier, argument: int) -> None:
         if hasattr(estimator, "t_") and "model" not in self.parameters:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "saved.onnxsgd"
-                estimator.save(path)
-                self._check(onnxsgd.load(path), "file")
+            path = Path(_FOLDER.name) / f"{threading.get_ident()}.onnxsgd"
+            estimator.save(path)
+            self._check(onnxsgd.load(path), "file")
 
     def _clone(self, estimator: OnnxSGDClassifier, argument: int) -> None:
         clone(estimator)
