@@ -13,6 +13,9 @@ from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 __all__ = ["Settable", "as_float", "check_count", "check_flag", "check_number"]
 
+#: Larger counts are no floats, and no lengths of arrays.
+_LARGEST = 2**63 - 1
+
 
 class Settable:
     """Base class of objects whose parameters searches and ``set_params`` of an estimator reach.
@@ -94,13 +97,13 @@ def check_number(
         raise ParameterError(message)
 
 
-def check_count(name: str, value: int, *, least: int = 1, most: int | None = None) -> None:
+def check_count(name: str, value: int, *, least: int = 1, most: int = _LARGEST) -> None:
     """Refuse a value that is no whole number between these bounds."""
-    legal = f">= {least}" if most is None else f"from {least} to {most:,}"
+    legal = f">= {least} and < 2^63" if most == _LARGEST else f"from {least} to {most:,}"
     message = f"{name}={value!r:.100} is not accepted: it must be a whole number {legal}."
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise ParameterTypeError(message)
-    if value < least or (most is not None and value > most):
+    if not least <= value <= most:
         raise ParameterError(message)
 
 

@@ -362,6 +362,8 @@ def test_refusals_name_the_value():
         (lambda: schedules.Cosine("0.1"), "eta0='0.1'.*number"),
         (lambda: schedules.Cosine(n_updates=-3), "n_updates=-3.*>= 1"),
         (lambda: schedules.CosineRestarts(n_cycles=0), "n_cycles=0"),
+        (lambda: schedules.CosineRestarts(n_cycles=10**30), "n_cycles=1000.* from 1 to 10,000"),
+        (lambda: schedules.Step(every=10**400), "every=1000.* whole number >= 1 and < 2.63"),
         (lambda: schedules.CosineRestarts(growth=0.5), "growth=0.5.*>= 1"),
         (lambda: schedules.ReduceOnPlateau(factor=1.5), "factor=1.5.*> 0 and < 1"),
         (lambda: schedules.ReduceOnPlateau(patience=-1), "patience=-1.*a whole number >= 0"),

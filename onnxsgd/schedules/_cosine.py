@@ -13,6 +13,8 @@ from onnxsgd.schedules._schedule import PlannedSchedule
 
 __all__ = ["Cosine", "CosineRestarts", "OneCycle"]
 
+_MOST_CYCLES = 10_000
+
 
 def _fall(share: float) -> float:
     """Return half a cosine, from 1 at share 0 to 0 at share 1."""
@@ -91,7 +93,7 @@ class CosineRestarts(_CosineFall):
     eta_min : float, default=0.0
         The rate behind the last update of a cycle, from 0 to `eta0`.
     n_cycles : int, default=3
-        The number of cycles.
+        The number of cycles, up to 10,000.
     growth : float, default=2.0
         The length of a cycle in lengths of the one before, >= 1.
     n_updates : int or None, default=None
@@ -112,7 +114,7 @@ class CosineRestarts(_CosineFall):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("n_cycles", self.n_cycles)
+        check_count("n_cycles", self.n_cycles, most=_MOST_CYCLES)
         check_number("growth", self.growth, least=1)
 
     def done(self, t: int) -> float:
