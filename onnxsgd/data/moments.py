@@ -21,10 +21,9 @@ _BLOCK = 131_072
 _ROUNDING = 8
 #: The share of non-zero entries from which on a column of sparse data is centred.
 _DENSE = 0.8
-#: Columns whose scales differ from the common one by less than this factor share it. Generated documents of
-#: 2, 5 and 20 topics as tf-idf: accuracy of a fit 0.90, 0.86, 0.86, with a scale for each column 0.90, 0.84,
-#: 0.85; columns of scales 1e-3 to 1e3: 0.73 for both, 0.66 with one scale for all. 200 dense rows of 500
-#: columns, the 20 that count the wider ones: 0.80, with a scale for each column 0.75.
+#: Sparse columns whose scales differ from the common one by less than this factor share it. Generated
+#: documents of 2, 5 and 20 topics as tf-idf: accuracy of a fit 0.90, 0.86, 0.86, with a scale for each column
+#: 0.90, 0.84, 0.85; columns of scales 1e-3 to 1e3: 0.73 for both, 0.66 with one scale for all.
 _SIMILAR = 3.0
 #: The ratio of variances from which on they are of different data.
 _MAGNITUDE = 100.0
@@ -255,27 +254,6 @@ class Moments:
         dense = np.sqrt(self._share * (self._variance + self.mean**2))
         return _invertible(np.where(self._is_dense, dense, self._size_of_entries), dtype)
 
-    def scale(self, dtype: np.dtype[Any] | type, *, is_centred: bool) -> np.ndarray:
-        """Return the scale by which each column is standardised: similar ones share it.
-
-        Differences between columns of one unit are part of the data: with fewer rows than columns, and in
-        pictures, the wider ones tell more. Those of the others are units, and nothing shall depend on these.
-
-        Parameters
-        ----------
-        dtype : dtype
-            The type of the data.
-        is_centred : bool
-            True: the scales of the differences from the mean.
-        """
-        each = self.deviation(dtype) if is_centred else self.size(dtype)
-        varies = self._variance > (_ROUNDING * float(np.finfo(dtype).eps) * self.mean) ** 2
-        weight = varies if self._is_full else varies & self._is_dense
-        if not weight.any():
-            return each
-        common, is_similar = _common_scale(each, weight)
-        return np.where(weight & is_similar, common, each)
-
     def crowding(self, n_columns: int) -> float:
         """Return the root of the share of so many columns that an update moves; 1 for dense data.
 
@@ -312,15 +290,10 @@ class Moments:
         weight = self.count * ((size > 0) & ~self._is_dense)
         if not weight.any():
             return size
-        common, is_similar = _common_scale(size, weight)
+        # a dot product of so many columns would start the threads of BLAS
+        common = np.exp((weight * np.log(np.where(weight > 0, size, 1.0))).sum() / weight.sum())
+        is_similar = (size > common / _SIMILAR) & (size < common * _SIMILAR)
         return np.where(is_similar | (self.count == 0), common, size)
-
-
-def _common_scale(scale: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the weighted geometric mean of positive scales, and which of them are similar to it."""
-    # a dot product of so many columns would start the threads of BLAS
-    common = math.exp((weight * np.log(np.where(weight > 0, scale, 1.0))).sum() / weight.sum())
-    return common, (scale > common / _SIMILAR) & (scale < common * _SIMILAR)
 
 
 def _are_most(columns: np.ndarray) -> bool:

@@ -170,7 +170,7 @@ def make_coordinates(
 
     Columns are not centred where that is impossible: where a layer has no trained intercept, or pads data
     with zeros, as convolutions do, or where they are sparse. They then have root mean squares of 1. A channel
-    of a convolution is one column. Columns of similar scales share one.
+    of a convolution is one column.
     """
     standards = {}
     for name, axis in dict.fromkeys((layer.feature, layer.column_axis) for layer in layers):
@@ -179,7 +179,7 @@ def make_coordinates(
         known = moments[name]
         if len(known.count) != features[name].shape[axis]:
             known = known.whole
-        scale = known.scale(dtype, is_centred=is_centred)
+        scale = known.deviation(dtype) if is_centred else known.size(dtype)
         shift = known.centre if is_centred else np.zeros_like(known.mean)
         shape = (-1,) if axis == -1 else (-1, *(1 for _ in features[name].shape[2:]))
         standards[name] = Standard(

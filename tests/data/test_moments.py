@@ -59,24 +59,6 @@ def test_similar_sparse_columns_have_one_scale():
     np.testing.assert_allclose(three.size(), three.deviation(), rtol=1e-14)
 
 
-@pytest.mark.parametrize("is_centred", [True, False])
-def test_similar_dense_columns_have_one_scale(is_centred):
-    """Constant columns, and those of other units, have their own."""
-    sizes = np.array([1.0, 2.0, 3.0, 1e4, 1e-4])
-    rows = np.column_stack([np.array([[1.0], [-1.0]]) * sizes, [7.0, 7.0]])
-    common = np.exp(np.log(sizes).mean())
-    assert common / 3 < 1 < 3 < common * 3
-    found = Moments.of(rows, np.ones(2)).scale(np.float64, is_centred=is_centred)
-    np.testing.assert_allclose(found, [common, common, common, 1e4, 1e-4, 7.0], rtol=1e-14)
-    read = pickle.loads(pickle.dumps(Moments.of(rows, np.ones(2))))
-    np.testing.assert_array_equal(read.scale(np.float64, is_centred=is_centred), found)
-
-
-def test_columns_of_unlike_scales_keep_their_own():
-    moments = Moments.of(np.array([[1.0, 100.0], [-1.0, -100.0]]), np.ones(2))
-    np.testing.assert_array_equal(moments.scale(np.float64, is_centred=True), [1.0, 100.0])
-
-
 def test_nearly_dense_columns_of_sparse_data_are_those_of_dense_data():
     table = RNG.normal([1e6, 3.0, 50.0, 7.0], [1.0, 1.0, 5.0, 0.0], (40, 4))
     table[:5, 2] = 0.0

@@ -486,7 +486,7 @@ def test_random_networks_learn_in_streams(hidden, scale, unit):
     for start in 4 * [*range(0, 1000, 200)]:
         part = slice(start, start + 200)
         learner.partial_fit(X[part], y[part], classes=range(10))
-    assert learner.score(X[1000:], y[1000:]) > 0.8
+    assert learner.score(X[1000:], y[1000:]) > 0.85
 
 
 def test_a_random_network_on_raw_data_and_a_target_of_large_numbers():

@@ -12,8 +12,7 @@ from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.training.coordinates import StandardisedBuffers, make_coordinates
 
 RNG = np.random.default_rng(0)
-# of scales that are not similar
-X = RNG.normal([3.0, -2000.0, 0.1], [1e-3, 500.0, 0.1], (40, 3))
+X = RNG.normal([3.0, -200.0, 0.1], [1e-3, 50.0, 1.0], (40, 3))
 W, B = RNG.normal(size=(3, 2)), RNG.normal(size=2)
 
 
