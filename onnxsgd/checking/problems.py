@@ -194,7 +194,9 @@ def _evaluator(model: onnx.ModelProto, output: str) -> Callable[[Mapping[str, np
 
     def evaluate(feeds: Mapping[str, np.ndarray]) -> np.ndarray:
         try:
-            return evaluator.run([output], dict(feeds))[0]
+            # results that are not finite are refused; within, such as in exp of a sigmoid, they may be right
+            with np.errstate(all="ignore"):
+                return evaluator.run([output], dict(feeds))[0]
         except Exception as error:
             # operators in Python, which raise all kinds of errors
             raise GraphError(f"The reference evaluator cannot run the graph: {reason(error)}.") from error

@@ -134,7 +134,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         An object of :mod:`onnxsgd.penalties` has strengths of its own. A dictionary has one of these, or a
         number, the strength l2, for names of weights or patterns such as "encoder.*"; the others have none.
     alpha : float, default=1e-4
-        The strength of a named penalty, from 0 to 1e18:
+        The strength of a named penalty, from 0 to 1e30:
         ``alpha ((1 - l1_ratio) / 2 ||w||_2^2 + l1_ratio ||w||_1)``.
         The schedule "optimal" uses it too.
     l1_ratio : float, default=0.15
@@ -168,7 +168,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         - "reduce_on_plateau": a constant rate, multiplied by a factor when epochs bring no new best loss;
         - a callable: a function of the number of the update, 1, 2, ...
     eta0 : float or None, default=None
-        The first learning rate, that of "one_cycle" at its top, > 0 and <= 1e18. None: 0.01. Not for "auto".
+        The first learning rate, that of "one_cycle" at its top, > 0 and <= 1e30. None: 0.01. Not for "auto".
     power_t : float, default=0.25
         The exponent of "invscaling". Not for "auto".
     learning_rate_multipliers : dict, callable or None, default=None

@@ -37,8 +37,8 @@ __all__ = [
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
-#: The largest rate and strength of a penalty: products of both are numbers of float32.
-_LARGEST_FACTOR = 1e18
+#: The largest rate and strength of a penalty, in the range of float32.
+_LARGEST_FACTOR = 1e30
 _COUNT = Interval(Integral, 1, None, closed="left")
 
 #: Constraints in scikit-learn's classes; each estimator adds its losses.
