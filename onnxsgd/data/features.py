@@ -440,7 +440,10 @@ def _convert(array: Any, dtype: np.dtype[np.generic], name: str) -> Any:
 def _check_range(values: np.ndarray, dtype: np.dtype[Any], name: str) -> None:
     """Refuse numbers that would change in an integer type, such as pixels from 0 to 1."""
     limits = np.iinfo(dtype)
-    if not np.all((values >= limits.min) & (values <= limits.max)):
+    # bounds of 64 bits are infinite in float16
+    with np.errstate(over="ignore"):
+        is_inside = np.all((values >= limits.min) & (values <= limits.max))
+    if not is_inside:
         raise ParameterError(
             f"X has values that {dtype!r}, the type of input {name!r} of the graph, does not hold: they must "
             f"be numbers from {limits.min} to {limits.max}."

@@ -179,12 +179,12 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         (of ``fit``; calls of ``partial_fit`` count on), and a factor of 0 always: neither it nor its state
         in the optimizer moves, nor does the penalty act. "auto" takes factors > 0 without epochs.
     max_grad_norm : float or None, default=None
-        The largest norm of the gradient of an update, over all trained tensors together, > 0: a longer one is
-        multiplied by ``max_grad_norm / (norm + 1e-6)``, as by torch's ``clip_grad_norm_``. It is the gradient
-        of the mean loss of the batch, without the penalty. None: no limit. Not for "auto".
+        The largest norm of the gradient of an update, over all trained tensors together, > 0, up to 1e30: a
+        longer one is multiplied by ``max_grad_norm / (norm + 1e-6)``, as by torch's ``clip_grad_norm_``. It
+        is the gradient of the mean loss of the batch, without the penalty. None: no limit. Not for "auto".
     max_grad_value : float or None, default=None
-        The largest absolute value of each element of that gradient, > 0; it applies before `max_grad_norm`.
-        None: no limit. Not for "auto".
+        The largest absolute value of each element of that gradient, > 0, up to 1e30; it applies before
+        `max_grad_norm`. None: no limit. Not for "auto".
     max_iter : int, default=1000
         The largest number of epochs of a call to ``fit``.
     tol : float or None, default=1e-3

@@ -35,10 +35,10 @@ __all__ = [
     "values_of_updates",
 ]  # fmt: skip
 
-_POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
-#: The largest rate and strength of a penalty, in the range of float32.
+#: The largest rate, limit of a gradient and strength of a penalty, in the range of float32.
 _LARGEST_FACTOR = 1e30
+_FACTOR = Interval(Real, 0, _LARGEST_FACTOR, closed="right")
 _COUNT = Interval(Integral, 1, None, closed="left")
 
 #: Constraints in scikit-learn's classes; each estimator adds its losses.
@@ -51,11 +51,11 @@ CONSTRAINTS: dict[str, Any] = {
     "momentum": [Interval(Real, 0, 1, closed="left")],
     "nesterov": ["boolean"],
     "learning_rate": [StrOptions(set(SCHEDULES)), Schedule, callable],
-    "eta0": [Interval(Real, 0, _LARGEST_FACTOR, closed="right"), None],
+    "eta0": [_FACTOR, None],
     "power_t": [Interval(Real, None, None, closed="neither")],
     "learning_rate_multipliers": [Mapping, callable, None],
-    "max_grad_norm": [_POSITIVE, None],
-    "max_grad_value": [_POSITIVE, None],
+    "max_grad_norm": [_FACTOR, None],
+    "max_grad_value": [_FACTOR, None],
     "max_iter": [_COUNT],
     "tol": [_NOT_NEGATIVE, None],
     "n_iter_no_change": [_COUNT],

@@ -53,10 +53,13 @@ class Coordinates:
         """
         known = self._constants
         if not known:
-            scales = {
-                (layer.weight, PENALTY_SCALE): 1.0 / self._scale(layer, tensors[layer.weight, WEIGHT]) ** 2
-                for layer in self.layers
-            }
+            # of the largest scales, 0
+            with np.errstate(over="ignore"):
+                scales = {
+                    (layer.weight, PENALTY_SCALE): 1.0
+                    / self._scale(layer, tensors[layer.weight, WEIGHT]) ** 2
+                    for layer in self.layers
+                }
             scales |= {(name, RATE_SCALE): scale for name, scale in self.rate_scales.items()}
             known.update((key, _rounded(a, tensors[key[0], WEIGHT].dtype)) for key, a in scales.items())
         return known

@@ -644,6 +644,14 @@ def test_integers_that_would_change_are_refused(given, message):
     np.testing.assert_array_equal(read_features(whole, whole, [value])["X"], [[0, 255]])
 
 
+def test_half_precision_is_compared_with_bounds_of_64_bits():
+    value = ir.Value(name="X", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(["N", 2]))
+    given = np.array([[1, 60000]], np.float16)
+    with np.errstate(all="raise"):
+        found = read_features(given, given, [value])["X"]
+    np.testing.assert_array_equal(found, [[1, 60000]])
+
+
 def test_samples_without_elements_are_refused():
     steps = ir.Value(name="X", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", "t", 2]))
     cache = ir.Value(name="past", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["N", "past", 2]))

@@ -296,6 +296,7 @@ def test_stopping_early_warns_in_the_words_of_scikit_learn(diabetes):
         ({"learning_rate": "cosin"}, r"learning_rate.*Got 'cosin' instead\. Did you mean 'cosine'\?$"),
         ({"learning_rate": "?"}, r"Got '\?' instead\.$"),
         ({"eta0": 1e31}, r"eta0.* float in the range \(0.0, 1e\+30\]"),
+        ({"max_grad_value": 1e31}, r"max_grad_value.* float in the range \(0.0, 1e\+30\]"),
         ({"alpha": 1e31}, r"alpha.* float in the range \[0.0, 1e\+30\]"),
         ({"learning_rate_multipliers": losses.Huber}, r"it is a class\. Give an object, Huber\(\.\.\.\)"),
         ({"learning_rate": schedules.WarmUp("steps")}, r"'steps' is not accepted.*Did you mean 'step'\?"),

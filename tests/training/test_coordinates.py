@@ -115,6 +115,17 @@ def test_numbers_beyond_the_type_become_its_largest_ones():
     assert 1e27 < raw[0, 0] < 1e29
 
 
+def test_columns_whose_squares_overflow_have_finite_scales():
+    table = np.array([[1e300], [-1e300]] * 20)
+    layer = FirstLayer("x", "w", None, False)
+    changed = make_coordinates((layer,), {"x": table}, {"x": Moments.of(table, np.ones(40))})
+    weight = np.array([[1e-300]])
+    with np.errstate(over="raise", divide="raise", invalid="raise"):
+        assert changed.constants({("w", WEIGHT): weight})["w", PENALTY_SCALE] == 0
+        there = changed.standardised({("w", WEIGHT): weight})
+        np.testing.assert_allclose(changed.raw(there)["w", WEIGHT], weight, rtol=1e-12)
+
+
 class _Recorder:
     def load(self, tensors):
         self.tensors = dict(tensors)
