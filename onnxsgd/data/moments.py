@@ -249,9 +249,11 @@ class Moments:
         dtype : dtype
             The type of the data. Sizes next to its smallest number count as zero.
         """
+        with np.errstate(over="ignore"):
+            squares = self._variance + self.mean**2
         if self._is_full:
-            return _invertible(np.sqrt(self._variance + self.mean**2), dtype)
-        dense = np.sqrt(self._share * (self._variance + self.mean**2))
+            return _invertible(np.sqrt(squares), dtype)
+        dense = np.sqrt(self._share * squares)
         return _invertible(np.where(self._is_dense, dense, self._size_of_entries), dtype)
 
     def crowding(self, n_columns: int) -> float:
