@@ -196,10 +196,13 @@ class Moments:
         is_full = self._is_full and other._is_full
         share = other.count / count if is_full and count[0] > 0 else _ratio(other.count, count)
         step = other.mean - self.mean
+        # squares of numbers above 1e154
+        with np.errstate(over="ignore"):
+            squares = self.squares + other.squares + step * step * self.count * share
         return Moments(
             count,
             self.mean + share * step,
-            self.squares + other.squares + step * step * self.count * share,
+            squares,
             count if is_full else self.total + other.total,
             self.columns,
         )

@@ -127,7 +127,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         softmax or in scores of several classes; the others are one class against the rest.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", on targets -1
-        and +1.
+        and +1, up to 1e18.
     penalty : {"l2", "l1", "elasticnet", "group_lasso", "l2_sp", None} or Penalty or dict, default="l2"
         The norms of the weights that are added to the mean loss, without intercepts. "l1" gives exact zeros,
         "group_lasso" whole columns of zeros; "l2_sp" is the distance from the first weights.

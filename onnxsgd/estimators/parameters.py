@@ -38,12 +38,14 @@ __all__ = [
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 #: The largest rate, limit of a gradient and strength of a penalty, in the range of float32.
 _LARGEST_FACTOR = 1e30
+#: The largest threshold of a loss: its square is a number of float32.
+_LARGEST_EPSILON = 1e18
 _FACTOR = Interval(Real, 0, _LARGEST_FACTOR, closed="right")
 _COUNT = Interval(Integral, 1, None, closed="left")
 
 #: Constraints in scikit-learn's classes; each estimator adds its losses.
 CONSTRAINTS: dict[str, Any] = {
-    "epsilon": [_NOT_NEGATIVE],
+    "epsilon": [Interval(Real, 0, _LARGEST_EPSILON, closed="both")],
     "penalty": [StrOptions({name for name in PENALTIES if name}), Penalty, dict, None],
     "alpha": [Interval(Real, 0, _LARGEST_FACTOR, closed="both")],
     "l1_ratio": [Interval(Real, 0, 1, closed="both")],
@@ -198,6 +200,8 @@ def _check(kind: Any, name: str, value: object) -> None:
         raise ParameterError(
             f"{name}={value!r} is not accepted: it must be {' or '.join(map(str, constraints))}."
         )
+    if isinstance(value, np.ndarray) and value.ndim == 0 and "array-like" in constraints:
+        raise ParameterTypeError(f"{name}={value!r} is not accepted: it has no axis. Give a list, or None.")
     if isinstance(value, type) and callable in constraints:
         raise ParameterTypeError(
             f"{name}={value!r} is not accepted: it is a class. Give an object, {value.__name__}(...), or a "

@@ -116,6 +116,14 @@ def test_constant_columns_have_their_own_size(value, expected):
     assert value == 0 or moments.deviation()[0] < 1e-6 * expected
 
 
+def test_means_whose_squares_overflow_are_merged():
+    parts = [Moments.of(np.full((4, 1), value), np.ones(4)) for value in (1e300, -1e300)]
+    with np.errstate(over="raise"):
+        merged = parts[0].merged(parts[1])
+        assert merged.mean == 0
+        assert np.isfinite([merged.deviation(), merged.size()]).all()
+
+
 def test_sparse_data_without_an_entry():
     moments = Moments.of(sparse.csr_matrix((5, 3)), np.ones(5))
     np.testing.assert_array_equal(moments.deviation(), 1.0)

@@ -297,6 +297,8 @@ def test_stopping_early_warns_in_the_words_of_scikit_learn(diabetes):
         ({"learning_rate": "?"}, r"Got '\?' instead\.$"),
         ({"eta0": 1e31}, r"eta0.* float in the range \(0.0, 1e\+30\]"),
         ({"max_grad_value": 1e31}, r"max_grad_value.* float in the range \(0.0, 1e\+30\]"),
+        ({"epsilon": 1e19}, r"epsilon.* float in the range \[0.0, 1e\+18\]"),
+        ({"trainable": np.array(1)}, r"trainable=array\(1\) is not accepted: it has no axis"),
         ({"alpha": 1e31}, r"alpha.* float in the range \[0.0, 1e\+30\]"),
         ({"learning_rate_multipliers": losses.Huber}, r"it is a class\. Give an object, Huber\(\.\.\.\)"),
         ({"learning_rate": schedules.WarmUp("steps")}, r"'steps' is not accepted.*Did you mean 'step'\?"),
