@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
+from onnx.checker import MAXIMUM_PROTOBUF
 
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
@@ -107,7 +108,7 @@ def _row_size(model: ir.Model) -> int | None:
 def _zeros(graph: ir.Graph, name: str, dtype: ir.DataType | None, shape: tuple[int, ...]) -> ir.Value:
     kind = (dtype or ir.DataType.FLOAT).numpy()
     nbytes = math.prod(shape) * kind.itemsize
-    if nbytes > _LARGEST:
+    if nbytes >= MAXIMUM_PROTOBUF:
         raise GraphError(
             f"A linear layer of {shape[0]} columns has coefficients of {nbytes / 1e9:.3g} GB, and a file of "
             "ONNX holds 2 GB: select columns of X, or hash them into fewer, see sklearn.feature_extraction."
@@ -115,8 +116,6 @@ def _zeros(graph: ir.Graph, name: str, dtype: ir.DataType | None, shape: tuple[i
     return add_initializer(graph, name, np.zeros(shape, kind))
 
 
-#: The most bytes of a tensor in a file.
-_LARGEST = 2**31 - 1
 #: Operators that change only the type or the shape of a linear function.
 _NEUTRAL = frozenset({"Identity", "Cast", "Reshape", "Flatten"})
 
