@@ -26,7 +26,7 @@ __all__ = ["check_model", "check_proto", "load_model"]
 _DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 
 #: The most bytes of a file, those of a message of protobuf.
-_LARGEST_FILE = 2**31 - 1
+_LARGEST_FILE = onnx.checker.MAXIMUM_PROTOBUF
 
 
 def load_model(source: object) -> onnx.ModelProto:

@@ -108,7 +108,7 @@ def _row_size(model: ir.Model) -> int | None:
 def _zeros(graph: ir.Graph, name: str, dtype: ir.DataType | None, shape: tuple[int, ...]) -> ir.Value:
     kind = (dtype or ir.DataType.FLOAT).numpy()
     nbytes = math.prod(shape) * kind.itemsize
-    if nbytes >= MAXIMUM_PROTOBUF:
+    if nbytes > MAXIMUM_PROTOBUF:
         raise GraphError(
             f"A linear layer of {shape[0]} columns has coefficients of {nbytes / 1e9:.3g} GB, and a file of "
             "ONNX holds 2 GB: select columns of X, or hash them into fewer, see sklearn.feature_extraction."
