@@ -51,6 +51,9 @@ def check_real_target(y: ArrayLike) -> np.ndarray:
         given = np.asarray(y)
         if given.dtype.kind in "iu" or is_plain_array(given, _RANKS):
             return given
+    elif type(y) is np.ndarray and y.ndim:
+        # the column of a table takes the common case too
+        y = np.ascontiguousarray(y)
     if is_plain_array(y, _RANKS):
         return y.astype(np.float64, copy=False)
     try:

@@ -28,6 +28,9 @@ LINK = "the link of the loss"
 #: Types of values that hold no estimators.
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 
+#: In place of a parameter that is missing.
+_NONE = (None, None, None)
+
 #: Values of parameters, each with the name of the parameter and of its class.
 Given = list[tuple[str, str, Any]]
 
@@ -70,7 +73,7 @@ def has_new_graph(estimator: BaseEstimator, first: Given) -> bool:
 
 def _changes(estimator: BaseEstimator, first: Given) -> Iterator[tuple[Any, Any]]:
     """Yield each parameter of the graph that changed, as it was and as it is; None where there is none."""
-    if not isinstance(estimator.model, BaseEstimator) and _are_identical(estimator, first):
+    if _are_identical(estimator, first):
         # the common case: the rest takes a tenth of a small call of ``partial_fit``
         return
     for before, now in zip_longest(first, read_graph_parameters(estimator)):
@@ -80,14 +83,16 @@ def _changes(estimator: BaseEstimator, first: Given) -> Iterator[tuple[Any, Any]
 
 def _are_identical(estimator: BaseEstimator, first: Given) -> bool:
     """Tell whether all parameters are the same objects, which none of the copied ones is."""
-    kind = type(estimator)
-    names = _names_of_graph(kind)
-    if len(first) != len(names) + 1 or first[-1][2] is not getattr(estimator, "_link", "identity"):
+    names = _names_of_graph(type(estimator))
+    values = (*attrgetter(*names)(estimator), getattr(estimator, "_link", "identity"))
+    own = zip((*names, LINK), values, first, strict=False)
+    if len(first) < len(values) or any(
+        entry[2] is not value or entry[0] != name for name, value, entry in own
+    ):
         return False
-    return all(
-        value is entry[2] and name == entry[0]
-        for name, value, entry in zip(names, attrgetter(*names)(estimator), first, strict=False)
-    )
+    # a model that contains itself has more parameters than those of the first call
+    inside = zip_longest(first[len(values) :], _parameters_inside(estimator.model), fillvalue=_NONE)
+    return all(a[2] is b[2] and a[:2] == b[:2] for a, b in inside)
 
 
 #: The names of the parameters of a class that determine its graph.

@@ -382,7 +382,7 @@ class _WithinEpoch:
     def add(self, updates: EpochPlan, losses: np.ndarray) -> None:
         """Add the losses of a window."""
         self._total += updates.total
-        self._loss += updates.total * float(losses @ updates.totals)
+        self._loss += updates.total * float(np.add.reduce(losses * updates.totals))
 
     @property
     def mean_loss(self) -> float:

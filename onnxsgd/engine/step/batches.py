@@ -78,9 +78,9 @@ class EpochPlan:
 
     def mean_losses(self, losses: np.ndarray, n_epochs: int) -> np.ndarray:
         """Return the weighted mean loss of each epoch, given the losses of all batches."""
-        if n_epochs == 1:
-            return np.array([losses @ self.totals])
-        return n_epochs * (losses * self.totals).reshape(n_epochs, -1).sum(axis=1)
+        # no dot product, which would start the threads of BLAS for many batches
+        means: np.ndarray = n_epochs * (losses * self.totals).reshape(n_epochs, -1).sum(axis=1)
+        return means
 
 
 @dataclass(frozen=True)
