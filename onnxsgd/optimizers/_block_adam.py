@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from onnxsgd._builder import Builder
 
-__all__ = ["LEAST_FACTOR", "LOG_FACTOR", "MOST_FACTOR", "REST", "TINY", "BlockAdam"]
+__all__ = ["LEAST_FACTOR", "LOG_FACTOR", "MOST_FACTOR", "REST", "TINY", "BlockAdam", "steered"]
 
 #: The slot of the logarithm of the factor of a steered rate, and the bounds of the factor.
 LOG_FACTOR = "log_factor"
@@ -158,29 +158,42 @@ class BlockAdam(Optimizer):
         rate = op.Mul(scalars[RATE], inverse)
         new_slots: tuple[ir.Value, ...] = (first, second)
         if self.steering:
-            factor = self._steered(op, slots, gradient, square, axes, scalars["steering"])
+            moment, _, factor = slots
+            product, moment_square = op.Mul(moment, gradient), op.Mul(moment, moment)
+            if axes:
+                product = op.ReduceSum(product, axes, keepdims=1)
+                moment_square = op.ReduceSumSquare(moment, axes, keepdims=1)
+            factor = steered(op, factor, product, moment_square, square, scalars["steering"])
             rate = op.Mul(rate, op.Exp(factor))
             new_slots += (factor,)
         weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
         return weight, rate, new_slots
 
-    def _steered(
-        self,
-        op: Builder,
-        slots: tuple[ir.Value, ...],
-        gradient: ir.Value,
-        square: ir.Value,
-        axes: list[int],
-        steering: ir.Value,
-    ) -> ir.Value:
-        """Return the new logarithm of the factor, given the sum of squares of the gradient over some axes."""
-        moment, _, factor = slots
-        product, moment_square = op.Mul(moment, gradient), op.Mul(moment, moment)
-        if axes:
-            product = op.ReduceSum(product, axes, keepdims=1)
-            moment_square = op.ReduceSumSquare(moment, axes, keepdims=1)
-        # the roots apart: the product of the sums of squares may overflow
-        sizes = op.Mul(op.Sqrt(moment_square), op.Sqrt(square))
-        cosine = op.Div(product, op.Add(sizes, TINY))
-        moved = op.Add(factor, op.Mul(op.Sub(cosine, REST), steering))
-        return op.Min(op.Max(moved, math.log(LEAST_FACTOR)), math.log(MOST_FACTOR))
+
+def steered(
+    op: Builder,
+    factor: ir.Value,
+    product: ir.Value,
+    moment_square: ir.Value,
+    square: ir.Value,
+    steering: ir.Value | float,
+) -> ir.Value:
+    """Return the new logarithm of the factor of a steered rate.
+
+    Parameters
+    ----------
+    op : Builder
+        The builder.
+    factor : ir.Value
+        Its logarithm before.
+    product, moment_square, square : ir.Value
+        The sums over a block of the products of moment and gradient, and of the squares of either, or three
+        equal parts of these.
+    steering : ir.Value or float
+        The largest change.
+    """
+    # the roots apart: the product of the sums of squares may overflow
+    sizes = op.Mul(op.Sqrt(moment_square), op.Sqrt(square))
+    cosine = op.Div(product, op.Add(sizes, TINY))
+    moved = op.Add(factor, op.Mul(op.Sub(cosine, REST), steering))
+    return op.Min(op.Max(moved, math.log(LEAST_FACTOR)), math.log(MOST_FACTOR))

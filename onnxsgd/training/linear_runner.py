@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -53,7 +52,7 @@ class LinearLoop:
     def key(self) -> tuple[Any, ...]:
         """The cache key of the loop, beside that of the general step."""
         blocks = self.blocks
-        return () if blocks is None else (blocks.beta_1, blocks.beta_2, blocks.has_table)
+        return () if blocks is None else (blocks.beta_1, blocks.beta_2, blocks.steering, blocks.has_table)
 
     def build(self, tail: ir.Model) -> bytes:
         """Return the graph of the loop."""
@@ -64,13 +63,15 @@ class LinearLoop:
         )
 
     def runner(
-        self, session: Any, runners: BoundRunners, batches: Batches
+        self, session: Callable[[], Any], runners: BoundRunners, batches: Batches
     ) -> LinearScanRunner | LinearAdamRunner:
-        """Return a runner, given the session of the loop, on the buffers of these runners."""
-        if self.blocks is None:
-            return LinearScanRunner(session, self.layer, runners.buffers, batches, lambda: runners.loop)
-        make = partial(LinearAdamRunner, session, self.blocks, self.spec, runners.buffers, batches)
-        return runners.short(self.key, make)
+        """Return a runner on the buffers of these runners; `session` returns the session of the loop."""
+        layer, blocks = self.layer, self.blocks
+        if blocks is None:
+            return LinearScanRunner(session(), layer, runners.buffers, batches, lambda: runners.loop)
+        return runners.short(
+            self.key, lambda: LinearAdamRunner(session(), blocks, self.spec, runners.buffers, batches)
+        )
 
 
 def choose_linear_loop(
@@ -78,9 +79,9 @@ def choose_linear_loop(
 ) -> LinearLoop | None:
     """Return the short loop that makes the updates of a linear model, else None.
 
-    Cases: one layer, all of it trained; plain SGD on the data as they are, or BlockAdam without steering;
-    neither l1 penalty nor averages, and no update that needs all gradients; small batches of dense tables;
-    the portable engine, whose gradient the formula of the loop is.
+    Cases: one layer, all of it trained; plain SGD on the data as they are, or BlockAdam; neither l1
+    penalty nor averages, and no update that needs all gradients; small batches of dense tables; the portable
+    engine, whose gradient the formula of the loop is.
     """
     if len(layers) != 1 or not _has_formula(spec, batches):
         return None
@@ -110,13 +111,13 @@ def _blocks(layer: LinearLayer, spec: StepSpec, optimizer: BlockAdam, batches: B
     scaled = dict(spec.rate_scales)
     by_output = layer.weight in scaled and max(scaled[layer.weight]) > 1
     has_table = fits_table(batches, layer.n_features)
-    return LinearBlocks(layer, by_output, optimizer.beta_1, optimizer.beta_2, has_table)
+    return LinearBlocks(layer, by_output, optimizer.beta_1, optimizer.beta_2, optimizer.steering, has_table)
 
 
 def _has_formula(spec: StepSpec, batches: Batches) -> bool:
     """Tell whether the updates are those of plain SGD or BlockAdam in small batches of dense data."""
     optimizer = spec.optimizer
-    if not is_plain_sgd(optimizer) and (type(optimizer) is not BlockAdam or optimizer.steering):
+    if not is_plain_sgd(optimizer) and type(optimizer) is not BlockAdam:
         return False
     further = (
         spec.l1, spec.average, spec.products, spec.gradient_factors, batches.is_sparse,

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.engine import predict as inference
-from onnxsgd.engine.step.scan_epoch import EpochRunner
+from onnxsgd.engine.step.linear_adam import LinearAdamRunner
 from onnxsgd.runtime.cache import cache
 from onnxsgd.training import program as _program
 
@@ -130,7 +130,7 @@ def test_linear_streams_that_find_their_rate_make_the_updates_of_a_call_at_once(
     settings, n_calls, monkeypatch
 ):
     """The numbers are those of single steps but for rounding; calls share the specification of the step."""
-    runs, run = [], EpochRunner.run
+    runs, run = [], LinearAdamRunner.run
 
     def counting(self, plan, scalars, found):
         runs.append(len(found))
@@ -144,7 +144,7 @@ def test_linear_streams_that_find_their_rate_make_the_updates_of_a_call_at_once(
 
     rows = np.random.default_rng(1).normal(size=(160, 3))
     target = rows @ [1.0, -2.0, 0.5] + 3.0
-    monkeypatch.setattr(EpochRunner, "run", counting)
+    monkeypatch.setattr(LinearAdamRunner, "run", counting)
     found = stream()
     assert runs == [4] * n_calls
     plan = found._known_plan[1]

@@ -10,13 +10,14 @@ mean of squares over a block is a product with a constant matrix, which also spr
     [W | b] = ([W | b] - k M) / (1 + k l2 / r)
 
 where g is the weight of a sample, A the matrix of means, r the factor of the first moment; r eta and l2 / r
-have a number for each column, and are computed for all updates at once. The graph also gathers the rows of
-the batches, from a table of all data where that is small.
+have a number for each column, and are computed for all updates at once. Where the rate is steered, the same
+product takes the means of M G and of M^2, and k has the factor that follows. The graph also gathers the rows
+of the batches, from a table of all data where that is small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import element_type
 from onnxsgd.graph.writing import new_node
-from onnxsgd.optimizers import DECAY, RATE, TINY
+from onnxsgd.optimizers import DECAY, LOG_FACTOR, RATE, TINY, steered
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
@@ -45,9 +46,11 @@ __all__ = ["LinearAdamRunner", "LinearBlocks", "build_linear_adam", "fits_table"
 
 #: Bytes of data of a block, and batches of a block at most, as in :mod:`onnxsgd.engine.step.scan_epoch`.
 _BLOCK_BYTES, _MOST_BATCHES = 2_000_000, 10_000
-#: The kinds of tensors that updates change, under the names of their matrices.
-_STATES = {"weights": WEIGHT, "first_moment": "first_moment", "second_moment": "second_moment"}
-_KINDS = frozenset(_STATES.values())
+#: The kinds of tensors that updates change, under the names of their matrices; the last one of steered rates.
+_STATES = {
+    "weights": WEIGHT, "first_moment": "first_moment", "second_moment": "second_moment",
+    LOG_FACTOR: LOG_FACTOR,
+}  # fmt: skip
 #: The inputs that hold the data.
 _TABLES = ("table", "targets")
 #: The most calls that are kept bound, each for another number of batches.
@@ -66,8 +69,8 @@ class LinearBlocks:
         The only layer of the model.
     by_output : bool
         Whether each output has blocks of its own.
-    beta_1, beta_2 : float
-        The decay rates of the moments.
+    beta_1, beta_2, steering : float
+        The decay rates of the moments, and the largest change of the logarithm of a factor; 0: none.
     has_table : bool
         Whether the graph gathers the rows of batches; otherwise it is given them.
     """
@@ -76,7 +79,13 @@ class LinearBlocks:
     by_output: bool
     beta_1: float
     beta_2: float
+    steering: float
     has_table: bool
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The kinds of tensors that updates change, under the names of their matrices."""
+        return {name: kind for name, kind in _STATES.items() if self.steering or kind != LOG_FACTOR}
 
     @property
     def n_rows(self) -> int:
@@ -100,12 +109,13 @@ def fits_table(batches: Batches, n_features: int) -> bool:
 def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     """Return a graph that makes one update for each batch.
 
-    Inputs: `weights` and `first_moment` [n_outputs, width], `second_moment` [n_rows, width]; `table`
-    [n, width] and `targets` [n, n_outputs]; `rows` [n_batches, batch_size], if the graph gathers them from
-    the table, otherwise the table has one row for each place; `factors` [n_batches, batch_size, width], which
-    multiply the rows for the gradient; `sample_weight` [n_batches, batch_size]; `eta` [n_batches, n_rows,
-    width]; `decay` of the same shape for a layer with a penalty.
-    Outputs: `new_weights`, `new_first_moment`, `new_second_moment`; `losses` [n_batches].
+    Inputs: `weights` and `first_moment` [n_outputs, width], `second_moment` [n_rows, width], and `log_factor`
+    of the same shape if the rate is steered; `table` [n, width] and `targets` [n, n_outputs]; `rows`
+    [n_batches, batch_size], if the graph gathers them from the table, otherwise the table has one row for
+    each place; `factors` [n_batches, batch_size, width], which multiply the rows for the gradient;
+    `sample_weight` [n_batches, batch_size]; `eta` [n_batches, n_rows, width]; `decay` of the same shape for a
+    layer with a penalty.
+    Outputs: the new weights and states, whose names begin with `new_`; `losses` [n_batches].
 
     Parameters
     ----------
@@ -135,7 +145,8 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     for made, width in ((forward, layer.width), (backward, layer.width), (target, n_outputs)):
         made.type, made.shape = type_, ir.Shape([None, size, width])
     body = _body(blocks, dtype, opsets)
-    states, numbers = body.inputs[:3], body.inputs[5 : 7 if layer.is_penalised else 6]
+    n_states = len(blocks.states)
+    states, numbers = body.inputs[:n_states], body.inputs[n_states + 2 :][: 2 if layer.is_penalised else 1]
     scanned = layer.scanned(target)
     first = [declare(str(value.name).removeprefix("update/"), value) for value in states]
     last = [declare(f"new_{value.name}", value) for value in first]
@@ -165,12 +176,12 @@ def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int]) -> i
         return ir.Value(name=f"update/{name}", type=type_, shape=ir.Shape(sizes))
 
     weights, first = value("weights", n_outputs, width), value("first_moment", n_outputs, width)
-    second = value("second_moment", n_rows, width)
+    of_blocks = [value(name, n_rows, width) for name in list(blocks.states)[2:]]
     forward, backward = value("forward", size, width), value("backward", size, width)
     eta, decay = value("eta", n_rows, width), value("decay", n_rows, width)
     target = layer.scanned(value("target", size, n_outputs))
     decays = [decay] if layer.is_penalised else []
-    inputs = [weights, first, second, forward, backward, eta, *decays, *target]
+    inputs = [weights, first, *of_blocks, forward, backward, eta, *decays, *target]
     body = ir.Graph(inputs, [], nodes=[], opset_imports=opsets, name="update")
     with appending(body) as op:
         score = op.Gemm(forward, weights, transB=1)
@@ -178,29 +189,51 @@ def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int]) -> i
         slope = layer.loss.gradient(op, target[0], score) if target else score
         gradient = op.Gemm(slope, backward, transA=1)
         new_first = _decayed_sum(blocks, op, first, gradient)
-        square = (
-            op.Mul(gradient, gradient) if blocks.by_output else op.ReduceSumSquare(gradient, [0], keepdims=1)
-        )
-        means = op.initializer(ir.tensor(blocks.means(dtype.numpy()), name="update/means"))
-        # the attribute beta of Gemm is a number of float32
-        is_exact = dtype == ir.DataType.FLOAT
-        new_second = (
-            op.Gemm(square, means, second, beta=blocks.beta_2)
-            if is_exact
-            else op.Gemm(square, means, op.Mul(second, blocks.beta_2))
-        )
+        new_second, *new_factors = new_blocks = _moved_blocks(blocks, op, gradient, first, of_blocks)
         rate = op.Mul(eta, op.Div(op.Sqrt(new_second), op.Add(new_second, TINY)))
+        for factor in new_factors:
+            rate = op.Mul(rate, op.Exp(factor))
         new = op.Sub(weights, op.Mul(new_first, rate))
         if layer.is_penalised:
             new = op.Div(new, op.Add(op.Mul(rate, decay), 1.0))
-        for made, like in ((new, weights), (new_first, first), (new_second, second)):
+        updated = [new, new_first, *new_blocks]
+        for made, like in zip(updated, inputs, strict=False):
             made.type, made.shape = type_, like.shape
     for node in list(body):
         widen_scalars(body, node)
         for made in node.outputs:
             made.name = f"update/{made.name}"
-    body.outputs.extend([new, new_first, new_second, score])
+    body.outputs.extend([*updated, score])
     return body
+
+
+def _moved_blocks(
+    blocks: LinearBlocks, op: Builder, gradient: ir.Value, first: ir.Value, of_blocks: Sequence[ir.Value]
+) -> list[ir.Value]:
+    """Return the new second moment, and the new logarithm of the factor if the rate is steered."""
+    second, *factors = of_blocks
+    dtype = gradient.dtype = first.dtype or ir.DataType.FLOAT
+    means = op.initializer(ir.tensor(blocks.means(dtype.numpy()), name="update/means"))
+    square = _squares(blocks, op, gradient)
+    if not factors:
+        # the attribute beta of Gemm is a number of float32
+        if dtype == ir.DataType.FLOAT:
+            return [op.Gemm(square, means, second, beta=blocks.beta_2)]
+        return [op.Gemm(square, means, op.Mul(second, blocks.beta_2))]
+    product = op.Mul(first, gradient)
+    if blocks.n_rows < blocks.layer.n_outputs:
+        product = op.ReduceSum(product, [0], keepdims=1)
+    sums = op.Concat(square, product, _squares(blocks, op, first), axis=0)
+    square, product, moment_square = op.Split(op.MatMul(sums, means), [blocks.n_rows] * 3, axis=0, _outputs=3)
+    moved = steered(op, factors[0], product, moment_square, square, blocks.steering)
+    return [op.Add(op.Mul(second, blocks.beta_2), square), moved]
+
+
+def _squares(blocks: LinearBlocks, op: Builder, matrix: ir.Value) -> ir.Value:
+    """Return the squares of a matrix, summed over outputs that share a block."""
+    if blocks.n_rows == blocks.layer.n_outputs:
+        return op.Mul(matrix, matrix)
+    return op.ReduceSumSquare(matrix, [0], keepdims=1)
 
 
 def _decayed_sum(blocks: LinearBlocks, op: Builder, first: ir.Value, gradient: ir.Value) -> ir.Value:
@@ -331,7 +364,7 @@ class _Call:
     """
 
     def __init__(self, session: Any, blocks: LinearBlocks, n_batches: int) -> None:
-        self._session, self._blocks = session, blocks
+        self._session, self._blocks, self._states = session, blocks, blocks.states
         layer = blocks.layer
         dtypes = {value.name: dtype_of(value) for value in session.get_inputs()}
         counts = dict.fromkeys(dtypes, n_batches)
@@ -345,7 +378,7 @@ class _Call:
             for value in session.get_inputs()
             if not (blocks.has_table and value.name in _TABLES)
         }
-        self._new = {name: np.zeros_like(self.arrays[name]) for name in _STATES}
+        self._new = {name: np.zeros_like(self.arrays[name]) for name in self._states}
         self._losses = np.zeros(n_batches, dtypes["weights"])
         self.nbytes = sum(array.nbytes for array in self.arrays.values())
         self._weights: tuple[np.ndarray, np.ndarray] | None = None
@@ -389,7 +422,7 @@ class _Call:
     def run(self, present: Tensors, following: Tensors) -> np.ndarray:
         """Write the weights and states in `present` after the updates to `following`; return the losses."""
         layer = self._blocks.layer
-        for name, kind in _STATES.items():
+        for name, kind in self._states.items():
             layer.pack(present, kind, self.arrays[name])
         if layer.folds_target:
             self.arrays["weights"][:, layer.n_features + 1] = 1
@@ -397,10 +430,10 @@ class _Call:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
             raise run_error(error) from error
-        for name, kind in _STATES.items():
+        for name, kind in self._states.items():
             layer.unpack(self._new[name], following, kind)
         for key, array in present.items():
-            if key[1] not in _KINDS:
+            if key[1] not in self._states.values():
                 following[key][...] = array
         return self._losses
 

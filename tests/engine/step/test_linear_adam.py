@@ -44,6 +44,8 @@ def general(monkeypatch):
     """A fit on the general loop."""
 
     def fit(make, *data, **more):
+        # fits of equal parameters share the choice of the loop
+        cache.clear()
         with monkeypatch.context() as context:
             context.setattr("onnxsgd.training.program.choose_linear_loop", lambda *args: None)
             return make().fit(*data, **more)
@@ -100,8 +102,54 @@ def test_classification(runs, name, penalty):
     agree(model, trained(sign, derivative, weight, alpha, beta_1=0.8, beta_2=0.99))
 
 
-def test_betas_are_part_of_the_cache_key(runs):
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_steered_rates(runs, n_outputs):
+    """The factor of each block follows the angle between its gradient and its moment."""
+    y = np.c_[Y, -Y, Y**2][:, :n_outputs]
+    settings = SETTINGS | {"optimizer": BlockAdam(steering=0.1)}
+    model = OnnxSGDRegressor(shuffle=False, **settings).fit(X, y)
+    assert sum(runs) == EPOCHS * 19
+    agree(model, trained(y, CASES["squared_error"][2], steering=0.1))
+
+
+@pytest.mark.parametrize(
+    ("make", "y"),
+    [
+        (OnnxSGDRegressor, 1e4 * Y),
+        (OnnxSGDRegressor, np.c_[Y, 1e3 * Y, 1e-3 * Y**2]),
+        (OnnxSGDClassifier, LABELS),
+    ],
+    ids=["scaled", "several targets", "three classes"],
+)
+def test_streams_equal_those_of_the_general_loop(runs, make, y, monkeypatch):
+    """Calls of 32 rows of raw columns, under "auto", whose targets have units of their own."""
+
+    def stream():
+        model = make(dtype="float64", random_state=0)
+        more = {"classes": np.unique(y)} if make is OnnxSGDClassifier else {}
+        for start in range(0, N, 32):
+            model.partial_fit(table[start : start + 32], y[start : start + 32], **more)
+        return model
+
+    table = X * [1e-3, 1.0, 50.0, 1.0] + [0.0, 7.0, 0.0, 0.0]
+    model = stream()
+    assert sum(runs) == model.t_
+    # streams of one graph share the choice of the loop
+    cache.clear()
+    monkeypatch.setattr("onnxsgd.training.program.choose_linear_loop", lambda *args: None)
+    expected = stream()
+    assert sum(runs) == model.t_ == expected.t_
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-9)
+    np.testing.assert_allclose(model.loss_curve_, expected.loss_curve_, rtol=1e-9)
+
+
+def test_numbers_of_the_optimizer_are_part_of_the_cache_key(runs):
     """The same structure with other numbers, one fit after the other."""
+    steered = (BlockAdam(steering=number) for number in (0.1, 0.01))
+    first, again = (OnnxSGDRegressor(**SETTINGS | {"optimizer": one}).fit(X, Y) for one in steered)
+    assert sum(runs) == 2 * EPOCHS * 19
+    assert np.abs(first.coef_ - again.coef_).max() > 1e-4
+    del runs[:]
     first, again = (
         OnnxSGDRegressor(**SETTINGS | {"optimizer": BlockAdam(0.9, beta)}).fit(X, Y) for beta in (0.999, 0.9)
     )
@@ -165,7 +213,6 @@ def test_moments_are_carried_from_call_to_call(runs):
     [
         {"penalty": "elasticnet"},
         {"average": True},
-        {"optimizer": BlockAdam(steering=0.1)},
         {"optimizer": "adam"},
     ],
     ids=str,
