@@ -129,6 +129,14 @@ def test_plain_arrays_are_returned_as_they_are_and_others_as_by_scikit_learn():
     np.testing.assert_array_equal(targets.check_labels(labels[::2]), labels[::2])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_column_of_a_table_takes_the_short_check(dtype, monkeypatch):
+    """scikit-learn's takes as long as some updates."""
+    table = np.arange(12, dtype=dtype).reshape(4, 3)
+    monkeypatch.setattr(targets, "check_array", None)
+    np.testing.assert_array_equal(targets.check_real_target(table[:, -1]), [2.0, 5.0, 8.0, 11.0])
+
+
 def test_labels_that_look_like_a_regression_target_warn_as_in_scikit_learn():
     with pytest.warns(UserWarning, match="unique classes is greater than 50%"):
         targets.check_labels(np.arange(40))

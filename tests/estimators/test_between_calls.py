@@ -248,3 +248,11 @@ def test_a_warm_up_that_is_over_begins_with_the_whole_rate():
     model.set_params(learning_rate=schedules.WarmUp("adaptive", n_updates=2), batch_size=20)
     model.partial_fit(X, Y).partial_fit(X, Y)
     np.testing.assert_allclose(model.learning_rates_, 0.1)
+
+
+def test_a_model_that_contains_itself_since_the_first_call():
+    model = FrozenEstimator(LogisticRegression().fit(X, Y))
+    estimator = OnnxSGDClassifier(model).partial_fit(X, Y)
+    model.estimator.C = model
+    with pytest.raises(ParameterError, match="parameter of itself"):
+        estimator.partial_fit(X, Y)
