@@ -546,7 +546,7 @@ def test_pooling_trains_for_many_epochs(pool, engine):
 
 
 def test_a_recurrent_graph_trains_for_many_epochs():
-    """Its gradient holds subgraphs that read outer tensors: it cannot be in a scan over batches."""
+    """Its gradient holds subgraphs that read outer tensors, inside of the scan over batches."""
     model = graph(
         "g (float[N, 4, 2] X) => (float[N, 1] Y) { t = Transpose <perm = [1, 0, 2]> (X) "
         'a, h = LSTM <hidden_size = 3> (t, W, R) s = Squeeze(h, zero) Y = MatMul(s, V) }',

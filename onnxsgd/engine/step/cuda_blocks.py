@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from onnxsgd.engine.step.cuda_graph_operators import is_recordable
-from onnxsgd.engine.step.deferred_losses import can_repeat
 from onnxsgd.engine.step.unrolled import build_block
+from onnxsgd.graph.model import subgraphs
 from onnxsgd.runtime.cuda import Mode, make_step_session
 from onnxsgd.runtime.device import Device
 from onnxsgd.runtime.editions import load_runtime
@@ -37,10 +37,14 @@ _recordings = count(1)
 
 
 def block_sizes(step: CompiledStep, batches: Batches) -> tuple[int, ...]:
-    """Return the numbers of steps of the blocks, in descending order; the last is 1."""
-    if not can_repeat(step):
+    """Return the numbers of steps of the blocks, in descending order; the last is 1.
+
+    Steps that hold subgraphs are not repeated: the outer values that these read would need renaming.
+    """
+    nodes = onnx.load_from_string(step.model).graph.node
+    if list(subgraphs(nodes)):
         return (1,)
-    n_operators = len(onnx.load_from_string(step.model).graph.node)
+    n_operators = len(nodes)
     most = min(_MOST_STEPS, _MOST_OPERATORS // n_operators, _MOST_BYTES // batches.nbytes, batches.n_batches)
     # a power of two, so that data of other lengths share the blocks
     size = 1 << max(0, most.bit_length() - 1)

@@ -18,28 +18,16 @@ if TYPE_CHECKING:
     from onnxsgd.engine.step.training_step import CompiledStep
     from onnxsgd.losses import Loss
 
-__all__ = ["add_losses", "build_deferred", "can_repeat", "declare", "is_standard", "reduce_to_updates"]
-
-
-def can_repeat(step: CompiledStep) -> bool:
-    """Tell whether a step can be repeated in a larger graph.
-
-    It must have standard operators only, without subgraphs: some operators of the training runtime crash the
-    interpreter there, and the outer values that subgraphs read would need renaming.
-    """
-    return is_standard(step) and not _holds_graphs(step)
+__all__ = ["add_losses", "build_deferred", "declare", "is_standard", "reduce_to_updates"]
 
 
 def is_standard(step: CompiledStep) -> bool:
-    """Tell whether all operators of a step are standard ones."""
+    """Tell whether all operators of a step are standard ones.
+
+    Some operators of the training runtime crash the interpreter in a larger graph.
+    """
     nodes = onnx.load_from_string(step.model).graph.node
     return all(onnx.defs.has(node.op_type, node.domain) for node in nodes)
-
-
-def _holds_graphs(step: CompiledStep) -> bool:
-    nodes = onnx.load_from_string(step.model).graph.node
-    graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-    return any(attribute.type in graphs for node in nodes for attribute in node.attribute)
 
 
 def reduce_to_updates(model: ir.Model, step: CompiledStep) -> list[tuple[ir.Value, ir.Value]]:

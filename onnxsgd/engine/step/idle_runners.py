@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxsgd.engine.step.buffers import Buffers
-from onnxsgd.engine.step.deferred_losses import can_repeat
+from onnxsgd.engine.step.deferred_losses import is_standard
 from onnxsgd.engine.step.given_gradient import build_forward
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
@@ -57,7 +57,7 @@ class CompiledOnUse:
     @property
     def can_repeat(self) -> bool:
         """True if the step can be repeated in a larger graph."""
-        return bool(self._get("can repeat", lambda: can_repeat(self.step)))
+        return bool(self._get("can repeat", lambda: is_standard(self.step)))
 
     @property
     def session(self) -> Any:

@@ -106,12 +106,14 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
 
 
 def _add_prefix(graph: ir.Graph) -> None:
-    """Prefix the name of every tensor of the step, so that it differs from names of the loop."""
-    for node in graph:
-        for value in node.outputs:
+    """Prefix the names of all tensors of the step, its subgraphs included: names of the loop are others.
+
+    Outputs that nobody reads have no name, and get none.
+    """
+    for part in (graph, *graph.subgraphs()):
+        made = (value for node in part for value in node.outputs if value.name)
+        for value in [*made, *part.inputs, *part.initializers.values()]:
             value.name = f"{_PREFIX}{value.name}"
-    for value in [*graph.inputs, *graph.initializers.values()]:
-        value.name = f"{_PREFIX}{value.name}"
 
 
 class EpochRunner:

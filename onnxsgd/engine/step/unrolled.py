@@ -228,7 +228,7 @@ def _move(body: ir.Graph, graph: ir.Graph, prefix: str, given: dict[ir.Value, ir
             graph.register_initializer(constant)
     for node in nodes:
         node.name = None
-        for value in node.outputs:
+        for value in filter(lambda value: value.name, node.outputs):
             value.name = f"{prefix}{value.name}"
     graph.extend(nodes)
     return outputs

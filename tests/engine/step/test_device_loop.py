@@ -572,6 +572,24 @@ def test_subgraphs_are_fine(staying):
     assert fitted.loss_curve_[-1] < fitted.loss_curve_[0]
 
 
+def test_results_without_names_are_fine(staying):
+    """Blocks repeat the outputs that nobody reads, which have no names."""
+    model = graph(
+        """<ir_version: 9, opset_import: ["" : 18]> g (float[N, 4] X) => (float[N, 1] Y) {
+        a = MatMul(X, U) u = Unsqueeze(a, zero) "", g = LSTM <hidden_size = 3> (u, W, R)
+        "", h = RNN <hidden_size = 4> (g, P, Q) i = ArgMax <axis = 2> (h) j = Squeeze(i, zero)
+        b = GatherElements <axis = 1> (a, j) Y = Mul(b, v) }""",
+        U=normal(4, 4), W=normal(1, 12, 4), R=normal(1, 12, 3), P=normal(1, 4, 3), Q=normal(1, 4, 4),
+        v=normal(1), zero=np.array([0]),
+    )  # fmt: skip
+    X, y = normal(64, 4), normal(64)
+    fitted = OnnxSGDRegressor(
+        model, trainable=["U", "v"], batch_size=8, max_iter=30, tol=None, engine="portable",
+        learning_rate="constant", eta0=0.05,
+    ).fit(X, y)  # fmt: skip
+    assert fitted.loss_curve_[-1] < fitted.loss_curve_[0]
+
+
 @pytest.mark.native
 def test_operators_of_the_training_runtime_are_refused(staying):
     model = graph(

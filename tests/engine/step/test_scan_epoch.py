@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import pytest
 from engine.step.mlp_step import make_spec, numbers, runners
+from onnx import parser
 
 from onnxsgd.engine.step import scan_epoch
 from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.graph.model import to_ir
 from onnxsgd.losses import Loss, SquaredError
 from onnxsgd.optimizers import SGD, Adam
 
@@ -39,6 +42,54 @@ def test_the_loop_gives_the_very_numbers_of_single_steps(model, weights, data, o
     for key, array in buffers.snapshot().items():
         np.testing.assert_array_equal(array, by_steps[key])
         assert not np.array_equal(array, start[key])
+
+
+_WITH_SUBGRAPHS = {
+    "a gradient by time steps": """u = Unsqueeze(X, two) t = Transpose<perm = [1, 0, 2]>(u)
+        v = Concat<axis = 0>(t, t) y, h = LSTM<hidden_size = 4>(v, W, R) s = Squeeze(h, zero)
+        Y = MatMul(s, V)""",
+    "branches with names of the loop": """a = MatMul(X, U) c = ReduceMax(a) d = Greater(c, one)
+        h = If(d) <
+            then_branch = t () => (float[N,4] "all/step/X") { "all/step/X" = Tanh(a) },
+            else_branch = e () => (float[N,4] "step/a") { "step/a" = Relu(a) }
+        > Y = MatMul(h, V)""",
+    "results without names": """a = MatMul(X, U) u = Unsqueeze(a, zero)
+        "", p = LSTM<hidden_size = 4>(u, P, R) "", q = LSTM<hidden_size = 4>(u, Q, R)
+        i = ArgMax<axis = 2>(p) j = ArgMax<axis = 2>(q) k = Squeeze(i, zero) l = Squeeze(j, zero)
+        b = GatherElements<axis = 1>(a, k) c = GatherElements<axis = 1>(a, l)
+        s = Concat<axis = 1>(b, c) Y = MatMul(s, S)""",
+}
+
+
+@pytest.mark.parametrize("nodes", _WITH_SUBGRAPHS.values(), ids=_WITH_SUBGRAPHS)
+def test_the_loop_takes_steps_with_subgraphs(nodes, data):
+    rng, sizes = np.random.RandomState(0), {"U": (5, 4), "V": (4, 3), "S": (2, 3)}
+    sizes |= {"W": (1, 16, 1), "P": (1, 16, 4), "Q": (1, 16, 4), "R": (1, 16, 4)}
+    weights = {name: rng.normal(0, 0.5, shape).astype(np.float32) for name, shape in sizes.items()}
+    numbers_of = {"zero": np.array([0]), "two": np.array([2]), "one": np.float32([1])}
+    text = f'<ir_version: 9, opset_import: ["" : 18]> g (float[N,5] X) => (float[N,3] Y) {{ {nodes} }}'
+    proto = parser.parse_model(text)
+    used = {name for node in proto.graph.node for name in node.input}
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, name)
+        for name, array in (weights | numbers_of).items()
+        if name in used
+    )
+    trained = {name: weights[name] for name in ("U", "V", "W", "S") if name in used}
+    spec = make_spec(weights=tuple(trained), penalised=frozenset(), l2=False)
+    model = to_ir(onnx.shape_inference.infer_shapes(proto))
+    _, buffers, step, loop = runners(model, spec, trained, data)
+    table, rates = numbers(spec, data.n_batches)
+    plan = data.plan(np.arange(53)).descending(rates)
+    one, many = np.zeros(data.n_batches), np.zeros(data.n_batches)
+    step.run(plan, table, one)
+    by_steps = buffers.snapshot()
+    buffers.load({(name, WEIGHT): array for name, array in trained.items()})
+    loop.run(plan, table, many)
+    np.testing.assert_allclose(many, one, rtol=1e-6)
+    for (name, kind), array in buffers.snapshot().items():
+        np.testing.assert_array_equal(array, by_steps[name, kind])
+        assert np.abs(array - trained[name]).max() > 1e-4
 
 
 @dataclass(frozen=True)
