@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+# numpy reads it when it is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
 
 _ROWS, _FEATURES, _CALL = 200, 20, 32
 _NAMED = {"learning_rate": "constant", "eta0": 1e-3}
