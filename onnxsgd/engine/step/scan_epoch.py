@@ -35,9 +35,9 @@ __all__ = ["EpochRunner", "build_epoch"]
 
 #: The prefix of all names of the step. Names of the outer graph have others.
 _PREFIX = "step/"
-#: The most bytes of data of a block: more batches at once would not fit the processor's cache, and larger
-#: blocks are not kept between fits. ``benchmarks/constants.py``, 10 and 100 features: 0.99 to 1.01 of the
-#: time with 250 kB to 16 MB.
+#: The most bytes of data and scores of a block: more batches at once would not fit the processor's cache,
+#: and larger blocks are not kept between fits. ``benchmarks/constants.py``, 10 and 100 features: 0.99 to 1.01
+#: of the time with 250 kB to 16 MB.
 _BLOCK_BYTES = 900_000
 #: The most batches of a block, for batches of few bytes: a bound, not measured.
 _MOST_BATCHES = 10_000
@@ -147,7 +147,9 @@ class EpochRunner:
         self._session, self._step = session, step
         self.batches: Any = batches
         self._buffers = buffers
-        self._size = block or max(1, min(_MOST_BATCHES, _BLOCK_BYTES // batches.nbytes))
+        dtype, (n_rows, _) = step.inputs[step.target]
+        n_bytes = batches.nbytes + dtype.itemsize * n_rows * step.n_outputs
+        self._size = block or max(1, min(_MOST_BATCHES, _BLOCK_BYTES // n_bytes))
         self._blocks: dict[int, _Block] = {}
         self._arrays: dict[str, np.ndarray] = {}
         #: Bytes of the inputs of all calls, which share them.

@@ -61,6 +61,8 @@ class CompiledStep:
         Name of the loss output.
     raw_prediction : str
         Name of the tensor inside the graph that the loss is computed from.
+    n_outputs : int
+        Numbers of it for each sample.
     scalars : dict
         Input name of each number.
     tensors : dict
@@ -81,6 +83,7 @@ class CompiledStep:
     gradient_weight: str
     loss: str
     raw_prediction: str
+    n_outputs: int
     scalars: dict[str, str]
     tensors: dict[tuple[str, str], tuple[str, str]]
     rows: frozenset[tuple[str, str]]
@@ -134,6 +137,7 @@ def build_step(
         gradient_weight=str(both.data.gradient_weight.name),
         loss=str(both.loss.name),
         raw_prediction=str(raw_prediction.name),
+        n_outputs=spec.n_outputs,
         scalars={name: str(value.name) for name, value in both.data.scalars.items()},
         tensors=tensors,
         rows=rows,

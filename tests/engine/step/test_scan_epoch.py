@@ -1,6 +1,6 @@
 """The loop over batches inside the runtime."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -9,10 +9,12 @@ from engine.step.mlp_step import make_spec, numbers, runners
 from onnx import parser
 
 from onnxsgd.engine.step import scan_epoch
+from onnxsgd.engine.step.scan_epoch import build_epoch
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.model import to_ir
 from onnxsgd.losses import Loss, SquaredError
 from onnxsgd.optimizers import SGD, Adam
+from onnxsgd.runtime.sessions import make_session
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,21 @@ def test_the_loop_gives_the_very_numbers_of_single_steps(model, weights, data, o
     for key, array in buffers.snapshot().items():
         np.testing.assert_array_equal(array, by_steps[key])
         assert not np.array_equal(array, start[key])
+
+
+def test_blocks_have_room_for_the_scores_of_their_batches(model, weights, data, monkeypatch):
+    """Those of a language model take hundreds of times the memory of its data."""
+    spec = make_spec()
+    step, buffers, _, _ = runners(model, spec, weights, data)
+    session = make_session(build_epoch(step, spec.loss), 1)
+    of_data, of_scores = 8 * 4 * (5 + 3), 8 * 4 * 3
+    monkeypatch.setattr(scan_epoch, "_BLOCK_BYTES", 4 * (of_data + of_scores))
+    sizes = []
+    for n_outputs in (3, 3 + 5 + 3 + 3, 1000):
+        loop = scan_epoch.EpochRunner(session, replace(step, n_outputs=n_outputs), buffers, data)
+        loop.run(data.plan(np.arange(53)), numbers(spec, data.n_batches)[0], np.zeros(data.n_batches))
+        sizes.append(loop.nbytes)
+    assert sizes == [4 * sizes[-1], 2 * sizes[-1], sizes[-1]]
 
 
 _WITH_SUBGRAPHS = {
