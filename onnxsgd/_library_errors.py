@@ -9,7 +9,7 @@ import re
 
 from onnxsgd.exceptions import EngineError
 
-__all__ = ["reason", "run_error"]
+__all__ = ["INDEX", "guard_name", "reason", "run_error", "short_name"]
 
 #: Enough for the place and the cause, which come first.
 _LONGEST = 300
@@ -27,6 +27,22 @@ _NOISE = re.compile(
 )
 
 
+#: The name of a Gather that fails on purpose, in a message with its index.
+_GUARD = re.compile(r"Name:'guard: (.*?) :guard'.*? idx=(\d+)", re.DOTALL)
+
+#: The place of the index in the sentence of such a node.
+INDEX = "<index>"
+
+#: The longest name of a node in a sentence.
+_NAME = 60
+
+#: A tensor for which no memory is left, behind the operator that makes it, the innermost one.
+_NO_MEMORY = re.compile(
+    r".*running (\w+) node\. Name:'(.*?)' .*?(?:Failed to allocate memory for requested buffer of size (\d+)"
+    r"|bad_alloc)",
+    re.DOTALL,
+)
+
 #: The packages whose code raises errors of the runtime; its own in C++ has no frames.
 _OURS = frozenset({"onnxruntime", "onnxsgd", "onnx", "numpy"})
 
@@ -41,11 +57,34 @@ def reason(error: BaseException, *, n_lines: int | None = None) -> str:
     n_lines : int or None
         The number of its lines to use; None: all.
     """
-    lines = str(error).strip()[:_READ].splitlines()[:n_lines]
+    message = str(error).strip()[:_READ]
+    if guarded := _GUARD.search(message):
+        return guarded[1].replace(INDEX, f"{int(guarded[2]):,}", 1)
+    if no_memory := _NO_MEMORY.match(message):
+        operator, name, size = no_memory.groups()
+        needed = f"{int(size):,} bytes, " if size else ""
+        return f"{short_name(operator, name)} needs {needed}more memory than is left"
+    lines = message.splitlines()[:n_lines]
     text = " ".join(_NOISE.sub("", "\n".join(lines)).split()).rstrip(". ")
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST].rstrip()} ..."
     return text or type(error).__name__
+
+
+def guard_name(sentence: str) -> str:
+    """Return the name of a Gather that fails on purpose, whose error becomes a sentence.
+
+    Parameters
+    ----------
+    sentence : str
+        The sentence without its full stop. The index that is refused replaces :data:`INDEX`.
+    """
+    return f"guard: {sentence} :guard"
+
+
+def short_name(operator: str, name: str) -> str:
+    """Return a node as messages name it, without the rest of a very long name."""
+    return f"{operator} {name[:_NAME]!r}"
 
 
 def run_error(error: BaseException) -> EngineError:

@@ -10,7 +10,7 @@ import pytest
 
 import onnxsgd
 from onnxsgd import OnnxSGDRegressor
-from onnxsgd._library_errors import reason, run_error
+from onnxsgd._library_errors import INDEX, guard_name, reason, run_error
 from onnxsgd.exceptions import EngineError
 
 #: Handlers that continue: user-defined classes and functions may raise any exception; a display raises none;
@@ -48,6 +48,22 @@ def test_any_error_is_caught_around_one_call_and_kept_as_the_cause(name, attempt
         ("first\n\n  second", "first second"),
         ("", "ValueError"),
         ("x" * 5000, "x" * 300 + " ..."),
+        (
+            "status code returned while running Loop node. Name:'l' Status Message: Non-zero status code "
+            "returned while running Expand node. Name:'e' Status Message: bfc_arena.cc:360 "
+            "Failed to allocate memory for requested buffer of size 34359738368",
+            "Expand 'e' needs 34,359,738,368 bytes, more memory than is left",
+        ),
+        (
+            "Error in execution: status code returned while running Resize node. Name:'r' Status Message: "
+            "std::bad_alloc",
+            "Resize 'r' needs more memory than is left",
+        ),
+        (
+            f"running Gather node. Name:'{guard_name(f'Tile t makes {INDEX} elements')}' Status Message: "
+            "indices element out of data bounds, idx=8589934592 must be within the inclusive range [-1,0]",
+            "Tile t makes 8,589,934,592 elements",
+        ),
     ],
 )
 def test_messages_become_one_short_line(text, expected):

@@ -7,6 +7,7 @@ from typing import Any
 
 from onnxsgd._library_errors import reason, run_error
 from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.loading.computed_sizes import with_guards
 from onnxsgd.runtime.device import HOST, Device
 from onnxsgd.runtime.editions import load_runtime
 from onnxsgd.runtime.events import decided
@@ -117,6 +118,9 @@ def open_session(model: bytes, options: Any, **placement: Any) -> Any:
     to int32 behind a Reshape of an int32 bias. Each exception can go when no supported version needs it.
     """
     onnxruntime = load_runtime()
+    if placement["providers"][0] == "CPUExecutionProvider":
+        # a Gather on a GPU does not fail
+        model = with_guards(model)
     disabled = ["GatherToSliceFusion"]
     while True:
         try:

@@ -81,6 +81,31 @@ def _computed(operator):
     return _behind(nodes, "h", a=np.int64(1000), axis=np.array([1]), number=np.ones(1, np.float32))
 
 
+def _of_data(nodes, **constants):
+    """Return a model of a huge tensor `h` whose size `c`, as a shape `s`, is computed from the samples."""
+    first = [
+        _node("Abs", "x", "a"),
+        _node("ReduceMax", "a", "m_", keepdims=0),
+        _node("Mul", "m_ many", "f"),
+        _node("Cast", "f", "c", to=TensorProto.INT64),
+        _node("Reshape", "c axis", "s"),
+    ]
+    constants = {"n": np.ones(1, np.float32), "many": np.float32(1 << 40), "axis": np.array([1]), **constants}
+    return _behind([*first, *nodes], "h", **constants)
+
+
+def _loop(trips, condition):
+    """Return a model of a Loop of so many trips, as long as `condition` makes `d` true."""
+    scalar = [helper.make_tensor_value_info(name, FLOAT, [1]) for name in ("v", "u")]
+    flags = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("k", "d")]
+    count = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    body = helper.make_graph(
+        [condition, _node("Add", "v n", "u")], "b", [count, flags[0], scalar[0]], [flags[1], scalar[1]]
+    )
+    loop = helper.make_node("Loop", [trips, "t", "n"], ["h"], body=body)
+    return _of_data([loop], t=np.array(True), none=_INT(0))
+
+
 def _nested(operator, depth):
     """Return a model of nested subgraphs."""
     out = helper.make_tensor_value_info("y", FLOAT, None)
@@ -310,6 +335,16 @@ GRAPHS = {
     "a computed Tile": lambda: _computed("Tile"),
     "2^31 elements of a constant": lambda: _behind([_node("ConstantOfShape", "s", "h")], "h", s=np.array([1 << 31])),
     "2^29 elements of a constant": lambda: _behind([_node("ConstantOfShape", "s", "h")], "h", s=np.array([1 << 29])),
+    "Expand by data": lambda: _of_data([_node("Expand", "n s", "h")]),
+    "Tile by data": lambda: _of_data([_node("Tile", "n s", "h")]),
+    "ConstantOfShape by data": lambda: _of_data([_node("ConstantOfShape", "s", "h")]),
+    "Pad by data": lambda: _of_data([_node("Concat", "s s", "p", axis=0), _node("Pad", "n p", "h")]),
+    "Range by data": lambda: _of_data([_node("Range", "z c e", "r"), _node("Cast", "r", "h", to=FLOAT)], z=_INT(0), e=_INT(1)),
+    "OneHot by data": lambda: _of_data([_node("OneHot", "i c v", "h")], i=np.array([0]), v=np.array([0, 1], np.float32)),
+    "Resize by data": lambda: _of_data([helper.make_node("Resize", ["n", "", "", "s"], ["h"], mode="nearest")]),
+    "Expand by arithmetic of a shape": lambda: _of_data([_node("Shape", "x", "q"), _node("Mul", "q big", "b"), _node("Expand", "n b", "h")], big=_INT(1 << 40)),
+    "Loop by data": lambda: _loop("c", _node("Identity", "k", "d")),
+    "Loop without an end": lambda: _loop("", _node("LessOrEqual", "none i", "d")),
     # protobuf reads and writes no more than 100 messages inside each other
     "If, 20 deep": lambda: _nested("If", 20),
     "Loop, 20 deep": lambda: _nested("Loop", 20),

@@ -15,7 +15,7 @@ from onnxsgd.graph.model import subgraphs
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.opsets.transformer.contrib import give_domain
 
-__all__ = ["check_consistency"]
+__all__ = ["MOST_TRIPS", "check_consistency", "stays_true"]
 
 #: Valid operators that inference refuses with onnx 1.23: it expands their definition and does not fill in
 #: the defaults of attributes. No inference passes them here.
@@ -38,7 +38,7 @@ _RANKS = {
 _IR_OF_INITIALIZERS = 4
 
 #: The most constant trips of a Loop: each takes a microsecond or more, and its states are kept for gradients.
-_MOST_TRIPS = 2**24
+MOST_TRIPS = 2**24
 
 #: The most bytes of an initializer that holds a shape, an axis, a bound; inference reads no larger ones.
 _SMALL = 4096
@@ -175,15 +175,15 @@ def _check_trips(graph: onnx.GraphProto, outer: _Constants) -> None:
     for node in graph.node:
         is_unbounded = node.op_type == "Loop" and not node.input[0]
         trips = constants.get(node.input[0]) if node.op_type == "Loop" else None
-        if (is_unbounded or trips is not None) and _stays_true(node, constants):
+        if (is_unbounded or trips is not None) and stays_true(node, constants):
             if trips is None:
                 raise GraphError(
                     f"Loop {node.name!r} never ends: it has no number of trips, and no condition."
                 )
             count = int(onnx.numpy_helper.to_array(trips).reshape(()))
-            if count > _MOST_TRIPS:
+            if count > MOST_TRIPS:
                 raise GraphError(
-                    f"Loop {node.name!r} makes {count:,} trips: up to {_MOST_TRIPS:,} are accepted if "
+                    f"Loop {node.name!r} makes {count:,} trips: up to {MOST_TRIPS:,} are accepted if "
                     "nothing ends it before."
                 )
         for subgraph in subgraphs([node]):
@@ -200,7 +200,7 @@ def _constants(graph: onnx.GraphProto) -> _Constants:
     return made | {tensor.name: tensor for tensor in graph.initializer}
 
 
-def _stays_true(loop: onnx.NodeProto, outer: _Constants) -> bool:
+def stays_true(loop: onnx.NodeProto, outer: _Constants) -> bool:
     """Return whether the body returns the condition that it gets, or true; not if the first one is false."""
     (body,) = subgraphs([loop])
     first = outer.get(loop.input[1]) if len(loop.input) > 1 else None
