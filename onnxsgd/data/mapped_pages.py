@@ -1,56 +1,95 @@
-"""Pages of memory maps: the system is asked for those that are read next."""
+"""Pages of memory maps: the system is told in which order they are read."""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
-import sys
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
-__all__ = ["ask_for_rows", "count_reads"]
+__all__ = ["MappedRows"]
 
 #: The bytes of a request: Linux reads no more for one than the readahead of the device, 128 kB or more.
 _REQUEST = 1 << 17
 
 
-def ask_for_rows(array: np.ndarray, rows: slice) -> None:
-    """Let the system read some rows of a memory map into its cache, without waiting for them.
+class MappedRows:
+    """Rows of a memory map, read in blocks of neighbours.
 
-    Nothing happens for an array in memory, for one whose rows are not contiguous, which have no pages of
-    their own, and where the system takes no advice (Windows).
+    Until it is closed, the system reads no neighbours of a page that is missing: for each block it would read
+    as much as for a file in order, megabytes.
+
+    Parameters
+    ----------
+    array : ndarray
+        A view of the map.
+    mapped : mmap
+        The map.
     """
-    mapped = _map_of(array)
+
+    def __init__(self, array: np.ndarray, mapped: mmap.mmap) -> None:
+        self._array, self._mapped = array, mapped
+        self._advise_all("MADV_RANDOM")
+
+    @classmethod
+    def of(cls, array: np.ndarray, n_rows: int) -> MappedRows | None:
+        """Return an array whose rows are read in blocks of `n_rows`.
+
+        None: it is no map, its neighbours have less than a page, or the system takes no advice (Windows).
+        """
+        base: object = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        if not isinstance(base, mmap.mmap) or _madvise() is None or min(array.strides) < 0:
+            return None
+        _, size = _runs(array, slice(0, n_rows))
+        return cls(array, base) if size >= min(mmap.PAGESIZE, array.nbytes) else None
+
+    def ask(self, rows: slice) -> None:
+        """Let the system read rows into its cache, without waiting for them."""
+        starts, size = _runs(self._array, rows)
+        for start in starts:
+            for place in range(start // mmap.PAGESIZE * mmap.PAGESIZE, start + size, _REQUEST):
+                _advise(place, min(_REQUEST, start + size - place), "MADV_WILLNEED")
+
+    def close(self) -> None:
+        """Let the system read as before."""
+        self._advise_all("MADV_NORMAL")
+
+    def _advise_all(self, name: str) -> None:
+        view = np.frombuffer(self._mapped, np.uint8)
+        _advise(_address(view), len(view), name)
+
+
+def _runs(array: np.ndarray, rows: slice) -> tuple[list[int], int]:
+    """Return the addresses of the contiguous parts of some rows, and the bytes of each: rows, or columns."""
     start, stop, _ = rows.indices(len(array))
-    if mapped is None or not hasattr(mapped, "madvise") or start >= stop:
-        return
-    row_bytes = array.strides[0]
-    if row_bytes < max(array.strides[1:], default=0) or min(array.strides) < 0:
-        return
-    # the address of the map; the view is dropped at once, so that the map may be closed
-    first = _address(array) - _address(np.frombuffer(mapped, np.uint8))
-    begin = (first + start * row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    for place in range(begin, min(first + stop * row_bytes, len(mapped)), _REQUEST):
-        mapped.madvise(mmap.MADV_WILLNEED, place, min(_REQUEST, len(mapped) - place))
-
-
-def count_reads() -> int:
-    """Return a number that grows with each read of this process from a disk, and each wait for one."""
-    if sys.platform == "win32":
-        return 0
-    # the module is missing on Windows
-    import resource
-
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_inblock + usage.ru_majflt
-
-
-def _map_of(array: np.ndarray) -> mmap.mmap | None:
-    """Return the map that an array is a view of."""
-    base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return base if isinstance(base, mmap.mmap) else None
+    row, *others = array.strides
+    first = np.array([_address(array) + start * row])
+    if row < max(others, default=0):
+        for size, stride in zip(array.shape[1:], others, strict=True):
+            first = np.add.outer(first, np.arange(size) * stride).reshape(-1)
+    return first.tolist(), (stop - start) * row
 
 
 def _address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
+
+
+def _advise(place: int, size: int, name: str) -> None:
+    """Advise the system on the pages from an address on."""
+    call = _madvise()
+    assert call is not None
+    call(place, size, getattr(mmap, name))
+
+
+@cache
+def _madvise() -> Callable[..., int] | None:
+    """Return the function of the C library; that of Python's maps lets no other thread run meanwhile."""
+    if not hasattr(mmap.mmap, "madvise"):
+        return None
+    call = ctypes.CDLL(None).madvise
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return call

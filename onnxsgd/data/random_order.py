@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from onnxsgd.data.block_reader import BlockReader, BlockTable
 from onnxsgd.data.generators import seeded
-from onnxsgd.data.mapped_pages import count_reads
-from onnxsgd.data.row_tables import Table, read_ahead, row_blocks
+from onnxsgd.data.row_tables import Table, row_blocks
 
 __all__ = ["BlockOrder", "Blocks", "shuffled"]
 
@@ -21,11 +21,10 @@ _LONG = 1000
 _SHORT = 256
 #: The place of the lower half of a number of 64 bits.
 _LOWER = 0 if sys.byteorder == "little" else 1
-#: The bytes of a block, and the blocks whose rows are mixed: 64 MB in the cache of the system.
-#: ``benchmarks/shuffle_blocks.py`` measures time and quality.
-_BLOCK_BYTES, _MIXED_BLOCKS = 1 << 18, 256
-#: The most rows of a block, and of those that are mixed. Eight columns of float32, a linear model: fits take
-#: 1.17 of the unshuffled time, with four times as many mixed rows 1.29.
+#: The bytes of a block, and the blocks whose rows are mixed: 16 MB. ``benchmarks/shuffle_blocks.py`` measures
+#: time and quality.
+_BLOCK_BYTES, _MIXED_BLOCKS = 1 << 17, 128
+#: The most rows of a block, and of those that are mixed.
 _MOST_ROWS, _MIXED_ROWS = 1 << 12, 1 << 18
 
 
@@ -64,29 +63,38 @@ def shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np.
 
 @dataclass(frozen=True)
 class Blocks:
-    """Sizes of a shuffle by blocks.
+    """Sizes of a shuffle by blocks, and the tables that are read in them.
 
     Attributes
     ----------
     n_rows : int
-        Rows of a block of neighbours, which are read together.
+        Rows of a block of neighbours, which are read together: a power of two.
     n_mixed : int
         Blocks of a window, whose rows are mixed.
+    tables : tuple of BlockTable
+        The tables in memory maps.
     """
 
     n_rows: int
     n_mixed: int
+    tables: tuple[BlockTable, ...] = ()
 
     @classmethod
-    def of(cls, tables: Iterable[Table]) -> Blocks:
-        """Return the sizes for tables: 256 kB of the widest one, and 64 MB, or less."""
-        n_rows = min(max(1, _BLOCK_BYTES // max(1, *map(_row_bytes, tables))), _MOST_ROWS)
-        return cls(n_rows, min(_MIXED_BLOCKS, _MIXED_ROWS // n_rows))
+    def of(cls, tables: Collection[Table]) -> Blocks:
+        """Return the sizes for tables: 128 kB of a row of each, and 16 MB, or less."""
+        n_fitting = max(1, _BLOCK_BYTES // max(1, sum(map(_row_bytes, tables))))
+        n_rows = min(1 << (n_fitting.bit_length() - 1), _MOST_ROWS)
+        mapped = tuple(table for table in tables if isinstance(table, BlockTable))
+        return cls(n_rows, min(_MIXED_BLOCKS, _MIXED_ROWS // n_rows), mapped)
 
     @property
     def n_window(self) -> int:
         """The rows of a window."""
         return self.n_rows * self.n_mixed
+
+    def reader(self) -> BlockReader | None:
+        """Return the reader of the tables for an epoch; None: all are in memory."""
+        return BlockReader(self.tables, self.n_rows, self.n_mixed) if self.tables else None
 
 
 def _row_bytes(table: Table) -> int:
@@ -111,25 +119,27 @@ class BlockOrder:
         The sizes.
     random_state : RandomState
         Draws the order.
-    tables : iterable of tables
-        Those whose rows are read in this order: the blocks of a window are asked for while those of the last
-        one are trained on.
+    reader : BlockReader or None
+        Reads the blocks of a window when its order is read first, and those of the next one meanwhile.
     """
 
     def __init__(
-        self, n_rows: int, blocks: Blocks, random_state: np.random.RandomState, tables: Iterable[Table] = ()
+        self,
+        n_rows: int,
+        blocks: Blocks,
+        random_state: np.random.RandomState,
+        reader: BlockReader | None = None,
     ) -> None:
-        self._n_rows, self._size, self._tables = n_rows, blocks.n_rows, tuple(tables)
+        self._n_rows, self._blocks = n_rows, blocks
         n_blocks = -(-n_rows // blocks.n_rows)
         order = shuffled((1, n_blocks), random_state)[0].astype(np.uint32, copy=False)
+        # the last block may be shorter: in the last window no batch is moved into another one by it
+        last = int(np.argmax(order == n_blocks - 1))
+        order[[last, -1]] = order[[-1, last]]
         self._windows = [order[part] for part in row_blocks(n_blocks, blocks.n_mixed)]
         self._seeds = random_state.randint(0, 1 << 32, len(self._windows), np.uint32)
-        sizes = np.array([len(window) for window in self._windows]) * blocks.n_rows
-        # the last block may be shorter
-        sizes[int(np.argmax(order == n_blocks - 1)) // blocks.n_mixed] -= n_blocks * blocks.n_rows - n_rows
-        self._ends = np.cumsum(sizes)
         self._known: tuple[int, np.ndarray] | None = None
-        self._n_reads = count_reads()
+        self._reader, self._begun = reader, -1
 
     def __len__(self) -> int:
         return self._n_rows
@@ -139,41 +149,34 @@ class BlockOrder:
         start, stop, _ = places.indices(self._n_rows)
         parts = [np.empty(0, np.uint32)]
         while start < stop:
-            number = int(np.searchsorted(self._ends, start, side="right"))
-            window, end = self._window(number), int(self._ends[number])
-            first = end - len(window)
+            number = start // self._blocks.n_window
+            window, first = self._window(number), number * self._blocks.n_window
             parts.append(window[start - first : stop - first])
-            start = end
+            start = first + len(window)
         return parts[1] if len(parts) == 2 else np.concatenate(parts)
 
     def _window(self, number: int) -> np.ndarray:
-        """Return the order of the rows of a window; ask for the data of the next one."""
+        """Return the order of the rows of a window, when its data are read; begin to read the next one."""
         if self._known is None or self._known[0] != number:
-            if self._known is None:
-                self._read_ahead(number)
-            if number + 1 < len(self._windows):
-                self._read_ahead(number + 1)
+            self._read(number)
             self._known = number, self._mixed(number)
         return self._known[1]
 
+    def _read(self, number: int) -> None:
+        """Wait for the data of a window; begin to read the next one."""
+        if self._reader is None:
+            return
+        if self._begun != number:
+            self._reader.begin(number, self._windows[number])
+        self._reader.finish(number)
+        self._begun = number + 1
+        if self._begun < len(self._windows):
+            self._reader.begin(self._begun, self._windows[self._begun])
+
     def _mixed(self, number: int) -> np.ndarray:
         """Return the rows of the blocks of a window in random order."""
-        starts = self._windows[number][:, None] * np.uint32(self._size)
-        rows = (starts + np.arange(self._size, dtype=np.uint32)).reshape(-1)
+        starts = self._windows[number][:, None] * np.uint32(self._blocks.n_rows)
+        rows = (starts + np.arange(self._blocks.n_rows, dtype=np.uint32)).reshape(-1)
         rows = rows[rows < self._n_rows]
         mixed: np.ndarray = rows.take(shuffled((1, len(rows)), seeded(int(self._seeds[number])))[0])
         return mixed
-
-    def _read_ahead(self, number: int) -> None:
-        """Ask for the data of a window, unless its first block, and the window before, are in memory.
-
-        A request for wide rows in memory takes a tenth of the time of their updates.
-        """
-        is_read = False
-        for block in np.sort(self._windows[number]).tolist():
-            for table in self._tables:
-                read_ahead(table, slice(block * self._size, (block + 1) * self._size))
-            is_read = is_read or count_reads() != self._n_reads
-            if not is_read:
-                return
-        self._n_reads = count_reads()

@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy import sparse
 
-from onnxsgd.data.mapped_pages import ask_for_rows
-
 __all__ = [
     "MANY_ROWS",
     "Converted",
@@ -24,9 +22,9 @@ __all__ = [
     "column_of",
     "evenly",
     "is_mapped",
-    "read_ahead",
     "row_blocks",
     "some_rows",
+    "sources",
     "taken",
 ]
 
@@ -71,10 +69,14 @@ class RowTable(ABC):
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         """Return a slice, or the rows of these numbers, as a contiguous array."""
 
-    def read_ahead(self, rows: slice) -> None:
-        """Ask the system for the data of a slice, which is read soon."""
+    def take_into(self, rows: np.ndarray, out: np.ndarray) -> None:
+        """Copy the rows of these numbers to an array: for a batch, or for several."""
+        out[...] = self[rows.reshape(-1)].reshape(out.shape)
+
+    def sources(self, rows: slice) -> Iterator[tuple[np.ndarray, slice]]:
+        """Yield the arrays that a slice is read from, each with its rows."""
         if self.source is not None:
-            read_ahead(self.source, rows)
+            yield from sources(self.source, rows)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """Return all rows."""
@@ -128,10 +130,11 @@ class Selected(RowTable):
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         return taken(self.source, self._rows[rows])
 
-    def read_ahead(self, rows: slice) -> None:
-        """Ask the system for the data between the first and the last of these rows."""
-        if len(numbers := self._rows[rows]):
-            read_ahead(self.source, slice(int(numbers[0]), int(numbers[-1]) + 1))
+    def sources(self, rows: slice) -> Iterator[tuple[np.ndarray, slice]]:
+        """Yield the arrays, each with the rows between the first and the last of these."""
+        numbers = self._rows[rows]
+        part = slice(int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else slice(0, 0)
+        yield from sources(self.source, part)
 
 
 class EncodedLabels(RowTable):
@@ -213,15 +216,12 @@ def evenly(value: float, n_rows: int) -> np.ndarray:
     return np.full(n_rows, value) if n_rows <= MANY_ROWS else np.broadcast_to(np.float64(value), n_rows)
 
 
-def read_ahead(table: object, rows: slice) -> None:
-    """Ask the system for the data of some rows of a table, if they are in a memory map."""
-    if isinstance(table, np.ndarray):
-        ask_for_rows(table, rows)
-        return
-    # others, such as sparse matrices, are in memory
-    ask = getattr(table, "read_ahead", None)
-    if ask is not None:
-        ask(rows)
+def sources(table: Table, rows: slice) -> Iterator[tuple[np.ndarray, slice]]:
+    """Yield the arrays that some rows of a table are read from, each with its rows."""
+    if isinstance(table, RowTable):
+        yield from table.sources(rows)
+    else:
+        yield table, rows
 
 
 def as_array(table: object) -> Any:

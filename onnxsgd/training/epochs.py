@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -168,21 +169,26 @@ class Epochs:
             numbers = _numbers(self._plan, state, batches, count, rates, self._output_unit)
             self._run_planned(updates, limit, numbers, count, within)
             return
-        order = self._long_order()
-        within.restore_draws()
-        for window in batches.windows:
-            if window.stop <= within.first:
-                continue
-            updates = batches.window(order, window)
-            first, end = (-(-batch // batches.n_accumulated) for batch in (window.start, window.stop))
-            of_window = None if rates is None else rates[first:end]
-            if within.enter(window.start):
-                runners.buffers.load(state.tensors)
-                within.write_first()
-            n_batches = window.stop - window.start
-            numbers = _numbers(self._plan, state, batches, 1, of_window, self._output_unit, n_batches)
-            if not self._run_planned(updates, limit, numbers, 0, within):
-                return
+        self._run_windows(within, limit, rates)
+
+    def _run_windows(self, within: _WithinEpoch, limit: float | None, rates: np.ndarray | None) -> None:
+        """Make the updates of an epoch over many samples."""
+        runners, batches, state = self._runners, self._batches, self._state
+        with self._long_order() as order:
+            within.restore_draws()
+            for window in batches.windows:
+                if window.stop <= within.first:
+                    continue
+                updates = batches.window(order, window)
+                first, end = (-(-batch // batches.n_accumulated) for batch in (window.start, window.stop))
+                of_window = None if rates is None else rates[first:end]
+                if within.enter(window.start):
+                    runners.buffers.load(state.tensors)
+                    within.write_first()
+                n_batches = window.stop - window.start
+                numbers = _numbers(self._plan, state, batches, 1, of_window, self._output_unit, n_batches)
+                if not self._run_planned(updates, limit, numbers, 0, within):
+                    return
         objective = within.mean_loss + penalty_value(self._plan, state, state.weights())
         state.record(np.array([objective]), state.factor * numbers.last_rates(1))
         self._kept.keep(state)
@@ -301,14 +307,18 @@ class Epochs:
         orders, self._ahead = self._ahead[:count], self._ahead[count:]
         return orders
 
-    def _long_order(self) -> np.ndarray | BlockOrder | None:
-        """Return the order of many samples in the next epoch; None: that of the data."""
+    @contextmanager
+    def _long_order(self) -> Iterator[np.ndarray | BlockOrder | None]:
+        """Yield the order of many samples in the next epoch; None: that of the data."""
+        batches, random_state = self._batches, self._state.random_state
         if not self._plan.recipe.shuffle:
-            return None
-        if self._batches.blocks is not None:
-            return self._batches.block_order(self._state.random_state)
-        order: np.ndarray = shuffled((1, len(self._batches.target)), self._state.random_state)[0]
-        return order
+            yield None
+        elif batches.blocks is None:
+            yield shuffled((1, len(batches.target)), random_state)[0]
+        else:
+            reader = batches.blocks.reader()
+            with nullcontext() if reader is None else closing(reader):
+                yield batches.block_order(random_state, reader)
 
 
 class _WithinEpoch:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from onnxsgd.data.features import Features, n_rows, take_rows
-from onnxsgd.data.row_tables import read_ahead
 from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.runtime.device import Device
 
@@ -50,8 +49,3 @@ class FrozenFeature:
     def __getitem__(self, rows: slice | np.ndarray) -> Any:
         """Return the results for a slice, or for the given numbers of rows."""
         return self._graph.run(take_rows(self._features, rows), {}, *self._place)
-
-    def read_ahead(self, rows: slice) -> None:
-        """Ask the system for the data of a slice."""
-        for table in self._features.values():
-            read_ahead(table, rows)

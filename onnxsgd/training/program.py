@@ -14,6 +14,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd._cached_property import cached_property
+from onnxsgd.data.block_reader import BlockTable
 from onnxsgd.data.extremes import bulk
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.moments import Moments, add_moments
@@ -219,7 +220,10 @@ class Program:
         random_state : RandomState
             Draws the order of the rows of sparse data in fits that find the rate.
         """
-        made, recipe = self.tail_features(features), self.plan.recipe
+        recipe = self.plan.recipe
+        if recipe.in_blocks:
+            features = {name: BlockTable.of(table) for name, table in features.items()}
+        made = self.tail_features(features)
         is_sparse_fit = not recipe.in_parts and self._trains_sparse(self.plan.step_spec, made)
         is_linear_fit = self.is_linear and not recipe.in_parts
         size = self.plan.rows_of_update(len(target), is_sparse_fit=is_sparse_fit, is_linear_fit=is_linear_fit)
@@ -234,7 +238,7 @@ class Program:
             made, target, sample_weight, size // n_accumulated,
             is_mean=self.plan.batch_size * self.plan.n_accumulated > 1, n_accumulated=n_accumulated,
             in_windows=not self.plan.device.keeps_data,
-            blocks=Blocks.of(made.values()) if recipe.in_blocks else None,
+            blocks=Blocks.of(features.values()) if recipe.in_blocks else None,
         )  # fmt: skip
         mixes = is_sparse_fit and recipe.is_auto and recipe.shuffle and not recipe.in_blocks
         return batches.mixed(random_state) if mixes else batches

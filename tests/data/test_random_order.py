@@ -2,7 +2,6 @@
 
 import pickle
 import tracemalloc
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, load
 from onnxsgd.data import features, random_order, row_tables
 from onnxsgd.data.generators import make_generator
 from onnxsgd.data.random_order import BlockOrder, Blocks, shuffled
-from onnxsgd.data.row_tables import Converted, Selected
 from onnxsgd.engine.step import batches
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.training.checkpoints import Checkpoints
@@ -70,11 +68,8 @@ def test_blocks_are_mixed_in_windows(n, size, n_mixed):
     assert rows.dtype == np.uint32
     assert len(order) == len(rows) == n
     np.testing.assert_array_equal(np.sort(rows), np.arange(n))
-    ends = [0, *order._ends]
-    for first, end in pairwise(ends):
-        assert len(np.unique(rows[first:end] // size)) <= n_mixed
-    n_blocks = -(-n // size)
-    assert len(ends) - 1 == -(-n_blocks // n_mixed)
+    for first in range(0, n, size * n_mixed):
+        assert len(np.unique(rows[first : first + size * n_mixed] // size)) <= n_mixed
 
 
 @pytest.mark.parametrize(("n", "size", "n_mixed"), SIZES)
@@ -118,41 +113,21 @@ def test_nothing_is_kept_for_each_row():
 @pytest.mark.parametrize(
     ("table", "n_rows", "n_mixed"),
     [
-        (np.empty((10, 8), np.float32), 4096, 64),
-        (np.empty((10, 784), np.float32), 83, 256),
-        (np.empty((10, 784), np.float64), 41, 256),
-        (np.empty((3, 200_000), np.float32), 1, 256),
-        (np.empty((10, 3, 32, 32), np.float32), 21, 256),
+        (np.empty((10, 8), np.float32), 2048, 128),
+        (np.empty((10, 784), np.float32), 32, 128),
+        (np.empty((10, 784), np.float64), 16, 128),
+        (np.empty((3, 200_000), np.float32), 1, 128),
+        (np.empty((10, 3, 32, 32), np.float32), 8, 128),
         (np.empty(10, np.float32), 4096, 64),
         (np.empty((10, 1), np.uint8), 4096, 64),
-        (sparse.random(1000, 5000, 0.01, "csr", np.float32, random_state=0), 655, 256),
+        (sparse.random(1000, 5000, 0.01, "csr", np.float32, random_state=0), 256, 128),
     ],
 )
-def test_sizes_follow_the_widest_table(table, n_rows, n_mixed):
+def test_sizes_follow_the_tables(table, n_rows, n_mixed):
     found = Blocks.of([table, np.empty((10, 1), np.uint8)])
     assert (found.n_rows, found.n_mixed) == (n_rows, n_mixed)
     assert found.n_window <= 1 << 18
-
-
-@pytest.mark.parametrize("is_cached", [False, True])
-def test_windows_are_asked_for_before_they_are_read(is_cached, monkeypatch):
-    """Of a file that is in memory, only the first block of each window."""
-    asked, n_reads = [], [0]
-
-    def ask(table, rows):
-        asked.extend(range(*rows.indices(len(table))))
-        n_reads[0] += not is_cached
-
-    monkeypatch.setattr(random_order, "read_ahead", ask)
-    monkeypatch.setattr(random_order, "count_reads", lambda: n_reads[0])
-    order = BlockOrder(100, Blocks(5, 4), np.random.RandomState(0), [np.empty((100, 2))])
-    for place in range(0, 100, 20):
-        rows = order[place : place + 20]
-        missing = set(rows.tolist()) - set(asked)
-        assert len(missing) == (15 if is_cached else 0)
-        following = set(order._windows[min(4, place // 20 + 1)].tolist())
-        assert len(following & {row // 5 for row in asked}) == (1 if is_cached else 4)
-    assert len(asked) == (25 if is_cached else 100)
+    assert found.reader() is None
 
 
 RNG = np.random.default_rng(0)
@@ -177,8 +152,8 @@ SETTINGS = {
 
 @pytest.fixture
 def small(monkeypatch):
-    """Let blocks have 7 rows of four numbers of 32 bits, and windows 16 blocks."""
-    monkeypatch.setattr(random_order, "_BLOCK_BYTES", 16 * 7)
+    """Let blocks have 8 rows of four numbers of 32 bits, and windows 16 blocks."""
+    monkeypatch.setattr(random_order, "_BLOCK_BYTES", 16 * 8)
     monkeypatch.setattr(random_order, "_MIXED_BLOCKS", 16)
 
 
@@ -211,8 +186,8 @@ def test_epochs_take_the_rows_in_that_order(name, small, many, tmp_path):
     draw, expected = make_generator(3), clone(estimator).set_params(**parameters, shuffle=False)
     classes = {} if weight is not None or y is SCORES else {"classes": np.unique(y)}
     for _ in range(3):
-        rows = BlockOrder(600, Blocks(7, 16), draw)[:]
-        assert len(np.unique(rows[: 7 * 15] // 7)) <= 16
+        rows = BlockOrder(600, Blocks(8, 16), draw)[:]
+        assert len(np.unique(rows[: 8 * 16] // 8)) <= 16
         part = None if weight is None else weight[rows]
         expected.partial_fit(X.astype(np.float32)[rows], y[rows], sample_weight=part, **classes)
     assert found.t_ == expected.t_
@@ -330,17 +305,6 @@ def test_a_file_sorted_by_class_is_learned(monkeypatch):
         scores[shuffle] = model.fit(rows, y).score(rows, y)
     assert scores[False] < scores[True] - 0.08
     assert scores["blocks"] > scores[True] - 0.02
-
-
-def test_tables_ask_for_the_rows_of_their_source(monkeypatch):
-    asked = []
-    monkeypatch.setattr(row_tables, "ask_for_rows", lambda array, rows: asked.append((array, rows)))
-    table = Selected(Converted(X, np.float32), np.array([3, 8, 100, 101, 500], np.uint32))
-    table.read_ahead(slice(1, 4))
-    table.read_ahead(slice(7, 9))
-    ((array, rows),) = asked
-    assert array is X
-    assert rows == slice(8, 102)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -3,7 +3,6 @@
 import numpy as np
 import onnx
 
-from onnxsgd.data import row_tables
 from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.graph.model import to_ir
 from onnxsgd.runtime.device import HOST
@@ -16,7 +15,7 @@ _MODEL = onnx.parser.parse_model(
 )
 
 
-def test_rows_are_computed(monkeypatch):
+def test_rows_are_computed():
     rng = np.random.default_rng(0)
     x, z = rng.normal(size=(9, 3)).astype(np.float32), rng.normal(size=(9, 2)).astype(np.float32)
     graph = InferenceGraph(to_ir(onnx.shape_inference.infer_shapes(_MODEL)), "y", ())
@@ -27,7 +26,3 @@ def test_rows_are_computed(monkeypatch):
     assert feature.dtype == np.float32
     np.testing.assert_array_equal(feature[2:5], expected[2:5])
     np.testing.assert_array_equal(feature[np.array([7, 0, 7])], expected[[7, 0, 7]])
-    asked = []
-    monkeypatch.setattr(row_tables, "ask_for_rows", lambda array, rows: asked.append((id(array), rows)))
-    feature.read_ahead(slice(2, 5))
-    assert asked == [(id(x), slice(2, 5)), (id(z), slice(2, 5))]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
+from onnxsgd.data.block_reader import BlockReader
 from onnxsgd.data.extremes import row_shares
 from onnxsgd.data.random_order import BlockOrder, Blocks
 from onnxsgd.data.row_tables import RowTable, are_many, as_array, row_blocks, some_rows
@@ -283,11 +285,13 @@ class Batches:
         is_large = self.blocks is not None and len(self.target) > self.blocks.n_window
         return self.in_windows and (is_large or are_many(self.target)) and not self.is_sparse
 
-    def block_order(self, random_state: np.random.RandomState) -> BlockOrder:
+    def block_order(
+        self, random_state: np.random.RandomState, reader: BlockReader | None = None
+    ) -> BlockOrder:
         """Return the order of an epoch that is shuffled by blocks."""
         if self.blocks is None:
             raise ValueError("The order of these batches is not one of blocks.")
-        return BlockOrder(len(self.target), self.blocks, random_state, self.features.values())
+        return BlockOrder(len(self.target), self.blocks, random_state, reader)
 
     @property
     def windows(self) -> list[slice]:
@@ -295,9 +299,15 @@ class Batches:
         if not self.is_long:
             return [slice(0, self.n_batches)]
         # a window has whole updates
-        n_rows = _WINDOW_ROWS if self.blocks is None else min(_WINDOW_ROWS, self.blocks.n_window)
-        size = max(1, n_rows // (self.batch_size * self.n_accumulated)) * self.n_accumulated
-        return list(row_blocks(self.n_batches, size))
+        n_rows, n_together = _WINDOW_ROWS, self.n_accumulated
+        if self.blocks is None:
+            size = max(1, n_rows // (self.batch_size * n_together)) * n_together
+            return list(row_blocks(self.n_batches, size))
+        # each ends with the last update whose rows are in one window of blocks, or in those before it
+        n_rows = min(n_rows, self.blocks.n_window)
+        ends = np.arange(n_rows, len(self.target), n_rows) // (self.batch_size * n_together) * n_together
+        cuts = np.unique([0, *ends, self.n_batches]).tolist()
+        return [slice(*cut) for cut in pairwise(cuts)]
 
     def window(self, order: np.ndarray | BlockOrder | None, batches: slice) -> EpochPlan:
         """Return the plan of some batches of an epoch over many samples.
@@ -437,7 +447,9 @@ class Batches:
 
 
 def _take(source: Any, rows: np.ndarray, buffer: np.ndarray) -> None:
-    if isinstance(source, np.ndarray):
+    if isinstance(source, RowTable):
+        source.take_into(rows, buffer)
+    elif isinstance(source, np.ndarray):
         # With mode="raise" numpy would gather into a temporary array first.
         source.take(rows, axis=0, out=buffer, mode="clip")
     elif sparse.issparse(source):

@@ -1,0 +1,158 @@
+"""Blocks of rows that are copied into memory."""
+
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from onnxsgd.data.block_reader import BlockReader, BlockTable
+from onnxsgd.data.random_order import BlockOrder, Blocks
+from onnxsgd.data.row_tables import Converted, RowTable, Selected
+
+N_ROWS = 1000
+DATA = np.random.default_rng(0).normal(size=(N_ROWS, 3))
+
+
+def as_map(folder, order="C"):
+    """Return a memory map of the data."""
+    table = np.lib.format.open_memmap(folder / "X.npy", "w+", float, DATA.shape, fortran_order=order == "F")
+    table[:] = DATA
+    return table
+
+
+class Counted(RowTable):
+    """A table that counts the slices and the numbers of rows that are read from it."""
+
+    def __init__(self, source):
+        self.source, self.shape, self.dtype = source, source.shape, source.dtype
+        self.slices, self.n_numbers = [], 0
+
+    def __getitem__(self, rows):
+        if isinstance(rows, slice):
+            self.slices.append(rows)
+        else:
+            self.n_numbers += len(rows)
+        return self.source[rows]
+
+
+def taken(table, rows):
+    out = np.full((*rows.shape, *table.shape[1:]), np.nan, table.dtype)
+    table.take_into(rows, out)
+    return out
+
+
+@pytest.mark.parametrize("kind", ["C", "F", "converted", "selected"])
+@pytest.mark.parametrize("size", [1, 16, 64])
+def test_rows_of_an_epoch_come_from_the_copies(size, kind, tmp_path):
+    source = as_map(tmp_path, "F" if kind == "F" else "C")
+    if kind == "converted":
+        source = Converted(source, np.float32)
+    elif kind == "selected":
+        source = Selected(source, np.arange(0, N_ROWS, 3, dtype=np.uint32))
+    counted = Counted(source)
+    table, n_rows = BlockTable(counted), source.shape[0]
+    expected = source[:]
+    reader = BlockReader([table], size, 4)
+    order = BlockOrder(n_rows, Blocks(size, 4), np.random.RandomState(0), reader)
+    found = np.empty_like(expected)
+    for start in range(0, n_rows, 4 * size):
+        rows = order[start : start + 4 * size].astype(np.intp)
+        found[rows] = taken(table, rows.reshape(-1, 1))[:, 0]
+        assert (reader.places(rows) >= 0).all()
+    reader.close()
+    np.testing.assert_array_equal(found, expected)
+    assert counted.n_numbers == 0
+    starts = sorted(rows.start for rows in counted.slices)
+    assert starts == list(range(0, n_rows, size))
+
+
+def test_rows_of_earlier_windows_come_from_the_table(tmp_path):
+    """As those of a batch that begins in the window before."""
+    counted = Counted(as_map(tmp_path))
+    table = BlockTable(counted)
+    reader = BlockReader([table], 8, 4)
+    order = BlockOrder(N_ROWS, Blocks(8, 4), np.random.RandomState(0), reader)
+    rows = order[0:256].astype(np.intp).reshape(32, 8)
+    np.testing.assert_array_equal(taken(table, rows), DATA[rows])
+    # of eight windows the last one is in memory, and the next
+    assert counted.n_numbers == 7 * 32
+    np.testing.assert_array_equal(table[rows[0]], DATA[rows[0]])
+    np.testing.assert_array_equal(table[5:9], DATA[5:9])
+    # back to an earlier window
+    rows = order[40:50].astype(np.intp)
+    np.testing.assert_array_equal(taken(table, rows), DATA[rows])
+    assert counted.n_numbers == 7 * 32 + 8
+    reader.close()
+    assert table.blocks is None
+    np.testing.assert_array_equal(taken(table, rows), DATA[rows])
+
+
+def test_several_tables_are_read_together(tmp_path):
+    (tmp_path / "other").mkdir()
+    first, second = (
+        BlockTable(as_map(tmp_path)),
+        BlockTable(Converted(as_map(tmp_path / "other"), np.float32)),
+    )
+    blocks = Blocks.of([first, second, np.ones((N_ROWS, 2))])
+    assert blocks.tables == (first, second)
+    reader = BlockReader(blocks.tables, 8, 4)
+    rows = BlockOrder(N_ROWS, Blocks(8, 4), np.random.RandomState(0), reader)[64:96].astype(np.intp)
+    np.testing.assert_array_equal(taken(first, rows), DATA[rows])
+    np.testing.assert_array_equal(taken(second, rows), DATA[rows].astype(np.float32))
+    reader.close()
+
+
+def test_arrays_in_memory_are_not_copied(tmp_path):
+    assert BlockTable.of(DATA) is DATA
+    assert isinstance(BlockTable.of(as_map(tmp_path)), BlockTable)
+
+
+class Failing(Counted):
+    """A table that cannot be read after some rows."""
+
+    def __getitem__(self, rows):
+        if isinstance(rows, slice) and rows.start >= 64:
+            raise OSError("the disk is gone")
+        return super().__getitem__(rows)
+
+
+def test_errors_of_the_thread_are_raised(tmp_path):
+    reader = BlockReader([BlockTable(Failing(as_map(tmp_path)))], 8, 4)
+    reader.begin(0, np.arange(4))
+    reader.finish(0)
+    reader.begin(1, np.arange(8, 12))
+    with pytest.raises(OSError, match="the disk is gone"):
+        reader.finish(1)
+    reader.close()
+
+
+def test_the_thread_ends_with_the_reader(tmp_path):
+    before = set(threading.enumerate())
+    reader = BlockReader([BlockTable(as_map(tmp_path))], 8, 4)
+    reader.begin(0, np.arange(4))
+    (thread,) = set(threading.enumerate()) - before
+    assert thread.name.startswith("onnxsgd-read-ahead")
+    reader.close()
+    assert not thread.is_alive()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system takes no advice")
+def test_a_reader_that_is_closed_early_stops(tmp_path):
+    """It does not copy the rest of a window, which may be large."""
+    entered, may_go = threading.Event(), threading.Event()
+
+    class Slow(Counted):
+        def __getitem__(self, rows):
+            entered.set()
+            may_go.wait(10)
+            return super().__getitem__(rows)
+
+    slow = Slow(as_map(tmp_path))
+    reader = BlockReader([BlockTable(slow)], 8, 4)
+    reader.begin(0, np.arange(4))
+    entered.wait(10)
+    reader._is_closed = True
+    may_go.set()
+    reader.close()
+    assert len(slow.slices) == 1
