@@ -296,7 +296,20 @@ def balanced_weights(y: np.ndarray) -> dict[Any, float]:
 
 def balanced_indicators(y: np.ndarray) -> list[dict[Any, float]]:
     """Return the same for each column of a table of 0 and 1."""
-    return [balanced_weights(column) for column in y.T]
+    return [
+        {label: float(weight) for label, weight in enumerate(of_column) if weight}
+        for of_column in _balanced_columns(y).T
+    ]
+
+
+def _balanced_columns(y: np.ndarray) -> np.ndarray:
+    """Return the weights of 0 and of 1 in each column of a table; those that are missing have 0.
+
+    scikit-learn's function takes 0.4 ms a column.
+    """
+    counts = np.stack([len(y) - y.sum(axis=0), y.sum(axis=0)]).astype(np.float64)
+    found: np.ndarray = np.count_nonzero(counts, axis=0) * counts
+    return np.divide(len(y), found, out=np.zeros_like(found), where=counts > 0)
 
 
 def _weights_of_classes(class_weight: object, classes: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -315,7 +328,13 @@ def _indicator_weights(class_weight: object, y: np.ndarray) -> np.ndarray:
             f"class_weight={class_weight!r} gives weights to classes, and here a sample has several labels: "
             "it must be 'balanced' or None."
         )
-    return compute_sample_weight(class_weight, y)
+    if class_weight != "balanced":
+        return compute_sample_weight(class_weight, y)
+    of_labels = _balanced_columns(y)
+    weight = np.empty(len(y))
+    for rows in row_blocks(len(y)):
+        weight[rows] = np.where(y[rows] > 0, of_labels[1], of_labels[0]).prod(axis=1)
+    return weight
 
 
 @naming("y")

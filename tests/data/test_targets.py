@@ -64,6 +64,16 @@ def test_weights_of_several_labels_are_multiplied():
         targets.class_weights({0: 2.0}, np.arange(2), table)
 
 
+@pytest.mark.parametrize("dtype", [int, np.uint8, bool, np.float32])
+def test_labels_are_balanced_column_by_column(dtype):
+    table = (np.random.default_rng(0).random((20_000, 5)) < [0.1, 0.5, 0.99, 1.0, 0.0]).astype(dtype)
+    found = targets.class_weights("balanced", np.arange(5), table)
+    np.testing.assert_allclose(found, compute_sample_weight("balanced", table), rtol=1e-14)
+    expected = [targets.balanced_weights(column.astype(int)) for column in table.T]
+    for weights, of_column in zip(targets.balanced_indicators(table), expected, strict=True):
+        assert weights == pytest.approx(of_column)
+
+
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
