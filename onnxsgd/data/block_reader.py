@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxsgd.data.mapped_pages import MappedRows
-from onnxsgd.data.row_tables import RowTable, Table, is_mapped, sources, taken
+from onnxsgd.data.mapped_pages import MappedRows, count_reads
+from onnxsgd.data.row_tables import RowTable, Table, is_mapped, sources, take_into, taken
 
 __all__ = ["BlockReader", "BlockTable"]
 
@@ -48,12 +48,11 @@ class BlockTable(RowTable):
 
     def take_into(self, rows: np.ndarray, out: np.ndarray) -> None:
         """Copy the rows of these numbers to an array, those in memory from there."""
-        if self.blocks is None:
-            super().take_into(rows, out)
+        places = None if self.blocks is None else self.blocks[0].places(rows)
+        if self.blocks is None or places is None:
+            take_into(self.source, rows, out)
             return
-        reader, copies = self.blocks
-        places = reader.places(rows)
-        copies.take(places, axis=0, out=out, mode="clip")
+        self.blocks[1].take(places, axis=0, out=out, mode="clip")
         is_missing = places < 0
         if is_missing.any():
             out[is_missing] = taken(self.source, rows[is_missing])
@@ -61,6 +60,9 @@ class BlockTable(RowTable):
 
 class BlockReader:
     """Copies blocks of rows into memory: those of one window, and in a thread those of the next one.
+
+    While the map is in memory, rows are taken from there, which takes no longer, and the first block of each
+    window is copied to find that out.
 
     Parameters
     ----------
@@ -83,9 +85,10 @@ class BlockReader:
         for table, copies in zip(self._tables, self._copies, strict=True):
             table.blocks = self, copies
         self._thread = ThreadPoolExecutor(1, "onnxsgd-read-ahead")
-        self._reading: Future[None] | None = None
+        self._reading: Future[bool] | None = None
         self._held: list[np.ndarray] = [np.empty(0, np.intp), np.empty(0, np.intp)]
-        self._is_closed = False
+        self._has_copies = self._is_closed = False
+        self._n_reads = count_reads()
 
     def begin(self, number: int, blocks: np.ndarray) -> None:
         """Read the blocks of a window in place of those of the last but one; return at once."""
@@ -97,12 +100,15 @@ class BlockReader:
     def finish(self, number: int) -> None:
         """Wait for the blocks of a window; rows are taken from them from now on."""
         assert self._reading is not None
-        self._reading.result()
+        self._has_copies = self._reading.result()
         held = self._held[number % 2]
-        self._places[held] = np.arange(len(held)) + number % 2 * self._n_mixed
+        if self._has_copies:
+            self._places[held] = np.arange(len(held)) + number % 2 * self._n_mixed
 
-    def places(self, rows: np.ndarray) -> np.ndarray:
-        """Return where among the copies rows are; negative numbers: nowhere."""
+    def places(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return where among the copies rows are; negative: nowhere. None: the blocks are not copied."""
+        if not self._has_copies:
+            return None
         of_blocks: np.ndarray = self._places.take(rows >> self._shift).astype(np.intp)
         of_blocks <<= self._shift
         of_blocks |= rows & (self._n_rows - 1)
@@ -118,19 +124,30 @@ class BlockReader:
             if mapped is not None:
                 mapped.close()
 
-    def _read(self, blocks: list[int], place: int) -> None:
-        for block in blocks[:_ASKED]:
+    def _read(self, blocks: list[int], place: int) -> bool:
+        """Copy blocks to a place among the copies, unless the map is in memory; tell whether it did."""
+        n_before, self._n_reads = self._n_reads, count_reads()
+        self._copy(blocks[0], place)
+        if count_reads() == n_before:
+            # nothing was read since the last window was begun
+            return False
+        for block in blocks[1 : _ASKED + 1]:
             self._ask(block)
-        for number, (block, asked) in enumerate(zip_longest(blocks, blocks[_ASKED:]), start=place):
+        followed = zip_longest(blocks[1:], blocks[_ASKED + 1 :])
+        for number, (block, asked) in enumerate(followed, start=1):
             if self._is_closed:
-                return
+                return False
             if asked is not None:
                 self._ask(asked)
-            for table, copies in zip(self._tables, self._copies, strict=True):
-                # numpy lets other threads run meanwhile
-                rows: Any = table.source[self._rows(block)]
-                first = number * self._n_rows
-                copies[first : first + len(rows)] = rows
+            self._copy(block, place + number)
+        return True
+
+    def _copy(self, block: int, place: int) -> None:
+        first = place * self._n_rows
+        for table, copies in zip(self._tables, self._copies, strict=True):
+            # numpy lets other threads run meanwhile
+            rows: Any = table.source[self._rows(block)]
+            copies[first : first + len(rows)] = rows
 
     def _ask(self, block: int) -> None:
         for table in self._tables:

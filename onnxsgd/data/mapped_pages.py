@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 
-__all__ = ["MappedRows"]
+__all__ = ["MappedRows", "count_reads"]
 
 #: The bytes of a request: Linux reads no more for one than the readahead of the device, 128 kB or more.
 _REQUEST = 1 << 17
@@ -61,6 +62,17 @@ class MappedRows:
     def _advise_all(self, name: str) -> None:
         view = np.frombuffer(self._mapped, np.uint8)
         _advise(_address(view), len(view), name)
+
+
+def count_reads() -> int:
+    """Return a number that grows with each read of this process from a disk, and each wait for one."""
+    if sys.platform == "win32":
+        return 0
+    # the module is missing on Windows
+    import resource
+
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_inblock + usage.ru_majflt
 
 
 def _runs(array: np.ndarray, rows: slice) -> tuple[list[int], int]:

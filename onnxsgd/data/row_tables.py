@@ -25,6 +25,7 @@ __all__ = [
     "row_blocks",
     "some_rows",
     "sources",
+    "take_into",
     "taken",
 ]
 
@@ -70,7 +71,7 @@ class RowTable(ABC):
         """Return a slice, or the rows of these numbers, as a contiguous array."""
 
     def take_into(self, rows: np.ndarray, out: np.ndarray) -> None:
-        """Copy the rows of these numbers to an array: for a batch, or for several."""
+        """Copy the rows of these numbers to an array."""
         out[...] = self[rows.reshape(-1)].reshape(out.shape)
 
     def sources(self, rows: slice) -> Iterator[tuple[np.ndarray, slice]]:
@@ -179,6 +180,15 @@ def taken(source: Table, rows: slice | np.ndarray) -> Any:
         return source[rows[0] : rows[0] + len(rows)] if are_neighbours else source[rows]
     # twice as fast as an index for the rows of a table
     return source.take(rows, axis=0)
+
+
+def take_into(source: Table, rows: np.ndarray, out: np.ndarray) -> None:
+    """Copy the rows of these numbers to an array: for a batch, or for several."""
+    if isinstance(source, RowTable):
+        source.take_into(rows, out)
+    else:
+        # with mode="raise" numpy would gather into a temporary array first
+        source.take(rows, axis=0, out=out, mode="clip")
 
 
 def are_many(table: Sized) -> bool:

@@ -1,17 +1,25 @@
 """Blocks of rows that are copied into memory."""
 
-import sys
+import itertools
 import threading
 
 import numpy as np
 import pytest
 
+from onnxsgd.data import block_reader
 from onnxsgd.data.block_reader import BlockReader, BlockTable
 from onnxsgd.data.random_order import BlockOrder, Blocks
 from onnxsgd.data.row_tables import Converted, RowTable, Selected
 
 N_ROWS = 1000
 DATA = np.random.default_rng(0).normal(size=(N_ROWS, 3))
+
+
+@pytest.fixture(autouse=True)
+def reads(monkeypatch):
+    """Let each look at the count of reads find one more, as of a file on a disk."""
+    count = itertools.count()
+    monkeypatch.setattr(block_reader, "count_reads", lambda: next(count))
 
 
 def as_map(folder, order="C"):
@@ -88,6 +96,25 @@ def test_rows_of_earlier_windows_come_from_the_table(tmp_path):
     np.testing.assert_array_equal(taken(table, rows), DATA[rows])
 
 
+def test_files_in_memory_are_not_copied(tmp_path, monkeypatch):
+    """But for the first block of each window; after a read, the next window is copied again."""
+    n_reads = [0]
+    monkeypatch.setattr(block_reader, "count_reads", lambda: n_reads[0])
+    counted = Counted(as_map(tmp_path))
+    table = BlockTable(counted)
+    reader = BlockReader([table], 8, 4)
+    order = BlockOrder(N_ROWS, Blocks(8, 4), np.random.RandomState(0), reader)
+    for window in range(10):
+        rows = order[32 * window : 32 * (window + 1)].astype(np.intp)
+        np.testing.assert_array_equal(taken(table, rows), DATA[rows])
+        reader._reading.result()
+        # that of the window after the next one
+        assert len(counted.slices) == (2 + window if window < 3 else 5 + window)
+        assert counted.n_numbers == (32 * (window + 1) if window < 4 else 32 * window)
+        n_reads[0] += window == 2
+    reader.close()
+
+
 def test_several_tables_are_read_together(tmp_path):
     (tmp_path / "other").mkdir()
     first, second = (
@@ -137,7 +164,6 @@ def test_the_thread_ends_with_the_reader(tmp_path):
     assert not thread.is_alive()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the system takes no advice")
 def test_a_reader_that_is_closed_early_stops(tmp_path):
     """It does not copy the rest of a window, which may be large."""
     entered, may_go = threading.Event(), threading.Event()

@@ -15,7 +15,7 @@ from onnxsgd._cached_property import cached_property
 from onnxsgd.data.block_reader import BlockReader
 from onnxsgd.data.extremes import row_shares
 from onnxsgd.data.random_order import BlockOrder, Blocks
-from onnxsgd.data.row_tables import RowTable, are_many, as_array, row_blocks, some_rows
+from onnxsgd.data.row_tables import RowTable, are_many, as_array, row_blocks, some_rows, take_into
 
 __all__ = ["Batches", "EpochPlan", "Standard"]
 
@@ -447,11 +447,8 @@ class Batches:
 
 
 def _take(source: Any, rows: np.ndarray, buffer: np.ndarray) -> None:
-    if isinstance(source, RowTable):
-        source.take_into(rows, buffer)
-    elif isinstance(source, np.ndarray):
-        # With mode="raise" numpy would gather into a temporary array first.
-        source.take(rows, axis=0, out=buffer, mode="clip")
+    if isinstance(source, np.ndarray | RowTable):
+        take_into(source, rows, buffer)
     elif sparse.issparse(source):
         source[rows].toarray(out=buffer)
     else:
