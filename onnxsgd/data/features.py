@@ -14,7 +14,7 @@ from sklearn.utils.validation import assert_all_finite, check_array, validate_da
 
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.data.refusals import check_indices, naming
-from onnxsgd.data.row_tables import Converted, is_mapped
+from onnxsgd.data.row_tables import Converted, is_mapped, row_blocks
 from onnxsgd.data.sequences import find_mask
 from onnxsgd.exceptions import GraphError, ParameterError
 
@@ -127,6 +127,8 @@ _FEW = 100_000
 #: The most bytes of an array of real numbers that are converted at once; rows of larger ones are converted
 #: when they are taken: a bound of memory.
 _CONVERTED_BYTES = 1 << 24
+#: The bytes of a part in which the smallest and the largest number are looked for: less than a cache.
+_LOOKED_AT = 1 << 18
 
 
 def is_plain_array(array: Any, ranks: Collection[int]) -> TypeGuard[np.ndarray]:
@@ -155,7 +157,21 @@ def _is_finite(array: np.ndarray) -> bool:
         return bool(np.count_nonzero(np.isfinite(array)) == array.size)
     # no product with itself: it takes less time, but the threads of BLAS may wait 16 ms for a busy core
     with np.errstate(invalid="ignore"):
-        return math.isfinite(array.min()) and math.isfinite(array.max())
+        return all(map(math.isfinite, _extremes(array)))
+
+
+def _extremes(array: np.ndarray) -> list[Any]:
+    """Return the smallest and the largest number of an array, of a large one in one pass; NaN if any is."""
+    if array.nbytes <= _CONVERTED_BYTES:
+        return [array.min(), array.max()]
+    # the order of the memory, which may be that of a file
+    table = array.T if array.flags.f_contiguous else array
+    table = table.reshape(-1) if table.flags.c_contiguous else table
+    size = max(1, _LOOKED_AT // max(1, table.nbytes // len(table)))
+    found = np.array(
+        [(part.min(), part.max()) for part in (table[rows] for rows in row_blocks(len(table), size))]
+    )
+    return [found[:, 0].min(), found[:, 1].max()]
 
 
 def _has_known_columns(estimator: Any, X: np.ndarray, reset: bool) -> bool:
@@ -388,7 +404,7 @@ def _cast(array: Any, value: ir.Value, allow_nan: bool) -> Any:
 def _kept(array: np.ndarray, dtype: np.dtype[Any], value: ir.Value, allow_nan: bool) -> Any:
     """Return a large array in the type of the input `value`, as it is or row by row; check its numbers."""
     with np.errstate(over="ignore"):
-        extremes = np.array([array.min(), array.max()]).astype(dtype)
+        extremes = np.array(_extremes(array)).astype(dtype)
     table = array if array.dtype == dtype and array.flags.c_contiguous else Converted(array, dtype)
     if not np.isfinite(extremes).all():
         # one block with such a number tells as much as all rows

@@ -20,6 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import _get_feature_names
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.data import features as data_features
 from onnxsgd.data.features import TableInput, is_plain_array, read_features
 from onnxsgd.exceptions import GraphError, ParameterError
 
@@ -152,6 +153,21 @@ def test_one_number_of_many_that_is_not_finite_is_found(dtype, value):
         data = X.copy()
         data[place] = value
         assert not is_plain_array(data, (2,))
+
+
+@pytest.mark.parametrize("order", ["C", "F", "K"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_large_arrays_are_searched_part_by_part(value, order, monkeypatch):
+    monkeypatch.setattr(data_features, "_CONVERTED_BYTES", 0)
+    monkeypatch.setattr(data_features, "_LOOKED_AT", 1000)
+    X = np.random.default_rng(0).normal(size=(4_000, 9))
+    X = X[:, ::2] if order == "K" else np.asarray(X, order=order)
+    assert data_features._extremes(X) == [X.min(), X.max()]
+    assert data_features._is_finite(X)
+    for place in [(0, 0), (2_000, 3), (-1, -1)]:
+        before, X[place] = X[place], value
+        assert not data_features._is_finite(X)
+        X[place] = before
 
 
 _LATER_CALLS = {
