@@ -215,7 +215,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     shuffle : bool or "blocks", default=True
         Whether each epoch takes the samples in a new random order; batches of an
         iterable stay as they are. "blocks", for files larger than memory: blocks of up to
-        256 kB are read in random order, and the rows of up to 256 of them at a time are mixed.
+        128 kB are read in random order, and the rows of up to 128 of them at a time are mixed.
     random_state : int, RandomState or None, default=None
         Determines these orders and the validation data.
     average : bool, int or float, default=False
