@@ -99,8 +99,7 @@ class BlockReader:
 
     def finish(self, number: int) -> None:
         """Wait for the blocks of a window; rows are taken from them from now on."""
-        assert self._reading is not None
-        self._has_copies = self._reading.result()
+        self._has_copies = self._reading is not None and self._reading.result()
         held = self._held[number % 2]
         if self._has_copies:
             self._places[held] = np.arange(len(held)) + number % 2 * self._n_mixed

@@ -28,10 +28,12 @@ class MappedRows:
         A view of the map.
     mapped : mmap
         The map.
+    advise : callable
+        Gives the system advice on the pages from an address on.
     """
 
-    def __init__(self, array: np.ndarray, mapped: mmap.mmap) -> None:
-        self._array, self._mapped = array, mapped
+    def __init__(self, array: np.ndarray, mapped: mmap.mmap, advise: Callable[[int, int, int], int]) -> None:
+        self._array, self._mapped, self._advise = array, mapped, advise
         self._advise_all("MADV_RANDOM")
 
     @classmethod
@@ -43,17 +45,18 @@ class MappedRows:
         base: object = array
         while isinstance(base, np.ndarray):
             base = base.base
-        if not isinstance(base, mmap.mmap) or _madvise() is None or min(array.strides) < 0:
+        advise = _madvise()
+        if not isinstance(base, mmap.mmap) or advise is None or min(array.strides) < 0:
             return None
         _, size = _runs(array, slice(0, n_rows))
-        return cls(array, base) if size >= min(mmap.PAGESIZE, array.nbytes) else None
+        return cls(array, base, advise) if size >= min(mmap.PAGESIZE, array.nbytes) else None
 
     def ask(self, rows: slice) -> None:
         """Let the system read rows into its cache, without waiting for them."""
         starts, size = _runs(self._array, rows)
         for start in starts:
             for place in range(start // mmap.PAGESIZE * mmap.PAGESIZE, start + size, _REQUEST):
-                _advise(place, min(_REQUEST, start + size - place), "MADV_WILLNEED")
+                self._advise(place, min(_REQUEST, start + size - place), mmap.MADV_WILLNEED)
 
     def close(self) -> None:
         """Let the system read as before."""
@@ -61,7 +64,7 @@ class MappedRows:
 
     def _advise_all(self, name: str) -> None:
         view = np.frombuffer(self._mapped, np.uint8)
-        _advise(_address(view), len(view), name)
+        self._advise(_address(view), len(view), getattr(mmap, name))
 
 
 def count_reads() -> int:
@@ -90,15 +93,8 @@ def _address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _advise(place: int, size: int, name: str) -> None:
-    """Advise the system on the pages from an address on."""
-    call = _madvise()
-    assert call is not None
-    call(place, size, getattr(mmap, name))
-
-
 @cache
-def _madvise() -> Callable[..., int] | None:
+def _madvise() -> Callable[[int, int, int], int] | None:
     """Return the function of the C library; that of Python's maps lets no other thread run meanwhile."""
     if not hasattr(mmap.mmap, "madvise"):
         return None
