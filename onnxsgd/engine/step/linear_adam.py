@@ -17,7 +17,7 @@ of the batches, from a table of all data where that is small.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -275,7 +275,18 @@ class LinearAdamRunner:
     ) -> None:
         self._blocks, self._buffers = blocks, buffers
         self._call = partial(_Call, session, blocks)
-        self._names, self._numbers_of = spec.scalars, spec.numbers_of
+        layer, places = blocks.layer, {name: place for place, name in enumerate(spec.scalars)}
+        #: The columns of the scalars that hold the factor of the first moment, the penalty, and the rates.
+        self._momentum_rate, self._decay = places["momentum_rate"], places[DECAY]
+        columns = {
+            layer.weight: slice(0, layer.n_features),
+            layer.intercept: slice(layer.n_features, layer.n_features + 1),
+        }
+        self._rates = [
+            (name, column, spec.numbers_of(name, places)[RATE])
+            for name, column in columns.items()
+            if name is not None
+        ]
         self._calls: dict[int, _Call] = {}
         self._batches: Any = None
         self._table: tuple[np.ndarray, np.ndarray] | None = None
@@ -325,30 +336,24 @@ class LinearAdamRunner:
             if call is None:
                 call = self._calls[count] = self._call(count)
             call.fill(self._batches, plan if count == len(losses) else plan.part(part), self._table)
-            numbers = dict(zip(self._names, scalars[part].T, strict=True))
             present = self._buffers.sets[self._buffers.current]
-            self._fill_rates(call, present, numbers)
+            self._fill_rates(call, present, scalars[part])
             losses[part] = call.run(present, self._buffers.following)
             self._buffers.flip(count)
             if not all_finite(losses[part]):
                 break
 
-    def _fill_rates(self, call: _Call, present: Tensors, numbers: Mapping[str, np.ndarray]) -> None:
+    def _fill_rates(self, call: _Call, present: Tensors, scalars: np.ndarray) -> None:
         """Copy the numbers of the updates, with those of each column of the weights."""
         layer, n = self._blocks.layer, self._blocks.layer.n_features
-        factor = numbers["momentum_rate"]
-        columns = [(layer.weight, slice(0, n)), (layer.intercept, slice(n, n + 1))]
-        for name, column in columns:
-            if name is None:
-                continue
-            rate = (self._numbers_of(name, numbers)[RATE] * factor)[:, None, None]
+        factor = scalars[:, self._momentum_rate]
+        for name, column, place in self._rates:
+            rate = (scalars[:, place] * factor)[:, None, None]
             scale = present.get((name, RATE_SCALE))
             call.arrays["eta"][..., column] = rate if scale is None else rate * scale.reshape(1, -1, 1)
         if layer.is_penalised:
-            decay, scale = (
-                (numbers[DECAY] / factor)[:, None, None],
-                present.get((layer.weight, PENALTY_SCALE)),
-            )
+            decay = (scalars[:, self._decay] / factor)[:, None, None]
+            scale = present.get((layer.weight, PENALTY_SCALE))
             call.arrays["decay"][..., :n] = decay if scale is None else decay * scale.reshape(1, 1, -1)
 
 
