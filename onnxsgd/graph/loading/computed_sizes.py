@@ -15,7 +15,7 @@ import onnx
 import onnx.parser
 
 from onnxsgd._library_errors import INDEX, guard_name, short_name
-from onnxsgd.graph.loading.consistency import MOST_TRIPS, stays_true
+from onnxsgd.graph.loading.loop_trips import MOST_TRIPS, stays_true
 from onnxsgd.graph.model import subgraphs
 
 __all__ = ["MOST_COMPUTED", "MOST_COMPUTED_TRIPS", "with_guards"]

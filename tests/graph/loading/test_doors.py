@@ -11,7 +11,7 @@ import pytest
 import onnxsgd
 from onnxsgd import OnnxSGDRegressor, OrtGradientForwardBackward
 from onnxsgd.exceptions import GraphError, OnnxSGDError
-from onnxsgd.graph.loading import computed_sizes, consistency, constant_sizes, size_limits
+from onnxsgd.graph.loading import computed_sizes, constant_sizes, loop_trips, size_limits
 from onnxsgd.graph.loading.load import load_model
 from onnxsgd.testing import check_gradients
 
@@ -305,7 +305,7 @@ def test_the_limits_are_those_of_the_pages(name):
     entries = size_limits._MOST_ENTRIES
     powers = {
         "elements": size_limits.LARGEST_TENSOR,
-        "constant trips": consistency.MOST_TRIPS,
+        "constant trips": loop_trips.MOST_TRIPS,
         "numbers": constant_sizes.MOST_NUMBERS,
         "computed elements": constant_sizes.MOST_CONSTANT,
         "elements from data": computed_sizes.MOST_COMPUTED,
