@@ -21,9 +21,9 @@ _LONG = 1000
 _SHORT = 256
 #: The place of the lower half of a number of 64 bits.
 _LOWER = 0 if sys.byteorder == "little" else 1
-#: The bytes of a block, and the blocks whose rows are mixed: 16 MB. ``benchmarks/shuffle_blocks.py`` measures
-#: time and quality.
-_BLOCK_BYTES, _MIXED_BLOCKS = 1 << 17, 128
+#: The bytes of a block, the blocks whose rows are mixed, and their bytes. ``benchmarks/shuffle_blocks.py``
+#: measures time and quality.
+_BLOCK_BYTES, _MIXED_BLOCKS, _MIXED_BYTES = 1 << 17, 128, 1 << 24
 #: The most rows of a block, and of those that are mixed.
 _MOST_ROWS, _MIXED_ROWS = 1 << 12, 1 << 18
 
@@ -80,12 +80,16 @@ class Blocks:
     tables: tuple[BlockTable, ...] = ()
 
     @classmethod
-    def of(cls, tables: Collection[Table]) -> Blocks:
-        """Return the sizes for tables: 128 kB of a row of each, and 16 MB, or less."""
-        n_fitting = max(1, _BLOCK_BYTES // max(1, sum(map(_row_bytes, tables))))
-        n_rows = min(1 << (n_fitting.bit_length() - 1), _MOST_ROWS)
+    def of(cls, tables: Collection[Table], batch_size: int) -> Blocks:
+        """Return the sizes for tables that are read together: blocks of 128 kB and windows of 16 MB, or less.
+
+        Rows of more than 128 kB are blocks; a window has one batch at least.
+        """
+        row_bytes = max(1, sum(map(_row_bytes, tables)))
+        n_rows = min(1 << (max(1, _BLOCK_BYTES // row_bytes).bit_length() - 1), _MOST_ROWS)
+        n_mixed = min(_MIXED_BLOCKS, _MIXED_ROWS // n_rows, _MIXED_BYTES // (n_rows * row_bytes))
         mapped = tuple(table for table in tables if isinstance(table, BlockTable))
-        return cls(n_rows, min(_MIXED_BLOCKS, _MIXED_ROWS // n_rows), mapped)
+        return cls(n_rows, max(n_mixed, -(-batch_size // n_rows)), mapped)
 
     @property
     def n_window(self) -> int:

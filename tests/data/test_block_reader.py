@@ -121,7 +121,7 @@ def test_several_tables_are_read_together(tmp_path):
         BlockTable(as_map(tmp_path)),
         BlockTable(Converted(as_map(tmp_path / "other"), np.float32)),
     )
-    blocks = Blocks.of([first, second, np.ones((N_ROWS, 2))])
+    blocks = Blocks.of([first, second, np.ones((N_ROWS, 2))], batch_size=1)
     assert blocks.tables == (first, second)
     reader = BlockReader(blocks.tables, 8, 4)
     rows = BlockOrder(N_ROWS, Blocks(8, 4), np.random.RandomState(0), reader)[64:96].astype(np.intp)

@@ -116,7 +116,8 @@ def test_nothing_is_kept_for_each_row():
         (np.empty((10, 8), np.float32), 2048, 128),
         (np.empty((10, 784), np.float32), 32, 128),
         (np.empty((10, 784), np.float64), 16, 128),
-        (np.empty((3, 200_000), np.float32), 1, 128),
+        (np.empty((3, 200_000), np.float32), 1, 32),
+        (np.empty((3, 100_000), np.float32), 1, 41),
         (np.empty((10, 3, 32, 32), np.float32), 8, 128),
         (np.empty(10, np.float32), 4096, 64),
         (np.empty((10, 1), np.uint8), 4096, 64),
@@ -124,10 +125,12 @@ def test_nothing_is_kept_for_each_row():
     ],
 )
 def test_sizes_follow_the_tables(table, n_rows, n_mixed):
-    found = Blocks.of([table, np.empty((10, 1), np.uint8)])
+    found = Blocks.of([table, np.empty((10, 1), np.uint8)], batch_size=32)
     assert (found.n_rows, found.n_mixed) == (n_rows, n_mixed)
     assert found.n_window <= 1 << 18
     assert found.reader() is None
+    # a window holds a batch
+    assert Blocks.of([table], batch_size=10**6).n_window >= 10**6
 
 
 RNG = np.random.default_rng(0)
@@ -228,7 +231,7 @@ def test_rows_of_sparse_data_are_shuffled_by_blocks(is_auto, shift, monkeypatch)
     """As those of the same numbers in an array, at a named rate."""
     table = np.where(RNG.random((600, 30)) < 0.2, RNG.normal(size=(600, 30)) + shift, 0).astype(np.float32)
     y = table[:, 0] - table[:, 3]
-    monkeypatch.setattr(Blocks, "of", lambda tables: Blocks(7, 4))
+    monkeypatch.setattr(Blocks, "of", lambda tables, batch_size: Blocks(7, 4))
     parameters = {} if is_auto else {"learning_rate": "constant", "eta0": 0.01}
     fits = [
         OnnxSGDRegressor(random_state=0, max_iter=3, tol=None, shuffle=shuffle, **parameters).fit(data, y)
@@ -292,7 +295,7 @@ def test_fits_by_blocks_continue_bit_for_bit(name, every, small, many, tmp_path,
 @pytest.mark.filterwarnings("ignore")
 def test_a_file_sorted_by_class_is_learned(monkeypatch):
     """Its 8,000 rows are 250 blocks, 16 in a window: the guide states the scores of larger files."""
-    monkeypatch.setattr(Blocks, "of", lambda tables: Blocks(32, 16))
+    monkeypatch.setattr(Blocks, "of", lambda tables, batch_size: Blocks(32, 16))
     rng = np.random.default_rng(1)
     y = np.repeat([0, 1], 4000)
     rows = rng.normal(size=(8000, 20)).astype(np.float32)
