@@ -1,5 +1,6 @@
 """Random orders: of all rows, and of blocks of neighbours, in fits too."""
 
+import itertools
 import pickle
 import tracemalloc
 
@@ -11,7 +12,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, load
-from onnxsgd.data import features, random_order, row_tables
+from onnxsgd.data import block_reader, features, random_order, row_tables
 from onnxsgd.data.generators import make_generator
 from onnxsgd.data.random_order import BlockOrder, Blocks, shuffled
 from onnxsgd.engine.step import batches
@@ -179,6 +180,12 @@ def as_map(folder, dtype=np.float32, order="C"):
     return data
 
 
+def read_from_disk(monkeypatch):
+    """Let each look at the count of reads find one more, as of a file that is not in memory."""
+    count = itertools.count()
+    monkeypatch.setattr(block_reader, "count_reads", lambda: next(count))
+
+
 @pytest.mark.parametrize("name", ["named", "weighted", "averaged"])
 def test_epochs_take_the_rows_in_that_order(name, small, many, tmp_path):
     """Three epochs are three calls of ``partial_fit`` on rows that are put into the orders."""
@@ -201,8 +208,13 @@ def test_epochs_take_the_rows_in_that_order(name, small, many, tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("kind", ["C", "F", "float64", "array"])
-def test_fits_do_not_depend_on_the_place_of_the_rows(kind, name, small, many, tmp_path):
-    """A fit on few rows in memory, and on many in a map, planned in windows."""
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_fits_do_not_depend_on_the_place_of_the_rows(
+    is_cached, kind, name, small, many, tmp_path, monkeypatch
+):
+    """A fit on few rows in memory, and on many in a map, planned in windows, perhaps read from a disk."""
+    if not is_cached:
+        read_from_disk(monkeypatch)
     estimator, y, weight = SETTINGS[name]
     parameters = {"random_state": 0, "max_iter": 4, "tol": None, "shuffle": "blocks", "dtype": "float32"}
     expected = clone(estimator).set_params(**parameters).fit(X.astype(np.float32), y, weight)
@@ -245,8 +257,9 @@ def test_rows_of_sparse_data_are_shuffled_by_blocks(is_auto, shift, monkeypatch)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_rows_are_held_out_of_blocks(small, many, tmp_path):
+def test_rows_are_held_out_of_blocks(small, many, tmp_path, monkeypatch):
     many()
+    read_from_disk(monkeypatch)
     model = OnnxSGDClassifier(
         random_state=0, max_iter=6, tol=None, shuffle="blocks", early_stopping=True, **NAMED
     )
