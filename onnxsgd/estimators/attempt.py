@@ -39,9 +39,14 @@ class Attempt:
         state = self._before.get("_state")
         self._lengths = None if state is None else lengths_of_histories(state)
         self._kept = KeptState(attributes)
-        # in one operation: other threads now see the attributes before
-        attributes.update({ATTEMPT: self} if state is None else {ATTEMPT: self, "_state": state.copy()})
-        return self._kept
+        try:
+            # in one operation: other threads now see the attributes before
+            attributes.update({ATTEMPT: self} if state is None else {ATTEMPT: self, "_state": state.copy()})
+            return self._kept
+        except BaseException as error:
+            # Ctrl-C before the block is entered, which would leave the estimator in a call for ever
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

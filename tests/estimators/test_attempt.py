@@ -1,5 +1,6 @@
 """Calls that end with an error: the estimator has all of their whole updates, or is unchanged."""
 
+import sys
 import warnings
 
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.estimators import attempt
 from onnxsgd.estimators.attempt import Attempt
+from onnxsgd.estimators.shared import ATTEMPT
 
 RNG = np.random.RandomState(0)
 X = RNG.normal(size=(40, 3))
@@ -45,6 +47,26 @@ def test_nothing_is_kept_of_a_call_without_updates():
     assert (model.loss_curve_, model.t_, model._state.t) == (losses, t, t)
     np.testing.assert_array_equal(model.coef_, coef)
     assert model.partial_fit(X, Y).n_iter_ == 3
+
+
+@pytest.mark.parametrize("is_fitted", [False, True])
+def test_an_interrupt_before_the_block_leaves_no_call_behind(is_fitted):
+    model = fitted() if is_fitted else OnnxSGDRegressor()
+    before = dict(vars(model))
+
+    def trace(frame, event, argument):
+        if frame.f_code is Attempt.__enter__.__code__ and ATTEMPT in vars(model):
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with pytest.raises(KeyboardInterrupt), Attempt(model):
+            pytest.fail("not interrupted")
+    finally:
+        sys.settrace(None)
+    assert vars(model) == before
 
 
 def test_a_kept_state_comes_with_its_attributes():
