@@ -1,21 +1,23 @@
-"""Blocks of rows in memory, read from memory maps while others are trained on."""
+"""Blocks of rows in memory, read from files while others are trained on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import zip_longest
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from onnxsgd.data.mapped_pages import MappedRows, count_reads
+from onnxsgd.data.mapped_files import with_files
 from onnxsgd.data.row_tables import RowTable, Table, is_mapped, sources, take_into, taken
 
 __all__ = ["BlockReader", "BlockTable"]
 
-#: The blocks that a disk is asked for before the one that is copied.
-_ASKED = 16
+#: The threads that read. They wait for the disk, which takes several requests at a time.
+_THREADS = 8
+#: Of so many blocks of a window one tells if they are in the cache of the system.
+_PROBED = 4
 
 
 class BlockTable(RowTable):
@@ -59,15 +61,14 @@ class BlockTable(RowTable):
 
 
 class BlockReader:
-    """Copies blocks of rows into memory: those of one window, and in a thread those of the next one.
+    """Copies blocks of rows into memory: those of one window, and in threads those of the next one.
 
-    While the map is in memory, rows are taken from there, which takes no longer, and the first block of each
-    window is copied to find that out.
+    While a file is in the cache of the system, rows are taken from the map, which takes no longer.
 
     Parameters
     ----------
     tables : iterable of BlockTable
-        The tables. They take rows from the copies until the reader is closed.
+        The tables. Those whose files are known take rows from the copies until the reader is closed.
     n_rows : int
         The rows of a block, a power of two.
     n_mixed : int
@@ -75,33 +76,42 @@ class BlockReader:
     """
 
     def __init__(self, tables: Iterable[BlockTable], n_rows: int, n_mixed: int) -> None:
-        self._tables, self._n_rows, self._n_mixed = tuple(tables), n_rows, n_mixed
+        self._n_rows, self._n_mixed = n_rows, n_mixed
         self._shift = n_rows.bit_length() - 1
+        tables = tuple(tables)
         # the place of each block among those in memory; -1: it is not there
-        self._places = np.full(-(-len(self._tables[0]) // n_rows), -1, np.int32)
-        self._copies = [np.empty((2 * n_mixed * n_rows, *t.shape[1:]), t.dtype) for t in self._tables]
-        arrays = [array for table in self._tables for array, _ in sources(table, slice(0, 0))]
-        self._maps = {id(array): MappedRows.of(array, n_rows) for array in arrays}
-        for table, copies in zip(self._tables, self._copies, strict=True):
-            table.blocks = self, copies
-        self._thread = ThreadPoolExecutor(1, "onnxsgd-read-ahead")
-        self._reading: Future[bool] | None = None
+        self._places = np.full(-(-len(tables[0]) // n_rows), -1, np.int32)
         self._held: list[np.ndarray] = [np.empty(0, np.intp), np.empty(0, np.intp)]
         self._has_copies = self._is_closed = False
-        self._n_reads = count_reads()
+        self._threads = ThreadPoolExecutor(_THREADS, "onnxsgd-read-ahead")
+        self._reading: list[Future[None]] = []
+        self._tables = list[tuple[BlockTable, Table, np.ndarray]]()
+        for table in tables:
+            from_file = with_files(table.source, n_rows)
+            if from_file is not None:
+                copies = np.empty((2 * n_mixed * n_rows, *table.shape[1:]), table.dtype)
+                self._tables.append((table, from_file, copies))
+                table.blocks = self, copies
 
     def begin(self, number: int, blocks: np.ndarray) -> None:
         """Read the blocks of a window in place of those of the last but one; return at once."""
         half = number % 2
         self._places[self._held[half]] = -1
         self._held[half] = np.sort(blocks).astype(np.intp)
-        self._reading = self._thread.submit(self._read, self._held[half].tolist(), half * self._n_mixed)
+        held, first = self._held[half].tolist(), half * self._n_mixed
+        if all(map(self._is_cached, held[::_PROBED])):
+            self._reading = []
+        else:
+            parts = [range(start, len(held), _THREADS) for start in range(_THREADS)]
+            self._reading = [self._threads.submit(self._read, held, part, first) for part in parts]
 
     def finish(self, number: int) -> None:
         """Wait for the blocks of a window; rows are taken from them from now on."""
-        self._has_copies = self._reading is not None and self._reading.result()
-        held = self._held[number % 2]
+        self._has_copies = bool(self._reading)
+        for part in self._reading:
+            part.result()
         if self._has_copies:
+            held = self._held[number % 2]
             self._places[held] = np.arange(len(held)) + number % 2 * self._n_mixed
 
     def places(self, rows: np.ndarray) -> np.ndarray | None:
@@ -114,46 +124,30 @@ class BlockReader:
         return of_blocks
 
     def close(self) -> None:
-        """End the thread after the block that it reads; let tables take rows from their source."""
+        """End the threads after the blocks that they read; let tables take rows from their source."""
         self._is_closed = True
-        for table in self._tables:
+        for table, _, _ in self._tables:
             table.blocks = None
-        self._thread.shutdown()
-        for mapped in self._maps.values():
-            if mapped is not None:
-                mapped.close()
+        self._threads.shutdown()
+        for _, from_file, _ in self._tables:
+            for file, _ in sources(from_file, slice(0, 0)):
+                file.close()
 
-    def _read(self, blocks: list[int], place: int) -> bool:
-        """Copy blocks to a place among the copies, unless the map is in memory; tell whether it did."""
-        n_before, self._n_reads = self._n_reads, count_reads()
-        self._copy(blocks[0], place)
-        if count_reads() == n_before:
-            # nothing was read since the last window was begun
-            return False
-        for block in blocks[1 : _ASKED + 1]:
-            self._ask(block)
-        followed = zip_longest(blocks[1:], blocks[_ASKED + 1 :])
-        for number, (block, asked) in enumerate(followed, start=1):
+    def _is_cached(self, block: int) -> bool:
+        """Tell whether the beginning of a block is in the cache."""
+        read = (sources(from_file, self._rows(block)) for _, from_file, _ in self._tables)
+        return all(file.is_cached(rows) for file, rows in chain.from_iterable(read))
+
+    def _read(self, blocks: list[int], part: range, place: int) -> None:
+        """Copy some of the blocks of a window to places among the copies, unless it is closed."""
+        for number in part:
             if self._is_closed:
-                return False
-            if asked is not None:
-                self._ask(asked)
-            self._copy(block, place + number)
-        return True
-
-    def _copy(self, block: int, place: int) -> None:
-        first = place * self._n_rows
-        for table, copies in zip(self._tables, self._copies, strict=True):
-            # numpy lets other threads run meanwhile
-            rows: Any = table.source[self._rows(block)]
-            copies[first : first + len(rows)] = rows
-
-    def _ask(self, block: int) -> None:
-        for table in self._tables:
-            for array, rows in sources(table, self._rows(block)):
-                mapped = self._maps[id(array)]
-                if mapped is not None:
-                    mapped.ask(rows)
+                return
+            start = (place + number) * self._n_rows
+            for _, from_file, copies in self._tables:
+                # both let other threads run meanwhile
+                rows: Any = from_file[self._rows(blocks[number])]
+                copies[start : start + len(rows)] = rows
 
     def _rows(self, block: int) -> slice:
         return slice(block * self._n_rows, (block + 1) * self._n_rows)

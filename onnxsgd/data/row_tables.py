@@ -74,8 +74,8 @@ class RowTable(ABC):
         """Copy the rows of these numbers to an array."""
         out[...] = self[rows.reshape(-1)].reshape(out.shape)
 
-    def sources(self, rows: slice) -> Iterator[tuple[np.ndarray, slice]]:
-        """Yield the arrays that a slice is read from, each with its rows."""
+    def sources(self, rows: slice) -> Iterator[tuple[Any, slice]]:
+        """Yield the tables that a slice is read from, each with its rows."""
         if self.source is not None:
             yield from sources(self.source, rows)
 
@@ -131,8 +131,8 @@ class Selected(RowTable):
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         return taken(self.source, self._rows[rows])
 
-    def sources(self, rows: slice) -> Iterator[tuple[np.ndarray, slice]]:
-        """Yield the arrays, each with the rows between the first and the last of these."""
+    def sources(self, rows: slice) -> Iterator[tuple[Any, slice]]:
+        """Yield the tables, each with the rows between the first and the last of these."""
         numbers = self._rows[rows]
         part = slice(int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else slice(0, 0)
         yield from sources(self.source, part)
@@ -226,8 +226,8 @@ def evenly(value: float, n_rows: int) -> np.ndarray:
     return np.full(n_rows, value) if n_rows <= MANY_ROWS else np.broadcast_to(np.float64(value), n_rows)
 
 
-def sources(table: Table, rows: slice) -> Iterator[tuple[np.ndarray, slice]]:
-    """Yield the arrays that some rows of a table are read from, each with its rows."""
+def sources(table: Table, rows: slice) -> Iterator[tuple[Any, slice]]:
+    """Yield the tables that some rows of a table are read from, each with its rows."""
     if isinstance(table, RowTable):
         yield from table.sources(rows)
     else:

@@ -1,6 +1,5 @@
 """Random orders: of all rows, and of blocks of neighbours, in fits too."""
 
-import itertools
 import pickle
 import tracemalloc
 
@@ -12,8 +11,9 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, load
-from onnxsgd.data import block_reader, features, random_order, row_tables
+from onnxsgd.data import features, random_order, row_tables
 from onnxsgd.data.generators import make_generator
+from onnxsgd.data.mapped_files import FileRows
 from onnxsgd.data.random_order import BlockOrder, Blocks, shuffled
 from onnxsgd.engine.step import batches
 from onnxsgd.exceptions import ParameterError
@@ -180,12 +180,6 @@ def as_map(folder, dtype=np.float32, order="C"):
     return data
 
 
-def read_from_disk(monkeypatch):
-    """Let each look at the count of reads find one more, as of a file that is not in memory."""
-    count = itertools.count()
-    monkeypatch.setattr(block_reader, "count_reads", lambda: next(count))
-
-
 @pytest.mark.parametrize("name", ["named", "weighted", "averaged"])
 def test_epochs_take_the_rows_in_that_order(name, small, many, tmp_path):
     """Three epochs are three calls of ``partial_fit`` on rows that are put into the orders."""
@@ -214,7 +208,7 @@ def test_fits_do_not_depend_on_the_place_of_the_rows(
 ):
     """A fit on few rows in memory, and on many in a map, planned in windows, perhaps read from a disk."""
     if not is_cached:
-        read_from_disk(monkeypatch)
+        monkeypatch.setattr(FileRows, "is_cached", lambda self, rows: False)
     estimator, y, weight = SETTINGS[name]
     parameters = {"random_state": 0, "max_iter": 4, "tol": None, "shuffle": "blocks", "dtype": "float32"}
     expected = clone(estimator).set_params(**parameters).fit(X.astype(np.float32), y, weight)
@@ -259,7 +253,7 @@ def test_rows_of_sparse_data_are_shuffled_by_blocks(is_auto, shift, monkeypatch)
 @pytest.mark.filterwarnings("ignore")
 def test_rows_are_held_out_of_blocks(small, many, tmp_path, monkeypatch):
     many()
-    read_from_disk(monkeypatch)
+    monkeypatch.setattr(FileRows, "is_cached", lambda self, rows: False)
     model = OnnxSGDClassifier(
         random_state=0, max_iter=6, tol=None, shuffle="blocks", early_stopping=True, **NAMED
     )

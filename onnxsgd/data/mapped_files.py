@@ -1,0 +1,212 @@
+"""Files of memory maps, read without the cache of the system."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import copy
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxsgd.data.row_tables import RowTable, Table
+
+__all__ = ["FileRows", "with_files"]
+
+#: Addresses, places and sizes of direct reads are multiples of this; no smaller parts of a file are read.
+_SECTOR = 4096
+#: The most bytes of a file that are read for a byte of a row.
+_MOST_READ = 4
+#: The memory maps of this process on Linux.
+_MAPS = Path("/proc/self/maps")
+
+
+class FileRows(RowTable):
+    """Rows of a memory map, read from its file.
+
+    They are read past the cache of the system (O_DIRECT), which takes a quarter of the processor time, as no
+    page is put into the cache for them, and none dropped. Where the file system cannot do so, they are read
+    through the cache.
+
+    Parameters
+    ----------
+    array : ndarray
+        A view of the map.
+    file : FileIO
+        Its file.
+    place : int
+        The place of the first byte of the array in the file.
+    """
+
+    def __init__(self, array: np.ndarray, file: FileIO, place: int) -> None:
+        self.shape, self.dtype = array.shape, array.dtype
+        self._strides, self._place = array.strides, place
+        self._is_by_rows, self._memory = _is_by_rows(array), threading.local()
+        self._file, self._direct = file, _direct(file, place)
+
+    @classmethod
+    def of(cls, array: np.ndarray, n_rows: int) -> FileRows | None:
+        """Return the table of an array of which blocks of `n_rows` are read.
+
+        None: its file is not known, or a block is scattered in it.
+        """
+        if not array.size or min(array.strides) < 0:
+            return None
+        if _is_by_rows(array):
+            is_scattered = array.strides[0] > _MOST_READ * _extent(
+                array.shape[1:], array.strides[1:], array.itemsize
+            )
+        else:
+            is_scattered = (
+                array.ndim != 2
+                or array.strides[0] != array.itemsize
+                or min(n_rows, len(array)) * array.itemsize < _SECTOR
+            )
+        found = None if is_scattered else _file_of(array)
+        return None if found is None else cls(array, *found)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Return a slice, or the rows of ascending numbers, which are read with those between them."""
+        if not isinstance(rows, slice):
+            first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, -1)
+            return self[first : last + 1].take(rows - first, axis=0)
+        start, stop, _ = rows.indices(len(self))
+        shape, first = (max(0, stop - start), *self.shape[1:]), start * self._strides[0]
+        if not shape[0]:
+            return np.empty(shape, self.dtype)
+        if self._is_by_rows:
+            data = self._bytes(first, _extent(shape, self._strides, self.dtype.itemsize))
+            return np.ndarray(shape, self.dtype, data, strides=self._strides)
+        found = np.empty(shape, self.dtype, order="F")
+        for number, column in enumerate(found.T):
+            column[:] = self._bytes(first + number * self._strides[1], column.nbytes).view(self.dtype)
+        return found
+
+    def sources(self, rows: slice) -> Iterator[tuple[Table, slice]]:
+        """Yield this table, with the rows."""
+        yield self, rows
+
+    def is_cached(self, rows: slice) -> bool:
+        """Tell whether the first of some rows is in the cache of the system; not if that cannot be known.
+
+        If it is not, its page is read.
+        """
+        place = self._place + rows.start * self._strides[0]
+        return self._direct is not None and _is_cached(self._file, place) is True
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        if self._direct is not None:
+            self._direct.close()
+
+    def _bytes(self, first: int, size: int) -> np.ndarray:
+        """Return bytes of the array."""
+        place = self._place + first
+        margin = place % _SECTOR
+        rounded = -(-(margin + size) // _SECTOR) * _SECTOR
+        memory = self._sectors(rounded)
+        found = memory[margin : margin + size]
+        n_read = 0
+        if self._direct is not None:
+            # what it cannot read is read through the cache, or refused there
+            with suppress(OSError):
+                n_read = max(0, os.preadv(self._direct.fileno(), [memory.data], place - margin) - margin)
+        while n_read < size:
+            n_more = os.preadv(self._file.fileno(), [found[n_read:].data], place + n_read)
+            if not n_more:
+                raise OSError(errno.EIO, "The file has become shorter than its memory map", self._file.name)
+            n_read += n_more
+        return found
+
+    def _sectors(self, size: int) -> np.ndarray:
+        """Return memory that begins at a sector; each thread uses its own again."""
+        memory: np.ndarray | None = getattr(self._memory, "sectors", None)
+        if memory is None or len(memory) < size:
+            memory = np.empty(size + _SECTOR, np.uint8)
+            memory = self._memory.sectors = memory[-_address(memory) % _SECTOR :][:size]
+        return memory[:size]
+
+
+def with_files(table: Table, n_rows: int) -> Any:
+    """Return a table that reads blocks of `n_rows` from the file of its memory map; None: it has none."""
+    if not isinstance(table, RowTable):
+        return FileRows.of(table, n_rows)
+    source = None if table.source is None else with_files(table.source, n_rows)
+    if source is None:
+        return None
+    found = copy(table)
+    found.source = source
+    return found
+
+
+def _is_by_rows(array: np.ndarray) -> bool:
+    """Tell whether the bytes of a row are beside each other, or those of a column."""
+    row, *others = array.strides
+    return row >= max(others, default=array.itemsize)
+
+
+def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
+    """Return the bytes between the first one of an array and its end."""
+    return itemsize + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _file_of(array: np.ndarray) -> tuple[FileIO, int] | None:
+    """Return the file that an array is mapped from, and its place there.
+
+    None: writes to the map do not reach it, it has been removed or replaced, or the system is not Linux.
+    """
+    if not _MAPS.exists() or not hasattr(os, "RWF_NOWAIT"):
+        return None
+    first = _address(array)
+    end = first + _extent(array.shape, array.strides, array.itemsize)
+    for line in os.fsdecode(_MAPS.read_bytes()).splitlines():
+        # the addresses, permissions, place in the file, device, number of the file, its name
+        addresses, permissions, place, _, number, *name = line.split(maxsplit=5)
+        start, stop = (int(address, 16) for address in addresses.split("-"))
+        if start <= first and end <= stop and permissions.endswith("s") and name:
+            return _opened(name[0], int(number), int(place, 16) + first - start)
+    return None
+
+
+def _opened(name: str, number: int, place: int) -> tuple[FileIO, int] | None:
+    """Return a file that is opened for reads at random places, and the place; None: it is another one."""
+    try:
+        file = FileIO(name)
+    except OSError:
+        return None
+    if os.fstat(file.fileno()).st_ino != number:
+        file.close()
+        return None
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+    return file, place
+
+
+def _direct(file: FileIO, place: int) -> FileIO | None:
+    """Return the same file, opened for reads past the cache; None: its system cannot do so, or not tell."""
+    if _is_cached(file, place) is None:
+        return None
+    path = f"/proc/self/fd/{file.fileno()}"
+    try:
+        return FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_DIRECT))
+    except OSError:
+        return None
+
+
+def _is_cached(file: FileIO, place: int) -> bool | None:
+    """Tell whether a byte of a file is in the cache; None: the system cannot tell."""
+    try:
+        return os.preadv(file.fileno(), [bytearray(1)], place, os.RWF_NOWAIT) == 1
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
