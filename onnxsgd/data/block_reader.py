@@ -99,11 +99,15 @@ class BlockReader:
         self._places[self._held[half]] = -1
         self._held[half] = np.sort(blocks).astype(np.intp)
         held, first = self._held[half].tolist(), half * self._n_mixed
-        if all(map(self._is_cached, held[::_PROBED])):
-            self._reading = []
-        else:
-            parts = [range(start, len(held), _THREADS) for start in range(_THREADS)]
+        self._reading = []
+        if self._is_closed or all(map(self._is_cached, held[::_PROBED])):
+            return
+        parts = [range(start, len(held), _THREADS) for start in range(_THREADS)]
+        try:
             self._reading = [self._threads.submit(self._read, held, part, first) for part in parts]
+        except RuntimeError:
+            # the system starts no further thread; what those there are still copy is not used
+            self._is_closed = True
 
     def finish(self, number: int) -> None:
         """Wait for the blocks of a window; rows are taken from them from now on."""

@@ -127,6 +127,27 @@ def test_tables_without_a_file_are_not_copied(tmp_path, monkeypatch):
     reader.close()
 
 
+@pytest.mark.parametrize("n_threads", [0, 1, 3])
+def test_rows_come_from_the_map_where_no_thread_can_be_started(n_threads, tmp_path, monkeypatch):
+    start, n_started = threading.Thread.start, []
+
+    def start_few(thread):
+        if len(n_started) == n_threads:
+            raise RuntimeError("can't start new thread")
+        n_started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_few)
+    table = BlockTable(as_map(tmp_path))
+    reader = BlockReader([table], 8, 16)
+    order = BlockOrder(N_ROWS, Blocks(8, 16), np.random.RandomState(0), reader)
+    for first in range(0, N_ROWS, 50):
+        rows = order[first : first + 50].astype(np.intp)
+        np.testing.assert_array_equal(taken(table, rows), DATA[rows])
+    reader.close()
+    assert len(n_started) == n_threads
+
+
 def test_several_tables_are_read_together(tmp_path):
     (tmp_path / "other").mkdir()
     first, second = (

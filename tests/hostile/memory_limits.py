@@ -2,7 +2,8 @@
 
 Each is a child that makes a small fit, which loads the libraries, limits the writable memory of its process
 (RLIMIT_DATA) to what it has then and the formula of ``docs/guide/memory.rst``, and trains on a memory map. A
-copy of the data, or of a few numbers for each row, ends with MemoryError. Prints the peak of each fit as well,
+copy of the data, or of a few numbers for each row, ends with MemoryError. The stacks of threads that read from
+a disk, which are address space, are allowed beside it. Prints the peak of each fit as well,
 less the memory before, from a second child without the limit (Linux: RssAnon).
 """
 
@@ -35,10 +36,18 @@ CASES: dict[str, dict[str, Any]] = {
     "in order": {"shuffle": False, "dtype": "float64"},
     "by blocks": {"shuffle": "blocks"},
     "by blocks, early stopping, float64": {"shuffle": "blocks", "early_stopping": True, "dtype": "float64"},
+    "by blocks, from the disk": {"shuffle": "blocks", "from_disk": True},
+    "by blocks, from the disk, float64, auto": {
+        "shuffle": "blocks",
+        "from_disk": True,
+        "dtype": "float64",
+        "auto": True,
+        "early_stopping": True,
+    },
     "by blocks, network, auto": {"shuffle": "blocks", "network": True, "auto": True, "weights": True},
 }
 _N_COLUMNS, _SMALL, _MEGABYTE = 32, 40_000, 2**20
-_OWN = ("dtype", "order", "outputs", "classes", "strings", "weights", "auto", "network")
+_OWN = ("dtype", "order", "outputs", "classes", "strings", "weights", "auto", "network", "from_disk")
 
 
 def allowance(case: dict[str, Any], n_rows: int) -> int:
@@ -73,6 +82,7 @@ def train(name: str, n_rows: int, folder: Path, *, is_limited: bool) -> float:
     from sklearn.neural_network import MLPClassifier, MLPRegressor
 
     from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+    from onnxsgd.data.mapped_files import FileRows
 
     warnings.simplefilter("ignore")
     case = CASES[name]
@@ -88,8 +98,13 @@ def train(name: str, n_rows: int, folder: Path, *, is_limited: bool) -> float:
     kind = OnnxSGDClassifier if is_classifier else OnnxSGDRegressor
     learner = kind(max_iter=2, tol=None, random_state=0, n_threads=1, **parameters)
     learner.fit(*small)
+    if case.get("from_disk"):
+        # as of a file that is larger than memory
+        FileRows.is_cached = lambda self, rows: False  # type: ignore[method-assign]
     if is_limited:
-        limit = _status("VmData") + allowance(case, n_rows)
+        stack = max(8 * _MEGABYTE, resource.getrlimit(resource.RLIMIT_STACK)[0])
+        stacks = 4 * stack if case.get("from_disk") else 0
+        limit = _status("VmData") + allowance(case, n_rows) + stacks
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         learner.fit(X, y, weight)
         return 0.0

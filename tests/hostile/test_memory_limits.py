@@ -21,7 +21,14 @@ def limits(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["fortran", "early stopping, float64, auto", "strings, balanced", "by blocks"]
+    "name",
+    [
+        "fortran",
+        "early stopping, float64, auto",
+        "strings, balanced",
+        "by blocks",
+        "by blocks, from the disk",
+    ],
 )
 def test_fits_keep_to_the_formula(name, limits):
     child = limits.run_child(name, _ROWS, is_limited=True)
