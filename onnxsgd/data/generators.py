@@ -57,7 +57,9 @@ def restored(state: Sequence[Any]) -> np.random.RandomState:
     name, words, position, *_ = state
     if type(position) is not int or not 0 <= position <= _N_WORDS:
         raise ValueError(f"a generator of random numbers at position {position!r:.40} of {_N_WORDS}")
-    if name != "MT19937" or np.shape(words) != (_N_WORDS,) or not np.any(words):
+    # the words have 32 bits, of which the first one uses the highest
+    is_state = np.shape(words) == (_N_WORDS,) and np.asarray(words).dtype.kind in "iu"
+    if name != "MT19937" or not is_state or not np.any(np.asarray(words).astype(np.uint32)[1:]):
         raise ValueError("a generator of random numbers without its words")
     generator = seeded(0)
     generator.set_state(tuple(state))

@@ -6,10 +6,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 
+from onnxsgd._declared_types import Count
 from onnxsgd.data.batch_source import Batch, BatchSource, is_batch_source
 from onnxsgd.data.generators import copied
 from onnxsgd.data.samples import Samples
@@ -21,6 +22,7 @@ from onnxsgd.runtime.stages import stage
 from onnxsgd.training.checkpoints import Checkpoints, Position, Progress
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
 from onnxsgd.training.loop import Observer, run_epochs
+from onnxsgd.training.progress_forms import BatchesBegun, check_form, check_losses, require
 from onnxsgd.training.rules import PlateauRule
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Stopping
@@ -214,6 +216,13 @@ class BatchTraining(ModelBeforeFit):
         self._publish()
 
 
+class _BatchProgress(TypedDict):
+    """The progress of :class:`_BatchEpochs`: whether the next epoch is the first; the rows of a batch."""
+
+    is_first: bool
+    largest: Count
+
+
 class _BatchEpochs:
     """Epochs over the batches of an iterable: each batch is trained as a part of a stream.
 
@@ -235,6 +244,8 @@ class _BatchEpochs:
     checkpoints : Checkpoints or None
         Those inside epochs, if any.
     """
+
+    form = _BatchProgress
 
     def __init__(
         self,
@@ -260,6 +271,18 @@ class _BatchEpochs:
         self._is_first, self._largest = progress["is_first"], progress["largest"]
         if not self._is_first and self._state.epoch_updates is not None:
             self._count(self._state.epoch_updates)
+
+    def check_position(self, position: Position) -> None:
+        """Refuse a place of other epochs."""
+        begun, n_read, most = position.begun, position.n_batches, self._source.n_batches
+        check_form(begun, BatchesBegun, "position.begun")
+        n_losses = check_losses(position.losses, "position.losses")
+        require(most is None or n_read <= most, "position.n_batches", f"one of the {most} batches")
+        require(0 < n_losses <= n_read, "position.losses", f"a vector of 1 to {n_read} losses")
+        weights = begun["weights"]
+        is_right = len(weights) == n_losses and min(weights) > 0
+        require(is_right, "position.begun.weights", f"a list of {n_losses} weights above 0")
+        require(begun["t"] < self._state.t, "position.begun.t", f"below {self._state.t}, the updates so far")
 
     @property
     def has_next(self) -> bool:

@@ -148,7 +148,8 @@ class FitCheckpoints:
         if self._start is not None:
             state.random_state.set_state(self._start[1]["begun"].get_state())
         self._begun = copied(state.random_state)
-        return Checkpoints(self._every, self._write, self._start, has_all_data=has_all_data)
+        file = "" if self._start is None else os.fspath(self._file)
+        return Checkpoints(self._every, self._write, self._start, file=file, has_all_data=has_all_data)
 
     def _find(self) -> None:
         found = load_checkpoint(self._folder, self._estimator)

@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 import sklearn
 
+from onnxsgd._declared_types import check_attributes, check_fields, check_table
 from onnxsgd._files import path_of
-from onnxsgd.engine.step.mixed_precision import GOOD_UPDATES, LOSS_SCALE, SCALER
-from onnxsgd.engine.step.update import AVERAGE
+from onnxsgd.data.moments import Moments
 from onnxsgd.estimators.between_calls import has_new_graph, read_graph_parameters
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.loading.load import check_proto
@@ -22,10 +22,10 @@ from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import refuse_circle
 from onnxsgd.persistence.checkpoint_folder import read_last
-from onnxsgd.persistence.declared_types import check_attributes, check_fields
 from onnxsgd.persistence.saved_file import read_file, write_file
 from onnxsgd.persistence.value_tree import TreeReader, TreeWriter, UnknownValueError
-from onnxsgd.training.checkpoints import Position, Progress
+from onnxsgd.training.checkpoints import Loop, Position, Progress
+from onnxsgd.training.progress_forms import check_tensors
 from onnxsgd.training.state import FitState
 
 if TYPE_CHECKING:
@@ -195,20 +195,20 @@ def read_progress(file: Path) -> dict[str, Any]:
 def _progress(content: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Return the progress in a checkpoint, whose entries are of their types."""
     progress: dict[str, Any] = TreeReader(tensors).read(content["progress"])
-    identity = progress["identity"]
-    if not all(isinstance(text, str) for entry in identity.items() for text in entry):
-        raise TypeError("its fingerprint of the fit is no table of texts")
-    _check_entries(progress, has_ended=bool, begun=np.random.RandomState)
+    _check_entries(progress, identity=dict[str, str], has_ended=bool, begun=np.random.RandomState)
     if not progress["has_ended"]:
-        _check_entries(progress["loop"], n_epochs=int, stops=bool, was_asked=bool)
+        _check_entries(progress, loop=dict, position=dict | None)
+        check_table(progress["loop"], Loop, "loop")
         if progress["position"] is not None:
-            check_fields(Position(**progress["position"]))
+            check_table(progress["position"], Position, "position")
     return progress
 
 
-def _check_entries(values: Mapping[str, object], **hints: object) -> None:
-    """Refuse a dictionary that lacks an entry, or has one of another type."""
-    check_attributes({name: values[name] for name in hints}, hints)
+def _check_entries(values: object, **hints: object) -> None:
+    """Refuse a progress that lacks an entry, or has one of another type."""
+    if not isinstance(values, dict) or not hints.keys() <= values.keys():
+        raise TypeError(f"its progress lacks one of {sorted(hints)}")
+    check_attributes(values, hints)
 
 
 def _classes() -> dict[str, type[Any]]:
@@ -246,8 +246,10 @@ def _put_requests(estimator: Any, requests: Mapping[str, Mapping[str, Any]]) -> 
 
 def _check_learned(learner: Learner, state: FitState) -> None:
     """Refuse a graph that is not valid, weights that it does not have, and a state of other types."""
-    for holder in (learner, state, *state.moments.values()):
+    for holder in (learner, state):
         check_fields(holder)
+    for name, moments in state.moments.items():
+        check_table(vars(moments), Moments, f"moments of {name!r:.60}")
     if state.t < 0 or not set(filter(None, learner.linear or ())) <= set(learner.model.graph.initializers):
         raise ValueError(f"{state.t} updates, of the linear model {learner.linear}")
     for model in {id(found): found for found in _graphs(learner)}.values():
@@ -261,27 +263,7 @@ def _check_learned(learner: Learner, state: FitState) -> None:
         shape = None if value is None else tuple(value.shape.numpy())
         if array.shape != shape or array.dtype.kind != "f":
             raise ValueError(f"the weight {name!r} is {array.dtype} of shape {array.shape}, not {shape}")
-    averaged = {name for name, kind in state.tensors if kind == AVERAGE}
-    if averaged and averaged != set(weights):
-        raise ValueError(f"averages {sorted(averaged)} for those of {sorted(weights)}")
-    for (name, kind), array in state.tensors.items():
-        is_of_scale = name == SCALER and kind in (LOSS_SCALE, GOOD_UPDATES) and array.shape == ()
-        if not (name in weights or is_of_scale) or not np.issubdtype(array.dtype, np.number):
-            raise ValueError(f"a tensor {kind!r} of {name!r}")
-        if not is_of_scale and not _is_state_of(array, weights[name]) and _is_own(state.optimizer):
-            raise ValueError(f"a tensor {kind!r} of {name!r} of shape {array.shape}")
-
-
-def _is_own(optimizer: str | None) -> bool:
-    """Tell whether the tensors are those of an optimizer of the package; others have any shapes."""
-    return optimizer is None or optimizer.startswith("onnxsgd.optimizers.")
-
-
-def _is_state_of(array: np.ndarray, weight: np.ndarray) -> bool:
-    """Tell whether a tensor has an element for each of a weight, or for some of its axes."""
-    return array.ndim == weight.ndim and all(
-        size in (1, whole) for size, whole in zip(array.shape, weight.shape, strict=True)
-    )
+    check_tensors(state.tensors, weights, state.optimizer, "tensors")
 
 
 def _graphs(learner: Learner) -> list[ir.Model]:

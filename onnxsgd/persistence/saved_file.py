@@ -112,7 +112,8 @@ def read_file(
     except OnnxSGDError:
         raise
     except (*_DAMAGE, SafetensorError) as error:
-        said = f"{error!r}" if isinstance(error, KeyError) else reason(error)
+        is_key = isinstance(error, KeyError) and len(error.args) == 1
+        said = f"an entry {error.args[0]!r:.60} is unknown or missing" if is_key else reason(error)
         raise DamagedFileError(f"{shown} is no file of est.save, or a damaged one: {said}.") from error
 
 

@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto
 
+from onnxsgd._declared_types import Count, Finite, check_attributes
 from onnxsgd._version import __version__
 from onnxsgd.data.generators import restored
 from onnxsgd.data.moments import Moments
@@ -38,6 +39,18 @@ _LENGTHS = ("n_updates", "epoch_updates")
 
 #: The number of the format written.
 FORMAT = 1
+#: The types of the entries of format 1.
+_TYPES: dict[str, object] = {
+    "model": bytes, "score_model": bytes | None, "half_precision": dict, "link": str, "weights": list[str],
+    "intercepts": list[str], "linear": list[str | None] | None, "classes": np.ndarray | None,
+    "exported_for": int | None, "dropouts": list[str], "statistics": list[str], "tensors": list[list[Any]],
+    "random_state": list, "eta": Finite, "t": Count, "loss_curve": list[float],
+    "validation_scores": list[float], "l1_total": Finite, "l1_totals": dict[str, Finite],
+    "learning_rates": list[float], "owners": dict[str, Any], "update_norms": list[float],
+    "missed": dict[str, Count], "n_updates": Count | None, "rate_memory": list[float],
+    "epoch_updates": Count | None, "moments": list[list[Any]], "shared": list, "adapters": list[list[Any]],
+    "text": list,
+}  # fmt: skip
 
 
 def pack(
@@ -134,6 +147,7 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
             f"The estimator was saved in format {saved['format']} by onnxsgd {saved['version']}; onnxsgd "
             f"{__version__} reads format {FORMAT}: install that version, or a newer one."
         )
+    check_attributes(saved, _TYPES)
     base = held_tensors(model) if "shared" in saved else {}
     learner = Learner(
         **_unpack_graphs(saved, base),

@@ -8,15 +8,18 @@ first one holds, so that a fit that was interrupted makes the same updates as on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 
+from onnxsgd._declared_types import Count
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.training.progress_forms import ProgressError, check_form
 from onnxsgd.training.state import FitState
 
-__all__ = ["Checkpoints", "Every", "Position", "Progress", "Resumable"]
+__all__ = ["Checkpoints", "Every", "Loop", "Position", "Progress", "Resumable", "ResumableEpochs"]
 
 #: What a part of a fit knows, in values of numpy and Python.
 Progress = dict[str, Any]
@@ -29,11 +32,36 @@ _MADE_ANEW = frozenset({"moments", "n_rows", "mean_weight", "n_updates", "epoch_
 class Resumable(Protocol):
     """A part of a fit with progress of its own."""
 
+    @property
+    def form(self) -> type:
+        """The form of the progress: a TypedDict."""
+
     def progress(self) -> Progress:
         """Return the progress."""
 
     def resume(self, progress: Progress) -> None:
-        """Continue from a progress."""
+        """Continue from a progress of this form.
+
+        Raises
+        ------
+        ProgressError
+            If no fit on these data wrote it.
+        """
+
+
+class ResumableEpochs(Resumable, Protocol):
+    """Epochs, which continue from a place inside one."""
+
+    def check_position(self, position: Position) -> None:
+        """Refuse a place of other epochs, by a ProgressError."""
+
+
+class Loop(TypedDict):
+    """The progress of the loop over epochs."""
+
+    n_epochs: Count
+    stops: bool
+    was_asked: bool
 
 
 @dataclass(frozen=True)
@@ -79,9 +107,9 @@ class Position:
         What the epochs need of their state before this one.
     """
 
-    n_batches: int
+    n_batches: Count
     losses: np.ndarray
-    begun: Progress
+    begun: dict[str, Any]
 
 
 class Checkpoints:
@@ -95,6 +123,8 @@ class Checkpoints:
         Writes a state and a progress.
     start : (FitState, dict) or None
         The state and the progress to continue from; None: the fit begins.
+    file : str
+        The file that holds them.
     has_all_data : bool
         Whether the fit has all of the data at its beginning, not batch by batch.
     """
@@ -105,12 +135,13 @@ class Checkpoints:
         write: Callable[[FitState, Progress], None],
         start: tuple[FitState, Progress] | None = None,
         *,
+        file: str = "",
         has_all_data: bool = True,
     ) -> None:
-        self.every, self._write, self._start = every, write, start
+        self.every, self._write, self._start, self._file = every, write, start, file
         self._has_all_data = has_all_data
         self._parts: dict[str, Resumable] = {}
-        self._loop: dict[str, Any] = {"n_epochs": 0, "stops": False, "was_asked": False}
+        self._loop: Loop = {"n_epochs": 0, "stops": False, "was_asked": False}
         self._written_at = time.monotonic()
 
     @property
@@ -118,12 +149,17 @@ class Checkpoints:
         """True if the fit continues from a checkpoint."""
         return self._start is not None
 
-    def begin(self, parts: Mapping[str, Resumable], state: FitState) -> tuple[int, bool, bool]:
+    def begin(self, rule: Resumable, epochs: ResumableEpochs, state: FitState) -> tuple[int, bool, bool]:
         """Continue from the first checkpoint, or write it.
 
         Returns the number of epochs done, whether training stops, and whether an observer asked for that.
+
+        Raises
+        ------
+        ParameterError
+            If no such fit wrote the progress.
         """
-        self._parts = dict(parts)
+        self._parts = {"rule": rule, "epochs": epochs}
         if self._start is None:
             self._save(state, None)
         else:
@@ -133,10 +169,19 @@ class Checkpoints:
                 setattr(state, name, getattr(saved, name))
             # other parts of the fit draw from the same generator
             state.random_state.set_state(saved.random_state.get_state())
-            for name, part in self._parts.items():
-                part.resume(progress[name])
-            self._loop = dict(progress["loop"])
+            try:
+                self._resume_parts(progress)
+                if progress["position"] is not None:
+                    epochs.check_position(Position(**progress["position"]))
+            except ProgressError as error:
+                raise ParameterError(f"The checkpoint {self._file!r} is damaged: {error}.") from None
+            self._loop = progress["loop"]
         return self._loop["n_epochs"], self._loop["stops"], self._loop["was_asked"]
+
+    def _resume_parts(self, progress: Progress) -> None:
+        for name, part in self._parts.items():
+            check_form(progress.get(name), part.form, name)
+            part.resume(progress[name])
 
     def take_position(self) -> Position | None:
         """Return the place inside the first epoch from which it continues, once."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,6 +25,14 @@ from onnxsgd.optimizers import L1_STRENGTH, RATE
 from onnxsgd.training.checkpoints import Checkpoints, Position, Progress
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.kept_state import KeptState
+from onnxsgd.training.progress_forms import (
+    EpochBegun,
+    WindowBegun,
+    check_form,
+    check_losses,
+    check_orders,
+    require,
+)
 from onnxsgd.training.state import FitState, output_unit
 
 __all__ = ["Epochs", "Runners", "penalty_value"]
@@ -96,6 +104,12 @@ class Runners:
         return 0 if self.skipped is None else self.skipped()
 
 
+class EpochsProgress(TypedDict):
+    """The progress of :class:`Epochs`: the orders of the samples that are drawn, but not used yet."""
+
+    ahead: np.ndarray
+
+
 class Epochs:
     """The epochs of a fit.
 
@@ -116,6 +130,8 @@ class Epochs:
     kept : KeptState or None
         Receives the state after the updates of each call, also of one that fails.
     """
+
+    form = EpochsProgress
 
     def __init__(
         self,
@@ -277,7 +293,20 @@ class Epochs:
 
     def resume(self, progress: Progress) -> None:
         """Continue with these orders."""
+        check_orders(progress["ahead"], len(self._batches.target), "epochs.ahead")
         self._ahead = progress["ahead"]
+
+    def check_position(self, position: Position) -> None:
+        """Refuse a place of other epochs."""
+        batches, begun = self._batches, position.begun
+        check_form(begun, WindowBegun if batches.is_long else EpochBegun, "position.begun")
+        check_orders(begun["ahead"], len(batches.target), "position.begun.ahead")
+        first = begun["window"][0] if batches.is_long else 0
+        n_batches = [w.stop - w.start for w in batches.windows if w.start == first]
+        require(bool(n_batches), "position.begun.window", "the first batch of a window, and sums before it")
+        n_done, n_losses = position.n_batches, check_losses(position.losses, "position.losses")
+        require(n_done < n_batches[0], "position.n_batches", f"below the {n_batches[0]} batches of the epoch")
+        require(n_done == n_losses, "position.losses", f"an array of {n_done} losses")
 
     def _run_one_by_one(self, count: int, limit: float | None, rates: np.ndarray | None) -> None:
         """Make epochs whose numbers depend on the number of updates that earlier ones skipped."""

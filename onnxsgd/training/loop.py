@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.runtime.events import decided
-from onnxsgd.training.checkpoints import Checkpoints, Resumable
+from onnxsgd.training.checkpoints import Checkpoints, ResumableEpochs
 from onnxsgd.training.coordinates import StandardisedBuffers
 from onnxsgd.training.epochs import Epochs, Runners, penalty_value
 from onnxsgd.training.fit_plan import FitPlan
@@ -86,7 +86,7 @@ def train(
     )
 
 
-class Passes(Resumable, Protocol):
+class Passes(ResumableEpochs, Protocol):
     """Epochs over the data, such as :class:`onnxsgd.training.epochs.Epochs`."""
 
     @property
@@ -116,7 +116,7 @@ def run_epochs(
         if checkpoints is None or not checkpoints.continues:
             rule.begin()
         if checkpoints is not None:
-            n_epochs, stops, was_asked = checkpoints.begin({"rule": rule, "epochs": epochs}, state)
+            n_epochs, stops, was_asked = checkpoints.begin(rule, epochs, state)
         while n_epochs < stopping.max_iter and not stops and epochs.has_next:
             # observers, scores and checkpoints need the weights after each epoch
             is_single = observers or score or checkpoints

@@ -6,11 +6,12 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
+from onnxsgd._declared_types import Count, Finite
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError
@@ -18,6 +19,7 @@ from onnxsgd.runtime.events import decided
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.checkpoints import Progress
 from onnxsgd.training.descent import Descent, Verdict
+from onnxsgd.training.progress_forms import check_tensors
 from onnxsgd.training.start import Start
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Plateau, Stopping
@@ -40,6 +42,8 @@ _TOGETHER = 1024
 _RISEN = 0.02
 #: A part of a window diverged with this many times the growth that undoes a whole window: parts differ.
 _DIVERGED = 40.0
+#: The copies of weights in the progress of a :class:`DescentRule`.
+_COPIES = ("_first", "_copy", "_best")
 
 
 class Rule(Protocol):
@@ -72,11 +76,25 @@ class Rule(Protocol):
     def end(self) -> None:
         """Handle the end of training: choose the weights."""
 
+    @property
+    def form(self) -> type:
+        """The form of the progress."""
+
     def progress(self) -> Progress:
         """Return what the rule knows of the fit so far."""
 
     def resume(self, progress: Progress) -> None:
         """Continue from a progress, in place of :meth:`begin`."""
+
+
+class PlateauProgress(TypedDict):
+    """The progress of a :class:`PlateauRule`."""
+
+    _has_converged: bool
+    _improved_at: int
+    _best: tuple[Count, Tensors, dict[str, Finite], dict[str, Count]] | None
+    _losses: tuple[float, float] | None
+    plateau: Plateau
 
 
 class PlateauRule:
@@ -94,8 +112,7 @@ class PlateauRule:
         The fewest updates without improvement that make a plateau.
     """
 
-    #: Attributes that change during a fit, beside the plateau.
-    _KNOWN = ("_has_converged", "_improved_at", "_best", "_losses")
+    form = PlateauProgress
 
     def __init__(
         self, stopping: Stopping, schedule: Schedule, state: FitState, least_updates: int = 0
@@ -172,13 +189,13 @@ class PlateauRule:
 
     def progress(self) -> Progress:
         """Return what the rule knows of the fit so far."""
-        return {name: getattr(self, name) for name in self._KNOWN} | {"plateau": vars(self._plateau)}
+        return _known(self, PlateauProgress) | {"plateau": vars(self._plateau)}
 
     def resume(self, progress: Progress) -> None:
         """Continue from a progress, in place of :meth:`begin`."""
-        for name in self._KNOWN:
-            setattr(self, name, progress[name])
-        self._plateau = Plateau(**progress["plateau"])
+        if progress["_best"] is not None:
+            _check_copy(self._state, progress["_best"][1], "rule._best")
+        vars(self).update(_known_in(progress), _plateau=_resumed(self._plateau, progress["plateau"]))
 
     def end(self) -> None:
         """Restore the weights that scored best, if scores decide; report an objective that rose."""
@@ -203,7 +220,7 @@ class _Copy:
     """Weights and states, and the number of updates that they had."""
 
     tensors: Tensors
-    t: int
+    t: Count
 
     @classmethod
     def of(cls, state: FitState) -> _Copy:
@@ -214,6 +231,22 @@ class _Copy:
 
     def restore(self, state: FitState) -> None:
         state.tensors, state.t = dict(self.tensors), self.t
+
+
+class DescentProgress(TypedDict):
+    """The progress of a :class:`DescentRule` that has begun."""
+
+    _n_left: int
+    _losses: list[float]
+    _has_begun: bool
+    _has_better_score: bool
+    _score_has_converged: bool
+    _start: float
+    _first: _Copy
+    _copy: _Copy
+    _best: _Copy
+    plateau: Plateau
+    descent: Descent
 
 
 class DescentRule:
@@ -247,11 +280,7 @@ class DescentRule:
         Whether that is dropout.
     """
 
-    #: Attributes that change during a fit, beside the plateau and the descent.
-    _KNOWN = (
-        "_n_left", "_losses", "_has_begun", "_has_better_score", "_score_has_converged", "_start",
-    )  # fmt: skip
-    _COPIES = ("_first", "_copy", "_best")
+    form = DescentProgress
 
     def __init__(
         self,
@@ -313,7 +342,7 @@ class DescentRule:
         ConvergenceError
             If the objective is not finite.
         """
-        stopping, given, tensors_given = self._stopping, _Copy.of(self._state), self._state.tensors
+        given, tensors_given = _Copy.of(self._state), self._state.tensors
         start = self._find_start(self._state)
         if not math.isfinite(start.unit) or (start.is_model and not math.isfinite(start.objective)):
             raise ConvergenceError(
@@ -337,19 +366,26 @@ class DescentRule:
             # losses of another function are compared with each other alone
             start=math.inf if self._is_other else start.objective,
             unit=start.unit,
-            tol=None if self._score else stopping.tol,
-            # the decay, without gain too, has at least as many windows again
-            patience=max(_LEAST_PATIENCE, -(-stopping.n_iter_no_change // (2 * self._length))),
-            n_windows=max(1, stopping.max_iter // self._length),
-            n_updates=self._length * self._n_batches,
             share=min(start.share, most),
             most=most,
-            haste=_SPARSE_HASTE if self._is_sparse else 1.0,
-            is_open=self._is_open,
+            **self._settings(),
         )
         self._state.eta = self._eta * self._descent.factor
         decided("rate", "found: training begins with %.4g, objective %.6g", self._state.eta, start.objective)
         self._has_begun = True
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the parameters of the control that do not depend on the first weights."""
+        stopping = self._stopping
+        return {
+            "tol": None if self._score else stopping.tol,
+            # the decay, without gain too, has at least as many windows again
+            "patience": max(_LEAST_PATIENCE, -(-stopping.n_iter_no_change // (2 * self._length))),
+            "n_windows": max(1, stopping.max_iter // self._length),
+            "n_updates": self._length * self._n_batches,
+            "haste": _SPARSE_HASTE if self._is_sparse else 1.0,
+            "is_open": self._is_open,
+        }
 
     def after_epochs(self, losses: Sequence[float], score: float | None) -> bool:
         """Handle the end of some epochs; return whether training stops."""
@@ -409,18 +445,19 @@ class DescentRule:
 
     def progress(self) -> Progress:
         """Return what the rule knows of the fit so far."""
-        known = {name: getattr(self, name) for name in self._KNOWN}
-        copies = {name: vars(getattr(self, name)) for name in self._COPIES}
+        known = _known(self, DescentProgress)
+        copies = {name: vars(known[name]) for name in _COPIES}
         return known | copies | {"plateau": vars(self._plateau), "descent": vars(self._descent)}
 
     def resume(self, progress: Progress) -> None:
         """Continue from a progress, in place of :meth:`begin`."""
-        for name in self._KNOWN:
-            setattr(self, name, progress[name])
-        for name in self._COPIES:
-            setattr(self, name, _Copy(**progress[name]))
-        self._plateau = Plateau(**progress["plateau"])
-        self._descent = Descent.resumed(progress["descent"])
+        for name in _COPIES:
+            _check_copy(self._state, progress[name]["tensors"], f"rule.{name}.tensors")
+        copies = {name: _Copy(**progress[name]) for name in _COPIES}
+        vars(self).update(
+            _known_in(progress), **copies, _plateau=_resumed(self._plateau, progress["plateau"])
+        )
+        self._descent = Descent.resumed(progress["descent"] | self._settings())
 
     def end(self) -> None:
         """Choose the last weights, those that scored best if scores decide, or the first ones."""
@@ -454,6 +491,26 @@ class DescentRule:
         if -score < self._plateau.best:
             self._best, self._has_better_score = _Copy.of(self._state), True
         self._score_has_converged |= self._plateau.reached(-score)
+
+
+def _known(rule: PlateauRule | DescentRule, form: type) -> Progress:
+    """Return the attributes of a rule that its progress has under their own names."""
+    return {name: value for name, value in vars(rule).items() if name in form.__annotations__}
+
+
+def _known_in(progress: Progress) -> Progress:
+    """Return the entries of a progress that are attributes of the rule under their own names."""
+    return {name: value for name, value in progress.items() if name.startswith("_")}
+
+
+def _resumed(plateau: Plateau, progress: Progress) -> Plateau:
+    """Return a plateau with the same parameters that has seen as much as that of a progress."""
+    return Plateau(**{**progress, "tol": plateau.tol, "patience": plateau.patience})
+
+
+def _check_copy(state: FitState, tensors: Tensors, entry: str) -> None:
+    """Refuse weights and states that are none of this fit."""
+    check_tensors(tensors, state.weights(), state.optimizer, entry)
 
 
 def _warn(message: str) -> None:

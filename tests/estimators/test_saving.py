@@ -23,10 +23,11 @@ from sklearn.preprocessing import StandardScaler
 
 import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses, optimizers, penalties, schedules
+from onnxsgd._declared_types import check_attributes
 from onnxsgd.adapters import LoRA
+from onnxsgd.data.generators import restored
 from onnxsgd.estimators import saving
 from onnxsgd.exceptions import OnnxSGDError, ParameterError, ParameterTypeError
-from onnxsgd.persistence.declared_types import check_attributes
 from onnxsgd.persistence.saved_file import DamagedFileError, write_file
 
 
@@ -292,6 +293,17 @@ def test_forged_generators_are_refused(tmp_path, content, position):
     assert is_refused(tmp_path / "f", (tmp_path / "f").read_bytes())
 
 
+@pytest.mark.parametrize(
+    "words", [np.full(624, 0.5), np.full(624, 2**32), np.eye(1, 624, dtype=int)[0]], ids=range(3)
+)
+def test_generators_of_zeros_are_refused(words):
+    """Their normal numbers are drawn without end: numpy keeps 32 bits of each word, and one of the first."""
+    state = list(np.random.RandomState(0).get_state())
+    with pytest.raises(ValueError, match="without its words"):
+        restored([state[0], words, *state[2:]])
+    assert restored(state).randint(100) == np.random.RandomState(0).randint(100)
+
+
 def test_forged_generators_of_models_are_refused(tmp_path):
     model = MLPRegressor((2,), random_state=np.random.RandomState(0))
     OnnxSGDRegressor(model).save(tmp_path / "f")
@@ -371,8 +383,9 @@ def test_values_of_other_types_are_refused_when_they_are_read(tmp_path, content,
     place[way[-1]] = value
     kept = {key: part for key, part in tree.items() if key not in ("format", "version")}
     write_file(tmp_path / "f", kept, safetensors.numpy.load(written))
-    with pytest.raises(DamagedFileError, match="no file of est.save, or a damaged one"):
+    with pytest.raises(DamagedFileError, match="no file of est.save, or a damaged one") as error:
         onnxsgd.load(tmp_path / "f")
+    assert len(way) == 1 or str(way[1]) in str(error.value)
 
 
 #: For each learned attribute a value of JSON that it cannot have.

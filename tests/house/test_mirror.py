@@ -34,6 +34,7 @@ COVERED = {
         "engine/predict estimators/base estimators/classifier estimators/fitted estimators/parameters "
         "estimators/regressor exceptions learner/build training/fit_plan"
     ),
+    "estimators/test_forged_progress.py": "training/progress_forms",
     "estimators/test_gaussian_nll.py": "estimators/likelihood_score learner/further_scores",
     "estimators/test_html_display.py": "estimators/card estimators/card_rows",
     "estimators/test_plot_graph.py": (
@@ -149,6 +150,7 @@ SUBJECTS = {
     "estimators/test_joint_losses.py": "losses that compare classes, in the classifier",
     "estimators/test_links.py": "losses with a link, in the regressor",
     "estimators/test_metadata_routing.py": "scikit-learn's routing of weights and validation data",
+    "estimators/test_forged_progress.py": "checkpoints of strangers",
     "estimators/test_gaussian_nll.py": "means and variances, in the regressor",
     "estimators/test_quantile_levels.py": "several quantiles at once, in the regressor",
     "estimators/test_scores.py": "a page of the documentation",

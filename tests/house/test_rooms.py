@@ -67,7 +67,8 @@ def test_imports_make_no_circle():
 
 
 @pytest.mark.parametrize(
-    "name", ["exceptions", "penalties", "_builder", "_files", "_library_errors", "_settable"]
+    "name",
+    ["exceptions", "penalties", "_builder", "_declared_types", "_files", "_library_errors", "_settable"],
 )
 def test_modules_outside_the_order_import_no_folder(name):
     found = {folder_of(file) for file in imported_files(PACKAGE / f"{name}.py")}

@@ -24,6 +24,9 @@ GUARDS = {
         "engine.step.cuda_graph_operators:_CONDITIONS",
     ),
     "estimators/test_saving.py::test_every_typed_attribute_has_a_wrong_value": ("estimators.saving:_TYPES",),
+    "persistence/test_saved_form.py::test_every_entry_of_another_type_is_named": (
+        "persistence.saved_form:_TYPES",
+    ),
     "estimators/test_labels.py::test_every_probability_of_several_labels_has_a_case": (
         "estimators.labels:_ELEMENTWISE",
     ),

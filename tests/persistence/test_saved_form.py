@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import math
 import pickle
 import pickletools
 import subprocess
@@ -21,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
 from onnxsgd.exceptions import GraphError
+from onnxsgd.persistence import saved_form
 from onnxsgd.persistence.saved_form import FORMAT, pack, unpack
 from onnxsgd.training import epochs as _epochs
 
@@ -260,3 +262,25 @@ def test_sizes_of_a_graph_are_checked_before_it_is_read(iris, monkeypatch):
 
 def _parts_of(estimator):
     return estimator._learner, estimator._state
+
+
+#: For each entry of the saved form a value that it cannot have.
+WRONG = {
+    "model": "x", "score_model": 1, "half_precision": [], "link": None, "weights": "coef", "intercepts": [1],
+    "linear": ["x", 1], "classes": [0, 1], "exported_for": "1", "dropouts": [None], "statistics": {},
+    "tensors": [("coef", "weight")], "random_state": None, "eta": math.nan, "t": -1, "loss_curve": ["x"],
+    "validation_scores": 0.5, "l1_total": math.inf, "l1_totals": {"coef": "x"}, "learning_rates": [None],
+    "owners": [], "update_norms": [[]], "missed": {"coef": -1}, "n_updates": -1, "rate_memory": (1.0,),
+    "epoch_updates": 1.5, "moments": {}, "shared": "x", "adapters": [1], "text": (None, None),
+}  # fmt: skip
+
+
+def test_every_entry_of_another_type_is_named():
+    """The reader raised an error of Python about a value without a name."""
+    assert set(WRONG) == set(saved_form._TYPES)
+    learner = regressor(max_iter=1).fit(np.eye(4), np.arange(4.0))
+    saved = pack(learner._learner, learner._state)
+    unpack(saved)
+    for name, value in WRONG.items():
+        with pytest.raises(TypeError, match=f"^{name} is "):
+            unpack({**saved, name: value})
