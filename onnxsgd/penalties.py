@@ -13,9 +13,8 @@ of their own.
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -134,11 +133,10 @@ class Penalty(Settable):
     def _of_elements(self, array: np.ndarray, first: np.ndarray | None = None) -> float:
         """Return the terms that are sums over the elements of an array."""
         l1, l2, total = 0.0 if self.groups else self.l1, self.l2, 0.0
-        blocks = itertools.repeat(None) if first is None else _blocks(first)
-        for block, start in zip(_blocks(array), blocks, strict=False):
-            wide = block.astype(np.float64)
-            if start is not None:
-                wide -= start
+        for rows in range(0, array.size, _BLOCK):
+            wide = _block(array, rows)
+            if first is not None:
+                wide -= _block(first, rows)
             if l1:
                 total += l1 * float(np.abs(wide).sum())
             if l2:
@@ -164,11 +162,9 @@ class Penalty(Settable):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def _blocks(array: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the elements of an array in blocks, which stay in the cache."""
-    flat = array.reshape(-1)
-    for start in range(0, len(flat), _BLOCK):
-        yield flat[start : start + _BLOCK]
+def _block(array: np.ndarray, start: int) -> np.ndarray:
+    """Return elements of an array from a place on as float64: a block stays in the cache."""
+    return array.reshape(-1)[start : start + _BLOCK].astype(np.float64)
 
 
 #: The constructor of each named penalty, from the strength `alpha` and the share `l1_ratio`.

@@ -316,7 +316,10 @@ def _invertible(scale: np.ndarray, dtype: np.dtype[Any] | type) -> np.ndarray:
     Those whose squares overflow are the largest number that has an inverse.
     """
     tiny = float(np.finfo(dtype).tiny)
-    return np.where(scale > tiny**_USED_EXPONENTS, np.minimum(scale, 1.0 / tiny), 1.0)
+    bounded: np.ndarray = np.minimum(scale, 1.0 / tiny)
+    # in place: numpy's where takes twice the time of the rest
+    bounded[~(scale > tiny**_USED_EXPONENTS)] = 1.0
+    return bounded
 
 
 def add_moments(

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from onnxsgd.data.block_reader import BlockReader, BlockTable
-from onnxsgd.data.generators import seeded
+from onnxsgd.data.generators import seeded, words
 from onnxsgd.data.row_tables import Table, row_blocks
 
 __all__ = ["BlockOrder", "Blocks", "shuffled"]
@@ -35,8 +35,7 @@ def shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np.
     billion is equal and keeps its order. Nothing but the pairs of a key and a number is made for all.
     """
     if shape[0] * shape[1] <= _SHORT:
-        # of one axis: the generator multiplies the sizes of several with numpy
-        draws = random_state.randint(0, 1 << 32, shape[0] * shape[1], np.uint32)
+        draws = words(random_state, shape[0] * shape[1])
         orders: np.ndarray = draws.reshape(shape).argsort(axis=1, kind="stable")
         return orders
     pairs = np.empty(shape, np.uint64)

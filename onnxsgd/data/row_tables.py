@@ -158,12 +158,15 @@ class EncodedLabels(RowTable):
         self.shape = (len(columns), n_outputs)
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
-        n_outputs = self.shape[1]
-        # the only column of two classes is that of the second one
-        place = self._columns[rows] - (n_outputs == 1)
-        table = np.full((len(place), n_outputs), self._low, self.dtype)
-        is_class = np.flatnonzero((place >= 0) & (place < n_outputs))
-        table[is_class, place[is_class]] = 1.0
+        place, n_outputs = self._columns[rows], self.shape[1]
+        table = np.empty((len(place), n_outputs), self.dtype)
+        table.fill(self._low)
+        if n_outputs == 1:
+            # the only column of two classes is that of the second one
+            table[place == 1] = 1.0
+        else:
+            is_class = np.flatnonzero((place >= 0) & (place < n_outputs))
+            table[is_class, place[is_class]] = 1.0
         return table
 
     def astype(self, dtype: DTypeLike) -> EncodedLabels:

@@ -51,7 +51,9 @@ class Auto(Schedule):
         return eta
 
     def rates(self, t: int, eta: float, count: int) -> np.ndarray:
-        return np.full(count, eta)
+        rates = np.empty(count)
+        rates.fill(eta)
+        return rates
 
     def for_batches(self, rates: np.ndarray, batch_size: int) -> np.ndarray:
         return rates * math.sqrt(min(batch_size, _MOST_USEFUL_ROWS) / _USUAL_ROWS)

@@ -54,14 +54,14 @@ class Coordinates:
         known = self._constants
         if not known:
             # of the largest scales, 0
-            with np.errstate(over="ignore"):
+            with _quiet():
                 scales = {
                     (layer.weight, PENALTY_SCALE): 1.0
                     / self._scale(layer, tensors[layer.weight, WEIGHT]) ** 2
                     for layer in self.layers
                 }
-            scales |= {(name, RATE_SCALE): scale for name, scale in self.rate_scales.items()}
-            known.update((key, _rounded(a, tensors[key[0], WEIGHT].dtype)) for key, a in scales.items())
+                scales |= {(name, RATE_SCALE): scale for name, scale in self.rate_scales.items()}
+                known.update((key, _rounded(a, tensors[key[0], WEIGHT].dtype)) for key, a in scales.items())
         return known
 
     def spec(self, spec: StepSpec, constants: Tensors) -> StepSpec:
@@ -76,28 +76,30 @@ class Coordinates:
     def standardised(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
         """Return weights of raw data, averages and starts of them, for standardised data; others as given."""
         converted = dict(tensors)
-        for layer in self.layers:
-            for kind in (WEIGHT, AVERAGE, START):
-                given = tensors.get((layer.weight, kind))
-                if given is None:
-                    continue
-                wide = given.astype(np.float64) * self._scale(layer, given)
-                converted[layer.weight, kind] = _rounded(wide, given.dtype)
-                if kind != START:
-                    self._shift(converted, layer, kind, given, 1.0)
+        with _quiet():
+            for layer in self.layers:
+                for kind in (WEIGHT, AVERAGE, START):
+                    given = tensors.get((layer.weight, kind))
+                    if given is None:
+                        continue
+                    wide = given.astype(np.float64) * self._scale(layer, given)
+                    converted[layer.weight, kind] = _rounded(wide, given.dtype)
+                    if kind != START:
+                        self._shift(converted, layer, kind, given, 1.0)
         return converted
 
     def raw(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
         """Return weights of standardised data, and averages of them, for raw data; the inverse of these."""
         converted = dict(tensors)
-        for layer in self.layers:
-            for kind in (WEIGHT, AVERAGE):
-                given = tensors.get((layer.weight, kind))
-                if given is None:
-                    continue
-                weight = _rounded(given.astype(np.float64) / self._scale(layer, given), given.dtype)
-                converted[layer.weight, kind] = weight
-                self._shift(converted, layer, kind, weight, -1.0)
+        with _quiet():
+            for layer in self.layers:
+                for kind in (WEIGHT, AVERAGE):
+                    given = tensors.get((layer.weight, kind))
+                    if given is None:
+                        continue
+                    weight = _rounded(given.astype(np.float64) / self._scale(layer, given), given.dtype)
+                    converted[layer.weight, kind] = weight
+                    self._shift(converted, layer, kind, weight, -1.0)
         return converted
 
     def _scale(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
@@ -127,9 +129,7 @@ class Coordinates:
             return
         part = weight if centred is None else weight.take(centred, int(layer.is_transposed))
         part = part.astype(np.float64)
-        # a weight that diverged shows it in the results
-        with np.errstate(invalid="ignore"):
-            step = part @ shift if layer.is_transposed else shift @ part
+        step = part @ shift if layer.is_transposed else shift @ part
         intercept = tensors[layer.intercept, kind]
         moved = intercept + sign * step.reshape(intercept.shape)
         tensors[layer.intercept, kind] = _rounded(moved, intercept.dtype)
@@ -153,13 +153,20 @@ class Coordinates:
         return {}
 
 
+def _quiet() -> np.errstate:
+    """Return a context without warnings: a weight that diverged shows it in the results.
+
+    A context around each operation would take as long as the operations.
+    """
+    return np.errstate(over="ignore", invalid="ignore")
+
+
 def _rounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Return float64 numbers in another type; finite ones beyond its range become its largest ones."""
     if array.dtype == dtype:
         # nothing overflows, and numbers that are not finite stay
         return array
-    with np.errstate(over="ignore"):
-        rounded = array.astype(dtype)
+    rounded = array.astype(dtype)
     if all_finite(rounded):
         return rounded
     largest = float(np.finfo(dtype).max)

@@ -224,7 +224,8 @@ class Epochs:
         runners, batches, plan, state = self._runners, self._batches, self._plan, self._state
         if plan.step_spec.takes_scaled_gradient:
             updates = updates.descending(numbers.of_batches(numbers.used))
-        losses = np.full(len(updates.totals), math.nan)
+        losses = np.empty(len(updates.totals))
+        losses.fill(math.nan)
         n_before = within.begin(losses)
 
         def n_whole(n_done: int) -> int:

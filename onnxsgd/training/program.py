@@ -595,6 +595,8 @@ def _fits(program: Program, features: Features) -> bool:
 
 def _cast_target(target: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Return targets in the type of the graph; refuse those that it does not hold."""
+    if target.dtype == dtype:
+        return np.ascontiguousarray(target)
     try:
         with np.errstate(over="raise"):
             return np.ascontiguousarray(target, dtype)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from onnxsgd.data.generators import make_generator, restored, seeded
+from onnxsgd.data.generators import make_generator, restored, seeded, words
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1])
@@ -13,6 +13,15 @@ def test_seeded_generators_draw_the_numbers_of_numpy(seed: int) -> None:
         ours.randint(0, 1 << 32, 2000, np.uint32), numpys.randint(0, 1 << 32, 2000, np.uint32)
     )
     np.testing.assert_array_equal(ours.normal(size=7), numpys.normal(size=7))
+
+
+def test_words_are_the_draws_of_numpy() -> None:
+    """From any position of the state, which then goes on from the same place: streams keep their orders."""
+    ours, numpys = seeded(5), np.random.RandomState(5)
+    for count in (1, 3, 32, 625):
+        np.testing.assert_array_equal(words(ours, count), numpys.randint(0, 1 << 32, count, np.uint32))
+        # a normal number takes two words, and keeps a second number for later
+        np.testing.assert_array_equal(ours.normal(size=3), numpys.normal(size=3))
 
 
 def test_a_seed_gives_equal_generators_which_are_not_shared() -> None:

@@ -178,6 +178,14 @@ def test_labels_of_any_range_are_found(labels):
             np.testing.assert_array_equal(classes[found], y)
 
 
+def test_a_table_of_classes_that_is_kept_is_that_of_their_type_and_order():
+    """Those of several estimators in turn."""
+    wide, narrow = np.array([1, 0]), np.array([1, 2, 0, 3], np.int32)
+    for classes in (wide, wide[::-1], narrow, narrow[::-1], wide):
+        for y in (classes, np.repeat(classes, 50)):
+            np.testing.assert_array_equal(classes[targets.label_columns(y, classes)], y)
+
+
 @pytest.mark.parametrize(
     "classes", [{}, {0, 1}, {0: 1}, "ab", 2, [[0, 1]], [0, [1]], [None, 0], iter([0, 1])]
 )
@@ -193,7 +201,7 @@ def test_classes_of_a_new_layer_may_be_named_twice():
     np.testing.assert_array_equal(learner.classes_, [0, 1, 2])
 
 
-@pytest.mark.parametrize("unknown", [4, -9, 10**12])
+@pytest.mark.parametrize("unknown", [4, -9, 10**12, 2**63 - 1, -(2**63)])
 def test_an_unknown_number_among_many_labels_is_named(unknown):
     y = np.repeat([3, 7, 5], 100)
     y[50] = unknown
