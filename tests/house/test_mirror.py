@@ -71,7 +71,8 @@ COVERED = {
     "gradient/portable/rules/test_pooling.py": "gradient/portable/rules/max_pool",
     "gradient/portable/rules/test_products.py": "gradient/portable/rules/einsum",
     "gradient/portable/rules/test_recurrent.py": (
-        "gradient/portable/rules/batch_first gradient/portable/rules/lstm_memory "
+        "gradient/portable/rules/batch_first gradient/portable/rules/cell_gates "
+        "gradient/portable/rules/directions gradient/portable/rules/lstm_memory "
         "gradient/portable/rules/recurrent_cells gradient/portable/rules/time_steps"
     ),
     "gradient/portable/rules/test_resize.py": "gradient/portable/rules/resize_identity",

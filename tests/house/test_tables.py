@@ -49,7 +49,7 @@ GUARDS = {
     ),
     "gradient/portable/rules/test_recurrent.py::test_every_cell_and_every_slope_has_a_case": (
         "gradient.portable.rules.recurrent_cells:CELLS",
-        "gradient.portable.rules.recurrent_cells:_SLOPES",
+        "gradient.portable.rules.cell_gates:SLOPES",
     ),
     "gradient/portable/rules/test_scattering.py::test_every_reduction_has_a_case": (
         "gradient.portable.rules.scattering:_REDUCTIONS",

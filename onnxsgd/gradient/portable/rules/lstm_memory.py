@@ -43,8 +43,8 @@ class Peepholes:
         return joined
 
 
-def memory(first: Tensor, kept: Tensor, added: Tensor) -> Tensor:
-    """Return the memory after each step that keeps a part of it and adds to it."""
+def memory(first: Tensor, kept: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the memory after each step that keeps a part of it and adds to it, and the part kept."""
 
     def step(states: list[Tensor], now: list[Tensor], _: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         part = states[0] * now[0]
@@ -52,7 +52,7 @@ def memory(first: Tensor, kept: Tensor, added: Tensor) -> Tensor:
 
     # a tensor that is both the next state and collected would need a copy in each step
     _, (part,) = run_steps(step, [first], [kept, added])
-    return part + added
+    return part + added, part
 
 
 def memory_behind(p: Peepholes, gates: Gates, first: Tensor, sequences: Sequence[Tensor]) -> Tensor:

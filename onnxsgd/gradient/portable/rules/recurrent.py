@@ -10,9 +10,9 @@ from operator import add
 
 import numpy as np
 
+from onnxsgd.gradient.portable.rules.directions import Directions, joined
 from onnxsgd.gradient.portable.rules.lstm_memory import Peepholes
 from onnxsgd.gradient.portable.rules.recurrent_cells import CELLS, Gradients, Pass, activations, rows_of
-from onnxsgd.gradient.portable.rules.scan import flipped
 from onnxsgd.gradient.portable.rules.sequence_lengths import Lengths
 from onnxsgd.gradient.portable.writing.broadcasting import reshape_to, zeros_like
 from onnxsgd.gradient.portable.writing.call import Call, Rules
@@ -47,28 +47,28 @@ def _read_pass(n: Call, which: range) -> Pass:
     count = len(which)
     state, turned = (count, batch, hidden), (time, count, batch, hidden)
     every = n.extra_output(0, (time, len(_directions(n)), batch, hidden), n.x.dtype)
-    h = _chosen(n, every, which, 1, turned)
-    zero = zeros_like(op.Squeeze(op.Slice(h, [0], [1], [0]), [0]).known_as(state))
+    y = _chosen(n, every, which, 1, turned)
+    zero = zeros_like(op.Squeeze(op.Slice(y, [0], [1], [0]), [0]).known_as(state))
     b, h0, c0 = map(n.optional, (3, 5, 6))
     dy, dh, dc = map(n.gradient, (0, 1, 2))
     x = op.Unsqueeze(Tensor(n.emitter, n.x.value, n.x.dtype, (time, batch, inputs)), [1])
-    x = x.known_as((time, 1, batch, inputs))
+    lengths = _lengths(n)
+    order = Directions(tuple(_directions(n)[d] for d in which), lengths)
     found = Pass(
-        x=_joined([_flipped(n, x) if _directions(n)[d] == "reverse" else x for d in which], axis=1),
+        x=order.inputs(x.known_as((time, 1, batch, inputs))),
         w=_chosen(n, n.b, which, 0, (count, rows, inputs)),
         r=_chosen(n, n.c, which, 0, (count, rows, hidden)),
         b=None if b is None else _chosen(n, b, which, 0, (count, 2 * rows)),
-        h=h,
+        y=y,
+        order=order,
         h0=zero if h0 is None else _chosen(n, h0, which, 0, state),
         c0=zero if c0 is None else _chosen(n, c0, which, 0, state),
-        dy=zeros_like(h) if dy is None else _chosen(n, dy, which, 1, turned),
+        dy=zeros_like(y) if dy is None else order.turned(_chosen(n, dy, which, 1, turned)),
         dh=zero if dh is None else _chosen(n, dh, which, 0, state),
         dc=zero if dc is None else _chosen(n, dc, which, 0, state),
         activations=activations(n, which.start),
         peepholes=_peepholes(n, which, hidden),
     )
-    found.h, found.dy = (_turned(n, t, which) for t in (found.h, found.dy))
-    lengths = _lengths(n)
     return found if lengths is None else found.cut(lengths, dc is not None)
 
 
@@ -84,46 +84,6 @@ def _peepholes(n: Call, which: range, hidden: int) -> Peepholes | None:
 def _lengths(n: Call) -> Lengths | None:
     counts = n.optional(4)
     return None if counts is None else Lengths(counts, n.x)
-
-
-def _turned(n: Call, t: Tensor, which: range) -> Tensor:
-    """Return `t` (time, directions, batch, features) with the time of each reverse direction reversed."""
-    names = [_directions(n)[d] for d in which]
-    if "reverse" not in names:
-        return t
-    parts = zip(names, _apart(t, axis=1), strict=True)
-    return _joined([_flipped(n, t) if d == "reverse" else t for d, t in parts], axis=1)
-
-
-def _flipped(n: Call, sequence: Tensor) -> Tensor:
-    """Return `sequence`, of one direction, with the time of each sample reversed."""
-    lengths = _lengths(n)
-    if lengths is None:
-        return flipped(sequence)
-    back: Tensor = op.Unsqueeze(lengths.flipped(op.Squeeze(sequence, [1])), [1])
-    return back.known_as(sequence.dims)
-
-
-def _apart(t: Tensor, axis: int) -> list[Tensor]:
-    """Return the directions of `t`, each with an axis of size 1 for it."""
-    dims = t.known_dims
-    count = int(dims[axis])
-    if count == 1:
-        return [t]
-    parts: list[Tensor] = op.Split(t, [1] * count, axis=axis, outputs=count)
-    return [part.known_as((*dims[:axis], 1, *dims[axis + 1 :])) for part in parts]
-
-
-def _joined(parts: list[Tensor], axis: int = 0) -> Tensor:
-    """Return one tensor for each direction as one tensor, with an axis of directions."""
-    if len(parts) == 1:
-        return parts[0]
-    joined: Tensor = op.Concat(*parts, axis=axis)
-    shapes = [part.dims for part in parts if part.dims is not None]
-    if len(shapes) < len(parts):
-        return joined
-    count = sum(int(shape[axis]) for shape in shapes)
-    return joined.known_as((*shapes[0][:axis], count, *shapes[0][axis + 1 :]))
 
 
 def _sizes(n: Call) -> tuple[Dim, Dim, int, int, int]:
@@ -153,20 +113,20 @@ def _product(pre: Tensor, factor: Tensor) -> Tensor:
 
 
 def _d_x(n: Call) -> Tensor:
-    parts = []
+    parts: list[Tensor] = []
     for which, p, g in _each(n):
         product, count = op.MatMul(rows_of(g.from_x), p.w), len(which)
         rows = [product] if count == 1 else op.Split(product, [1] * count, axis=0, outputs=count)
-        for d, row in zip(which, rows, strict=True):
+        for name, row in zip(p.order.names, rows, strict=True):
             dx = reshape_to(row, n.x)
-            if _directions(n)[d] == "reverse":
-                dx = op.Squeeze(_flipped(n, op.Unsqueeze(dx, [1])), [1])
+            if name == "reverse":
+                dx = op.Squeeze(p.order.flipped(op.Unsqueeze(dx, [1])), [1])
             parts.append(dx)
     return reduce(add, parts)
 
 
 def _d_w(n: Call) -> Tensor:
-    return _joined([_product(g.from_x, p.x) for _, p, g in _each(n)])
+    return joined([_product(g.from_x, p.x) for _, p, g in _each(n)])
 
 
 def _d_r(n: Call) -> Tensor:
@@ -174,7 +134,7 @@ def _d_r(n: Call) -> Tensor:
     for _, _, g in _each(n):
         products = [_product(pre, state) for pre, state in g.products]
         parts.append(products[0] if len(products) == 1 else op.Concat(*products, axis=1))
-    return _joined(parts)
+    return joined(parts)
 
 
 def _sum(t: Tensor) -> Tensor:
@@ -189,19 +149,19 @@ def _sum(t: Tensor) -> Tensor:
 
 def _d_b(n: Call) -> Tensor:
     sums = [[_sum(t) for t in (g.from_x, g.from_h)] for _, _, g in _each(n)]
-    return _joined([op.Concat(*pair, axis=1) for pair in sums])
+    return joined([op.Concat(*pair, axis=1) for pair in sums])
 
 
 def _d_h0(n: Call) -> Tensor:
-    return _joined([g.dh0 for _, _, g in _each(n)])
+    return joined([g.dh0 for _, _, g in _each(n)])
 
 
 def _d_c0(n: Call) -> Tensor:
-    return _joined([g.dc0 for _, _, g in _each(n) if g.dc0 is not None])
+    return joined([g.dc0 for _, _, g in _each(n) if g.dc0 is not None])
 
 
 def _d_p(n: Call) -> Tensor:
-    return _joined([g.dp for _, _, g in _each(n) if g.dp is not None])
+    return joined([g.dp for _, _, g in _each(n) if g.dp is not None])
 
 
 RECURRENT: Rules = {

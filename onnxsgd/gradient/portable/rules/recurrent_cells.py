@@ -7,30 +7,24 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
 import numpy as np
 
+from onnxsgd.gradient.portable.rules.cell_gates import SLOPES, Gate, open_gate
+from onnxsgd.gradient.portable.rules.directions import Directions, shifted
 from onnxsgd.gradient.portable.rules.lstm_memory import Peepholes, memory, memory_behind
 from onnxsgd.gradient.portable.rules.sequence_lengths import Lengths
 from onnxsgd.gradient.portable.rules.time_steps import run_steps, swap_first
-from onnxsgd.gradient.portable.writing.broadcasting import number, zeros_like
+from onnxsgd.gradient.portable.writing.broadcasting import zeros_like
 from onnxsgd.gradient.portable.writing.call import Call
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 
 __all__ = ["CELLS", "Gradients", "Pass", "activations", "rows_of"]
 
 _END = np.iinfo(np.int64).max
-
-#: Derivatives of activations, in terms of their results.
-_SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
-    "Relu": lambda y: (y > 0).cast(y.dtype),
-    "Sigmoid": lambda y: y * (1 - y),
-    "Tanh": lambda y: 1 - y * y,
-}
 
 #: The activations of each cell by default: of its gates, then of its candidate and its output.
 _DEFAULTS = {"GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"], "RNN": ["Tanh"]}
@@ -44,7 +38,8 @@ class Pass:
     w: Tensor  # (directions, gates * hidden, inputs)
     r: Tensor  # (directions, gates * hidden, hidden)
     b: Tensor | None  # (directions, 2 * gates * hidden)
-    h: Tensor  # (time, directions, batch, hidden)
+    y: Tensor  # (time, directions, batch, hidden), in the order of the operator
+    order: Directions
     h0: Tensor  # (directions, batch, hidden)
     c0: Tensor  # (directions, batch, hidden)
     dy: Tensor  # (time, directions, batch, hidden)
@@ -56,9 +51,14 @@ class Pass:
     ends: tuple[Tensor, ...] = ()  # like dy: the gradient of the last cell state, at its step
 
     @property
+    def h(self) -> Tensor:
+        """The hidden state after each step."""
+        return self.order.turned(self.y)
+
+    @property
     def before(self) -> Tensor:
         """The hidden state before each step."""
-        return _shifted(self.h0, self.h)
+        return self.order.before(self.h0, self.y)
 
     def kept(self, sequence: Tensor) -> Tensor:
         """Return `sequence` with zeros after the ends of its samples."""
@@ -99,12 +99,6 @@ class Gradients:
     dp: Tensor | None = None
 
 
-def _shifted(first: Tensor, sequence: Tensor) -> Tensor:
-    """Return `sequence` one step later, with `first` before it."""
-    late: Tensor = op.Concat(op.Unsqueeze(first, [0]), op.Slice(sequence, [0], [-1], [0]), axis=0)
-    return late.known_as(sequence.dims)
-
-
 def activations(n: Call, direction: int) -> list[str]:
     """Return the activations of one direction, all of which must have a known slope."""
     defaults = _DEFAULTS[n.node.op_type]
@@ -112,9 +106,9 @@ def activations(n: Call, direction: int) -> list[str]:
     chosen = [
         name.capitalize() for name in names[direction * len(defaults) : (direction + 1) * len(defaults)]
     ]
-    unknown = [name for name in chosen if name not in _SLOPES]
+    unknown = [name for name in chosen if name not in SLOPES]
     if unknown:
-        raise n.refuse(f"has no gradient rule for activation {unknown[0]}; accepted: {', '.join(_SLOPES)}")
+        raise n.refuse(f"has no gradient rule for activation {unknown[0]}; accepted: {', '.join(SLOPES)}")
     return chosen
 
 
@@ -179,23 +173,6 @@ def _summed_gates(p: Pass) -> Tensor:
     return _multiplied((p.x, p.w), (p.before, p.r), added=bias)
 
 
-def _clipped(n: Call, t: Tensor) -> Tensor:
-    """Return the argument of a gate's activation within the bounds of the operator, if it has any."""
-    bound = n.attribute("clip", 0)
-    if not bound:
-        return t
-    within: Tensor = op.Clip(t, number(t, -bound), number(t, bound))
-    return within.known_as(t.dims)
-
-
-def _gate(n: Call, name: str, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the activation of a gate and its slope, which is 0 outside of the bounds of the operator."""
-    within = _clipped(n, t)
-    y = getattr(op, name)(within)
-    slope = _SLOPES[name](y)
-    return y, slope if within is t else slope * op.Equal(t, within).cast(t.dtype)
-
-
 def _joined(parts: list[Tensor]) -> Tensor:
     joined: Tensor = op.Concat(*parts, axis=-1)
     width = sum(int(part.known_dims[-1]) for part in parts)
@@ -207,43 +184,51 @@ _Tensors = list[Tensor]
 
 def _rnn(n: Call, p: Pass) -> Gradients:
     (name,) = p.activations
-    slope = _SLOPES[name](p.h)
-    if n.attribute("clip", 0):
-        _, slope = _gate(n, name, _summed_gates(p))
+    gate = open_gate(n, name, _summed_gates(p)) if n.attribute("clip", 0) else Gate(name, p.h)
 
     def step(states: _Tensors, now: _Tensors, weights: _Tensors) -> tuple[_Tensors, _Tensors]:
         (dh,), (dy, slope), (r,) = states, now, weights
         pre = (dh + dy) * slope
         return [op.MatMul(pre, r)], [pre]
 
-    (dh0,), (pre,) = run_steps(step, [p.dh], [p.dy, slope], [p.r], backwards=True)
+    (dh0,), (pre,) = run_steps(step, [p.dh], [p.dy, gate.slope], [p.r], backwards=True)
     return Gradients(pre, pre, [(pre, p.before)], dh0)
 
 
 def _lstm(n: Call, p: Pass) -> Gradients:
     gate, candidate, output = p.activations
     to_gates, to_g = _parts(_summed_gates(p), 3, 1)
-    g, g_slope = _gate(n, candidate, to_g)
-    coupled = bool(n.attribute("input_forget", 0))
-    peep = p.peepholes
+    new = open_gate(n, candidate, to_g)
+    g, peep = new.y, p.peepholes
     if peep is not None:
         c = _memory_behind(n, p, to_gates, g)
-        before = _shifted(p.c0, c)
+        before = shifted(p.c0, c)
         by_i, by_o, by_f = peep.over_time
         to_gates = to_gates + _joined([before * by_i, c * by_o, before * by_f])
-    opened, slopes = _gate(n, gate, to_gates)
-    i, o, f = _parts(opened, 1, 1, 1)
+    opened = open_gate(n, gate, to_gates)
+    i, o, f = _parts(opened.y, 1, 1, 1)
+    coupled = bool(n.attribute("input_forget", 0))
     if coupled:
         f = 1 - i
+    added = i * g
     if peep is None:
-        c = memory(p.c0, p.kept(f), i * g)
-        before = _shifted(p.c0, c)
+        c, kept = memory(p.c0, p.kept(f), added)
+    else:
+        kept = before * f
     y = getattr(op, output)(c)
-    of_gates = [g - before, y, zeros_like(before)] if coupled else [g, y, before]
-    to_pre = _joined([*of_gates, i]) * _joined([slopes, g_slope])
-    through_y, forget = o * _SLOPES[output](y), f
+
+    def factors() -> Tensor:
+        before = shifted(p.c0, c)
+        return _joined([g - before, y, zeros_like(before)] if coupled else [g, y, before])
+
+    def products() -> Tensor:
+        return factors() * opened.y if coupled else _joined([added, p.h, kept])
+
+    to_opened = opened.sloped(factors, products)
+    to_pre = _joined([to_opened, new.sloped(lambda: i, lambda: added)])
+    through_y, forget = Gate(output, y).sloped(lambda: o, lambda: p.h), f
     if peep is not None:
-        of_i, of_o, of_f, _ = _parts(to_pre, 1, 1, 1, 1)
+        of_i, of_o, of_f = _parts(to_opened, 1, 1, 1)
         through_y, forget = through_y + of_o * by_o, forget + of_i * by_i + of_f * by_f
 
     def step(states: _Tensors, now: _Tensors, weights: _Tensors) -> tuple[_Tensors, _Tensors]:
@@ -266,7 +251,7 @@ def _memory_behind(n: Call, p: Pass, to_gates: Tensor, g: Tensor) -> Tensor:
     to_i, _, to_f = _parts(to_gates, 1, 1, 1)
 
     def opened(to_i: Tensor, to_f: Tensor) -> tuple[Tensor, Tensor]:
-        i, f = (getattr(op, p.activations[0])(_clipped(n, t)) for t in (to_i, to_f))
+        i, f = (open_gate(n, p.activations[0], t).y for t in (to_i, to_f))
         return i, 1 - i if n.attribute("input_forget", 0) else f
 
     return memory_behind(p.peepholes, opened, p.c0, [to_i, to_f, g, *p.masks])
@@ -275,12 +260,12 @@ def _memory_behind(n: Call, p: Pass, to_gates: Tensor, g: Tensor) -> Tensor:
 def _gru(n: Call, p: Pass) -> Gradients:
     gate, candidate = p.activations
     (x_zr, x_h), (h_zr, h_h) = (_parts(t, 2, 1) for t in _gates(p))
-    opened, slopes = _gate(n, gate, x_zr + h_zr)
-    (z, r), (z_slope, r_slope) = _parts(opened, 1, 1), _parts(slopes, 1, 1)
+    opened = open_gate(n, gate, x_zr + h_zr)
+    (z, r), (z_slope, r_slope) = _parts(opened.y, 1, 1), _parts(opened.slope, 1, 1)
     if not n.attribute("linear_before_reset", 0):
         return _gru_reset_first(n, p, (x_h, z, z_slope, r, r_slope))
-    y, y_slope = _gate(n, candidate, x_h + r * h_h)
-    to_z, to_y = (p.before - y) * z_slope, (1 - z) * y_slope
+    new = open_gate(n, candidate, x_h + r * h_h)
+    to_z, to_y = (p.before - new.y) * z_slope, (1 - z) * new.slope
     to_r = to_y * h_h * r_slope
     to_pre = _joined([to_z, to_r, to_y * r])
 
@@ -305,7 +290,7 @@ def _gru_reset_first(n: Call, p: Pass, gates: tuple[Tensor, ...]) -> Gradients:
     added = x_h + _multiplied((kept, r_y))
     if p.b is not None:
         added = added + _over_time(_parts(p.b, 5, 1)[1])
-    y, y_slope = _gate(n, p.activations[1], added)
+    new = open_gate(n, p.activations[1], added)
 
     def step(states: _Tensors, now: _Tensors, weights: _Tensors) -> tuple[_Tensors, _Tensors]:
         (dh,), (dy, keep, to_z, to_y, to_r, reset), (r_gates, r_y) = states, now, weights
@@ -315,7 +300,7 @@ def _gru_reset_first(n: Call, p: Pass, gates: tuple[Tensor, ...]) -> Gradients:
         z_r = _joined([dh * to_z, of_kept * to_r])
         return [dh * keep + of_kept * reset + op.MatMul(z_r, r_gates)], [z_r, pre_y]
 
-    sequences = [p.dy, z, (p.before - y) * z_slope, (1 - z) * y_slope, p.before * r_slope, r]
+    sequences = [p.dy, z, (p.before - new.y) * z_slope, (1 - z) * new.slope, p.before * r_slope, r]
     (dh0,), (z_r, pre_y) = run_steps(step, [p.dh], sequences, [r_gates, r_y], backwards=True)
     pre = _joined([z_r, pre_y])
     return Gradients(pre, pre, [(z_r, p.before), (pre_y, kept)], dh0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import onnx_ir as ir
+
 from onnxsgd.gradient.portable.rules.scan import scan
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.known_shapes import Dims, is_static
@@ -16,6 +18,8 @@ __all__ = ["Step", "run_steps", "swap_first"]
 #: update of a bidirectional LSTM, 32 units, batch 8, takes 1.07 to 1.14 of the time written out at 5 steps,
 #: 1.09 to 1.23 at 8.
 _WRITTEN_OUT = 8
+
+_SWAP = [1, 0, 2, 3]
 
 #: Maps the states, one time step of each sequence, and the weights to the next states and the collected
 #: tensors.
@@ -107,7 +111,15 @@ def _loop(
 def swap_first(t: Tensor) -> Tensor:
     """Return a tensor of four axes with the first two exchanged: directions and time."""
     dims: Dims = t.dims
+    node = t.value.producer()
+    source = node.inputs[0] if node is not None and _swaps(node) else None
+    if source is not None:
+        return t.emitter.tensor(source)
     if dims is not None and is_static(dims) and 1 in dims[:2] and 0 not in dims:
         return op.Reshape(t, [int(dim) for dim in (dims[1], dims[0], *dims[2:])])
-    swapped: Tensor = op.Transpose(t, perm=[1, 0, 2, 3])
+    swapped: Tensor = op.Transpose(t, perm=_SWAP)
     return swapped.known_as(None if dims is None else (dims[1], dims[0], *dims[2:]))
+
+
+def _swaps(node: ir.Node) -> bool:
+    return node.op_type == "Transpose" and node.attributes["perm"].as_ints() == _SWAP

@@ -6,7 +6,8 @@ import onnx_ir as ir
 import pytest
 
 from onnxsgd.gradient.portable import differentiate
-from onnxsgd.gradient.portable.rules.recurrent_cells import _SLOPES, CELLS
+from onnxsgd.gradient.portable.rules.cell_gates import SLOPES
+from onnxsgd.gradient.portable.rules.recurrent_cells import CELLS
 from onnxsgd.gradient.portable.rules.time_steps import _WRITTEN_OUT
 
 TIME, BATCH, INPUTS, HIDDEN = 4, 2, 3, 2
@@ -73,6 +74,21 @@ def test_directions_share_their_loops(name, count, loops):
     assert sum(node.op_type == "Scan" for node in gradient.graph) == loops
 
 
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_directions_are_turned_in_one_piece(name):
+    # otherwise each sequence is split, reversed in part and joined: a tenth of the nodes of an update
+    rows = GATES[name] * HIDDEN
+    model = ir.from_proto(
+        onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[9,2,3] X, float[2,{rows},3] W, float[2,{rows},2] R) => (float[9,2,2,2] Y) {{
+            Y = {name}<hidden_size = 2, direction = "bidirectional">(X, W, R) }}""")
+    )
+    nodes = list(differentiate(model, ["Y"], ["W", "R"]).graph)
+    reversals = [node for node in nodes if node.op_type == "Slice" and len(node.inputs) == 5]
+    assert not reversals
+    assert sum(node.op_type == "Gather" for node in nodes) >= 2
+
+
 @pytest.mark.parametrize("dims", ["known", "hidden"])
 def test_directions_with_activations_of_their_own(check, dims):
     operands = sizes("LSTM", 2)
@@ -117,7 +133,7 @@ ACTIVATIONS = {
 
 def test_every_cell_and_every_slope_has_a_case():
     assert set(CELLS) == set(ACTIVATIONS) == set(GATES)
-    assert set(_SLOPES) == set().union(*ACTIVATIONS.values())
+    assert set(SLOPES) == set().union(*ACTIVATIONS.values())
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
