@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,6 +16,8 @@ __all__ = ["path_of", "write_whole"]
 
 #: The characters of a name that the name of its part has: both have at most 255 bytes.
 _KEPT = 50
+#: The names of the folders of parts, and of the part in one.
+_NAME_OF_PART, _PART = re.compile(r"\..*\.[0-9a-f]{32}\.part", re.DOTALL), "part"
 
 
 def path_of(path: object, parameter: str = "path") -> Path:
@@ -51,36 +55,31 @@ def write_whole(fills: Mapping[Path, Callable[[str], object]]) -> None:
     ------
     OSError
         If one cannot be written. No part of it is left.
+
+    Notes
+    -----
+    What a process that was killed left is removed by the next one that writes into the folder, where folders
+    can be locked: not on Windows, nor on some network file systems.
     """
     targets = [_target(path) for path in fills]
-    parts: list[Path] = []
-    try:
-        _replace(fills, targets, parts)
-    except BaseException:
-        for part in parts:
-            with suppress(OSError):
-                part.unlink()
-        raise
+    with ExitStack() as held:
+        parts: list[Path] = []
+        for path, target, fill in zip(fills, targets, fills.values(), strict=True):
+            with _naming(path):
+                parts.append(held.enter_context(_part_of(target)))
+                mode = parts[-1].stat().st_mode & 0o777
+                fill(os.fspath(parts[-1]))
+                # libraries, such as safetensors, may put a file of other rights in its place
+                parts[-1].chmod(mode)
+                _sync(parts[-1])
+        if len(targets) > 1:
+            targets[-1].unlink(missing_ok=True)
+        for part, target in zip(parts, targets, strict=True):
+            os.replace(part, target)
     # the new names have to survive a loss of power too
     for folder in {target.parent for target in targets}:
         with suppress(OSError):
             _sync(folder)
-
-
-def _replace(fills: Mapping[Path, Callable[[str], object]], targets: list[Path], parts: list[Path]) -> None:
-    """Write a part for each target, list it in `parts`, and give all of them the names of the targets."""
-    for path, target, fill in zip(fills, targets, fills.values(), strict=True):
-        with _naming(path):
-            parts.append(_new_part(target))
-            mode = parts[-1].stat().st_mode & 0o777
-            fill(os.fspath(parts[-1]))
-            # libraries, such as safetensors, may put a file of other rights in its place
-            parts[-1].chmod(mode)
-            _sync(parts[-1])
-    if len(targets) > 1:
-        targets[-1].unlink(missing_ok=True)
-    for part, target in zip(parts, targets, strict=True):
-        os.replace(part, target)
 
 
 def _target(path: Path) -> Path:
@@ -107,16 +106,78 @@ def _naming(path: Path) -> Iterator[None]:
         raise (OSError(text) if error.errno is None else type(error)(error.errno, text)) from error
 
 
-def _new_part(target: Path) -> Path:
-    """Return a new, empty file beside another one, with its access rights, or with those of new files."""
-    part = target.parent / f".{target.name[:_KEPT]}.{uuid4().hex}.part"
+@contextmanager
+def _part_of(target: Path) -> Iterator[Path]:
+    """Yield a new, empty file with the access rights of another one, or of new files, in a folder beside it.
+
+    The folder is removed at the end. It is locked until then, and the system frees the lock of a process that
+    ends: folders without one are those of processes that were killed, and are removed first. The lock is not
+    one of the file, as libraries may put another file in its place.
+    """
+    _remove_stale(target.parent)
     is_new = not target.exists()
     mode = 0o666 if is_new else target.stat().st_mode & 0o777
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-    if not is_new:
-        # the rights of a new file are less those that umask takes away
-        part.chmod(mode)
-    return part
+    folder, lock = _new_folder(target)
+    try:
+        part = folder / _PART
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        if not is_new:
+            # the rights of a new file are less those that umask takes away
+            part.chmod(mode)
+        yield part
+    finally:
+        _remove(folder)
+        if lock is not None:
+            os.close(lock)
+
+
+def _new_folder(target: Path) -> tuple[Path, int | None]:
+    """Return a new folder beside a file, and its lock."""
+    while True:
+        folder = target.parent / f".{target.name[:_KEPT]}.{uuid4().hex}.part"
+        folder.mkdir(0o700)
+        lock = _lock(folder, waits=True)
+        # another process may have locked and removed it first
+        if folder.exists():
+            return folder, lock
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(folder: Path, *, waits: bool = False) -> int | None:
+    """Lock a folder; None where another process has and `waits` is False, or no folders can be locked."""
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _remove_stale(folder: Path) -> None:
+    """Remove the parts of a folder that processes left which were killed."""
+    with suppress(OSError):
+        for name in filter(_NAME_OF_PART.fullmatch, os.listdir(folder)):
+            lock = _lock(folder / name)
+            if lock is not None:
+                _remove(folder / name)
+                os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of a part, and its files."""
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            (folder / name).unlink()
+        folder.rmdir()
 
 
 def _sync(path: Path) -> None:

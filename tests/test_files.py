@@ -31,7 +31,7 @@ def _write(folder, **texts):
 
 
 def _read(folder):
-    return {path.name: path.read_text() for path in sorted(folder.iterdir())}
+    return {path.name: path.read_text() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_the_description_is_away_while_the_others_are_replaced(tmp_path, monkeyp
 
     def watch(part, target):
         replace(part, target)
-        seen.append({name: text for name, text in _read(tmp_path).items() if not name.endswith(".part")})
+        seen.append(_read(tmp_path))
 
     monkeypatch.setattr(os, "replace", watch)
     _write(tmp_path, a="2", b="2", last="2")
@@ -190,3 +190,66 @@ def test_a_file_that_is_protected_is_not_replaced(tmp_path, monkeypatch):
     ):
         _write(tmp_path, f="2")
     assert _read(tmp_path) == {"f": "1"}
+
+
+#: A child that begins to write a file, tells so, and waits for a line before it ends the file.
+SLOW = """
+import sys
+from pathlib import Path
+from onnxsgd._files import write_whole
+def fill(name):
+    Path(name).write_text("half")
+    print("begun", flush=True)
+    sys.stdin.readline()
+    Path(name).write_text("whole")
+write_whole({Path(sys.argv[1]): fill})
+"""
+
+
+def _begin_to_write(path):
+    child = subprocess.Popen(
+        [sys.executable, "-c", SLOW, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "begun\n"
+    return child
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders are not locked")
+@pytest.mark.parametrize("name", WRITERS)
+def test_parts_of_killed_processes_are_removed_and_those_of_others_stay(learner, name, tmp_path):
+    """A part that stayed took the room of a file, for each process that was killed."""
+    write, file = WRITERS[name]
+    living, killed = _begin_to_write(tmp_path / file), _begin_to_write(tmp_path / file)
+    killed.kill()
+    killed.communicate()
+    assert len(list(tmp_path.glob(".*.part"))) == 2
+    write(learner, tmp_path / file)
+    assert len(list(tmp_path.glob(".*.part"))) == 1
+    living.communicate("\n")
+    assert living.returncode == 0
+    assert (tmp_path / file).read_text() == "whole"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_parts_of_other_threads_stay(tmp_path):
+    """Locks of one process exclude each other too."""
+
+    def fill(name):
+        _write(tmp_path, b="2")
+        Path(name).write_text("1")
+
+    write_whole({tmp_path / "a": fill})
+    assert _read(tmp_path) == {"a": "1", "b": "2"}
+
+
+def test_files_of_similar_names_stay(tmp_path):
+    """Only folders of the whole name are removed, and no link is followed."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "part").touch()
+    link = tmp_path / f".a.{'0' * 32}.part"
+    link.symlink_to(tmp_path / "kept")
+    (tmp_path / ".a.part").mkdir()
+    (tmp_path / f".a.{'1' * 32}.part").touch()
+    _write(tmp_path, a="1")
+    assert (tmp_path / "kept" / "part").exists()
+    assert len(list(tmp_path.iterdir())) == 5

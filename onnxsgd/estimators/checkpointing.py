@@ -21,7 +21,7 @@ from onnxsgd.data.refusals import check_indices, naming
 from onnxsgd.estimators.fitted import TrainedModel
 from onnxsgd.estimators.saving import content_of, load_checkpoint, read_progress, refuse_own_class
 from onnxsgd.exceptions import ParameterError
-from onnxsgd.persistence.checkpoint_folder import next_file, read_last, remove_older, remove_parts
+from onnxsgd.persistence.checkpoint_folder import next_file, read_last, remove_older
 from onnxsgd.persistence.saved_file import write_file
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import stage
@@ -187,8 +187,6 @@ class FitCheckpoints:
         content = content_of(stopped, progress | {"identity": self._identity, "begun": self._begun})
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            if not self._has_written:
-                remove_parts(self._folder)
             path = next_file(self._folder)
             write_file(path, *content)
             decided("checkpoint", "%s: written after update %d", os.fspath(path), state.t)

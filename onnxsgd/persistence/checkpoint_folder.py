@@ -13,7 +13,7 @@ from typing import TypeVar
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.saved_file import DamagedFileError
 
-__all__ = ["last_files", "next_file", "read_last", "remove_older", "remove_parts"]
+__all__ = ["last_files", "next_file", "read_last", "remove_older"]
 
 _PREFIX, _SUFFIX = "checkpoint-", ".onnxsgd"
 _NAME = re.compile(rf"{_PREFIX}([0-9]{{6,}}){re.escape(_SUFFIX)}")
@@ -69,11 +69,3 @@ def remove_older(folder: Path, n_kept: int = 2) -> None:
     for path in last_files(folder)[n_kept:]:
         with suppress(OSError):
             path.unlink()
-
-
-def remove_parts(folder: Path) -> None:
-    """Remove what a process that was killed while writing left."""
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            if name.startswith(f".{_PREFIX}") and name.endswith(".part"):
-                (folder / name).unlink()

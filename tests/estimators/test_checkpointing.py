@@ -183,7 +183,9 @@ def names(folder):
 
 
 def test_the_last_two_are_kept_and_parts_removed(tmp_path):
-    (tmp_path / ".checkpoint-000001.onnxsgd.abc.part").write_bytes(b"x")
+    part = tmp_path / f".checkpoint-000001.onnxsgd.{'0' * 32}.part"
+    part.mkdir()
+    (part / "part").write_bytes(b"x")
     (tmp_path / "mine.txt").write_text("x")
     OnnxSGDClassifier(checkpoint=tmp_path, max_iter=4, tol=None).fit(X, Y)
     assert names(tmp_path) == ["checkpoint-000005.onnxsgd", "checkpoint-000006.onnxsgd", "mine.txt"]
