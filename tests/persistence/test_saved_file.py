@@ -124,3 +124,32 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, make):
 def test_names_of_no_file_are_refused(path):
     with pytest.raises((ParameterError, ParameterTypeError), match="path"):
         write_file(path, {}, {})
+
+
+#: A child that reads a file, which is made shorter, or replaced in its place, once its header is read.
+CUT = """
+import json, os, sys
+from onnxsgd.persistence import saved_file
+class Json:
+    dumps = json.dumps
+    @staticmethod
+    def loads(text):
+        os.truncate(sys.argv[1], int(sys.argv[2]))
+        return json.loads(text)
+saved_file.json = Json
+try:
+    saved_file.read_file(sys.argv[1], lambda content, tensors: None)
+except saved_file.DamagedFileError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("size", [0, 5000])
+def test_a_file_that_is_made_shorter_while_it_is_read_is_refused(tmp_path, size):
+    """Its map ended the process, as `cp` over the file of a server that loads it again would."""
+    write_file(tmp_path / "f", {}, {"a": np.ones(100_000)})
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, tmp_path / "f", str(size)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "is no file of est.save, or a damaged one: " in done.stdout
