@@ -15,11 +15,12 @@ from onnxsgd.data.row_tables import Table, row_blocks
 
 __all__ = ["BlockOrder", "Blocks", "shuffled"]
 
-#: From this many rows on, orders take the memory of the keys that they are sorted by.
-_LONG = 1000
-#: Up to this many rows, to sort numbers by their keys takes less time than to sort pairs of both.
+#: Up to this many numbers are sorted by their keys, which takes less time than to sort pairs of both.
 _SHORT = 256
-#: The place of the lower half of a number of 64 bits.
+#: The rows that are sorted by the halves of their keys, which takes half the time: numpy sorts numbers of 16
+#: bits by their digits. More would take more memory than their pairs.
+_BY_HALVES = range(1000, 1 << 18)
+#: The place of the lower half of a number.
 _LOWER = 0 if sys.byteorder == "little" else 1
 #: The bytes of a block, the blocks whose rows are mixed, and their bytes. ``benchmarks/shuffle_blocks.py``
 #: measures time and quality.
@@ -34,12 +35,14 @@ def shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np.
     It sorts by random keys, for which numpy is faster than for its permutation. One pair of keys in four
     billion is equal and keeps its order. Nothing but the pairs of a key and a number is made for all.
     """
-    if shape[0] * shape[1] <= _SHORT:
-        draws = words(random_state, shape[0] * shape[1])
-        orders: np.ndarray = draws.reshape(shape).argsort(axis=1, kind="stable")
+    n_all, n_columns = shape[0] * shape[1], shape[1]
+    if n_all <= _SHORT:
+        orders: np.ndarray = words(random_state, n_all).reshape(shape).argsort(axis=1, kind="stable")
         return orders
+    if n_columns in _BY_HALVES and n_all in _BY_HALVES:
+        return _by_halves(random_state.randint(0, 1 << 32, n_all, np.uint32).reshape(shape))
     pairs = np.empty(shape, np.uint64)
-    keys, n_columns = pairs.reshape(-1), shape[1]
+    keys = pairs.reshape(-1)
     for part in row_blocks(len(keys)):
         keys[part] = random_state.randint(0, 1 << 32, part.stop - part.start, np.uint32)
         keys[part] <<= np.uint64(32)
@@ -48,7 +51,7 @@ def shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np.
             numbers %= np.uint64(n_columns)
         keys[part] |= numbers
     pairs.sort(axis=1)
-    if shape[0] > 1 or n_columns < _LONG:
+    if n_all < _BY_HALVES.stop or shape[0] > 1:
         return pairs.astype(np.uint32)
     # the lower halves, in the memory of the pairs
     halves = keys.view(np.uint32)
@@ -58,6 +61,15 @@ def shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np.
     del keys, halves, low
     pairs.resize((1, -(-n_columns // 2)), refcheck=False)
     return pairs.view(np.uint32)[:, :n_columns]
+
+
+def _by_halves(keys: np.ndarray) -> np.ndarray:
+    """Return the stable orders of rows of keys: by their lower halves, then by the upper ones."""
+    halves = keys.view(np.uint16).reshape(*keys.shape, 2)
+    starts = np.arange(0, keys.size, keys.shape[1])[:, None]
+    order = halves[..., _LOWER].argsort(axis=1, kind="stable")
+    upper = halves[..., 1 - _LOWER].take(order + starts).argsort(axis=1, kind="stable")
+    return order.take(upper + starts)
 
 
 @dataclass(frozen=True)

@@ -20,26 +20,45 @@ from onnxsgd.exceptions import ParameterError
 from onnxsgd.training.checkpoints import Checkpoints
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 1000, 70_000])
+@pytest.mark.parametrize("n", [1, 2, 3, 1000, 70_000, 300_000])
 def test_each_number_is_drawn_once(n):
     order = shuffled((1, n), np.random.RandomState(0))[0]
     np.testing.assert_array_equal(np.sort(order), np.arange(n))
 
 
-def test_orders_of_several_epochs_are_those_of_one_after_another():
+@pytest.mark.parametrize("n", [50, 2000, 100_000])
+def test_orders_of_several_epochs_are_those_of_one_after_another(n):
     together, apart = np.random.RandomState(0), np.random.RandomState(0)
-    orders = shuffled((3, 50), together)
+    orders = shuffled((3, n), together)
     for order in orders:
-        np.testing.assert_array_equal(order, shuffled((1, 50), apart)[0])
+        np.testing.assert_array_equal(order, shuffled((1, n), apart)[0])
 
 
+class FewKeys:
+    """A generator that draws some keys again and again."""
+
+    def __init__(self):
+        self._random_state = np.random.RandomState(0)
+
+    def randint(self, low, high, size, dtype):
+        return self._random_state.choice(np.array([0, 1, 1 << 16, (1 << 32) - 1], dtype), size)
+
+
+@pytest.mark.parametrize("by_halves", [range(0), range(1 << 20), range(80_000, 90_000)])
 @pytest.mark.parametrize("n", [1, 2, 3, 256, 257, 1000, 70_000])
-def test_an_order_follows_the_keys_however_they_are_sorted(monkeypatch, n):
+def test_an_order_follows_the_keys_however_they_are_sorted(n, by_halves, monkeypatch):
+    monkeypatch.setattr(random_order, "_BY_HALVES", by_halves)
     keys = np.random.RandomState(0).randint(0, 1 << 32, n, np.uint32)
-    expected = np.lexsort((np.arange(n), keys))
-    for long in (0, n + 1):
-        monkeypatch.setattr(random_order, "_LONG", long)
-        np.testing.assert_array_equal(shuffled((1, n), np.random.RandomState(0))[0], expected)
+    order = shuffled((1, n), np.random.RandomState(0))[0]
+    np.testing.assert_array_equal(order, np.lexsort((np.arange(n), keys)))
+
+
+@pytest.mark.parametrize("by_halves", [range(0), range(1 << 20), range(80_000, 90_000)])
+@pytest.mark.parametrize("n", [257, 1000, 70_000])
+def test_equal_keys_keep_their_order(n, by_halves, monkeypatch):
+    monkeypatch.setattr(random_order, "_BY_HALVES", by_halves)
+    keys = FewKeys().randint(0, 1 << 32, n, np.uint32)
+    np.testing.assert_array_equal(shuffled((1, n), FewKeys())[0], np.lexsort((np.arange(n), keys)))
 
 
 def test_every_order_is_as_likely():
