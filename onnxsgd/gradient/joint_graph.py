@@ -10,7 +10,7 @@ from onnx_ir.passes.common import InlinePass, RemoveInitializersFromInputsPass
 
 from onnxsgd.exceptions import GraphError, NotTrainableError, ParameterError
 from onnxsgd.gradient.engines import ENGINES, check_opset, resolve_engine
-from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
+from onnxsgd.graph.model import REAL_TYPES, graph_names, nodes_within, unique_name
 from onnxsgd.graph.nodes import carries_gradient
 
 __all__ = ["Prepared", "assemble", "forward_backward_model", "prepare"]
@@ -184,7 +184,7 @@ def _claim(graph: ir.Graph, wanted: Iterable[str]) -> None:
                 f"The graph has an input, initializer or output called {value.name!r}, a name that a "
                 f"gradient needs: rename it, or the tensor that the gradient belongs to."
             )
-    inner = [value for node in graph.all_nodes() for value in node.outputs]
+    inner = [value for node in nodes_within(graph) for value in node.outputs]
     inner += [value for subgraph in graph.subgraphs() for value in subgraph.inputs]
     for value in inner:
         if value.name in needed:

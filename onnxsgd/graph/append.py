@@ -11,7 +11,7 @@ from onnxscript import GraphBuilder
 
 from onnxsgd._builder import Builder
 from onnxsgd.exceptions import GraphError
-from onnxsgd.graph.model import FROZEN, REAL_TYPES, graph_names, unique_name
+from onnxsgd.graph.model import FROZEN, REAL_TYPES, graph_names, nodes_within, unique_name
 from onnxsgd.graph.nodes import content
 from onnxsgd.graph.writing import new_node, take_nodes
 
@@ -105,7 +105,7 @@ def _append(
     nodes: Iterable[ir.Node], graph: ir.Graph, names: set[str], name_of: Callable[[str | None, str], str]
 ) -> None:
     """Append `nodes`; `name_of` maps a name, or None, and the operator to a new name."""
-    taken = {str(node.name) for node in graph.all_nodes()}
+    taken = {str(node.name) for node in nodes_within(graph)}
     for node in nodes:
         node.name = unique_name(name_of(node.name, node.op_type), taken)
         node.metadata_props.clear()

@@ -23,6 +23,7 @@ __all__ = [
     "SCORE",
     "find_value",
     "graph_names",
+    "nodes_within",
     "real_initializers",
     "subgraphs",
     "to_ir",
@@ -50,6 +51,8 @@ ADAPTER = "onnxsgd.adapter"
 #: The metadata keys of a graph written by this package: the name of its score, and the link from the score
 #: to probabilities.
 SCORE, LINK = "onnxsgd.score", "onnxsgd.link"
+
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
 def to_ir(model: onnx.ModelProto) -> ir.Model:
@@ -101,14 +104,30 @@ def subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
+def nodes_within(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Yield the nodes of `graph` in their order, each before those of its subgraphs.
+
+    The iterator of onnx_ir, up to 1.1 at least, takes four times as long: a tenth of the first fit of a
+    network with 70 convolutions.
+    """
+    for node in graph:
+        yield node
+        # `data` is the plain dictionary
+        for attribute in node.attributes.data.values():
+            if attribute.type == _GRAPH:
+                yield from nodes_within(attribute.as_graph())
+            elif attribute.type == _GRAPHS:
+                for inner in attribute.as_graphs():
+                    yield from nodes_within(inner)
+
+
 def graph_names(graph: ir.Graph) -> set[str]:
     """Return every tensor name that `graph` and its subgraphs use."""
-    names = {value.name for value in graph.inputs if value.name}
-    names.update(graph.initializers)
-    for node in graph.all_nodes():
-        names.update(value.name for value in node.outputs if value.name)
-        names.update(value.name for value in node.inputs if value is not None and value.name)
-    return names
+    values: set[ir.Value | None] = set(graph.inputs)
+    for node in nodes_within(graph):
+        values.update(node.inputs, node.outputs)
+    names = {value.name for value in values if value is not None and value.name}
+    return names.union(graph.initializers)
 
 
 def unique_name(base: str, existing: set[str]) -> str:

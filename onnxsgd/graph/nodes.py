@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.exceptions import GraphError
-from onnxsgd.graph.model import REAL_TYPES
+from onnxsgd.graph.model import REAL_TYPES, nodes_within
 from onnxsgd.graph.operators import Fact, having
 
 __all__ = [
@@ -198,7 +198,7 @@ def bodies(node: ir.Node) -> Iterator[ir.Graph]:
 
 # analyze_implicit_usage of onnx_ir 1.1 walks a whole graph, and misses captured values that branches return
 def _captured(subgraph: ir.Graph, outer: ir.Graph | ir.Function | None) -> Iterator[tuple[None, ir.Value]]:
-    read = [value for node in subgraph.all_nodes() for value in node.inputs if value is not None]
+    read = [value for node in nodes_within(subgraph) for value in node.inputs if value is not None]
     for value in (*read, *subgraph.outputs):
         if value.graph is outer:
             yield None, value

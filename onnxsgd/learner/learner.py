@@ -18,6 +18,7 @@ from onnxsgd.data.generators import make_generator
 from onnxsgd.engine.predict import InferenceGraph
 from onnxsgd.graph.adapting.branches import Adapter
 from onnxsgd.graph.adapting.merge_adapters import merged_weight
+from onnxsgd.graph.model import nodes_within
 from onnxsgd.graph.nodes import content, element_type
 from onnxsgd.graph.reading.column_multiples import ColumnMultiple, column_multiple, copied_input
 from onnxsgd.graph.reading.first_layers import FirstLayer, first_layers
@@ -149,7 +150,7 @@ class Learner:
         if self.half_precision is None:
             return None
         graph = self.half_precision.score_model.graph
-        of_nodes = (value for node in graph.all_nodes() for value in node.outputs)
+        of_nodes = (value for node in nodes_within(graph) for value in node.outputs)
         found = {value.dtype for value in (*graph.inputs, *graph.initializers.values(), *of_nodes)}
         half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
         return next((kind.name.lower() for kind in half if kind in found), None)

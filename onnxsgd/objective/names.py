@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
-from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.model import graph_names, nodes_within, unique_name
 
 __all__ = ["claim_names"]
 
@@ -56,7 +56,7 @@ def _rename_inner_values(graph: ir.Graph, claimed: set[str]) -> set[str]:
 
 
 def _inner_values(graph: ir.Graph) -> Iterator[ir.Value]:
-    for node in graph.all_nodes():
+    for node in nodes_within(graph):
         yield from node.outputs
     for subgraph in graph.subgraphs():
         yield from subgraph.inputs

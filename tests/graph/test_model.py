@@ -9,6 +9,7 @@ from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import (
     find_value,
     graph_names,
+    nodes_within,
     real_initializers,
     subgraphs,
     to_ir,
@@ -89,3 +90,17 @@ def test_values_are_found_by_name(model):
 
 def test_both_branches_are_subgraphs(model):
     assert sorted(graph.name for graph in subgraphs(model.graph.node)) == ["e", "t"]
+
+
+def test_nodes_of_every_depth_in_order():
+    nested = """<ir_version: 8, opset_import: ["": 18]> g (float[2] x, bool c) => (float[2] y)
+    { h = Neg(x)
+      z = If (c) <then_branch = t () => (p) { a = If (c) <then_branch = u () => (r) { r = Exp(h) },
+                                                          else_branch = v () => (s) { s = Log(h) }>
+                                          p = Abs(a) },
+                  else_branch = e () => (q) { q = Sin(h) }>
+      y = Cos(z) }"""
+    graph = to_ir(onnx.parser.parse_model(nested)).graph
+    found = [node.op_type for node in nodes_within(graph)]
+    assert found == ["Neg", "If", "If", "Exp", "Log", "Abs", "Sin", "Cos"]
+    assert graph_names(graph) == set("xcyhzaprsq")

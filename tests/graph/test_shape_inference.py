@@ -1,5 +1,6 @@
 """Inference distinguishes sequences of tensors from tensors of every origin."""
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -48,3 +49,50 @@ def test_products_with_packed_weights_have_types_and_shapes():
     values = {value.name: value for node in model.graph for value in node.outputs}
     assert [str(size) for size in values["R"].shape] == ["N", "2", "4"]
     assert values["R"].dtype == ir.DataType.FLOAT
+
+
+GRAPH = """<ir_version: 8, opset_import: ["": 18]>
+g (float[N, 20] X, bool c, float[20, 30] V) => (Y)
+<int64[3] sizes = {-1, 5, 6}> {
+    H = MatMul(X, W)
+    Z = If(c) <then_branch = t () => (p) { p = Neg(H) }, else_branch = e () => (q) { q = Add(H, H) }>
+    Y = Reshape(Z, sizes)
+}"""
+
+
+def model_with_a_large_weight():
+    proto = onnx.parser.parse_model(GRAPH)
+    weights = np.arange(600, dtype=np.float32).reshape(20, 30)
+    proto.graph.initializer.insert(0, onnx.numpy_helper.from_array(weights, "W"))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "V"))
+    return ir.from_proto(proto), weights
+
+
+def test_inference_keeps_content_and_inputs():
+    model, weights = model_with_a_large_weight()
+    ShapeInferencePass(strict_mode=False)(model)
+    graph = model.graph
+    assert [value.name for value in graph.inputs] == ["X", "c", "V"]
+    assert set(graph.initializers) == {"W", "V", "sizes"}
+    for name in "WV":
+        np.testing.assert_array_equal(graph.initializers[name].const_value.numpy(), weights)
+    assert str(graph.initializers["sizes"].const_value.numpy()) == "[-1  5  6]"
+
+
+def test_shapes_of_branches_and_from_content():
+    model, _ = model_with_a_large_weight()
+    ShapeInferencePass(strict_mode=False)(model)
+    shapes = {value.name: value.shape for node in model.graph.all_nodes() for value in node.outputs}
+    found = {name: [str(size) for size in shape] for name, shape in shapes.items()}
+    assert {name: found[name] for name in "HpqZ"} == {key: ["N", "30"] for key in "HpqZ"}
+    assert found["Y"][1:] == ["5", "6"]
+
+
+def test_a_model_on_which_inference_fails_stays():
+    model, weights = model_with_a_large_weight()
+    model.graph.initializers["W"].shape = ir.Shape([7, 30])
+    model.graph[0].outputs[0].shape = ir.Shape(["K", 30])
+    ShapeInferencePass(strict_mode=True)(model)
+    assert [str(size) for size in model.graph[0].outputs[0].shape] == ["K", "30"]
+    np.testing.assert_array_equal(model.graph.initializers["W"].const_value.numpy(), weights)
+    assert [value.name for value in model.graph.inputs] == ["X", "c", "V"]

@@ -23,6 +23,7 @@ from onnxsgd.gradient.portable.writing.known_shapes import (
     to_shape,
 )
 from onnxsgd.graph.captured_constants import copy_constants_into_bodies
+from onnxsgd.graph.model import nodes_within
 from onnxsgd.graph.nodes import constant, standard_operator
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 
@@ -62,7 +63,7 @@ def _complete_shapes(graph: ir.Graph) -> bool:
     onnx infers nothing from a computed shape, even where its number of elements fixes the rank.
     """
     found = shape_loops(graph)
-    for node in graph.all_nodes():
+    for node in nodes_within(graph):
         output, shape = node.outputs[0], None
         if output.shape is None and node.domain == "":
             shape = _shape_by_operator(node)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from onnxsgd.graph.model import nodes_within
 from onnxsgd.graph.nodes import bodies, constant, maker, standard_operator
 from onnxsgd.graph.writing import computed, replace_output, take_nodes
 
@@ -21,7 +22,7 @@ def take_constant_branches(model: ir.Model) -> None:
     Exporters write such nodes, and both supported runtimes crash the interpreter if several of them are
     nested. The other branch is dropped. Tensors of the branch keep their names unless these are taken.
     """
-    if any(node.op_type == "If" for node in model.graph.all_nodes()):
+    if any(node.op_type == "If" for node in nodes_within(model.graph)):
         _take(model.graph, Counter(_defined(model.graph)))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.exceptions import UnsupportedError
-from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.model import graph_names, nodes_within, unique_name
 from onnxsgd.graph.nodes import attribute, constant, graph_of, maker, standard_operator
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import computed, replace_output
@@ -46,11 +46,11 @@ def inference_form(model: ir.Model) -> tuple[ir.Model, dict[str, tuple[str, ...]
     UnsupportedError
         If the graph has a Bernoulli or Multinomial, whose mean is none of their values.
     """
-    if not any(_trains(node) for node in model.graph.all_nodes()):
+    if not any(_trains(node) for node in nodes_within(model.graph)):
         return model, {}
     result = model.clone()
     names = graph_names(result.graph)
-    nodes = [node for node in result.graph.all_nodes() if _trains(node)]
+    nodes = [node for node in nodes_within(result.graph) if _trains(node)]
     switched = [(str(node.op_type), str(node.outputs[0].name)) for node in nodes]
     read = {value for value in result.graph.inputs if value.uses()}
     for node in nodes:

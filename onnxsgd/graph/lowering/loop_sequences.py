@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxsgd.graph.captured_constants import copy_constants_into_bodies
-from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.model import graph_names, nodes_within, unique_name
 from onnxsgd.graph.nodes import attribute, first, fixed_size, graph_of, required, shape_of, standard_operator
 from onnxsgd.graph.rewriting import Writer, rewrite
 from onnxsgd.graph.shape_inference import ShapeInferencePass
@@ -64,7 +64,7 @@ def _is(node: ir.Node | None, op_type: str) -> bool:
 def _inferred(model: ir.Model) -> Callable[[ir.Value], ir.Shape | None]:
     """Return a function that gives the shape of a value, inferred through captured constants too."""
     copy = model.clone()
-    copies = dict(zip(model.graph.all_nodes(), copy.graph.all_nodes(), strict=True))
+    copies = dict(zip(nodes_within(model.graph), nodes_within(copy.graph), strict=True))
     copy_constants_into_bodies(copy.graph)
     ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(copy)
 

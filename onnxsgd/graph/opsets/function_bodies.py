@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from onnxsgd.graph.model import nodes_within
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["expand_functions", "is_function"]
@@ -36,7 +37,7 @@ def expand_functions(model: ir.Model, chosen: Callable[[ir.Node], bool]) -> ir.M
     """
     opset = model.graph.opset_imports[""]
     while nodes := [
-        node for node in model.graph.all_nodes() if is_function(node.op_type, opset) and chosen(node)
+        node for node in nodes_within(model.graph) if is_function(node.op_type, opset) and chosen(node)
     ]:
         ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
         for count, node in enumerate(nodes):

@@ -12,7 +12,7 @@ from onnx import defs
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.exceptions import UnsupportedError
-from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.graph.model import nodes_within, to_ir, to_proto
 from onnxsgd.graph.nodes import attribute, operands, rank
 from onnxsgd.graph.opsets.function_bodies import expand_functions
 from onnxsgd.graph.opsets.transformer.standard_opset_23 import STANDARD_RULES
@@ -59,9 +59,9 @@ def in_older_operators(model: onnx.ModelProto, newest: int) -> onnx.ModelProto:
     present = next(entry.version for entry in model.opset_import if entry.domain == "")
     result = to_ir(model)
     ShapeInferencePass(strict_mode=False, data_prop=True)(result)
-    kept = all(_is_old(node, present, newest) for node in result.graph.all_nodes())
+    kept = all(_is_old(node, present, newest) for node in nodes_within(result.graph))
     if not kept:
-        for node in result.graph.all_nodes():
+        for node in nodes_within(result.graph):
             _drop_attributes(node, present, newest)
         while rewrite(result, _RULES):
             ShapeInferencePass(strict_mode=False, data_prop=True)(result)
@@ -110,7 +110,7 @@ def _drop_attributes(node: ir.Node, present: int, older: int) -> None:
 
 def _check_types(model: ir.Model, present: int, older: int) -> None:
     """Refuse operands of an element type that the older version of their operator does not take."""
-    for node in model.graph.all_nodes():
+    for node in nodes_within(model.graph):
         if node.domain == "" and _is_old(node, present, older):
             parameters = defs.get_schema(node.op_type, older, "").inputs
             for parameter, value in zip(parameters, node.inputs, strict=False):

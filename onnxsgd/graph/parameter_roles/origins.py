@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnxsgd.graph.model import FROZEN, REAL_TYPES
+from onnxsgd.graph.model import FROZEN, REAL_TYPES, nodes_within
 from onnxsgd.graph.nodes import bodies, read_values, standard_operator
 from onnxsgd.graph.operators import Fact, having
 
@@ -90,7 +90,7 @@ def _trace(graph: ir.Graph, origins: Origins, is_layer: IsLayer) -> None:
                 origins.learned.update(inner.inputs)
             _trace(inner, origins, is_layer)
             learned = learned or any(
-                value in origins.learned for entry in inner.all_nodes() for value in entry.outputs
+                value in origins.learned for entry in nodes_within(inner) for value in entry.outputs
             )
         operator = standard_operator(node)
         if operator in _SIZES or origins.data.isdisjoint(read):

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.graph.batch_normalization import STATISTICS, batch_normalizations
+from onnxsgd.graph.model import nodes_within
 from onnxsgd.graph.nodes import required, standard_operator
 from onnxsgd.graph.reading.sample_axis import Along, sample_axes
 
@@ -39,7 +40,9 @@ def find_statistics(model: ir.Model, batch_norm: str | None, training: Collectio
     """
     if batch_norm == "frozen" or (batch_norm is None and not training):
         return ()
-    everywhere = [node for node in model.graph.all_nodes() if standard_operator(node) == "BatchNormalization"]
+    everywhere = [
+        node for node in nodes_within(model.graph) if standard_operator(node) == "BatchNormalization"
+    ]
     chosen = [node for node in everywhere if batch_norm == "train" or node.outputs[0].name in training]
     if batch_norm == "train" and not chosen:
         refuse_without_statistics()

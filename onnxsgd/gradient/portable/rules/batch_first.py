@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.model import graph_names, nodes_within, unique_name
 from onnxsgd.graph.nodes import graph_of, standard_operator
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import displace, new_node
@@ -24,7 +24,7 @@ _RECURRENT = having(Fact.RECURRENT)
 def put_time_first(graph: ir.Graph) -> None:
     """Write recurrent operators with ``layout=1`` as transpositions around the other layout, in place."""
     names = graph_names(graph)
-    for node in list(graph.all_nodes()):
+    for node in list(nodes_within(graph)):
         layout = node.attributes.get("layout")
         if standard_operator(node) in _RECURRENT and layout is not None:
             if layout.as_int():

@@ -22,6 +22,7 @@ from onnxsgd.gradient.portable.writing.call import Call
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.known_shapes import UNNAMED, read_shape
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
+from onnxsgd.graph.model import nodes_within
 from onnxsgd.graph.writing import new_node
 
 __all__ = ["CONTROL"]
@@ -210,7 +211,7 @@ def _is_floating(value: ir.Value) -> bool:
 
 def _is_read(graph: ir.Graph, value: ir.Value) -> bool:
     """Return whether a graph reads a value from outside."""
-    return value in graph.outputs or any(value in node.inputs for node in graph.all_nodes())
+    return value in graph.outputs or any(value in node.inputs for node in nodes_within(graph))
 
 
 CONTROL: dict[str, ControlRule] = {"If": _branches, "Loop": _loop, "Scan": _scan}

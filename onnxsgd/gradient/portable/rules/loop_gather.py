@@ -19,6 +19,7 @@ from onnxsgd.gradient.portable.writing.call import Call
 from onnxsgd.gradient.portable.writing.emitter import Emitter
 from onnxsgd.gradient.portable.writing.known_shapes import UNNAMED
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
+from onnxsgd.graph.model import nodes_within
 from onnxsgd.graph.nodes import attribute, constant, required
 from onnxsgd.graph.writing import new_node
 
@@ -44,7 +45,7 @@ def _is_picked(table: Tensor, graph: ir.Graph) -> bool:
     if not table.is_static or table.dims is None or math.prod(map(int, table.dims)) < _LARGE:
         return False
     value, top = table.value, set(graph)
-    readers = [node for node in graph.all_nodes() if value in node.inputs]
+    readers = [node for node in nodes_within(graph) if value in node.inputs]
     if not readers or any(value in part.outputs for part in (graph, *graph.subgraphs())):
         return False
     return all(node in top and _picks_few(node, table, graph) for node in readers)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxsgd.exceptions import NotTrainableError
 from onnxsgd.gradient.portable.writing.call import place
-from onnxsgd.graph.model import graph_names, unique_name
+from onnxsgd.graph.model import graph_names, nodes_within, unique_name
 from onnxsgd.graph.nodes import attribute, graph_of, maker, required
 from onnxsgd.graph.sizes import infer_sizes
 from onnxsgd.graph.writing import computed, displace, new_node
@@ -47,7 +47,7 @@ def put_scan_axis_first(model: ir.Model) -> None:
     NotTrainableError
         If the rank of a sequence along another axis is not known.
     """
-    scans = [node for node in model.graph.all_nodes() if node.op_type == "Scan" and _is_turned(node)]
+    scans = [node for node in nodes_within(model.graph) if node.op_type == "Scan" and _is_turned(node)]
     if not scans:
         return
     # a transposition names all axes

@@ -22,6 +22,7 @@ from onnxsgd.gradient.portable.writing.known_shapes import (
     to_shape,
 )
 from onnxsgd.gradient.portable.writing.tensor import Tensor
+from onnxsgd.graph.model import nodes_within
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import new_node, take_nodes
 
@@ -88,7 +89,7 @@ class Emitter:
                 replaced.append((value, self.constant(value.const_value.numpy()).value))
         for value, argument in replaced:
             value.replace_all_uses_with(argument, replace_graph_outputs=True)
-        for node in clone.all_nodes():
+        for node in nodes_within(clone):
             for value in node.outputs:
                 value.name = self.new_name() if value.name else value.name
         outputs = list(clone.outputs)
