@@ -66,7 +66,7 @@ def write_whole(fills: Mapping[Path, Callable[[str], object]]) -> None:
         parts: list[Path] = []
         for path, target, fill in zip(fills, targets, fills.values(), strict=True):
             with _naming(path):
-                parts.append(held.enter_context(_part_of(target)))
+                parts.append(_new_part(target, held))
                 mode = parts[-1].stat().st_mode & 0o777
                 fill(os.fspath(parts[-1]))
                 # libraries, such as safetensors, may put a file of other rights in its place
@@ -106,42 +106,32 @@ def _naming(path: Path) -> Iterator[None]:
         raise (OSError(text) if error.errno is None else type(error)(error.errno, text)) from error
 
 
-@contextmanager
-def _part_of(target: Path) -> Iterator[Path]:
-    """Yield a new, empty file with the access rights of another one, or of new files, in a folder beside it.
+def _new_part(target: Path, held: ExitStack) -> Path:
+    """Return a new, empty file with the access rights of another one, or of new files, in a folder beside it.
 
-    The folder is removed at the end. It is locked until then, and the system frees the lock of a process that
-    ends: folders without one are those of processes that were killed, and are removed first. The lock is not
-    one of the file, as libraries may put another file in its place.
+    `held` removes the folder at its end. It is locked until then, and the system frees the lock of a process
+    that ends: folders without one are those of processes that were killed, and are removed first. The lock is
+    not one of the file, as libraries may put another file in its place.
     """
     _remove_stale(target.parent)
     is_new = not target.exists()
     mode = 0o666 if is_new else target.stat().st_mode & 0o777
-    folder, lock = _new_folder(target)
-    try:
-        part = folder / _PART
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-        if not is_new:
-            # the rights of a new file are less those that umask takes away
-            part.chmod(mode)
-        yield part
-    finally:
-        _remove(folder)
-        if lock is not None:
-            os.close(lock)
-
-
-def _new_folder(target: Path) -> tuple[Path, int | None]:
-    """Return a new folder beside a file, and its lock."""
-    while True:
-        folder = target.parent / f".{target.name[:_KEPT]}.{uuid4().hex}.part"
+    folder = target.parent / f".{target.name[:_KEPT]}.{uuid4().hex}.part"
+    # before it is there, and twice: Ctrl-C may come at any moment, the first removal included
+    held.callback(_remove, folder)
+    held.callback(_remove, folder)
+    while not folder.exists():
+        # again if another process locked and removed it before it was locked here
         folder.mkdir(0o700)
         lock = _lock(folder, waits=True)
-        # another process may have locked and removed it first
-        if folder.exists():
-            return folder, lock
         if lock is not None:
-            os.close(lock)
+            held.callback(os.close, lock)
+    part = folder / _PART
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+    if not is_new:
+        # the rights of a new file are less those that umask takes away
+        part.chmod(mode)
+    return part
 
 
 def _lock(folder: Path, *, waits: bool = False) -> int | None:
