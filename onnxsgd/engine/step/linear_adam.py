@@ -307,13 +307,21 @@ class LinearAdamRunner:
         layer, target = self._blocks.layer, batches.target
         nbytes = target.dtype.itemsize * layer.batch_size * (2 * layer.width + layer.n_outputs)
         self._size = max(1, min(_MOST_BATCHES, _BLOCK_BYTES // nbytes))
-        if self._blocks.has_table:
-            if self._table is None or len(self._table[1]) != len(target):
-                # otherwise calls stay bound to the same memory
-                for call in self._calls.values():
-                    call.forget_table()
-                self._table = np.empty((len(target), layer.width), target.dtype), np.empty_like(target)
-            _gather(batches, layer, np.arange(len(target)), *self._table)
+        self._is_filled = not self._blocks.has_table
+
+    def _fill_table(self) -> None:
+        """Gather the table of all samples, once the runner is used."""
+        target = self._batches.target
+        if self._table is None or len(self._table[1]) != len(target):
+            # otherwise calls stay bound to the same memory
+            for call in self._calls.values():
+                call.forget_table()
+            self._table = (
+                np.empty((len(target), self._blocks.layer.width), target.dtype),
+                np.empty_like(target),
+            )
+        _gather(self._batches, self._blocks.layer, np.arange(len(target)), *self._table)
+        self._is_filled = True
 
     @property
     def nbytes(self) -> int:
@@ -329,6 +337,8 @@ class LinearAdamRunner:
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`."""
         self._buffers.restart()
+        if not self._is_filled:
+            self._fill_table()
         for start in range(0, len(losses), self._size):
             part = slice(start, start + self._size)
             count = len(losses[part])
