@@ -15,6 +15,7 @@ from onnxsgd.engine.step.dropout_masks import compute_keys, with_masks
 from onnxsgd.engine.step.fuse import fuse
 from onnxsgd.engine.step.gradient_limits import DESCENT, limit_gradients
 from onnxsgd.engine.step.intercept_rows import keep_as_rows
+from onnxsgd.engine.step.joined_numbers import join_numbers
 from onnxsgd.engine.step.mixed_precision import LossScale, all_finite, narrowed, widen_inputs, widened
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.transposed_tables import transpose_tables
@@ -106,7 +107,8 @@ def build_step(
     with_rows : bool
         Whether weights [n] may be declared as [1, n] where that is faster.
     with_transposes : bool
-        With rows, whether tables may be kept transposed where the runtime is faster on the CPU then.
+        With rows, whether tables may be kept transposed, and numbers of several weights be joined, where the
+        runtime is faster on the CPU then.
 
     Notes
     -----
@@ -128,6 +130,7 @@ def build_step(
     rows = _keep_as_rows(both.model, spec, tensors) if with_rows else frozenset()
     if with_rows and with_transposes:
         transpose_tables(graph)
+        join_numbers(graph)
     raw_prediction = graph.outputs.pop()
     return CompiledStep(
         model=to_proto(both.model).SerializeToString(),
