@@ -2,7 +2,7 @@
 
 Where all sizes are known, a Gather of whole steps by constant places reverses time, joins both directions and
 puts their axis first, in the place of Split, Slice, Concat and Transpose: an update of a bidirectional LSTM
-(20 steps, 32 units, batch 8; ``benchmarks/networks.py``) has 9 nodes less.
+(20 steps, 32 units, batch 8; ``benchmarks/networks.py``) copies 6 tensors in place of 14.
 """
 
 from __future__ import annotations

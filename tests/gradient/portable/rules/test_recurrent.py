@@ -76,7 +76,7 @@ def test_directions_share_their_loops(name, count, loops):
 
 @pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
 def test_directions_are_turned_in_one_piece(name):
-    # otherwise each sequence is split, reversed in part and joined: a tenth of the nodes of an update
+    # otherwise each sequence is split, reversed in part and joined
     rows = GATES[name] * HIDDEN
     model = ir.from_proto(
         onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18]>
