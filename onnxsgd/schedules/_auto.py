@@ -19,18 +19,20 @@ class Auto(Schedule):
 
     ``fit`` starts with `eta0`, for batches of 32 samples, or with a share of it: the root of the ratio of the
     loss of the first weights to that of the best constant, at least 0.03, and at most 0.1 for networks, whose
-    units die at larger rates. It looks at the mean loss of each window of one epoch, of 12 to 16 updates at
-    least. Where an update gains a sixteen-hundredth of the loss, the rate grows by half, that of a network up
-    to `eta0`, that of a linear model up to 16 times. If the loss grows, it restores the weights before and
-    divides the rate by 4; if it gains no more, the rate falls from update to update to zero. That ends
-    training, unless its last window still gained a tenth of the loss: then training continues at a quarter of
-    the rate. The best weights are returned.
+    units die at larger rates, and 32 over the number of dense columns for linear models, as an update moves
+    all of them. It looks at the mean loss of each window of one epoch, of 12 to 16 updates at least. Where an
+    update gains a sixteen-hundredth of the loss, the rate grows by half, that of a network up to `eta0`, that
+    of a linear model up to 16 times. If the loss grows, it restores the weights before and divides the rate
+    by 4; if it gains no more, the rate falls from update to update to zero. That ends training, unless its
+    last window still gained a tenth of the loss: then training continues at a quarter of the rate. The best
+    weights are returned.
 
     ``partial_fit`` follows drifts: its rate is `eta0`, or a tenth of it for networks, times a factor for each
     tensor, which grows where gradients agree and falls where they turn, between 0.03, at which it begins with
-    good weights of linear models, and 4 (`steering` of :class:`~.optimizers.BlockAdam`). In regression it
-    begins anew where the loss is ten times that of each of the calls before, and leaves out a call of noise.
-    ``benchmarks/defaults.py`` chose these numbers.
+    good weights of linear models and with a thousand columns (of more, the rate is smaller), and 4
+    (`steering` of :class:`~.optimizers.BlockAdam`). In regression it begins anew where the loss is ten times
+    that of each of the calls before, and leaves out a call of noise. ``benchmarks/defaults.py`` chose these
+    numbers.
 
     Parameters
     ----------

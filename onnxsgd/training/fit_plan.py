@@ -15,7 +15,7 @@ from onnxsgd.graph.nodes import shape_of
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer
 from onnxsgd.learner.learner import Learner
-from onnxsgd.optimizers import BlockAdam, Optimizer
+from onnxsgd.optimizers import LEAST_FACTOR, BlockAdam, Optimizer
 from onnxsgd.penalties import Penalty, PenaltyTable
 from onnxsgd.runtime.device import Device
 from onnxsgd.schedules import Auto, Schedule
@@ -225,11 +225,23 @@ class FitPlan:
         return not last.isdisjoint(layer.weight for layer in layers)
 
     def first_share(self, is_linear: bool) -> float:
-        """Return the largest share of the first rate to begin with; the factors of a stream multiply it.
+        """Return the largest share of the first rate to begin with.
 
         Adapters have units of their own, and change a network that knows something.
         """
         return 1.0 if is_linear or self.learner.adapters else _SHARE_OF_NETWORK
+
+    def rate_of_stream(self, is_linear: bool, columns: float) -> float:
+        """Return the rate of a stream; factors of at least 0.03 multiply it.
+
+        Parameters
+        ----------
+        is_linear : bool
+            Whether the model is linear.
+        columns : float
+            The largest share of the first rate that the number of columns allows.
+        """
+        return self.recipe.schedule.initial * min(self.first_share(is_linear), columns / LEAST_FACTOR)
 
     @property
     def loss_unit(self) -> float | None:

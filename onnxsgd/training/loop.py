@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.runtime.events import decided
 from onnxsgd.training.checkpoints import Checkpoints, ResumableEpochs
-from onnxsgd.training.coordinates import StandardisedBuffers
+from onnxsgd.training.coordinates import StandardisedBuffers, share_of_columns
 from onnxsgd.training.epochs import Epochs, Runners, penalty_value
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.kept_state import KeptState
@@ -207,19 +207,23 @@ def _make_finder(
         raw_predictions=partial(model.raw_predictions, dict(some.features)),
         for_standard_data=buffers.raw if isinstance(buffers, StandardisedBuffers) else None,
         unit=plan.loss_unit,
-        most=plan.first_share(model.is_linear),
+        most=min(plan.first_share(model.is_linear), _share_of_columns(batches, state, model)),
     )
+
+
+def _share_of_columns(batches: Batches, state: FitState, model: Model) -> float:
+    return share_of_columns(batches.standards, state.moments, is_linear=model.is_linear)
 
 
 def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitState, model: Model) -> None:
     """Set the rate of a part of a stream, whose steering begins with the first one, anew, or after a fit."""
-    most = plan.first_share(model.is_linear)
-    state.eta = most * plan.recipe.schedule.initial
+    columns = _share_of_columns(batches, state, model)
+    state.eta = plan.rate_of_stream(model.is_linear, columns)
     if not state.is_steered:
         begins = state.t in (0, state.forgotten_at)
         finder = _make_finder(runners, batches, plan, state, model)
         share = finder.find_in_part(state) if begins else LEAST_SHARE
-        state.start_steering(min(1.0, share / most))
+        state.start_steering(min(1.0, min(share, columns) * plan.recipe.schedule.initial / state.eta))
         decided("rate", "found: the stream begins with %.4g", state.eta * state.factor)
         runners.buffers.load(state.tensors)
 

@@ -16,7 +16,7 @@ from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.nodes import element_type, shape_of
 from onnxsgd.graph.reading.first_layers import first_layers
-from onnxsgd.training.coordinates import Coordinates, make_coordinates
+from onnxsgd.training.coordinates import Coordinates, make_coordinates, share_of_columns
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.state import FitState, missing_starts, output_unit, rate_scales
 
@@ -60,8 +60,9 @@ def export_step(
     spec = replace(spec, row_shapes=tuple(row_shapes.items()), half=None)
     coordinates = _coordinates(plan, state) if recipe.is_auto else Coordinates((), {})
     # the next update is one of a stream
-    share = plan.first_share(plan.is_linear(coordinates.layers))
-    eta = share * recipe.schedule.initial if recipe.is_auto else state.eta
+    is_linear = plan.is_linear(coordinates.layers)
+    columns = share_of_columns(coordinates.standards, state.moments, is_linear=is_linear)
+    eta = plan.rate_of_stream(is_linear, columns) if recipe.is_auto else state.eta
     training = Training(
         schedule=recipe.schedule, strengths=plan.strengths,
         groups=_groups(plan, state), average_from=state.first_averaged(recipe.average_from),

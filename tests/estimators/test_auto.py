@@ -292,6 +292,28 @@ def test_no_gain_returns_the_start_with_a_warning():
     np.testing.assert_allclose(model.coef_, start.coef_, rtol=1e-5)
 
 
+@pytest.mark.parametrize("n_columns", [1_000, 20_000])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_one_epoch_on_many_columns_learns(n_columns):
+    X = np.random.default_rng(0).normal(size=(200, n_columns))
+    y = X @ np.random.default_rng(1).normal(size=n_columns)
+    assert OnnxSGDRegressor(max_iter=1, random_state=0).fit(X, y).score(X, y) > 0.3
+
+
+@pytest.mark.parametrize("n_columns", [1_000, 5_000])
+def test_a_stream_of_many_columns_is_no_worse_than_a_constant(n_columns):
+    rng, estimator = np.random.default_rng(0), OnnxSGDRegressor(random_state=0)
+    coef, scores = rng.normal(size=n_columns), []
+    for call in range(15):
+        X = rng.normal(size=(200, n_columns))
+        y = X @ coef
+        if call:
+            scores.append(estimator.score(X, y))
+        estimator.partial_fit(X, y)
+    assert min(scores) > -0.05
+    assert scores[-1] > 0.1
+
+
 def test_parts_reach_what_one_epoch_reaches():
     """The tolerance: 1 % of the variance. Moments of the first parts are those of few rows."""
     X = Z[np.arange(3000) % 300] * SCALES
