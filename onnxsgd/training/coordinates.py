@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
+from onnxsgd.data.column_scales import telling_scales
 from onnxsgd.data.moments import Moments
-from onnxsgd.engine.step.batches import Standard
+from onnxsgd.engine.step.batches import Batches, Standard
 from onnxsgd.engine.step.buffers import Tensors, all_finite
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.update import AVERAGE, CONSTANT_STATES, PENALTY_SCALE, RATE_SCALE, START, WEIGHT
@@ -178,13 +180,19 @@ def _rounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def make_coordinates(
-    layers: tuple[FirstLayer, ...], features: Mapping[str, Any], moments: Mapping[str, Moments]
+    layers: tuple[FirstLayer, ...],
+    features: Mapping[str, Any],
+    moments: Mapping[str, Moments],
+    data: Batches | None = None,
 ) -> Coordinates:
     """Return the coordinates in which the columns of the first layers' inputs are standardised.
 
     Columns are not centred where that is impossible: where a layer has no trained intercept, or pads data
     with zeros, as convolutions do, or where they are sparse. They then have root mean squares of 1. A channel
     of a convolution is one column.
+
+    With the `data` of a fit, columns of dense tables that outnumber their rows have the scales of
+    :func:`~.column_scales.telling_scales`.
     """
     standards = {}
     for name, axis in dict.fromkeys((layer.feature, layer.column_axis) for layer in layers):
@@ -194,12 +202,20 @@ def make_coordinates(
         if len(known.count) != features[name].shape[axis]:
             known = known.whole
         scale = known.deviation(dtype) if is_centred else known.size(dtype)
+        if data is not None and _is_wide(features[name]) and data.target.ndim == 2:
+            scale = telling_scales(features[name], data.target, data.sample_weight, known.centre, scale)
         shift = known.centre if is_centred else np.zeros_like(known.mean)
         shape = (-1,) if axis == -1 else (-1, *(1 for _ in features[name].shape[2:]))
         standards[name] = Standard(
             shift.astype(dtype).reshape(shape), (1.0 / scale).astype(dtype).reshape(shape)
         )
     return Coordinates(layers, standards)
+
+
+def _is_wide(table: Any) -> bool:
+    """Tell whether a dense table of two axes has more columns than rows."""
+    shape = table.shape
+    return len(shape) == 2 and not sparse.issparse(table) and shape[0] < shape[1]
 
 
 def share_of_columns(

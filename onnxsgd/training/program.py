@@ -273,7 +273,8 @@ class Program:
             )  # fmt: skip
             if not (in_parts or self.plan.is_bounded):
                 _warn_of_extremes(batches.features[name], moments[name])
-        standards = make_coordinates(self.first_layers, batches.features, moments).standards
+        data = None if in_parts else batches
+        standards = make_coordinates(self.first_layers, batches.features, moments, data).standards
         batches = replace(batches, standards=standards, weight_unit=weight_unit, is_repeated=not in_parts)
         return batches.with_bounded_rows() if has_extremes else batches
 
