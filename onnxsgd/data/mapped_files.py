@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from copy import copy
 from io import FileIO
@@ -14,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from onnxsgd.data.disk_reads import SECTOR, address, in_sectors
 from onnxsgd.data.row_tables import RowTable, Table
 
 __all__ = ["FileRows", "with_files"]
 
-#: Addresses, places and sizes of direct reads are multiples of this; no smaller parts of a file are read.
-_SECTOR = 4096
 #: The most bytes of a file that are read for a byte of a row.
 _MOST_READ = 4
 #: The memory maps of this process on Linux.
@@ -31,7 +29,7 @@ class FileRows(RowTable):
 
     They are read past the cache of the system (O_DIRECT), which takes a quarter of the processor time, as no
     page is put into the cache for them, and none dropped. Where the file system cannot do so, they are read
-    through the cache.
+    through the cache. One thread reads at a time.
 
     Parameters
     ----------
@@ -46,8 +44,10 @@ class FileRows(RowTable):
     def __init__(self, array: np.ndarray, file: FileIO, place: int) -> None:
         self.shape, self.dtype = array.shape, array.dtype
         self._strides, self._place = array.strides, place
-        self._is_by_rows, self._memory = _is_by_rows(array), threading.local()
+        self._is_by_rows, self._memory = _is_by_rows(array), np.empty(0, np.uint8)
         self._file, self._direct = file, _direct(file, place)
+        # bytes that were read already, by the place of the first one in the array
+        self._known: dict[int, np.ndarray] = {}
 
     @classmethod
     def of(cls, array: np.ndarray, n_rows: int) -> FileRows | None:
@@ -65,7 +65,7 @@ class FileRows(RowTable):
             is_scattered = (
                 array.ndim != 2
                 or array.strides[0] != array.itemsize
-                or min(n_rows, len(array)) * array.itemsize < _SECTOR
+                or min(n_rows, len(array)) * array.itemsize < SECTOR
             )
         found = None if is_scattered else _file_of(array)
         return None if found is None else cls(array, *found)
@@ -75,17 +75,39 @@ class FileRows(RowTable):
         if not isinstance(rows, slice):
             first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, -1)
             return self[first : last + 1].take(rows - first, axis=0)
-        start, stop, _ = rows.indices(len(self))
-        shape, first = (max(0, stop - start), *self.shape[1:]), start * self._strides[0]
-        if not shape[0]:
-            return np.empty(shape, self.dtype)
-        if self._is_by_rows:
-            data = self._bytes(first, _extent(shape, self._strides, self.dtype.itemsize))
-            return np.ndarray(shape, self.dtype, data, strides=self._strides)
+        shape = (len(range(*rows.indices(len(self)))), *self.shape[1:])
+        # of the memory of one part at a time
+        parts = (self._bytes(first, size) for first, size in self._parts(rows))
+        if self._is_by_rows and shape[0]:
+            return np.ndarray(shape, self.dtype, next(parts), strides=self._strides)
         found = np.empty(shape, self.dtype, order="F")
-        for number, column in enumerate(found.T):
-            column[:] = self._bytes(first + number * self._strides[1], column.nbytes).view(self.dtype)
+        for column, part in zip(found.T, parts, strict=False):
+            column[:] = part.view(self.dtype)
         return found
+
+    def reads(self, rows: slice) -> list[tuple[int, int, int]]:
+        """Return the direct reads of a slice, for :class:`~.disk_reads.DiskReads`; empty: it has none."""
+        if self._direct is None:
+            return []
+        file = self._direct.fileno()
+        return [(file, self._place + first, size) for first, size in self._parts(rows)]
+
+    def know(self, rows: slice, parts: Iterable[np.ndarray | None]) -> None:
+        """Take the bytes of these reads in place of further ones, the next time that the slice is read."""
+        if self._direct is not None:
+            pairs = zip(self._parts(rows), parts, strict=True)
+            self._known |= {first: data for (first, _), data in pairs if data is not None}
+
+    def _parts(self, rows: slice) -> list[tuple[int, int]]:
+        """Return the first byte and the size of each part of the array that has bytes of a slice."""
+        start, stop, _ = rows.indices(len(self))
+        shape, first = (stop - start, *self.shape[1:]), start * self._strides[0]
+        if stop <= start:
+            return []
+        if self._is_by_rows:
+            return [(first, _extent(shape, self._strides, self.dtype.itemsize))]
+        size = shape[0] * self.dtype.itemsize
+        return [(first + column * self._strides[1], size) for column in range(shape[1])]
 
     def sources(self, rows: slice) -> Iterator[tuple[Table, slice]]:
         """Yield this table, with the rows."""
@@ -106,13 +128,17 @@ class FileRows(RowTable):
             self._direct.close()
 
     def _bytes(self, first: int, size: int) -> np.ndarray:
-        """Return bytes of the array."""
+        """Return bytes of the array, until others are read."""
+        known = self._known.pop(first, None)
+        if known is not None:
+            return known
         place = self._place + first
-        margin = place % _SECTOR
-        rounded = -(-(margin + size) // _SECTOR) * _SECTOR
-        memory = self._sectors(rounded)
-        found = memory[margin : margin + size]
-        n_read = 0
+        margin = place % SECTOR
+        rounded = -(-(margin + size) // SECTOR) * SECTOR
+        if len(self._memory) < rounded:
+            self._memory = in_sectors(rounded)
+        memory = self._memory[:rounded]
+        found, n_read = memory[margin : margin + size], 0
         if self._direct is not None:
             # what it cannot read is read through the cache, or refused there
             with suppress(OSError):
@@ -123,14 +149,6 @@ class FileRows(RowTable):
                 raise OSError(errno.EIO, "The file has become shorter than its memory map", self._file.name)
             n_read += n_more
         return found
-
-    def _sectors(self, size: int) -> np.ndarray:
-        """Return memory that begins at a sector; each thread uses its own again."""
-        memory: np.ndarray | None = getattr(self._memory, "sectors", None)
-        if memory is None or len(memory) < size:
-            memory = np.empty(size + _SECTOR, np.uint8)
-            memory = self._memory.sectors = memory[-_address(memory) % _SECTOR :][:size]
-        return memory[:size]
 
 
 def with_files(table: Table, n_rows: int) -> Any:
@@ -156,10 +174,6 @@ def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> 
     return itemsize + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
-def _address(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
 def _file_of(array: np.ndarray) -> tuple[FileIO, int] | None:
     """Return the file that an array is mapped from, and its place there.
 
@@ -167,7 +181,7 @@ def _file_of(array: np.ndarray) -> tuple[FileIO, int] | None:
     """
     if not _MAPS.exists() or not hasattr(os, "RWF_NOWAIT"):
         return None
-    first = _address(array)
+    first = address(array)
     end = first + _extent(array.shape, array.strides, array.itemsize)
     for line in os.fsdecode(_MAPS.read_bytes()).splitlines():
         # the addresses, permissions, place in the file, device, number of the file, its name

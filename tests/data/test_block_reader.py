@@ -1,13 +1,15 @@
 """Blocks of rows that are copied into memory."""
 
+import os
 import threading
 from itertools import product
 
 import numpy as np
 import pytest
 
-from onnxsgd.data import mapped_files
+from onnxsgd.data import block_reader, mapped_files
 from onnxsgd.data.block_reader import BlockReader, BlockTable
+from onnxsgd.data.disk_reads import DiskReads
 from onnxsgd.data.mapped_files import FileRows
 from onnxsgd.data.random_order import BlockOrder, Blocks
 from onnxsgd.data.row_tables import Converted, RowTable, Selected
@@ -127,17 +129,11 @@ def test_tables_without_a_file_are_not_copied(tmp_path, monkeypatch):
     reader.close()
 
 
-@pytest.mark.parametrize("n_threads", [0, 1, 3])
-def test_rows_come_from_the_map_where_no_thread_can_be_started(n_threads, tmp_path, monkeypatch):
-    start, n_started = threading.Thread.start, []
+def test_rows_come_from_the_map_where_no_thread_can_be_started(tmp_path, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
 
-    def start_few(thread):
-        if len(n_started) == n_threads:
-            raise RuntimeError("can't start new thread")
-        n_started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_few)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     table = BlockTable(as_map(tmp_path))
     reader = BlockReader([table], 8, 16)
     order = BlockOrder(N_ROWS, Blocks(8, 16), np.random.RandomState(0), reader)
@@ -145,7 +141,49 @@ def test_rows_come_from_the_map_where_no_thread_can_be_started(n_threads, tmp_pa
         rows = order[first : first + 50].astype(np.intp)
         np.testing.assert_array_equal(taken(table, rows), DATA[rows])
     reader.close()
-    assert len(n_started) == n_threads
+
+
+@pytest.mark.parametrize("failure", ["no system", "no reads"])
+def test_blocks_are_read_one_by_one_where_they_cannot_be_read_together(failure, tmp_path, monkeypatch):
+    if failure == "no system":
+        monkeypatch.setattr(DiskReads, "opened", lambda most: None)
+    else:
+        monkeypatch.setattr(DiskReads, "finish", lambda reads: [None] * len(reads._requests))
+    counted = Counted(as_map(tmp_path))
+    table = BlockTable(counted)
+    reader = BlockReader([table], 8, 16)
+    rows = BlockOrder(N_ROWS, Blocks(8, 16), np.random.RandomState(0), reader)[0:128].astype(np.intp)
+    np.testing.assert_array_equal(taken(table, rows), DATA[rows])
+    assert counted.numbers == []
+    reader.close()
+
+
+@pytest.mark.parametrize("together", [1, 100, 1000])
+def test_blocks_are_read_in_parts(together, tmp_path, monkeypatch):
+    """Their bytes are those of two tables, of other types."""
+    monkeypatch.setattr(block_reader, "_TOGETHER", together)
+    (tmp_path / "other").mkdir()
+    tables = [BlockTable(as_map(tmp_path)), BlockTable(Converted(as_map(tmp_path / "other"), np.float32))]
+    reader = BlockReader(tables, 8, 16)
+    rows = BlockOrder(N_ROWS, Blocks(8, 16), np.random.RandomState(0), reader)[100:300].astype(np.intp)
+    for table in tables:
+        np.testing.assert_array_equal(taken(table, rows), DATA[rows].astype(table.dtype))
+    reader.close()
+
+
+def test_a_fork_takes_rows_from_the_map(tmp_path, monkeypatch):
+    """The thread that reads the next window is not in it."""
+    counted = Counted(as_map(tmp_path))
+    table = BlockTable(counted)
+    reader = BlockReader([table], 8, 16)
+    order = BlockOrder(N_ROWS, Blocks(8, 16), np.random.RandomState(0), reader)
+    rows = order[0:128].astype(np.intp)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    rows = order[128:256].astype(np.intp)
+    np.testing.assert_array_equal(taken(table, rows), DATA[rows])
+    assert len(counted.numbers) == 128
+    monkeypatch.undo()
+    reader.close()
 
 
 def test_several_tables_are_read_together(tmp_path):
@@ -187,15 +225,14 @@ def test_errors_of_the_thread_are_raised(tmp_path):
     reader.close()
 
 
-def test_the_threads_end_with_the_reader(tmp_path):
+def test_the_thread_ends_with_the_reader(tmp_path):
     before = set(threading.enumerate())
     reader = BlockReader([BlockTable(as_map(tmp_path))], 8, 4)
     reader.begin(0, np.arange(4))
-    threads = set(threading.enumerate()) - before
-    assert threads
-    assert all(thread.name.startswith("onnxsgd-read-ahead") for thread in threads)
+    (thread,) = set(threading.enumerate()) - before
+    assert thread.name.startswith("onnxsgd-read-ahead")
     reader.close()
-    assert not any(thread.is_alive() for thread in threads)
+    assert not thread.is_alive()
 
 
 def test_a_reader_that_is_closed_early_stops(tmp_path):
@@ -215,5 +252,4 @@ def test_a_reader_that_is_closed_early_stops(tmp_path):
     reader._is_closed = True
     may_go.set()
     reader.close()
-    # no more than the block that each thread reads
-    assert 1 <= len(slow.slices) <= 8
+    assert len(slow.slices) == 1

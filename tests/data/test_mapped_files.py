@@ -2,9 +2,7 @@
 
 import errno
 import os
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -94,17 +92,24 @@ def test_rows_that_were_written_to_the_map_are_read(tmp_path):
     table.close()
 
 
-def test_threads_do_not_share_memory(tmp_path):
+def test_bytes_that_were_read_already_are_taken_once(tmp_path):
     array = as_map(tmp_path)
-    table, barrier = FileRows.of(array, 16), threading.Barrier(4)
-
-    def read(first):
-        barrier.wait()
-        for start in range(first, 4000, 40):
-            np.testing.assert_array_equal(table[start : start + 100], array[start : start + 100])
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(read, range(4)))
+    table = FileRows.of(array, 16)
+    if not (reads := table.reads(slice(100, 200))):
+        pytest.skip("the file system has no direct reads")
+    ((file, place, size),) = reads
+    assert is_direct(file)
+    assert size == array[100:200].nbytes
+    data = (tmp_path / "X.npy").read_bytes()[place : place + size]
+    assert data == array[100:200].tobytes()
+    other = np.arange(3000, dtype=np.float32)
+    table.know(slice(100, 200), [other.view(np.uint8)])
+    table.know(slice(300, 400), [None])
+    np.testing.assert_array_equal(table[50:150], array[50:150])
+    np.testing.assert_array_equal(table[300:400], array[300:400])
+    np.testing.assert_array_equal(table[100:200].ravel(), other)
+    np.testing.assert_array_equal(table[100:200], array[100:200])
+    assert table.reads(slice(7, 7)) == []
     table.close()
 
 

@@ -1,0 +1,103 @@
+"""Direct reads of a disk that are begun together."""
+
+import os
+
+import numpy as np
+import pytest
+
+from onnxsgd.data import disk_reads
+from onnxsgd.data.disk_reads import SECTOR, DiskReads, address, in_sectors
+
+DATA = np.random.default_rng(0).integers(0, 256, 1_000_003, np.uint8)
+
+
+@pytest.fixture
+def reads():
+    found = DiskReads.opened(64)
+    if found is None:
+        pytest.skip("the system has no asynchronous reads")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "data").write_bytes(DATA.tobytes())
+    try:
+        descriptor = os.open(tmp_path / "data", os.O_RDONLY | os.O_DIRECT)
+    except OSError:
+        pytest.skip("the file system has no direct reads")
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 64])
+def test_bytes_of_any_places_are_read(count, reads, file):
+    draw = np.random.default_rng(count)
+    for _ in range(3):
+        places = draw.integers(0, len(DATA) - 1, count).tolist()
+        sizes = [int(draw.integers(1, min(200_000, len(DATA) - place) + 1)) for place in places]
+        reads.begin([(file, place, size) for place, size in zip(places, sizes, strict=True)])
+        found = reads.finish()
+        assert len(found) == count
+        for data, place, size in zip(found, places, sizes, strict=True):
+            np.testing.assert_array_equal(data, DATA[place : place + size], strict=True)
+
+
+def test_two_objects_read_at_the_same_time(reads, file):
+    other = DiskReads.opened(64)
+    reads.begin([(file, 5000, 100)])
+    other.begin([(file, 70_000, 5000)])
+    (first,), (second,) = reads.finish(), other.finish()
+    np.testing.assert_array_equal(first, DATA[5000:5100])
+    np.testing.assert_array_equal(second, DATA[70_000:75_000])
+    other.close()
+
+
+def test_the_end_of_a_file_is_read_and_no_more(reads, file):
+    reads.begin([(file, len(DATA) - 10, 10), (file, len(DATA) - 10, 11), (file, 2 * len(DATA), 5)])
+    last, beyond, after = reads.finish()
+    np.testing.assert_array_equal(last, DATA[-10:])
+    assert beyond is None
+    assert after is None
+
+
+def test_reads_that_fail_have_no_bytes(reads, file):
+    closed = os.dup(file)
+    os.close(closed)
+    reads.begin([(file, 0, 10), (closed, 0, 10), (file, 4096, 10)])
+    first, *others = reads.finish()
+    np.testing.assert_array_equal(first, DATA[:10])
+    assert others == [None, None]
+    # what follows is read
+    reads.begin([(file, 4096, 10)])
+    np.testing.assert_array_equal(reads.finish()[0], DATA[4096:4106])
+
+
+def test_reads_under_way_end_when_it_is_closed(file):
+    reads = DiskReads.opened(64)
+    if reads is None:
+        pytest.skip("the system has no asynchronous reads")
+    reads.begin([(file, 0, 900_000)])
+    reads.close()
+    memory = reads._memory.copy()
+    np.testing.assert_array_equal(reads._memory, memory)
+
+
+def test_a_fork_reads_nothing(reads, file):
+    child = os.fork()
+    if not child:
+        reads.begin([(file, 0, 10)])
+        os._exit(reads.finish() != [None])
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_systems_without_such_reads_have_none(monkeypatch):
+    monkeypatch.setattr(disk_reads, "_system", lambda: (None, {}))
+    assert DiskReads.opened(64) is None
+
+
+def test_memory_begins_at_a_sector():
+    for size in (1, 4096, 100_000):
+        memory = in_sectors(size)
+        assert (len(memory), address(memory) % SECTOR) == (size, 0)
