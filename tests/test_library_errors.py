@@ -15,7 +15,14 @@ from onnxsgd.exceptions import EngineError
 
 #: Handlers that continue: user-defined classes and functions may raise any exception; a display raises none;
 #: a size that cannot be computed stays unknown.
-GO_ON = {"checkpointing.py", "_cache_keys.py", "constant_sizes.py", "formulas.py", "html_display.py"}
+GO_ON = {
+    "checkpointing.py",
+    "_cache_keys.py",
+    "constant_sizes.py",
+    "formulas.py",
+    "html_display.py",
+    "shape_inference.py",
+}
 
 
 def broad_handlers():

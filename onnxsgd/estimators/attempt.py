@@ -40,13 +40,17 @@ class Attempt:
         self._lengths = None if state is None else lengths_of_histories(state)
         self._kept = KeptState(attributes)
         try:
-            # in one operation: other threads now see the attributes before
-            attributes.update({ATTEMPT: self} if state is None else {ATTEMPT: self, "_state": state.copy()})
-            return self._kept
+            return self._begun(attributes, state)
         except BaseException as error:
             # Ctrl-C before the block is entered, which would leave the estimator in a call for ever
             self.__exit__(type(error), error, error.__traceback__)
             raise
+
+    def _begun(self, attributes: dict[str, Any], state: Any) -> KeptState:
+        """Mark the estimator as being in the call."""
+        # in one operation: other threads now see the attributes before
+        attributes.update({ATTEMPT: self} if state is None else {ATTEMPT: self, "_state": state.copy()})
+        return self._kept
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

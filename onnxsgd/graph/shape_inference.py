@@ -42,13 +42,17 @@ class ShapeInferencePass(ir.passes.InPlacePass):
 
     def _infer(self, model: ir.Model) -> None:
         try:
-            with _light(model.graph):
-                proto = ir.serde.serialize_model(model)
-            inferred = onnx.shape_inference.infer_shapes(proto, **self._options)
+            inferred = self._inferred(model)
         except Exception:
             # of onnx, onnx_ir or protobuf: what they cannot infer or write stays unknown
             return
         _take_over(model.graph, inferred.graph)
+
+    def _inferred(self, model: ir.Model) -> onnx.ModelProto:
+        """Return a light file of the model with inferred types and shapes."""
+        with _light(model.graph):
+            proto = ir.serde.serialize_model(model)
+        return onnx.shape_inference.infer_shapes(proto, **self._options)
 
 
 @contextmanager

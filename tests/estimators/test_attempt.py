@@ -55,7 +55,7 @@ def test_an_interrupt_before_the_block_leaves_no_call_behind(is_fitted):
     before = dict(vars(model))
 
     def trace(frame, event, argument):
-        if frame.f_code is Attempt.__enter__.__code__ and ATTEMPT in vars(model):
+        if frame.f_code is Attempt._begun.__code__ and ATTEMPT in vars(model):
             sys.settrace(None)
             raise KeyboardInterrupt
         return trace
