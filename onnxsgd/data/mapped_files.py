@@ -179,16 +179,20 @@ def _file_of(array: np.ndarray) -> tuple[FileIO, int] | None:
 
     None: writes to the map do not reach it, it has been removed or replaced, or the system is not Linux.
     """
-    if not _MAPS.exists() or not hasattr(os, "RWF_NOWAIT"):
+    if not hasattr(os, "RWF_NOWAIT"):
+        return None
+    try:
+        lines = _MAPS.read_bytes().split(b"\n")[:-1]
+    except OSError:
         return None
     first = address(array)
     end = first + _extent(array.shape, array.strides, array.itemsize)
-    for line in os.fsdecode(_MAPS.read_bytes()).splitlines():
+    for line in lines:
         # the addresses, permissions, place in the file, device, number of the file, its name
         addresses, permissions, place, _, number, *name = line.split(maxsplit=5)
-        start, stop = (int(address, 16) for address in addresses.split("-"))
-        if start <= first and end <= stop and permissions.endswith("s") and name:
-            return _opened(name[0], int(number), int(place, 16) + first - start)
+        start, stop = (int(address, 16) for address in addresses.split(b"-"))
+        if start <= first and end <= stop and permissions.endswith(b"s") and name:
+            return _opened(os.fsdecode(name[0]), int(number), int(place, 16) + first - start)
     return None
 
 

@@ -150,8 +150,20 @@ def test_systems_that_do_not_tell_files_have_none(tmp_path, monkeypatch):
     assert FileRows.of(array, 16) is None
 
 
-def test_names_with_spaces_are_known(tmp_path):
-    folder = tmp_path / " a  b "
+def test_no_file_can_be_opened(tmp_path, monkeypatch):
+    """As where a process has as many open files as it may have."""
+    array = as_map(tmp_path)
+
+    def refuse(path):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert FileRows.of(array, 16) is None
+
+
+@pytest.mark.parametrize("name", [" a  b ", "\r\x0c\x1c\x85\u2028é", "a (deleted)"])
+def test_names_of_any_characters_are_known(name, tmp_path):
+    folder = tmp_path / name
     folder.mkdir()
     array = as_map(folder)
     table = FileRows.of(array, 16)
