@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -36,14 +37,14 @@ class DiskReads:
 
     Parameters
     ----------
-    context : int
-        The context of the system, for up to `most` reads.
     most : int
         The most reads that are begun together.
     """
 
-    def __init__(self, context: int, most: int) -> None:
-        self._context, self.most = context, most
+    def __init__(self, most: int) -> None:
+        # the system gives the object a context, which an exception at any place does not keep
+        self._context, self._process = ctypes.c_ulong(0), os.getpid()
+        self._is_open = _system_call("setup", most, ctypes.byref(self._context)) >= 0
         self._memory = np.empty(0, np.uint8)
         self._requests = np.empty(0, _REQUEST)
         self._wanted: list[slice] = []
@@ -52,10 +53,8 @@ class DiskReads:
     @classmethod
     def opened(cls, most: int) -> DiskReads | None:
         """Return an object for up to `most` reads together; None: the system has none."""
-        context = ctypes.c_ulong(0)
-        if _system_call("setup", most, ctypes.byref(context)) < 0:
-            return None
-        return cls(context.value, most)
+        found = cls(most)
+        return found if found._is_open else None
 
     def begin(self, wanted: Sequence[tuple[int, int, int]]) -> None:
         """Begin to read; those begun before are over.
@@ -80,7 +79,7 @@ class DiskReads:
         self._n_begun = 0
         while self._n_begun < len(wanted):
             rest = pointers[self._n_begun :]
-            n_new = _system_call("submit", self._context, len(rest), address(rest))
+            n_new = _system_call("submit", self._context.value, len(rest), address(rest))
             if n_new <= 0:
                 # the rest is not read
                 break
@@ -92,7 +91,7 @@ class DiskReads:
         results = np.empty(self._n_begun, _RESULT)
         while self._n_begun:
             n_done = _system_call(
-                "results", self._context, self._n_begun, self._n_begun, address(results), None
+                "results", self._context.value, self._n_begun, self._n_begun, address(results), None
             )
             if n_done < 0 and ctypes.get_errno() != errno.EINTR:
                 raise OSError(ctypes.get_errno(), "The system does not tell what it has read")
@@ -106,8 +105,13 @@ class DiskReads:
         ]
 
     def close(self) -> None:
-        """Give the context back, after the reads that are under way."""
-        _system_call("destroy", self._context)
+        """Give the context back, after the reads that are under way; not in a fork, which has none."""
+        context, self._context = self._context.value, ctypes.c_ulong(0)
+        if context and self._process == os.getpid():
+            _system_call("destroy", context)
+
+    # an interrupted fit may leave it open, and the contexts of a system are few
+    __del__ = close
 
 
 def in_sectors(size: int) -> np.ndarray:

@@ -84,6 +84,48 @@ def test_reads_under_way_end_when_it_is_closed(file):
     np.testing.assert_array_equal(reads._memory, memory)
 
 
+@pytest.fixture
+def destroyed(monkeypatch):
+    """Record the contexts that are given back."""
+    found, call = [], disk_reads._system_call
+
+    def recorded(name, *arguments):
+        if name == "destroy":
+            found.append((*arguments, call(name, *arguments)))
+            return found[-1][1]
+        return call(name, *arguments)
+
+    monkeypatch.setattr(disk_reads, "_system_call", recorded)
+    return found
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_context_is_given_back_once(is_closed, destroyed):
+    """Its number may soon be that of another one."""
+    reads = DiskReads.opened(64)
+    if reads is None:
+        pytest.skip("the system has no asynchronous reads")
+    context = reads._context.value
+    if is_closed:
+        reads.close()
+        reads.close()
+    del reads
+    assert destroyed == [(context, 0)]
+
+
+def test_a_fork_gives_no_context_back(destroyed, monkeypatch):
+    """Its number may be that of one that the fork made itself."""
+    reads = DiskReads.opened(64)
+    if reads is None:
+        pytest.skip("the system has no asynchronous reads")
+    context = reads._context.value
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: -1)
+        reads.close()
+    assert destroyed == []
+    assert disk_reads._system_call("destroy", context) == 0
+
+
 def test_a_fork_reads_nothing(reads, file):
     child = os.fork()
     if not child:
