@@ -473,7 +473,7 @@ class DescentRule:
         if not objective <= start:
             self._first.restore(self._state)
             _warn(f"Training did not lower the objective, {start:.6g}: the first weights are kept.")
-        elif (gain := start - objective) < self._descent.least_gain or gain == 0 < self._descent.unit:
+        elif 0 <= start - objective < self._descent.least_gain:
             _warn(f"Training lowered the objective only from {start:.6g} to {objective:.6g}.")
 
     def _best_objective(self) -> float:

@@ -116,7 +116,6 @@ def test_none_is_float64_only_where_the_data_need_it(model):
     assert type_of(regressor(inner, eta0=1e-20, learning_rate="constant").fit(X, TARGET)) == "float32"
 
 
-@pytest.mark.filterwarnings("ignore:Training lowered the objective only")
 def test_raw_scores_that_float32_does_not_hold():
     """Coefficients of 1e5 on columns that are nearly equal."""
     X = np.c_[PLAIN[:, 0], PLAIN[:, 0] + 1e-5 * PLAIN[:, 1]]
@@ -248,7 +247,6 @@ def test_targets_far_from_zero_are_learned_in_float64(shift, dtype):
     assert model.score(PLAIN, y) > 0.99
 
 
-@pytest.mark.filterwarnings("ignore:Training lowered the objective only")
 def test_the_type_is_a_parameter_like_any_other(tmp_path):
     search = GridSearchCV(regressor(), {"dtype": [None, "float32", "float64"]}, cv=3).fit(PLAIN, TARGET)
     assert np.ptp(search.cv_results_["mean_test_score"]) < 1e-4
