@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import platform
 import sys
@@ -115,9 +116,12 @@ class DiskReads:
 
 
 def in_sectors(size: int) -> np.ndarray:
-    """Return bytes whose address is a multiple of :data:`SECTOR`."""
-    memory = np.empty(size + SECTOR, np.uint8)
-    return memory[-address(memory) % SECTOR :][:size]
+    """Return bytes whose address is a multiple of :data:`SECTOR`.
+
+    Forks share them: a direct read into memory that a fork has meanwhile copied may end in either copy
+    (``man 2 open``).
+    """
+    return np.frombuffer(mmap.mmap(-1, max(1, size)), np.uint8)[:size]
 
 
 def address(array: np.ndarray) -> int:

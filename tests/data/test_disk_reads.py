@@ -143,3 +143,15 @@ def test_memory_begins_at_a_sector():
     for size in (1, 4096, 100_000):
         memory = in_sectors(size)
         assert (len(memory), address(memory) % SECTOR) == (size, 0)
+
+
+def test_forks_share_the_memory_of_reads():
+    """A direct read may else end in the copy of a fork."""
+    memory = in_sectors(10)
+    memory[:] = 0
+    child = os.fork()
+    if not child:
+        memory[3] = 7
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert memory.tolist() == [0, 0, 0, 7, 0, 0, 0, 0, 0, 0]
