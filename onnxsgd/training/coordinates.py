@@ -234,7 +234,7 @@ def share_of_columns(
         for name, of in standards.items()
         if of.factor.ndim == 1 and moments[name].crowding(len(of.factor)) == 1.0
     ]
-    return min(1.0, _FEW_COLUMNS / max(1, *n_columns, 1))
+    return min(1.0, _FEW_COLUMNS / max([1, *n_columns]))
 
 
 class StandardisedBuffers:
