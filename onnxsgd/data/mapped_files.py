@@ -39,21 +39,23 @@ class FileRows(RowTable):
         Its file.
     place : int
         The place of the first byte of the array in the file.
+    is_direct : bool
+        Read past the cache.
     """
 
-    def __init__(self, array: np.ndarray, file: FileIO, place: int) -> None:
+    def __init__(self, array: np.ndarray, file: FileIO, place: int, *, is_direct: bool) -> None:
         self.shape, self.dtype = array.shape, array.dtype
         self._strides, self._place = array.strides, place
         self._is_by_rows, self._memory = _is_by_rows(array), np.empty(0, np.uint8)
-        self._file, self._direct = file, _direct(file, place)
+        self._file, self._direct = file, _direct(file, place) if is_direct else None
         # bytes that were read already, by the place of the first one in the array
         self._known: dict[int, np.ndarray] = {}
 
     @classmethod
-    def of(cls, array: np.ndarray, n_rows: int) -> FileRows | None:
+    def of(cls, array: np.ndarray, n_rows: int, *, is_direct: bool = True) -> FileRows | None:
         """Return the table of an array of which blocks of `n_rows` are read.
 
-        None: its file is not known, or a block is scattered in it.
+        None: its file is not known, or a block is scattered in it. `is_direct` lets it read past the cache.
         """
         if not array.size or min(array.strides) < 0:
             return None
@@ -68,7 +70,7 @@ class FileRows(RowTable):
                 or min(n_rows, len(array)) * array.itemsize < SECTOR
             )
         found = None if is_scattered else _file_of(array)
-        return None if found is None else cls(array, *found)
+        return None if found is None else cls(array, *found, is_direct=is_direct)
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         """Return a slice, or the rows of ascending numbers, which are read with those between them."""
@@ -85,12 +87,18 @@ class FileRows(RowTable):
             column[:] = part.view(self.dtype)
         return found
 
-    def reads(self, rows: slice) -> list[tuple[int, int, int]]:
-        """Return the direct reads of a slice, for :class:`~.disk_reads.DiskReads`; empty: it has none."""
+    def begin(self, rows: slice) -> list[tuple[int, int, int]]:
+        """Return the direct reads of a slice, for :class:`~.disk_reads.DiskReads`.
+
+        Where the file has none, the list is empty, and the system reads the slice into its cache meanwhile.
+        """
+        parts = self._parts(rows)
         if self._direct is None:
+            for first, size in parts:
+                os.posix_fadvise(self._file.fileno(), self._place + first, size, os.POSIX_FADV_WILLNEED)
             return []
         file = self._direct.fileno()
-        return [(file, self._place + first, size) for first, size in self._parts(rows)]
+        return [(file, self._place + first, size) for first, size in parts]
 
     def know(self, rows: slice, parts: Iterable[np.ndarray | None]) -> None:
         """Take the bytes of these reads in place of further ones, the next time that the slice is read."""
@@ -119,7 +127,7 @@ class FileRows(RowTable):
         If it is not, its page is read.
         """
         place = self._place + rows.start * self._strides[0]
-        return self._direct is not None and _is_cached(self._file, place) is True
+        return _is_cached(self._file, place) is True
 
     def close(self) -> None:
         """Close the file."""
@@ -151,11 +159,14 @@ class FileRows(RowTable):
         return found
 
 
-def with_files(table: Table, n_rows: int) -> Any:
-    """Return a table that reads blocks of `n_rows` from the file of its memory map; None: it has none."""
+def with_files(table: Table, n_rows: int, *, is_direct: bool = True) -> Any:
+    """Return a table that reads blocks of `n_rows` from the file of its memory map; None: it has none.
+
+    `is_direct` lets it read past the cache of the system.
+    """
     if not isinstance(table, RowTable):
-        return FileRows.of(table, n_rows)
-    source = None if table.source is None else with_files(table.source, n_rows)
+        return FileRows.of(table, n_rows, is_direct=is_direct)
+    source = None if table.source is None else with_files(table.source, n_rows, is_direct=is_direct)
     if source is None:
         return None
     found = copy(table)

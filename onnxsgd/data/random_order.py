@@ -24,7 +24,7 @@ _BY_HALVES = range(1000, 1 << 18)
 _LOWER = 0 if sys.byteorder == "little" else 1
 #: The bytes of a block, the blocks whose rows are mixed, and their bytes. ``benchmarks/shuffle_blocks.py``
 #: measures time and quality.
-_BLOCK_BYTES, _MIXED_BLOCKS, _MIXED_BYTES = 1 << 17, 128, 1 << 24
+_BLOCK_BYTES, _MIXED_BLOCKS, _MIXED_BYTES = 1 << 17, 128, 12 << 20
 #: The most rows of a block, and of those that are mixed.
 _MOST_ROWS, _MIXED_ROWS = 1 << 12, 1 << 18
 
@@ -92,7 +92,7 @@ class Blocks:
 
     @classmethod
     def of(cls, tables: Collection[Table], batch_size: int) -> Blocks:
-        """Return the sizes for tables that are read together: blocks of 128 kB and windows of 16 MB, or less.
+        """Return the sizes for tables that are read together: blocks of 128 kB and windows of 12 MB, or less.
 
         Rows of more than 128 kB are blocks; a window has one batch at least.
         """

@@ -1,7 +1,6 @@
 """Blocks of rows that are copied into memory."""
 
 import os
-import threading
 from itertools import product
 
 import numpy as np
@@ -129,20 +128,6 @@ def test_tables_without_a_file_are_not_copied(tmp_path, monkeypatch):
     reader.close()
 
 
-def test_rows_come_from_the_map_where_no_thread_can_be_started(tmp_path, monkeypatch):
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    table = BlockTable(as_map(tmp_path))
-    reader = BlockReader([table], 8, 16)
-    order = BlockOrder(N_ROWS, Blocks(8, 16), np.random.RandomState(0), reader)
-    for first in range(0, N_ROWS, 50):
-        rows = order[first : first + 50].astype(np.intp)
-        np.testing.assert_array_equal(taken(table, rows), DATA[rows])
-    reader.close()
-
-
 @pytest.mark.parametrize("failure", ["no system", "no reads"])
 def test_blocks_are_read_one_by_one_where_they_cannot_be_read_together(failure, tmp_path, monkeypatch):
     if failure == "no system":
@@ -158,10 +143,35 @@ def test_blocks_are_read_one_by_one_where_they_cannot_be_read_together(failure, 
     reader.close()
 
 
-@pytest.mark.parametrize("together", [1, 100, 1000])
-def test_blocks_are_read_in_parts(together, tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_the_next_window_is_read_while_one_is_taken(is_direct, tmp_path, monkeypatch):
+    """By the disk, or by the system into its cache."""
+    begun = []
+    if is_direct:
+        monkeypatch.setattr(DiskReads, "begin", lambda reads, wanted: begun.extend(wanted))
+        monkeypatch.setattr(DiskReads, "finish", lambda reads: [None] * 16)
+    else:
+        monkeypatch.setattr(DiskReads, "opened", lambda most: None)
+        monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: begun.append(arguments))
+    source = as_map(tmp_path)
+    reader = BlockReader([BlockTable(source)], 8, 16)
+    begun.clear()
+    order = BlockOrder(N_ROWS, Blocks(8, 16), np.random.RandomState(0), reader)
+    order[0:1]
+    places = [places - source.offset for _, places, *_ in begun]
+    assert {size for _, _, size, *_ in begun} == {8 * 3 * 8}
+    if not places:
+        pytest.skip("the file system has no direct reads")
+    # of the first window and of the second one, each in ascending order
+    rows = np.sort(order[0:256].astype(np.intp).reshape(2, 128), axis=1)
+    np.testing.assert_array_equal(places, rows[:, ::8].reshape(-1) * 3 * 8)
+    reader.close()
+
+
+@pytest.mark.parametrize("most", [1, 5, 1000])
+def test_more_blocks_are_read_than_can_be_under_way(most, tmp_path, monkeypatch):
     """Their bytes are those of two tables, of other types."""
-    monkeypatch.setattr(block_reader, "_TOGETHER", together)
+    monkeypatch.setattr(block_reader, "_MOST_READS", most)
     (tmp_path / "other").mkdir()
     tables = [BlockTable(as_map(tmp_path)), BlockTable(Converted(as_map(tmp_path / "other"), np.float32))]
     reader = BlockReader(tables, 8, 16)
@@ -172,7 +182,7 @@ def test_blocks_are_read_in_parts(together, tmp_path, monkeypatch):
 
 
 def test_a_fork_takes_rows_from_the_map(tmp_path, monkeypatch):
-    """The thread that reads the next window is not in it."""
+    """The memory that the disk writes into is empty in it."""
     counted = Counted(as_map(tmp_path))
     table = BlockTable(counted)
     reader = BlockReader([table], 8, 16)
@@ -215,7 +225,7 @@ class Failing(Counted):
         return super().__getitem__(rows)
 
 
-def test_errors_of_the_thread_are_raised(tmp_path):
+def test_errors_of_reads_are_raised(tmp_path):
     reader = BlockReader([BlockTable(Failing(as_map(tmp_path)))], 8, 4)
     reader.begin(0, np.arange(4))
     reader.finish(0)
@@ -223,33 +233,3 @@ def test_errors_of_the_thread_are_raised(tmp_path):
     with pytest.raises(OSError, match="the disk is gone"):
         reader.finish(1)
     reader.close()
-
-
-def test_the_thread_ends_with_the_reader(tmp_path):
-    before = set(threading.enumerate())
-    reader = BlockReader([BlockTable(as_map(tmp_path))], 8, 4)
-    reader.begin(0, np.arange(4))
-    (thread,) = set(threading.enumerate()) - before
-    assert thread.name.startswith("onnxsgd-read-ahead")
-    reader.close()
-    assert not thread.is_alive()
-
-
-def test_a_reader_that_is_closed_early_stops(tmp_path):
-    """It does not copy the rest of a window, which may be large."""
-    entered, may_go = threading.Event(), threading.Event()
-
-    class Slow(Counted):
-        def __getitem__(self, rows):
-            entered.set()
-            may_go.wait(10)
-            return super().__getitem__(rows)
-
-    slow = Slow(as_map(tmp_path))
-    reader = BlockReader([BlockTable(slow)], 8, 60)
-    reader.begin(0, np.arange(60))
-    entered.wait(10)
-    reader._is_closed = True
-    may_go.set()
-    reader.close()
-    assert len(slow.slices) == 1

@@ -95,7 +95,7 @@ def test_rows_that_were_written_to_the_map_are_read(tmp_path):
 def test_bytes_that_were_read_already_are_taken_once(tmp_path):
     array = as_map(tmp_path)
     table = FileRows.of(array, 16)
-    if not (reads := table.reads(slice(100, 200))):
+    if not (reads := table.begin(slice(100, 200))):
         pytest.skip("the file system has no direct reads")
     ((file, place, size),) = reads
     assert is_direct(file)
@@ -109,7 +109,7 @@ def test_bytes_that_were_read_already_are_taken_once(tmp_path):
     np.testing.assert_array_equal(table[300:400], array[300:400])
     np.testing.assert_array_equal(table[100:200].ravel(), other)
     np.testing.assert_array_equal(table[100:200], array[100:200])
-    assert table.reads(slice(7, 7)) == []
+    assert table.begin(slice(7, 7)) == []
     table.close()
 
 
