@@ -86,8 +86,9 @@ class BlockReader:
         tables = tuple(tables)
         # the place of each block among those in memory; -1: it is not there
         self._places = np.full(-(-len(tables[0]) // n_rows), -1, np.int32)
-        # the blocks of two windows, as an update may have rows of both
-        self._held: list[np.ndarray] = [np.empty(0, np.intp), np.empty(0, np.intp)]
+        # the blocks of two windows, as an update may have rows of both, and the first place of the later one
+        self._held, self._first = (np.empty(0, np.intp), np.empty(0, np.intp)), n_mixed
+        self._wanted = np.empty(0, np.intp)
         self._has_copies = False
         self._begun: list[_Begun] | None = None
         self._process = os.getpid()
@@ -100,27 +101,27 @@ class BlockReader:
                 self._tables.append((table, from_file, copies))
                 table.blocks = self, copies
 
-    def begin(self, number: int, blocks: np.ndarray) -> None:
-        """Begin to read the blocks of a window, which takes the place of the last but one."""
-        half = number % 2
-        self._places[self._held[half]] = -1
-        self._held[half] = np.sort(blocks).astype(np.intp)
-        held = self._held[half].tolist()
-        self._begun = None
-        if self._process != os.getpid() or all(map(self._is_cached, held[::_PROBED])):
+    def begin(self, blocks: np.ndarray) -> None:
+        """Begin to read the blocks of the next window."""
+        self._wanted = np.sort(blocks).astype(np.intp)
+        wanted, self._begun = self._wanted.tolist(), None
+        if self._process != os.getpid() or all(map(self._is_cached, wanted[::_PROBED])):
             # no fork has the memory that the disk writes into
             return
         self._begun = [
             (file, rows, file.begin(rows))
-            for block in held
+            for block in wanted
             for _, from_file, _ in self._tables
             for file, rows in sources(from_file, self._rows(block))
         ]
         if self._reads is not None:
             self._reads.begin([read for _, _, reads in self._begun for read in reads])
 
-    def finish(self, number: int) -> None:
-        """Wait for the blocks of a window and copy them; rows are taken from them from now on."""
+    def finish(self) -> None:
+        """Wait for the blocks and copy them in place of those of the last window but one.
+
+        Rows are taken from the copies from now on.
+        """
         self._has_copies = self._begun is not None and self._process == os.getpid()
         if self._begun is None or not self._has_copies:
             return
@@ -128,10 +129,13 @@ class BlockReader:
             found = iter(self._reads.finish())
             for file, rows, reads in self._begun:
                 file.know(rows, list(islice(found, len(reads))))
-        held, place = self._held[number % 2], number % 2 * self._n_mixed
-        for start, block in enumerate(held.tolist(), place):
-            self._copy(block, start)
-        self._places[held] = np.arange(place, place + len(held))
+        before, last = self._held
+        self._places[before] = -1
+        self._held = last, self._wanted
+        self._first = self._n_mixed - self._first
+        for place, block in enumerate(self._wanted.tolist(), self._first):
+            self._copy(block, place)
+        self._places[self._wanted] = np.arange(self._first, self._first + len(self._wanted))
 
     def places(self, rows: np.ndarray) -> np.ndarray | None:
         """Return where among the copies rows are; negative: nowhere. None: the blocks are not copied."""

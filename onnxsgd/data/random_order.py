@@ -91,16 +91,16 @@ class Blocks:
     tables: tuple[BlockTable, ...] = ()
 
     @classmethod
-    def of(cls, tables: Collection[Table], batch_size: int) -> Blocks:
+    def of(cls, tables: Collection[Table], n_rows_of_update: int) -> Blocks:
         """Return the sizes for tables that are read together: blocks of 128 kB and windows of 12 MB, or less.
 
-        Rows of more than 128 kB are blocks; a window has one batch at least.
+        Rows of more than 128 kB are blocks; a window has the rows of one update at least.
         """
         row_bytes = max(1, sum(map(_row_bytes, tables)))
         n_rows = min(1 << (max(1, _BLOCK_BYTES // row_bytes).bit_length() - 1), _MOST_ROWS)
         n_mixed = min(_MIXED_BLOCKS, _MIXED_ROWS // n_rows, _MIXED_BYTES // (n_rows * row_bytes))
         mapped = tuple(table for table in tables if isinstance(table, BlockTable))
-        return cls(n_rows, max(n_mixed, -(-batch_size // n_rows)), mapped)
+        return cls(n_rows, max(n_mixed, -(-n_rows_of_update // n_rows)), mapped)
 
     @property
     def n_window(self) -> int:
@@ -182,11 +182,11 @@ class BlockOrder:
         if self._reader is None:
             return
         if self._begun != number:
-            self._reader.begin(number, self._windows[number])
-        self._reader.finish(number)
+            self._reader.begin(self._windows[number])
+        self._reader.finish()
         self._begun = number + 1
         if self._begun < len(self._windows):
-            self._reader.begin(self._begun, self._windows[self._begun])
+            self._reader.begin(self._windows[self._begun])
 
     def _mixed(self, number: int) -> np.ndarray:
         """Return the rows of the blocks of a window in random order."""

@@ -238,7 +238,7 @@ class Program:
             made, target, sample_weight, size // n_accumulated,
             is_mean=self.plan.batch_size * self.plan.n_accumulated > 1, n_accumulated=n_accumulated,
             in_windows=not self.plan.device.keeps_data,
-            blocks=Blocks.of(features.values(), size // n_accumulated) if recipe.in_blocks else None,
+            blocks=Blocks.of(features.values(), size) if recipe.in_blocks else None,
         )  # fmt: skip
         mixes = is_sparse_fit and recipe.is_auto and recipe.shuffle and not recipe.in_blocks
         return batches.mixed(random_state) if mixes else batches

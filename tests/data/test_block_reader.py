@@ -1,7 +1,7 @@
 """Blocks of rows that are copied into memory."""
 
 import os
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -82,24 +82,38 @@ def test_rows_of_an_epoch_come_from_the_copies(kind, size, tmp_path):
 
 
 def test_rows_of_earlier_windows_come_from_the_table(tmp_path):
-    """As those of a batch that begins in the window before."""
     counted = Counted(as_map(tmp_path))
     table = BlockTable(counted)
     reader = BlockReader([table], 8, 4)
     order = BlockOrder(N_ROWS, Blocks(8, 4), np.random.RandomState(0), reader)
     rows = order[0:256].astype(np.intp).reshape(32, 8)
     np.testing.assert_array_equal(taken(table, rows), DATA[rows])
-    # of eight windows the last one is in memory, and the next
-    assert len(counted.numbers) == 7 * 32
+    # of eight windows the last two are in memory
+    assert len(counted.numbers) == 6 * 32
     np.testing.assert_array_equal(table[rows[0]], DATA[rows[0]])
     np.testing.assert_array_equal(table[5:9], DATA[5:9])
     # back to an earlier window
     rows = order[40:50].astype(np.intp)
     np.testing.assert_array_equal(taken(table, rows), DATA[rows])
-    assert len(counted.numbers) == 7 * 32 + 8
+    assert len(counted.numbers) == 6 * 32 + 8
     reader.close()
     assert table.blocks is None
     np.testing.assert_array_equal(taken(table, rows), DATA[rows])
+
+
+@pytest.mark.parametrize("n_rows_of_update", [5, 31, 32])
+def test_rows_of_updates_that_begin_in_the_window_before_are_in_memory(n_rows_of_update, tmp_path):
+    """Each of them would else cost a read of the disk."""
+    counted = Counted(as_map(tmp_path))
+    table = BlockTable(counted)
+    reader = BlockReader([table], 8, 4)
+    order = BlockOrder(N_ROWS, Blocks(8, 4), np.random.RandomState(0), reader)
+    ends = [*(np.arange(32, N_ROWS, 32) // n_rows_of_update * n_rows_of_update).tolist(), N_ROWS]
+    for start, end in pairwise([0, *ends]):
+        rows = order[start:end].astype(np.intp)
+        np.testing.assert_array_equal(taken(table, rows), DATA[rows])
+    assert counted.numbers == []
+    reader.close()
 
 
 def test_files_in_the_cache_are_not_copied(tmp_path, cached):
@@ -202,7 +216,7 @@ def test_several_tables_are_read_together(tmp_path):
         BlockTable(as_map(tmp_path)),
         BlockTable(Converted(as_map(tmp_path / "other"), np.float32)),
     )
-    blocks = Blocks.of([first, second, np.ones((N_ROWS, 2))], batch_size=1)
+    blocks = Blocks.of([first, second, np.ones((N_ROWS, 2))], n_rows_of_update=1)
     assert blocks.tables == (first, second)
     reader = BlockReader(blocks.tables, 8, 4)
     rows = BlockOrder(N_ROWS, Blocks(8, 4), np.random.RandomState(0), reader)[64:96].astype(np.intp)
@@ -227,9 +241,9 @@ class Failing(Counted):
 
 def test_errors_of_reads_are_raised(tmp_path):
     reader = BlockReader([BlockTable(Failing(as_map(tmp_path)))], 8, 4)
-    reader.begin(0, np.arange(4))
-    reader.finish(0)
-    reader.begin(1, np.arange(8, 12))
+    reader.begin(np.arange(4))
+    reader.finish()
+    reader.begin(np.arange(8, 12))
     with pytest.raises(OSError, match="the disk is gone"):
-        reader.finish(1)
+        reader.finish()
     reader.close()

@@ -145,12 +145,12 @@ def test_nothing_is_kept_for_each_row():
     ],
 )
 def test_sizes_follow_the_tables(table, n_rows, n_mixed):
-    found = Blocks.of([table, np.empty((10, 1), np.uint8)], batch_size=32)
+    found = Blocks.of([table, np.empty((10, 1), np.uint8)], n_rows_of_update=32)
     assert (found.n_rows, found.n_mixed) == (n_rows, n_mixed)
     assert found.n_window <= 1 << 18
     assert found.reader() is None
     # a window holds a batch
-    assert Blocks.of([table], batch_size=10**6).n_window >= 10**6
+    assert Blocks.of([table], n_rows_of_update=10**6).n_window >= 10**6
 
 
 RNG = np.random.default_rng(0)
