@@ -3,8 +3,9 @@
 Whole fits on a memory map, unshuffled, shuffled by blocks and by rows, in turn. The first table has their
 times as multiples of the unshuffled fit: of processor time where the file is in the cache of the system, and
 of wall time where it is read from the disk in the first pass and in each epoch, as one that is larger than
-memory (Linux). The second one has the accuracy on other rows after training on a file
-that is sorted by class.
+memory (Linux). With ``--group FOLDER`` it is larger: the process joins a control group that limits its memory
+(``man 7 cgroups``), and fits are cold, unshuffled and by blocks, as rows in random order would take hours.
+The second table has the accuracy on other rows after training on a file that is sorted by class.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import product
 from pathlib import Path
@@ -29,6 +30,9 @@ from onnxsgd import OnnxSGDClassifier
 from onnxsgd.training.epochs import Epochs
 
 _ORDERS: tuple[bool | str, ...] = (False, "blocks", True)
+#: The orders in which a file that is larger than memory is read.
+_ORDERS_OF_LARGE = _ORDERS[:2]
+_NAMES: dict[bool | str, str] = {"blocks": "by blocks", True: "by rows"}
 #: The learning rates that a linear model and a network are fitted with.
 _RATES: tuple[dict[str, Any], ...] = ({"learning_rate": "constant", "eta0": 1e-3}, {})
 
@@ -80,25 +84,32 @@ def make_model(name: str, n_columns: int, **parameters: Any) -> OnnxSGDClassifie
 
 
 def ratios(
-    fit: Callable[[bool | str], object], path: Path, repeats: int, *, is_cold: bool
+    fit: Callable[[bool | str], object],
+    path: Path,
+    repeats: int,
+    orders: Sequence[bool | str],
+    *,
+    is_cold: bool,
 ) -> tuple[float, list[float]]:
-    """Return the least time of the unshuffled fit, and those of the others as multiples of it."""
+    """Return the least time of the first order, and those of the others as multiples of it."""
     clock = time.perf_counter if is_cold else time.process_time
-    best = dict.fromkeys(_ORDERS, np.inf)
-    for _ in range(repeats):
-        for shuffle in _ORDERS:
+    best = dict.fromkeys(orders, np.inf)
+    for repeat in range(repeats):
+        # in turn, as the first fit after another one may be slower
+        for shuffle in orders[:: 1 - 2 * (repeat % 2)]:
             if is_cold:
                 forget(path)
             start = clock()
             fit(shuffle)
             best[shuffle] = min(best[shuffle], clock() - start)
-    return best[False], [best[shuffle] / best[False] for shuffle in _ORDERS[1:]]
+    return best[orders[0]], [best[shuffle] / best[orders[0]] for shuffle in orders[1:]]
 
 
 def print_times(path: Path, kind: str, n_columns: int, arguments: argparse.Namespace) -> None:
     """Print the rows of one file in the table of times."""
     y = make_file(path, n_columns, arguments.gigabytes, kind)
-    for model, rate, is_cold in product(("linear", "network"), _RATES, (False, True)):
+    orders, caches = (_ORDERS_OF_LARGE, (True,)) if arguments.group else (_ORDERS, (False, True))
+    for model, rate, is_cold in product(("linear", "network"), _RATES, caches):
 
         def fit(
             shuffle: bool | str,
@@ -112,12 +123,9 @@ def print_times(path: Path, kind: str, n_columns: int, arguments: argparse.Names
             with forgetting(path, rows) if is_cold else nullcontext():
                 learner.fit(rows, y)
 
-        base, found = ratios(fit, path, arguments.repeats, is_cold=is_cold)
-        print(
-            f"| {n_columns} | {kind} | {model} | {rate.get('learning_rate', 'auto')} "
-            f"| {'cold' if is_cold else 'warm'} | {base:.2f} | {found[0]:.2f} | {found[1]:.2f} |",
-            flush=True,
-        )
+        base, found = ratios(fit, path, arguments.repeats, orders, is_cold=is_cold)
+        cells = [n_columns, kind, model, rate.get("learning_rate", "auto"), "cold" if is_cold else "warm"]
+        print(f"| {' | '.join(map(str, cells))} |", *(f"{time:.2f} |" for time in (base, *found)), flush=True)
 
 
 def print_quality(n_columns: int, gigabytes: float) -> None:
@@ -151,11 +159,15 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=["float32"], help='such as "float64" or "float32 F"')
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--group", type=Path, help="folder of a control group with less memory than the file")
     parser.add_argument("--quality", type=int, default=64, help="columns of the sorted file; 0: none")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    print("| columns | file | model | rate | cache | unshuffled, s | by blocks | by rows |")
-    print("|---|---|---|---|---|---|---|---|")
+    if arguments.group:
+        (arguments.group / "cgroup.procs").write_text(str(os.getpid()))
+    others = _ORDERS_OF_LARGE[1:] if arguments.group else _ORDERS[1:]
+    names = ["columns", "file", "model", "rate", "cache", "unshuffled, s", *map(_NAMES.__getitem__, others)]
+    print(f"| {' | '.join(names)} |\n{'|---' * len(names)}|")
     for n_columns, kind in product(arguments.columns, arguments.kinds):
         with tempfile.TemporaryDirectory() as folder:
             print_times(Path(folder) / "X.npy", kind, n_columns, arguments)
