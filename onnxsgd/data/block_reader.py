@@ -122,8 +122,8 @@ class BlockReader:
 
         Rows are taken from the copies from now on.
         """
-        self._has_copies = self._begun is not None and self._process == os.getpid()
-        if self._begun is None or not self._has_copies:
+        self._has_copies = False
+        if self._begun is None or self._process != os.getpid():
             return
         if self._reads is not None:
             found = iter(self._reads.finish())
@@ -136,6 +136,8 @@ class BlockReader:
         for place, block in enumerate(self._wanted.tolist(), self._first):
             self._copy(block, place)
         self._places[self._wanted] = np.arange(self._first, self._first + len(self._wanted))
+        # a handler of a signal may have forked meanwhile: what the disk wrote is not in the fork
+        self._has_copies = self._process == os.getpid()
 
     def places(self, rows: np.ndarray) -> np.ndarray | None:
         """Return where among the copies rows are; negative: nowhere. None: the blocks are not copied."""

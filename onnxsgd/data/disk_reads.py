@@ -78,6 +78,8 @@ class DiskReads:
         rounded = -(-(margins + sizes) // SECTOR) * SECTOR
         starts = np.cumsum(rounded) - rounded
         if len(self._memory) < rounded.sum():
+            # not beside what there is, which is given back first
+            self._memory = np.empty(0, np.uint8)
             self._memory = in_sectors(int(rounded.sum()))
         self._wanted = [slice(*part) for part in np.c_[starts + margins, starts + margins + sizes].tolist()]
         requests = self._requests = np.zeros(len(wanted), _REQUEST)
@@ -91,12 +93,12 @@ class DiskReads:
     def finish(self) -> list[np.ndarray | None]:
         """Wait for the reads; return their bytes, which stay until the next ones begin. None: it failed."""
         n_read = np.full(len(self._requests), -1, np.int64)
-        while self._n_begun:
+        while self._n_begun and self._process == os.getpid():
             results = np.empty(self._n_begun, _RESULT)
             n_done = _system_call(
                 "results", self._context.value, self._n_begun, self._n_begun, address(results), None
             )
-            if n_done < 0 and ctypes.get_errno() != errno.EINTR:
+            if n_done < 0 and ctypes.get_errno() != errno.EINTR and self._process == os.getpid():
                 raise OSError(ctypes.get_errno(), "The system does not tell what it has read")
             done = results[: max(0, n_done)]
             n_read[done["number"]] = done["size"]
@@ -134,7 +136,10 @@ def in_sectors(size: int) -> np.ndarray:
     A disk writes into few large pieces of memory twice as fast as into many of 4 kB. The pages of a fork are
     empty: a direct read into memory that a fork has meanwhile copied may end in either copy (``man 2 open``).
     """
-    memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        raise MemoryError(f"There is no memory of {size} bytes for rows of a file.") from None
     for advice in (_WIPE_ON_FORK, mmap.MADV_HUGEPAGE):
         # what the system does not know it refuses
         with suppress(OSError):

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from onnxsgd.data.disk_reads import SECTOR, address, in_sectors
-from onnxsgd.data.row_tables import RowTable, Table
+from onnxsgd.data.row_tables import RowTable, Selected, Table
 
 __all__ = ["FileRows", "with_files"]
 
-#: The most bytes of a file that are read for a byte of a row.
-_MOST_READ = 4
+#: The most bytes of a file that are read for a byte of a row: a bound of memory.
+_MOST_READ = 2
 #: The memory maps of this process on Linux.
 _MAPS = Path("/proc/self/maps")
 
@@ -67,6 +67,7 @@ class FileRows(RowTable):
             is_scattered = (
                 array.ndim != 2
                 or array.strides[0] != array.itemsize
+                or array.strides[1] < len(array) * array.itemsize
                 or min(n_rows, len(array)) * array.itemsize < SECTOR
             )
         found = None if is_scattered else _file_of(array)
@@ -166,7 +167,10 @@ def with_files(table: Table, n_rows: int, *, is_direct: bool = True) -> Any:
     """
     if not isinstance(table, RowTable):
         return FileRows.of(table, n_rows, is_direct=is_direct)
-    source = None if table.source is None else with_files(table.source, n_rows, is_direct=is_direct)
+    is_scattered = isinstance(table, Selected) and len(table.source) > _MOST_READ * len(table)
+    if table.source is None or is_scattered:
+        return None
+    source = with_files(table.source, n_rows, is_direct=is_direct)
     if source is None:
         return None
     found = copy(table)

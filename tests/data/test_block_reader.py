@@ -63,7 +63,7 @@ def test_rows_of_an_epoch_come_from_the_copies(kind, size, tmp_path):
     if kind == "converted":
         source = Converted(source, np.float32)
     elif kind == "selected":
-        source = Selected(source, np.arange(0, N_ROWS, 3, dtype=np.uint32))
+        source = Selected(source, np.arange(0, N_ROWS, 2, dtype=np.uint32))
     counted = Counted(source)
     table, n_rows = BlockTable(counted), source.shape[0]
     expected = source[:]
@@ -207,6 +207,40 @@ def test_a_fork_takes_rows_from_the_map(tmp_path, monkeypatch):
     np.testing.assert_array_equal(taken(table, rows), DATA[rows])
     assert len(counted.numbers) == 128
     monkeypatch.undo()
+    reader.close()
+
+
+def test_a_fork_while_blocks_are_copied_takes_rows_from_the_map(tmp_path, monkeypatch):
+    """A handler of a signal may make it: the memory of the reads is empty in it."""
+    finish = DiskReads.finish
+
+    def finished(reads):
+        found = finish(reads)
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        return found
+
+    counted = Counted(as_map(tmp_path))
+    table = BlockTable(counted)
+    reader = BlockReader([table], 8, 16)
+    if reader._reads is None:
+        pytest.skip("the system has no asynchronous reads")
+    order = BlockOrder(N_ROWS, Blocks(8, 16), np.random.RandomState(0), reader)
+    monkeypatch.setattr(DiskReads, "finish", finished)
+    rows = order[0:128].astype(np.intp)
+    np.testing.assert_array_equal(taken(table, rows), DATA[rows])
+    assert len(counted.numbers) == 128
+    monkeypatch.undo()
+    reader.close()
+
+
+def test_few_rows_of_a_file_are_not_copied(tmp_path):
+    """Those between them would be read as well, into memory that nothing bounds."""
+    counted = Counted(Selected(as_map(tmp_path), np.arange(0, N_ROWS, 3, dtype=np.uint32)))
+    table = BlockTable(counted)
+    reader = BlockReader([table], 8, 4)
+    rows = BlockOrder(len(counted), Blocks(8, 4), np.random.RandomState(0), reader)[0:32].astype(np.intp)
+    np.testing.assert_array_equal(taken(table, rows), DATA[::3][rows])
+    assert len(counted.numbers) == 32
     reader.close()
 
 

@@ -165,6 +165,23 @@ def test_the_memory_of_reads_is_empty_in_a_fork():
     assert memory.tolist() == 10 * [5]
 
 
+def test_a_fork_does_not_wait_for_the_reads_of_its_process(reads, file, monkeypatch):
+    reads.begin([(file, 0, 10)])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: -1)
+        assert reads.finish() == [None]
+    np.testing.assert_array_equal(reads.finish()[0], DATA[:10])
+
+
+def test_too_little_memory_is_an_error_of_memory(monkeypatch):
+    def refuse(*arguments, **named):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(disk_reads.mmap, "mmap", refuse)
+    with pytest.raises(MemoryError, match="no memory of 5000 bytes for rows of a file"):
+        in_sectors(5000)
+
+
 def test_memory_has_huge_pages():
     """A disk writes into them twice as fast."""
     if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():

@@ -273,13 +273,22 @@ def test_files_are_closed(tmp_path):
 
 def test_computed_tables_read_from_the_file(tmp_path):
     array = as_map(tmp_path)
-    numbers = np.arange(0, N_ROWS, 3, dtype=np.uint32)
+    numbers = np.arange(0, N_ROWS, 2, dtype=np.uint32)
     table = Converted(Selected(array, numbers), np.float64, repeats=2)
     from_file = with_files(table, 16)
     np.testing.assert_array_equal(from_file[100:200], table[100:200], strict=True)
     ((file, rows),) = from_file.sources(slice(100, 200))
     assert isinstance(file, FileRows)
-    assert rows == slice(300, 598)
+    assert rows == slice(200, 399)
     file.close()
     assert table.source.source is array
     assert with_files(Converted(DATA, np.float32), 16) is None
+    assert with_files(Selected(array, numbers[::2]), 16) is None
+
+
+def test_columns_that_share_bytes_are_not_read_from_the_file(tmp_path):
+    """Blocks of two columns would begin at the same byte."""
+    np.save(tmp_path / "X.npy", np.zeros(9000, np.float32))
+    series = np.load(tmp_path / "X.npy", mmap_mode="r")
+    lagged = np.ndarray((6000, 3), np.float32, series, strides=(4, 4 * 1024))
+    assert FileRows.of(lagged, 1024) is None

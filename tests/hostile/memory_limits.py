@@ -2,9 +2,8 @@
 
 Each is a child that makes a small fit, which loads the libraries, limits the writable memory of its process
 (RLIMIT_DATA) to what it has then and the formula of ``docs/guide/memory.rst``, and trains on a memory map. A
-copy of the data, or of a few numbers for each row, ends with MemoryError. The stack of the thread that reads
-from a disk, which is address space, is allowed beside it. Prints the peak of each fit as well, less the memory
-before, from a second child without the limit (Linux: RssAnon).
+copy of the data, or of a few numbers for each row, ends with MemoryError. Prints the peak of each fit as
+well, less the memory before, from a second child without the limit (Linux: RssAnon).
 """
 
 import argparse
@@ -102,8 +101,7 @@ def train(name: str, n_rows: int, folder: Path, *, is_limited: bool) -> float:
         # as of a file that is larger than memory
         FileRows.is_cached = lambda self, rows: False  # type: ignore[method-assign]
     if is_limited:
-        stack = max(8 * _MEGABYTE, resource.getrlimit(resource.RLIMIT_STACK)[0])
-        limit = _status("VmData") + allowance(case, n_rows) + (stack if case.get("from_disk") else 0)
+        limit = _status("VmData") + allowance(case, n_rows)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         learner.fit(X, y, weight)
         return 0.0
