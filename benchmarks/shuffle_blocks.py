@@ -30,9 +30,7 @@ from onnxsgd import OnnxSGDClassifier
 from onnxsgd.training.epochs import Epochs
 
 _ORDERS: tuple[bool | str, ...] = (False, "blocks", True)
-#: The orders in which a file that is larger than memory is read.
-_ORDERS_OF_LARGE = _ORDERS[:2]
-_NAMES: dict[bool | str, str] = {"blocks": "by blocks", True: "by rows"}
+_NAMES: dict[bool | str, str] = {False: "unshuffled, s", "blocks": "by blocks", True: "by rows"}
 #: The learning rates that a linear model and a network are fitted with.
 _RATES: tuple[dict[str, Any], ...] = ({"learning_rate": "constant", "eta0": 1e-3}, {})
 
@@ -105,10 +103,12 @@ def ratios(
     return best[orders[0]], [best[shuffle] / best[orders[0]] for shuffle in orders[1:]]
 
 
-def print_times(path: Path, kind: str, n_columns: int, arguments: argparse.Namespace) -> None:
+def print_times(
+    path: Path, kind: str, n_columns: int, orders: Sequence[bool | str], arguments: argparse.Namespace
+) -> None:
     """Print the rows of one file in the table of times."""
     y = make_file(path, n_columns, arguments.gigabytes, kind)
-    orders, caches = (_ORDERS_OF_LARGE, (True,)) if arguments.group else (_ORDERS, (False, True))
+    caches = (True,) if arguments.group else (False, True)
     for model, rate, is_cold in product(("linear", "network"), _RATES, caches):
 
         def fit(
@@ -165,12 +165,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     if arguments.group:
         (arguments.group / "cgroup.procs").write_text(str(os.getpid()))
-    others = _ORDERS_OF_LARGE[1:] if arguments.group else _ORDERS[1:]
-    names = ["columns", "file", "model", "rate", "cache", "unshuffled, s", *map(_NAMES.__getitem__, others)]
+    orders = _ORDERS[:2] if arguments.group else _ORDERS
+    names = ["columns", "file", "model", "rate", "cache", *map(_NAMES.__getitem__, orders)]
     print(f"| {' | '.join(names)} |\n{'|---' * len(names)}|")
     for n_columns, kind in product(arguments.columns, arguments.kinds):
         with tempfile.TemporaryDirectory() as folder:
-            print_times(Path(folder) / "X.npy", kind, n_columns, arguments)
+            print_times(Path(folder) / "X.npy", kind, n_columns, orders, arguments)
     if arguments.quality:
         print_quality(arguments.quality, arguments.gigabytes)
 
