@@ -41,10 +41,13 @@ def make_file(path: Path, n_columns: int, gigabytes: float, kind: str) -> np.nda
     dtype, is_fortran = kind.partition(" ")[0], kind.endswith("F")
     rows = np.lib.format.open_memmap(path, "w+", dtype, (n_rows, n_columns), fortran_order=is_fortran)
     y = (np.arange(n_rows) >= n_rows // 2).astype(int)
-    for start in range(0, n_rows, 20_000):
-        part = rng.normal(size=(min(20_000, n_rows - start), n_columns)).astype(np.float32)
-        part[:, :5] += 0.45 * y[start : start + len(part), None]
-        rows[start : start + len(part)] = part
+    # parts that lie together in the file
+    shape = (1 << 22, 1) if is_fortran else (20_000, n_columns)
+    for row, column in product(range(0, n_rows, shape[0]), range(0, n_columns, shape[1])):
+        target = rows[row : row + shape[0], column : column + shape[1]]
+        part = rng.normal(size=target.shape).astype(np.float32)
+        part[:, : max(0, 5 - column)] += 0.45 * y[row : row + len(part), None]
+        target[:] = part
     rows.flush()
     return y
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import copy
+from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -14,12 +18,14 @@ from typing import Any
 import numpy as np
 
 from onnxsgd.data.disk_reads import SECTOR, address, in_sectors
-from onnxsgd.data.row_tables import RowTable, Selected, Table
+from onnxsgd.data.row_tables import RowTable, Selected, Table, sources
 
-__all__ = ["FileRows", "with_files"]
+__all__ = ["FileRows", "column_pages", "with_files"]
 
 #: The most bytes of a file that are read for a byte of a row: a bound of memory.
 _MOST_READ = 2
+#: The most columns of which a page each is read for a block: a bound of memory.
+_MOST_COLUMNS = 1024
 #: The memory maps of this process on Linux.
 _MAPS = Path("/proc/self/maps")
 
@@ -47,7 +53,8 @@ class FileRows(RowTable):
         self.shape, self.dtype = array.shape, array.dtype
         self._strides, self._place = array.strides, place
         self._is_by_rows, self._memory = _is_by_rows(array), np.empty(0, np.uint8)
-        self._file, self._direct = file, _direct(file, place) if is_direct else None
+        self._address, self._is_told = address(array), _is_told(file)
+        self._file, self._direct = file, _direct(file) if is_direct and self._is_told else None
         # bytes that were read already, by the place of the first one in the array
         self._known: dict[int, np.ndarray] = {}
 
@@ -123,12 +130,10 @@ class FileRows(RowTable):
         yield self, rows
 
     def is_cached(self, rows: slice) -> bool:
-        """Tell whether the first of some rows is in the cache of the system; not if that cannot be known.
-
-        If it is not, its page is read.
-        """
-        place = self._place + rows.start * self._strides[0]
-        return _is_cached(self._file, place) is True
+        """Tell whether rows are in the cache of the system, of columns the first; not if it does not tell."""
+        return self._is_told and all(
+            _is_cached(self._address + first, size) for first, size in self._parts(rows)[:1]
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -178,6 +183,20 @@ def with_files(table: Table, n_rows: int, *, is_direct: bool = True) -> Any:
     return found
 
 
+def column_pages(table: Table) -> tuple[int, int]:
+    """Return the rows that have a page of each column of a map in Fortran order, and the bytes of a row.
+
+    Blocks of fewer rows are not read from the file. (1, 0): the table has another order, or more than 1,024
+    columns.
+    """
+    found = (1, 0)
+    for array, _ in sources(table, slice(0, 0)):
+        is_by_columns = array.ndim == 2 and array.size and not _is_by_rows(array)
+        if is_by_columns and array.shape[1] <= _MOST_COLUMNS:
+            found = SECTOR // array.itemsize, array.shape[1] * array.itemsize
+    return found
+
+
 def _is_by_rows(array: np.ndarray) -> bool:
     """Tell whether the bytes of a row are beside each other, or those of a column."""
     row, *others = array.strides
@@ -194,7 +213,7 @@ def _file_of(array: np.ndarray) -> tuple[FileIO, int] | None:
 
     None: writes to the map do not reach it, it has been removed or replaced, or the system is not Linux.
     """
-    if not hasattr(os, "RWF_NOWAIT"):
+    if sys.platform != "linux":
         return None
     try:
         lines = _MAPS.read_bytes().split(b"\n")[:-1]
@@ -224,10 +243,8 @@ def _opened(name: str, number: int, place: int) -> tuple[FileIO, int] | None:
     return file, place
 
 
-def _direct(file: FileIO, place: int) -> FileIO | None:
-    """Return the same file, opened for reads past the cache; None: its system cannot do so, or not tell."""
-    if _is_cached(file, place) is None:
-        return None
+def _direct(file: FileIO) -> FileIO | None:
+    """Return the same file, opened for reads past the cache; None: its system cannot do so."""
     path = f"/proc/self/fd/{file.fileno()}"
     try:
         return FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_DIRECT))
@@ -235,11 +252,27 @@ def _direct(file: FileIO, place: int) -> FileIO | None:
         return None
 
 
-def _is_cached(file: FileIO, place: int) -> bool | None:
-    """Tell whether a byte of a file is in the cache; None: the system cannot tell."""
-    try:
-        return os.preadv(file.fileno(), [bytearray(1)], place, os.RWF_NOWAIT) == 1
-    except BlockingIOError:
+def _is_told(file: FileIO) -> bool:
+    """Tell whether the system tells which pages of a file are in the cache: to those who may write to it."""
+    is_owner = os.fstat(file.fileno()).st_uid == os.geteuid()
+    return is_owner or os.access(f"/proc/self/fd/{file.fileno()}", os.W_OK, effective_ids=True)
+
+
+def _is_cached(first: int, size: int) -> bool:
+    """Tell whether bytes of a map, from an address on, are in memory (``man 2 mincore``).
+
+    A read that must not wait (``RWF_NOWAIT``) does not tell: it begins to read, and some disks are as quick.
+    """
+    margin = first % mmap.PAGESIZE
+    pages = np.zeros(-(-(margin + size) // mmap.PAGESIZE), np.uint8)
+    if _mincore()(first - margin, margin + size, address(pages)) != 0:
         return False
-    except OSError:
-        return None
+    return bool((pages & 1).all())
+
+
+@cache
+def _mincore() -> Callable[..., int]:
+    """Return the function of the C library that tells which pages are in memory."""
+    call = ctypes.CDLL(None).mincore
+    call.argtypes, call.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p), ctypes.c_int
+    return call

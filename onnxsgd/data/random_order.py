@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxsgd.data.block_reader import BlockReader, BlockTable
 from onnxsgd.data.generators import seeded, words
+from onnxsgd.data.mapped_files import column_pages
 from onnxsgd.data.row_tables import Table, row_blocks
 
 __all__ = ["BlockOrder", "Blocks", "shuffled"]
@@ -25,6 +26,8 @@ _LOWER = 0 if sys.byteorder == "little" else 1
 #: The bytes of a block, the blocks whose rows are mixed, and their bytes. ``benchmarks/shuffle_blocks.py``
 #: measures time and quality.
 _BLOCK_BYTES, _MIXED_BLOCKS, _MIXED_BYTES = 1 << 17, 128, 12 << 20
+#: The blocks of a window that are not made fewer for the sake of longer reads of columns.
+_LEAST_MIXED = 16
 #: The most rows of a block, and of those that are mixed.
 _MOST_ROWS, _MIXED_ROWS = 1 << 12, 1 << 18
 
@@ -94,12 +97,15 @@ class Blocks:
     def of(cls, tables: Collection[Table], n_rows_of_update: int) -> Blocks:
         """Return the sizes for tables that are read together: blocks of 128 kB and windows of 12 MB, or less.
 
-        Rows of more than 128 kB are blocks; a window has the rows of one update at least.
+        Rows of more than 128 kB are blocks; a window has the rows of one update at least. Blocks of a map in
+        Fortran order have pages of each column, and windows fewer of them.
         """
+        mapped = tuple(table for table in tables if isinstance(table, BlockTable))
+        page_rows, page_row_bytes = _rows_of_pages(mapped)
         row_bytes = max(1, sum(map(_row_bytes, tables)))
         n_rows = min(1 << (max(1, _BLOCK_BYTES // row_bytes).bit_length() - 1), _MOST_ROWS)
+        n_rows, row_bytes = max(n_rows, page_rows), max(row_bytes, page_row_bytes)
         n_mixed = min(_MIXED_BLOCKS, _MIXED_ROWS // n_rows, _MIXED_BYTES // (n_rows * row_bytes))
-        mapped = tuple(table for table in tables if isinstance(table, BlockTable))
         return cls(n_rows, max(n_mixed, -(-n_rows_of_update // n_rows)), mapped)
 
     @property
@@ -110,6 +116,16 @@ class Blocks:
     def reader(self) -> BlockReader | None:
         """Return the reader of the tables for an epoch; None: all are in memory."""
         return BlockReader(self.tables, self.n_rows, self.n_mixed) if self.tables else None
+
+
+def _rows_of_pages(tables: Collection[Table]) -> tuple[int, int]:
+    """Return the rows of a block of maps in Fortran order, and the bytes of a row; (1, 0): there are none."""
+    found = [column_pages(table) for table in tables]
+    n_rows, row_bytes = max((rows for rows, _ in found), default=1), sum(n_bytes for _, n_bytes in found)
+    if row_bytes:
+        most = min(_MOST_ROWS, _MIXED_BYTES // (_LEAST_MIXED * row_bytes))
+        n_rows = max(n_rows, 1 << max(0, most.bit_length() - 1))
+    return n_rows, row_bytes
 
 
 def _row_bytes(table: Table) -> int:

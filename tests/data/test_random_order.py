@@ -12,9 +12,11 @@ from sklearn.neural_network import MLPClassifier
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, load
 from onnxsgd.data import features, random_order, row_tables
+from onnxsgd.data.block_reader import BlockTable
 from onnxsgd.data.generators import make_generator
 from onnxsgd.data.mapped_files import FileRows
 from onnxsgd.data.random_order import BlockOrder, Blocks, shuffled
+from onnxsgd.data.row_tables import Converted
 from onnxsgd.engine.step import batches
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.training.checkpoints import Checkpoints
@@ -153,6 +155,30 @@ def test_sizes_follow_the_tables(table, n_rows, n_mixed):
     assert Blocks.of([table], n_rows_of_update=10**6).n_window >= 10**6
 
 
+@pytest.mark.parametrize(
+    ("n_columns", "dtype", "n_rows", "n_mixed"),
+    [
+        (8, np.float32, 4096, 64),
+        (32, np.float32, 4096, 24),
+        (64, np.float32, 2048, 24),
+        (64, np.float64, 1024, 24),
+        (784, np.float32, 1024, 3),
+        (784, np.float64, 512, 3),
+        (1024, np.float16, 2048, 1),
+        (1025, np.float32, 16, 128),
+    ],
+)
+def test_blocks_of_columns_have_a_page_of_each(n_columns, dtype, n_rows, n_mixed, tmp_path):
+    table = np.lib.format.open_memmap(tmp_path / "X", "w+", dtype, (5000, n_columns), fortran_order=True)
+    found = Blocks.of([BlockTable(Converted(table, np.float32))], n_rows_of_update=32)
+    assert (found.n_rows, found.n_mixed) == (n_rows, n_mixed)
+    # only blocks of pages are read from the file
+    read = FileRows.of(table, n_rows)
+    assert (read is None) == (n_columns > 1024)
+    if read is not None:
+        read.close()
+
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(600, 4)) * [1, 3, 0.1, 10] + [0, 5, 0, -2]
 SCORES = X @ [1.0, 0.2, -3.0, 0.1]
@@ -238,6 +264,8 @@ def test_fits_do_not_depend_on_the_place_of_the_rows(
         "array": lambda: X.astype(np.float32),
     }[kind]()
     many()
+    # else its blocks have pages of columns, and others in memory
+    monkeypatch.setattr(random_order, "column_pages", lambda table: (1, 0))
     found = clone(estimator).set_params(**parameters).fit(rows, y, weight)
     assert found.t_ == expected.t_
     np.testing.assert_allclose(found.loss_curve_, expected.loss_curve_, rtol=1e-4)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-#: The cases: type and order of the map, parameters, outputs or classes, sample weights.
+#: The cases: type, order and columns of the map, parameters, outputs or classes, sample weights.
 CASES: dict[str, dict[str, Any]] = {
     "float32": {},
     "float64": {"dtype": "float64"},
@@ -43,10 +43,25 @@ CASES: dict[str, dict[str, Any]] = {
         "auto": True,
         "early_stopping": True,
     },
+    "by blocks, from the disk, 784 columns": {"shuffle": "blocks", "from_disk": True, "columns": 784},
+    "by blocks, from the disk, 784 columns, fortran, float64": {
+        "shuffle": "blocks",
+        "from_disk": True,
+        "columns": 784,
+        "order": "F",
+        "dtype": "float64",
+    },
     "by blocks, network, auto": {"shuffle": "blocks", "network": True, "auto": True, "weights": True},
 }
 _N_COLUMNS, _SMALL, _MEGABYTE = 32, 40_000, 2**20
-_OWN = ("dtype", "order", "outputs", "classes", "strings", "weights", "auto", "network", "from_disk")
+_OWN = (
+    "dtype", "order", "columns", "outputs", "classes", "strings", "weights", "auto", "network", "from_disk",
+)  # fmt: skip
+
+
+def rows_of(case: dict[str, Any], n_rows: int) -> int:
+    """Return the rows of a table with the columns of a case that has the bytes of one with 32."""
+    return n_rows * _N_COLUMNS // int(case.get("columns", _N_COLUMNS))
 
 
 def allowance(case: dict[str, Any], n_rows: int) -> int:
@@ -60,7 +75,8 @@ def make_data(case: dict[str, Any], n_rows: int, path: Path) -> tuple[Any, Any, 
     """Return the features in a memory map, the targets and the weights."""
     rng, is_fortran = np.random.default_rng(0), case.get("order") == "F"
     dtype = case.get("dtype", "float32")
-    X = np.lib.format.open_memmap(path, "w+", dtype, (n_rows, _N_COLUMNS), fortran_order=is_fortran)
+    shape = (n_rows, case.get("columns", _N_COLUMNS))
+    X = np.lib.format.open_memmap(path, "w+", dtype, shape, fortran_order=is_fortran)
     for start in range(0, n_rows, 50_000):
         part = X[start : start + 50_000]
         part[...] = rng.normal(size=part.shape)
@@ -85,7 +101,7 @@ def train(name: str, n_rows: int, folder: Path, *, is_limited: bool) -> float:
 
     warnings.simplefilter("ignore")
     case = CASES[name]
-    small = make_data(case, _SMALL, folder / "small.npy")
+    small = make_data(case, rows_of(case, _SMALL), folder / "small.npy")
     X, y, weight = make_data(case, n_rows, folder / "large.npy")
     parameters = {key: value for key, value in case.items() if key not in _OWN}
     if not case.get("auto"):
@@ -142,8 +158,9 @@ def main() -> int:
     parser.add_argument("--measured", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.limited or arguments.measured:
+        n_rows = rows_of(CASES[arguments.case], arguments.rows)
         with tempfile.TemporaryDirectory() as folder:
-            print(train(arguments.case, arguments.rows, Path(folder), is_limited=arguments.limited))
+            print(train(arguments.case, n_rows, Path(folder), is_limited=arguments.limited))
         return 0
     n_failed = 0
     print("| case | peak, MB | formula, MB | under the limit |")
@@ -153,7 +170,7 @@ def main() -> int:
         limited = run_child(name, arguments.rows, is_limited=True)
         n_failed += limited.returncode != 0
         verdict = "passes" if limited.returncode == 0 else limited.stderr.strip().splitlines()[-1]
-        megabytes = allowance(CASES[name], arguments.rows) / _MEGABYTE
+        megabytes = allowance(CASES[name], rows_of(CASES[name], arguments.rows)) / _MEGABYTE
         print(f"| {name} | {float(measured):.0f} | {megabytes:.0f} | {verdict} |", flush=True)
     return n_failed
 
