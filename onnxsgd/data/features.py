@@ -52,7 +52,8 @@ def check_X(
     """Return `X` after scikit-learn's validation.
 
     Numeric data become an array, or a CSR matrix, of the same type; a dict of arrays, and a frame with
-    columns that are not numeric, are returned unchanged.
+    columns that are not numeric, are returned unchanged. Whether the numbers of a large array are finite is
+    left to :func:`read_features`.
 
     Parameters
     ----------
@@ -73,7 +74,8 @@ def check_X(
     """
     if type(X) is np.memmap:
         X = np.asarray(X)
-    if is_plain_array(X, (2,)) and _has_known_columns(estimator, X, reset):
+    # numbers of a large array are looked at once, for the type of the graph
+    if _is_plain(X, (2,)) and (_stays(X) or _is_finite(X)) and _has_known_columns(estimator, X, reset):
         return X
     if sparse.issparse(X):
         check_indices(X, "X")
@@ -136,9 +138,14 @@ def is_plain_array(array: Any, ranks: Collection[int]) -> TypeGuard[np.ndarray]:
 
     True for finite numbers in a contiguous array of numpy's own class, of one of these ranks.
     """
+    return _is_plain(array, ranks) and _is_finite(array)
+
+
+def _is_plain(array: Any, ranks: Collection[int]) -> TypeGuard[np.ndarray]:
+    """Tell the same of an array whose numbers are finite."""
     if type(array) is not np.ndarray or array.dtype not in _REAL or array.ndim not in ranks:
         return False
-    return bool(array.size and (array.flags.c_contiguous or _stays(array))) and _is_finite(array)
+    return bool(array.size and (array.flags.c_contiguous or _stays(array)))
 
 
 def _stays(array: object) -> bool:

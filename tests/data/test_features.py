@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import make_multilabel_classification
 from sklearn.exceptions import DataConversionWarning
@@ -153,6 +154,34 @@ def test_one_number_of_many_that_is_not_finite_is_found(dtype, value):
         data = X.copy()
         data[place] = value
         assert not is_plain_array(data, (2,))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "model",
+    [None, Ridge(), Ridge().fit(np.eye(3), np.arange(3.0)), make_pipeline(StandardScaler(), Ridge())],
+    ids=["none", "unfitted", "fitted", "pipeline"],
+)
+def test_large_arrays_are_searched_once(model, dtype, monkeypatch):
+    monkeypatch.setattr(data_features, "_CONVERTED_BYTES", 0)
+    searched, find = [], data_features._extremes
+    monkeypatch.setattr(data_features, "_extremes", lambda array: searched.append(array) or find(array))
+    X = np.random.default_rng(0).normal(size=(data_features._FEW, 3)).astype(dtype)
+    learner = OnnxSGDRegressor(model, max_iter=1, tol=None, random_state=0)
+    fitted = clone(learner).fit(X, X[:, 0])
+    assert sum(array.ndim == 2 for array in searched) == 1
+    for value in (np.nan, np.inf, -np.inf):
+        bad = X.copy()
+        bad[-1, 1] = value
+        for call in (
+            lambda bad=bad: clone(learner).fit(bad, X[:, 0]),
+            lambda bad=bad: clone(learner).partial_fit(bad, X[:, 0]),
+            lambda bad=bad: fitted.partial_fit(bad, X[:, 0]),
+            lambda bad=bad: fitted.predict(bad),
+            lambda bad=bad: fitted.score(bad, X[:, 0]),
+        ):
+            with pytest.raises(ValueError, match="NaN|infinity"):
+                call()
 
 
 @pytest.mark.parametrize("order", ["C", "F", "K"])
