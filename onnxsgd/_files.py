@@ -28,18 +28,28 @@ def path_of(path: object, parameter: str = "path") -> Path:
     ParameterTypeError
         If it is no str or path-like.
     ParameterError
-        If it is empty, or holds a zero byte.
+        If it is empty, holds a zero byte, or a character that the system has no bytes for.
     """
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(name, str):
         raise ParameterTypeError(
             f"{parameter} must be a str or a path-like of str, not {type(path).__name__}."
         )
-    if not name or "\0" in name:
+    if not name or "\0" in name or not _has_bytes(name):
         raise ParameterError(
-            f"{parameter}={name!r:.60} is not accepted: files and folders have names without zero bytes."
+            f"{parameter}={name!r:.60} is not accepted: files and folders have names without zero bytes, of "
+            "characters that the system can write."
         )
     return Path(name)
+
+
+def _has_bytes(name: str) -> bool:
+    """Tell whether the system can write a name: half of a pair of surrogates is no character."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def write_whole(fills: Mapping[Path, Callable[[str], object]]) -> None:

@@ -52,7 +52,7 @@ if _has_adapters:
     WRITERS["export_adapter"] = (lambda learner, path: learner.export_adapter(path), "file")
 
 
-@pytest.mark.parametrize("path", [None, 0, b"f", [], "", "a\0b"], ids=repr)
+@pytest.mark.parametrize("path", [None, 0, b"f", [], "", "a\0b", "\ud800"], ids=repr)
 def test_names_of_no_file_are_refused(path):
     with pytest.raises((ParameterError, ParameterTypeError), match=r"path.* (must be|is not accepted)"):
         path_of(path)

@@ -73,6 +73,16 @@ class Attempt:
                 setattr(state, name, getattr(state, name)[:length])
         return found
 
+    def inside(self) -> dict[str, Any]:
+        """Return the attributes for the thread of the call: of the last whole state, if there is one."""
+        found = dict(self._estimator.__dict__)
+        del found[ATTEMPT]
+        if self._kept.is_empty:
+            return found
+        stopped = self._estimator._with(found | {"_state": self._kept.copied()})
+        stopped._publish()
+        return stopped.__dict__
+
     def undo(self) -> None:
         """Give the estimator the attributes of the last whole state, or those before the call."""
         if self._kept.is_empty:

@@ -21,7 +21,7 @@ from onnxsgd.data.refusals import check_indices, naming
 from onnxsgd.estimators.fitted import TrainedModel
 from onnxsgd.estimators.saving import content_of, load_checkpoint, read_progress, refuse_own_class
 from onnxsgd.exceptions import ParameterError
-from onnxsgd.persistence.checkpoint_folder import next_file, read_last, remove_older
+from onnxsgd.persistence.checkpoint_folder import last_files, next_file, read_last, remove_older
 from onnxsgd.persistence.saved_file import write_file
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import stage
@@ -120,11 +120,13 @@ class FitCheckpoints:
         self._folder = folder / str(joblib.hash(self._identity)) if estimator._is_clone else folder
         self._start: tuple[FitState, Progress] | None = None
         self._begun: Any = None
-        self._has_written = self._has_failed = False
+        self._has_written = self._has_failed = self._is_shared = False
         if resume:
             self._find()
         else:
             self._refuse_unfinished()
+        # the files of this fit, and those that it has found
+        self._known = set(last_files(self._folder))
 
     @property
     def continues(self) -> bool:
@@ -182,13 +184,24 @@ class FitCheckpoints:
     @stage("checkpoint").of
     def _write(self, state: FitState, progress: Progress) -> None:
         """Write a checkpoint; the first failure is a warning."""
+        if self._is_shared:
+            return
         stopped = copy(self._estimator)
         vars(stopped).update(self._estimator._attributes_at(state))
         content = content_of(stopped, progress | {"identity": self._identity, "begun": self._begun})
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            if not self._known.issuperset(last_files(self._folder)):
+                self._is_shared = True
+                warnings.warn(
+                    f"Another fit writes checkpoints to {os.fspath(self._folder)!r} too: this one writes no "
+                    "more, and removes none. Give each fit a folder of its own.",
+                    stacklevel=3,
+                )
+                return
             path = next_file(self._folder)
             write_file(path, *content)
+            self._known.add(path)
             decided("checkpoint", "%s: written after update %d", os.fspath(path), state.t)
             # those of an earlier fit that has ended go with the first one
             remove_older(self._folder, 2 if self._has_written or self.continues else 1)

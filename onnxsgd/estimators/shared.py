@@ -67,17 +67,18 @@ def refuse_inside(estimator: TrainedModel) -> None:
 
 
 def settled_attributes(estimator: TrainedModel) -> dict[str, Any]:
-    """Return the attributes of an estimator: in other threads than that of a call that trains, those before.
+    """Return the attributes of an estimator, as a copy that is made in one operation of the interpreter.
 
-    They are a copy, made in one operation of the interpreter.
+    During a call that trains they are those before it for other threads. For the thread of the call, which
+    callbacks, loaders and handlers of signals have, they are those of the last whole state.
     """
     attributes = dict(estimator.__dict__)
     attempt = attributes.get(ATTEMPT)
     if attempt is None:
         return attributes
     if lock_of(estimator)._is_owned():
-        del attributes[ATTEMPT]
-        return attributes
+        inside: dict[str, Any] = attempt.inside()
+        return inside
     found = dict[str, Any]()
 
     def settle() -> None:
@@ -113,13 +114,14 @@ def own_histories(estimator: TrainedModel) -> dict[str, Any]:
             return attributes
         attributes["_state"] = _with_lengths(state)
         attempt = estimator.__dict__.get(ATTEMPT)
-        if attempt is None or lock_of(estimator)._is_owned():
-            if estimator.__dict__.get("_state") is state:
-                return attributes
-        else:
+        if lock_of(estimator)._is_owned():
+            return attributes
+        if attempt is not None:
             # of a call that trains, which may have begun meanwhile
             before: dict[str, Any] = attempt.before()
             return before
+        if estimator.__dict__.get("_state") is state:
+            return attributes
 
 
 def _with_lengths(state: FitState) -> FitState:

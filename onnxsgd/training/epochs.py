@@ -375,18 +375,16 @@ class _WithinEpoch:
         self.n_begun = 0
         #: The first batch of the window in which the epoch continues; the weight and the losses before it.
         self.first, self._total, self._loss = 0, 0.0, 0.0
-        self._position = None
         self.has_cuts = checkpoints is not None and checkpoints.every.is_within_epochs and can_cut
-        if checkpoints is None or not self.has_cuts:
-            return
-        self._position = checkpoints.take_position()
+        # an earlier fit may have had checkpoints inside epochs where this one has none
+        self._position = None if checkpoints is None else checkpoints.take_position()
         if self._position is not None:
             self._begun = dict(self._position.begun)
             self.ahead = self._begun["ahead"]
             vars(state).update(self._begun["state"])
             self.first, self._total, self._loss = self._begun.get("window", (0, 0.0, 0.0))
             state.random_state.set_state(self._begun["generator"].get_state())
-        else:
+        elif self.has_cuts:
             numbers = {name: getattr(state, name) for name in _MOVED}
             self._begun = {"ahead": ahead, "state": numbers, "generator": copied(state.random_state)}
 
@@ -438,11 +436,13 @@ class _WithinEpoch:
         return self.n_begun
 
     def cuts(self, numbers: _Numbers, n_batches: int) -> np.ndarray:
-        """Return after how many batches there may be a checkpoint."""
+        """Return after how many batches the epoch continues, and after how many there may be a checkpoint."""
+        found = np.array([self.n_begun] if self.n_begun else [], int)
         if not self.has_cuts or self._checkpoints is None:
-            return np.empty(0, int)
+            return found
         updates = self._checkpoints.every.positions(self._state.t, numbers.n_begun(n_batches))
-        return updates if numbers.updates is None else np.searchsorted(numbers.updates, updates)
+        batches = updates if numbers.updates is None else np.searchsorted(numbers.updates, updates)
+        return np.union1d(found, batches)
 
     def write(self, tensors: Tensors, numbers: _Numbers, losses: np.ndarray) -> None:
         """Write a checkpoint after some batches, if it is time."""

@@ -61,6 +61,16 @@ class KeptState:
         vars(state).update(fields, tensors=dict(tensors))
         cut_histories(state, lengths)
 
+    def copied(self) -> FitState:
+        """Return a copy of the kept state, with histories of its own and the tensors of all columns."""
+        fields, lengths, widen, _ = self._last[0]
+        tensors = fields["tensors"] if widen is None else widen(fields["tensors"])
+        state = FitState.__new__(FitState)
+        vars(state).update(fields, tensors=dict(tensors))
+        for name, length in zip(HISTORIES, lengths, strict=True):
+            setattr(state, name, fields[name][:length])
+        return state
+
     def taken(self) -> tuple[FitState, dict[str, Any]]:
         """Return the kept state, with the tensors of all columns, and the attributes."""
         state = FitState.__new__(FitState)

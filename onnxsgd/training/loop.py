@@ -127,6 +127,9 @@ def run_epochs(
             epochs.run(count, limit=rule.limit, rates=rule.rates(count))
             if score is not None:
                 state.validation_scores.append(score(state.weights(average_from)))
+            if observers:
+                # what they see of the estimator
+                kept.keep(state)
             votes = [observer.epoch_ends(state) for observer in observers]
             was_asked = any(votes)
             losses = state.loss_curve[-count:] if state.of_batches is None else []

@@ -1,6 +1,7 @@
 """Callbacks of a fit, of scikit-learn and of users."""
 
 import pickle
+from copy import copy
 
 import numpy as np
 import pytest
@@ -152,3 +153,31 @@ def test_an_estimator_with_callbacks_is_pickled(diabetes):
     np.testing.assert_array_equal(restored.predict(diabetes[0]), model.predict(diabetes[0]))
     restored.fit(*diabetes)
     assert len(restored._skl_callbacks[0].get_logs(select="all")) == 2
+
+
+class Copies(Recorder):
+    """A callback that copies the estimator after each epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.copies = []
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        super().on_fit_task_end(estimator, context, fitted_estimator=fitted_estimator)
+        if context.task_name == "epoch":
+            self.copies += [copy(estimator), pickle.loads(pickle.dumps(copy(estimator).set_callbacks()))]
+
+
+@needs_callbacks
+def test_copies_in_a_callback_have_the_state_of_their_epoch(diabetes):
+    copies = Copies()
+    regressor(early_stopping=True, learning_rate="constant").set_callbacks(copies).fit(*diabetes)
+    assert len(copies.copies) == 10
+    for number, duplicate in enumerate(copies.copies):
+        fitted = copies.models[number // 2]
+        n_epochs = number // 2 + 1
+        assert (
+            duplicate.n_iter_ == len(duplicate.loss_curve_) == len(duplicate.validation_scores_) == n_epochs
+        )
+        assert duplicate.t_ == fitted.t_
+        np.testing.assert_array_equal(duplicate.coef_, fitted.coef_)

@@ -1,6 +1,7 @@
 """Checkpoints: fits that continue as if nothing had interrupted them, failures, refusals."""
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from sklearn.preprocessing import StandardScaler
 import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses
 from onnxsgd.adapters import LoRA
+from onnxsgd.data import row_tables
+from onnxsgd.engine.step import batches
 from onnxsgd.estimators import checkpointing
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.checkpoint_folder import last_files, next_file
@@ -138,6 +141,71 @@ def test_a_resumed_fit_is_the_one_that_was_not_interrupted(name, tmp_path, monke
         np.testing.assert_array_equal(learner.predict(data[0] if len(data) > 1 else X), whole.predict(
             data[0] if len(data) > 1 else X
         ))  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("every", [1, {"updates": 4}, {"updates": 10**6}, {"seconds": 60}], ids=str)
+@pytest.mark.parametrize("are_many", [False, True])
+@pytest.mark.parametrize("name", ["auto", "adam", "l1, averages", "sparse", "batches"])
+def test_the_distance_may_change_inside_an_epoch(name, are_many, every, tmp_path, monkeypatch):
+    settings, data = SETTINGS[name]
+    settings = settings | {"max_iter": 3, "tol": None, "batch_size": 32, "checkpoint_every": {"updates": 7}}
+    if are_many:
+        # epochs in windows of ten updates, or of five
+        monkeypatch.setattr(row_tables, "MANY_ROWS", 100)
+        monkeypatch.setattr(batches, "_WINDOW_ROWS", 330 if isinstance(every, int) else 165)
+    whole, _ = fit(settings, tmp_path / "whole", monkeypatch, data=data)
+    stopped, n_written = fit(settings, tmp_path / "stopped", monkeypatch, data=data, stop_after=2)
+    assert (stopped, n_written) == (None, 2)
+    begun = onnxsgd.load(tmp_path / "stopped")
+    # a batch of an iterable is divided into three updates
+    assert (begun.t_, begun.n_iter_) == (9 if name == "batches" else 7, 0)
+    changed = settings | {"checkpoint_every": every}
+    resumed, _ = fit(changed, tmp_path / "stopped", monkeypatch, data=data, resume=True)
+    assert (resumed.t_, resumed.n_iter_) == (whole.t_, 3)
+    np.testing.assert_allclose(resumed.loss_curve_, whole.loss_curve_, rtol=1e-4)
+    for key, array in whole.get_weights().items():
+        np.testing.assert_allclose(resumed.get_weights()[key], array, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [int, np.random.RandomState])
+def test_a_loaded_checkpoint_goes_on_with_the_random_numbers_of_the_fit(kind, tmp_path, monkeypatch):
+    """Its copy of a generator is no new seed."""
+    settings = {"random_state": kind(3), "max_iter": 2, "tol": None, "learning_rate": "constant"}
+    whole, _ = fit(settings, tmp_path / "whole", monkeypatch)
+    whole.save(tmp_path / "saved")
+    for again in (onnxsgd.load(tmp_path / "whole"), onnxsgd.load(tmp_path / "saved"), clone_of(whole)):
+        again.partial_fit(X, Y)
+        np.testing.assert_array_equal(again.coef_, clone_of(whole).partial_fit(X, Y).coef_)
+
+
+def clone_of(learner):
+    return pickle.loads(pickle.dumps(learner))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_two_fits_do_not_remove_checkpoints_of_each_other(tmp_path, monkeypatch):
+    settings = {"max_iter": 6, "tol": None, "learning_rate": "constant"}
+    save, written = Checkpoints._save, []
+
+    def save_and_begin(self, *args):
+        save(self, *args)
+        written.append(last_files(tmp_path)[0])
+        if len(written) == 3:
+            # another process, whose fit had begun too when this one wrote its first file
+            second = next_file(tmp_path)
+            shutil.copy(written[-1], second)
+            written.append(second)
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.warns(UserWarning, match="Another fit writes.*folder of its own"),
+    ):
+        patch.setattr(Checkpoints, "_save", save_and_begin)
+        learner = OnnxSGDClassifier(checkpoint=tmp_path, random_state=0, **settings).fit(X, Y)
+    # the last two of this fit, and that of the other
+    assert last_files(tmp_path) == written[3:0:-1]
+    assert learner.n_iter_ == 6
 
 
 def test_checkpoints_change_weights_by_rounding_only(tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnxsgd import OnnxSGDRegressor
+from onnxsgd import OnnxSGDRegressor, load
 from onnxsgd.estimators.shared import ATTEMPT, lock_of
 from onnxsgd.exceptions import ParameterError
 
@@ -116,6 +117,63 @@ def test_a_child_process_has_an_estimator_as_an_interrupted_fit_leaves_it():
             finally:
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def assert_agrees(estimator, t):
+    """Assert that counts, histories and weights are those of one state, after `t` updates."""
+    assert estimator.t_ == estimator._state.t == t
+    assert estimator.n_iter_ == len(estimator.loss_curve_) == len(estimator.learning_rates_)
+    (weight,) = (array for array in estimator.get_weights().values() if array.size == 3)
+    np.testing.assert_array_equal(estimator.coef_, weight.ravel())
+    np.testing.assert_allclose(estimator.predict(X), X @ estimator.coef_ + estimator.intercept_, rtol=1e-4)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_loaders_save_the_last_whole_state(is_first, tmp_path):
+    estimator, found = learner(), []
+    if not is_first:
+        # the next fit counts its own updates
+        estimator.fit(X, Y)
+
+    def batches():
+        for number in range(5):
+            if number == 3:
+                estimator.save(tmp_path / "saved")
+                found.extend(
+                    [load(tmp_path / "saved"), copy(estimator), pickle.loads(pickle.dumps(estimator))]
+                )
+            yield X[:32], Y[:32]
+
+    estimator.set_params(max_iter=1).fit(batches())
+    for duplicate in found:
+        assert_agrees(duplicate, 3)
+    assert_agrees(estimator, 5)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer")
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="of the main thread")
+def test_handlers_of_signals_save_the_last_whole_state(tmp_path):
+    estimator = learner().fit(X, Y).set_params(max_iter=10**6)
+
+    def save_and_stop(number, frame):
+        if ATTEMPT not in vars(estimator):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            return
+        estimator.save(tmp_path / "saved")
+        raise ZeroDivisionError
+
+    former = signal.signal(signal.SIGALRM, save_and_stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            estimator.fit(X, Y)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    saved = load(tmp_path / "saved")
+    assert saved.n_iter_ > 2
+    assert_agrees(saved, 2 * saved.n_iter_)
+    assert saved.t_ == estimator.t_
 
 
 def test_copies_have_histories_of_their_own():
