@@ -197,12 +197,10 @@ def test_two_fits_do_not_remove_checkpoints_of_each_other(tmp_path, monkeypatch)
             shutil.copy(written[-1], second)
             written.append(second)
 
-    with (
-        monkeypatch.context() as patch,
-        pytest.warns(UserWarning, match="Another fit writes.*folder of its own"),
-    ):
-        patch.setattr(Checkpoints, "_save", save_and_begin)
-        learner = OnnxSGDClassifier(checkpoint=tmp_path, random_state=0, **settings).fit(X, Y)
+    monkeypatch.setattr(Checkpoints, "_save", save_and_begin)
+    learner = OnnxSGDClassifier(checkpoint=tmp_path, random_state=0, **settings)
+    with pytest.warns(UserWarning, match="Another fit writes.*folder of its own"):
+        learner.fit(X, Y)
     # the last two of this fit, and that of the other
     assert last_files(tmp_path) == written[3:0:-1]
     assert learner.n_iter_ == 6
