@@ -254,8 +254,9 @@ def _direct(file: FileIO) -> FileIO | None:
 
 def _is_told(file: FileIO) -> bool:
     """Tell whether the system tells which pages of a file are in the cache: to those who may write to it."""
+    path, effective = f"/proc/self/fd/{file.fileno()}", os.access in os.supports_effective_ids
     is_owner = os.fstat(file.fileno()).st_uid == os.geteuid()
-    return is_owner or os.access(f"/proc/self/fd/{file.fileno()}", os.W_OK, effective_ids=True)
+    return is_owner or os.access(path, os.W_OK, effective_ids=effective)
 
 
 def _is_cached(first: int, size: int) -> bool:

@@ -48,8 +48,9 @@ class Attempt:
 
     def _begun(self, attributes: dict[str, Any], state: Any) -> KeptState:
         """Mark the estimator as being in the call."""
+        self._given = None if state is None else state.copy()
         # in one operation: other threads now see the attributes before
-        attributes.update({ATTEMPT: self} if state is None else {ATTEMPT: self, "_state": state.copy()})
+        attributes.update({ATTEMPT: self} if state is None else {ATTEMPT: self, "_state": self._given})
         return self._kept
 
     def __exit__(
@@ -74,12 +75,15 @@ class Attempt:
         return found
 
     def inside(self) -> dict[str, Any]:
-        """Return the attributes for the thread of the call: of the last whole state, if there is one."""
+        """Return the attributes for the thread of the call: of the last whole state."""
         found = dict(self._estimator.__dict__)
         del found[ATTEMPT]
-        if self._kept.is_empty:
-            return found
-        stopped = self._estimator._with(found | {"_state": self._kept.copied()})
+        if not self._kept.is_empty:
+            found["_state"] = self._kept.copied()
+        elif found.get("_state") is self._given:
+            # the call has no state of its own yet
+            return self.before()
+        stopped = self._estimator._with(found)
         stopped._publish()
         return stopped.__dict__
 

@@ -200,8 +200,9 @@ class FitCheckpoints:
                 )
                 return
             path = next_file(self._folder)
-            write_file(path, *content)
+            # it may be there although an error says that it is not
             self._known.add(path)
+            write_file(path, *content)
             decided("checkpoint", "%s: written after update %d", os.fspath(path), state.t)
             # those of an earlier fit that has ended go with the first one
             remove_older(self._folder, 2 if self._has_written or self.continues else 1)

@@ -150,6 +150,27 @@ def test_loaders_save_the_last_whole_state(is_first, tmp_path):
     assert_agrees(estimator, 5)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_loaders_save_the_weights_before_a_call_without_an_update(is_first, tmp_path):
+    estimator = learner()
+    if not is_first:
+        estimator.fit(X, Y)
+        before = estimator.coef_
+
+    def batches():
+        estimator.save(tmp_path / "saved")
+        yield X, Y
+
+    estimator.set_params(max_iter=1).fit(batches())
+    saved = load(tmp_path / "saved")
+    if is_first:
+        assert not hasattr(saved, "t_")
+        assert_agrees(saved.fit(X, Y), 2)
+    else:
+        assert_agrees(saved, 4)
+        np.testing.assert_array_equal(saved.coef_, before)
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer")
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="of the main thread")
 def test_handlers_of_signals_save_the_last_whole_state(tmp_path):
