@@ -17,6 +17,8 @@ __all__ = ["BlockReader", "BlockTable"]
 
 #: The most reads that are under way.
 _MOST_READS = 512
+#: Of so many blocks of a window one tells if they are in the cache of the system.
+_PROBED = 4
 
 #: The file and the rows of reads that were begun, and these reads: file, place and size.
 _Begun = tuple[FileRows, slice, list[tuple[int, int, int]]]
@@ -102,7 +104,7 @@ class BlockReader:
         """Begin to read the blocks of the next window."""
         self._wanted = np.sort(blocks).astype(np.intp)
         wanted, self._begun = self._wanted.tolist(), None
-        if self._process != os.getpid() or all(map(self._is_cached, wanted)):
+        if self._process != os.getpid() or all(map(self._is_cached, wanted[::_PROBED])):
             # no fork has the memory that the disk writes into
             return
         self._begun = [

@@ -52,6 +52,8 @@ class FileRows(RowTable):
     def __init__(self, array: np.ndarray, file: FileIO, place: int, *, is_direct: bool) -> None:
         self.shape, self.dtype = array.shape, array.dtype
         self._strides, self._place = array.strides, place
+        # the bytes between the first one of a row and its end
+        self._row_extent = _extent(array.shape[1:], array.strides[1:], array.itemsize)
         self._is_by_rows, self._memory = _is_by_rows(array), np.empty(0, np.uint8)
         self._address, self._is_told = address(array), _is_told(file)
         self._file, self._direct = file, _direct(file) if is_direct and self._is_told else None
@@ -85,14 +87,15 @@ class FileRows(RowTable):
         if not isinstance(rows, slice):
             first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, -1)
             return self[first : last + 1].take(rows - first, axis=0)
-        shape = (len(range(*rows.indices(len(self)))), *self.shape[1:])
-        # of the memory of one part at a time
-        parts = (self._bytes(first, size) for first, size in self._parts(rows))
-        if self._is_by_rows and shape[0]:
-            return np.ndarray(shape, self.dtype, next(parts), strides=self._strides)
+        parts = self._parts(rows)
+        start, stop, _ = rows.indices(self.shape[0])
+        shape = (max(0, stop - start), *self.shape[1:])
+        if self._is_by_rows and parts:
+            return np.ndarray(shape, self.dtype, self._bytes(*parts[0]), strides=self._strides)
         found = np.empty(shape, self.dtype, order="F")
-        for column, part in zip(found.T, parts, strict=False):
-            column[:] = part.view(self.dtype)
+        for column, (first, size) in zip(found.T, parts, strict=False):
+            # of the memory of one part at a time
+            column[:] = self._bytes(first, size).view(self.dtype)
         return found
 
     def begin(self, rows: slice) -> list[tuple[int, int, int]]:
@@ -116,24 +119,22 @@ class FileRows(RowTable):
 
     def _parts(self, rows: slice) -> list[tuple[int, int]]:
         """Return the first byte and the size of each part of the array that has bytes of a slice."""
-        start, stop, _ = rows.indices(len(self))
-        shape, first = (stop - start, *self.shape[1:]), start * self._strides[0]
+        start, stop, _ = rows.indices(self.shape[0])
         if stop <= start:
             return []
+        first = start * self._strides[0]
         if self._is_by_rows:
-            return [(first, _extent(shape, self._strides, self.dtype.itemsize))]
-        size = shape[0] * self.dtype.itemsize
-        return [(first + column * self._strides[1], size) for column in range(shape[1])]
+            return [(first, (stop - start - 1) * self._strides[0] + self._row_extent)]
+        size = (stop - start) * self.dtype.itemsize
+        return [(first + column * self._strides[1], size) for column in range(self.shape[1])]
 
     def sources(self, rows: slice) -> Iterator[tuple[Table, slice]]:
         """Yield this table, with the rows."""
         yield self, rows
 
     def is_cached(self, rows: slice) -> bool:
-        """Tell whether rows are in the cache of the system, of columns the first; not if it does not tell."""
-        return self._is_told and all(
-            _is_cached(self._address + first, size) for first, size in self._parts(rows)[:1]
-        )
+        """Tell whether the first of some rows is in the cache of the system; not if it does not tell."""
+        return self._is_told and _is_cached(self._address + rows.start * self._strides[0])
 
     def close(self) -> None:
         """Close the file."""
@@ -259,16 +260,14 @@ def _is_told(file: FileIO) -> bool:
     return is_owner or os.access(path, os.W_OK, effective_ids=effective)
 
 
-def _is_cached(first: int, size: int) -> bool:
-    """Tell whether bytes of a map, from an address on, are in memory (``man 2 mincore``).
+def _is_cached(first: int) -> bool:
+    """Tell whether the page of a map at an address is in memory (``man 2 mincore``).
 
     A read that must not wait (``RWF_NOWAIT``) does not tell: it begins to read, and some disks are as quick.
     """
-    margin = first % mmap.PAGESIZE
-    pages = np.zeros(-(-(margin + size) // mmap.PAGESIZE), np.uint8)
-    if _mincore()(first - margin, margin + size, address(pages)) != 0:
-        return False
-    return bool((pages & 1).all())
+    page = ctypes.c_ubyte()
+    # the lowest bit tells
+    return _mincore()(first - first % mmap.PAGESIZE, 1, ctypes.byref(page)) == 0 and page.value % 2 == 1
 
 
 @cache
