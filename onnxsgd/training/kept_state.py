@@ -72,10 +72,8 @@ class KeptState:
         return state
 
     def taken(self) -> tuple[FitState, dict[str, Any]]:
-        """Return the kept state, with the tensors of all columns, and the attributes."""
-        state = FitState.__new__(FitState)
-        replace(self, widen=None).restore(state)
-        return state, dict(self._last[0][-1])
+        """Return a copy of the kept state, and the attributes."""
+        return self.copied(), dict(self._last[0][-1])
 
 
 def lengths_of_histories(state: FitState) -> Lengths:
