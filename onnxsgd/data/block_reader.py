@@ -158,7 +158,7 @@ class BlockReader:
                 file.close()
 
     def _is_cached(self, block: int) -> bool:
-        """Tell whether a block is in the cache."""
+        """Tell whether the beginning of a block is in the cache."""
         rows = self._rows(block)
         return all(
             file.is_cached(part)

@@ -128,7 +128,7 @@ def run_epochs(
             if score is not None:
                 state.validation_scores.append(score(state.weights(average_from)))
             if observers:
-                # what they see of the estimator
+                # they may copy the estimator
                 kept.keep(state)
             votes = [observer.epoch_ends(state) for observer in observers]
             was_asked = any(votes)

@@ -174,12 +174,12 @@ def test_a_loaded_checkpoint_goes_on_with_the_random_numbers_of_the_fit(kind, tm
     settings = {"random_state": kind(3), "max_iter": 2, "tol": None, "learning_rate": "constant"}
     whole, _ = fit(settings, tmp_path / "whole", monkeypatch)
     whole.save(tmp_path / "saved")
-    for again in (onnxsgd.load(tmp_path / "whole"), onnxsgd.load(tmp_path / "saved"), clone_of(whole)):
+    for again in (onnxsgd.load(tmp_path / "whole"), onnxsgd.load(tmp_path / "saved"), pickled(whole)):
         again.partial_fit(X, Y)
-        np.testing.assert_array_equal(again.coef_, clone_of(whole).partial_fit(X, Y).coef_)
+        np.testing.assert_array_equal(again.coef_, pickled(whole).partial_fit(X, Y).coef_)
 
 
-def clone_of(learner):
+def pickled(learner):
     return pickle.loads(pickle.dumps(learner))
 
 
