@@ -71,6 +71,8 @@ def run(n_kills: int, seed: int, folder: Path) -> tuple[int, int]:
             process.wait()
             n_killed += 1
             _check_files(place)
+            if n_killed % 100 == 0:
+                print(f"{n_killed} kills, {n_ended} fits ended", flush=True)
             continue
         finally:
             process.stdout.close()
