@@ -121,12 +121,19 @@ class FitCheckpoints:
         self._start: tuple[FitState, Progress] | None = None
         self._begun: Any = None
         self._has_written = self._has_failed = self._is_shared = False
+        # the files of this fit, and those that it has found
+        self._known = set[Path]()
+        try:
+            self._known.update(last_files(self._folder))
+        except OSError:
+            # without resume, a warning where the first file is written
+            if resume:
+                raise
+            return
         if resume:
             self._find()
         else:
             self._refuse_unfinished()
-        # the files of this fit, and those that it has found
-        self._known = set(last_files(self._folder))
 
     @property
     def continues(self) -> bool:

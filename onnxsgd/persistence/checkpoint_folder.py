@@ -33,13 +33,20 @@ def _number_of(name: str) -> int:
 
 
 def last_files(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder, the last one first; none if there is no folder."""
+    """Return the checkpoints of a folder, the last one first; none if there is no folder.
+
+    Raises
+    ------
+    ParameterError
+        If it is a file.
+    OSError
+        If it cannot be listed: it may have checkpoints.
+    """
     try:
         names = os.listdir(folder)
     except NotADirectoryError:
         raise ParameterError(f"checkpoint={os.fspath(folder)!r} is a file: it must name a folder.") from None
-    except OSError:
-        # a folder that cannot be made, or read, is a warning where the first file is written
+    except FileNotFoundError:
         return []
     found = sorted((name for name in names if _NAME.fullmatch(name)), key=_number_of, reverse=True)
     return [folder / name for name in found]
@@ -51,7 +58,7 @@ def read_last(folder: Path, read: Callable[[Path], _Read]) -> _Read | None:
     Raises
     ------
     DamagedFileError, OSError
-        If all of them are damaged, or cannot be read: that of the oldest one.
+        If all of them are damaged, or cannot be read: that of the oldest one. If the folder cannot be listed.
     """
     files = last_files(folder)
     for number, path in enumerate(files):
@@ -60,7 +67,9 @@ def read_last(folder: Path, read: Callable[[Path], _Read]) -> _Read | None:
         except (DamagedFileError, OSError) as error:
             if number == len(files) - 1:
                 raise
-            warnings.warn(f"{error} Training continues from the checkpoint before.", stacklevel=4)
+            warnings.warn(
+                f"{str(error).rstrip('.')}. Training continues from the checkpoint before.", stacklevel=4
+            )
     return None
 
 

@@ -94,6 +94,8 @@ def read_file(
         # pipes and devices would never end
         kind = "is no regular file" if Path(path).exists() else "does not exist"
         raise FileNotFoundError(f"{shown} {kind}.")
+    # safe_open calls a file that may not be read a missing one
+    Path(path).open("rb").close()
     try:
         with safe_open(os.fspath(path), framework="numpy") as opened:
             metadata = opened.metadata() or {}

@@ -1,5 +1,6 @@
 """Checkpoints: fits that continue as if nothing had interrupted them, failures, refusals."""
 
+import errno
 import os
 import pickle
 import shutil
@@ -27,6 +28,7 @@ from onnxsgd.data import row_tables
 from onnxsgd.engine.step import batches
 from onnxsgd.estimators import checkpointing
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.persistence import checkpoint_folder
 from onnxsgd.persistence.checkpoint_folder import last_files, next_file
 from onnxsgd.persistence.saved_file import DamagedFileError
 from onnxsgd.persistence.value_tree import TreeReader, TreeWriter
@@ -293,6 +295,28 @@ def test_a_last_file_that_cannot_be_read_falls_back_too(tmp_path, monkeypatch):
     last.mkdir()
     with pytest.warns(UserWarning, match="no regular file.*Training continues from the checkpoint before"):
         resumed, _ = fit(settings, tmp_path / "part", monkeypatch, resume=True)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+
+
+def test_a_folder_that_cannot_be_listed_may_have_checkpoints(tmp_path, monkeypatch):
+    """Such as one on a server that does not answer: training does not begin anew over its files."""
+    settings = {"max_iter": 6, "tol": None}
+    whole, _ = fit(settings, tmp_path / "whole", monkeypatch)
+    fit(settings, tmp_path / "part", monkeypatch, stop_after=4)
+    kept = names(tmp_path / "part")
+
+    def fail(folder):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_folder.os, "listdir", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            fit(settings, tmp_path / "part", monkeypatch, resume=True)
+        with pytest.warns(UserWarning, match="cannot be written, training goes on.*Input/output") as warned:
+            fit(settings, tmp_path / "part", monkeypatch)
+    assert len(warned) == 1
+    assert names(tmp_path / "part") == kept
+    resumed, _ = fit(settings, tmp_path / "part", monkeypatch, resume=True)
     np.testing.assert_array_equal(resumed.coef_, whole.coef_)
 
 

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -118,6 +120,23 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, make):
     make(tmp_path / "f")
     with pytest.raises(FileNotFoundError, match="no regular file|does not exist"):
         read_file(tmp_path / "f", whole)
+
+
+def test_a_file_that_may_not_be_read_is_no_missing_one():
+    # folders of pytest are those of its user alone
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "f")
+        write_file(path, {"a": 1}, {"x": np.zeros(2)})
+        path.chmod(0)
+        Path(folder).chmod(0o755)
+        user = os.geteuid()
+        try:
+            if user == 0:
+                os.seteuid(65534)
+            with pytest.raises(PermissionError, match="Permission denied"):
+                read_file(path, whole)
+        finally:
+            os.seteuid(user)
 
 
 @pytest.mark.parametrize("path", [None, 0, b"f", [], "", "a\0b"], ids=repr)
