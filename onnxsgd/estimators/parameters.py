@@ -25,6 +25,7 @@ from onnxsgd.engine.step.gradient_limits import MAX_NORM, MAX_VALUE
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
 from onnxsgd.penalties import PENALTIES, Penalty, make_penalties
+from onnxsgd.runtime.sessions import MOST_THREADS
 from onnxsgd.schedules import SCHEDULES, Auto, Schedule, make_schedule
 from onnxsgd.training.checkpoints import Every
 from onnxsgd.training.fit_plan import Recipe
@@ -83,7 +84,7 @@ CONSTRAINTS: dict[str, Any] = {
     "dtype": [StrOptions({"float32", "float64"}), None],
     "dropout": [Interval(Real, 0, 1, closed="left"), None],
     "batch_norm": [StrOptions({"frozen", "train"}), None],
-    "n_threads": [Interval(Integral, 1, 1024, closed="both"), None],
+    "n_threads": [Interval(Integral, 1, MOST_THREADS, closed="both"), None],
     "verbose": ["verbose"],
     "record_update_norms": ["boolean"],
     "checkpoint": [str, PathLike, None],

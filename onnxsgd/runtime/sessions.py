@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from numbers import Integral
 from typing import Any
 
 from onnxsgd._library_errors import reason, run_error
-from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.graph.loading.computed_sizes import with_guards
 from onnxsgd.runtime.device import HOST, Device
 from onnxsgd.runtime.editions import load_runtime
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import stage
 
-__all__ = ["make_session", "open_session", "resolve_threads"]
+__all__ = ["MOST_THREADS", "make_session", "open_session", "resolve_threads"]
 
+#: The most threads of a session: the runtime makes as many as it is told, and does not answer for thousands.
+MOST_THREADS = 1024
 #: Up to this many multiplications a step, a second thread costs more than it saves.
 #: ``benchmarks/constants.py`` compares one thread with two, on an idle machine.
 _SINGLE_THREAD_WORK = 20_000_000
@@ -29,9 +32,19 @@ def resolve_threads(n_threads: int | None, work: int) -> int:
         A number, or None to choose: one thread for a small step, all available cores for a large one.
     work : int
         Multiplications in one run.
+
+    Raises
+    ------
+    ParameterError
+        If it is no number of threads: the runtime would make any number of them, and not answer.
     """
     if n_threads is not None:
-        return _reported(n_threads, "named")
+        if not isinstance(n_threads, Integral) or not 1 <= n_threads <= MOST_THREADS:
+            raise ParameterError(
+                f"n_threads={n_threads!r:.100} is not accepted: it must be a whole number from 1 to "
+                f"{MOST_THREADS}, or None."
+            )
+        return _reported(int(n_threads), "named")
     if work <= _SINGLE_THREAD_WORK:
         return _reported(1, "a run is short")
     return _reported(*_share_of_cores())

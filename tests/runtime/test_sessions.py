@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx.parser import parse_model
 
-from onnxsgd.exceptions import EngineError
+from onnxsgd.exceptions import EngineError, ParameterError
 from onnxsgd.runtime.sessions import make_session, resolve_threads
 
 
@@ -17,6 +17,13 @@ def test_threads_follow_the_work_and_the_limit_of_joblib(monkeypatch):
     for limit, n_threads in (("2", 2), ("3,1", 3), ("99", 8), ("0", 1), ("many", 8)):
         monkeypatch.setenv("OMP_NUM_THREADS", limit)
         assert resolve_threads(None, 10**9) == n_threads
+
+
+@pytest.mark.parametrize("n_threads", [3000, 0, -1, 2.0, float("nan"), "two", []])
+def test_other_numbers_of_threads_are_refused(n_threads):
+    """Also those of a loaded estimator, which no fit has checked: the runtime does not answer for 3,000."""
+    with pytest.raises(ParameterError, match="n_threads=.* is not accepted: it must be a whole number"):
+        resolve_threads(n_threads, 1)
 
 
 def test_a_worker_of_multiprocessing_has_one_thread(monkeypatch):
