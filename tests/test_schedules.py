@@ -379,6 +379,14 @@ def test_numbers_outside_their_range_are_refused(make, message):
         make()
 
 
+def test_an_error_of_a_callable_is_its_own():
+    def fail(t):
+        raise ValueError("no file of rates")
+
+    with pytest.raises(ValueError, match="^no file of rates$"):
+        schedules.make_schedule(fail, 0.1, 0.5, 0.1).rate(1, 0.1)
+
+
 def test_a_callable_that_returns_no_number_is_refused():
     with pytest.raises(TypeError, match="returned no number"):
         schedules.make_schedule(lambda t: "fast", 0.1, 0.5, 0.1).rate(1, 0.1)

@@ -26,8 +26,9 @@ class FunctionSchedule(Schedule):
         return self.rate(1, math.nan)
 
     def rate(self, t: int, eta: float) -> float:
+        found = self.function(t)
         try:
-            rate = float(self.function(t))
+            rate = float(found)
         except (TypeError, ValueError) as error:
             raise ParameterTypeError(
                 f"learning_rate({t}) returned no number ({error}): a schedule must return finite "
