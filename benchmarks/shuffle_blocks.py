@@ -1,11 +1,12 @@
 """Time and quality of a shuffle by blocks: ``python benchmarks/shuffle_blocks.py [--gigabytes 1]``.
 
-Whole fits on a memory map, unshuffled, shuffled by blocks and by rows, in turn. The first table has their
-times as multiples of the unshuffled fit: of processor time where the file is in the cache of the system, and
-of wall time where it is read from the disk in the first pass and in each epoch, as one that is larger than
-memory (Linux). With ``--group FOLDER`` it is larger: the process joins a control group that limits its memory
-(``man 7 cgroups``), and fits are cold, unshuffled and by blocks, as rows in random order would take hours.
-The second table has the accuracy on other rows after training on a file that is sorted by class.
+Whole fits on a memory map, or on a Parquet or CSV file, unshuffled, shuffled by blocks and by rows, in turn.
+The first table has their times as multiples of the unshuffled fit: of processor time where the file is in the
+cache of the system, and of wall time where it is read from the disk in the first pass and in each epoch, as
+one that is larger than memory (Linux). With ``--group FOLDER`` it is larger: the process joins a control
+group that limits its memory (``man 7 cgroups``), and fits are cold, unshuffled and by blocks, as rows in
+random order would take hours. The second table has the accuracy on other rows after training on a file that
+is sorted by class.
 """
 
 from __future__ import annotations
@@ -31,12 +32,19 @@ from onnxsgd.training.epochs import Epochs
 
 _ORDERS: tuple[bool | str, ...] = (False, "blocks", True)
 _NAMES: dict[bool | str, str] = {False: "unshuffled, s", "blocks": "by blocks", True: "by rows"}
+#: Files whose rows are written to a temporary file first.
+_FILES = ("parquet", "csv")
 #: The learning rates that a linear model and a network are fitted with.
 _RATES: tuple[dict[str, Any], ...] = ({"learning_rate": "constant", "eta0": 1e-3}, {})
 
 
 def make_file(path: Path, n_columns: int, gigabytes: float, kind: str) -> np.ndarray:
-    """Write rows of two classes, sorted by class; return the classes. `kind` is the type and the order."""
+    """Write rows of two classes, sorted by class; return the classes.
+
+    `kind` is the type and the order of a map, or the end of the name of a file with the classes in it.
+    """
+    if kind in _FILES:
+        return make_table(path, n_columns, gigabytes, kind)
     n_rows, rng = int(gigabytes * 2**30) // (4 * n_columns), np.random.default_rng(n_columns)
     dtype, is_fortran = kind.partition(" ")[0], kind.endswith("F")
     rows = np.lib.format.open_memmap(path, "w+", dtype, (n_rows, n_columns), fortran_order=is_fortran)
@@ -49,6 +57,25 @@ def make_file(path: Path, n_columns: int, gigabytes: float, kind: str) -> np.nda
         part[:, : max(0, 5 - column)] += 0.45 * y[row : row + len(part), None]
         target[:] = part
     rows.flush()
+    return y
+
+
+def make_table(path: Path, n_columns: int, gigabytes: float, kind: str) -> np.ndarray:
+    """Write such rows to a Parquet or CSV file; return the classes."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    n_rows, rng = int(gigabytes * 2**30) // (4 * n_columns), np.random.default_rng(n_columns)
+    y, size = (np.arange(n_rows) >= n_rows // 2).astype(int), 20_000
+    names = ["class", *(f"c{number}" for number in range(n_columns))]
+    opened = pyarrow.parquet.ParquetWriter if kind == "parquet" else pyarrow.csv.CSVWriter
+    schema = pyarrow.schema([(name, pyarrow.float32() if number else pyarrow.int64())
+                             for number, name in enumerate(names)])  # fmt: skip
+    with opened(str(path), schema) as writer:
+        for start in range(0, n_rows, size):
+            part = rng.normal(size=(len(y[start : start + size]), n_columns)).astype(np.float32)
+            part[:, :5] += 0.45 * y[start : start + size, None]
+            writer.write_table(pyarrow.table([y[start : start + size], *part.T.copy()], schema))
     return y
 
 
@@ -120,9 +147,12 @@ def print_times(
             rate: Mapping[str, Any] = rate,
             is_cold: bool = is_cold,
         ) -> None:
+            learner = make_model(model, n_columns, shuffle=shuffle, max_iter=arguments.epochs, **rate)
+            if kind in _FILES:
+                learner.fit(path, "class")
+                return
             # a new map: pages of an old one stay in memory
             rows = np.load(path, mmap_mode="r")
-            learner = make_model(model, n_columns, shuffle=shuffle, max_iter=arguments.epochs, **rate)
             with forgetting(path, rows) if is_cold else nullcontext():
                 learner.fit(rows, y)
 
@@ -159,7 +189,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=1.0, help="size of each file")
     parser.add_argument("--columns", type=int, nargs="*", default=[8, 64, 784])
-    parser.add_argument("--kinds", nargs="*", default=["float32"], help='such as "float64" or "float32 F"')
+    parser.add_argument(
+        "--kinds", nargs="*", default=["float32"], help='such as "float64", "float32 F", "parquet"'
+    )
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--group", type=Path, help="folder of a control group with less memory than the file")
@@ -173,7 +205,8 @@ def main() -> None:
     print(f"| {' | '.join(names)} |\n{'|---' * len(names)}|")
     for n_columns, kind in product(arguments.columns, arguments.kinds):
         with tempfile.TemporaryDirectory() as folder:
-            print_times(Path(folder) / "X.npy", kind, n_columns, orders, arguments)
+            name = f"X.{kind if kind in _FILES else 'npy'}"
+            print_times(Path(folder) / name, kind, n_columns, orders, arguments)
     if arguments.quality:
         print_quality(arguments.quality, arguments.gigabytes)
 

@@ -28,6 +28,8 @@ _MOST_READ = 2
 _MOST_COLUMNS = 1024
 #: The memory maps of this process on Linux.
 _MAPS = Path("/proc/self/maps")
+#: Its open files, and the end of the names of removed ones.
+_DESCRIPTORS, _REMOVED = "/proc/self/fd", " (deleted)"
 
 
 class FileRows(RowTable):
@@ -212,7 +214,8 @@ def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> 
 def _file_of(array: np.ndarray) -> tuple[FileIO, int] | None:
     """Return the file that an array is mapped from, and its place there.
 
-    None: writes to the map do not reach it, it has been removed or replaced, or the system is not Linux.
+    None: writes to the map do not reach it, it has been replaced, or removed and is not open in this process,
+    or the system is not Linux.
     """
     if sys.platform != "linux":
         return None
@@ -236,7 +239,7 @@ def _opened(name: str, number: int, place: int) -> tuple[FileIO, int] | None:
     try:
         file = FileIO(name)
     except OSError:
-        return None
+        return None if (path := _descriptor(name)) is None else _opened(path, number, place)
     if os.fstat(file.fileno()).st_ino != number:
         file.close()
         return None
@@ -244,9 +247,18 @@ def _opened(name: str, number: int, place: int) -> tuple[FileIO, int] | None:
     return file, place
 
 
+def _descriptor(name: str) -> str | None:
+    """Return the path of a removed file through a descriptor of this process, such as that of its map."""
+    for number in os.listdir(_DESCRIPTORS) if name.endswith(_REMOVED) else ():
+        with suppress(OSError):
+            if os.readlink(f"{_DESCRIPTORS}/{number}") == name:
+                return f"{_DESCRIPTORS}/{number}"
+    return None
+
+
 def _direct(file: FileIO) -> FileIO | None:
     """Return the same file, opened for reads past the cache; None: its system cannot do so."""
-    path = f"/proc/self/fd/{file.fileno()}"
+    path = f"{_DESCRIPTORS}/{file.fileno()}"
     try:
         return FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_DIRECT))
     except OSError:
@@ -255,7 +267,7 @@ def _direct(file: FileIO) -> FileIO | None:
 
 def _is_told(file: FileIO) -> bool:
     """Tell whether the system tells which pages of a file are in the cache: to those who may write to it."""
-    path, effective = f"/proc/self/fd/{file.fileno()}", os.access in os.supports_effective_ids
+    path, effective = f"{_DESCRIPTORS}/{file.fileno()}", os.access in os.supports_effective_ids
     is_owner = os.fstat(file.fileno()).st_uid == os.geteuid()
     return is_owner or os.access(path, os.W_OK, effective_ids=effective)
 

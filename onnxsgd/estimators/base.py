@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.metaestimators import available_if
 
+from onnxsgd.data.batch_source import BatchSource, is_batch_source
+from onnxsgd.data.columns import column_names
 from onnxsgd.data.features import Features, take_rows
 from onnxsgd.data.generators import make_generator
 from onnxsgd.data.moments import add_moments
@@ -23,8 +25,10 @@ from onnxsgd.data.text import has_text
 from onnxsgd.estimators.attempt import Attempt
 from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
+from onnxsgd.estimators.file_data import from_files, known_columns
 from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.inner_model import inner_routing
+from onnxsgd.estimators.labels import UnknownClassesError
 from onnxsgd.estimators.parameters import (
     CONSTRAINTS,
     are_fixed,
@@ -116,13 +120,18 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             has an input for a mask, and have one length elsewhere. Or an iterable of batches
             ``(X, y)``, ``(X, y, sample_weight)`` or dictionaries: a list, a ``DataLoader`` of torch, a data
             set of Hugging Face, a generator. Each batch is an update (several with a smaller `batch_size`),
-            as in ``partial_fit``, and each pass an epoch.
-        y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...), default=None
+            as in ``partial_fit``, and each pass an epoch. Or files, whose rows are written once to a
+            temporary file: the path of one or of a folder of them (Parquet, CSV with a line of names, Arrow),
+            a ``pyarrow.dataset.Dataset`` or ``Scanner``, an array of HDF5 or Zarr. All columns but those of
+            targets and weights are features, or those that a fitted `model` names.
+        y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...), or str or list of \
+                str, default=None
             The targets; of several axes where the graph gives numbers, or scores, for each element of a
-            sample, and a list of arrays where these differ in length. None for an iterable of batches.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the samples, >= 0; None: 1 for each. A scikit-learn model that is fitted first gets
-            them too, if it supports them.
+            sample, and a list of arrays where these differ in length. None for an iterable of batches. For
+            files also the name of a column, or of several.
+        sample_weight : array-like of shape (n_samples,) or str, default=None
+            Weights of the samples, >= 0; None: 1 for each. For files also the name of a column. A
+            scikit-learn model that is fitted first gets them too, if it supports them.
         X_val, y_val : like X and y, default=None
             Validation data, scored after each epoch. With ``early_stopping=True`` they replace the share
             `validation_fraction` of the training data.
@@ -143,8 +152,28 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             If `device` names a GPU that the installed onnxruntime cannot use.
         EngineError
             If the memory of the GPU does not hold the data.
+        OSError
+            If the folder for temporary files does not hold the rows of files.
         """
         recipe = self._check_parameters()
+        with RecordedFit(self):
+            with stage("read"):
+                known = getattr(self.model, "feature_names_in_", None)
+                X, y, sample_weight = from_files(self, X, y, sample_weight, columns=known)
+                X_val, y_val, _ = from_files(self, X_val, y_val, columns=column_names(X))
+            return self._fit(recipe, X, y, sample_weight, X_val, y_val, resume)
+
+    def _fit(
+        self,
+        recipe: Recipe,
+        X: object,
+        y: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+        X_val: object,
+        y_val: ArrayLike | None,
+        resume: bool,
+    ) -> Self:
+        """Train on data in memory, memory maps, or batches."""
         checkpoints = self._checkpoints(
             resume, X=X, y=y, sample_weight=sample_weight, X_val=X_val, y_val=y_val
         )
@@ -153,7 +182,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         has_sequences = source is None and holds_sequences(X)
         if source is not None or has_sequences:
             recipe = recipe.for_parts()
-        with RecordedFit(self), Attempt(self) as kept_state:
+        with Attempt(self) as kept_state:
             if checkpoints is not None and checkpoints.continues:
                 checkpoints.restore()
                 if checkpoints.has_ended:
@@ -213,11 +242,20 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
 
     @in_turn
     def _partial_fit(
-        self, X: object, y: ArrayLike, sample_weight: ArrayLike | None, classes: ArrayLike | None = None
+        self,
+        X: object,
+        y: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+        classes: ArrayLike | None = None,
     ) -> Self:
+        if y is None and is_batch_source(X):
+            return self._partial_fit_batches(self._new_source(X, sample_weight), classes)
         known = self._plan_as_before()
         recipe = self._check_parameters().for_parts() if known is None else known.recipe
         self._check_parts()
+        if type(X) is not np.ndarray:
+            with stage("read"):
+                X, y, sample_weight = from_files(self, X, y, sample_weight, columns=known_columns(self))
         resuming, X, batches = hasattr(self, "_state"), self._gathered(X), None
         with Attempt(self) as kept:
             if not resuming:
@@ -254,6 +292,24 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                 self._publish()
             else:
                 self._train(plan, stopping, samples, observers=observers, kept=kept)
+        return self
+
+    def _partial_fit_batches(self, source: BatchSource, classes: ArrayLike | None) -> Self:
+        """Train on each batch as in a call of ``partial_fit``."""
+        for number, batch in enumerate(source.epoch()):
+            if batch.sample_weight is not None and len(batch.y) and not np.any(batch.sample_weight):
+                continue
+            try:
+                try:
+                    self._partial_fit(batch.X, batch.y, batch.sample_weight, classes)
+                except UnknownClassesError:
+                    if not source.is_repeatable:
+                        raise
+                    classes = self._labels_of(source.aside())
+                    self._partial_fit(batch.X, batch.y, batch.sample_weight, classes)
+            except ValueError as error:
+                error.add_note(f"This was batch {number} of the call, counted from 0.")
+                raise
         return self
 
     def __sklearn_clone__(self) -> Self:

@@ -97,13 +97,18 @@ class BatchTraining(ModelBeforeFit):
             return None
         self._check_parts()
         refuse_blocks(self.shuffle, "is an iterable of batches")
-        if sample_weight is not None:
-            raise ParameterError(
-                "sample_weight goes with data as a whole: batches have their own, (X, y, sample_weight)."
-            )
+        source = self._new_source(X, sample_weight)
         if self.early_stopping and X_val is None:
             raise ParameterError(
                 "early_stopping=True needs X_val and y_val here: no part of the batches is held out."
+            )
+        return source
+
+    def _new_source(self, X: object, sample_weight: object) -> BatchSource:
+        """Return the batches of an iterable, which have weights of their own."""
+        if sample_weight is not None:
+            raise ParameterError(
+                "sample_weight goes with data as a whole: batches have their own, (X, y, sample_weight)."
             )
         return BatchSource(
             cast("Iterable[object]", X), self.steps_per_epoch, self.batch_size,

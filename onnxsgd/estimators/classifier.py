@@ -29,6 +29,7 @@ from onnxsgd.data.targets import (
     present_labels,
 )
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
+from onnxsgd.estimators.file_data import reads_files
 from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.inner_model import is_fitted
@@ -466,7 +467,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def partial_fit(
         self,
         X: object,
-        y: ArrayLike,
+        y: ArrayLike | None = None,
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
@@ -475,15 +476,18 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
-            Some of the data; sequences of different lengths as in ``fit``.
-        y : array-like of shape (n_samples,), (n_samples, n_classes) or (n_samples, ...)
+            Some of the data; sequences of different lengths, and files, as in ``fit``. Or an iterable of
+            batches as there: each is trained as in a call of its own.
+        y : array-like of shape (n_samples,), (n_samples, n_classes) or (n_samples, ...), or str or list of \
+                str, default=None
             Their labels, a table of 0 and 1 where a sample may have several, or rows of probabilities for
-            a loss with ``soft=True``. Of several axes where the graph gives scores for each element.
+            a loss with ``soft=True``. Of several axes where the graph gives scores for each element. For
+            files also names of columns. None for an iterable of batches.
         classes : array-like of shape (n_classes,), default=None
             All labels. The first call needs them, unless the parameter `classes` or the model has them: a
             fitted model, or a graph with labels. They must not contradict it.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the samples, >= 0; None: 1 for each.
+        sample_weight : array-like of shape (n_samples,) or str, default=None
+            Weights of the samples, >= 0; None: 1 for each. For files also the name of a column.
 
         Returns
         -------
@@ -523,13 +527,14 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _labels_of(self, batches: Iterable[Batch]) -> np.ndarray:
         return np.unique(np.concatenate([self._present(self._check_target(batch.y)) for batch in batches]))
 
+    @reads_files
     def decision_function(self, X: object) -> np.ndarray:
         """Return the raw scores.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
-            The data.
+            The data; or files as in ``fit``, of which the columns of the training data are taken.
 
         Returns
         -------
@@ -541,13 +546,14 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         trained = self._trained(X)
         return for_each(trained._labelling.decision, trained._raw_predictions(X))
 
+    @reads_files
     def predict(self, X: object) -> np.ndarray:
         """Predict labels.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
-            The data.
+            The data; or files as in ``fit``, of which the columns of the training data are taken.
 
         Returns
         -------
@@ -563,18 +569,20 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             )
         return for_each(trained._labelling.predict, trained._raw_predictions(X))
 
+    @reads_files
     def score(self, X: object, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy on the given samples, over the labels that count.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
-            The data.
-        y : array-like of shape (n_samples,), (n_samples, n_classes) or (n_samples, ...)
+            The data; or files as in ``fit``, of which the columns of the training data are taken.
+        y : array-like of shape (n_samples,), (n_samples, n_classes) or (n_samples, ...), or str
             Their labels; a table of 0 and 1 where a sample has several, of which all must be right. For a
-            loss with ``soft=True`` also rows of probabilities, whose largest one is the label.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the samples.
+            loss with ``soft=True`` also rows of probabilities, whose largest one is the label. For files also
+            the name of their column.
+        sample_weight : array-like of shape (n_samples,) or str, default=None
+            Weights of the samples, or the name of their column.
 
         Returns
         -------
@@ -615,13 +623,14 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         return self._labelling.score(raw, labels, sample_weight)
 
     @available_if(_gives_probabilities)
+    @reads_files
     def predict_proba(self, X: object) -> np.ndarray:
         """Predict the probability of each class; for losses that give probabilities.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
-            The data.
+            The data; or files as in ``fit``, of which the columns of the training data are taken.
 
         Returns
         -------
@@ -641,7 +650,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
-            The data.
+            The data; or files as in ``fit``, of which the columns of the training data are taken.
 
         Returns
         -------

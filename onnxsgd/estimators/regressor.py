@@ -30,6 +30,7 @@ from onnxsgd.data.targets import (
 )
 from onnxsgd.estimators.base import BaseOnnxSGD, Block, learns_in_parts
 from onnxsgd.estimators.between_calls import LINK
+from onnxsgd.estimators.file_data import reads_files
 from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.import_hook import when_imported
 from onnxsgd.estimators.likelihood_score import score_normal
@@ -388,17 +389,22 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self.checkpoint_every = checkpoint_every
 
     @learns_in_parts
-    def partial_fit(self, X: object, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def partial_fit(
+        self, X: object, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Train for one epoch on the given samples, continuing from the last call.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
-            Some of the data; sequences of different lengths as in ``fit``.
-        y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...)
-            Their targets, of the shape of the predictions of the graph.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the samples, >= 0; None: 1 for each.
+            Some of the data; sequences of different lengths, and files, as in ``fit``. Or an iterable of
+            batches as there: each is trained as in a call of its own.
+        y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...), or str or list of \
+                str, default=None
+            Their targets, of the shape of the predictions of the graph; for files also names of columns. None
+            for an iterable of batches.
+        sample_weight : array-like of shape (n_samples,) or str, default=None
+            Weights of the samples, >= 0; None: 1 for each. For files also the name of a column.
 
         Returns
         -------
@@ -414,13 +420,14 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     @overload
     def predict(self, X: object, return_std: bool) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
 
+    @reads_files
     def predict(self, X: object, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Predict targets.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
-            The data.
+            The data; or files as in ``fit``, of which the columns of the training data are taken.
         return_std : bool, default=False
             Whether to return the standard deviation too; for ``loss="gaussian_nll"``.
 
@@ -451,6 +458,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         """Return a table of predictions in the shape that `y` had."""
         return table.ravel() if self._y_is_vector and table.shape[1] == 1 else table
 
+    @reads_files
     def score(self, X: object, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the coefficient of determination R2 of the predictions.
 
@@ -460,11 +468,11 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features), data frame, list or dict of arrays
-            The data.
-        y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...)
-            The targets.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the samples, >= 0; None: 1 for each.
+            The data; or files as in ``fit``, of which the columns of the training data are taken.
+        y : array-like of shape (n_samples,), (n_samples, n_outputs) or (n_samples, ...), or str
+            The targets; for files also names of columns.
+        sample_weight : array-like of shape (n_samples,) or str, default=None
+            Weights of the samples, or the name of their column, >= 0; None: 1 for each.
 
         Returns
         -------

@@ -60,6 +60,9 @@ from onnxsgd.training.used_columns import UsedColumns, used_columns
 
 __all__ = ["Program", "make_program"]
 
+#: Memory maps from this number of bytes on are shuffled by blocks also with ``shuffle=True``: where a file
+#: does not fit into memory, a row that is taken from it alone costs a read of a page or many.
+_LARGE_MAP = 1 << 31
 #: The number of steps of a fit from which on compiling the loop inside the runtime pays.
 #: ``benchmarks/constants.py``, a linear model in five epochs: single steps take 0.86 of the time at 250
 #: steps, 0.93 at 500, 1.09 at 1,000, 1.60 at 4,000. In 4,000 epochs of one batch each they take 0.85.
@@ -221,8 +224,11 @@ class Program:
             Draws the order of the rows of sparse data in fits that find the rate.
         """
         recipe = self.plan.recipe
-        if recipe.in_blocks:
+        in_blocks = recipe.in_blocks or (recipe.shuffle and _are_large_maps(features))
+        if in_blocks:
             features = {name: BlockTable.of(table) for name, table in features.items()}
+            reason = "named" if recipe.in_blocks else "the memory map has 2 GiB or more"
+            decided("shuffle", "by blocks: %s", reason)
         made = self.tail_features(features)
         is_sparse_fit = not recipe.in_parts and self._trains_sparse(self.plan.step_spec, made)
         is_linear_fit = self.is_linear and not recipe.in_parts
@@ -238,9 +244,9 @@ class Program:
             made, target, sample_weight, size // n_accumulated,
             is_mean=self.plan.batch_size * self.plan.n_accumulated > 1, n_accumulated=n_accumulated,
             in_windows=not self.plan.device.keeps_data,
-            blocks=Blocks.of(features.values(), size) if recipe.in_blocks else None,
+            blocks=Blocks.of(features.values(), size) if in_blocks else None,
         )  # fmt: skip
-        mixes = is_sparse_fit and recipe.is_auto and recipe.shuffle and not recipe.in_blocks
+        mixes = is_sparse_fit and recipe.is_auto and recipe.shuffle and not in_blocks
         return batches.mixed(random_state) if mixes else batches
 
     def _typed(self, target: np.ndarray | RowTable, features: Features) -> Any:
@@ -536,6 +542,11 @@ def _report(program: Program, features: Features) -> None:
     elif frozen or not (_is_sparse(features) or program.parts is learner.divided):
         place = "for each batch" if frozen else "in each update"
         decided("frozen", "computed %s: the results of all samples are too large", place)
+
+
+def _are_large_maps(features: Features) -> bool:
+    """Tell whether memory maps among some tables are large together."""
+    return sum(table.nbytes for table in features.values() if is_mapped(table)) >= _LARGE_MAP
 
 
 def _is_sparse(features: Features) -> bool:

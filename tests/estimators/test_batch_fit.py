@@ -373,3 +373,58 @@ def test_dense_and_sparse_batches_together():
     found = fitted(batches, gradient_accumulation_steps=2)
     expected = OnnxSGDRegressor(random_state=0, batch_size=120, **NAMED).fit(X, Y)
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-5)
+
+
+# Iterables in partial_fit.
+
+
+@pytest.mark.parametrize("make", [list, Loader, iter], ids=["list", "loader", "iterator"])
+def test_batches_of_a_stream_are_calls(make):
+    source = [
+        (X[:30], LABEL[:30]),
+        (X[30:90], LABEL[30:90], WEIGHT[30:90]),
+        {"X": X[90:], "label": LABEL[90:]},
+    ]
+    stream = OnnxSGDClassifier(random_state=0)
+    for _ in range(2):
+        stream.partial_fit(X[:30], LABEL[:30], ["a", "b", "c"]).partial_fit(
+            *source[1][:2], None, source[1][2]
+        )
+        stream.partial_fit(X[90:], LABEL[90:])
+    learner = OnnxSGDClassifier(random_state=0)
+    for _ in range(2):
+        # what can be read again tells the labels
+        learner.partial_fit(make(source), classes=["a", "b", "c"] if make is iter else None)
+    np.testing.assert_array_equal(learner.coef_, stream.coef_)
+    assert (learner.n_iter_, learner.t_) == (stream.n_iter_, stream.t_)
+
+
+def test_an_iterator_is_read_in_several_calls():
+    batches = iter(cut(X, Y))
+    learner = OnnxSGDRegressor(random_state=0, steps_per_epoch=3)
+    assert learner.partial_fit(batches).n_iter_ == 3
+    assert learner.partial_fit(batches).n_iter_ == 4
+    with pytest.raises(ParameterError, match="yields no batches"):
+        learner.partial_fit(batches)
+    assert learner.n_iter_ == 4
+
+
+def test_batches_of_a_stream_without_weight_are_left_out():
+    batches = [(X[:60], Y[:60], WEIGHT[:60]), (X[60:], Y[60:], np.zeros(60))]
+    learner = OnnxSGDRegressor(random_state=0).partial_fit(batches)
+    np.testing.assert_array_equal(
+        learner.coef_, OnnxSGDRegressor(random_state=0).partial_fit(*batches[0]).coef_
+    )
+
+
+def test_a_batch_of_a_stream_that_does_not_fit():
+    """Those before it remain."""
+    learner = OnnxSGDRegressor(random_state=0)
+    with pytest.raises(ValueError, match="4 features") as caught:
+        learner.partial_fit([*cut(X, Y)[:2], (X[:, :4], Y)])
+    assert caught.value.__notes__ == ["This was batch 2 of the call, counted from 0."]
+    assert learner.n_iter_ == 2
+    with pytest.raises(ParameterError, match="batches have their own"):
+        learner.partial_fit(cut(X, Y), sample_weight=WEIGHT)
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        learner.partial_fit(X)

@@ -15,6 +15,7 @@ GUARDS = {
     "checking/test_reference_cells.py::test_every_activation_has_a_case": (
         "checking.reference_cells:_ACTIVATIONS",
     ),
+    "data/test_file_formats.py::test_every_format_has_a_file": ("data.file_formats:_FORMATS",),
     "engine/export/test_formulas.py::test_every_function_has_a_case": (
         "engine.export.formulas:_FUNCTIONS",
         "engine.export.formulas:_OPERATORS",

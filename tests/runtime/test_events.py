@@ -46,6 +46,13 @@ def batches(n_rows):
     return [(X[i : i + n_rows], Y[i : i + n_rows]) for i in range(0, 1700, n_rows)]
 
 
+def large_map(folder):
+    """Return a sparse file of 2 GiB, of which one part has data."""
+    rows = np.lib.format.open_memmap(folder / "X.npy", "w+", np.float32, (len(X), 300_000))
+    rows[:, :64] = X
+    return rows
+
+
 def large_offset():
     return X_REAL.astype(np.float64) + 1e9
 
@@ -77,6 +84,10 @@ CASES = {
             lambda folder: linear(sparse.csr_matrix(X)),
             "128 rows an update: by the kind of model and the number of samples",
         ),
+    ],
+    "shuffle": [
+        (lambda folder: linear(shuffle="blocks"), "by blocks: named"),
+        (lambda folder: linear(large_map(folder)), "by blocks: the memory map has 2 GiB or more"),
     ],
     "path": [
         (lambda folder: linear(sparse.csr_matrix(X)), "sparse: updates of the columns of each batch"),

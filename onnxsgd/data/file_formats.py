@@ -1,0 +1,244 @@
+"""Rows of Parquet, CSV and Arrow files in record batches of pyarrow, a few megabytes at a time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxsgd.data.refusals import naming
+from onnxsgd.exceptions import MissingRuntimeError, ParameterError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["DatasetRows", "FileRows", "StoredRows", "arrow", "rows_of_path"]
+
+#: The bytes of a batch of rows: a bound of memory.
+_BATCH_BYTES = 1 << 22
+
+
+def arrow() -> Any:
+    """Return pyarrow with what reads files.
+
+    Raises
+    ------
+    MissingRuntimeError
+        If it, or pandas, is not installed.
+    """
+    try:
+        import pandas  # noqa: F401
+        import pyarrow.csv
+        import pyarrow.dataset
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingRuntimeError(
+            f"The files of X are read by pyarrow and pandas ({error}): pip install 'onnxsgd[files]'."
+        ) from None
+    return pyarrow
+
+
+class StoredRows(ABC):
+    """Rows that are stored in files.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        The names and types of their columns.
+    """
+
+    schema: pyarrow.Schema
+
+    @abstractmethod
+    def batches(self, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+        """Yield record batches with some columns, in the order of the rows."""
+
+
+class DatasetRows(StoredRows):
+    """The rows of a dataset of pyarrow, or of a scanner, which has some of its rows and columns.
+
+    Parameters
+    ----------
+    source : pyarrow.dataset.Dataset or pyarrow.dataset.Scanner
+        The dataset.
+    """
+
+    def __init__(self, source: pyarrow.dataset.Dataset | pyarrow.dataset.Scanner) -> None:
+        self._source, self._is_scanner = source, not hasattr(source, "scanner")
+        self.schema = source.projected_schema if self._is_scanner else source.schema
+
+    def batches(self, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+        """Yield record batches; those of a scanner have all of its columns."""
+        if self._is_scanner:
+            yield from self._source.to_batches()
+            return
+        dataset = arrow().dataset
+        is_parquet = getattr(getattr(self._source, "format", None), "default_extname", "") == "parquet"
+        options = {"batch_size": _batch_rows(names), "batch_readahead": 1, "fragment_readahead": 1}
+        if is_parquet:
+            # what is read in advance stays in memory until its file ends
+            options["fragment_scan_options"] = dataset.ParquetFragmentScanOptions(pre_buffer=False)
+        yield from self._source.scanner(columns=list(names), **options).to_batches()
+
+
+class FileRows(StoredRows):
+    """The rows of files of one format, one file after the other.
+
+    Parameters
+    ----------
+    files : sequence of pathlib.Path
+        The files; columns and types are those of the first one.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+        self.schema = self._schema_of(files[0])
+
+    def batches(self, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+        """Yield record batches of each file.
+
+        Raises
+        ------
+        ParameterError
+            If a file lacks a column of the first one.
+        """
+        for file in self._files:
+            missing = [name for name in names if name not in self._schema_of(file).names]
+            if missing:
+                raise ParameterError(
+                    f"The file {str(file)!r} of X lacks the column {missing[0]!r}, which "
+                    f"{str(self._files[0])!r} has."
+                )
+            yield from self._batches_of(file, names)
+
+    @abstractmethod
+    def _schema_of(self, file: Path) -> Any:
+        """Return the names and types of the columns of a file."""
+
+    @abstractmethod
+    def _batches_of(self, file: Path, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+        """Yield the record batches of a file."""
+
+
+class _ParquetRows(FileRows):
+    """The rows of Parquet files."""
+
+    def _schema_of(self, file: Path) -> Any:
+        return arrow().parquet.read_schema(file)
+
+    def _batches_of(self, file: Path, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+        # what is read in advance stays in memory until the file ends
+        with arrow().parquet.ParquetFile(file, pre_buffer=False) as opened:
+            yield from opened.iter_batches(_batch_rows(names), columns=list(names))
+
+
+class _ArrowRows(FileRows):
+    """The rows of Arrow files, which are Feather files of version 2."""
+
+    def _schema_of(self, file: Path) -> Any:
+        with arrow().memory_map(str(file)) as opened:
+            return arrow().ipc.open_file(opened).schema
+
+    def _batches_of(self, file: Path, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+        n_rows = _batch_rows(names)
+        with arrow().memory_map(str(file)) as opened:
+            stored = arrow().ipc.open_file(opened)
+            for number in range(stored.num_record_batches):
+                batch = stored.get_batch(number).select(list(names))
+                for start in range(0, len(batch), n_rows):
+                    yield batch.slice(start, n_rows)
+
+
+class _CsvRows(FileRows):
+    """The rows of CSV files with a line of names.
+
+    Parameters
+    ----------
+    files : sequence of pathlib.Path
+        The files.
+    delimiter : str
+        The character between two entries.
+    labels : sequence of str
+        The columns whose whole numbers are classes. Other columns of whole numbers may have any numbers below
+        the first block, from which pyarrow takes the types.
+    """
+
+    def __init__(self, files: Sequence[Path], delimiter: str, labels: Sequence[str]) -> None:
+        self._delimiter, self._types = delimiter, dict[str, Any]()
+        super().__init__(files)
+        types = arrow().types
+        self._types = {
+            field.name: arrow().float64()
+            if field.name not in labels and (types.is_integer(field.type) or types.is_null(field.type))
+            else field.type
+            for field in self.schema
+        }
+        self.schema = self._schema_of(files[0])
+
+    def _schema_of(self, file: Path) -> Any:
+        with self._open(file) as opened:
+            return opened.schema
+
+    def _batches_of(self, file: Path, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+        with self._open(file, names) as opened:
+            yield from opened
+
+    def _open(self, file: Path, names: Sequence[str] = ()) -> Any:
+        csv = arrow().csv
+        return csv.open_csv(
+            str(file),
+            read_options=csv.ReadOptions(use_threads=False),
+            parse_options=csv.ParseOptions(delimiter=self._delimiter),
+            convert_options=csv.ConvertOptions(include_columns=list(names), column_types=self._types),
+        )
+
+
+def _batch_rows(names: Sequence[str]) -> int:
+    """Return the rows of a batch of columns of real numbers."""
+    return max(1, _BATCH_BYTES // (8 * max(1, len(names))))
+
+
+#: The ends of the names of files that are read, each with its format: a class, or the delimiter of CSV.
+_FORMATS: dict[str, Any] = {
+    ".parquet": _ParquetRows, ".arrow": _ArrowRows, ".feather": _ArrowRows,
+    ".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t",
+}  # fmt: skip
+
+
+@naming("X")
+def rows_of_path(path: Path, labels: Sequence[str]) -> FileRows:
+    """Return the rows of a file, or of all files in a folder in the order of their names.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file or folder.
+    labels : sequence of str
+        The columns whose whole numbers are classes.
+
+    Raises
+    ------
+    ParameterError
+        If there is none, or it has another format.
+    """
+    if not path.exists():
+        raise ParameterError(f"X is the path {str(path)!r}, where there is no file and no folder.")
+    files, ends = [path], [_end_of(path)]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file() and file.name[0] not in "._")
+        ends = sorted({_end_of(file) for file in files})
+    if len(ends) != 1 or ends[0] not in _FORMATS:
+        found = f"the folder {str(path)!r} of files that end in {ends}" if path.is_dir() else f"{str(path)!r}"
+        raise ParameterError(
+            f"X is {found}: it must be a file, or a folder of files, of one of the formats {list(_FORMATS)}; "
+            "others through pyarrow.dataset.dataset."
+        )
+    form = _FORMATS[ends[0]]
+    return _CsvRows(files, form, labels) if isinstance(form, str) else form(files)
+
+
+def _end_of(path: Path) -> str:
+    """Return the end of the name of a file."""
+    compressed = "".join(path.suffixes[-2:]).lower()
+    return compressed if compressed in _FORMATS else path.suffix.lower()
