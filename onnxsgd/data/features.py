@@ -87,6 +87,9 @@ def check_X(
         if not NUMBERS.issuperset(column_kinds(X).values()):
             validate_data(estimator, X, reset=reset, skip_check_array=True)
             return X
+        if math.prod(X.shape) * _REAL[0].itemsize > _CONVERTED_BYTES and _stays(table := np.asarray(X)):
+            validate_data(estimator, X, reset=reset, skip_check_array=True)
+            return table
     if inputs is not None:
         _refuse_no_table(X, inputs)
     rules: Any = {
