@@ -742,7 +742,7 @@ def test_truth_is_no_number(name):
 
 
 NO_TABLES = [
-    ([], r"X has shape \(0,\)"), ("abc", "X is of type str"), (3, "X is of type int"), (None, "X is None"),
+    ([], r"X has shape \(0,\)"), (b"abc", "X is of type bytes"), (3, "X is of type int"), (None, "X is None"),
     (["a", "b"], r"X has shape \(2,\)"), (np.ones(20), r"X has shape \(20,\)"),
 ]  # fmt: skip
 
