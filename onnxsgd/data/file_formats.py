@@ -223,7 +223,10 @@ def rows_of_path(path: Path, labels: Sequence[str]) -> FileRows:
         If there is none, or it has another format.
     """
     if not path.exists():
-        raise ParameterError(f"X is the path {str(path)!r}, where there is no file and no folder.")
+        raise ParameterError(
+            f"X is the path {str(path)!r}, where there is no file and no folder. (Texts are given as a list "
+            "of strings.)"
+        )
     files, ends = [path], [_end_of(path)]
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file() and file.name[0] not in "._")

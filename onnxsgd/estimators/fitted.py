@@ -49,6 +49,8 @@ __all__ = ["TrainedModel"]
 
 #: Attributes that a fitted model inside has before the first fit.
 _BEFORE_FIT = frozenset({"classes_", "coef_", "intercept_", "n_features_in_"})
+#: Attributes that follow from the weights of a linear model.
+_OF_WEIGHTS = ("coef_", "intercept_")
 #: Parameters that estimators saved by older versions lack, with their defaults.
 _LATER_PARAMETERS = {
     "dtype": None, "record_update_norms": False, "max_grad_norm": None, "max_grad_value": None,
@@ -165,6 +167,9 @@ class TrainedModel(HtmlDisplay):
         if "_state" in state:
             learner, fit, text = state.pop("_learner"), state.pop("_state"), state.pop("_text", None)
             state["_saved"] = pack(learner, fit, text, self.model)
+            # they follow from the weights
+            for name in _OF_WEIGHTS:
+                state.pop(name, None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -172,6 +177,8 @@ class TrainedModel(HtmlDisplay):
         super().__setstate__({**_LATER_PARAMETERS, **state})
         if saved is not None:
             self._learner, self._state, self._text = unpack(saved, self.model)
+            learned = self._learned_attributes()
+            self.__dict__.update({name: learned[name] for name in _OF_WEIGHTS if name in learned})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the estimator to a file that holds no code; :func:`onnxsgd.load` reads it.

@@ -7,7 +7,8 @@ format number, and every format ever written stays readable; ``tests/data`` keep
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import zlib
+from collections.abc import Collection, Mapping
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -27,7 +28,14 @@ from onnxsgd.graph.loading.external_data import refuse_external
 from onnxsgd.graph.loading.size_limits import check_sizes
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.learner.learner import Learner
-from onnxsgd.persistence.shared_tensors import held_tensors, restore_shared, take_shared
+from onnxsgd.persistence.shared_tensors import (
+    held_tensors,
+    is_large,
+    restore_shared,
+    take_shared,
+    with_numbers,
+    without_numbers,
+)
 from onnxsgd.training.state import FitState
 
 __all__ = ["FORMAT", "pack", "unpack"]
@@ -38,8 +46,10 @@ _OWNERS = ("optimizer", "slots_from", "averages_from", "schedule", "n_rows", "me
 _LENGTHS = ("n_updates", "epoch_updates")
 
 #: The number of the format written.
-FORMAT = 1
-#: The types of the entries of format 1.
+FORMAT = 2
+#: The most bytes of a graph that is compressed, and the first byte of compressed ones.
+_COMPRESSED, _ZLIB = 1 << 16, b"\x78"
+#: The types of the entries of both formats.
 _TYPES: dict[str, object] = {
     "model": bytes, "score_model": bytes | None, "half_precision": dict, "link": str, "weights": list[str],
     "intercepts": list[str], "linear": list[str | None] | None, "classes": np.ndarray | None,
@@ -49,7 +59,7 @@ _TYPES: dict[str, object] = {
     "learning_rates": list[float], "owners": dict[str, Any], "update_norms": list[float],
     "missed": dict[str, Count], "n_updates": Count | None, "rate_memory": list[float],
     "epoch_updates": Count | None, "moments": list[list[Any]], "shared": list, "adapters": list[list[Any]],
-    "text": list,
+    "text": list, "trained": list[str],
 }  # fmt: skip
 
 
@@ -58,15 +68,15 @@ def pack(
 ) -> dict[str, Any]:
     """Return a learner, the state of its fit, and the vectorizers before it, in their saved form.
 
-    Tensors of `model`, the parameter of the estimator, are left out beside adapters.
+    Tensors of `model`, the parameter of the estimator, are left out, and numbers are saved once.
 
     It holds bytes, arrays, numbers, names, and lists of these.
 
-    Format 1::
+    Format 2::
 
-        format           1
+        format           2
         version          of this package, for the reader of an error message
-        model            bytes of the graph
+        model            bytes of the graph; compressed by zlib if it has up to 65,536, and not in format 1
         score_model      bytes of the graph of raw scores; None: the same
         half_precision   only of a graph with tensors of 16 bits: both, as the user gave them
         link, weights, intercepts, linear, classes, exported_for
@@ -87,12 +97,15 @@ def pack(
         rate_memory      only of a schedule that follows the losses: an attribute of the state, as a list
         epoch_updates    only after ``fit``: the updates of its epochs; older files lack it
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
-        shared           only with adapters: the names of tensors that are not in `model`, as the parameter
-                         `model` of the estimator holds them, and of those not in `score_model`
+        shared           the names of tensors that are not in `model`, as the parameter `model` of the
+                         estimator holds them, and of those not in `score_model`; in format 1 only with
+                         adapters
+        trained          only without adapters: the names of weights that are in `tensors` alone; format 1
+                         lacks it
         adapters         only with adapters: a list of [weight, A, B, scale, whether it is transposed, kind]
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
-    half, base = learner.half_precision, held_tensors(model) if learner.adapters else {}
+    half, base, trained = learner.half_precision, held_tensors(model), _trained(learner, state)
     saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
     lengths = {name: getattr(state, name) for name in _LENGTHS if getattr(state, name) is not None}
     statistics = {"statistics": list(learner.statistics)} if learner.statistics else {}
@@ -111,11 +124,12 @@ def pack(
         **norms,
         **({"moments": moments} if moments else {}),
         **({"missed": dict(state.missed)} if state.missed else {}),
-        **({} if half is None else {"half_precision": _pack_graphs(half, base)}),
+        **({} if half is None else {"half_precision": _pack_graphs(half, base, trained)}),
         **({"adapters": [list(astuple(a)) for a in learner.adapters]} if learner.adapters else {}),
+        **({"trained": list(trained)} if trained else {}),
         "format": FORMAT,
         "version": __version__,
-        **_pack_graphs(learner, base),
+        **_pack_graphs(learner, base, trained),
         "link": learner.link,
         "weights": list(learner.weights),
         "intercepts": sorted(learner.intercepts),
@@ -142,34 +156,19 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
     ParameterError
         If the format is unknown, because a newer version has written it.
     """
-    if saved["format"] != FORMAT:
+    if saved["format"] not in range(1, FORMAT + 1):
         raise ParameterError(
             f"The estimator was saved in format {saved['format']} by onnxsgd {saved['version']}; onnxsgd "
-            f"{__version__} reads format {FORMAT}: install that version, or a newer one."
+            f"{__version__} reads formats up to {FORMAT}: install that version, or a newer one."
         )
     check_attributes(saved, _TYPES)
     base = held_tensors(model) if "shared" in saved else {}
-    learner = Learner(
-        **_unpack_graphs(saved, base),
-        link=saved["link"],
-        classes=saved["classes"],
-        weights=tuple(saved["weights"]),
-        intercepts=frozenset(saved["intercepts"]),
-        linear=None if saved["linear"] is None else tuple(saved["linear"]),
-        exported_for=saved["exported_for"],
-        adapters=tuple(Adapter(*entry) for entry in saved.get("adapters", [])),
-        statistics=tuple(saved.get("statistics", ())),
-        dropouts=tuple(saved.get("dropouts", ())),
-    )
-    if "half_precision" in saved:
-        half = replace(learner, **_unpack_graphs(saved["half_precision"], base))
-        learner = replace(learner, half_precision=half)
     state = FitState(
         tensors={(name, kind): np.array(array) for name, kind, array in saved["tensors"]},
         eta=saved["eta"],
         random_state=restored(saved["random_state"]),
         t=saved["t"],
-        l1_totals=saved.get("l1_totals", dict.fromkeys(learner.weights, saved["l1_total"])),
+        l1_totals=saved.get("l1_totals", dict.fromkeys(saved["weights"], saved["l1_total"])),
         **saved.get("owners", {}),
         loss_curve=list(saved["loss_curve"]),
         validation_scores=list(saved["validation_scores"]),
@@ -181,18 +180,46 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
         moments={name: Moments(*arrays) for name, *arrays in saved.get("moments", [])},
         missed=dict(saved.get("missed", {})),
     )
+    weights = state.weights()
+    trained = {name: weights[name] for name in saved.get("trained", ())}
+    learner = Learner(
+        **_unpack_graphs(saved, base, trained),
+        link=saved["link"],
+        classes=saved["classes"],
+        weights=tuple(saved["weights"]),
+        intercepts=frozenset(saved["intercepts"]),
+        linear=None if saved["linear"] is None else tuple(saved["linear"]),
+        exported_for=saved["exported_for"],
+        adapters=tuple(Adapter(*entry) for entry in saved.get("adapters", [])),
+        statistics=tuple(saved.get("statistics", ())),
+        dropouts=tuple(saved.get("dropouts", ())),
+    )
+    unknown = set(filter(None, learner.linear or ())) - set(learner.model.graph.initializers)
+    if unknown:
+        raise ValueError(f"linear names {sorted(unknown)}, which its graph lacks")
+    if "half_precision" in saved:
+        half = replace(learner, **_unpack_graphs(saved["half_precision"], base, trained))
+        learner = replace(learner, half_precision=half)
     return learner, state, TextPart(*saved["text"]) if "text" in saved else None
 
 
-def _pack_graphs(learner: Learner, base: Mapping[str, TensorProto]) -> dict[str, Any]:
+def _trained(learner: Learner, state: FitState) -> tuple[str, ...]:
+    """Return the names of weights that graphs lack: those of `state` take the place of the first ones.
+
+    Files of adapters are over a base with the first ones.
+    """
+    names, weights = () if learner.adapters else learner.learned, state.weights()
+    return tuple(name for name in names if is_large(weights.get(name)))
+
+
+def _pack_graphs(
+    learner: Learner, base: Mapping[str, TensorProto], trained: Collection[str]
+) -> dict[str, Any]:
     """Return the bytes of the whole graph, and of that of raw scores; None: the same."""
-    whole = to_proto(learner.with_weights({}))
+    whole = without_numbers(to_proto(learner.with_weights({})), trained)
     score = None
     if learner.model is not learner.score_model:
-        score = to_proto(learner.with_weights({}, score_only=True))
-    # beside adapters the base is frozen, and most of the file
-    if not learner.adapters:
-        return {"model": _bytes(whole), "score_model": _bytes(score)}
+        score = without_numbers(to_proto(learner.with_weights({}, score_only=True)), trained)
     known = {**held_tensors(whole), **base}
     of_score = [] if score is None else take_shared(score, known)
     shared = [take_shared(whole, base), of_score]
@@ -200,18 +227,37 @@ def _pack_graphs(learner: Learner, base: Mapping[str, TensorProto]) -> dict[str,
 
 
 def _bytes(proto: onnx.ModelProto | None) -> bytes | None:
-    return None if proto is None else proto.SerializeToString()
+    """Return the bytes of a graph, compressed if it is small: names are most of it then."""
+    if proto is None:
+        return None
+    content = proto.SerializeToString()
+    return zlib.compress(content) if len(content) <= _COMPRESSED else content
 
 
-def _unpack_graphs(saved: dict[str, Any], base: Mapping[str, TensorProto]) -> dict[str, Any]:
+def _proto(content: bytes) -> onnx.ModelProto:
+    """Return a graph of its bytes, of which none begin as compressed ones do."""
+    if content[:1] == _ZLIB:
+        unpacker = zlib.decompressobj()
+        try:
+            content = unpacker.decompress(content, _COMPRESSED + 1)
+        except zlib.error as error:
+            raise ValueError(f"a graph in it is damaged: {error}") from error
+        if len(content) > _COMPRESSED or not unpacker.eof:
+            raise ValueError(f"a graph in it has more than {_COMPRESSED} bytes, or fewer than its own")
+    return onnx.load_from_string(content)
+
+
+def _unpack_graphs(
+    saved: dict[str, Any], base: Mapping[str, TensorProto], trained: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
     of_model, of_score = saved.get("shared", ((), ()))
-    whole = restore_shared(onnx.load_from_string(saved["model"]), of_model, base)
-    model = _checked_ir(whole)
+    whole = restore_shared(_proto(saved["model"]), of_model, base)
+    model = _checked_ir(with_numbers(whole, trained))
     if saved["score_model"] is None:
         return {"model": model, "score_model": model}
     known = {**held_tensors(whole), **base}
-    score = restore_shared(onnx.load_from_string(saved["score_model"]), of_score, known)
-    return {"model": model, "score_model": _checked_ir(score)}
+    score = restore_shared(_proto(saved["score_model"]), of_score, known)
+    return {"model": model, "score_model": _checked_ir(with_numbers(score, trained))}
 
 
 def _checked_ir(proto: onnx.ModelProto) -> ir.Model:

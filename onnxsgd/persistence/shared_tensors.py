@@ -1,13 +1,15 @@
-"""Tensors of a saved graph that the parameter `model` of the same estimator holds too: saved once."""
+"""Tensors of a saved graph that the same file holds elsewhere too, as weights or in `model`: saved once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import TensorProto, numpy_helper
 
-__all__ = ["held_tensors", "restore_shared", "take_shared"]
+__all__ = ["held_tensors", "is_large", "restore_shared", "take_shared", "with_numbers", "without_numbers"]
 
 #: The fewest bytes of a tensor that is left out of a saved graph: names take as long.
 _LEAST = 256
@@ -39,6 +41,42 @@ def restore_shared(
     for tensor in proto.graph.initializer:
         if tensor.name in names:
             _set_numbers(tensor, _numbers(held[tensor.name]))
+    return proto
+
+
+def is_large(array: np.ndarray | None) -> bool:
+    """Tell whether it pays to leave an array out of a saved graph."""
+    return array is not None and array.nbytes >= _LEAST
+
+
+def without_numbers(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
+    """Remove the numbers of some initializers of a graph, and return it."""
+    for tensor in proto.graph.initializer:
+        if tensor.name in names:
+            _set_numbers(tensor, b"")
+    return proto
+
+
+def with_numbers(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """Give initializers of a graph the numbers of arrays, in their type, and return it.
+
+    Raises
+    ------
+    ValueError
+        If an array has another shape.
+    """
+    for tensor in proto.graph.initializer:
+        array = arrays.get(tensor.name)
+        if array is None:
+            continue
+        if array.shape != tuple(tensor.dims):
+            raise ValueError(f"weight {tensor.name!r} has shape {array.shape}, not {[*tensor.dims]}")
+        dtype = ir.DataType(tensor.data_type)
+        if array.dtype != dtype.numpy():
+            # of 16 bits in the graph, as the user gave it
+            largest = float(dtype.max)
+            array = array.clip(-largest, largest).astype(dtype.numpy())
+        _set_numbers(tensor, array.tobytes())
     return proto
 
 

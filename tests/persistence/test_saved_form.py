@@ -7,13 +7,14 @@ import pickle
 import pickletools
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import joblib
 import numpy as np
 import onnx
 import pytest
-from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
@@ -179,14 +180,15 @@ def test_the_saved_form_does_not_change_with_the_estimator(diabetes):
 # Old files.
 
 
+@pytest.mark.parametrize("number", range(1, FORMAT + 1))
 @pytest.mark.parametrize("name", ["regressor", "classifier"])
-def test_old_files_stay_readable(name, monkeypatch):
-    """Never make these files again: the first release wrote them."""
-    path = DATA / f"{name}_format_1.pkl"
+def test_old_files_stay_readable(name, number, monkeypatch):
+    """Never make these files again: a release wrote them."""
+    path = DATA / f"{name}_format_{number}.pkl"
     recorded = dict(line.split()[::-1] for line in (DATA / "SHA256SUMS").read_text().splitlines())
     assert hashlib.sha256(path.read_bytes()).hexdigest() == recorded[path.name]
     model = pickle.loads(path.read_bytes())
-    expected = np.load(DATA / f"{name}_format_1.npz", allow_pickle=False)
+    expected = np.load(DATA / f"{name}_format_{number}.npz", allow_pickle=False)
     X, y = load_diabetes(return_X_y=True) if name == "regressor" else load_breast_cancer(return_X_y=True)
     X = StandardScaler().fit_transform(X).astype(np.float32)
     method = "predict" if name == "regressor" else "predict_proba"
@@ -194,8 +196,9 @@ def test_old_files_stay_readable(name, monkeypatch):
     np.testing.assert_allclose(model.loss_curve_, expected["loss_curve"], rtol=1e-6)
     assert model.t_ == expected["t"]
     labels = y / 100 if name == "regressor" else np.where(y == 1, "benign", "malignant")
-    # in the order of that release: the draw of samples from a generator is not part of the format
-    monkeypatch.setattr(_epochs, "shuffled", lambda shape, draw: draw.permutation(shape[1])[None])
+    if number == 1:
+        # in the order of that release: the draw of samples from a generator is not part of the format
+        monkeypatch.setattr(_epochs, "shuffled", lambda shape, draw: draw.permutation(shape[1])[None])
     model.partial_fit(X, labels)
     np.testing.assert_allclose(getattr(model, method)(X[:50]), expected["after"], rtol=1e-3, atol=1e-4)
 
@@ -232,16 +235,87 @@ def test_every_format_has_a_file():
     }
 
 
+DIGITS = load_digits(return_X_y=True)
+
+
+def network():
+    return MLPClassifier((50,), max_iter=3, random_state=0).fit(*DIGITS)
+
+
+SIZES = {
+    "linear": lambda: None,
+    "mlp": network,
+    "graph": lambda: classifier(model=network()).to_onnx(),
+    "head": lambda: classifier(model=network()).to_onnx(),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", None])
+@pytest.mark.parametrize("kind", SIZES)
+def test_numbers_are_pickled_once(kind, optimizer):
+    """As much as the model, 1.1 times what is learned, and 2 kB, 4 kB for a graph with its names."""
+    model = SIZES[kind]()
+    learner = OnnxSGDClassifier(model, max_iter=2, random_state=0, optimizer=optimizer)
+    if optimizer is not None:
+        learner.set_params(learning_rate="constant")
+    if kind == "head":
+        # the frozen layer is no part of what is learned
+        names = [tensor.name for tensor in model.graph.initializer if tensor.dims == [50, 10]]
+        learner.set_params(trainable=names)
+    state = learner.fit(*DIGITS)._state
+    moments = [part for m in state.moments.values() for part in (m.mean, m.squares, m.total)]
+    learned = [*state.tensors.values(), state.random_state.get_state()[1], *moments]
+    n_bytes = sum(np.asarray(array).nbytes for array in learned)
+    rest = len(pickle.dumps(learner)) - len(pickle.dumps(model)) - 1.1 * n_bytes
+    assert rest <= (4096 if kind in ("graph", "head") else 2100)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content[:-8], "more than 65536 bytes, or fewer than its own"),
+        (lambda content: content[:20] + bytes(9) + content[29:], "damaged"),
+        (lambda content: zlib.compress(bytes(1 << 28)), "more than 65536 bytes"),
+    ],
+    ids=["cut", "changed", "bomb"],
+)
+def test_damaged_graphs_are_refused(change, message, iris):
+    saved = pack(*_parts_of(classifier().fit(*iris)))
+    with pytest.raises(ValueError, match=message):
+        unpack({**saved, "model": change(saved["model"])})
+
+
+def test_large_graphs_are_not_compressed(iris, monkeypatch):
+    learner, state = _parts_of(classifier().fit(*iris))
+    small = pack(learner, state)["model"]
+    monkeypatch.setattr(saved_form, "_COMPRESSED", 10)
+    saved = pack(learner, state)
+    assert saved["model"] == zlib.decompress(small)
+    np.testing.assert_array_equal(unpack(saved)[0].initial("coef"), learner.initial("coef"))
+
+
+def test_trained_weights_of_another_shape_are_refused():
+    learner = regressor(max_iter=1).fit(np.eye(100), np.arange(100.0))
+    saved = pack(learner._learner, learner._state)
+    assert saved["trained"] == ["coef"]
+    other = [[name, kind, array[:50] if array.ndim else array] for name, kind, array in saved["tensors"]]
+    with pytest.raises(ValueError, match=r"weight 'coef' has shape \(50, 1\), not \[100, 1\]"):
+        unpack({**saved, "tensors": other})
+    with pytest.raises(KeyError, match="none"):
+        unpack({**saved, "trained": ["none"]})
+
+
 def test_packing_is_not_touched_by_accident(iris):
     """New keys need a new format, and a file of it in the tests; some are missing in older files."""
     model = classifier().fit(*iris)
     saved = pack(model._learner, model._state)
     assert (FORMAT, set(saved)) == (
-        1,
+        2,
         {
             "format", "version", "model", "score_model", "link", "weights", "intercepts", "linear", "classes",
             "exported_for", "tensors", "random_state", "eta", "t", "l1_total", "loss_curve",
-            "validation_scores", "learning_rates", "n_updates", "epoch_updates", "owners",
+            "validation_scores", "learning_rates", "n_updates", "epoch_updates", "owners", "shared",
         },
     )  # fmt: skip
 
@@ -249,7 +323,7 @@ def test_packing_is_not_touched_by_accident(iris):
 def test_sizes_of_a_graph_are_checked_before_it_is_read(iris, monkeypatch):
     X, y = iris
     saved = pack(*_parts_of(OnnxSGDClassifier(max_iter=2, tol=None, random_state=0).fit(X, y)))
-    graph = onnx.load_from_string(saved["model"])
+    graph = onnx.load_from_string(zlib.decompress(saved["model"]))
     graph.graph.initializer.add(name="huge", data_type=1, dims=[2**31, 2**31])
     monkeypatch.setattr("onnxsgd.persistence.saved_form.to_ir", lambda model: pytest.fail("read"))
     with pytest.raises(GraphError, match="huge"):
@@ -272,6 +346,7 @@ WRONG = {
     "validation_scores": 0.5, "l1_total": math.inf, "l1_totals": {"coef": "x"}, "learning_rates": [None],
     "owners": [], "update_norms": [[]], "missed": {"coef": -1}, "n_updates": -1, "rate_memory": (1.0,),
     "epoch_updates": 1.5, "moments": {}, "shared": "x", "adapters": [1], "text": (None, None),
+    "trained": "coef",
 }  # fmt: skip
 
 
