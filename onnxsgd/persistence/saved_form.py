@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -28,14 +28,15 @@ from onnxsgd.graph.loading.external_data import refuse_external
 from onnxsgd.graph.loading.size_limits import check_sizes
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.learner.learner import Learner
+from onnxsgd.learner.model_source import LARGEST_CACHED
 from onnxsgd.persistence.shared_tensors import (
     held_tensors,
-    is_large,
     restore_shared,
     take_shared,
     with_numbers,
     without_numbers,
 )
+from onnxsgd.runtime.cache import cached
 from onnxsgd.training.state import FitState
 
 __all__ = ["FORMAT", "pack", "unpack"]
@@ -59,7 +60,7 @@ _TYPES: dict[str, object] = {
     "learning_rates": list[float], "owners": dict[str, Any], "update_norms": list[float],
     "missed": dict[str, Count], "n_updates": Count | None, "rate_memory": list[float],
     "epoch_updates": Count | None, "moments": list[list[Any]], "shared": list, "adapters": list[list[Any]],
-    "text": list, "trained": list[str],
+    "text": list, "is_trained": bool,
 }  # fmt: skip
 
 
@@ -100,12 +101,14 @@ def pack(
         shared           the names of tensors that are not in `model`, as the parameter `model` of the
                          estimator holds them, and of those not in `score_model`; in format 1 only with
                          adapters
-        trained          only without adapters: the names of weights that are in `tensors` alone; format 1
+        is_trained       whether the numbers of weights are in `tensors` alone, as without adapters; format 1
                          lacks it
         adapters         only with adapters: a list of [weight, A, B, scale, whether it is transposed, kind]
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
-    half, base, trained = learner.half_precision, held_tensors(model), _trained(learner, state)
+    half, base = learner.half_precision, held_tensors(model)
+    # files of adapters are over a base with the first weights
+    trained = () if learner.adapters else learner.learned
     saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
     lengths = {name: getattr(state, name) for name in _LENGTHS if getattr(state, name) is not None}
     statistics = {"statistics": list(learner.statistics)} if learner.statistics else {}
@@ -114,7 +117,7 @@ def pack(
     whole = {name: moments.whole for name, moments in state.moments.items()}
     moments = [[name, m.count, m.mean, m.squares, m.total] for name, m in whole.items()]
     totals = {"l1_totals": dict(state.l1_totals)} if len(set(state.l1_totals.values())) > 1 else {}
-    return {
+    saved = {
         **saved_text,
         **totals,
         **lengths,
@@ -126,7 +129,6 @@ def pack(
         **({"missed": dict(state.missed)} if state.missed else {}),
         **({} if half is None else {"half_precision": _pack_graphs(half, base, trained)}),
         **({"adapters": [list(astuple(a)) for a in learner.adapters]} if learner.adapters else {}),
-        **({"trained": list(trained)} if trained else {}),
         "format": FORMAT,
         "version": __version__,
         **_pack_graphs(learner, base, trained),
@@ -145,7 +147,10 @@ def pack(
         "validation_scores": list(state.validation_scores),
         "learning_rates": list(state.learning_rates),
         "owners": {name: getattr(state, name) for name in _OWNERS},
+        "is_trained": bool(trained),
     }
+    cached(_key(saved, state), lambda: learner, _size(saved))
+    return saved
 
 
 def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitState, TextPart | None]:
@@ -162,7 +167,6 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
             f"{__version__} reads formats up to {FORMAT}: install that version, or a newer one."
         )
     check_attributes(saved, _TYPES)
-    base = held_tensors(model) if "shared" in saved else {}
     state = FitState(
         tensors={(name, kind): np.array(array) for name, kind, array in saved["tensors"]},
         eta=saved["eta"],
@@ -180,10 +184,52 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
         moments={name: Moments(*arrays) for name, *arrays in saved.get("moments", [])},
         missed=dict(saved.get("missed", {})),
     )
+    made = list[Learner]()
+
+    def make() -> Learner:
+        made.append(_read_learner(saved, state, model))
+        return made[0]
+
+    known = cached(_key(saved, state), make, _size(saved))
+    learner = known if made else _with_numbers(known, saved, state)
+    return learner, state, TextPart(*saved["text"]) if "text" in saved else None
+
+
+def _key(saved: Mapping[str, Any], state: FitState) -> Hashable | None:
+    """Return everything that a learner follows from, but its numbers; None: it is made anew.
+
+    Learners of one structure share what is found out about their graphs.
+    """
+    of_model = saved.get("shared", ((),))[0]
+    has_others = bool(of_model) or any(name in saved for name in ("half_precision", "adapters"))
+    if not saved.get("is_trained") or has_others or _size(saved) > LARGEST_CACHED:
+        return None
+    kinds = [(name, array.shape, array.dtype.str) for name, array in state.weights().items()]
+    names = [saved[name] for name in ("weights", "intercepts", "linear", "link", "exported_for")]
+    names += [saved.get(name) for name in ("statistics", "dropouts")]
+    return "saved learner", saved["model"], saved["score_model"], repr(names), repr(kinds)
+
+
+def _size(saved: Mapping[str, Any]) -> int:
+    """Return the bytes of a learner: of its graphs, and of their numbers."""
+    arrays = sum(array.nbytes for _, _, array in saved["tensors"])
+    return len(saved["model"]) + len(saved["score_model"] or b"") + arrays
+
+
+def _with_numbers(learner: Learner, saved: Mapping[str, Any], state: FitState) -> Learner:
+    """Return a learner of the same structure with the numbers of another file."""
     weights = state.weights()
-    trained = {name: weights[name] for name in saved.get("trained", ())}
+    own = {name: weights[name].astype(learner.initial(name).dtype) for name in learner.learned}
+    numbers = {**learner.numbers, **own}
+    return replace(learner, classes=saved["classes"], numbers=numbers, template=learner.template or learner)
+
+
+def _read_learner(saved: dict[str, Any], state: FitState, model: object) -> Learner:
+    """Return the learner of a file."""
+    base = held_tensors(model) if "shared" in saved else {}
+    weights = state.weights() if saved.get("is_trained") else {}
     learner = Learner(
-        **_unpack_graphs(saved, base, trained),
+        **_unpack_graphs(saved, base, weights),
         link=saved["link"],
         classes=saved["classes"],
         weights=tuple(saved["weights"]),
@@ -197,19 +243,10 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
     unknown = set(filter(None, learner.linear or ())) - set(learner.model.graph.initializers)
     if unknown:
         raise ValueError(f"linear names {sorted(unknown)}, which its graph lacks")
-    if "half_precision" in saved:
-        half = replace(learner, **_unpack_graphs(saved["half_precision"], base, trained))
-        learner = replace(learner, half_precision=half)
-    return learner, state, TextPart(*saved["text"]) if "text" in saved else None
-
-
-def _trained(learner: Learner, state: FitState) -> tuple[str, ...]:
-    """Return the names of weights that graphs lack: those of `state` take the place of the first ones.
-
-    Files of adapters are over a base with the first ones.
-    """
-    names, weights = () if learner.adapters else learner.learned, state.weights()
-    return tuple(name for name in names if is_large(weights.get(name)))
+    if "half_precision" not in saved:
+        return learner
+    half = replace(learner, **_unpack_graphs(saved["half_precision"], base, weights))
+    return replace(learner, half_precision=half)
 
 
 def _pack_graphs(
@@ -220,8 +257,7 @@ def _pack_graphs(
     score = None
     if learner.model is not learner.score_model:
         score = without_numbers(to_proto(learner.with_weights({}, score_only=True)), trained)
-    known = {**held_tensors(whole), **base}
-    of_score = [] if score is None else take_shared(score, known)
+    of_score = [] if score is None else take_shared(score, held_tensors(whole))
     shared = [take_shared(whole, base), of_score]
     return {"model": _bytes(whole), "score_model": _bytes(score), "shared": shared}
 

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, numpy_helper
 
-__all__ = ["held_tensors", "is_large", "restore_shared", "take_shared", "with_numbers", "without_numbers"]
+__all__ = ["held_tensors", "restore_shared", "take_shared", "with_numbers", "without_numbers"]
 
 #: The fewest bytes of a tensor that is left out of a saved graph: names take as long.
 _LEAST = 256
@@ -42,11 +42,6 @@ def restore_shared(
         if tensor.name in names:
             _set_numbers(tensor, _numbers(held[tensor.name]))
     return proto
-
-
-def is_large(array: np.ndarray | None) -> bool:
-    """Tell whether it pays to leave an array out of a saved graph."""
-    return array is not None and array.nbytes >= _LEAST
 
 
 def without_numbers(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:

@@ -12,6 +12,7 @@ import shutil
 import struct
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -366,14 +367,21 @@ def _graph(content, rng):
     if not names:
         return None
     name = names[rng.integers(len(names))]
-    model = tensors[name].tobytes()
-    if rng.random() < 0.2:
+    model = stored = tensors[name].tobytes()
+    if is_compressed := stored[:1] == b"\x78":
+        model = zlib.decompress(stored)
+    if is_compressed and rng.random() < 0.2:
+        changed = mutate(stored, rng) if rng.random() < 0.9 else zlib.compress(bytes(1 << 28))
+        is_compressed = False
+    elif rng.random() < 0.2:
         found = onnx.load_from_string(model)
         found.graph.initializer.add(name="huge", data_type=1, dims=[2**31, 2**31])
         bombs = [b"\x0a" * 3_000_000, b"", found.SerializeToString(), _nested(model)]
         changed = bombs[rng.integers(len(bombs))]
     else:
         changed = mutate(model, rng)
+    if is_compressed and rng.random() < 0.8:
+        changed = zlib.compress(changed)
     tensors[name] = np.frombuffer(changed, np.uint8)
     return signed(text, tensors)
 

@@ -14,6 +14,7 @@ import joblib
 import numpy as np
 import onnx
 import pytest
+from onnx.parser import parse_model
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
@@ -25,6 +26,7 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
 from onnxsgd.exceptions import GraphError
 from onnxsgd.persistence import saved_form
 from onnxsgd.persistence.saved_form import FORMAT, pack, unpack
+from onnxsgd.runtime.cache import cache
 from onnxsgd.training import epochs as _epochs
 
 DATA = Path(__file__).parents[1] / "data"
@@ -292,18 +294,62 @@ def test_large_graphs_are_not_compressed(iris, monkeypatch):
     monkeypatch.setattr(saved_form, "_COMPRESSED", 10)
     saved = pack(learner, state)
     assert saved["model"] == zlib.decompress(small)
-    np.testing.assert_array_equal(unpack(saved)[0].initial("coef"), learner.initial("coef"))
+    np.testing.assert_array_equal(unpack(saved)[0].initial("coef"), state.weights()["coef"])
 
 
 def test_trained_weights_of_another_shape_are_refused():
     learner = regressor(max_iter=1).fit(np.eye(100), np.arange(100.0))
     saved = pack(learner._learner, learner._state)
-    assert saved["trained"] == ["coef"]
     other = [[name, kind, array[:50] if array.ndim else array] for name, kind, array in saved["tensors"]]
     with pytest.raises(ValueError, match=r"weight 'coef' has shape \(50, 1\), not \[100, 1\]"):
         unpack({**saved, "tensors": other})
-    with pytest.raises(KeyError, match="none"):
-        unpack({**saved, "trained": ["none"]})
+    with pytest.raises(ValueError, match=r"linear names \['none'\], which its graph lacks"):
+        unpack({**saved, "linear": ["none", None]})
+
+
+def normalised(n_columns):
+    """Return a linear model of normalised columns, with running statistics."""
+    ones = ", ".join(["1"] * n_columns)
+    columns = "".join(f", float[{n_columns}] {name} = {{{ones}}}" for name in "sbmv")
+    return parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 15]>
+        net (float[N, {n_columns}] X) => (float[N, 1] Y) <float[{n_columns}, 1] W = {{{ones}}}{columns}>
+        {{ Z = BatchNormalization(X, s, b, m, v) Y = MatMul(Z, W) }}"""
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [*MODELS, "scaled", "statistics"])
+def test_unpickled_estimators_share_their_graph(kind, diabetes):
+    """They keep their own numbers, and train as the first one."""
+    X, y = diabetes
+    if kind == "scaled":
+        model = make_pipeline(StandardScaler(), MLPClassifier((6,), max_iter=2, random_state=0))
+        first, y = classifier(model=model).fit(X, y > 0), y > 0
+    elif kind == "statistics":
+        first = regressor(model=normalised(X.shape[1]), batch_norm="train").fit(X, y)
+    else:
+        first = MODELS[kind](X, y)
+        y = first.predict(X)
+    content = [pickle.dumps(first)]
+    first.partial_fit(X[:50], y[:50])
+    content.append(pickle.dumps(first))
+    one, other = map(pickle.loads, content)
+    assert one._learner is not other._learner
+    assert (other._learner.template or other._learner) is (one._learner.template or one._learner)
+    for name, array in first.get_weights().items():
+        np.testing.assert_array_equal(other.get_weights()[name], array)
+        np.testing.assert_array_equal(other._learner.initial(name), other._state.weights()[name])
+    np.testing.assert_array_equal(other.predict(X), first.predict(X))
+    one.partial_fit(X[:50], y[:50])
+    for name, array in first.get_weights().items():
+        np.testing.assert_array_equal(one.get_weights()[name], array)
+    assert one.to_onnx().SerializeToString() == other.to_onnx().SerializeToString()
+    # another process
+    cache.clear()
+    anew = pickle.loads(content[1])
+    np.testing.assert_array_equal(anew.partial_fit(X, y).predict(X), other.partial_fit(X, y).predict(X))
+    assert anew.to_onnx().SerializeToString() == other.to_onnx().SerializeToString()
 
 
 def test_packing_is_not_touched_by_accident(iris):
@@ -316,6 +362,7 @@ def test_packing_is_not_touched_by_accident(iris):
             "format", "version", "model", "score_model", "link", "weights", "intercepts", "linear", "classes",
             "exported_for", "tensors", "random_state", "eta", "t", "l1_total", "loss_curve",
             "validation_scores", "learning_rates", "n_updates", "epoch_updates", "owners", "shared",
+            "is_trained",
         },
     )  # fmt: skip
 
@@ -346,7 +393,7 @@ WRONG = {
     "validation_scores": 0.5, "l1_total": math.inf, "l1_totals": {"coef": "x"}, "learning_rates": [None],
     "owners": [], "update_norms": [[]], "missed": {"coef": -1}, "n_updates": -1, "rate_memory": (1.0,),
     "epoch_updates": 1.5, "moments": {}, "shared": "x", "adapters": [1], "text": (None, None),
-    "trained": "coef",
+    "is_trained": 1,
 }  # fmt: skip
 
 
