@@ -1,9 +1,10 @@
 """Whole calls on few rows, where fixed costs dominate: ``python benchmarks/fixed_costs.py [--only WORD]``.
 
 Each call is timed in turn with scikit-learn's, on one thread: a fit of one epoch, a ``partial_fit``, a
-prediction. The fitted models inside take turns too, so that each call meets weights that the one before did
-not have. ``--cold`` times the first fit of fresh processes instead, beside its imports, and ``--default``
-default fits on the data sets of scikit-learn, raw and scaled. Times are those of the processor.
+prediction, a ``partial_fit`` of an unpickled estimator. The fitted models inside take turns too, so that each
+call meets weights that the one before did not have. ``--cold`` times the first fit of fresh processes
+instead, beside its imports, and ``--default`` default fits on the data sets of scikit-learn, raw and scaled.
+Times are those of the processor.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import importlib
 import itertools
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -123,6 +125,21 @@ def _parts(X: Any, y: Any, labels: Any, rate: dict[str, Any]) -> Iterator[tuple[
         ),
     )
     yield "predict linear classifier", (lambda: classifier.predict(X), lambda: peer.predict(X))
+    yield "unpickled, partial_fit linear classifier", _unpickled((classifier, peer), X, labels[:_CALL])
+    yield "unpickled, partial_fit MLP", _unpickled((network, mlp), X, labels[:_CALL])
+
+
+def _unpickled(estimators: tuple[Any, Any], X: Any, labels: Any) -> Pair:
+    """Return calls that unpickle an estimator and train it further, as a worker of a search does."""
+    contents = []
+    for estimator in estimators:
+        estimator.partial_fit(X, labels, classes=[0, 1])
+        contents.append(pickle.dumps(estimator))
+    ours, its = contents
+    return (
+        lambda: pickle.loads(ours).partial_fit(X, labels),
+        lambda: pickle.loads(its).partial_fit(X, labels),
+    )
 
 
 def _default_pairs() -> Iterator[tuple[str, Pair]]:

@@ -371,8 +371,9 @@ def _graph(content, rng):
     if is_compressed := stored[:1] == b"\x78":
         model = zlib.decompress(stored)
     if is_compressed and rng.random() < 0.2:
-        changed = mutate(stored, rng) if rng.random() < 0.9 else zlib.compress(bytes(1 << 28))
-        is_compressed = False
+        places = rng.integers(len(stored), size=3)
+        flipped = bytes(byte ^ 255 if place in places else byte for place, byte in enumerate(stored))
+        changed, is_compressed = flipped if rng.random() < 0.9 else zlib.compress(bytes(1 << 28)), False
     elif rng.random() < 0.2:
         found = onnx.load_from_string(model)
         found.graph.initializer.add(name="huge", data_type=1, dims=[2**31, 2**31])
