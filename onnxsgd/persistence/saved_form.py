@@ -149,7 +149,7 @@ def pack(
         "owners": {name: getattr(state, name) for name in _OWNERS},
         "is_trained": bool(trained),
     }
-    cached(_key(saved, state), lambda: learner, _size(saved))
+    cached(_key(saved, state), lambda: learner, _size(saved, state))
     return saved
 
 
@@ -190,7 +190,7 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
         made.append(_read_learner(saved, state, model))
         return made[0]
 
-    known = cached(_key(saved, state), make, _size(saved))
+    known = cached(_key(saved, state), make, _size(saved, state))
     learner = known if made else _with_numbers(known, saved, state)
     return learner, state, TextPart(*saved["text"]) if "text" in saved else None
 
@@ -202,7 +202,7 @@ def _key(saved: Mapping[str, Any], state: FitState) -> Hashable | None:
     """
     of_model = saved.get("shared", ((),))[0]
     has_others = bool(of_model) or any(name in saved for name in ("half_precision", "adapters"))
-    if not saved.get("is_trained") or has_others or _size(saved) > LARGEST_CACHED:
+    if not saved.get("is_trained") or has_others or _size(saved, state) > LARGEST_CACHED:
         return None
     kinds = [(name, array.shape, array.dtype.str) for name, array in state.weights().items()]
     names = [saved[name] for name in ("weights", "intercepts", "linear", "link", "exported_for")]
@@ -210,9 +210,9 @@ def _key(saved: Mapping[str, Any], state: FitState) -> Hashable | None:
     return "saved learner", saved["model"], saved["score_model"], repr(names), repr(kinds)
 
 
-def _size(saved: Mapping[str, Any]) -> int:
+def _size(saved: Mapping[str, Any], state: FitState) -> int:
     """Return the bytes of a learner: of its graphs, and of their numbers."""
-    arrays = sum(array.nbytes for _, _, array in saved["tensors"])
+    arrays = sum(array.nbytes for array in state.tensors.values())
     return len(saved["model"]) + len(saved["score_model"] or b"") + arrays
 
 
@@ -291,7 +291,7 @@ def _unpack_graphs(
     model = _checked_ir(with_numbers(whole, trained))
     if saved["score_model"] is None:
         return {"model": model, "score_model": model}
-    known = {**held_tensors(whole), **base}
+    known = {**base, **held_tensors(whole)}
     score = restore_shared(_proto(saved["score_model"]), of_score, known)
     return {"model": model, "score_model": _checked_ir(with_numbers(score, trained))}
 
