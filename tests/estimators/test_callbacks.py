@@ -1,10 +1,15 @@
 """Callbacks of a fit, of scikit-learn and of users."""
 
 import pickle
+import re
+import textwrap
+import warnings
 from copy import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -15,6 +20,8 @@ try:
     from sklearn.callback import ProgressBar, ScoringMonitor
 except ImportError:
     ProgressBar = ScoringMonitor = None
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "search.rst"
 
 needs_callbacks = pytest.mark.skipif(ScoringMonitor is None, reason="scikit-learn has callbacks from 1.9 on")
 
@@ -181,3 +188,36 @@ def test_copies_in_a_callback_have_the_state_of_their_epoch(diabetes):
         )
         assert duplicate.t_ == fitted.t_
         np.testing.assert_array_equal(duplicate.coef_, fitted.coef_)
+
+
+@needs_callbacks
+def test_optuna_ends_fits_that_lag_behind():
+    """The recipe of the guide."""
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    (recipe,) = re.findall(r"   (class Pruning:.*?)\n\n\n", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    scope = {"optuna": optuna}
+    exec(textwrap.dedent(f"   {recipe}"), scope)
+    X, y = load_digits(return_X_y=True)
+    learners = {}
+
+    def objective(trial):
+        is_wrong = trial.suggest_categorical("wrong", [False, True])
+        learners[is_wrong] = OnnxSGDClassifier(max_iter=6, tol=None, random_state=0)
+        learners[is_wrong].set_callbacks(scope["Pruning"](trial))
+        target = np.random.default_rng(0).permutation(y[:1200]) if is_wrong else y[:1200]
+        learners[is_wrong].fit(X[:1200], target, X_val=X[1200:], y_val=y[1200:])
+        return learners[is_wrong].validation_scores_[-1]
+
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.GridSampler({"wrong": [False, True]}, seed=0),
+        pruner=optuna.pruners.ThresholdPruner(lower=0.5, n_warmup_steps=2),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        study.optimize(objective)
+    states = {trial.params["wrong"]: trial.state.name for trial in study.trials}
+    assert states == {False: "COMPLETE", True: "PRUNED"}
+    # a fit that was ended keeps its epochs
+    assert [learners[is_wrong].n_iter_ for is_wrong in (False, True)] == [6, 2]
