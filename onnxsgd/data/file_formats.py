@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnxsgd._cached_property import cached_property
+from onnxsgd._library_errors import reason
 from onnxsgd.data.refusals import naming
 from onnxsgd.exceptions import MissingRuntimeError, ParameterError
 
@@ -49,6 +51,10 @@ class StoredRows(ABC):
     """
 
     schema: pyarrow.Schema
+
+    def types(self, name: str) -> list[pyarrow.DataType]:
+        """Return the types that a column has in the files."""
+        return [self.schema.field(name).type]
 
     @abstractmethod
     def batches(self, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
@@ -93,27 +99,44 @@ class FileRows(StoredRows):
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
-        self.schema = self._schema_of(files[0])
+        self.schema = self._read_schema(files[0])
 
-    def batches(self, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
-        """Yield record batches of each file.
+    def types(self, name: str) -> list[pyarrow.DataType]:
+        """Return the types that a column has in the files.
 
         Raises
         ------
         ParameterError
-            If a file lacks a column of the first one.
+            If a file lacks it.
         """
-        for file in self._files:
-            missing = [name for name in names if name not in self._schema_of(file).names]
-            if missing:
+        for file, schema in zip(self._files, self._schemas, strict=True):
+            if name not in schema.names:
+                first = str(self._files[0])
                 raise ParameterError(
-                    f"The file {str(file)!r} of X lacks the column {missing[0]!r}, which "
-                    f"{str(self._files[0])!r} has."
+                    f"The file {str(file)!r} of X lacks the column {name!r}, which {first!r} has."
                 )
-            yield from self._batches_of(file, names)
+        return [schema.field(name).type for schema in self._schemas]
+
+    def batches(self, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+        """Yield record batches of each file."""
+        for file in self._files:
+            try:
+                yield from self._batches_of(file, names)
+            except (arrow().ArrowException, OSError) as error:
+                raise _unreadable(file, error) from error
+
+    @cached_property
+    def _schemas(self) -> list[pyarrow.Schema]:
+        return [self.schema, *map(self._read_schema, self._files[1:])]
+
+    def _read_schema(self, file: Path) -> pyarrow.Schema:
+        try:
+            return self._schema_of(file)
+        except (arrow().ArrowException, OSError) as error:
+            raise _unreadable(file, error) from error
 
     @abstractmethod
-    def _schema_of(self, file: Path) -> Any:
+    def _schema_of(self, file: Path) -> pyarrow.Schema:
         """Return the names and types of the columns of a file."""
 
     @abstractmethod
@@ -167,14 +190,8 @@ class _CsvRows(FileRows):
     def __init__(self, files: Sequence[Path], delimiter: str, labels: Sequence[str]) -> None:
         self._delimiter, self._types = delimiter, dict[str, Any]()
         super().__init__(files)
-        types = arrow().types
-        self._types = {
-            field.name: arrow().float64()
-            if field.name not in labels and (types.is_integer(field.type) or types.is_null(field.type))
-            else field.type
-            for field in self.schema
-        }
-        self.schema = self._schema_of(files[0])
+        self._types = {field.name: _csv_type(field, field.name in labels) for field in self.schema}
+        self.schema = self._read_schema(files[0])
 
     def _schema_of(self, file: Path) -> Any:
         with self._open(file) as opened:
@@ -192,6 +209,20 @@ class _CsvRows(FileRows):
             parse_options=csv.ParseOptions(delimiter=self._delimiter),
             convert_options=csv.ConvertOptions(include_columns=list(names), column_types=self._types),
         )
+
+
+def _csv_type(field: pyarrow.Field, is_label: bool) -> pyarrow.DataType:
+    """Return the type of a column of CSV, which may have any numbers below the first block, or labels."""
+    types = arrow().types
+    if is_label:
+        return arrow().string() if types.is_temporal(field.type) else field.type
+    is_open = types.is_integer(field.type) or types.is_null(field.type)
+    return arrow().float64() if is_open else field.type
+
+
+def _unreadable(file: Path, error: Exception) -> ParameterError:
+    """Return the error for a file that a library cannot read."""
+    return ParameterError(f"The file {str(file)!r} of X cannot be read: {reason(error)}.")
 
 
 def _batch_rows(names: Sequence[str]) -> int:
@@ -227,10 +258,10 @@ def rows_of_path(path: Path, labels: Sequence[str]) -> FileRows:
             f"X is the path {str(path)!r}, where there is no file and no folder. (Texts are given as a list "
             "of strings.)"
         )
-    files, ends = [path], [_end_of(path)]
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file() and file.name[0] not in "._")
-        ends = sorted({_end_of(file) for file in files})
+    if not path.is_file() and not path.is_dir():
+        raise ParameterError(f"X is the path {str(path)!r}, which is no file and no folder.")
+    files = _files_in(path) if path.is_dir() else [path]
+    ends = sorted({_end_of(file) for file in files})
     if len(ends) != 1 or ends[0] not in _FORMATS:
         found = f"the folder {str(path)!r} of files that end in {ends}" if path.is_dir() else f"{str(path)!r}"
         raise ParameterError(
@@ -239,6 +270,23 @@ def rows_of_path(path: Path, labels: Sequence[str]) -> FileRows:
         )
     form = _FORMATS[ends[0]]
     return _CsvRows(files, form, labels) if isinstance(form, str) else form(files)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return the files in a folder, and in folders inside, without hidden ones."""
+    found = []
+    for file in sorted(folder.rglob("*")):
+        parts = file.relative_to(folder).parts
+        if any(part[0] in "._" for part in parts) or not file.is_file():
+            continue
+        partition = next((part for part in parts[:-1] if "=" in part), None)
+        if partition is not None:
+            raise ParameterError(
+                f"X is the folder {str(folder)!r}, in which folders such as {partition!r} hold a column: "
+                "give pyarrow.dataset.dataset(path, partitioning='hive')."
+            )
+        found.append(file)
+    return found
 
 
 def _end_of(path: Path) -> str:

@@ -35,9 +35,11 @@ def is_file_table(X: object) -> bool:
         return False
     if isinstance(X, str | os.PathLike) or _is_dataset(X):
         return True
-    is_array = all(hasattr(X, name) for name in ("chunks", "shape", "__getitem__"))
+    is_array = (
+        hasattr(X, "chunks") and hasattr(X, "__getitem__") and isinstance(getattr(X, "shape", 0), tuple)
+    )
     has_numbers = getattr(getattr(X, "dtype", None), "kind", "") in NUMBERS
-    return is_array and has_numbers and not hasattr(X, "__dask_graph__")
+    return is_array and has_numbers and hasattr(X, "__getitem__") and not hasattr(X, "__dask_graph__")
 
 
 def read_file_table(
@@ -80,11 +82,20 @@ def read_file_table(
         If the folder for temporary files is full.
     """
     if isinstance(X, str | os.PathLike):
-        rows = rows_of_path(Path(X), () if is_regression else _names(y))
+        if not os.fspath(X):
+            raise ParameterError(f"X is the path {X!r}, which names no file and no folder.")
+        rows = rows_of_path(Path(X).expanduser(), () if is_regression else _names(y))
         return _Columns(rows, y, sample_weight, columns).read()
     if _is_dataset(X):
         return _Columns(DatasetRows(X), y, sample_weight, columns).read()
     stored = cast(_StoredArray, X)
+    for name, value in (("y", y), ("sample_weight", sample_weight)):
+        if isinstance(value, str):
+            raise ParameterError(
+                f"{name}={value!r} names a column, and X is an array of a file, without names: give an array."
+            )
+    if not stored.shape:
+        raise ParameterError("X has shape (): it must have an axis of samples.")
     return _mapped(tuple(stored.shape), _stored(stored.dtype), _slices(stored)), y, sample_weight
 
 
@@ -152,7 +163,23 @@ def _names(y: object) -> tuple[str, ...]:
     """Return the names of columns, if there are any."""
     if isinstance(y, str):
         return (y,)
-    return tuple(y) if isinstance(y, list | tuple) and all(isinstance(name, str) for name in y) else ()
+    names = (
+        y.tolist() if getattr(getattr(y, "dtype", None), "kind", "") in "OUT" and hasattr(y, "tolist") else y
+    )
+    return tuple(names) if isinstance(names, list | tuple) and set(map(type, names)) == {str} else ()
+
+
+def _index_columns(schema: pyarrow.Schema) -> set[str]:
+    """Return the columns that are the index of the frame of pandas that was written."""
+    metadata = schema.pandas_metadata or {}
+    return {name for name in metadata.get("index_columns", ()) if isinstance(name, str)}
+
+
+def _joined(name: str, parts: list[np.ndarray]) -> np.ndarray:
+    """Return the values of a column of targets or weights."""
+    if len({part.dtype.kind == "O" for part in parts}) > 1:
+        raise ParameterError(f"Column {name!r} of X has numbers in some files and texts in others.")
+    return np.concatenate(parts)
 
 
 class _Columns:
@@ -174,10 +201,11 @@ class _Columns:
         known = self._schema.names
         targets = _names(y)
         # a list of labels is none of names
-        self._targets = targets if isinstance(y, str) or set(targets) <= set(known) else ()
+        self._targets = targets if isinstance(y, str) or not set(known).isdisjoint(targets) else ()
         self._weights = _names(sample_weight) if isinstance(sample_weight, str) else ()
         taken = {*self._targets, *self._weights}
-        self._features = list(columns) if columns is not None else [n for n in known if n not in taken]
+        left_out = taken | _index_columns(self._schema)
+        self._features = list(columns) if columns is not None else [n for n in known if n not in left_out]
         for argument, names in (
             ("y", self._targets),
             ("sample_weight", self._weights),
@@ -186,6 +214,8 @@ class _Columns:
             self._require(argument, names)
         if not self._features:
             raise ParameterError(f"X has the columns {known}, and no features beside {sorted(taken)}.")
+        for name in taken:
+            rows.types(name)
         self.dtype = np.result_type(np.float32, *(self._stored(name) for name in self._features))
 
     def _require(self, argument: str, names: Sequence[str]) -> None:
@@ -198,15 +228,18 @@ class _Columns:
 
     def _stored(self, name: str) -> np.dtype[Any]:
         """Return the real type that holds the numbers of a column."""
-        types, kind = self._arrow.types, self._schema.field(name).type
-        if types.is_decimal(kind) or types.is_null(kind):
-            return np.dtype(np.float64)
-        if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
-            return _stored(np.dtype(kind.to_pandas_dtype()))
-        raise ParameterTypeError(
-            f"X has the column {name!r} of type {kind}, and features are numbers: encode it in another file, "
-            "or leave it out, pyarrow.dataset.dataset(path).scanner(columns=[...])."
-        )
+        types, found = self._arrow.types, [np.dtype(np.float32).str]
+        for kind in self._rows.types(name):
+            if types.is_decimal(kind) or types.is_null(kind):
+                found.append("f8")
+            elif types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+                found.append(_stored(np.dtype(kind.to_pandas_dtype())).str)
+            else:
+                raise ParameterTypeError(
+                    f"X has the column {name!r} of type {kind}, and features are numbers: encode it in "
+                    "another file, or leave it out, pyarrow.dataset.dataset(path).scanner(columns=[...])."
+                )
+        return np.result_type(*found)
 
     def read(self) -> tuple[pandas.DataFrame, Any, Any]:
         """Return the features as a frame over a memory map, the targets and the weights."""
@@ -215,7 +248,7 @@ class _Columns:
         found: dict[str, list[np.ndarray]] = {name: [] for name in (*self._targets, *self._weights)}
         table = _mapped((-1, len(self._features)), self.dtype, self._blocks(found))
         features = pandas.DataFrame(table, columns=self._features, copy=False)
-        columns = {name: np.concatenate(parts) for name, parts in found.items()}
+        columns = {name: _joined(name, parts) for name, parts in found.items()}
         y, weight = self._y, self._weight
         if isinstance(y, str):
             y = columns[y]
@@ -238,7 +271,13 @@ class _Columns:
         if batch is None:
             return None
         for name, parts in found.items():
-            parts.append(self._values(batch.column(name)))
+            column = batch.column(name)
+            values = self._values(column)
+            if column.null_count and values.dtype.kind == "O":
+                raise ParameterError(
+                    f"Column {name!r} of X has missing entries, and is no column of numbers."
+                )
+            parts.append(values)
         block = np.empty((batch.num_rows, len(self._features)), self.dtype)
         for place, name in enumerate(self._features):
             block[:, place] = self._numbers(batch.column(name))

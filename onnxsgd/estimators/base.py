@@ -43,7 +43,7 @@ from onnxsgd.estimators.progress import Progress
 from onnxsgd.estimators.sequence_fit import SequenceTraining
 from onnxsgd.estimators.shared import in_turn, settled_attributes
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import OnnxSGDError, ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER
 from onnxsgd.learner.model_source import refuse_circle
 from onnxsgd.runtime.device import check_device
@@ -160,7 +160,11 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             with stage("read"):
                 known = getattr(self.model, "feature_names_in_", None)
                 X, y, sample_weight = from_files(self, X, y, sample_weight, columns=known)
-                X_val, y_val, _ = from_files(self, X_val, y_val, columns=column_names(X))
+                try:
+                    X_val, y_val, _ = from_files(self, X_val, y_val, columns=column_names(X))
+                except OnnxSGDError as error:
+                    error.add_note("X and y are here those of the validation data, X_val and y_val.")
+                    raise
             return self._fit(recipe, X, y, sample_weight, X_val, y_val, resume)
 
     def _fit(

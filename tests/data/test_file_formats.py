@@ -1,5 +1,6 @@
 """Files in batches of rows: all rows, in their order, in bounded memory."""
 
+import os
 import subprocess
 import sys
 
@@ -92,15 +93,53 @@ def test_whole_numbers_of_csv_may_have_fractions_further_down(tmp_path):
     assert rows.schema.types == [pa.float64(), pa.int64(), pa.float64()]
     last = list(rows.batches(["a", "c", "e"]))[-1]
     assert [last.column(name)[-1].as_py() for name in ("a", "c", "e")] == [1.5, 2, 7.0]
-    with pytest.raises(pa.ArrowInvalid, match=r"1\.5"):
+    with pytest.raises(ParameterError, match=r"The file '.*x.csv' of X cannot be read: In CSV column .*1\.5"):
         list(rows_of_path(path, ["a"]).batches(["a"]))
 
 
 def test_a_column_that_a_later_file_lacks_is_named(tmp_path):
     write(TABLE, tmp_path / "1.parquet")
     write(TABLE.drop_columns("c"), tmp_path / "2.parquet")
+    rows = rows_of_path(tmp_path, [])
+    assert rows.types("a") == [pa.int64()] * 2
     with pytest.raises(ParameterError, match=r"2.parquet' of X lacks the column 'c', which '.*1.parquet'"):
-        list(rows_of_path(tmp_path, []).batches(["a", "c"]))
+        rows.types("c")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    for number in range(3):
+        write(TABLE, tmp_path / f"{number}.csv")
+    (tmp_path / "1.csv").write_text("a,b,c\n1,2\n")
+    rows = rows_of_path(tmp_path, [])
+    with pytest.raises(ParameterError, match=r"The file '.*1.csv' of X cannot be read: CSV parse error"):
+        list(rows.batches(["a"]))
+
+
+def test_hidden_folders_are_left_out(tmp_path):
+    for name in ("a.csv", ".ipynb_checkpoints/a.csv", "b/_temporary/a.csv", "b/c.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write(TABLE, tmp_path / name)
+    columns, _ = read(rows_of_path(tmp_path, []))
+    assert len(columns["a"]) == 2 * N_ROWS
+
+
+def test_partitions_in_names_of_folders_are_refused(tmp_path):
+    (tmp_path / "day=1").mkdir()
+    write(TABLE, tmp_path / "day=1" / "a.parquet")
+    with pytest.raises(ParameterError, match=r"folders such as 'day=1' hold a column: .*partitioning='hive'"):
+        rows_of_path(tmp_path, [])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are those of Unix")
+def test_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "x.csv")
+    with pytest.raises(ParameterError, match="which is no file and no folder"):
+        rows_of_path(tmp_path / "x.csv", [])
+
+
+def test_labels_of_csv_that_look_like_times_are_texts(tmp_path):
+    (tmp_path / "x.csv").write_text("a,y\n1,2020-01-01\n2,2020-02-01\n")
+    assert rows_of_path(tmp_path / "x.csv", ["y"]).schema.types == [pa.float64(), pa.string()]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +153,7 @@ def test_a_column_that_a_later_file_lacks_is_named(tmp_path):
         ("mixed", r"X is the folder '.*mixed' of files that end in \['.csv', '.parquet'\]"),
         ("empty", r"X is the folder '.*empty' of files that end in \[\]"),
         ("a\0b", "X is not accepted: embedded null byte|no file and no folder"),
-        ("damaged.parquet", "X is not accepted: Parquet magic bytes not found|X .*[Pp]arquet"),
+        ("damaged.parquet", "The file '.*damaged.parquet' of X cannot be read: .*[Pp]arquet"),
     ],
 )
 def test_other_paths_are_refused(name, message, tmp_path):

@@ -135,10 +135,38 @@ def test_targets_keep_their_values(values, dtype, tmp_path):
     np.testing.assert_array_equal(y, np.asarray(values))
 
 
-def test_missing_targets_are_none_or_nan(tmp_path):
+def test_missing_targets_are_nan_or_refused(tmp_path):
     path = write(tmp_path, a=[1.0, 2.0], t=["x", None], n=pd.array([1, None], "Int64"))
-    assert read(path, "t", columns=["a"])[1].tolist() == ["x", None]
     assert np.isnan(read(path, "n", columns=["a"])[1][1])
+    with pytest.raises(ParameterError, match="Column .t. of X has missing entries, and is no column"):
+        read(path, "t", columns=["a"])
+
+
+def test_the_index_of_a_frame_is_no_feature(tmp_path):
+    frame = pd.DataFrame({"a": NUMBERS[:, 0], "b": NUMBERS[:, 1], "y": NUMBERS[:, 2]})
+    for changed in (frame.sample(frac=1.0, random_state=0), frame.set_index("b"), frame):
+        changed.to_parquet(tmp_path / "x.parquet")
+        for source in (tmp_path / "x.parquet", dataset.dataset(tmp_path / "x.parquet")):
+            X, y, _ = read(source, "y")
+            pd.testing.assert_frame_equal(X, changed.drop(columns="y").reset_index(drop=True))
+            np.testing.assert_array_equal(y, changed["y"])
+    frame.set_index("b").to_parquet(tmp_path / "x.parquet")
+    # by its name
+    np.testing.assert_array_equal(read(tmp_path / "x.parquet", "b")[1], frame["b"])
+
+
+def test_the_type_holds_the_numbers_of_all_files(tmp_path):
+    for number, dtype in enumerate(["f4", "f8", "i8"]):
+        pd.DataFrame({"a": np.array([1.7e9 + 1], dtype)}).to_parquet(tmp_path / f"{number}.parquet")
+    X, *_ = read(tmp_path)
+    assert X["a"].tolist() == [1.7e9, 1.7e9 + 1, 1.7e9 + 1]
+
+
+def test_labels_of_several_types_are_refused(tmp_path):
+    for number, y in enumerate([1, "x"]):
+        pd.DataFrame({"a": [1.0], "y": [y]}).to_parquet(tmp_path / f"{number}.parquet")
+    with pytest.raises(ParameterError, match="Column 'y' of X has numbers in some files and texts in others"):
+        read(tmp_path, "y")
 
 
 def test_features_are_stored_in_the_type_that_holds_them(tmp_path):
@@ -160,6 +188,8 @@ def test_features_are_stored_in_the_type_that_holds_them(tmp_path):
             ParameterError,
             r"y is taken from the column 'z', and X has the columns \['a', 'y'",
         ),
+        ({"y": ["y", "z"]}, ParameterError, "y is taken from the column 'z', and X has"),
+        ({"y": np.array(["y", "z"])}, ParameterError, "y is taken from the column 'z', and X has"),
         ({"weight": "z"}, ParameterError, "sample_weight is taken from the column 'z'"),
         ({"columns": ["a", "z"]}, ParameterError, "X is taken from the column 'z'"),
         (
@@ -180,6 +210,20 @@ def test_two_columns_of_one_name_are_refused():
     table = pa.table([[1.0], [2.0], [3.0]], ["a", "a", "b"])
     with pytest.raises(ParameterError, match="from the column 'a', and X has two columns of this name"):
         read(dataset.dataset(table))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((Stored(NUMBERS), "y"), "y='y' names a column, and X is an array of a file, without names"),
+        ((Stored(NUMBERS), None, "w"), "sample_weight='w' names a column"),
+        ((Stored(np.array(1.0)),), r"X has shape \(\): it must have an axis of samples"),
+        (("", "y"), "X is the path '', which names no file"),
+    ],
+)
+def test_other_arguments_are_refused(arguments, message):
+    with pytest.raises(ParameterError, match=message):
+        read(*arguments)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])

@@ -248,3 +248,9 @@ def test_a_file_without_a_column_of_the_training_data(folder):
 def test_signatures_stay():
     assert str(inspect.signature(OnnxSGDClassifier.score)).startswith("(self, X: 'object', y: 'ArrayLike'")
     assert os.path.basename(inspect.getfile(inspect.unwrap(OnnxSGDRegressor.predict))) == "regressor.py"
+
+
+def test_errors_of_validation_data_name_them(folder):
+    with pytest.raises(ParameterError, match="y is taken from the column 'none'") as caught:
+        OnnxSGDClassifier(**SHORT).fit(FEATURES, CANCER["target"], X_val=folder / "cancer.csv", y_val="none")
+    assert caught.value.__notes__ == ["X and y are here those of the validation data, X_val and y_val."]
