@@ -160,12 +160,10 @@ def _rows(X: _StoredArray, rows: slice) -> np.ndarray:
 
 
 def _names(y: object) -> tuple[str, ...]:
-    """Return the names of columns, if there are any."""
+    """Return the names of columns, if there are any: in a list, an array, or an index of pandas."""
     if isinstance(y, str):
         return (y,)
-    names = (
-        y.tolist() if getattr(getattr(y, "dtype", None), "kind", "") in "OUT" and hasattr(y, "tolist") else y
-    )
+    names = y.tolist() if hasattr(y, "tolist") else y
     return tuple(names) if isinstance(names, list | tuple) and set(map(type, names)) == {str} else ()
 
 

@@ -107,6 +107,8 @@ def test_columns_become_features_targets_and_weights(tmp_path):
     np.testing.assert_array_equal(X, NUMBERS[:, 1:2])
     np.testing.assert_array_equal(target, np.column_stack([y, np.arange(300.0)]))
     assert weight is None
+    for names in (np.array(["y", "w"]), pd.Index(["y", "w"])):
+        np.testing.assert_array_equal(read(path, names)[1], target)
     # arrays are those of the caller
     given = np.arange(300)
     assert read(path, given, given)[1:] == (given, given)
