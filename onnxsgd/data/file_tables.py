@@ -24,6 +24,8 @@ __all__ = ["is_file_table", "read_file_table"]
 
 #: The bytes of a block that is read and written at once: a bound of memory.
 _BLOCK_BYTES = 1 << 22
+#: The most names of targets; longer lists are labels.
+_MOST_NAMES = 10_000
 
 
 def is_file_table(X: object) -> bool:
@@ -163,8 +165,12 @@ def _names(y: object) -> tuple[str, ...]:
     """Return the names of columns, if there are any: in a list, an array, or an index of pandas."""
     if isinstance(y, str):
         return (y,)
-    names = y.tolist() if hasattr(y, "tolist") else y
-    return tuple(names) if isinstance(names, list | tuple) and set(map(type, names)) == {str} else ()
+    # no copy of all labels
+    is_short = getattr(y, "size", _MOST_NAMES + 1) <= _MOST_NAMES
+    names = y.tolist() if hasattr(y, "tolist") and is_short else y
+    if not isinstance(names, list | tuple) or len(names) > _MOST_NAMES:
+        return ()
+    return tuple(names) if set(map(type, names)) == {str} else ()
 
 
 def _index_columns(schema: pyarrow.Schema) -> set[str]:
