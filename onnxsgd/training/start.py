@@ -296,9 +296,14 @@ def best_constant(loss: Loss, target: np.ndarray, sample_weight: np.ndarray) -> 
 def _mean(target: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:
     """Return the weighted mean of each column."""
     if not are_many(target):
-        share = sample_weight[:, None]
+        share, table = sample_weight[:, None], as_array(target)
         # numpy's function takes longer than the rest of the start of a small fit
-        mean: np.ndarray = (as_array(target) * share).sum(axis=0) / share.sum(axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean: np.ndarray = (table * share).sum(axis=0) / share.sum(axis=0)
+        if not np.isfinite(mean).all():
+            # products of large weights and targets
+            share = share / share.max()
+            mean = (table * share).sum(axis=0) / share.sum(axis=0)
         return mean
     sums, total = np.zeros(target.shape[1]), 0.0
     for rows in row_blocks(len(target)):

@@ -27,6 +27,12 @@ def test_the_best_constant_of_means_and_variances():
     np.testing.assert_allclose(best_constant(GaussianNLL(), np.full((9, 2), 3.0), np.ones(9)), [3, -60])
 
 
+def test_the_best_constant_of_large_weights_and_targets():
+    """Their products have no number."""
+    target, weight = np.array([[3e18], [9e18], [0.0]]), np.array([1e300, 1e300, 1.0])
+    np.testing.assert_allclose(best_constant(SquaredError(), target, weight), [6e18])
+
+
 def test_the_best_constant_of_a_logarithm():
     np.testing.assert_allclose(best_constant(Poisson(), Y, np.ones(200)), np.log(Y.mean(axis=0)))
     np.testing.assert_allclose(best_constant(Poisson(), np.zeros((10, 1)), np.ones(10)), [np.log(0.05)])
