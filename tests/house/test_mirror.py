@@ -178,6 +178,7 @@ SUBJECTS = {
     "test_browser.py": "the page of the browser example",
     "test_examples.py": "the examples",
     "test_gpu.py": "training on a GPU",
+    "test_dask_ml.py": "searches of another library",
     "test_lists.py": "lists in documentation",
     "test_own_losses.py": "losses that users give",
     "test_workers.py": "threads and worker processes",
