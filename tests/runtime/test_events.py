@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from onnxsgd.runtime import events
 from onnxsgd.runtime.cache import cache
 from onnxsgd.runtime.events import SUBJECTS, decided
 from onnxsgd.runtime.stages import Recording
+from onnxsgd.training import program
 
 X, Y = load_digits(return_X_y=True)
 X_REAL, Y_REAL = (np.asarray(part, np.float32) for part in load_diabetes(return_X_y=True))
@@ -47,10 +49,11 @@ def batches(n_rows):
 
 
 def large_map(folder):
-    """Return a sparse file of 2 GiB, of which one part has data."""
-    rows = np.lib.format.open_memmap(folder / "X.npy", "w+", np.float32, (len(X), 300_000))
-    rows[:, :64] = X
-    return rows
+    """Fit a memory map that counts as large; smaller ones are converted to arrays in memory."""
+    rows = np.lib.format.open_memmap(folder / "X.npy", "w+", np.float32, (40 * len(X), X.shape[1]))
+    rows[:] = np.tile(X, (40, 1))
+    with patch.object(program, "_LARGE_MAP", rows.nbytes):
+        linear(rows, np.tile(Y, 40))
 
 
 def large_offset():
@@ -87,7 +90,7 @@ CASES = {
     ],
     "shuffle": [
         (lambda folder: linear(shuffle="blocks"), "by blocks: named"),
-        (lambda folder: linear(large_map(folder)), "by blocks: the memory map has 2 GiB or more"),
+        (large_map, "by blocks: the memory map has 2 GiB or more"),
     ],
     "path": [
         (lambda folder: linear(sparse.csr_matrix(X)), "sparse: updates of the columns of each batch"),
