@@ -37,6 +37,11 @@ class Batch:
     y: Any
     sample_weight: Any = None
 
+    @property
+    def is_weightless(self) -> bool:
+        """True if it has samples, and all of their weights are 0."""
+        return self.sample_weight is not None and len(self.y) > 0 and not np.any(self.sample_weight)
+
     @classmethod
     def of(cls, item: object) -> Batch:
         """Return what an iterable yielded as a batch.

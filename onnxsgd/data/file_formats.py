@@ -22,7 +22,7 @@ _BATCH_BYTES = 1 << 22
 
 
 def arrow() -> Any:
-    """Return pyarrow with what reads files.
+    """Return pyarrow, with its readers of files.
 
     Raises
     ------
@@ -83,7 +83,7 @@ class DatasetRows(StoredRows):
         is_parquet = getattr(getattr(self._source, "format", None), "default_extname", "") == "parquet"
         options = {"batch_size": _batch_rows(names), "batch_readahead": 1, "fragment_readahead": 1}
         if is_parquet:
-            # what is read in advance stays in memory until its file ends
+            # batches that are read in advance stay in memory until their file ends
             options["fragment_scan_options"] = dataset.ParquetFragmentScanOptions(pre_buffer=False)
         yield from self._source.scanner(columns=list(names), **options).to_batches()
 
@@ -151,7 +151,7 @@ class _ParquetRows(FileRows):
         return arrow().parquet.read_schema(file)
 
     def _batches_of(self, file: Path, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
-        # what is read in advance stays in memory until the file ends
+        # batches that are read in advance stay in memory until the file ends
         with arrow().parquet.ParquetFile(file, pre_buffer=False) as opened:
             yield from opened.iter_batches(_batch_rows(names), columns=list(names))
 

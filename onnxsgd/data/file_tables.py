@@ -37,11 +37,9 @@ def is_file_table(X: object) -> bool:
         return False
     if isinstance(X, str | os.PathLike) or _is_dataset(X):
         return True
-    is_array = (
-        hasattr(X, "chunks") and hasattr(X, "__getitem__") and isinstance(getattr(X, "shape", 0), tuple)
-    )
     has_numbers = getattr(getattr(X, "dtype", None), "kind", "") in NUMBERS
-    return is_array and has_numbers and hasattr(X, "__getitem__") and not hasattr(X, "__dask_graph__")
+    is_array = has_numbers and isinstance(getattr(X, "shape", None), tuple) and hasattr(X, "__getitem__")
+    return is_array and hasattr(X, "chunks") and not hasattr(X, "__dask_graph__")
 
 
 def read_file_table(
@@ -173,10 +171,12 @@ def _names(y: object) -> tuple[str, ...]:
     return tuple(names) if set(map(type, names)) == {str} else ()
 
 
+@naming("X")
 def _index_columns(schema: pyarrow.Schema) -> set[str]:
     """Return the columns that are the index of the frame of pandas that was written."""
-    metadata = schema.pandas_metadata or {}
-    return {name for name in metadata.get("index_columns", ()) if isinstance(name, str)}
+    metadata = schema.pandas_metadata
+    names = metadata.get("index_columns") if isinstance(metadata, dict) else None
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
 
 
 def _joined(name: str, parts: list[np.ndarray]) -> np.ndarray:

@@ -158,8 +158,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         recipe = self._check_parameters()
         with RecordedFit(self):
             with stage("read"):
-                known = getattr(self.model, "feature_names_in_", None)
-                X, y, sample_weight = from_files(self, X, y, sample_weight, columns=known)
+                columns = known_columns(self.model)
+                X, y, sample_weight = from_files(self, X, y, sample_weight, columns=columns)
                 try:
                     X_val, y_val, _ = from_files(self, X_val, y_val, columns=column_names(X))
                 except OnnxSGDError as error:
@@ -259,7 +259,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         self._check_parts()
         if type(X) is not np.ndarray:
             with stage("read"):
-                X, y, sample_weight = from_files(self, X, y, sample_weight, columns=known_columns(self))
+                columns = known_columns(self, self.model)
+                X, y, sample_weight = from_files(self, X, y, sample_weight, columns=columns)
         resuming, X, batches = hasattr(self, "_state"), self._gathered(X), None
         with Attempt(self) as kept:
             if not resuming:
@@ -301,16 +302,16 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
     def _partial_fit_batches(self, source: BatchSource, classes: ArrayLike | None) -> Self:
         """Train on each batch as in a call of ``partial_fit``."""
         for number, batch in enumerate(source.epoch()):
-            if batch.sample_weight is not None and len(batch.y) and not np.any(batch.sample_weight):
+            if batch.is_weightless:
                 continue
+            part = partial(self._partial_fit, batch.X, batch.y, batch.sample_weight)
             try:
-                try:
-                    self._partial_fit(batch.X, batch.y, batch.sample_weight, classes)
-                except UnknownClassesError:
-                    if not source.is_repeatable:
-                        raise
-                    classes = self._labels_of(source.aside())
-                    self._partial_fit(batch.X, batch.y, batch.sample_weight, classes)
+                part(classes)
+            except UnknownClassesError:
+                if not source.is_repeatable:
+                    raise
+                classes = self._labels_of(source.aside())
+                part(classes)
             except ValueError as error:
                 error.add_note(f"This was batch {number} of the call, counted from 0.")
                 raise

@@ -145,7 +145,7 @@ class BatchTraining(ModelBeforeFit):
 
     def _read_counting(self, batch: Batch) -> tuple[Samples, float] | None:
         """Check a batch; return it with the weight that its loss has in the epoch, None if nothing counts."""
-        if batch.sample_weight is not None and len(batch.y) and not np.any(batch.sample_weight):
+        if batch.is_weightless:
             return None
         samples = self._read_batch(batch)
         weight, counted = samples.weight, self._counted(samples.target)

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from onnxsgd.data.file_tables import is_file_table, read_file_table
-from onnxsgd.exceptions import OnnxSGDError, ParameterError
+from onnxsgd.exceptions import ParameterError
 
 if TYPE_CHECKING:
     from onnxsgd.estimators.fitted import TrainedModel
@@ -49,14 +49,10 @@ def from_files(
     return X, y, sample_weight
 
 
-def known_columns(estimator: TrainedModel) -> Sequence[str] | None:
-    """Return the names of the features that an estimator, or the model inside, was fitted with."""
-    for fitted in (estimator, estimator.model):
-        try:
-            return list(fitted.feature_names_in_)
-        except (AttributeError, OnnxSGDError):
-            continue
-    return None
+def known_columns(*fitted: object) -> Sequence[str] | None:
+    """Return the names of the features of the first of some estimators that was fitted with names."""
+    found = (getattr(estimator, "feature_names_in_", None) for estimator in fitted)
+    return next((list(names) for names in found if names is not None), None)
 
 
 def reads_files(method: _Method) -> _Method:
@@ -69,7 +65,7 @@ def reads_files(method: _Method) -> _Method:
             return method(self, *args, **kwargs)
         given = signature.bind(self, *args, **kwargs)
         data = {name: given.arguments.get(name) for name in ("X", "y", "sample_weight")}
-        found = from_files(self, *data.values(), columns=known_columns(self))
+        found = from_files(self, *data.values(), columns=known_columns(self, self.model))
         read = dict(zip(data, found, strict=True))
         given.arguments.update({name: read[name] for name in data if name in given.arguments})
         return method(*given.args, **given.kwargs)

@@ -198,7 +198,7 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
 def _key(saved: Mapping[str, Any], state: FitState) -> Hashable | None:
     """Return everything that a learner follows from, but its numbers; None: it is made anew.
 
-    Learners of one structure share what is found out about their graphs.
+    Learners of one structure share the parts of their graphs.
     """
     of_model = saved.get("shared", ((),))[0]
     has_others = bool(of_model) or any(name in saved for name in ("half_precision", "adapters"))

@@ -157,6 +157,18 @@ def test_the_index_of_a_frame_is_no_feature(tmp_path):
     np.testing.assert_array_equal(read(tmp_path / "x.parquet", "b")[1], frame["b"])
 
 
+@pytest.mark.parametrize("metadata", ["[]", '{"index_columns": null}', '{"index_columns": [{}, 3]}', "{}"])
+def test_other_metadata_name_no_index(metadata):
+    table = pa.table({"a": [1.0]}).replace_schema_metadata({"pandas": metadata})
+    assert list(read(dataset.dataset(table))[0].columns) == ["a"]
+
+
+def test_damaged_metadata_are_refused():
+    table = pa.table({"a": [1.0]}).replace_schema_metadata({"pandas": "{no JSON"})
+    with pytest.raises(ParameterError, match="X is not accepted: "):
+        read(dataset.dataset(table))
+
+
 def test_the_type_holds_the_numbers_of_all_files(tmp_path):
     for number, dtype in enumerate(["f4", "f8", "i8"]):
         pd.DataFrame({"a": np.array([1.7e9 + 1], dtype)}).to_parquet(tmp_path / f"{number}.parquet")
