@@ -15,6 +15,7 @@ __all__ = [
     "ParameterError",
     "ParameterTypeError",
     "UnsupportedError",
+    "WorkersLostError",
 ]
 
 
@@ -65,3 +66,7 @@ class MissingRuntimeError(OnnxSGDError, ImportError):
 
 class ConvergenceError(OnnxSGDError, RuntimeError):
     """The loss or the weights are no longer finite."""
+
+
+class WorkersLostError(OnnxSGDError, RuntimeError):
+    """No worker of a distributed engine is left to run the tasks of a fit."""

@@ -654,18 +654,21 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
     ) -> float:
         """Return the score of weights on many samples."""
 
-        def blocks() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        def blocks() -> Iterator[Block]:
             for rows in row_blocks(len(target)):
                 raw = self._table(program.raw_predictions(take_rows(features, rows), weights))
                 yield raw, target[rows], np.ascontiguousarray(weight[rows], np.float64)
 
         with stage("score"):
-            return self._score_blocks(blocks(), target, weight)
+            return self._joined_score([self._score_part(*block) for block in blocks()])
 
-    def _score_blocks(self, blocks: Iterator[Block], target: np.ndarray, weight: np.ndarray) -> float:
-        """Return the mean of the scores of blocks: raw predictions, targets and weights of samples."""
-        pairs = [(self._score_raw(*block), float(self._weight_of_score(*block[1:]))) for block in blocks]
-        return float(np.average([s for s, _ in pairs], weights=[w for _, w in pairs]))
+    def _score_part(self, raw: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Any:
+        """Return what some samples contribute to the score of many: their score, and its weight."""
+        return self._score_raw(raw, y, weight), float(self._weight_of_score(y, weight))
+
+    def _joined_score(self, parts: Sequence[Any]) -> float:
+        """Return the score of all samples from the results of :meth:`_score_part`."""
+        return float(np.average([score for score, _ in parts], weights=[weight for _, weight in parts]))
 
     def _weight_of_score(self, target: np.ndarray, weight: np.ndarray) -> float:
         """Return the weight of the samples that a score counts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 import numpy as np
@@ -722,13 +722,17 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         # the score of quantiles sorts all targets
         return super()._scores_in_blocks and self._levels is None
 
-    def _score_blocks(self, blocks: Iterator[Block], target: np.ndarray, weight: np.ndarray) -> float:
+    def _score_part(self, raw: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Any:
         if self._own_link == "normal":
-            return super()._score_blocks(blocks, target, weight)
-        errors = np.zeros(target.shape[1])
-        for raw, y, of_rows in blocks:
-            errors += of_rows @ (y.astype(np.float64) - self._predictions(raw).reshape(len(raw), -1)) ** 2
-        squares = Moments.of(target, weight).squares
+            return super()._score_part(raw, y, weight)
+        errors = weight @ (y.astype(np.float64) - self._predictions(raw).reshape(len(raw), -1)) ** 2
+        return errors, Moments.of(y, weight)
+
+    def _joined_score(self, parts: Sequence[Any]) -> float:
+        if self._own_link == "normal":
+            return super()._joined_score(parts)
+        errors = np.sum([of_part for of_part, _ in parts], axis=0)
+        squares = reduce(Moments.merged, (moments for _, moments in parts)).squares
         # as scikit-learn scores a constant target
         share = np.divide(errors, squares, out=(errors > 0).astype(np.float64), where=squares > 0)
         return float((1.0 - share).mean())

@@ -35,7 +35,7 @@ from onnxsgd.training.progress_forms import (
 )
 from onnxsgd.training.state import FitState, output_unit
 
-__all__ = ["Epochs", "Runners", "penalty_value"]
+__all__ = ["Epochs", "Numbers", "Runners", "last_finite_error", "numbers_of_epochs", "penalty_value"]
 
 #: The numbers of the state that an epoch moves.
 _MOVED = ("t", "eta", "l1_totals", "missed")
@@ -182,7 +182,7 @@ class Epochs:
             runners.buffers.load(state.tensors)
         if not batches.is_long:
             updates = batches.plan(self._orders(count))
-            numbers = _numbers(self._plan, state, batches, count, rates, self._output_unit)
+            numbers = numbers_of_epochs(self._plan, state, batches, count, rates, self._output_unit)
             self._run_planned(updates, limit, numbers, count, within)
             return
         self._run_windows(within, limit, rates)
@@ -202,7 +202,7 @@ class Epochs:
                     runners.buffers.load(state.tensors)
                     within.write_first()
                 n_batches = window.stop - window.start
-                numbers = _numbers(self._plan, state, batches, 1, of_window, self._output_unit, n_batches)
+                numbers = numbers_of_epochs(self._plan, state, batches, 1, of_window, self._output_unit, n_batches)
                 if not self._run_planned(updates, limit, numbers, 0, within):
                     return
         objective = within.mean_loss + penalty_value(self._plan, state, state.weights())
@@ -213,7 +213,7 @@ class Epochs:
         self,
         updates: EpochPlan,
         limit: float | None,
-        numbers: _Numbers,
+        numbers: Numbers,
         count: int,
         within: _WithinEpoch,
     ) -> bool:
@@ -435,7 +435,7 @@ class _WithinEpoch:
             self._position = None
         return self.n_begun
 
-    def cuts(self, numbers: _Numbers, n_batches: int) -> np.ndarray:
+    def cuts(self, numbers: Numbers, n_batches: int) -> np.ndarray:
         """Return after how many batches the epoch continues, and after how many there may be a checkpoint."""
         found = np.array([self.n_begun] if self.n_begun else [], int)
         if not self.has_cuts or self._checkpoints is None:
@@ -444,7 +444,7 @@ class _WithinEpoch:
         batches = updates if numbers.updates is None else np.searchsorted(numbers.updates, updates)
         return np.union1d(found, batches)
 
-    def write(self, tensors: Tensors, numbers: _Numbers, losses: np.ndarray) -> None:
+    def write(self, tensors: Tensors, numbers: Numbers, losses: np.ndarray) -> None:
         """Write a checkpoint after some batches, if it is time."""
         self._state.tensors, self.n_begun = tensors, len(losses)
         moved = self._state.copy()
@@ -485,7 +485,7 @@ def _shifted(n: int, size: int, random_state: np.random.RandomState) -> np.ndarr
 
 
 @dataclass
-class _Numbers:
+class Numbers:
     """The numbers of the next updates.
 
     Attributes
@@ -556,7 +556,7 @@ class _Numbers:
             state.missed = {name: count for name, count in missed.items() if count}
 
 
-def _numbers(
+def numbers_of_epochs(
     plan: FitPlan,
     state: FitState,
     batches: Batches,
@@ -564,7 +564,7 @@ def _numbers(
     rates: np.ndarray | None,
     unit: float,
     n_batches: int | None = None,
-) -> _Numbers:
+) -> Numbers:
     """Return the numbers of the next `n_epochs` epochs, with these rates, or else those of the schedule.
 
     Rates of an even last layer have the given unit. With `n_batches`, numbers of so many batches of an epoch.
@@ -616,11 +616,11 @@ def _numbers(
         # anew for each batch of an update too
         for name, drawn in draw_keys(state.random_state, len(table)).items():
             table[:, spec.scalars.index(name)] = drawn
-    return _Numbers(table, rates, used, l1_totals, missed, updates, spec.scalars_of_batches)
+    return Numbers(table, rates, used, l1_totals, missed, updates, spec.scalars_of_batches)
 
 
 def _restore_last_finite(
-    runners: Runners, epoch: EpochPlan, numbers: _Numbers, state: FitState, n_begun: int
+    runners: Runners, epoch: EpochPlan, numbers: Numbers, state: FitState, n_begun: int
 ) -> None:
     """Repeat the epoch from `n_begun` batches on up to the last finite weights, then raise.
 
@@ -643,7 +643,12 @@ def _restore_last_finite(
     failed = numbers.n_begun(n_done) - 1
     failed_at, rate = state.t + failed + 1, numbers.used[failed]
     numbers.move(state, n_finite)
-    raise ConvergenceError(
+    raise last_finite_error(state, failed_at, rate)
+
+
+def last_finite_error(state: FitState, failed_at: int, rate: float) -> ConvergenceError:
+    """Return the error of an update whose loss or weights are not finite; `state` is that before it."""
+    return ConvergenceError(
         f"The loss or the weights are no longer finite at update {failed_at}, with learning rate {rate:.6g}. "
         f"The estimator keeps the last finite weights, those of update {state.t}. Scale the data, or lower "
         "the learning rate."

@@ -18,7 +18,7 @@ from onnxsgd.training.epochs import Epochs, Runners, penalty_value
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.kept_state import KeptState
 from onnxsgd.training.rules import DescentRule, PlateauRule, Rule
-from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder, best_constant
+from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Stopping
 
@@ -37,6 +37,9 @@ class Model(Protocol):
 
     def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
         """Return the mean loss of all samples."""
+
+    def best_constant(self, batches: Batches) -> np.ndarray:
+        """Return the raw predictions of the best constant of a regression."""
 
 
 class Observer:
@@ -70,17 +73,18 @@ def train(
     model: Model,
     checkpoints: Checkpoints | None = None,
     kept: KeptState | None = None,
+    kind: Callable[..., Passes] = Epochs,
 ) -> int:
     """Train until the loss, or the score, stops improving, or an observer asks to stop.
 
-    Returns the number of epochs.
+    Returns the number of epochs, which `kind` makes of the same arguments as :class:`Epochs`.
 
     `state` is changed in place. After Ctrl-C it is that of the last updates; after other errors that is the
     state in `kept`. KeyboardInterrupt is raised if there were none.
     """
     kept = KeptState() if kept is None else kept
     rule = _make_rule(runners, batches, plan, stopping, state, score, model)
-    epochs = Epochs(runners, batches, plan, state, stopping.max_iter, checkpoints, kept)
+    epochs = kind(runners, batches, plan, state, stopping.max_iter, checkpoints, kept)
     return run_epochs(
         epochs, rule, stopping, state, plan.recipe.average_from, observers, score, checkpoints, kept
     )
@@ -201,9 +205,7 @@ def _make_finder(
         layer=plan.output_layer,
         intercepts=plan.learner.intercepts,
         is_linear=model.is_linear,
-        constant=best_constant(plan.loss, batches.target, batches.sample_weight)
-        if plan.is_regression
-        else np.zeros(1),
+        constant=model.best_constant(batches) if plan.is_regression else np.zeros(1),
         target=some.target if plan.has_target_units else None,
         sample_weight=some.sample_weight,
         objective=partial(_objective, model, batches, plan, state),

@@ -54,7 +54,7 @@ from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.frozen_features import FrozenFeature
 from onnxsgd.training.linear_runner import LinearLoop, choose_linear_loop
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
-from onnxsgd.training.start import ENOUGH_ROWS
+from onnxsgd.training.start import ENOUGH_ROWS, best_constant
 from onnxsgd.training.state import FitState, rate_scales
 from onnxsgd.training.used_columns import UsedColumns, used_columns
 
@@ -200,6 +200,10 @@ class Program:
     def _mean_loss(self, target: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
         return mean_loss(self.plan.loss, target, raw, weight, self.parts.split.tail)
 
+    def best_constant(self, batches: Batches) -> np.ndarray:
+        """Return the raw predictions of the best constant; see :func:`~.start.best_constant`."""
+        return best_constant(self.plan.loss, batches.target, batches.sample_weight)
+
     def mean_loss_of_constant(self, batches: Batches) -> float:
         """Return the mean loss of the mean of the target as the prediction."""
         target, weight = batches.target, batches.sample_weight
@@ -233,7 +237,7 @@ class Program:
         is_sparse_fit = not recipe.in_parts and self._trains_sparse(self.plan.step_spec, made)
         is_linear_fit = self.is_linear and not recipe.in_parts
         size = self.plan.rows_of_update(len(target), is_sparse_fit=is_sparse_fit, is_linear_fit=is_linear_fit)
-        target = self._typed(target, made)
+        target = self.typed_target(target, made)
         n_accumulated = self.plan.batches_of_update(size)
         if not self.plan.is_exact:
             named = (
@@ -249,7 +253,7 @@ class Program:
         mixes = is_sparse_fit and recipe.is_auto and recipe.shuffle and not in_blocks
         return batches.mixed(random_state) if mixes else batches
 
-    def _typed(self, target: np.ndarray | RowTable, features: Features) -> Any:
+    def typed_target(self, target: np.ndarray | RowTable, features: Features) -> Any:
         """Return the target in the type of the graph; of many samples row by row."""
         dtype = self.parts.split.dtype
         if _is_sparse(features) or not (are_many(target) or isinstance(target, RowTable)):
@@ -271,7 +275,7 @@ class Program:
         """
         weight, in_parts = batches.sample_weight, self.plan.recipe.in_parts
         has_extremes = False
-        for name, axis in {(layer.feature, layer.column_axis) for layer in self.first_layers}:
+        for name, axis in self.columns_of_layers:
             has_extremes |= add_moments(
                 moments, name, batches.features[name], weight, axis,
                 may_change=in_parts and len(weight) >= ENOUGH_ROWS,
@@ -293,6 +297,11 @@ class Program:
     def first_layers(self) -> tuple[FirstLayer, ...]:
         """The linear layers that read the data."""
         return self.parts.first_layers
+
+    @property
+    def columns_of_layers(self) -> tuple[tuple[str, int], ...]:
+        """The features that they read, each with the axis of its columns."""
+        return tuple(dict.fromkeys((layer.feature, layer.column_axis) for layer in self.first_layers))
 
     @cached_property
     def is_linear(self) -> bool:
@@ -362,7 +371,7 @@ class Program:
         tail = self.parts.tail
         tail_graph = self.parts.split.tail
         opened = self._open_step(spec, batches, n_threads)
-        idle = opened or self._compiled(known, n_threads)
+        idle = opened or self.compiled(known, n_threads)
         taken = idle.take(batches, {name: array for (name, kind), array in tensors.items() if kind == WEIGHT})
 
         def runners(fastest: Any) -> Runners:
@@ -418,7 +427,7 @@ class Program:
             return Path(True, ("dense: %s", "the updates of an epoch of a linear model in a call"), linear)
         return Path(False, ("dense: one update in a call: %s", "few updates"))
 
-    def _compiled(self, known: KnownStep, n_threads: int) -> IdleRunners:
+    def compiled(self, known: KnownStep, n_threads: int) -> IdleRunners:
         """Return the runners of a step, which is compiled when it is needed."""
         tail, graph, spec = self.parts.tail, self.parts.split.tail, known.spec
 
@@ -434,10 +443,10 @@ class Program:
         tail, shapes = self.parts.tail, open_row_shapes(self.parts.split.tail, batches.features)
         if shapes == spec.row_shapes:
             return None
-        opened = self._compiled(KnownStep(replace(spec, row_shapes=shapes)), n_threads)
+        opened = self.compiled(KnownStep(replace(spec, row_shapes=shapes)), n_threads)
 
         def prove() -> bool:
-            closed = self._compiled(KnownStep(spec), n_threads)
+            closed = self.compiled(KnownStep(spec), n_threads)
             return agrees(opened.compiled, closed.compiled, dict(batches.features))
 
         is_proven = cached(("open step", tail.key, opened.compiled.spec.key, n_threads), prove)

@@ -265,7 +265,9 @@ def _total(pair: tuple[Objective, Tensors]) -> float:
     return pair[0].total if math.isfinite(pair[0].total) else math.inf
 
 
-def best_constant(loss: Loss, target: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:
+def best_constant(
+    loss: Loss, target: np.ndarray, sample_weight: np.ndarray, mean: np.ndarray | None = None
+) -> np.ndarray:
     """Return the raw predictions whose predictions are the mean of a target, or that describe its scatter.
 
     Parameters
@@ -276,13 +278,16 @@ def best_constant(loss: Loss, target: np.ndarray, sample_weight: np.ndarray) -> 
         The target, encoded for the loss.
     sample_weight : ndarray of shape [n_samples]
         Weights of the samples.
+    mean : ndarray of shape [n_outputs] or None
+        The mean of the target, if these are some of the samples; None: it is that of these.
 
     Returns
     -------
     ndarray of shape [n_outputs]
         Of a target of zeros alone, the logarithm is that of half an event in all samples.
     """
-    mean = _mean(target, sample_weight)
+    if mean is None:
+        mean = _mean(target, sample_weight)
     if loss.link == "log":
         return np.log(np.where(mean > 0, mean, 0.5 / len(target)))
     if len(loss.score_factors) == 1:

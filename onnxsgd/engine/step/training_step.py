@@ -43,7 +43,7 @@ from onnxsgd.runtime.stages import stage
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
 
-__all__ = ["BothPasses", "CompiledStep", "both_passes", "build_step"]
+__all__ = ["BothPasses", "CompiledStep", "add_updates", "both_passes", "build_step"]
 
 _SINGLE = ir.DataType.FLOAT
 
@@ -119,9 +119,13 @@ def build_step(
     names = (str(value.name) for value in model.graph.inputs)
     features = tuple(name for name in names if name not in spec.products)
     both = both_passes(model, spec, SMALL_IMAGE_FORMS)
-    tensors = _add_updates(_with_averages_of_updates(both, spec), spec)
-    products = _add_gradients(both, spec)
+    both = _with_averages_of_updates(both, spec)
     graph = both.model.graph
+    tensors, updated = add_updates(
+        graph, both.gradients, both.data.scalars, spec, both.data.scale, both.layers
+    )
+    graph.outputs[:] = [both.loss, *updated]
+    products = _add_gradients(both, spec)
     graph.sort()
     # an output during fusion, so that no pass removes it
     graph.outputs.append(both.raw_prediction)
@@ -328,9 +332,31 @@ def _with_averages_of_updates(both: BothPasses, spec: StepSpec) -> BothPasses:
     return replace(both, data=replace(both.data, scalars={**scalars, AVERAGE_RATE: rate}))
 
 
-def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tuple[str, str]]:
-    """Add the update of each weight; the outputs are then the loss and the new weights and states."""
-    graph = both.model.graph
+def add_updates(
+    graph: ir.Graph,
+    given: Mapping[str, ir.Value],
+    numbers: Mapping[str, ir.Value],
+    spec: StepSpec,
+    scale: LossScale | None = None,
+    layers: Sequence[BatchStatistics] = (),
+) -> tuple[dict[tuple[str, str], tuple[str, str]], list[ir.Value]]:
+    """Add the update of each weight; return the names of its tensors, and the new values.
+
+    Parameters
+    ----------
+    graph : ir.Graph
+        A graph whose inputs include the weights; their states become inputs.
+    given : mapping of str to ir.Value
+        The gradient of each weight.
+    numbers : mapping of str to ir.Value
+        The scalars of the step.
+    spec : StepSpec
+        The specification of the step.
+    scale : LossScale or None
+        The scale of the loss, if there is one.
+    layers : sequence of BatchStatistics
+        The layers that update their running statistics.
+    """
     names = graph_names(graph)
     inputs = {value.name: value for value in graph.inputs}
     old: dict[tuple[str, str], ir.Value] = {}
@@ -346,21 +372,21 @@ def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tupl
             old[name, AVERAGE] = _add_input(
                 graph, names, f"{name}_{AVERAGE}", statistic.type, statistic.shape
             )
-    gradients = {name: both.gradients[name] for name in spec.weights}
+    gradients = {name: given[name] for name in spec.weights}
     for name, gradient in gradients.items():
         gradient.type, gradient.shape = inputs[name].type, inputs[name].shape
     factors = dict(spec.gradient_factors)
     with appending(graph) as op:
         sums = _add_sums(op, gradients, old) if spec.accumulates else {}
         gradients |= sums
-        numbers = {name: spec.numbers_of(name, both.data.scalars) for name in spec.weights}
-        active = {name: of_name[ACTIVE] for name, of_name in numbers.items() if ACTIVE in of_name}
-        is_finite = None if both.data.scale is None else all_finite(op, gradients, active)
-        if spec.limits or DESCENT in both.data.scalars:
-            gradients = limit_gradients(op, gradients, both.data.scalars, active)
+        of_weights = {name: spec.numbers_of(name, numbers) for name in spec.weights}
+        active = {name: of_name[ACTIVE] for name, of_name in of_weights.items() if ACTIVE in of_name}
+        is_finite = None if scale is None else all_finite(op, gradients, active)
+        if spec.limits or DESCENT in numbers:
+            gradients = limit_gradients(op, gradients, numbers, active)
         for name in spec.weights:
             weight, gradient = inputs[name], gradients[name]
-            scalars = _as_type_of(op, _numbers_of(op, name, both.data.scalars, spec), weight)
+            scalars = _as_type_of(op, _numbers_of(op, name, numbers, spec), weight)
             if name in factors:
                 gradient = op.Mul(gradient, factors[name])
             new[name, WEIGHT], states = build_update(
@@ -370,18 +396,18 @@ def _add_updates(both: BothPasses, spec: StepSpec) -> dict[tuple[str, str], tupl
             )  # fmt: skip
             new.update({(name, kind): value for kind, value in states.items()})
             if name in sums:
-                is_last = op.Greater(both.data.scalars[IS_LAST], 0.0)
+                is_last = op.Greater(numbers[IS_LAST], 0.0)
                 new[name, GRADIENT_SUM] = op.Where(is_last, op.CastLike(0.0, weight), sums[name])
-        _update_statistics(op, graph, both, spec, old, new)
-        if both.data.scale is not None and is_finite is not None:
+        _update_statistics(op, graph, numbers, layers, spec, old, new)
+        if scale is not None and is_finite is not None:
             new = _unless_skipped(op, is_finite, old, new, spec)
-            old |= both.data.scale.tensors
-            ends = op.Greater(both.data.scalars[IS_LAST], 0.0) if spec.accumulates else None
-            new |= both.data.scale.updated(op, is_finite, ends)
+            old |= scale.tensors
+            ends = op.Greater(numbers[IS_LAST], 0.0) if spec.accumulates else None
+            new |= scale.updated(op, is_finite, ends)
         for key, value in new.items():
             value.name, value.type, value.shape = f"{old[key].name}_new", old[key].type, old[key].shape
-    graph.outputs[:] = [both.loss, *new.values()]
-    return {key: (str(old[key].name), str(value.name)) for key, value in new.items()}
+    tensors = {key: (str(old[key].name), str(value.name)) for key, value in new.items()}
+    return tensors, list(new.values())
 
 
 def _unless_skipped(
@@ -406,17 +432,18 @@ def _unless_skipped(
 def _update_statistics(
     op: Builder,
     graph: ir.Graph,
-    both: BothPasses,
+    numbers: Mapping[str, ir.Value],
+    layers: Sequence[BatchStatistics],
     spec: StepSpec,
     old: Mapping[tuple[str, str], ir.Value],
     new: dict[tuple[str, str], ir.Value],
 ) -> None:
     """Add the update of the running statistics, and of their averages, to those of the weights."""
-    for layer in both.layers:
+    for layer in layers:
         for name, value in layer.updated(op, graph).items():
             new[name, WEIGHT] = value
             if spec.average:
-                rate = op.CastLike(both.data.scalars[AVERAGE_RATE], value)
+                rate = op.CastLike(numbers[AVERAGE_RATE], value)
                 average = old[name, AVERAGE]
                 new[name, AVERAGE] = op.Add(average, op.Mul(op.Sub(value, average), rate))
 

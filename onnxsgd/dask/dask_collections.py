@@ -1,0 +1,141 @@
+"""Arrays and frames of Dask as the pieces of a fit, and as predictions that are computed on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.base import is_dask_collection
+from distributed import Client, Future
+
+from onnxsgd.dask.dask_executor import DaskExecutor
+from onnxsgd.distributed.pieces import piece_of
+from onnxsgd.estimators.sharded_fit import ShardedData
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+
+__all__ = ["check_collection", "lazily", "sharded_data"]
+
+
+def check_collection(value: object, name: str) -> Any:
+    """Return an array, a frame or a column of Dask; refuse others.
+
+    Raises
+    ------
+    ParameterTypeError
+        If it is none.
+    """
+    if is_dask_collection(value) and hasattr(value, "to_delayed") and hasattr(value, "ndim"):
+        return value
+    raise ParameterTypeError(
+        f"{name} is of type {type(value).__name__}: it must be an array or a data frame of Dask. For data in "
+        "memory take the estimator without Dask, or dask.array.from_array(data, chunks=(n_rows, -1))."
+    )
+
+
+def sharded_data(client: Client, X: object, y: object, sample_weight: object = None) -> ShardedData:
+    """Return collections as pieces, each of which is one partition of all.
+
+    Raises
+    ------
+    ParameterError
+        If their partitions do not match.
+    ParameterTypeError
+        If one is no collection of Dask.
+    """
+    given = {"X": check_collection(X, "X"), "y": check_collection(y, "y")}
+    if sample_weight is not None:
+        given["sample_weight"] = check_collection(sample_weight, "sample_weight")
+    given = _aligned({name: _whole_rows(part) for name, part in given.items()})
+    blocks = {name: _blocks(part) for name, part in given.items()}
+    counts = {name: len(of_part) for name, of_part in blocks.items()}
+    if len(set(counts.values())) > 1:
+        shown = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        raise ParameterError(
+            f"The numbers of partitions differ, {shown}: repartition the collections alike, or give arrays "
+            "of known chunks, which are."
+        )
+    flat = [block for of_part in blocks.values() for block in of_part]
+    futures = client.compute(flat)
+    columns = [futures[i : i + counts["X"]] for i in range(0, len(futures), counts["X"])]
+    columns += [[None] * counts["X"]] * (3 - len(columns))
+    executor = DaskExecutor(client)
+    pieces: list[Future] = [
+        executor.submit(piece_of, number, *parts)
+        for number, parts in enumerate(zip(*columns, strict=True))
+    ]
+    description = [f"{name}: {_description(part)}" for name, part in given.items()]
+    return ShardedData(executor, tuple(pieces), tuple(description))
+
+
+def _whole_rows(part: Any) -> Any:
+    """Return an array whose chunks have whole rows; frames have."""
+    if isinstance(part, da.Array):
+        if part.ndim == 0:
+            raise ParameterError("A number was given in the place of an array with a row for each sample.")
+        if any(len(chunks) > 1 for chunks in part.chunks[1:]):
+            return part.rechunk(dict.fromkeys(range(1, part.ndim), -1))
+    return part
+
+
+def _aligned(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the collections, arrays of known chunks with those of `X`."""
+    first = given["X"]
+    if not isinstance(first, da.Array) or np.isnan(first.shape[0]):
+        return given
+    aligned = dict(given)
+    for name, part in given.items():
+        if name == "X" or not isinstance(part, da.Array) or np.isnan(part.shape[0]):
+            continue
+        if part.shape[0] != first.shape[0]:
+            raise ParameterError(f"X has {first.shape[0]} rows and {name} has {part.shape[0]}.")
+        if part.chunks[0] != first.chunks[0]:
+            aligned[name] = part.rechunk({0: first.chunks[0]})
+    return aligned
+
+
+def _blocks(part: Any) -> Sequence[Any]:
+    """Return the partitions, each as a delayed object."""
+    return list(np.ravel(np.array(part.to_delayed(), dtype=object)))
+
+
+def _description(part: Any) -> str:
+    """Return what tells a collection from others without a look at its numbers."""
+    types = getattr(part, "dtypes", None)
+    kind = str(part.dtype) if types is None or not hasattr(types, "items") else str(list(types.items()))
+    chunks = str(part.chunks[0]) if isinstance(part, da.Array) else str(part.npartitions)
+    return f"{type(part).__name__} {kind} {chunks}"
+
+
+def lazily(estimator: Any, method: str, X: object) -> da.Array:
+    """Return the results of a method of a fitted estimator as an array that is computed on demand.
+
+    Parameters
+    ----------
+    estimator : OnnxSGDRegressor or OnnxSGDClassifier
+        The estimator.
+    method : str
+        The method.
+    X : dask array or data frame
+        The data.
+    """
+    given = _whole_rows(check_collection(X, "X"))
+    is_array = isinstance(given, da.Array)
+    sample = np.zeros((1, *given.shape[1:]), given.dtype) if is_array else given._meta_nonempty
+    like = np.asarray(getattr(estimator, method)(sample))
+    embedded, tail = dask.delayed(estimator, pure=False), like.shape[1:]
+    rows = given.chunks[0] if is_array else [np.nan] * given.npartitions
+    parts = [
+        da.from_delayed(
+            dask.delayed(_predicted)(embedded, method, block, like[:0]), (n_rows, *tail), meta=like[:0]
+        )
+        for block, n_rows in zip(_blocks(given), rows, strict=True)
+    ]
+    return da.concatenate(parts, axis=0, allow_unknown_chunksizes=True)
+
+
+def _predicted(estimator: Any, method: str, block: Any, like: np.ndarray) -> np.ndarray:
+    """Return the results of one partition, which may be empty."""
+    return np.asarray(getattr(estimator, method)(block)) if block.shape[0] else like

@@ -1,0 +1,359 @@
+"""The estimators whose data are collections of Dask."""
+
+from __future__ import annotations
+
+import inspect
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import dask.array as da
+from dask.base import is_dask_collection
+from distributed import Client, default_client
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.metaestimators import available_if
+
+from onnxsgd.dask.dask_collections import lazily, sharded_data
+from onnxsgd.dask.dask_executor import DaskExecutor
+from onnxsgd.estimators.base import learns_in_parts
+from onnxsgd.estimators.callbacks import with_callbacks
+from onnxsgd.estimators.classifier import OnnxSGDClassifier
+from onnxsgd.estimators.fit_report import RecordedFit
+from onnxsgd.estimators.regressor import OnnxSGDRegressor
+from onnxsgd.estimators.shared import in_turn
+from onnxsgd.estimators.sharded_fit import ShardedTraining
+from onnxsgd.exceptions import ParameterError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike
+
+__all__ = ["DaskOnnxSGDClassifier", "DaskOnnxSGDRegressor"]
+
+#: The parameters beside those of the estimators without Dask.
+_OWN = {
+    "client": [Client, None],
+    "n_shards": [Interval(Integral, 1, None, closed="left"), None],
+    "sync_every": [Interval(Integral, 1, None, closed="left"), None],
+}
+
+
+def _has_method(name: str) -> Any:
+    """Return a check of whether the estimator without Dask has a method, which raises its error."""
+
+    def check(self: DaskTraining) -> bool:
+        getattr(self.to_local(), name)
+        return True
+
+    return check
+
+
+class DaskTraining(ShardedTraining):
+    """The methods of both estimators that take collections of Dask."""
+
+    client: Client | None
+
+    @in_turn
+    @with_callbacks
+    def fit(
+        self,
+        X: object,
+        y: Any = None,
+        sample_weight: Any = None,
+        X_val: object = None,
+        y_val: Any = None,
+        resume: bool = False,
+    ) -> Self:
+        """Train the weights on the partitions of the data, which stay on the workers.
+
+        Parameters
+        ----------
+        X : dask array or data frame of shape (n_samples, n_features), or (n_samples, ...)
+            The training data. Chunks of any number of rows, of unknown sizes too; an array with several
+            chunks of columns is rechunked. Chunks may be sparse matrices of scipy.
+        y : dask array, column or data frame of shape (n_samples,) or (n_samples, n_outputs)
+            The targets, in the partitions of `X`.
+        sample_weight : dask array or column of shape (n_samples,), default=None
+            Weights of the samples, >= 0; None: 1 for each.
+        X_val, y_val : like X and y, or arrays in memory, default=None
+            Validation data, scored after each epoch, on the workers if they are collections. With
+            ``early_stopping=True`` they replace the share `validation_fraction` of the rows of each shard.
+        resume : bool, default=False
+            Whether to continue from the last file in the folder `checkpoint`, a folder of the client.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        WorkersLostError
+            If there is no worker for ``onnxsgd.workers-timeout`` of Dask's configuration, 60 seconds unless
+            it is set. The estimator keeps the last whole state.
+        ConvergenceError
+            If the loss or a weight is no longer finite. The estimator keeps the last finite weights.
+        """
+        client = self._present_client()
+        with RecordedFit(self):
+            data = sharded_data(client, X, self._given_target(y), sample_weight)
+            validation = (
+                sharded_data(client, X_val, y_val) if is_dask_collection(X_val) and y_val is not None else X_val
+            )
+            y_val = None if validation is X_val else validation
+            return self._fit_sharded(data, validation, y_val, resume)
+
+    def _partial_fit_sharded(self, X: object, y: Any, classes: Any, sample_weight: Any) -> Self:
+        data: Any = sharded_data(self._present_client(), X, self._given_target(y), sample_weight)
+        with RecordedFit(self, is_part=True):
+            try:
+                return self._partial_fit(data, data, None, classes)
+            finally:
+                self.__dict__.pop("_label_counts", None)
+
+    def _given_target(self, y: Any) -> Any:
+        if y is None:
+            raise ParameterError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
+            )
+        return y
+
+    def _present_client(self) -> Client:
+        """Return the client of the parameter, or the present one.
+
+        Raises
+        ------
+        ParameterError
+            If there is none.
+        """
+        if self.client is not None:
+            return self.client
+        try:
+            return default_client()
+        except ValueError:
+            raise ParameterError(
+                "client=None takes the present client of Dask, and there is none: make one, such as "
+                "distributed.Client(), or give it as client."
+            ) from None
+
+    def _lazily(self, method: str, X: object) -> Any:
+        """Return the results of a method on a collection, computed on demand, or on data in memory."""
+        local = self.to_local()
+        return lazily(local, method, X) if is_dask_collection(X) else getattr(local, method)(X)
+
+    def predict(self, X: object) -> da.Array | np.ndarray:
+        """Predict targets or labels.
+
+        Parameters
+        ----------
+        X : dask array or data frame, or data in memory
+            The data.
+
+        Returns
+        -------
+        dask array, or ndarray for data in memory
+            The predictions; of a collection they are computed on demand, with the present weights.
+        """
+        return self._lazily("predict", X)
+
+    def score(self, X: object, y: Any, sample_weight: Any = None) -> float:
+        """Return the score of the given samples: R2 of a regressor, the accuracy of a classifier.
+
+        Parameters
+        ----------
+        X, y, sample_weight : dask collections as in ``fit``, or data in memory
+            The samples.
+
+        Returns
+        -------
+        float
+            The score, computed where the partitions lie.
+        """
+        if not is_dask_collection(X):
+            return float(self.to_local().score(X, y, sample_weight))
+        data = sharded_data(self._present_client(), X, y, sample_weight)
+        return self._score_sharded(data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "client": None}
+
+    def __sklearn_clone__(self) -> Self:
+        """Return a clone with the same client."""
+        client, plain = self.client, self.__class__(**{**self.get_params(deep=False), "client": None})
+        for name in ("_metadata_request", "_skl_callbacks"):
+            if name in vars(self):
+                setattr(plain, name, getattr(self, name))
+        duplicate: Self = super(DaskTraining, plain).__sklearn_clone__()
+        duplicate.client = client
+        return duplicate
+
+
+class DaskOnnxSGDClassifier(DaskTraining, OnnxSGDClassifier):
+    """A classifier that continues the training of an ONNX graph on collections of Dask.
+
+    Each partition is a shard of the data. Training is a sequence of rounds: each shard makes some updates of
+    its own, from the same weights, and the mean of its change and those of the others moves the weights; or,
+    with ``sync_every=1``, the gradients of the shards are averaged at each update. The result depends on the
+    shards, not on the number of workers, their speed or their loss.
+
+    Parameters
+    ----------
+    model : object, default=None
+        As in :class:`~onnxsgd.OnnxSGDClassifier`; a model of scikit-learn must be fitted.
+    client : distributed.Client, default=None
+        The client of Dask; None: the present one. It is not pickled.
+    n_shards : int, default=None
+        The number of shards, of equal size and of neighbouring rows; None: one for each partition with rows.
+    sync_every : int, default=None
+        Updates of the largest shard in a round. 1: the weights are those of one machine on the same batches,
+        but for rounding. Larger numbers take fewer rounds, whose scheduling takes some 20 ms each, and are
+        approximate; shards whose classes or targets differ are mixed first. None: 16, or less for fits of
+        fewer than 40 such rounds. A round ends with the epoch.
+    **parameters : objects
+        The parameters of :class:`~onnxsgd.OnnxSGDClassifier`, but for ``device``, which is the CPU.
+
+    Attributes
+    ----------
+    classes_, coef_, intercept_, loss_curve_, n_iter_, t_ : objects
+        As in :class:`~onnxsgd.OnnxSGDClassifier`. With `sync_every` above 1, the losses of an epoch are those
+        of the shards on their own weights, and `t_` counts the updates of the largest shard.
+
+    See Also
+    --------
+    onnxsgd.OnnxSGDClassifier : The same on data in memory or in files.
+
+    Examples
+    --------
+    ::
+
+        from dask.distributed import Client
+        import dask.array as da
+        from sklearn.datasets import load_digits
+        from onnxsgd.dask import DaskOnnxSGDClassifier
+
+        client = Client()
+        X, y = load_digits(return_X_y=True)
+        X, y = da.from_array(X, chunks=(450, -1)), da.from_array(y, chunks=450)
+        model = DaskOnnxSGDClassifier(random_state=0).fit(X, y)
+        model.predict(X).compute()
+    """
+
+    _local_class = OnnxSGDClassifier
+    _parameter_constraints: ClassVar[dict[str, Any]] = OnnxSGDClassifier._parameter_constraints | _OWN
+
+    def __init__(
+        self,
+        model: object = None,
+        *,
+        client: Client | None = None,
+        n_shards: int | None = None,
+        sync_every: int | None = None,
+        **parameters: Any,
+    ) -> None:
+        super().__init__(model, **parameters)
+        self.client, self.n_shards, self.sync_every = client, n_shards, sync_every
+
+    @learns_in_parts
+    def partial_fit(
+        self, X: object, y: Any = None, classes: ArrayLike | None = None, sample_weight: Any = None
+    ) -> Self:
+        """Train for one epoch on the given collections, continuing from the last call.
+
+        Parameters
+        ----------
+        X, y, sample_weight : dask collections
+            The samples, as in ``fit``.
+        classes : array-like of shape (n_classes,), default=None
+            All labels. None: those of the first call, or of the model.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+        """
+        return self._partial_fit_sharded(X, y, classes, sample_weight)
+
+    @available_if(_has_method("predict_proba"))
+    def predict_proba(self, X: object) -> da.Array | np.ndarray:
+        """Predict the probability of each class, as :meth:`predict` does the labels."""
+        return self._lazily("predict_proba", X)
+
+    @available_if(_has_method("predict_log_proba"))
+    def predict_log_proba(self, X: object) -> da.Array | np.ndarray:
+        """Predict the logarithm of the probability of each class, as :meth:`predict` does the labels."""
+        return self._lazily("predict_log_proba", X)
+
+    def decision_function(self, X: object) -> da.Array | np.ndarray:
+        """Return the scores of the classes, as :meth:`predict` does the labels."""
+        return self._lazily("decision_function", X)
+
+
+class DaskOnnxSGDRegressor(DaskTraining, OnnxSGDRegressor):
+    """A regressor that continues the training of an ONNX graph on collections of Dask.
+
+    See :class:`DaskOnnxSGDClassifier` for the rounds of training, and for what they cost.
+
+    Parameters
+    ----------
+    model : object, default=None
+        As in :class:`~onnxsgd.OnnxSGDRegressor`; a model of scikit-learn must be fitted.
+    client : distributed.Client, default=None
+        The client of Dask; None: the present one. It is not pickled.
+    n_shards : int, default=None
+        The number of shards, of equal size and of neighbouring rows; None: one for each partition with rows.
+    sync_every : int, default=None
+        Updates of the largest shard in a round; see :class:`DaskOnnxSGDClassifier`.
+    **parameters : objects
+        The parameters of :class:`~onnxsgd.OnnxSGDRegressor`, but for ``device``, which is the CPU.
+
+    Attributes
+    ----------
+    coef_, intercept_, loss_curve_, n_iter_, t_ : objects
+        As in :class:`~onnxsgd.OnnxSGDRegressor`.
+
+    See Also
+    --------
+    onnxsgd.OnnxSGDRegressor : The same on data in memory or in files.
+    """
+
+    _local_class = OnnxSGDRegressor
+    _parameter_constraints: ClassVar[dict[str, Any]] = OnnxSGDRegressor._parameter_constraints | _OWN
+
+    def __init__(
+        self,
+        model: object = None,
+        *,
+        client: Client | None = None,
+        n_shards: int | None = None,
+        sync_every: int | None = None,
+        **parameters: Any,
+    ) -> None:
+        super().__init__(model, **parameters)
+        self.client, self.n_shards, self.sync_every = client, n_shards, sync_every
+
+    @learns_in_parts
+    def partial_fit(self, X: object, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train for one epoch on the given collections, continuing from the last call.
+
+        Parameters
+        ----------
+        X, y, sample_weight : dask collections
+            The samples, as in ``fit``.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+        """
+        return self._partial_fit_sharded(X, y, None, sample_weight)
+
+
+def _with_parameters_of(cls: type, local: type) -> None:
+    """Give the constructor of a class the parameters of the estimator without Dask, for scikit-learn."""
+    own, known = inspect.signature(cls.__init__), inspect.signature(local.__init__)  # type: ignore[misc]
+    named = {name: p for name, p in own.parameters.items() if p.kind is not p.VAR_KEYWORD}
+    parameters = list({**known.parameters, **named}.values())
+    cls.__init__.__signature__ = known.replace(parameters=parameters)  # type: ignore[misc]
+
+
+_with_parameters_of(DaskOnnxSGDClassifier, OnnxSGDClassifier)
+_with_parameters_of(DaskOnnxSGDRegressor, OnnxSGDRegressor)

@@ -1,0 +1,168 @@
+"""Pieces of data, as an engine holds them: their sizes, their labels, and rows taken from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.utils import _safe_indexing
+
+from onnxsgd.data.moments import Moments
+from onnxsgd.data.targets import check_labels
+from onnxsgd.distributed.executor import Executor, Handle
+from onnxsgd.exceptions import ParameterError
+
+__all__ = [
+    "Piece", "PieceSummary", "are_alike", "cut_evenly", "dealt_evenly", "first_rows", "piece_of",
+    "summary_of_pieces",
+]  # fmt: skip
+
+#: Samples, targets and weights or None.
+Piece = tuple[Any, Any, Any]
+#: The difference of the shares of classes of a shard from those of all, and of the means of targets in units
+#: of their deviation, up to which shards are alike; beside that of random shards.
+_FAR_SHARES, _FAR_MEANS = 0.1, 0.25
+#: The deviations of the random difference that are allowed.
+_CHANCE = 3.0
+
+
+def piece_of(number: int, X: Any, y: Any, sample_weight: Any) -> Piece:
+    """Return a piece; refuse one whose parts differ in length.
+
+    Raises
+    ------
+    ParameterError
+        If they do; it has the number of the partition.
+    """
+    lengths = {"X": X.shape[0], "y": len(y)}
+    if sample_weight is not None:
+        lengths["sample_weight"] = len(sample_weight)
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{count} rows of {name}" for name, count in lengths.items())
+        raise ParameterError(f"Partition {number} has {shown}: partitions of all must have the same rows.")
+    return X, y, sample_weight
+
+
+@dataclass(frozen=True)
+class PieceSummary:
+    """The target of a piece.
+
+    Attributes
+    ----------
+    n_rows : int
+        The number of rows.
+    labels, counts : ndarray or None
+        The labels that occur, and how often; None for targets of other kinds.
+    moments : Moments or None
+        The moments of real targets.
+    """
+
+    n_rows: int
+    labels: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    moments: Moments | None = None
+
+
+def summary_of_pieces(has_labels: bool, *pieces: Piece) -> PieceSummary:
+    """Return the summary of some pieces together, of a classification or of a regression."""
+    targets = [np.asarray(piece[1]) for piece in pieces if len(piece[1])]
+    y = np.concatenate(targets) if targets else np.empty(0)
+    if not len(y):
+        return PieceSummary(0)
+    if y.ndim == 1 and has_labels:
+        labels, counts = np.unique(check_labels(y), return_counts=True)
+        return PieceSummary(len(y), labels, counts)
+    try:
+        table = np.asarray(y, np.float64).reshape(len(y), -1)
+    except (TypeError, ValueError):
+        # refused with the other checks of the data
+        return PieceSummary(len(y))
+    return PieceSummary(len(y), moments=Moments.of(table, np.ones(len(y))))
+
+
+def rows_of(piece: Piece, rows: slice) -> Piece:
+    """Return neighbouring rows of a piece."""
+    return _taken(piece, np.arange(len(piece[1]))[rows])
+
+
+def first_rows(piece: Piece, n_rows: int) -> Piece:
+    """Return the first rows of a piece."""
+    return rows_of(piece, slice(0, n_rows))
+
+
+def dealt_rows(piece: Piece, seed: int, number: int, n_hands: int) -> Piece:
+    """Return the rows that one of several hands gets of a shuffled piece, in their order."""
+    order = np.random.RandomState(seed).permutation(len(piece[1]))
+    return _taken(piece, np.sort(order[number::n_hands]))
+
+
+def _taken(piece: Piece, rows: np.ndarray) -> Piece:
+    X, y, sample_weight = (None if part is None else _safe_indexing(part, rows) for part in piece)
+    return X, y, sample_weight
+
+
+def cut_evenly(
+    executor: Executor, pieces: Sequence[Handle], n_rows: Sequence[int], n_shards: int
+) -> list[list[Handle]]:
+    """Return the pieces of so many shards of neighbouring rows, of the same size but for one row."""
+    starts = np.concatenate([[0], np.cumsum(n_rows)])
+    cuts = [int(starts[-1]) * number // n_shards for number in range(n_shards + 1)]
+    shards = []
+    for first, end in zip(cuts, cuts[1:], strict=False):
+        shard = []
+        for piece, start, stop in zip(pieces, starts, starts[1:], strict=False):
+            rows = slice(max(first, int(start)) - int(start), min(end, int(stop)) - int(start))
+            if rows.start < rows.stop:
+                is_whole = rows == slice(0, int(stop - start))
+                shard.append(piece if is_whole else executor.submit(rows_of, piece, rows))
+        shards.append(shard)
+    return shards
+
+
+def dealt_evenly(
+    executor: Executor, pieces: Sequence[Handle], n_shards: int, seed: int
+) -> list[list[Handle]]:
+    """Return the pieces of so many shards of random rows of each piece."""
+    return [
+        [
+            executor.submit(dealt_rows, piece, seed + number, shard, n_shards)
+            for number, piece in enumerate(pieces)
+        ]
+        for shard in range(n_shards)
+    ]
+
+
+def are_alike(summaries: Sequence[PieceSummary]) -> bool:
+    """Tell whether shards have the same share of each class, or targets of the same mean, but for chance."""
+    if any(summary.labels is not None for summary in summaries):
+        return _have_same_shares(summaries)
+    moments = [summary.moments for summary in summaries if summary.moments is not None]
+    if not moments:
+        return True
+    whole = moments[0]
+    for part in moments[1:]:
+        whole = whole.merged(part)
+    deviation = whole.deviation()
+    return all(
+        bool((abs(part.mean - whole.mean) <= _far(part.count[0]) * deviation).all()) for part in moments
+    )
+
+
+def _far(n_rows: float) -> float:
+    """Return the difference of a mean of so many rows, in deviations, that is more than chance."""
+    return _FAR_MEANS + _CHANCE / float(np.sqrt(n_rows))
+
+
+def _have_same_shares(summaries: Sequence[PieceSummary]) -> bool:
+    labels = np.unique(np.concatenate([s.labels for s in summaries if s.labels is not None]))
+    table = np.zeros((len(summaries), len(labels)))
+    for row, summary in zip(table, summaries, strict=True):
+        if summary.labels is not None and summary.counts is not None:
+            row[np.searchsorted(labels, summary.labels)] = summary.counts
+    shares = table / table.sum(axis=1, keepdims=True)
+    of_all = table.sum(axis=0) / table.sum()
+    distance = abs(shares - of_all).sum(axis=1) / 2
+    chance = np.sqrt(of_all * (1 - of_all)).sum() / 2 / np.sqrt(table.sum(axis=1))
+    return bool((distance <= _FAR_SHARES + _CHANCE * chance).all())

@@ -1,0 +1,167 @@
+"""The shards of a fit as its client knows them: handles, sizes, and numbers that tasks compute over all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from onnxsgd.data.moments import Moments
+from onnxsgd.data.row_tables import evenly
+from onnxsgd.distributed.executor import Executor, Handle
+from onnxsgd.distributed.shard_tasks import Summary, loss_of, score_of, some_rows_of, weights_of
+from onnxsgd.engine.step.batches import Batches
+from onnxsgd.training.program import Program
+from onnxsgd.training.start import best_constant
+from onnxsgd.training.state import TARGET
+
+__all__ = ["ClientBatches", "ShardedProgram", "Shards", "merged_moments"]
+
+#: The rows that the client gets for the choice of the first weights.
+_SOME_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of a fit.
+
+    Attributes
+    ----------
+    executor : Executor
+        The engine.
+    fit : Handle
+        The :class:`~.shard_tasks.ShardFit` of all tasks.
+    handles : tuple of Handle
+        The shards, those without rows left out.
+    summaries : tuple of Summary
+        Their sizes and moments.
+    """
+
+    executor: Executor
+    fit: Handle
+    handles: tuple[Handle, ...]
+    summaries: tuple[Summary, ...]
+
+    @property
+    def n_rows(self) -> tuple[int, ...]:
+        """The rows of each shard."""
+        return tuple(summary.n_rows for summary in self.summaries)
+
+    @property
+    def weight(self) -> float:
+        """The sum of the weights of all rows."""
+        return sum(summary.weight for summary in self.summaries)
+
+    def of_each(self, function: Callable[..., Any], *arguments: object) -> list[Any]:
+        """Return the result of a function of the fit and of each shard."""
+        executor = self.executor
+        sources = [executor.source(argument) for argument in arguments]
+        tasks = [executor.submit(function, self.fit, shard, *sources) for shard in self.handles]
+        found = executor.results(tasks)
+        executor.release([*tasks, *sources])
+        return found
+
+    def sample_weight(self) -> np.ndarray:
+        """Return the weights of all rows, shard after shard."""
+        values = {summary.even for summary in self.summaries}
+        if len(values) == 1 and None not in values:
+            return evenly(values.pop(), sum(self.n_rows))
+        tasks = [self.executor.submit(weights_of, shard) for shard in self.handles]
+        found = np.concatenate(self.executor.results(tasks))
+        self.executor.release(tasks)
+        return found
+
+    def some_rows(self) -> Batches:
+        """Return some rows of each shard."""
+        executor, total = self.executor, sum(self.n_rows)
+        counts = [max(1, _SOME_ROWS * n // total) for n in self.n_rows]
+        tasks = [
+            executor.submit(some_rows_of, *pair) for pair in zip(self.handles, counts, strict=True)
+        ]
+        parts = executor.results(tasks)
+        executor.release(tasks)
+        features = {name: _stacked([part.features[name] for part in parts]) for name in parts[0].features}
+        return replace(
+            parts[0], features=features, target=np.concatenate([part.target for part in parts]),
+            sample_weight=np.concatenate([part.sample_weight for part in parts]),
+        )  # fmt: skip
+
+    def moments(self, name: str) -> Moments:
+        """Return the moments of a feature, or of the target, over all rows."""
+        return reduce(Moments.merged, (summary.moments[name] for summary in self.summaries))
+
+    def score_parts(self, weights: Mapping[str, np.ndarray]) -> list[Any]:
+        """Return the parts of the shards in the score of weights."""
+        return self.of_each(score_of, dict(weights))
+
+
+def _stacked(tables: Sequence[Any]) -> Any:
+    if isinstance(tables[0], np.ndarray):
+        return np.concatenate(tables)
+    from scipy import sparse
+
+    return sparse.vstack(list(tables), "csr")
+
+
+def merged_moments(known: Moments | None, part: Moments, *, may_change: bool) -> Moments:
+    """Return the moments of earlier rows and of a part; those of the part alone where the scale changed."""
+    if known is None or (may_change and part.differs_from(known)):
+        return part
+    return known.merged(part)
+
+
+@dataclass(frozen=True)
+class ClientBatches(Batches):
+    """The batches of all shards without their data: targets are placeholders.
+
+    Attributes
+    ----------
+    few : Batches or None
+        Some rows of the data.
+    """
+
+    few: Batches | None = field(default=None)
+
+    def some(self) -> Batches:
+        """Return some rows of the data."""
+        if self.few is None:
+            raise ValueError("These batches have no rows of the data.")
+        return self.few
+
+
+@dataclass(frozen=True)
+class ShardedProgram:
+    """The trained graph, whose sums over all rows tasks compute.
+
+    Attributes
+    ----------
+    program : Program
+        The graph.
+    shards : Shards
+        The shards.
+    """
+
+    program: Program
+    shards: Shards
+
+    @property
+    def is_linear(self) -> bool:
+        """True if the last layer is also a first one."""
+        return self.program.is_linear
+
+    def raw_predictions(self, features: dict[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return raw predictions of rows that the client has."""
+        return self.program.raw_predictions(features, weights)
+
+    def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
+        """Return the mean loss of all rows."""
+        parts = self.shards.of_each(loss_of, dict(weights))
+        return sum(loss for loss, _ in parts) / sum(weight for _, weight in parts)
+
+    def best_constant(self, batches: Batches) -> np.ndarray:
+        """Return the raw predictions of the best constant."""
+        some, mean = batches.some(), self.shards.moments(TARGET).mean
+        return best_constant(self.program.plan.loss, some.target, some.sample_weight, mean)

@@ -1,0 +1,545 @@
+"""Training on shards of the data that a distributed engine holds, in place of arrays in memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from onnxsgd.data.features import Features
+from onnxsgd.data.row_tables import evenly
+from onnxsgd.data.samples import Samples
+from onnxsgd.data.targets import check_sample_weight, present_labels
+from onnxsgd.data.text import has_text
+from onnxsgd.distributed.executor import Executor, Handle
+from onnxsgd.distributed.pieces import (
+    PieceSummary,
+    are_alike,
+    cut_evenly,
+    dealt_evenly,
+    first_rows,
+    summary_of_pieces,
+)
+from onnxsgd.distributed.rounds import GradientRounds, HeldTensors, LocalRounds, OuterStep
+from onnxsgd.distributed.shard_tasks import ShardFit, read_shard, standardised_shard, summary_of
+from onnxsgd.distributed.shards import ClientBatches, ShardedProgram, Shards, merged_moments
+from onnxsgd.engine.step.divided_step import UpdateRunner, build_update_graph, of_rows
+from onnxsgd.engine.step.single_step import make_buffers
+from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.estimators.base import BaseOnnxSGD
+from onnxsgd.estimators.inner_model import is_fitted
+from onnxsgd.estimators.labels import UnknownClassesError
+from onnxsgd.estimators.shared import ATTEMPT, settled_attributes
+from onnxsgd.exceptions import ParameterError, UnsupportedError
+from onnxsgd.runtime.cache import cached
+from onnxsgd.runtime.events import decided
+from onnxsgd.runtime.sessions import make_session
+from onnxsgd.runtime.stages import stage
+from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
+from onnxsgd.training.epochs import Epochs, Runners
+from onnxsgd.training.loop import Observer, train
+from onnxsgd.training.program import Program
+from onnxsgd.training.sparse_runners import intercept_factors, trains_sparse
+from onnxsgd.training.start import ENOUGH_ROWS
+from onnxsgd.training.state import TARGET, FitState, adapt_state, rate_scales
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from onnxsgd.estimators.checkpointing import FitCheckpoints
+    from onnxsgd.training.checkpoints import Checkpoints
+    from onnxsgd.training.fit_plan import FitPlan, Recipe
+    from onnxsgd.training.kept_state import KeptState
+    from onnxsgd.training.stopping import Stopping
+
+__all__ = ["ShardedData", "ShardedTraining"]
+
+#: The rows from which the graph of the fit is made.
+_FIRST_ROWS = 256
+#: The updates of a round unless they are named, and the fewest rounds of a fit: a model with fewer ends above
+#: the loss of one machine.
+_SYNC_EVERY, _ROUNDS = 16, 40
+#: The bound of seeds.
+_SEEDS = 1 << 31
+#: Attributes of an estimator that its copies in tasks lack.
+_OF_CLIENT = frozenset({ATTEMPT, "_record", "_skl_callbacks", "_known_plan", "_is_clone"})
+
+
+@dataclass(frozen=True)
+class ShardedData:
+    """Data that an engine holds.
+
+    Attributes
+    ----------
+    executor : Executor
+        The engine.
+    pieces : tuple of Handle
+        Its partitions: samples, targets and weights.
+    description : tuple of str
+        What tells the data from others.
+    """
+
+    executor: Executor
+    pieces: tuple[Handle, ...]
+    description: tuple[str, ...] = ()
+
+    def summaries(self, has_labels: bool) -> list[PieceSummary]:
+        """Return the summary of each partition."""
+        executor = self.executor
+        tasks = [executor.submit(summary_of_pieces, has_labels, piece) for piece in self.pieces]
+        found = executor.results(tasks)
+        executor.release(tasks)
+        return found
+
+
+@dataclass(frozen=True)
+class ShardedSamples:
+    """Checked samples in shards.
+
+    Attributes
+    ----------
+    executor : Executor
+        The engine.
+    shards : tuple of tuple of Handle
+        The pieces of each shard.
+    few : Samples
+        Some of the samples.
+    held_out : (float, int) or None
+        The share of rows that is held out, and its seed.
+    validates : bool
+        Whether these are the samples of a validation.
+    """
+
+    executor: Executor
+    shards: tuple[tuple[Handle, ...], ...]
+    few: Samples
+    held_out: tuple[float, int] | None = None
+    validates: bool = False
+
+    @property
+    def target(self) -> np.ndarray:
+        """The targets of some samples."""
+        return self.few.target
+
+    @property
+    def features(self) -> Features:
+        """The features of some samples."""
+        return self.few.features
+
+
+class ShardedTraining(BaseOnnxSGD):
+    """The steps of a fit on shards, before a class of estimators."""
+
+    n_shards: int | None
+    sync_every: int | None
+    #: The class of estimators without shards.
+    _local_class: ClassVar[type[BaseOnnxSGD]]
+    #: The counts of the labels of all samples of a fit.
+    _label_counts: tuple[np.ndarray, np.ndarray] | None = None
+
+    def _fit_sharded(
+        self, data: ShardedData, X_val: object, y_val: ArrayLike | None, resume: bool
+    ) -> Self:
+        """Train on shards."""
+        given: Any = data
+        try:
+            return self._fit(self._check_parameters(), data, given, None, X_val, y_val, resume)
+        finally:
+            self.__dict__.pop("_label_counts", None)
+
+    def to_local(self) -> BaseOnnxSGD:
+        """Return the same estimator without shards: the parameters, and all that was learned.
+
+        Returns
+        -------
+        OnnxSGDRegressor or OnnxSGDClassifier
+            An estimator that trains and predicts on data in memory.
+        """
+        return self._local_copy(settled_attributes(self))
+
+    def _local_copy(self, attributes: Mapping[str, Any]) -> BaseOnnxSGD:
+        """Return an estimator without shards of these attributes."""
+        own = set(self._get_param_names()) - set(self._local_class._get_param_names())
+        local = self._local_class.__new__(self._local_class)
+        kept = {name: value for name, value in attributes.items() if name not in _OF_CLIENT | own}
+        if kept.get("_given") is not None:
+            name = type(self).__name__
+            kept["_given"] = [
+                (key, self._local_class.__name__ if owner == name else owner, value)
+                for key, owner, value in kept["_given"]
+            ]
+        local.__dict__.update(kept)
+        return local
+
+    def _score_sharded(self, data: ShardedData) -> float:
+        """Return the score of data in shards."""
+        self._trained()
+        if not self._scores_in_blocks:
+            raise UnsupportedError(
+                "The score of these predictions does not follow from those of parts: compute a sample of "
+                "the data, and score it with to_local()."
+            )
+        executor, estimator = data.executor, data.executor.source(self.to_local())
+        tasks = [executor.submit(_score_of_piece, estimator, piece) for piece in data.pieces]
+        parts = [part for part in executor.results(tasks) if part is not None]
+        if not parts:
+            raise ParameterError("X has no rows with a weight above 0: nothing can be scored.")
+        return self._joined_score(parts)
+
+    # The steps of a fit.
+
+    def _check_parameters(self) -> Recipe:
+        recipe = super()._check_parameters()
+        if self.device != "cpu":
+            raise ParameterError(
+                f"device={self.device!r} is not accepted here: workers train on their CPUs, 'cpu'."
+            )
+        if self.steps_per_epoch is not None:
+            raise ParameterError(
+                f"steps_per_epoch={self.steps_per_epoch!r} counts the batches of an iterable: leave it None."
+            )
+        if recipe.in_blocks:
+            raise ParameterError(
+                f"shuffle={self.shuffle!r} reads files in blocks; shards are in the memory of workers: give "
+                "True or False."
+            )
+        if hasattr(self.model, "fit") and not is_fitted(self.model):
+            raise ParameterError(
+                f"model={type(self.model).__name__}() is not fitted, and here it would be on all of the data "
+                "in one place: fit it on some of them before, or name a graph."
+            )
+        if has_text(self.model):
+            raise UnsupportedError(
+                "The model begins with a vectorizer of text, which shards do not take: compute its features "
+                "with its transform, as sparse chunks, and give the rest of the model."
+            )
+        return recipe
+
+    def _checkpoints(self, resume: bool, **data: object) -> FitCheckpoints | None:
+        shown = {
+            name: np.array(part.description) if isinstance(part, ShardedData) else part
+            for name, part in data.items()
+        }
+        return super()._checkpoints(resume, **shown)
+
+    def _batch_source(self, X: object, y: object, sample_weight: object, X_val: object) -> None:
+        return None
+
+    def _gathered(self, X: object) -> Any:
+        return X
+
+    def _read_samples(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> Any:
+        """Cut the data into shards, and make the learner from some of them unless training resumes."""
+        if not isinstance(X, ShardedData):
+            return super()._read_samples(X, y, sample_weight, **options)
+        summaries = X.summaries(self._task == "classification")
+        filled = [(piece, s) for piece, s in zip(X.pieces, summaries, strict=True) if s.n_rows]
+        if not filled:
+            raise ParameterError("X has no rows: training needs a sample at least.")
+        data = replace(X, pieces=tuple(piece for piece, _ in filled))
+        found = [summary for _, summary in filled]
+        classes = options.pop("classes", None)
+        few = self._read_few(data, found, classes, options)
+        return ShardedSamples(X.executor, tuple(map(tuple, self._shards_of(data, found))), few)
+
+    def _read_few(
+        self, data: ShardedData, summaries: Sequence[PieceSummary], classes: Any, options: dict[str, Any]
+    ) -> Samples:
+        """Check the first rows, and make the learner from them."""
+        executor = data.executor
+        task = executor.submit(first_rows, data.pieces[0], _FIRST_ROWS)
+        ((X, y, _),) = executor.results([task])
+        executor.release([task])
+        self._label_counts = _joined_counts(summaries)
+        read = partial(super()._read_samples, X, y, None, **{**options, "in_parts": True})
+        try:
+            return read(classes=classes)
+        except UnknownClassesError:
+            if self._label_counts is None:
+                raise
+            return read(classes=present_labels(self._label_counts[0], getattr(self, "_ignored", None)))
+
+    def _shards_of(self, data: ShardedData, summaries: Sequence[PieceSummary]) -> list[list[Handle]]:
+        """Return the pieces of each shard; shards that differ are mixed where they train on their own."""
+        executor, pieces = data.executor, data.pieces
+        n_rows = [summary.n_rows for summary in summaries]
+        n_shards = len(pieces) if self.n_shards is None else self.n_shards
+        if n_shards > sum(n_rows):
+            raise ParameterError(
+                f"n_shards={n_shards} is above {sum(n_rows)}, the number of rows: each shard needs one."
+            )
+        if self.n_shards is None:
+            shards, of_shards = [[piece] for piece in pieces], list(summaries)
+        else:
+            shards = cut_evenly(executor, pieces, n_rows, n_shards)
+            has_labels = self._task == "classification"
+            tasks = [executor.submit(summary_of_pieces, has_labels, *shard) for shard in shards]
+            of_shards = executor.results(tasks)
+            executor.release(tasks)
+        if self.sync_every == 1 or are_alike(of_shards):
+            return shards
+        decided("shards", "they differ in their targets: rows are dealt anew among %d", n_shards)
+        return dealt_evenly(executor, pieces, n_shards, self._drawn_seed())
+
+    def _drawn_seed(self) -> int:
+        """Return a seed for tasks, which follows from `random_state`."""
+        from onnxsgd.data.generators import make_generator
+
+        state = self.__dict__.get("_state")
+        generator = make_generator(self.random_state) if state is None else state.random_state
+        return int(generator.randint(0, _SEEDS))
+
+    def _read_validation(self, X_val: object, y_val: ArrayLike | None) -> tuple[Any, ...]:
+        if not isinstance(X_val, ShardedData):
+            return super()._read_validation(X_val, y_val)
+        few = Samples({}, np.empty(0), np.empty(0))
+        return (ShardedSamples(X_val.executor, tuple((p,) for p in X_val.pieces), few, validates=True),)
+
+    def _hold_out(self, samples: Any) -> Any:
+        seed = int(self._state.random_state.randint(0, _SEEDS))
+        training = replace(samples, held_out=(float(self.validation_fraction), seed))
+        return training, (replace(training, validates=True),)
+
+    def _balance(self, y: Any) -> None:
+        self.__dict__.pop("_balanced", None)
+        if getattr(self, "class_weight", None) == "balanced" and self._label_counts is not None:
+            labels, counts = self._label_counts
+            counts = counts[np.isin(labels, self.classes_)]
+            known = labels[np.isin(labels, self.classes_)]
+            weights = counts.sum() / (len(counts) * counts)
+            self._balanced = dict(zip(known.tolist(), weights.tolist(), strict=True))
+
+    def _scorer(self, program: Program, validation: Sequence[Any]) -> Any:
+        if not (validation and isinstance(validation[0], ShardedSamples)):
+            return super()._scorer(program, validation)
+        shards = self._read_shards(validation[0], in_parts=program.plan.recipe.in_parts, has_moments=False)
+
+        def score(weights: dict[str, np.ndarray]) -> float:
+            with stage("score"):
+                return self._joined_score(shards.score_parts(weights))
+
+        return score
+
+    def _read_shards(self, samples: ShardedSamples, *, in_parts: bool, has_moments: bool) -> Shards:
+        """Let tasks read the shards; return those with rows."""
+        executor = samples.executor
+        is_sparse = any(not isinstance(table, np.ndarray) for table in samples.features.values())
+        fit = executor.source(ShardFit(self._local_copy(vars(self)), in_parts, is_sparse))
+        handles = [
+            executor.submit(read_shard, fit, samples.held_out, samples.validates, *shard)
+            for shard in samples.shards
+        ]
+        tasks = [executor.submit(summary_of, fit, shard, has_moments) for shard in handles]
+        summaries = executor.results(tasks)
+        executor.release(tasks)
+        filled = [(h, s) for h, s in zip(handles, summaries, strict=True) if s.n_rows]
+        if not filled:
+            what = "validation" if samples.validates else "training"
+            raise ParameterError(f"No sample of the {what} data has a weight above 0.")
+        return Shards(executor, fit, tuple(h for h, _ in filled), tuple(s for _, s in filled))
+
+    def _train(
+        self,
+        plan: FitPlan,
+        stopping: Stopping,
+        samples: Any,
+        validation: Sequence[Any] = (),
+        observers: Sequence[Observer] = (),
+        *,
+        is_fit: bool = False,
+        kept: KeptState,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        if not isinstance(samples, ShardedSamples):
+            super()._train(
+                plan, stopping, samples, validation, observers, is_fit=is_fit, kept=kept,
+                checkpoints=checkpoints,
+            )  # fmt: skip
+            return
+        self.engine_, state = plan.engine, self._state
+        adapt_state(state, plan)
+        is_auto, in_parts = plan.recipe.is_auto, plan.recipe.in_parts
+        with stage("read"):
+            shards = self._read_shards(samples, in_parts=in_parts, has_moments=is_auto)
+            fit = _Sharded.of(self, plan, state, shards, is_fit=is_fit, max_iter=stopping.max_iter)
+        score = self._scorer(fit.program, validation)
+        if is_fit:
+            state.epoch_updates = fit.batches.n_updates
+            state.n_updates = stopping.max_iter * fit.batches.n_updates
+        plan = fit.program.plan.for_updates(state.n_updates, state.epoch_updates)
+        with stage("train"):
+            train(
+                fit.runners, fit.batches, plan, stopping, state, observers, score,
+                model=ShardedProgram(fit.program, fit.shards), checkpoints=checkpoints, kept=kept,
+                kind=fit.epochs,
+            )  # fmt: skip
+        self._publish()
+
+
+def _score_of_piece(estimator: Any, piece: tuple[Any, Any, Any]) -> Any:
+    """Return the part of a partition in the score, None if it is empty."""
+    X, y, sample_weight = piece
+    if not len(y):
+        return None
+    raw = estimator._table(estimator._raw_predictions(X))
+    target, _ = estimator._read_target(y, True, None)
+    weight = check_sample_weight(sample_weight, target)
+    return estimator._score_part(raw, target, weight) if weight.any() else None
+
+
+def _joined_counts(summaries: Sequence[PieceSummary]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the labels in all pieces, and how often they occur; None unless each sample has one label."""
+    found = [(s.labels, s.counts) for s in summaries if s.labels is not None and s.counts is not None]
+    if not found:
+        return None
+    labels, places = np.unique(np.concatenate([labels for labels, _ in found]), return_inverse=True)
+    counts = np.bincount(places, np.concatenate([counts for _, counts in found]), len(labels))
+    return labels, counts
+
+
+@dataclass(frozen=True)
+class _Sharded:
+    """The parts of a fit on shards, as the training loop takes them."""
+
+    program: Program
+    shards: Shards
+    batches: ClientBatches
+    runners: Runners
+    epochs: Callable[..., Any]
+
+    @classmethod
+    def of(
+        cls,
+        estimator: ShardedTraining,
+        plan: FitPlan,
+        state: FitState,
+        read: Shards,
+        *,
+        is_fit: bool,
+        max_iter: int,
+    ) -> _Sharded:
+        """Return them for shards that were read."""
+        few = read.some_rows()
+        is_sparse = any(not isinstance(table, np.ndarray) for table in few.features.values())
+        learner = plan.learner
+        parts = learner.sparse_parts() if is_sparse else learner.divided
+        program = Program(plan, parts)
+        sync_every = _resolve_sync(estimator.sync_every, plan, read, program, max_iter, is_fit=is_fit)
+        is_exact = sync_every == 1
+        n_rows = sum(read.n_rows) if is_exact else max(read.n_rows)
+        is_one_fit = not plan.recipe.in_parts
+        trains_columns = is_sparse and trains_sparse(plan.step_spec, program.first_layers, few.features)
+        size = plan.rows_of_update(
+            n_rows, is_sparse_fit=is_one_fit and trains_columns,
+            is_linear_fit=is_one_fit and program.is_linear,
+        )  # fmt: skip
+        plan = replace(plan, batch_size=size, n_accumulated=1, is_exact=True)
+        program = Program(plan, parts)
+        standards, weight_unit, has_extremes = {}, None, False
+        state.count_rows(evenly(read.weight / sum(read.n_rows), sum(read.n_rows)))
+        may_change = not is_one_fit and n_rows >= ENOUGH_ROWS
+        if plan.scaled_layer.weights:
+            state.moments[TARGET] = merged_moments(
+                state.moments.get(TARGET), read.moments(TARGET), may_change=False
+            )
+        if plan.recipe.is_auto:
+            weight_unit = state.mean_weight
+            has_extremes = any(summary.has_extremes for summary in read.summaries)
+            for name, _ in program.columns_of_layers:
+                known, part = state.moments.get(name), read.moments(name)
+                state.moments[name] = merged_moments(known, part, may_change=may_change)
+            standards = dict(
+                make_coordinates(program.first_layers, few.features, state.moments).standards
+            )
+        executor = read.executor
+        fit = executor.source(
+            ShardFit(
+                estimator._local_copy(vars(estimator)), not is_one_fit, is_sparse, size, standards, dict(state.moments),
+                weight_unit, has_extremes,
+            )  # fmt: skip
+        )
+        handles = tuple(executor.submit(standardised_shard, fit, shard) for shard in read.handles)
+        shards = replace(read, fit=fit, handles=handles)
+        executor.release([*read.handles, read.fit])
+        layers = program.first_layers if standards else ()
+        coordinates = Coordinates(layers, standards, rate_scales(plan, state, layers))
+        constants = coordinates.constants(state.tensors)
+        shapes = tuple((name, tuple(array.shape[1:])) for name, array in few.features.items())
+        factors = intercept_factors(plan) if is_sparse else ()
+        spec = replace(plan.step_spec, row_shapes=shapes, gradient_factors=factors)
+        spec = coordinates.spec(spec, constants) if constants else spec
+        weights = {name: array for (name, kind), array in state.tensors.items() if kind == WEIGHT}
+        if is_exact:
+            update = _update_runner(spec, weights, parts.split.tail.graph.opset_imports[""])
+            runner: Any = GradientRounds(shards, update, spec.scalars, size)
+            held, kind = update.buffers, Epochs
+            sample_weight = shards.sample_weight()
+        else:
+            outer = OuterStep()
+            runner, held = None, HeldTensors(outer.places(make_buffers(spec, weights).sets[0], spec.weights))
+            kind = partial(LocalRounds, shards, sync_every, outer)
+            sample_weight = evenly(1.0, n_rows)
+        buffers: Any = StandardisedBuffers(held, coordinates) if constants else held
+        if not plan.recipe.is_auto or plan.recipe.in_parts:
+            buffers.load(state.tensors)
+        target = np.broadcast_to(
+            np.zeros((), few.target.dtype), (n_rows, read.summaries[0].n_targets)
+        )
+        batches = ClientBatches(
+            {}, target, sample_weight, size, is_mean=size > 1, standards=standards, weight_unit=weight_unit,
+            in_windows=True, few=few,
+        )  # fmt: skip
+        runners = Runners(buffers, runner, lambda: runner, is_sparse=is_one_fit and trains_columns)
+        return cls(program, shards, batches, runners, kind)
+
+
+def _resolve_sync(
+    named: int | None, plan: FitPlan, shards: Shards, program: Program, max_iter: int, *, is_fit: bool
+) -> int:
+    """Return the updates of the largest shard in a round."""
+    if named == 1:
+        _check_gradients(plan)
+        return 1
+    most = _SYNC_EVERY
+    if is_fit:
+        n_updates = max_iter * -(-max(shards.n_rows) // plan.rows_of_update(max(shards.n_rows)))
+        most = max(1, n_updates // _ROUNDS)
+        if named is not None and named > most:
+            warnings.warn(
+                f"sync_every={named} leaves max_iter={max_iter} fewer than {_ROUNDS} rounds, after which the "
+                f"loss is above that of one machine: give at most {most}, or raise max_iter.",
+                ConvergenceWarning,
+                stacklevel=6,
+            )
+    found = min(_SYNC_EVERY, most) if named is None else named
+    if found == 1:
+        _check_gradients(plan)
+    return found
+
+
+def _check_gradients(plan: FitPlan) -> None:
+    """Refuse losses and graphs whose gradient is not the sum of those of the shards."""
+    of_rows(plan.step_spec, 1)
+    if not plan.loss.is_formula:
+        raise UnsupportedError(
+            f"sync_every=1 needs a loss that is a formula, and {type(plan.loss).__name__} is a function of "
+            "Python: give sync_every a number above 1."
+        )
+
+
+def _update_runner(spec: Any, weights: Mapping[str, np.ndarray], opset: int) -> UpdateRunner:
+    """Return the update of the client, whose sessions fits share."""
+    shapes = tuple((name, array.shape, array.dtype.str) for name, array in weights.items())
+
+    def build() -> Any:
+        graph = build_update_graph(spec, weights, opset)
+        return make_session(graph.model, 1), graph
+
+    nbytes = sum(array.nbytes for array in weights.values())
+    session, graph = cached(("update", spec.key, shapes, opset), build, nbytes)
+    return UpdateRunner(session, graph, make_buffers(spec, weights))
