@@ -54,7 +54,7 @@ class PieceSummary:
     n_rows : int
         The number of rows.
     labels, counts : ndarray or None
-        The labels that occur, and how often; None for targets of other kinds.
+        The labels that occur, and how often with a weight above 0; None for targets of other kinds.
     moments : Moments or None
         The moments of real targets.
     """
@@ -67,19 +67,29 @@ class PieceSummary:
 
 def summary_of_pieces(has_labels: bool, *pieces: Piece) -> PieceSummary:
     """Return the summary of some pieces together, of a classification or of a regression."""
-    targets = [np.asarray(piece[1]) for piece in pieces if len(piece[1])]
-    y = np.concatenate(targets) if targets else np.empty(0)
-    if not len(y):
+    filled = [piece for piece in pieces if len(piece[1])]
+    if not filled:
         return PieceSummary(0)
+    y = np.concatenate([np.asarray(piece[1]) for piece in filled])
     if y.ndim == 1 and has_labels:
-        labels, counts = np.unique(check_labels(y), return_counts=True)
-        return PieceSummary(len(y), labels, counts)
+        labels, places = np.unique(check_labels(y), return_inverse=True)
+        counted = np.concatenate([_counted(piece) for piece in filled])
+        return PieceSummary(len(y), labels, np.bincount(places[counted], minlength=len(labels)))
     try:
         table = np.asarray(y, np.float64).reshape(len(y), -1)
     except (TypeError, ValueError):
         # refused with the other checks of the data
         return PieceSummary(len(y))
     return PieceSummary(len(y), moments=Moments.of(table, np.ones(len(y))))
+
+
+def _counted(piece: Piece) -> np.ndarray:
+    """Tell of each row whether its weight is above 0, as far as weights are numbers."""
+    X, y, sample_weight = piece
+    if sample_weight is None:
+        return np.ones(len(y), bool)
+    weight = np.asarray(sample_weight).reshape(-1)
+    return weight != 0 if len(weight) == len(y) else np.ones(len(y), bool)
 
 
 def rows_of(piece: Piece, rows: slice) -> Piece:
@@ -161,6 +171,7 @@ def _have_same_shares(summaries: Sequence[PieceSummary]) -> bool:
     for row, summary in zip(table, summaries, strict=True):
         if summary.labels is not None and summary.counts is not None:
             row[np.searchsorted(labels, summary.labels)] = summary.counts
+    table = table[table.sum(axis=1) > 0]
     shares = table / table.sum(axis=1, keepdims=True)
     of_all = table.sum(axis=0) / table.sum()
     distance = abs(shares - of_all).sum(axis=1) / 2

@@ -39,7 +39,7 @@ Given = list[tuple[str, str, Any]]
 def read_graph_parameters(estimator: BaseEstimator) -> Given:
     """Return the parameters of an estimator that determine its graph, those of the model inside included."""
     refuse_circle(estimator.model)
-    own = type(estimator).__name__
+    own = getattr(estimator, "_local_class", type(estimator)).__name__
     given = [(name, own, getattr(estimator, name)) for name in _OF_GRAPH if hasattr(estimator, name)]
     given.append((LINK, own, getattr(estimator, "_link", "identity")))
     # a list, or an adapter, may be changed in place

@@ -105,7 +105,7 @@ class FitCheckpoints:
     """
 
     def __init__(self, estimator: Any, identity: Mapping[str, str], every: Every, resume: bool) -> None:
-        refuse_own_class(estimator)
+        refuse_own_class(estimator._saved())
         self._every = every
         if self._every.is_within_epochs and estimator.record_update_norms:
             raise ParameterError(
@@ -113,7 +113,7 @@ class FitCheckpoints:
                 "their beginning, which record_update_norms=True needs, are not known: count epochs."
             )
         # what cannot be saved is refused before training
-        content_of(estimator)
+        content_of(estimator._saved())
         self._estimator, self._identity = estimator, dict(identity)
         # absolute: the working directory may change during the fit
         folder = path_of(estimator.checkpoint, "checkpoint").absolute()
@@ -161,7 +161,7 @@ class FitCheckpoints:
         return Checkpoints(self._every, self._write, self._start, file=file, has_all_data=has_all_data)
 
     def _find(self) -> None:
-        found = load_checkpoint(self._folder, self._estimator)
+        found = load_checkpoint(self._folder, self._estimator._saved())
         if found is None:
             return
         self._loaded, progress, self._file = found
@@ -195,7 +195,7 @@ class FitCheckpoints:
             return
         stopped = copy(self._estimator)
         vars(stopped).update(self._estimator._attributes_at(state))
-        content = content_of(stopped, progress | {"identity": self._identity, "begun": self._begun})
+        content = content_of(stopped._saved(), progress | {"identity": self._identity, "begun": self._begun})
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not self._known.issuperset(last_files(self._folder)):

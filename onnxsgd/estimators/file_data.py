@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from onnxsgd.data.file_tables import is_file_table, read_file_table
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 if TYPE_CHECKING:
     from onnxsgd.estimators.fitted import TrainedModel
@@ -37,6 +37,7 @@ def from_files(
     columns : sequence of str or None
         The columns of features; None: all others than those of targets and weights.
     """
+    refuse_collections(estimator, X=X, y=y, sample_weight=sample_weight)
     if is_file_table(X):
         is_regression = estimator._task == "regression"
         return read_file_table(X, y, sample_weight, columns, is_regression=is_regression)
@@ -47,6 +48,24 @@ def from_files(
                 f"files, whose path is X; give {name} as an array."
             )
     return X, y, sample_weight
+
+
+def refuse_collections(estimator: TrainedModel, **given: object) -> None:
+    """Refuse collections of Dask, which would be computed in one place.
+
+    Raises
+    ------
+    ParameterTypeError
+        If one is such; it names the estimator that takes them.
+    """
+    for name, value in given.items():
+        if hasattr(value, "__dask_graph__"):
+            own = type(estimator).__name__
+            raise ParameterTypeError(
+                f"{name} is a collection of Dask, {type(value).__name__}, which {own} would pull into this "
+                f"process: onnxsgd.dask.Dask{own} trains and predicts where its partitions lie; "
+                f"{name}.compute() pulls it."
+            )
 
 
 def known_columns(*fitted: object) -> Sequence[str] | None:
@@ -62,6 +81,7 @@ def reads_files(method: _Method) -> _Method:
     @wraps(method)
     def reading(self: TrainedModel, /, *args: Any, **kwargs: Any) -> Any:
         if not is_file_table(args[0] if args else kwargs.get("X")):
+            refuse_collections(self, **dict(zip(("X", "y", "sample_weight"), args, strict=False)), **kwargs)
             return method(self, *args, **kwargs)
         given = signature.bind(self, *args, **kwargs)
         data = {name: given.arguments.get(name) for name in ("X", "y", "sample_weight")}

@@ -180,6 +180,10 @@ class TrainedModel(HtmlDisplay):
             learned = self._learned_attributes()
             self.__dict__.update({name: learned[name] for name in _OF_WEIGHTS if name in learned})
 
+    def _saved(self) -> TrainedModel:
+        """Return the estimator that files hold in the place of this one."""
+        return self
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the estimator to a file that holds no code; :func:`onnxsgd.load` reads it.
 

@@ -55,6 +55,7 @@ _LEFT_OUT = frozenset({"_given", "_record", "_sklearn_version", "_skl_callbacks"
 
 def save(estimator: TrainedModel, path: str | os.PathLike[str]) -> None:
     """Write an estimator to a file; see its method ``save``."""
+    estimator = estimator._saved()
     refuse_own_class(estimator)
     given = estimator.__dict__.get("_given")
     if given is not None and has_new_graph(estimator, given):

@@ -162,18 +162,14 @@ class ShardedTraining(BaseOnnxSGD):
         """
         return self._local_copy(settled_attributes(self))
 
+    def _saved(self) -> BaseOnnxSGD:
+        return self.to_local()
+
     def _local_copy(self, attributes: Mapping[str, Any]) -> BaseOnnxSGD:
         """Return an estimator without shards of these attributes."""
         own = set(self._get_param_names()) - set(self._local_class._get_param_names())
         local = self._local_class.__new__(self._local_class)
-        kept = {name: value for name, value in attributes.items() if name not in _OF_CLIENT | own}
-        if kept.get("_given") is not None:
-            name = type(self).__name__
-            kept["_given"] = [
-                (key, self._local_class.__name__ if owner == name else owner, value)
-                for key, owner, value in kept["_given"]
-            ]
-        local.__dict__.update(kept)
+        local.__dict__.update({k: value for k, value in attributes.items() if k not in _OF_CLIENT | own})
         return local
 
     def _score_sharded(self, data: ShardedData) -> float:
@@ -309,8 +305,8 @@ class ShardedTraining(BaseOnnxSGD):
         self.__dict__.pop("_balanced", None)
         if getattr(self, "class_weight", None) == "balanced" and self._label_counts is not None:
             labels, counts = self._label_counts
-            counts = counts[np.isin(labels, self.classes_)]
-            known = labels[np.isin(labels, self.classes_)]
+            present = np.isin(labels, self.classes_) & (counts > 0)
+            known, counts = labels[present], counts[present]
             weights = counts.sum() / (len(counts) * counts)
             self._balanced = dict(zip(known.tolist(), weights.tolist(), strict=True))
 
@@ -478,9 +474,11 @@ class _Sharded:
             update = _update_runner(spec, weights, parts.split.tail.graph.opset_imports[""])
             runner: Any = GradientRounds(shards, update, spec.scalars, size)
             held, kind = update.buffers, Epochs
+            decided("shards", "%d, whose gradients are averaged at each update", len(shards.handles))
             sample_weight = shards.sample_weight()
         else:
-            outer = OuterStep()
+            outer = OuterStep.of(plan.recipe, min(sync_every, -(-n_rows // size)))
+            decided("shards", "%d, rounds of %d updates of the largest", len(shards.handles), sync_every)
             runner, held = None, HeldTensors(outer.places(make_buffers(spec, weights).sets[0], spec.weights))
             kind = partial(LocalRounds, shards, sync_every, outer)
             sample_weight = evenly(1.0, n_rows)

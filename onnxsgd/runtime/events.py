@@ -15,6 +15,7 @@ SUBJECTS = {
     "engine": "engine that differentiates, device, and the reason",
     "batches": "rows of an update",
     "shuffle": "rows taken by blocks, and the reason",
+    "shards": "shards whose rows are dealt anew, and the updates of a round",
     "path": "kind of updates: sparse or dense, one call of the runtime for one update or for many",
     "frozen": "frozen part computed once, for each batch, or in each update",
     "threads": "number of threads, and the reason",
