@@ -63,8 +63,7 @@ def sharded_data(client: Client, X: object, y: object, sample_weight: object = N
     columns += [[None] * counts["X"]] * (3 - len(columns))
     executor = DaskExecutor(client)
     pieces: list[Future] = [
-        executor.submit(piece_of, number, *parts)
-        for number, parts in enumerate(zip(*columns, strict=True))
+        executor.submit(piece_of, number, *parts) for number, parts in enumerate(zip(*columns, strict=True))
     ]
     description = [f"{name}: {_description(part)}" for name, part in given.items()]
     return ShardedData(executor, tuple(pieces), tuple(description))

@@ -13,14 +13,13 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.metaestimators import available_if
 
 from onnxsgd.dask.dask_collections import lazily, sharded_data
-from onnxsgd.dask.dask_executor import DaskExecutor
 from onnxsgd.estimators.base import learns_in_parts
 from onnxsgd.estimators.callbacks import with_callbacks
 from onnxsgd.estimators.classifier import OnnxSGDClassifier
 from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.regressor import OnnxSGDRegressor
-from onnxsgd.estimators.shared import in_turn
 from onnxsgd.estimators.sharded_fit import ShardedTraining
+from onnxsgd.estimators.shared import in_turn
 from onnxsgd.exceptions import ParameterError
 
 if TYPE_CHECKING:
@@ -94,13 +93,10 @@ class DaskTraining(ShardedTraining):
             If the loss or a weight is no longer finite. The estimator keeps the last finite weights.
         """
         client = self._present_client()
-        with RecordedFit(self):
-            data = sharded_data(client, X, self._given_target(y), sample_weight)
-            validation = (
-                sharded_data(client, X_val, y_val) if is_dask_collection(X_val) and y_val is not None else X_val
-            )
-            y_val = None if validation is X_val else validation
-            return self._fit_sharded(data, validation, y_val, resume)
+        data = sharded_data(client, X, self._given_target(y), sample_weight)
+        if is_dask_collection(X_val) and y_val is not None:
+            X_val = y_val = sharded_data(client, X_val, y_val)
+        return self._fit_sharded(data, X_val, y_val, resume)
 
     def _partial_fit_sharded(self, X: object, y: Any, classes: Any, sample_weight: Any) -> Self:
         data: Any = sharded_data(self._present_client(), X, self._given_target(y), sample_weight)

@@ -14,7 +14,7 @@ from distributed import Client, Future
 
 from onnxsgd.exceptions import WorkersLostError
 
-__all__ = ["DaskExecutor", "TIMEOUT"]
+__all__ = ["TIMEOUT", "DaskExecutor"]
 
 #: The entry of Dask's configuration with the time for which a fit waits without any worker.
 TIMEOUT = "onnxsgd.workers-timeout"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ def summary_of_pieces(has_labels: bool, *pieces: Piece) -> PieceSummary:
 
 def _counted(piece: Piece) -> np.ndarray:
     """Tell of each row whether its weight is above 0, as far as weights are numbers."""
-    X, y, sample_weight = piece
+    _, y, sample_weight = piece
     if sample_weight is None:
         return np.ones(len(y), bool)
     weight = np.asarray(sample_weight).reshape(-1)
@@ -120,9 +121,9 @@ def cut_evenly(
     starts = np.concatenate([[0], np.cumsum(n_rows)])
     cuts = [int(starts[-1]) * number // n_shards for number in range(n_shards + 1)]
     shards = []
-    for first, end in zip(cuts, cuts[1:], strict=False):
+    for first, end in pairwise(cuts):
         shard = []
-        for piece, start, stop in zip(pieces, starts, starts[1:], strict=False):
+        for piece, start, stop in zip(pieces, starts[:-1], starts[1:], strict=True):
             rows = slice(max(first, int(start)) - int(start), min(end, int(stop)) - int(start))
             if rows.start < rows.stop:
                 is_whole = rows == slice(0, int(stop - start))

@@ -68,9 +68,7 @@ class GradientRounds:
 
     is_whole = True
 
-    def __init__(
-        self, shards: Shards, update: UpdateRunner, scalars: Sequence[str], batch_size: int
-    ) -> None:
+    def __init__(self, shards: Shards, update: UpdateRunner, scalars: Sequence[str], batch_size: int) -> None:
         self._shards, self._update = shards, update
         self._starts = np.concatenate([[0], np.cumsum(shards.n_rows)])
         # the rows of a shard in a batch differ from batch to batch: calls of one size, several for many rows
@@ -97,9 +95,7 @@ class GradientRounds:
             if not math.isfinite(change.loss):
                 break
 
-    def _gradient(
-        self, rows: np.ndarray, weight: np.ndarray, factor: float, keys: tuple[int, ...]
-    ) -> Change:
+    def _gradient(self, rows: np.ndarray, weight: np.ndarray, factor: float, keys: tuple[int, ...]) -> Change:
         """Return the gradient of a batch."""
         shards, executor = self._shards, self._shards.executor
         counts = weight != 0
@@ -146,7 +142,9 @@ class HeldTensors:
 
 @dataclass(frozen=True)
 class OuterStep:
-    """The step that follows the mean change of the shards, a Nesterov step::
+    """The step that follows the mean change of the shards, a Nesterov step.
+
+    ::
 
         v = momentum v + change
         w = w + rate (change + momentum v)

@@ -405,9 +405,8 @@ def local_updates(fit: ShardFit, shard: Shard, tensors: Tensors, work: LocalWork
         change = {key: work.share * (after[key] - array) for key, array in before.items()}
     if runners.give_back is not None:
         runners.give_back()
-    mean = float(np.add.reduce(losses * plan.totals))
-    total = float(plan.total)
-    return Change({key: array.astype(before[key].dtype) for key, array in change.items()}, total * mean, total)
+    change = {key: array.astype(before[key].dtype) for key, array in change.items()}
+    return Change(change, plan.total * float(np.add.reduce(losses * plan.totals)), plan.total)
 
 
 def _order(seed: tuple[int, ...] | None, n_rows: int) -> np.ndarray | None:

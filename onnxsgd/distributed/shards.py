@@ -1,4 +1,4 @@
-"""The shards of a fit as its client knows them: handles, sizes, and numbers that tasks compute over all rows."""
+"""The shards of a fit as its client knows them, and numbers that tasks compute over all of their rows."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ class Shards:
         """Return some rows of each shard."""
         executor, total = self.executor, sum(self.n_rows)
         counts = [max(1, _SOME_ROWS * n // total) for n in self.n_rows]
-        tasks = [
-            executor.submit(some_rows_of, *pair) for pair in zip(self.handles, counts, strict=True)
-        ]
+        tasks = [executor.submit(some_rows_of, *pair) for pair in zip(self.handles, counts, strict=True)]
         parts = executor.results(tasks)
         executor.release(tasks)
         features = {name: _stacked([part.features[name] for part in parts]) for name in parts[0].features}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
@@ -28,7 +28,7 @@ from onnxsgd.data.targets import (
     check_scorable_by_r2,
     check_target_range,
 )
-from onnxsgd.estimators.base import BaseOnnxSGD, Block, learns_in_parts
+from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.between_calls import LINK
 from onnxsgd.estimators.file_data import reads_files
 from onnxsgd.estimators.fit_report import RecordedFit

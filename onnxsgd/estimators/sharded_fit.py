@@ -32,9 +32,10 @@ from onnxsgd.engine.step.divided_step import UpdateRunner, build_update_graph, o
 from onnxsgd.engine.step.single_step import make_buffers
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.estimators.base import BaseOnnxSGD
+from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.inner_model import is_fitted
 from onnxsgd.estimators.labels import UnknownClassesError
-from onnxsgd.estimators.shared import ATTEMPT, settled_attributes
+from onnxsgd.estimators.shared import ATTEMPT, in_turn, settled_attributes
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.events import decided
@@ -142,13 +143,13 @@ class ShardedTraining(BaseOnnxSGD):
     #: The counts of the labels of all samples of a fit.
     _label_counts: tuple[np.ndarray, np.ndarray] | None = None
 
-    def _fit_sharded(
-        self, data: ShardedData, X_val: object, y_val: ArrayLike | None, resume: bool
-    ) -> Self:
+    @in_turn
+    def _fit_sharded(self, data: ShardedData, X_val: object, y_val: ArrayLike | None, resume: bool) -> Self:
         """Train on shards."""
         given: Any = data
         try:
-            return self._fit(self._check_parameters(), data, given, None, X_val, y_val, resume)
+            with RecordedFit(self):
+                return self._fit(self._check_parameters(), data, given, None, X_val, y_val, resume)
         finally:
             self.__dict__.pop("_label_counts", None)
 
@@ -357,6 +358,8 @@ class ShardedTraining(BaseOnnxSGD):
                 checkpoints=checkpoints,
             )  # fmt: skip
             return
+        if self.sync_every == 1:
+            _check_gradients(plan)
         self.engine_, state = plan.engine, self._state
         adapt_state(state, plan)
         is_auto, in_parts = plan.recipe.is_auto, plan.recipe.in_parts
@@ -449,16 +452,13 @@ class _Sharded:
             for name, _ in program.columns_of_layers:
                 known, part = state.moments.get(name), read.moments(name)
                 state.moments[name] = merged_moments(known, part, may_change=may_change)
-            standards = dict(
-                make_coordinates(program.first_layers, few.features, state.moments).standards
-            )
+            standards = dict(make_coordinates(program.first_layers, few.features, state.moments).standards)
         executor = read.executor
-        fit = executor.source(
-            ShardFit(
-                estimator._local_copy(vars(estimator)), not is_one_fit, is_sparse, size, standards, dict(state.moments),
-                weight_unit, has_extremes,
-            )  # fmt: skip
-        )
+        settings = ShardFit(
+            estimator._local_copy(vars(estimator)), not is_one_fit, is_sparse, size, standards,
+            dict(state.moments), weight_unit, has_extremes,
+        )  # fmt: skip
+        fit = executor.source(settings)
         handles = tuple(executor.submit(standardised_shard, fit, shard) for shard in read.handles)
         shards = replace(read, fit=fit, handles=handles)
         executor.release([*read.handles, read.fit])
@@ -485,9 +485,7 @@ class _Sharded:
         buffers: Any = StandardisedBuffers(held, coordinates) if constants else held
         if not plan.recipe.is_auto or plan.recipe.in_parts:
             buffers.load(state.tensors)
-        target = np.broadcast_to(
-            np.zeros((), few.target.dtype), (n_rows, read.summaries[0].n_targets)
-        )
+        target = np.broadcast_to(np.zeros((), few.target.dtype), (n_rows, read.summaries[0].n_targets))
         batches = ClientBatches(
             {}, target, sample_weight, size, is_mean=size > 1, standards=standards, weight_unit=weight_unit,
             in_windows=True, few=few,
@@ -501,7 +499,6 @@ def _resolve_sync(
 ) -> int:
     """Return the updates of the largest shard in a round."""
     if named == 1:
-        _check_gradients(plan)
         return 1
     most = _SYNC_EVERY
     if is_fit:

@@ -202,7 +202,9 @@ class Epochs:
                     runners.buffers.load(state.tensors)
                     within.write_first()
                 n_batches = window.stop - window.start
-                numbers = numbers_of_epochs(self._plan, state, batches, 1, of_window, self._output_unit, n_batches)
+                numbers = numbers_of_epochs(
+                    self._plan, state, batches, 1, of_window, self._output_unit, n_batches
+                )
                 if not self._run_planned(updates, limit, numbers, 0, within):
                     return
         objective = within.mean_loss + penalty_value(self._plan, state, state.weights())

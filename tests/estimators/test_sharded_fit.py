@@ -1,5 +1,6 @@
 """Fits on shards against fits of the same rows in one array, over an engine in this process."""
 
+import pickle
 import sys
 import warnings
 from pathlib import Path
@@ -11,10 +12,14 @@ from sklearn.datasets import load_diabetes, load_digits, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
-from sklearn.preprocessing import StandardScaler
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, load, losses, schedules
+from onnxsgd.data.generators import make_generator
+from onnxsgd.data.held_out import hold_out_rows
+from onnxsgd.distributed.rounds import OuterStep
+from onnxsgd.engine.step.update import WEIGHT as WEIGHT_KIND
 from onnxsgd.estimators.sharded_fit import ShardedData, ShardedTraining
 from onnxsgd.exceptions import ConvergenceError, ParameterError, UnsupportedError
 
@@ -46,7 +51,9 @@ def pieces_of(X, y, weight=None, cuts=(100, 130, 330)):
     return tuple((X[part], y[part], None if weight is None else weight[part]) for part in rows)
 
 
-def fit(kind, data, sync_every=1, n_shards=None, executor=None, X_val=None, y_val=None, resume=False, **params):
+def fit(
+    kind, data, sync_every=1, n_shards=None, executor=None, X_val=None, y_val=None, resume=False, **params
+):
     estimator = kind(**params)
     estimator.sync_every, estimator.n_shards = sync_every, n_shards
     return fit_again(estimator, data, executor, X_val, y_val, resume)
@@ -138,9 +145,318 @@ def test_networks_and_pipelines():
         assert distance(one, fit(ShardedClassifier, pieces_of(X, Y), **params)) < 2e-5
 
 
+@pytest.fixture
+def plain_means(monkeypatch):
+    """Let the outer step be the mean also at named rates."""
+    monkeypatch.setattr(OuterStep, "of", classmethod(lambda cls, recipe, n_updates: cls()))
+
+
+LONG = {"learning_rate": "constant", "eta0": 0.02, "max_iter": 40, "tol": None, "random_state": 0}
+
+
 @pytest.mark.parametrize("sync_every", [1, 4])
 def test_results_depend_on_the_shards_alone(sync_every):
-    """Not on the number of tasks before: the same bits in a second fit, with everything in the cache."""
-    runs = [fit(ShardedClassifier, pieces_of(X, Y), sync_every, **NAMED, model=MLP) for _ in range(2)]
+    """The same bits in a second fit, with everything in the cache."""
+    runs = [fit(ShardedClassifier, pieces_of(X, Y), sync_every, **LONG, model=MLP) for _ in range(2)]
     first, second = (run.get_weights() for run in runs)
     assert all((first[name] == second[name]).all() for name in first)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "l1 through zero", "average", "invscaling", "cosine"])
+@pytest.mark.usefixtures("plain_means")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_updates_of_one_shard_are_those_of_one_machine(name):
+    """Weights, states, counts and numbers travel: nothing of the state is lost between rounds."""
+    params = {**SETTINGS[name], "shuffle": False}
+    one = OnnxSGDClassifier(**params).fit(X, Y)
+    many = fit(ShardedClassifier, [(X, Y, None)], 3, **params)
+    assert distance(one, many) < 2e-5
+    np.testing.assert_allclose(many.loss_curve_, one.loss_curve_, rtol=1e-5)
+    assert many.t_ == one.t_
+
+
+@pytest.mark.usefixtures("plain_means")
+def test_shards_of_the_same_rows_make_the_updates_of_one():
+    one = fit(ShardedClassifier, [(X, Y, None)], 4, **{**LONG, "shuffle": False})
+    twice = fit(ShardedClassifier, [(X, Y, None)] * 2, 4, **{**LONG, "shuffle": False})
+    assert distance(one, twice) < 1e-5
+
+
+@pytest.mark.usefixtures("plain_means")
+def test_the_mean_counts_each_shard_by_its_weight():
+    """One round of one update a shard: the mean of updates of plain SGD, by hand."""
+    params = {**NAMED, "max_iter": 1, "alpha": 0.0, "batch_size": 400, "shuffle": False}
+    weight = np.where(np.arange(len(X_REAL)) < 100, 3.0, 1.0)
+    with pytest.warns(ConvergenceWarning, match="fewer than 40 rounds"):
+        many = fit(ShardedRegressor, pieces_of(X_REAL, Y_REAL, weight, (100,)), 2, **params)
+    steps, shares = [], []
+    for rows in (slice(0, 100), slice(100, None)):
+        x, y = X_REAL[rows], Y_REAL[rows]
+        steps.append(0.05 * (x * y[:, None]).mean(axis=0))
+        shares.append(weight[rows].sum() / weight.sum())
+    np.testing.assert_allclose(many.coef_, np.average(steps, axis=0, weights=shares), atol=1e-8)
+
+
+def test_the_outer_step_is_nesterovs():
+    key, velocity = ("w", WEIGHT_KIND), ("w", "outer_velocity")
+    tensors = OuterStep(0.7, 0.9).places({key: np.array([1.0]), ("w", "slot"): np.array([0.0])}, ["w"])
+    tensors[velocity] = np.array([2.0])
+    new = OuterStep(0.7, 0.9).after(tensors, {key: np.array([0.5]), ("w", "slot"): np.array([0.25])})
+    v = 0.9 * 2.0 + 0.5
+    np.testing.assert_allclose(new[velocity], [v])
+    np.testing.assert_allclose(new[key], [1.0 + 0.7 * (0.5 + 0.9 * v)])
+    np.testing.assert_allclose(new["w", "slot"], [0.25])
+
+
+@pytest.mark.parametrize("named", [{}, {"optimizer": "adam", "learning_rate": "constant", "eta0": 1e-3}])
+@pytest.mark.parametrize("kind", ["even", "uneven", "sorted"])
+def test_local_updates_end_near_one_machine(kind, named):
+    features, y = make_classification(3000, 20, n_informative=10, n_classes=3, random_state=0)
+    if kind == "sorted":
+        order = np.argsort(y, kind="stable")
+        features, y = features[order], y[order]
+    cuts = (1600, 2600) if kind == "uneven" else (1000, 2000)
+    params = {"max_iter": 30, "random_state": 0, "tol": None, **named}
+    one = OnnxSGDClassifier(**params).fit(features, y)
+    many = fit(ShardedClassifier, pieces_of(features, y, cuts=cuts), 8, **params)
+    assert many.score(features, y) > one.score(features, y) - 0.02
+
+
+def test_shards_that_differ_are_mixed(caplog):
+    order = np.argsort(Y, kind="stable")
+    with caplog.at_level("INFO", logger="onnxsgd.shards"):
+        fit(ShardedClassifier, pieces_of(X[order], Y[order]), 4, **LONG)
+        assert "rows are dealt anew among 4" in caplog.text
+        caplog.clear()
+        fit(ShardedClassifier, pieces_of(X[order], Y[order]), 1, **{**LONG, "max_iter": 1})
+        fit(ShardedClassifier, pieces_of(X, Y, cuts=(200, 400)), 4, **LONG)
+        assert "dealt" not in caplog.text
+        order = np.argsort(Y_REAL)
+        fit(ShardedRegressor, pieces_of(X_REAL[order], Y_REAL[order]), 4, **LONG)
+        assert "dealt" in caplog.text
+
+
+def test_numbers_of_shards():
+    """Two shards of equal size, whatever the partitions: those of neighbouring rows."""
+    cut = fit(ShardedClassifier, pieces_of(X, Y), 4, n_shards=2, **LONG)
+    halves = fit(ShardedClassifier, pieces_of(X, Y, cuts=(300,)), 4, **LONG)
+    assert distance(cut, halves) == 0
+    with pytest.raises(ParameterError, match="n_shards=601 is above 600"):
+        fit(ShardedClassifier, pieces_of(X, Y), n_shards=601, **NAMED)
+
+
+def test_empty_partitions_and_rows_without_weight():
+    weight = np.r_[np.zeros(100), np.ones(500)]
+    rest = fit(ShardedClassifier, [(X[100:], Y[100:], None)], **NAMED)
+    empty = (X[:0], Y[:0], None)
+    many = fit(ShardedClassifier, [empty, (X[100:], Y[100:], None), empty], **NAMED)
+    assert distance(rest, many) == 0
+    many = fit(ShardedClassifier, pieces_of(X, Y, weight), **NAMED)
+    assert distance(rest, many) < 2e-5
+    with pytest.raises(ParameterError, match="No sample of the training data has a weight above 0"):
+        fit(ShardedClassifier, pieces_of(X, Y, 0 * weight), **NAMED)
+    with pytest.raises(ParameterError, match="X has no rows"):
+        fit(ShardedClassifier, [empty], **NAMED)
+
+
+def test_partitions_of_one_class():
+    rows = [np.flatnonzero(label == Y) for label in range(10)]
+    given = [(X[part], Y[part], None) for part in rows]
+    order = np.concatenate(rows)
+    one = OnnxSGDClassifier(**NAMED).fit(X[order], Y[order])
+    assert distance(one, fit(ShardedClassifier, given, **NAMED)) < 2e-5
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("sync_every", [1, 4])
+def test_sparse_chunks(sync_every):
+    table = sparse.csr_matrix(np.where(X > 0.9, X, 0))
+    params = {**LONG, "max_iter": 5}
+    one = OnnxSGDClassifier(**params).fit(table.toarray(), Y)
+    many = fit(
+        ShardedClassifier, [(table[:300], Y[:300], None), (table[300:], Y[300:], None)], sync_every, **params
+    )
+    if sync_every == 1:
+        assert distance(one, many) < 2e-5
+    assert many.score(table, Y) > one.score(table, Y) - 0.03
+    auto = fit(ShardedClassifier, [(table[:300], Y[:300], None), (table[300:], Y[300:], None)], sync_every)
+    assert auto.score(table, Y) > 0.9
+
+
+@pytest.mark.parametrize("sync_every", [1, 4])
+def test_validation_decides(sync_every):
+    held = fit(
+        ShardedClassifier, pieces_of(X, Y), sync_every, early_stopping=True, random_state=0, max_iter=200
+    )
+    assert len(held.validation_scores_) == held.n_iter_ < 200
+    assert max(held.validation_scores_) > 0.85
+    values = pieces_of(X[:200], Y[:200], cuts=(50,))
+    data = ShardedData(SerialExecutor(), values)
+    within = fit(ShardedClassifier, pieces_of(X, Y), sync_every, X_val=data, y_val=data, **LONG)
+    memory = fit(ShardedClassifier, pieces_of(X, Y), sync_every, X_val=X[:200], y_val=Y[:200], **LONG)
+    np.testing.assert_allclose(within.validation_scores_, memory.validation_scores_, rtol=1e-12)
+    real = ShardedData(SerialExecutor(), pieces_of(X_REAL, Y_REAL))
+    scored = fit(ShardedRegressor, pieces_of(X_REAL, Y_REAL), sync_every, X_val=real, y_val=real, **LONG)
+    assert scored.validation_scores_[-1] == pytest.approx(scored.score(X_REAL, Y_REAL), abs=1e-6)
+
+
+def test_held_out_rows_do_not_train():
+    """Those of a shard follow from a seed; the weights are those of a fit on the others."""
+    params = {**NAMED, "early_stopping": True, "validation_fraction": 0.25}
+    held = fit(ShardedRegressor, [(X_REAL, Y_REAL, None)], **params)
+    rest = 1e6 * Y_REAL
+    generator = make_generator(0)
+    rows, _ = hold_out_rows(len(Y_REAL), 0.25, np.random.RandomState(generator.randint(0, 1 << 31)))
+    rest[rows] = Y_REAL[rows]
+    again = fit(ShardedRegressor, [(X_REAL, rest, None)], **params)
+    assert distance(held, again) == 0
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("sync_every", [1, 4])
+@pytest.mark.parametrize(
+    "params", [{**LONG, "momentum": 0.9, "max_iter": 6}, {"max_iter": 8, "random_state": 0}]
+)
+def test_a_fit_continues_from_a_checkpoint(tmp_path, sync_every, params):
+    whole = fit(ShardedClassifier, pieces_of(X, Y), sync_every, **params)
+
+    class Stop(Exception):
+        pass
+
+    class Stopping(SerialExecutor):
+        def submit(self, function, *arguments):
+            if self.n_tasks > 4 * 15:
+                raise Stop
+            return super().submit(function, *arguments)
+
+    estimator = ShardedClassifier(**params, checkpoint=tmp_path)
+    estimator.sync_every, estimator.n_shards = sync_every, None
+    with pytest.raises(Stop):
+        fit_again(estimator, pieces_of(X, Y), Stopping())
+    assert type(load(tmp_path)) is OnnxSGDClassifier
+    resumed = ShardedClassifier(**params, checkpoint=tmp_path)
+    resumed.sync_every, resumed.n_shards = sync_every, None
+    fit_again(resumed, pieces_of(X, Y), resume=True)
+    # weights of standardised data are rounded on their way into a checkpoint and back
+    assert distance(whole, resumed) < 1e-4
+    assert resumed.n_iter_ == whole.n_iter_
+
+
+def test_checkpoints_of_local_updates_count_epochs(tmp_path):
+    with pytest.raises(ParameterError, match="count epochs, or give sync_every=1"):
+        fit(
+            ShardedClassifier,
+            pieces_of(X, Y),
+            4,
+            **LONG,
+            checkpoint=tmp_path,
+            checkpoint_every={"updates": 3},
+        )
+
+
+@pytest.mark.parametrize("sync_every", [1, 4])
+def test_an_error_in_a_round_keeps_the_last_whole_state(sync_every):
+    class Lost(Exception):
+        pass
+
+    class Failing(SerialExecutor):
+        def results(self, handles):
+            if self.n_tasks > 100:
+                raise Lost
+            return super().results(handles)
+
+    estimator = ShardedClassifier(**LONG)
+    estimator.sync_every, estimator.n_shards = sync_every, None
+    with pytest.raises(Lost):
+        fit_again(estimator, pieces_of(X, Y), Failing())
+    assert 0 < estimator.t_ < 40 * 19
+    assert 0.2 < estimator.score(X, Y) < 0.9
+    before = estimator.t_
+    data = ShardedData(SerialExecutor(), pieces_of(X, Y))
+    estimator._partial_fit(data, data, None)
+    assert estimator.t_ > before
+
+
+def test_divergence_keeps_the_last_finite_weights():
+    for sync_every in (1, 4):
+        estimator = ShardedRegressor(**{**LONG, "eta0": 1e4, "max_iter": 200})
+        estimator.sync_every, estimator.n_shards = sync_every, None
+        with pytest.raises(ConvergenceError, match="no longer finite at update"):
+            fit_again(estimator, pieces_of(X_REAL, 1e4 * Y_REAL))
+        assert np.isfinite(estimator.coef_).all()
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("sync_every", [1, 4])
+def test_streams_of_shards(sync_every):
+    estimator = ShardedClassifier(random_state=0)
+    estimator.sync_every, estimator.n_shards = sync_every, None
+    for _ in range(8):
+        data = ShardedData(SerialExecutor(), pieces_of(X, Y))
+        estimator._partial_fit(data, data, None)
+    assert len(estimator.loss_curve_) == 8
+    assert estimator.score(X, Y) > 0.9
+
+
+def test_warm_starts_and_copies():
+    estimator = ShardedClassifier(**{**NAMED, "warm_start": True})
+    estimator.sync_every, estimator.n_shards = 1, None
+    one = OnnxSGDClassifier(**{**NAMED, "warm_start": True})
+    for _ in range(2):
+        fit_again(estimator, pieces_of(X, Y))
+        one.fit(X, Y)
+    assert distance(one, estimator) < 2e-5
+    local = estimator.to_local()
+    assert type(local) is OnnxSGDClassifier
+    assert local.get_params() == one.get_params()
+    assert (local.predict_proba(X) == estimator.predict_proba(X)).all()
+    again = pickle.loads(pickle.dumps(local))
+    again.partial_fit(X, Y)
+    assert again.t_ > local.t_
+
+
+@pytest.mark.parametrize(
+    ("params", "sync_every", "error", "message"),
+    [
+        ({"model": LogisticRegression()}, 1, ParameterError, "model=LogisticRegression.. is not fitted"),
+        ({"device": "cuda"}, 1, Exception, "cuda"),
+        ({"shuffle": "blocks"}, 1, ParameterError, "shuffle='blocks' reads files"),
+        ({"steps_per_epoch": 3}, 1, ParameterError, "steps_per_epoch=3 counts the batches of an iterable"),
+        (
+            {"loss": losses.FromCallable(lambda y, raw: (np.ones(len(y)), raw), targets="sign")},
+            1,
+            UnsupportedError,
+            "sync_every=1 needs a loss that is a formula",
+        ),
+    ],
+)
+def test_misuse(params, sync_every, error, message):
+    with pytest.raises(error, match=message):
+        fit(ShardedClassifier, pieces_of(X, Y), sync_every, **params)
+
+
+def test_the_state_of_a_round_is_little_more_than_its_numbers():
+    """Weights travel once to a shard and once back, as arrays: no graph, no data."""
+    executor = Counting()
+    fit(ShardedClassifier, pieces_of(X, Y, cuts=(300,)), 1, executor=executor, **NAMED, model=MLP)
+    n_bytes = sum(array.nbytes for array in MLP.coefs_ + MLP.intercepts_)
+    assert n_bytes < executor.sizes["gradient_of_rows"] < n_bytes + 1500
+    assert n_bytes < executor.sizes["source"] < n_bytes + 1000
+
+
+class Counting(SerialExecutor):
+    """Keeps the bytes of the last result of each function."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = {}
+
+    def source(self, value):
+        result = super().source(value)
+        self.sizes["source"] = len(result.data)
+        return result
+
+    def submit(self, function, *arguments):
+        result = super().submit(function, *arguments)
+        self.sizes[function.__name__] = len(result.data)
+        return result

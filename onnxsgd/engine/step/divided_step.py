@@ -109,9 +109,7 @@ def build_update_graph(spec: StepSpec, weights: Mapping[str, np.ndarray], opset:
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="update")
 
     def add(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> ir.Value:
-        value = ir.Value(
-            name=name, type=ir.TensorType(ir.DataType.from_numpy(dtype)), shape=ir.Shape(shape)
-        )
+        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(dtype)), shape=ir.Shape(shape))
         graph.inputs.append(value)
         return value
 
