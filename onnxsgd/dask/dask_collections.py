@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dask
@@ -108,33 +108,35 @@ def _description(part: Any) -> str:
     return f"{type(part).__name__} {kind} {chunks}"
 
 
-def lazily(estimator: Any, method: str, X: object) -> da.Array:
-    """Return the results of a method of a fitted estimator as an array that is computed on demand.
+def lazily(estimator: Any, function: Callable[[Any, Any], np.ndarray], X: object) -> da.Array:
+    """Return the results of a function of a fitted estimator and data, as an array computed on demand.
 
     Parameters
     ----------
     estimator : OnnxSGDRegressor or OnnxSGDClassifier
         The estimator.
-    method : str
-        The method.
+    function : callable
+        The function, which can be pickled.
     X : dask array or data frame
         The data.
     """
     given = _whole_rows(check_collection(X, "X"))
     is_array = isinstance(given, da.Array)
     sample = np.zeros((1, *given.shape[1:]), given.dtype) if is_array else given._meta_nonempty
-    like = np.asarray(getattr(estimator, method)(sample))
+    like = np.asarray(function(estimator, sample))
     embedded, tail = dask.delayed(estimator, pure=False), like.shape[1:]
     rows = given.chunks[0] if is_array else [np.nan] * given.npartitions
     parts = [
         da.from_delayed(
-            dask.delayed(_predicted)(embedded, method, block, like[:0]), (n_rows, *tail), meta=like[:0]
+            dask.delayed(_predicted)(embedded, function, block, like[:0]), (n_rows, *tail), meta=like[:0]
         )
         for block, n_rows in zip(_blocks(given), rows, strict=True)
     ]
     return da.concatenate(parts, axis=0, allow_unknown_chunksizes=True)
 
 
-def _predicted(estimator: Any, method: str, block: Any, like: np.ndarray) -> np.ndarray:
+def _predicted(
+    estimator: Any, function: Callable[[Any, Any], np.ndarray], block: Any, like: np.ndarray
+) -> np.ndarray:
     """Return the results of one partition, which may be empty."""
-    return np.asarray(getattr(estimator, method)(block)) if block.shape[0] else like
+    return np.asarray(function(estimator, block)) if block.shape[0] else like

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import dask.array as da
 from dask.base import is_dask_collection
 from distributed import Client, default_client
 from sklearn.utils._param_validation import Interval
@@ -44,6 +44,18 @@ def _has_method(name: str) -> Any:
         return True
 
     return check
+
+
+def _result(method: str, estimator: Any, X: Any) -> np.ndarray:
+    """Return the result of a method."""
+    found: np.ndarray = getattr(estimator, method)(X)
+    return found
+
+
+def _result_with_std(number: int, estimator: Any, X: Any) -> np.ndarray:
+    """Return the predictions, or their standard deviations."""
+    found: np.ndarray = estimator.predict(X, return_std=True)[number]
+    return found
 
 
 class DaskTraining(ShardedTraining):
@@ -134,22 +146,9 @@ class DaskTraining(ShardedTraining):
     def _lazily(self, method: str, X: object) -> Any:
         """Return the results of a method on a collection, computed on demand, or on data in memory."""
         local = self.to_local()
-        return lazily(local, method, X) if is_dask_collection(X) else getattr(local, method)(X)
-
-    def predict(self, X: object) -> da.Array | np.ndarray:
-        """Predict targets or labels.
-
-        Parameters
-        ----------
-        X : dask array or data frame, or data in memory
-            The data.
-
-        Returns
-        -------
-        dask array, or ndarray for data in memory
-            The predictions; of a collection they are computed on demand, with the present weights.
-        """
-        return self._lazily("predict", X)
+        if is_dask_collection(X):
+            return lazily(local, partial(_result, method), X)
+        return getattr(local, method)(X)
 
     def score(self, X: object, y: Any, sample_weight: Any = None) -> float:
         """Return the score of the given samples: R2 of a regressor, the accuracy of a classifier.
@@ -222,8 +221,7 @@ class DaskOnnxSGDClassifier(DaskTraining, OnnxSGDClassifier):
     ::
 
         from dask.distributed import Client
-        import dask.array as da
-        from sklearn.datasets import load_digits
+                from sklearn.datasets import load_digits
         from onnxsgd.dask import DaskOnnxSGDClassifier
 
         client = Client()
@@ -268,17 +266,32 @@ class DaskOnnxSGDClassifier(DaskTraining, OnnxSGDClassifier):
         """
         return self._partial_fit_sharded(X, y, classes, sample_weight)
 
+    def predict(self, X: object) -> Any:
+        """Predict labels.
+
+        Parameters
+        ----------
+        X : dask array or data frame, or data in memory
+            The data.
+
+        Returns
+        -------
+        dask array, or ndarray for data in memory
+            The labels; of a collection they are computed on demand, with the present weights.
+        """
+        return self._lazily("predict", X)
+
     @available_if(_has_method("predict_proba"))
-    def predict_proba(self, X: object) -> da.Array | np.ndarray:
+    def predict_proba(self, X: object) -> Any:
         """Predict the probability of each class, as :meth:`predict` does the labels."""
         return self._lazily("predict_proba", X)
 
     @available_if(_has_method("predict_log_proba"))
-    def predict_log_proba(self, X: object) -> da.Array | np.ndarray:
+    def predict_log_proba(self, X: object) -> Any:
         """Predict the logarithm of the probability of each class, as :meth:`predict` does the labels."""
         return self._lazily("predict_log_proba", X)
 
-    def decision_function(self, X: object) -> da.Array | np.ndarray:
+    def decision_function(self, X: object) -> Any:
         """Return the scores of the classes, as :meth:`predict` does the labels."""
         return self._lazily("decision_function", X)
 
@@ -341,6 +354,29 @@ class DaskOnnxSGDRegressor(DaskTraining, OnnxSGDRegressor):
             The estimator.
         """
         return self._partial_fit_sharded(X, y, None, sample_weight)
+
+    def predict(self, X: object, return_std: bool = False) -> Any:
+        """Predict targets.
+
+        Parameters
+        ----------
+        X : dask array or data frame, or data in memory
+            The data.
+        return_std : bool, default=False
+            Whether to return the standard deviation too; for ``loss="gaussian_nll"``.
+
+        Returns
+        -------
+        dask array, or ndarray for data in memory, or a tuple of two
+            The predictions, and their standard deviations; of a collection they are computed on demand, with
+            the present weights.
+        """
+        if not return_std:
+            return self._lazily("predict", X)
+        local = self.to_local()
+        if is_dask_collection(X):
+            return tuple(lazily(local, partial(_result_with_std, number), X) for number in range(2))
+        return local.predict(X, return_std=True)
 
 
 def _with_parameters_of(cls: type, local: type) -> None:

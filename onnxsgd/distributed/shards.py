@@ -66,9 +66,9 @@ class Shards:
 
     def sample_weight(self) -> np.ndarray:
         """Return the weights of all rows, shard after shard."""
-        values = {summary.even for summary in self.summaries}
-        if len(values) == 1 and None not in values:
-            return evenly(values.pop(), sum(self.n_rows))
+        first = self.summaries[0].even
+        if first is not None and all(summary.even == first for summary in self.summaries):
+            return evenly(first, sum(self.n_rows))
         tasks = [self.executor.submit(weights_of, shard) for shard in self.handles]
         found = np.concatenate(self.executor.results(tasks))
         self.executor.release(tasks)

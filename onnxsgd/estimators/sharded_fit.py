@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.data.features import Features
-from onnxsgd.data.row_tables import evenly
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.targets import check_sample_weight, present_labels
 from onnxsgd.data.text import has_text
@@ -25,29 +22,20 @@ from onnxsgd.distributed.pieces import (
     first_rows,
     summary_of_pieces,
 )
-from onnxsgd.distributed.rounds import GradientRounds, HeldTensors, LocalRounds, OuterStep
-from onnxsgd.distributed.shard_tasks import ShardFit, read_shard, standardised_shard, summary_of
-from onnxsgd.distributed.shards import ClientBatches, ShardedProgram, Shards, merged_moments
-from onnxsgd.engine.step.divided_step import UpdateRunner, build_update_graph, of_rows
-from onnxsgd.engine.step.single_step import make_buffers
-from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.distributed.shard_tasks import ShardFit, read_shard, summary_of
+from onnxsgd.distributed.sharded_training import check_gradients, make_parts, updates_of_round
+from onnxsgd.distributed.shards import ShardedProgram, Shards
 from onnxsgd.estimators.base import BaseOnnxSGD
 from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.inner_model import is_fitted
 from onnxsgd.estimators.labels import UnknownClassesError
 from onnxsgd.estimators.shared import ATTEMPT, in_turn, settled_attributes
 from onnxsgd.exceptions import ParameterError, UnsupportedError
-from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.events import decided
-from onnxsgd.runtime.sessions import make_session
 from onnxsgd.runtime.stages import stage
-from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
-from onnxsgd.training.epochs import Epochs, Runners
 from onnxsgd.training.loop import Observer, train
 from onnxsgd.training.program import Program
-from onnxsgd.training.sparse_runners import intercept_factors, trains_sparse
-from onnxsgd.training.start import ENOUGH_ROWS
-from onnxsgd.training.state import TARGET, FitState, adapt_state, rate_scales
+from onnxsgd.training.state import adapt_state
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -62,9 +50,6 @@ __all__ = ["ShardedData", "ShardedTraining"]
 
 #: The rows from which the graph of the fit is made.
 _FIRST_ROWS = 256
-#: The updates of a round unless they are named, and the fewest rounds of a fit: a model with fewer ends above
-#: the loss of one machine.
-_SYNC_EVERY, _ROUNDS = 16, 40
 #: The bound of seeds.
 _SEEDS = 1 << 31
 #: Attributes of an estimator that its copies in tasks lack.
@@ -309,7 +294,8 @@ class ShardedTraining(BaseOnnxSGD):
             present = np.isin(labels, self.classes_) & (counts > 0)
             known, counts = labels[present], counts[present]
             weights = counts.sum() / (len(counts) * counts)
-            self._balanced = dict(zip(known.tolist(), weights.tolist(), strict=True))
+            # of classifiers alone
+            self.__dict__["_balanced"] = dict(zip(known.tolist(), weights.tolist(), strict=True))
 
     def _scorer(self, program: Program, validation: Sequence[Any]) -> Any:
         if not (validation and isinstance(validation[0], ShardedSamples)):
@@ -359,24 +345,30 @@ class ShardedTraining(BaseOnnxSGD):
             )  # fmt: skip
             return
         if self.sync_every == 1:
-            _check_gradients(plan)
+            check_gradients(plan)
         self.engine_, state = plan.engine, self._state
         adapt_state(state, plan)
-        is_auto, in_parts = plan.recipe.is_auto, plan.recipe.in_parts
+        recipe = plan.recipe
         with stage("read"):
-            shards = self._read_shards(samples, in_parts=in_parts, has_moments=is_auto)
-            fit = _Sharded.of(self, plan, state, shards, is_fit=is_fit, max_iter=stopping.max_iter)
-        score = self._scorer(fit.program, validation)
+            read = self._read_shards(samples, in_parts=recipe.in_parts, has_moments=recipe.is_auto)
+        max_iter = stopping.max_iter if is_fit else None
+        sync_every = updates_of_round(self.sync_every, plan, max(read.n_rows), max_iter)
+        if sync_every == 1:
+            check_gradients(plan)
+        with stage("compile"):
+            parts = make_parts(read, self._local_copy(vars(self)), plan, state, sync_every)
+        score = self._scorer(parts.program, validation)
         if is_fit:
-            state.epoch_updates = fit.batches.n_updates
-            state.n_updates = stopping.max_iter * fit.batches.n_updates
-        plan = fit.program.plan.for_updates(state.n_updates, state.epoch_updates)
+            state.epoch_updates = parts.batches.n_updates
+            state.n_updates = stopping.max_iter * parts.batches.n_updates
+        plan = parts.program.plan.for_updates(state.n_updates, state.epoch_updates)
         with stage("train"):
             train(
-                fit.runners, fit.batches, plan, stopping, state, observers, score,
-                model=ShardedProgram(fit.program, fit.shards), checkpoints=checkpoints, kept=kept,
-                kind=fit.epochs,
+                parts.runners, parts.batches, plan, stopping, state, observers, score,
+                model=ShardedProgram(parts.program, parts.shards), checkpoints=checkpoints, kept=kept,
+                kind=parts.epochs,
             )  # fmt: skip
+        read.executor.release([*parts.shards.handles, parts.shards.fit])
         self._publish()
 
 
@@ -399,142 +391,3 @@ def _joined_counts(summaries: Sequence[PieceSummary]) -> tuple[np.ndarray, np.nd
     labels, places = np.unique(np.concatenate([labels for labels, _ in found]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([counts for _, counts in found]), len(labels))
     return labels, counts
-
-
-@dataclass(frozen=True)
-class _Sharded:
-    """The parts of a fit on shards, as the training loop takes them."""
-
-    program: Program
-    shards: Shards
-    batches: ClientBatches
-    runners: Runners
-    epochs: Callable[..., Any]
-
-    @classmethod
-    def of(
-        cls,
-        estimator: ShardedTraining,
-        plan: FitPlan,
-        state: FitState,
-        read: Shards,
-        *,
-        is_fit: bool,
-        max_iter: int,
-    ) -> _Sharded:
-        """Return them for shards that were read."""
-        few = read.some_rows()
-        is_sparse = any(not isinstance(table, np.ndarray) for table in few.features.values())
-        learner = plan.learner
-        parts = learner.sparse_parts() if is_sparse else learner.divided
-        program = Program(plan, parts)
-        sync_every = _resolve_sync(estimator.sync_every, plan, read, program, max_iter, is_fit=is_fit)
-        is_exact = sync_every == 1
-        n_rows = sum(read.n_rows) if is_exact else max(read.n_rows)
-        is_one_fit = not plan.recipe.in_parts
-        trains_columns = is_sparse and trains_sparse(plan.step_spec, program.first_layers, few.features)
-        size = plan.rows_of_update(
-            n_rows, is_sparse_fit=is_one_fit and trains_columns,
-            is_linear_fit=is_one_fit and program.is_linear,
-        )  # fmt: skip
-        plan = replace(plan, batch_size=size, n_accumulated=1, is_exact=True)
-        program = Program(plan, parts)
-        standards, weight_unit, has_extremes = {}, None, False
-        state.count_rows(evenly(read.weight / sum(read.n_rows), sum(read.n_rows)))
-        may_change = not is_one_fit and n_rows >= ENOUGH_ROWS
-        if plan.scaled_layer.weights:
-            state.moments[TARGET] = merged_moments(
-                state.moments.get(TARGET), read.moments(TARGET), may_change=False
-            )
-        if plan.recipe.is_auto:
-            weight_unit = state.mean_weight
-            has_extremes = any(summary.has_extremes for summary in read.summaries)
-            for name, _ in program.columns_of_layers:
-                known, part = state.moments.get(name), read.moments(name)
-                state.moments[name] = merged_moments(known, part, may_change=may_change)
-            standards = dict(make_coordinates(program.first_layers, few.features, state.moments).standards)
-        executor = read.executor
-        settings = ShardFit(
-            estimator._local_copy(vars(estimator)), not is_one_fit, is_sparse, size, standards,
-            dict(state.moments), weight_unit, has_extremes,
-        )  # fmt: skip
-        fit = executor.source(settings)
-        handles = tuple(executor.submit(standardised_shard, fit, shard) for shard in read.handles)
-        shards = replace(read, fit=fit, handles=handles)
-        executor.release([*read.handles, read.fit])
-        layers = program.first_layers if standards else ()
-        coordinates = Coordinates(layers, standards, rate_scales(plan, state, layers))
-        constants = coordinates.constants(state.tensors)
-        shapes = tuple((name, tuple(array.shape[1:])) for name, array in few.features.items())
-        factors = intercept_factors(plan) if is_sparse else ()
-        spec = replace(plan.step_spec, row_shapes=shapes, gradient_factors=factors)
-        spec = coordinates.spec(spec, constants) if constants else spec
-        weights = {name: array for (name, kind), array in state.tensors.items() if kind == WEIGHT}
-        if is_exact:
-            update = _update_runner(spec, weights, parts.split.tail.graph.opset_imports[""])
-            runner: Any = GradientRounds(shards, update, spec.scalars, size)
-            held, kind = update.buffers, Epochs
-            decided("shards", "%d, whose gradients are averaged at each update", len(shards.handles))
-            sample_weight = shards.sample_weight()
-        else:
-            outer = OuterStep.of(plan.recipe, min(sync_every, -(-n_rows // size)))
-            decided("shards", "%d, rounds of %d updates of the largest", len(shards.handles), sync_every)
-            runner, held = None, HeldTensors(outer.places(make_buffers(spec, weights).sets[0], spec.weights))
-            kind = partial(LocalRounds, shards, sync_every, outer)
-            sample_weight = evenly(1.0, n_rows)
-        buffers: Any = StandardisedBuffers(held, coordinates) if constants else held
-        if not plan.recipe.is_auto or plan.recipe.in_parts:
-            buffers.load(state.tensors)
-        target = np.broadcast_to(np.zeros((), few.target.dtype), (n_rows, read.summaries[0].n_targets))
-        batches = ClientBatches(
-            {}, target, sample_weight, size, is_mean=size > 1, standards=standards, weight_unit=weight_unit,
-            in_windows=True, few=few,
-        )  # fmt: skip
-        runners = Runners(buffers, runner, lambda: runner, is_sparse=is_one_fit and trains_columns)
-        return cls(program, shards, batches, runners, kind)
-
-
-def _resolve_sync(
-    named: int | None, plan: FitPlan, shards: Shards, program: Program, max_iter: int, *, is_fit: bool
-) -> int:
-    """Return the updates of the largest shard in a round."""
-    if named == 1:
-        return 1
-    most = _SYNC_EVERY
-    if is_fit:
-        n_updates = max_iter * -(-max(shards.n_rows) // plan.rows_of_update(max(shards.n_rows)))
-        most = max(1, n_updates // _ROUNDS)
-        if named is not None and named > most:
-            warnings.warn(
-                f"sync_every={named} leaves max_iter={max_iter} fewer than {_ROUNDS} rounds, after which the "
-                f"loss is above that of one machine: give at most {most}, or raise max_iter.",
-                ConvergenceWarning,
-                stacklevel=6,
-            )
-    found = min(_SYNC_EVERY, most) if named is None else named
-    if found == 1:
-        _check_gradients(plan)
-    return found
-
-
-def _check_gradients(plan: FitPlan) -> None:
-    """Refuse losses and graphs whose gradient is not the sum of those of the shards."""
-    of_rows(plan.step_spec, 1)
-    if not plan.loss.is_formula:
-        raise UnsupportedError(
-            f"sync_every=1 needs a loss that is a formula, and {type(plan.loss).__name__} is a function of "
-            "Python: give sync_every a number above 1."
-        )
-
-
-def _update_runner(spec: Any, weights: Mapping[str, np.ndarray], opset: int) -> UpdateRunner:
-    """Return the update of the client, whose sessions fits share."""
-    shapes = tuple((name, array.shape, array.dtype.str) for name, array in weights.items())
-
-    def build() -> Any:
-        graph = build_update_graph(spec, weights, opset)
-        return make_session(graph.model, 1), graph
-
-    nbytes = sum(array.nbytes for array in weights.values())
-    session, graph = cached(("update", spec.key, shapes, opset), build, nbytes)
-    return UpdateRunner(session, graph, make_buffers(spec, weights))

@@ -1,0 +1,201 @@
+"""The parts of a fit on shards, as the training loop takes them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from onnxsgd.data.row_tables import evenly
+from onnxsgd.distributed.rounds import GradientRounds, HeldTensors, LocalRounds, OuterStep
+from onnxsgd.distributed.shard_tasks import ShardEstimator, ShardFit, standardised_shard
+from onnxsgd.distributed.shards import ClientBatches, Shards, merged_moments
+from onnxsgd.engine.step.batches import Batches, Standard
+from onnxsgd.engine.step.divided_step import UpdateRunner, build_update_graph, of_rows
+from onnxsgd.engine.step.single_step import make_buffers
+from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.runtime.cache import cached
+from onnxsgd.runtime.events import decided
+from onnxsgd.runtime.sessions import make_session
+from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
+from onnxsgd.training.epochs import Epochs, Runners
+from onnxsgd.training.fit_plan import FitPlan
+from onnxsgd.training.program import Program
+from onnxsgd.training.sparse_runners import intercept_factors, trains_sparse
+from onnxsgd.training.start import ENOUGH_ROWS
+from onnxsgd.training.state import TARGET, FitState, rate_scales
+
+__all__ = ["TrainingParts", "check_gradients", "make_parts", "updates_of_round"]
+
+#: The updates of a round unless they are named, and the fewest rounds of a fit: with fewer, training ends
+#: above the loss of one machine.
+_SYNC_EVERY, _ROUNDS = 16, 40
+
+
+@dataclass(frozen=True)
+class TrainingParts:
+    """The parts of a fit on shards.
+
+    Attributes
+    ----------
+    program : Program
+        The graph on the client.
+    shards : Shards
+        The shards of the fit, standardised.
+    batches : ClientBatches
+        The batches that the loop counts: of all shards together, or of the largest.
+    runners : Runners
+        The state on the client, and the runner of updates that all shards make together.
+    epochs : callable
+        Makes the epochs, from the same arguments as :class:`~onnxsgd.training.epochs.Epochs`.
+    """
+
+    program: Program
+    shards: Shards
+    batches: ClientBatches
+    runners: Runners
+    epochs: Callable[..., Any]
+
+
+def updates_of_round(named: int | None, plan: FitPlan, n_rows: int, max_iter: int | None) -> int:
+    """Return the updates of a shard of so many rows, the largest, in a round; None epochs: in a stream."""
+    most = _SYNC_EVERY
+    if max_iter is not None:
+        most = max(1, max_iter * -(-n_rows // plan.rows_of_update(n_rows)) // _ROUNDS)
+    if named is None:
+        return min(_SYNC_EVERY, most)
+    if max_iter is not None and named > most:
+        warnings.warn(
+            f"sync_every={named} leaves max_iter={max_iter} fewer than {_ROUNDS} rounds, after which the "
+            f"loss is above that of one machine: give at most {most}, or raise max_iter.",
+            ConvergenceWarning,
+            stacklevel=6,
+        )
+    return named
+
+
+def check_gradients(plan: FitPlan) -> None:
+    """Refuse losses and graphs whose gradient is not the sum of those of shards.
+
+    Raises
+    ------
+    UnsupportedError
+        If the plan has one.
+    """
+    of_rows(plan.step_spec, 1)
+    if not plan.loss.is_formula:
+        raise UnsupportedError(
+            f"sync_every=1 needs a loss that is a formula, and {type(plan.loss).__name__} is a function of "
+            "Python: give sync_every a number above 1."
+        )
+
+
+def make_parts(
+    read: Shards, estimator: ShardEstimator, plan: FitPlan, state: FitState, sync_every: int
+) -> TrainingParts:
+    """Return the parts of a fit.
+
+    Parameters
+    ----------
+    read : Shards
+        The shards as they were read, which are released.
+    estimator : OnnxSGDRegressor or OnnxSGDClassifier
+        The estimator of the tasks.
+    plan : FitPlan
+        The settings of the fit.
+    state : FitState
+        The state before it; its moments of the data become those of all shards.
+    sync_every : int
+        Updates of the largest shard in a round; 1: gradients are averaged at each update.
+    """
+    few, recipe = read.some_rows(), plan.recipe
+    is_sparse = any(not isinstance(table, np.ndarray) for table in few.features.values())
+    parts = plan.learner.sparse_parts() if is_sparse else plan.learner.divided
+    program = Program(plan, parts)
+    n_rows = sum(read.n_rows) if sync_every == 1 else max(read.n_rows)
+    trains_columns = is_sparse and trains_sparse(plan.step_spec, program.first_layers, few.features)
+    is_sparse_fit, is_linear_fit = (it and not recipe.in_parts for it in (trains_columns, program.is_linear))
+    size = plan.rows_of_update(n_rows, is_sparse_fit=is_sparse_fit, is_linear_fit=is_linear_fit)
+    program = Program(replace(plan, batch_size=size, n_accumulated=1, is_exact=True), parts)
+    standards = _add_moments(program, read, few, state)
+    weight_unit = state.mean_weight if recipe.is_auto else None
+    settings = ShardFit(
+        estimator, recipe.in_parts, is_sparse, size, standards, dict(state.moments), weight_unit,
+        has_extremes=recipe.is_auto and any(summary.has_extremes for summary in read.summaries),
+    )  # fmt: skip
+    shards = _standardised(read, settings)
+    layers = program.first_layers if standards else ()
+    coordinates = Coordinates(layers, standards, rate_scales(program.plan, state, layers))
+    constants = coordinates.constants(state.tensors)
+    shapes = tuple((name, tuple(array.shape[1:])) for name, array in few.features.items())
+    factors = intercept_factors(program.plan) if is_sparse else ()
+    spec = replace(program.plan.step_spec, row_shapes=shapes, gradient_factors=factors)
+    spec = coordinates.spec(spec, constants) if constants else spec
+    weights = {name: array for (name, kind), array in state.tensors.items() if kind == WEIGHT}
+    runner: Any = None
+    held: Any
+    epochs: Callable[..., Any]
+    if sync_every == 1:
+        decided("shards", "%d, whose gradients are averaged at each update", len(shards.handles))
+        update = _update_runner(spec, weights, parts.split.tail.graph.opset_imports[""])
+        runner, held, epochs = GradientRounds(shards, update, spec.scalars, size), update.buffers, Epochs
+    else:
+        decided("shards", "%d, rounds of %d updates of the largest", len(shards.handles), sync_every)
+        outer = OuterStep.of(recipe, min(sync_every, -(-n_rows // size)))
+        held = HeldTensors(outer.places(make_buffers(spec, weights).sets[0], spec.weights))
+        epochs = partial(LocalRounds, shards, sync_every, outer)
+    buffers = StandardisedBuffers(held, coordinates) if constants else held
+    if not recipe.is_auto or recipe.in_parts:
+        buffers.load(state.tensors)
+    batches = ClientBatches(
+        {}, np.broadcast_to(np.zeros((), few.target.dtype), (n_rows, few.target.shape[1])),
+        shards.sample_weight() if sync_every == 1 else evenly(1.0, n_rows), size, is_mean=size > 1,
+        standards=standards, weight_unit=weight_unit, in_windows=True, few=few,
+    )  # fmt: skip
+    runners = Runners(buffers, runner, lambda: runner, is_sparse=is_sparse_fit)
+    return TrainingParts(program, shards, batches, runners, epochs)
+
+
+def _add_moments(program: Program, read: Shards, few: Batches, state: FitState) -> dict[str, Standard]:
+    """Add the moments of all shards to those of the state; return the standardisation of features."""
+    plan, n_rows = program.plan, sum(read.n_rows)
+    if plan.scaled_layer.weights:
+        known = state.moments.get(TARGET)
+        state.moments[TARGET] = merged_moments(known, read.moments(TARGET), may_change=False)
+    if not plan.recipe.is_auto:
+        return {}
+    state.count_rows(evenly(read.weight / n_rows, n_rows))
+    may_change = plan.recipe.in_parts and n_rows >= ENOUGH_ROWS
+    for name, _ in program.columns_of_layers:
+        known = state.moments.get(name)
+        state.moments[name] = merged_moments(known, read.moments(name), may_change=may_change)
+    return dict(make_coordinates(program.first_layers, few.features, state.moments).standards)
+
+
+def _standardised(read: Shards, settings: ShardFit) -> Shards:
+    """Return the shards with the batches of a fit; those that were read are released."""
+    executor = read.executor
+    fit = executor.source(settings)
+    handles = tuple(executor.submit(standardised_shard, fit, shard) for shard in read.handles)
+    executor.release([*read.handles, read.fit])
+    return replace(read, fit=fit, handles=handles)
+
+
+def _update_runner(spec: StepSpec, weights: Mapping[str, np.ndarray], opset: int) -> UpdateRunner:
+    """Return the update on the client, whose sessions fits share."""
+    shapes = tuple((name, array.shape, array.dtype.str) for name, array in weights.items())
+
+    def build() -> Any:
+        graph = build_update_graph(spec, weights, opset)
+        return make_session(graph.model, 1), graph
+
+    nbytes = sum(array.nbytes for array in weights.values())
+    session, graph = cached(("update", spec.key, shapes, opset), build, nbytes)
+    return UpdateRunner(session, graph, make_buffers(spec, weights))
