@@ -17,6 +17,11 @@ PACKAGE, TESTS = ROOT / "onnxsgd", ROOT / "tests"
 COVERED = {
     "checking/test_reference_cells.py": "gradient/portable/rules/sequence_lengths",
     "data/test_text.py": "estimators/text_graph",
+    "dask/test_dask_estimators.py": "dask/dask_collections dask/dask_executor",
+    "distributed/test_rounds.py": "distributed/executor",
+    "estimators/test_sharded_fit.py": (
+        "distributed/shard_tasks distributed/sharded_training distributed/shards"
+    ),
     "engine/export/test_step_file.py": (
         "engine/export/manifest engine/export/raw_weights training/step_export"
     ),

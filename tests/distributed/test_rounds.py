@@ -1,0 +1,61 @@
+"""The outer step, and sums of results in an order that their number decides."""
+
+import numpy as np
+import pytest
+from serial_executor import SerialExecutor
+
+from onnxsgd import OnnxSGDClassifier
+from onnxsgd.distributed.executor import reduced
+from onnxsgd.distributed.rounds import OuterStep
+from onnxsgd.distributed.shard_tasks import Change, add_changes
+from onnxsgd.engine.step.update import WEIGHT
+
+KEY, VELOCITY, SLOT = ("w", WEIGHT), ("w", "outer_velocity"), ("w", "slot")
+
+
+def test_the_outer_step_is_nesterovs():
+    """Source: torch's SGD with ``nesterov=True``, whose gradient is minus the change."""
+    torch = pytest.importorskip("torch")
+    weight = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.7, momentum=0.9, nesterov=True)
+    step = OuterStep(0.7, 0.9)
+    tensors = step.places({KEY: np.array([1.0, -2.0])}, ["w"])
+    tensors[VELOCITY] = np.zeros(2)
+    for number in range(5):
+        change = np.array([0.5, -0.25]) / (1 + number)
+        weight.grad = torch.from_numpy(-change)
+        optimizer.step()
+        tensors = step.after(tensors, {KEY: change})
+        np.testing.assert_allclose(tensors[KEY], weight.detach().numpy(), rtol=1e-14)
+
+
+def test_states_become_the_means_of_those_of_the_shards():
+    tensors = OuterStep(0.7, 0.9).places({KEY: np.ones(2), SLOT: np.zeros(2)}, ["w"])
+    after = OuterStep(0.7, 0.9).after(tensors, {KEY: np.ones(2), SLOT: np.full(2, 0.25)})
+    np.testing.assert_allclose(after[SLOT], 0.25)
+
+
+def test_the_outer_step_of_a_rate_that_training_finds_is_the_mean():
+    auto, named = OnnxSGDClassifier(), OnnxSGDClassifier(learning_rate="constant")
+    assert OuterStep.of(auto._check_parameters(), 16) == OuterStep(1.0, 0.0)
+    assert OuterStep.of(named._check_parameters(), 64) == OuterStep(0.7, 0.9)
+    few = OuterStep.of(named._check_parameters(), 4)
+    assert (few.rate, few.momentum) == pytest.approx((0.925, 0.225))
+    assert OuterStep().places({KEY: np.ones(1)}, ["w"]) == {KEY: np.ones(1)}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_sums_are_pairwise(count):
+    executor = SerialExecutor()
+    values = [f"{number}" for number in range(count)]
+    handles = [executor.source(value) for value in values]
+    (total,) = executor.results([reduced(executor, lambda a, b: f"({a}+{b})", handles)])
+    expected = {1: "0", 2: "(0+1)", 3: "((0+1)+2)", 5: "(((0+1)+(2+3))+4)",
+                8: "(((0+1)+(2+3))+((4+5)+(6+7)))"}  # fmt: skip
+    assert total == expected[count]
+    assert executor.n_tasks == count - 1
+
+
+def test_changes_add_up():
+    total = add_changes(Change({KEY: np.ones(2)}, 1.0, 2.0), Change({KEY: np.full(2, 3.0)}, 0.5, 1.0))
+    assert (total.tensors[KEY].tolist(), total.loss, total.weight) == ([4.0, 4.0], 1.5, 3.0)
