@@ -13,13 +13,21 @@ from distributed import Client, Future
 
 from onnxsgd.dask.dask_executor import DaskExecutor
 from onnxsgd.distributed.pieces import piece_of
+from onnxsgd.estimators.base import BaseOnnxSGD
 from onnxsgd.estimators.sharded_fit import ShardedData
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
-__all__ = ["check_collection", "lazily", "sharded_data"]
+#: An array, a data frame or a column of Dask, which have no class in common.
+Collection = Any
+#: One of its partitions: an array, a sparse matrix, a data frame or a column.
+Block = Any
+#: A function of an estimator and a partition.
+BlockFunction = Callable[[BaseOnnxSGD, Block], np.ndarray]
+
+__all__ = ["Block", "Collection", "check_collection", "lazily", "sharded_data"]
 
 
-def check_collection(value: object, name: str) -> Any:
+def check_collection(value: object, name: str) -> Collection:
     """Return an array, a frame or a column of Dask; refuse others.
 
     Raises
@@ -69,7 +77,7 @@ def sharded_data(client: Client, X: object, y: object, sample_weight: object = N
     return ShardedData(executor, tuple(pieces), tuple(description))
 
 
-def _whole_rows(part: Any) -> Any:
+def _whole_rows(part: Collection) -> Collection:
     """Return an array whose chunks have whole rows; frames have."""
     if isinstance(part, da.Array):
         if part.ndim == 0:
@@ -79,7 +87,7 @@ def _whole_rows(part: Any) -> Any:
     return part
 
 
-def _aligned(given: dict[str, Any]) -> dict[str, Any]:
+def _aligned(given: dict[str, Collection]) -> dict[str, Collection]:
     """Return the collections, arrays of known chunks with those of `X`."""
     first = given["X"]
     if not isinstance(first, da.Array) or np.isnan(first.shape[0]):
@@ -95,12 +103,12 @@ def _aligned(given: dict[str, Any]) -> dict[str, Any]:
     return aligned
 
 
-def _blocks(part: Any) -> Sequence[Any]:
+def _blocks(part: Collection) -> Sequence[Any]:
     """Return the partitions, each as a delayed object."""
     return list(np.ravel(np.array(part.to_delayed(), dtype=object)))
 
 
-def _description(part: Any) -> str:
+def _description(part: Collection) -> str:
     """Return what tells a collection from others without a look at its numbers."""
     types = getattr(part, "dtypes", None)
     kind = str(part.dtype) if types is None or not hasattr(types, "items") else str(list(types.items()))
@@ -108,7 +116,7 @@ def _description(part: Any) -> str:
     return f"{type(part).__name__} {kind} {chunks}"
 
 
-def lazily(estimator: Any, function: Callable[[Any, Any], np.ndarray], X: object) -> da.Array:
+def lazily(estimator: BaseOnnxSGD, function: BlockFunction, X: object) -> da.Array:
     """Return the results of a function of a fitted estimator and data, as an array computed on demand.
 
     Parameters
@@ -135,8 +143,6 @@ def lazily(estimator: Any, function: Callable[[Any, Any], np.ndarray], X: object
     return da.concatenate(parts, axis=0, allow_unknown_chunksizes=True)
 
 
-def _predicted(
-    estimator: Any, function: Callable[[Any, Any], np.ndarray], block: Any, like: np.ndarray
-) -> np.ndarray:
+def _predicted(estimator: BaseOnnxSGD, function: BlockFunction, block: Block, like: np.ndarray) -> np.ndarray:
     """Return the results of one partition, which may be empty."""
     return np.asarray(function(estimator, block)) if block.shape[0] else like

@@ -12,8 +12,8 @@ from distributed import Client, default_client
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.metaestimators import available_if
 
-from onnxsgd.dask.dask_collections import lazily, sharded_data
-from onnxsgd.estimators.base import learns_in_parts
+from onnxsgd.dask.dask_collections import Block, Collection, lazily, sharded_data
+from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.callbacks import with_callbacks
 from onnxsgd.estimators.classifier import OnnxSGDClassifier
 from onnxsgd.estimators.fit_report import RecordedFit
@@ -46,16 +46,15 @@ def _has_method(name: str) -> Any:
     return check
 
 
-def _result(method: str, estimator: Any, X: Any) -> np.ndarray:
+def _result(method: str, estimator: BaseOnnxSGD, X: Block) -> np.ndarray:
     """Return the result of a method."""
     found: np.ndarray = getattr(estimator, method)(X)
     return found
 
 
-def _result_with_std(number: int, estimator: Any, X: Any) -> np.ndarray:
+def _result_with_std(number: int, estimator: OnnxSGDRegressor, X: Block) -> np.ndarray:
     """Return the predictions, or their standard deviations."""
-    found: np.ndarray = estimator.predict(X, return_std=True)[number]
-    return found
+    return estimator.predict(X, return_std=True)[number]
 
 
 class DaskTraining(ShardedTraining):
@@ -68,10 +67,10 @@ class DaskTraining(ShardedTraining):
     def fit(
         self,
         X: object,
-        y: Any = None,
-        sample_weight: Any = None,
+        y: Collection = None,
+        sample_weight: Collection = None,
         X_val: object = None,
-        y_val: Any = None,
+        y_val: Collection = None,
         resume: bool = False,
     ) -> Self:
         """Train the weights on the partitions of the data, which stay on the workers.
@@ -110,7 +109,9 @@ class DaskTraining(ShardedTraining):
             X_val = y_val = sharded_data(client, X_val, y_val)
         return self._fit_sharded(data, X_val, y_val, resume)
 
-    def _partial_fit_sharded(self, X: object, y: Any, classes: Any, sample_weight: Any) -> Self:
+    def _partial_fit_sharded(
+        self, X: object, y: object, classes: ArrayLike | None, sample_weight: object
+    ) -> Self:
         data: Any = sharded_data(self._present_client(), X, self._given_target(y), sample_weight)
         with RecordedFit(self, is_part=True):
             try:
@@ -118,7 +119,7 @@ class DaskTraining(ShardedTraining):
             finally:
                 self.__dict__.pop("_label_counts", None)
 
-    def _given_target(self, y: Any) -> Any:
+    def _given_target(self, y: object) -> object:
         if y is None:
             raise ParameterError(
                 f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
@@ -150,7 +151,7 @@ class DaskTraining(ShardedTraining):
             return lazily(local, partial(_result, method), X)
         return getattr(local, method)(X)
 
-    def score(self, X: object, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: object, y: Collection, sample_weight: Collection = None) -> float:
         """Return the score of the given samples: R2 of a regressor, the accuracy of a classifier.
 
         Parameters
@@ -248,7 +249,7 @@ class DaskOnnxSGDClassifier(DaskTraining, OnnxSGDClassifier):
 
     @learns_in_parts
     def partial_fit(
-        self, X: object, y: Any = None, classes: ArrayLike | None = None, sample_weight: Any = None
+        self, X: object, y: Collection = None, classes: ArrayLike | None = None, sample_weight: object = None
     ) -> Self:
         """Train for one epoch on the given collections, continuing from the last call.
 
@@ -340,7 +341,7 @@ class DaskOnnxSGDRegressor(DaskTraining, OnnxSGDRegressor):
         self.client, self.n_shards, self.sync_every = client, n_shards, sync_every
 
     @learns_in_parts
-    def partial_fit(self, X: object, y: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: object, y: Collection = None, sample_weight: object = None) -> Self:
         """Train for one epoch on the given collections, continuing from the last call.
 
         Parameters

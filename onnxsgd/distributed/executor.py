@@ -36,7 +36,7 @@ class Executor(Protocol):
         """
 
 
-def reduced(executor: Executor, add: Callable[[Any, Any], Any], handles: Sequence[Handle]) -> Handle:
+def reduced(executor: Executor, add: Callable[..., object], handles: Sequence[Handle]) -> Handle:
     """Return the handle of the sum of results, added pairwise in an order that their number decides."""
     level, added = list(handles), list[Handle]()
     while len(level) > 1:

@@ -20,8 +20,11 @@ __all__ = [
     "summary_of_pieces",
 ]  # fmt: skip
 
+#: An array, a sparse matrix or a data frame; an array, a column or a data frame.
+Table = Any
+Column = Any
 #: Samples, targets and weights or None.
-Piece = tuple[Any, Any, Any]
+Piece = tuple[Table, Column, Column | None]
 #: The difference of the shares of classes of a shard from those of all, and of the means of targets in units
 #: of their deviation, up to which shards are alike; beside that of random shards.
 _FAR_SHARES, _FAR_MEANS = 0.1, 0.25
@@ -29,7 +32,7 @@ _FAR_SHARES, _FAR_MEANS = 0.1, 0.25
 _CHANCE = 3.0
 
 
-def piece_of(number: int, X: Any, y: Any, sample_weight: Any) -> Piece:
+def piece_of(number: int, X: Table, y: Column, sample_weight: Column | None) -> Piece:
     """Return a piece; refuse one whose parts differ in length.
 
     Raises

@@ -18,6 +18,7 @@ from onnxsgd.data.moments import Moments, add_moments
 from onnxsgd.data.random_order import shuffled
 from onnxsgd.data.row_tables import as_array
 from onnxsgd.data.samples import Samples
+from onnxsgd.distributed.pieces import Column, Piece
 from onnxsgd.engine.step.batches import Batches, EpochPlan, Standard
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.divided_step import GRADIENT, of_rows
@@ -52,7 +53,7 @@ class ShardEstimator(Protocol):
     def _make_plan(self, recipe: Recipe) -> FitPlan: ...
 
     def _read_samples(
-        self, X: object, y: Any, sample_weight: Any, *, resuming: bool, in_parts: bool
+        self, X: object, y: Column, sample_weight: Column | None, *, resuming: bool, in_parts: bool
     ) -> Samples: ...
 
     def _extra_weight(self, target: np.ndarray) -> np.ndarray | None: ...
@@ -66,7 +67,7 @@ class ShardEstimator(Protocol):
 
 @dataclass(frozen=True)
 class ShardFit:
-    """What all tasks of a fit share.
+    """The estimator and the settings that all tasks of a fit share.
 
     Attributes
     ----------
@@ -143,7 +144,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the client knows of a shard.
+    """The sizes and the moments of a shard, for the client.
 
     Attributes
     ----------
@@ -245,9 +246,7 @@ def add_changes(first: Change, second: Change) -> Change:
     return Change(tensors, first.loss + second.loss, first.weight + second.weight)
 
 
-def read_shard(
-    fit: ShardFit, held_out: tuple[float, int] | None, validates: bool, *pieces: tuple[Any, Any, Any]
-) -> Shard:
+def read_shard(fit: ShardFit, held_out: tuple[float, int] | None, validates: bool, *pieces: Piece) -> Shard:
     """Return the shard of the rows of some pieces ``(X, y, sample_weight)``.
 
     Parameters
@@ -361,8 +360,7 @@ def gradient_of_rows(
     fit: ShardFit, shard: Shard, weights: Mapping[str, np.ndarray], work: GradientWork
 ) -> Change:
     """Return the part of the rows of a shard in the gradient of a batch."""
-    program, size = fit.program, work.most_rows
-    batches = replace(shard.rows, batch_size=size)
+    program, batches, size = fit.program, shard.rows, work.most_rows
     shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
     spec = replace(of_rows(program.plan.step_spec, size), row_shapes=shapes)
     idle = program.compiled(KnownStep(spec), resolve_threads(program.plan.n_threads, 0))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from onnxsgd.data.features import Features
 from onnxsgd.data.moments import Moments
 from onnxsgd.data.row_tables import evenly
+from onnxsgd.data.samples import Samples
 from onnxsgd.distributed.executor import Executor, Handle
 from onnxsgd.distributed.shard_tasks import Summary, loss_of, score_of, some_rows_of, weights_of
 from onnxsgd.engine.step.batches import Batches
@@ -81,11 +83,10 @@ class Shards:
         tasks = [executor.submit(some_rows_of, *pair) for pair in zip(self.handles, counts, strict=True)]
         parts = executor.results(tasks)
         executor.release(tasks)
-        features = {name: _stacked([part.features[name] for part in parts]) for name in parts[0].features}
-        return replace(
-            parts[0], features=features, target=np.concatenate([part.target for part in parts]),
-            sample_weight=np.concatenate([part.sample_weight for part in parts]),
-        )  # fmt: skip
+        some = Samples.joined(
+            [Samples(dict(part.features), part.target, part.sample_weight) for part in parts]
+        )
+        return replace(parts[0], features=some.features, target=some.target, sample_weight=some.weight)
 
     def moments(self, name: str) -> Moments:
         """Return the moments of a feature, or of the target, over all rows."""
@@ -94,14 +95,6 @@ class Shards:
     def score_parts(self, weights: Mapping[str, np.ndarray]) -> list[Any]:
         """Return the parts of the shards in the score of weights."""
         return self.of_each(score_of, dict(weights))
-
-
-def _stacked(tables: Sequence[Any]) -> Any:
-    if isinstance(tables[0], np.ndarray):
-        return np.concatenate(tables)
-    from scipy import sparse
-
-    return sparse.vstack(list(tables), "csr")
 
 
 def merged_moments(known: Moments | None, part: Moments, *, may_change: bool) -> Moments:
@@ -150,7 +143,7 @@ class ShardedProgram:
         """True if the last layer is also a first one."""
         return self.program.is_linear
 
-    def raw_predictions(self, features: dict[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
+    def raw_predictions(self, features: Features, weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return raw predictions of rows that the client has."""
         return self.program.raw_predictions(features, weights)
 

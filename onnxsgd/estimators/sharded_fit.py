@@ -15,6 +15,7 @@ from onnxsgd.data.targets import check_sample_weight, present_labels
 from onnxsgd.data.text import has_text
 from onnxsgd.distributed.executor import Executor, Handle
 from onnxsgd.distributed.pieces import (
+    Piece,
     PieceSummary,
     are_alike,
     cut_evenly,
@@ -215,7 +216,9 @@ class ShardedTraining(BaseOnnxSGD):
     def _gathered(self, X: object) -> Any:
         return X
 
-    def _read_samples(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> Any:
+    def _read_samples(
+        self, X: object, y: ArrayLike | None, sample_weight: ArrayLike | None, **options: Any
+    ) -> Any:
         """Cut the data into shards, and make the learner from some of them unless training resumes."""
         if not isinstance(X, ShardedData):
             return super()._read_samples(X, y, sample_weight, **options)
@@ -230,7 +233,11 @@ class ShardedTraining(BaseOnnxSGD):
         return ShardedSamples(X.executor, tuple(map(tuple, self._shards_of(data, found))), few)
 
     def _read_few(
-        self, data: ShardedData, summaries: Sequence[PieceSummary], classes: Any, options: dict[str, Any]
+        self,
+        data: ShardedData,
+        summaries: Sequence[PieceSummary],
+        classes: ArrayLike | None,
+        options: dict[str, Any],
     ) -> Samples:
         """Check the first rows, and make the learner from them."""
         executor = data.executor
@@ -282,12 +289,14 @@ class ShardedTraining(BaseOnnxSGD):
         few = Samples({}, np.empty(0), np.empty(0))
         return (ShardedSamples(X_val.executor, tuple((p,) for p in X_val.pieces), few, validates=True),)
 
-    def _hold_out(self, samples: Any) -> Any:
+    def _hold_out(self, samples: Samples | ShardedSamples) -> Any:
+        if not isinstance(samples, ShardedSamples):
+            return super()._hold_out(samples)
         seed = int(self._state.random_state.randint(0, _SEEDS))
         training = replace(samples, held_out=(float(self.validation_fraction), seed))
         return training, (replace(training, validates=True),)
 
-    def _balance(self, y: Any) -> None:
+    def _balance(self, y: object) -> None:
         self.__dict__.pop("_balanced", None)
         if getattr(self, "class_weight", None) == "balanced" and self._label_counts is not None:
             labels, counts = self._label_counts
@@ -330,7 +339,7 @@ class ShardedTraining(BaseOnnxSGD):
         self,
         plan: FitPlan,
         stopping: Stopping,
-        samples: Any,
+        samples: Samples | ShardedSamples,
         validation: Sequence[Any] = (),
         observers: Sequence[Observer] = (),
         *,
@@ -372,12 +381,12 @@ class ShardedTraining(BaseOnnxSGD):
         self._publish()
 
 
-def _score_of_piece(estimator: Any, piece: tuple[Any, Any, Any]) -> Any:
+def _score_of_piece(estimator: BaseOnnxSGD, piece: Piece) -> Any:
     """Return the part of a partition in the score, None if it is empty."""
     X, y, sample_weight = piece
     if not len(y):
         return None
-    raw = estimator._table(estimator._raw_predictions(X))
+    raw = estimator._table(np.asarray(estimator._raw_predictions(X)))
     target, _ = estimator._read_target(y, True, None)
     weight = check_sample_weight(sample_weight, target)
     return estimator._score_part(raw, target, weight) if weight.any() else None
