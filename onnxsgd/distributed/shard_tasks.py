@@ -56,6 +56,8 @@ class ShardEstimator(Protocol):
         self, X: object, y: Column, sample_weight: Column | None, *, resuming: bool, in_parts: bool
     ) -> Samples: ...
 
+    def _counted(self, target: np.ndarray) -> np.ndarray | None: ...
+
     def _extra_weight(self, target: np.ndarray) -> np.ndarray | None: ...
 
     def _encode(self, y: np.ndarray) -> np.ndarray: ...
@@ -264,7 +266,10 @@ def read_shard(fit: ShardFit, held_out: tuple[float, int] | None, validates: boo
     for X, y, sample_weight in pieces:
         if len(y) == 0 or (sample_weight is not None and not np.any(np.asarray(sample_weight))):
             continue
-        parts.append(estimator._read_samples(X, y, sample_weight, resuming=True, in_parts=True))
+        read = estimator._read_samples(X, y, sample_weight, resuming=True, in_parts=True)
+        counted = estimator._counted(read.target)
+        if counted is None or counted.any():
+            parts.append(read)
     samples = Samples.joined(parts) if parts else None
     if samples is not None and held_out is not None:
         samples = _part_of(samples, held_out, validates)

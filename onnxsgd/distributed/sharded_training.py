@@ -69,8 +69,11 @@ def updates_of_round(named: int | None, plan: FitPlan, n_rows: int, max_iter: in
     most = _SYNC_EVERY
     if max_iter is not None:
         most = max(1, max_iter * -(-n_rows // plan.rows_of_update(n_rows)) // _ROUNDS)
+    if named == 1:
+        check_gradients(plan)
     if named is None:
-        return min(_SYNC_EVERY, most)
+        found = min(_SYNC_EVERY, most)
+        return found if found > 1 or _has_gradients(plan) else 2
     if max_iter is not None and named > most:
         warnings.warn(
             f"sync_every={named} leaves max_iter={max_iter} fewer than {_ROUNDS} rounds, after which the "
@@ -79,6 +82,15 @@ def updates_of_round(named: int | None, plan: FitPlan, n_rows: int, max_iter: in
             stacklevel=6,
         )
     return named
+
+
+def _has_gradients(plan: FitPlan) -> bool:
+    """Tell whether the gradient is the sum of those of shards."""
+    try:
+        check_gradients(plan)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def check_gradients(plan: FitPlan) -> None:
@@ -148,7 +160,7 @@ def make_parts(
         runner, held, epochs = GradientRounds(shards, update, spec.scalars, size), update.buffers, Epochs
     else:
         decided("shards", "%d, rounds of %d updates of the largest", len(shards.handles), sync_every)
-        outer = OuterStep.of(recipe, min(sync_every, -(-n_rows // size)))
+        outer = OuterStep.of(recipe, [summary.weight for summary in shards.summaries])
         held = HeldTensors(outer.places(make_buffers(spec, weights).sets[0], spec.weights))
         epochs = partial(LocalRounds, shards, sync_every, outer)
     buffers = StandardisedBuffers(held, coordinates) if constants else held

@@ -69,7 +69,8 @@ class Shards:
     def sample_weight(self) -> np.ndarray:
         """Return the weights of all rows, shard after shard."""
         first = self.summaries[0].even
-        if first is not None and all(summary.even == first for summary in self.summaries):
+        is_even = not any(summary.has_extremes for summary in self.summaries)
+        if is_even and first is not None and all(summary.even == first for summary in self.summaries):
             return evenly(first, sum(self.n_rows))
         tasks = [self.executor.submit(weights_of, shard) for shard in self.handles]
         found = np.concatenate(self.executor.results(tasks))

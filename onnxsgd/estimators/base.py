@@ -288,16 +288,20 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                 self._known_plan = (parameter_values(self), plan) if are_fixed(self) else None
             stopping = _ONE_PART
             observers = self._observers(stopping)
-            counted = None if batches is not None else self._counted(samples.target)
             if batches is not None:
                 source, n_rows = self._sequence_source(batches), len(samples.target)
                 self._train_on_batches(source, plan, stopping, n_rows, (), observers, kept)
-            elif counted is not None and not counted.any():
+            elif self._counts_nothing(samples):
                 # averages of gradients and penalties would move the weights
                 self._publish()
             else:
                 self._train(plan, stopping, samples, observers=observers, kept=kept)
         return self
+
+    def _counts_nothing(self, samples: Samples) -> bool:
+        """Tell whether no label of a part of a stream counts."""
+        counted = self._counted(samples.target)
+        return counted is not None and not counted.any()
 
     def _partial_fit_batches(self, source: BatchSource, classes: ArrayLike | None) -> Self:
         """Train on each batch as in a call of ``partial_fit``."""

@@ -28,7 +28,7 @@ from onnxsgd.runtime.stages import stage
 from onnxsgd.training.checkpoints import Checkpoints, Every, Progress
 from onnxsgd.training.state import FitState
 
-__all__ = ["FitCheckpoints", "fingerprint"]
+__all__ = ["FitCheckpoints", "digest_of_data", "fingerprint"]
 
 #: Parameters that may differ when a fit continues: they change no update.
 _FREE = frozenset({"checkpoint", "checkpoint_every", "verbose", "n_threads", "warm_start"})
@@ -46,7 +46,7 @@ def fingerprint(estimator: TrainedModel, **data: object) -> dict[str, str]:
         # the file may have changed
         parameters["model"] = Path(model).read_bytes()
     found = {name: _digest(value) for name, value in parameters.items() if name not in _FREE}
-    return found | {name: naming(name)(_digest_of_data)(part, name) for name, part in data.items()}
+    return found | {name: naming(name)(digest_of_data)(part, name) for name, part in data.items()}
 
 
 def _digest(value: object) -> str:
@@ -61,7 +61,8 @@ def _digest(value: object) -> str:
         return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _digest_of_data(given: object, name: str) -> str:
+def digest_of_data(given: object, name: str) -> str:
+    """Return a digest of the shape of data, and of some of their rows."""
     """Return a digest of the shape of data, and of some of their rows."""
     part: Any = given
     if sparse.issparse(part):
@@ -69,7 +70,7 @@ def _digest_of_data(given: object, name: str) -> str:
         # other formats have no rows that can be taken
         part = part if part.format in _WITH_ROWS else part.tocsr()
     elif isinstance(part, Mapping):
-        return str(joblib.hash([[key, _digest_of_data(array, name)] for key, array in part.items()]))
+        return str(joblib.hash([[key, digest_of_data(array, name)] for key, array in part.items()]))
     if part is None:
         return ""
     if is_batch_source(part):

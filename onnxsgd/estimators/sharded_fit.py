@@ -27,6 +27,7 @@ from onnxsgd.distributed.shard_tasks import ShardFit, read_shard, summary_of
 from onnxsgd.distributed.sharded_training import check_gradients, make_parts, updates_of_round
 from onnxsgd.distributed.shards import ShardedProgram, Shards
 from onnxsgd.estimators.base import BaseOnnxSGD
+from onnxsgd.estimators.checkpointing import FitCheckpoints, digest_of_data
 from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.inner_model import is_fitted
 from onnxsgd.estimators.labels import UnknownClassesError
@@ -41,7 +42,6 @@ from onnxsgd.training.state import adapt_state
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from onnxsgd.estimators.checkpointing import FitCheckpoints
     from onnxsgd.training.checkpoints import Checkpoints
     from onnxsgd.training.fit_plan import FitPlan, Recipe
     from onnxsgd.training.kept_state import KeptState
@@ -51,6 +51,8 @@ __all__ = ["ShardedData", "ShardedTraining"]
 
 #: The rows from which the graph of the fit is made.
 _FIRST_ROWS = 256
+#: The seed by which rows are dealt: a fit that is resumed gets the same shards.
+_DEAL_SEED = 0
 #: The bound of seeds.
 _SEEDS = 1 << 31
 #: Attributes of an estimator that its copies in tasks lack.
@@ -67,13 +69,18 @@ class ShardedData:
         The engine.
     pieces : tuple of Handle
         Its partitions: samples, targets and weights.
-    description : tuple of str
-        What tells the data from others.
     """
 
     executor: Executor
     pieces: tuple[Handle, ...]
-    description: tuple[str, ...] = ()
+
+    def digests(self) -> list[str]:
+        """Return what tells the partitions from others: some of their rows."""
+        executor = self.executor
+        tasks = [executor.submit(_digest_of_piece, piece) for piece in self.pieces]
+        found = executor.results(tasks)
+        executor.release(tasks)
+        return found
 
     def summaries(self, has_labels: bool) -> list[PieceSummary]:
         """Return the summary of each partition."""
@@ -127,7 +134,7 @@ class ShardedTraining(BaseOnnxSGD):
     #: The class of estimators without shards.
     _local_class: ClassVar[type[BaseOnnxSGD]]
     #: The counts of the labels of all samples of a fit.
-    _label_counts: tuple[np.ndarray, np.ndarray] | None = None
+    _label_counts: tuple[np.ndarray, np.ndarray | None] | None = None
 
     @in_turn
     def _fit_sharded(self, data: ShardedData, X_val: object, y_val: ArrayLike | None, resume: bool) -> Self:
@@ -204,11 +211,17 @@ class ShardedTraining(BaseOnnxSGD):
         return recipe
 
     def _checkpoints(self, resume: bool, **data: object) -> FitCheckpoints | None:
+        if self.checkpoint is None:
+            return super()._checkpoints(resume, **dict.fromkeys(data))
         shown = {
-            name: np.array(part.description) if isinstance(part, ShardedData) else part
+            name: np.array(part.digests()) if isinstance(part, ShardedData) else part
             for name, part in data.items()
         }
         return super()._checkpoints(resume, **shown)
+
+    def _counts_nothing(self, samples: Samples | ShardedSamples) -> bool:
+        # known once the shards are read
+        return isinstance(samples, Samples) and super()._counts_nothing(samples)
 
     def _batch_source(self, X: object, y: object, sample_weight: object, X_val: object) -> None:
         return None
@@ -273,15 +286,7 @@ class ShardedTraining(BaseOnnxSGD):
         if self.sync_every == 1 or are_alike(of_shards):
             return shards
         decided("shards", "they differ in their targets: rows are dealt anew among %d", n_shards)
-        return dealt_evenly(executor, pieces, n_shards, self._drawn_seed())
-
-    def _drawn_seed(self) -> int:
-        """Return a seed for tasks, which follows from `random_state`."""
-        from onnxsgd.data.generators import make_generator
-
-        state = self.__dict__.get("_state")
-        generator = make_generator(self.random_state) if state is None else state.random_state
-        return int(generator.randint(0, _SEEDS))
+        return dealt_evenly(executor, pieces, n_shards, _DEAL_SEED)
 
     def _read_validation(self, X_val: object, y_val: ArrayLike | None) -> tuple[Any, ...]:
         if not isinstance(X_val, ShardedData):
@@ -298,8 +303,13 @@ class ShardedTraining(BaseOnnxSGD):
 
     def _balance(self, y: object) -> None:
         self.__dict__.pop("_balanced", None)
-        if getattr(self, "class_weight", None) == "balanced" and self._label_counts is not None:
-            labels, counts = self._label_counts
+        if getattr(self, "class_weight", None) == "balanced":
+            labels, counts = self._label_counts or (None, None)
+            if labels is None or counts is None:
+                raise UnsupportedError(
+                    "class_weight='balanced' counts one label of each sample over all shards, and y has "
+                    "several: give the weights of the classes as a dictionary."
+                )
             present = np.isin(labels, self.classes_) & (counts > 0)
             known, counts = labels[present], counts[present]
             weights = counts.sum() / (len(counts) * counts)
@@ -309,16 +319,16 @@ class ShardedTraining(BaseOnnxSGD):
     def _scorer(self, program: Program, validation: Sequence[Any]) -> Any:
         if not (validation and isinstance(validation[0], ShardedSamples)):
             return super()._scorer(program, validation)
-        shards = self._read_shards(validation[0], in_parts=program.plan.recipe.in_parts, has_moments=False)
+        shards = self._read_shards(validation[0], in_parts=False, has_moments=False)
 
         def score(weights: dict[str, np.ndarray]) -> float:
             with stage("score"):
-                return self._joined_score(shards.score_parts(weights))
+                return self._joined_score(shards.score_parts(weights) if shards is not None else [])
 
         return score
 
-    def _read_shards(self, samples: ShardedSamples, *, in_parts: bool, has_moments: bool) -> Shards:
-        """Let tasks read the shards; return those with rows."""
+    def _read_shards(self, samples: ShardedSamples, *, in_parts: bool, has_moments: bool) -> Shards | None:
+        """Let tasks read the shards; return those with rows, None for a part of a stream without any."""
         executor = samples.executor
         is_sparse = any(not isinstance(table, np.ndarray) for table in samples.features.values())
         fit = executor.source(ShardFit(self._local_copy(vars(self)), in_parts, is_sparse))
@@ -331,8 +341,17 @@ class ShardedTraining(BaseOnnxSGD):
         executor.release(tasks)
         filled = [(h, s) for h, s in zip(handles, summaries, strict=True) if s.n_rows]
         if not filled:
+            if samples.validates and samples.held_out is not None:
+                raise ParameterError(
+                    f"validation_fraction={samples.held_out[0]} of each shard holds out no sample: each has "
+                    "one. Give X_val and y_val, or fewer shards by n_shards."
+                )
+            if in_parts and not samples.validates:
+                return None
             what = "validation" if samples.validates else "training"
-            raise ParameterError(f"No sample of the {what} data has a weight above 0.")
+            raise ParameterError(
+                f"No sample of the {what} data has a weight above 0, or a label that counts."
+            )
         return Shards(executor, fit, tuple(h for h, _ in filled), tuple(s for _, s in filled))
 
     def _train(
@@ -360,10 +379,11 @@ class ShardedTraining(BaseOnnxSGD):
         recipe = plan.recipe
         with stage("read"):
             read = self._read_shards(samples, in_parts=recipe.in_parts, has_moments=recipe.is_auto)
+        if read is None:
+            self._publish()
+            return
         max_iter = stopping.max_iter if is_fit else None
         sync_every = updates_of_round(self.sync_every, plan, max(read.n_rows), max_iter)
-        if sync_every == 1:
-            check_gradients(plan)
         with stage("compile"):
             parts = make_parts(read, self._local_copy(vars(self)), plan, state, sync_every)
         score = self._scorer(parts.program, validation)
@@ -392,11 +412,23 @@ def _score_of_piece(estimator: BaseOnnxSGD, piece: Piece) -> Any:
     return estimator._score_part(raw, target, weight) if weight.any() else None
 
 
-def _joined_counts(summaries: Sequence[PieceSummary]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the labels in all pieces, and how often they occur; None unless each sample has one label."""
-    found = [(s.labels, s.counts) for s in summaries if s.labels is not None and s.counts is not None]
+def _digest_of_piece(piece: Piece) -> str:
+    """Return a digest of some rows of a partition."""
+    X, y, sample_weight = piece
+    parts = {"X": X, "y": y, "sample_weight": sample_weight}
+    return "".join(digest_of_data(part, name) for name, part in parts.items())
+
+
+def _joined_counts(summaries: Sequence[PieceSummary]) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """Return the labels in all pieces, and how often they occur; None for targets without labels.
+
+    Counts are None where a sample has several labels.
+    """
+    found = [summary.labels for summary in summaries if summary.labels is not None]
     if not found:
         return None
-    labels, places = np.unique(np.concatenate([labels for labels, _ in found]), return_inverse=True)
-    counts = np.bincount(places, np.concatenate([counts for _, counts in found]), len(labels))
-    return labels, counts
+    labels, places = np.unique(np.concatenate(found), return_inverse=True)
+    counts = [summary.counts for summary in summaries if summary.counts is not None]
+    if len(counts) < len(found):
+        return labels, None
+    return labels, np.bincount(places, np.concatenate(counts), len(labels))

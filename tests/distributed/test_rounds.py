@@ -35,12 +35,14 @@ def test_states_become_the_means_of_those_of_the_shards():
     np.testing.assert_allclose(after[SLOT], 0.25)
 
 
-def test_the_outer_step_of_a_rate_that_training_finds_is_the_mean():
-    auto, named = OnnxSGDClassifier(), OnnxSGDClassifier(learning_rate="constant")
-    assert OuterStep.of(auto._check_parameters(), 16) == OuterStep(1.0, 0.0)
-    assert OuterStep.of(named._check_parameters(), 64) == OuterStep(0.7, 0.9)
-    few = OuterStep.of(named._check_parameters(), 4)
-    assert (few.rate, few.momentum) == pytest.approx((0.925, 0.225))
+def test_the_outer_step_goes_as_far_as_the_updates_of_one_machine():
+    auto = OnnxSGDClassifier()._check_parameters()
+    named = OnnxSGDClassifier(learning_rate="constant")._check_parameters()
+    assert OuterStep.of(auto, [1, 1, 1, 1]) == OuterStep.of(named, [5.0]) == OuterStep(1.0, 0.0)
+    assert OuterStep.of(named, [2] * 8) == OuterStep(0.7, pytest.approx(0.9))
+    for weights, factor in (([1, 1], 2.0), ([3, 3, 3, 3], 4.0), ([1, 3], 1.6)):
+        step = OuterStep.of(named, weights)
+        assert step.rate / (1 - step.momentum) == pytest.approx(factor)
     assert OuterStep().places({KEY: np.ones(1)}, ["w"]) == {KEY: np.ones(1)}
 
 

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from scipy import sparse
+from serial_executor import ShardedClassifier, fit_sharded, pieces_of
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.neural_network import MLPClassifier
@@ -60,6 +61,10 @@ def large_offset():
     return X_REAL.astype(np.float64) + 1e9
 
 
+def sharded(sync_every, order=slice(None)):
+    return fit_sharded(ShardedClassifier(**SHORT), pieces_of(X[order], Y[order]), sync_every)
+
+
 #: A call and its event, for each subject.
 CASES = {
     "model": [
@@ -91,6 +96,14 @@ CASES = {
     "shuffle": [
         (lambda folder: linear(shuffle="blocks"), "by blocks: named"),
         (large_map, "by blocks: the memory map has 2 GiB or more"),
+    ],
+    "shards": [
+        (lambda folder: sharded(1), "4, whose gradients are averaged at each update"),
+        (lambda folder: sharded(2), "4, rounds of 2 updates of the largest"),
+        (
+            lambda folder: sharded(2, np.argsort(Y, kind="stable")),
+            "they differ in their targets: rows are dealt anew among 4",
+        ),
     ],
     "path": [
         (lambda folder: linear(sparse.csr_matrix(X)), "sparse: updates of the columns of each batch"),
