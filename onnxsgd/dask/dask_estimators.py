@@ -96,11 +96,9 @@ class DaskTraining(ShardedTraining):
         client = self._present_client()
         with RecordedFit(self):
             data = sharded_data(client, X, self._given_target(y), sample_weight)
-            validation = (
-                sharded_data(client, X_val, y_val) if is_dask_collection(X_val) and y_val is not None else X_val
-            )
-            y_val = None if validation is X_val else validation
-            return self._fit_sharded(data, validation, y_val, resume)
+            if is_dask_collection(X_val) and y_val is not None:
+                X_val = y_val = sharded_data(client, X_val, y_val)
+            return self._fit_sharded(data, X_val, y_val, resume)
 
     def _partial_fit_sharded(self, X: object, y: Any, classes: Any, sample_weight: Any) -> Self:
         data: Any = sharded_data(self._present_client(), X, self._given_target(y), sample_weight)
