@@ -72,10 +72,11 @@ class DaskExecutor:
                     "The estimator keeps the last whole state, if it has made an update."
                 ) from error
             except TimeoutError:
+                if future.status == "error":
+                    # that of the task, which may be a TimeoutError of its own
+                    return future.result()
                 if future.done():
-                    # an error of the task itself, or a result that takes long to come
-                    if future.status == "error":
-                        raise
+                    # a result that takes long to come
                     continue
             if self.client.nthreads():
                 lost_at = None
@@ -85,7 +86,7 @@ class DaskExecutor:
                 raise WorkersLostError(
                     f"Dask has had no worker for {self._timeout:g} seconds. The estimator keeps the last "
                     "whole state, if it has made an update: start workers, and call partial_fit, or fit with "
-                    f"warm_start=True. dask.config.set({{{TIMEOUT!r}: '10 min'}}) waits longer."
+                    f"warm_start=True. dask.config.set({{{TIMEOUT!r}: '10 minutes'}}) waits longer."
                 )
 
 

@@ -181,6 +181,9 @@ def _have_same_shares(summaries: Sequence[PieceSummary]) -> bool:
         if summary.labels is not None and summary.counts is not None:
             row[np.searchsorted(labels, summary.labels)] = summary.counts
     table = table[table.sum(axis=1) > 0]
+    if not len(table):
+        # no row counts, which is refused with the other checks
+        return True
     shares = table / table.sum(axis=1, keepdims=True)
     of_all = table.sum(axis=0) / table.sum()
     distance = abs(shares - of_all).sum(axis=1) / 2
