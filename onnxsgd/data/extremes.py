@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxsgd.data.row_tables import Table, as_array, column_of
 
-__all__ = ["bulk", "row_shares"]
+__all__ = ["are_few", "bulk", "bulk_limits", "row_shares", "within"]
 
 #: The largest share of the rows that counts as a few, and the fewest rows among which one is a few.
 _FEW, _FEWEST_ROWS = 0.05, 20
@@ -45,6 +45,24 @@ def bulk(table: Table, deviation: np.ndarray) -> dict[int, np.ndarray]:
     deviation : ndarray of shape [n_columns]
         The standard deviations of its columns.
     """
+    found = {}
+    for column, limits in bulk_limits(table, deviation).items():
+        is_kept = within(table, column, limits)
+        if are_few(len(table) - int(np.count_nonzero(is_kept)), len(table)):
+            found[column] = is_kept
+    return found
+
+
+def bulk_limits(table: Table, deviation: np.ndarray) -> dict[int, tuple[float, float]]:
+    """Return the middle of the bulk and the largest distance from it, of columns that may have extremes.
+
+    Parameters
+    ----------
+    table : ndarray of shape [n_rows, n_columns]
+        The data, or some of their rows.
+    deviation : ndarray of shape [n_columns]
+        The standard deviations of all data.
+    """
     n_rows = len(table)
     if n_rows < _FEWEST_ROWS:
         return {}
@@ -63,12 +81,19 @@ def bulk(table: Table, deviation: np.ndarray) -> dict[int, np.ndarray]:
     )
     if not is_wide.any():
         return {}
-    found = {}
-    for column in np.flatnonzero(is_next):
-        is_kept = np.abs(column_of(table, int(column)) - middle[column]) <= _FAR * width[column]
-        if n_rows - np.count_nonzero(is_kept) <= _FEW * n_rows:
-            found[int(column)] = is_kept
-    return found
+    return {int(c): (middle[c], _FAR * width[c]) for c in np.flatnonzero(is_next)}
+
+
+def within(table: Table, column: int, limits: tuple[float, float]) -> np.ndarray:
+    """Tell of each row whether its entry in a column is within the limits of the bulk."""
+    middle, most = limits
+    is_within: np.ndarray = np.abs(column_of(table, column) - middle) <= most
+    return is_within
+
+
+def are_few(n_extreme: int, n_rows: int) -> bool:
+    """Tell whether extreme entries are few of those of a column."""
+    return n_extreme <= _FEW * n_rows
 
 
 def _some_rows(table: Table, count: int) -> np.ndarray:

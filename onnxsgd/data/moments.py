@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -143,9 +144,14 @@ class Moments:
 
     def of_bulk(self, table: Table, weight: np.ndarray, kept: dict[int, np.ndarray]) -> Moments:
         """Return the moments of the same dense data, for some columns those of the rows that are kept."""
+        return self.with_columns(
+            {c: Moments.of(column_of(table, c)[rows, None], weight[rows]) for c, rows in kept.items()}
+        )
+
+    def with_columns(self, parts: Mapping[int, Moments]) -> Moments:
+        """Return the same moments, for some columns the mean and the variance of others."""
         mean, squares = self.mean.copy(), self.squares.copy()
-        for column, rows in kept.items():
-            part = Moments.of(column_of(table, column)[rows, None], weight[rows])
+        for column, part in parts.items():
             mean[column], squares[column] = part.mean[0], part._variance[0] * self.count[column]
         return replace(self, mean=mean, squares=squares)
 

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from onnxsgd._cached_property import cached_property
+from onnxsgd.data.extremes import within
 from onnxsgd.data.held_out import hold_out_rows
 from onnxsgd.data.moments import Moments, add_moments
 from onnxsgd.data.random_order import shuffled
-from onnxsgd.data.row_tables import as_array
+from onnxsgd.data.row_tables import as_array, column_of
 from onnxsgd.data.samples import Samples
 from onnxsgd.distributed.pieces import Column, Piece
 from onnxsgd.engine.step.batches import Batches, EpochPlan, Standard
@@ -34,7 +35,8 @@ from onnxsgd.training.program import KnownStep, Program
 from onnxsgd.training.state import TARGET, FitState
 
 __all__ = [
-    "Change", "GradientWork", "LocalWork", "Shard", "ShardFit", "Summary", "add_changes", "gradient_of_rows",
+    "Change", "GradientWork", "LocalWork", "Shard", "ShardFit", "Summary", "add_changes", "bulk_of",
+    "gradient_of_rows",
     "local_updates", "loss_of", "read_shard", "score_of", "some_rows_of", "standardised_shard", "summary_of",
     "weights_of",
 ]  # fmt: skip
@@ -158,18 +160,12 @@ class Summary:
         The weight of each row, if all are the same.
     moments : dict of Moments
         The moments of the features that first layers read, and of the target.
-    has_extremes : bool
-        Whether a few entries are far from the others.
-    n_targets : int
-        The columns of the encoded target.
     """
 
     n_rows: int
     weight: float = 0.0
     even: float | None = None
     moments: Mapping[str, Moments] = field(default_factory=dict)
-    has_extremes: bool = False
-    n_targets: int = 0
 
 
 @dataclass(frozen=True)
@@ -305,19 +301,31 @@ def summary_of(fit: ShardFit, shard: Shard, with_moments: bool) -> Summary:
     """Return the summary of a shard."""
     if shard.batches is None:
         return Summary(0)
-    batches, plan = shard.batches, fit.program.plan
-    weight, moments, has_extremes = batches.sample_weight, dict[str, Moments](), False
+    batches = shard.batches
+    weight, moments = batches.sample_weight, dict[str, Moments]()
     add_moments(moments, TARGET, as_array(batches.target), weight)
     if with_moments:
         for name, axis in fit.program.columns_of_layers:
-            table = batches.features[name]
-            has_extremes |= add_moments(moments, name, table, weight, axis, of_bulk=plan.is_bounded)
+            add_moments(moments, name, batches.features[name], weight, axis)
     first = float(weight[0])
     return Summary(
         len(weight), float(weight.sum(dtype=np.float64)),
         None if np.count_nonzero(weight != first) else first,
-        moments, has_extremes, batches.target.shape[1],
+        moments,
     )  # fmt: skip
+
+
+def bulk_of(
+    fit: ShardFit, shard: Shard, name: str, limits: Mapping[int, tuple[float, float]]
+) -> dict[int, tuple[int, Moments]]:
+    """Return the number and the moments of the entries of a feature within limits, for some columns."""
+    table, weight = shard.rows.features[name], shard.rows.sample_weight
+    found = {}
+    for column, of_column in limits.items():
+        rows = within(table, column, of_column)
+        part = Moments.of(column_of(table, column)[rows, None], weight[rows])
+        found[column] = int(np.count_nonzero(rows)), part
+    return found
 
 
 def standardised_shard(fit: ShardFit, shard: Shard) -> Shard:

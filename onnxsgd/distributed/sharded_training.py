@@ -136,12 +136,11 @@ def make_parts(
     is_sparse_fit, is_linear_fit = (it and not recipe.in_parts for it in (trains_columns, program.is_linear))
     size = plan.rows_of_update(n_rows, is_sparse_fit=is_sparse_fit, is_linear_fit=is_linear_fit)
     program = Program(replace(plan, batch_size=size, n_accumulated=1, is_exact=True), parts)
-    standards = _add_moments(program, read, few, state)
+    standards, has_extremes = _add_moments(program, read, few, state)
     weight_unit = state.mean_weight if recipe.is_auto else None
     settings = ShardFit(
-        estimator, recipe.in_parts, is_sparse, size, standards, dict(state.moments), weight_unit,
-        has_extremes=recipe.is_auto and any(summary.has_extremes for summary in read.summaries),
-    )  # fmt: skip
+        estimator, recipe.in_parts, is_sparse, size, standards, dict(state.moments), weight_unit, has_extremes
+    )
     shards = _standardised(read, settings)
     layers = program.first_layers if standards else ()
     coordinates = Coordinates(layers, standards, rate_scales(program.plan, state, layers))
@@ -175,20 +174,33 @@ def make_parts(
     return TrainingParts(program, shards, batches, runners, epochs)
 
 
-def _add_moments(program: Program, read: Shards, few: Batches, state: FitState) -> dict[str, Standard]:
-    """Add the moments of all shards to those of the state; return the standardisation of features."""
+def _add_moments(
+    program: Program, read: Shards, few: Batches, state: FitState
+) -> tuple[dict[str, Standard], bool]:
+    """Add the moments of all shards to those of the state.
+
+    Return the standardisation of features, and whether some rows are far from the others.
+    """
     plan, n_rows = program.plan, sum(read.n_rows)
     if plan.scaled_layer.weights:
         known = state.moments.get(TARGET)
         state.moments[TARGET] = merged_moments(known, read.moments(TARGET), may_change=False)
     if not plan.recipe.is_auto:
-        return {}
+        return {}, False
     state.count_rows(evenly(read.weight / n_rows, n_rows))
     may_change = plan.recipe.in_parts and n_rows >= ENOUGH_ROWS
+    has_extremes = False
     for name, _ in program.columns_of_layers:
-        known = state.moments.get(name)
-        state.moments[name] = merged_moments(known, read.moments(name), may_change=may_change)
-    return dict(make_coordinates(program.first_layers, few.features, state.moments).standards)
+        known, some = state.moments.get(name), few.features[name]
+        if plan.is_bounded and isinstance(some, np.ndarray) and some.ndim == 2:
+            moments, has_some = read.moments_of_bulk(name, some)
+            has_extremes |= has_some
+        else:
+            moments = read.moments(name)
+        state.moments[name] = merged_moments(known, moments, may_change=may_change)
+    data = few if len(few.target) == n_rows and not plan.recipe.in_parts else None
+    standards = make_coordinates(program.first_layers, few.features, state.moments, data).standards
+    return dict(standards), has_extremes
 
 
 def _standardised(read: Shards, settings: ShardFit) -> Shards:
@@ -197,7 +209,7 @@ def _standardised(read: Shards, settings: ShardFit) -> Shards:
     fit = executor.source(settings)
     handles = tuple(executor.submit(standardised_shard, fit, shard) for shard in read.handles)
     executor.release([*read.handles, read.fit])
-    return replace(read, fit=fit, handles=handles)
+    return replace(read, fit=fit, handles=handles, has_extremes=settings.has_extremes)
 
 
 def _update_runner(spec: StepSpec, weights: Mapping[str, np.ndarray], opset: int) -> UpdateRunner:

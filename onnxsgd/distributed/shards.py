@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from onnxsgd.data.extremes import are_few, bulk_limits
 from onnxsgd.data.features import Features
 from onnxsgd.data.moments import Moments
 from onnxsgd.data.row_tables import evenly
 from onnxsgd.data.samples import Samples
 from onnxsgd.distributed.executor import Executor, Handle
-from onnxsgd.distributed.shard_tasks import Summary, loss_of, score_of, some_rows_of, weights_of
+from onnxsgd.distributed.shard_tasks import Summary, bulk_of, loss_of, score_of, some_rows_of, weights_of
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.training.program import Program
 from onnxsgd.training.start import best_constant
@@ -23,7 +24,7 @@ from onnxsgd.training.state import TARGET
 __all__ = ["ClientBatches", "ShardedProgram", "Shards", "merged_moments"]
 
 #: The rows that the client gets for the choice of the first weights.
-_SOME_ROWS = 1024
+_SOME_ROWS = 2048
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,15 @@ class Shards:
         The shards, those without rows left out.
     summaries : tuple of Summary
         Their sizes and moments.
+    has_extremes : bool
+        Whether rows far from the others have less weight than in the summaries.
     """
 
     executor: Executor
     fit: Handle
     handles: tuple[Handle, ...]
     summaries: tuple[Summary, ...]
+    has_extremes: bool = False
 
     @property
     def n_rows(self) -> tuple[int, ...]:
@@ -69,8 +73,11 @@ class Shards:
     def sample_weight(self) -> np.ndarray:
         """Return the weights of all rows, shard after shard."""
         first = self.summaries[0].even
-        is_even = not any(summary.has_extremes for summary in self.summaries)
-        if is_even and first is not None and all(summary.even == first for summary in self.summaries):
+        if (
+            not self.has_extremes
+            and first is not None
+            and all(summary.even == first for summary in self.summaries)
+        ):
             return evenly(first, sum(self.n_rows))
         tasks = [self.executor.submit(weights_of, shard) for shard in self.handles]
         found = np.concatenate(self.executor.results(tasks))
@@ -92,6 +99,27 @@ class Shards:
     def moments(self, name: str) -> Moments:
         """Return the moments of a feature, or of the target, over all rows."""
         return reduce(Moments.merged, (summary.moments[name] for summary in self.summaries))
+
+    def moments_of_bulk(self, name: str, some: np.ndarray) -> tuple[Moments, bool]:
+        """Return the moments of a feature without extreme entries, and whether there are some.
+
+        Parameters
+        ----------
+        name : str
+            The feature, a table.
+        some : ndarray
+            Some of its rows.
+        """
+        moments = self.moments(name)
+        limits = bulk_limits(some, moments.deviation())
+        if not limits:
+            return moments, False
+        parts, kept = self.of_each(bulk_of, name, limits), {}
+        for column in limits:
+            n_kept = sum(part[column][0] for part in parts)
+            if are_few(sum(self.n_rows) - n_kept, sum(self.n_rows)):
+                kept[column] = reduce(Moments.merged, (part[column][1] for part in parts if part[column][0]))
+        return moments.with_columns(kept), bool(kept)
 
     def score_parts(self, weights: Mapping[str, np.ndarray]) -> list[Any]:
         """Return the parts of the shards in the score of weights."""

@@ -225,7 +225,7 @@ def test_empty_partitions_and_rows_without_weight():
     assert distance(rest, many) == 0
     many = fit(ShardedClassifier, pieces_of(X, Y, weight), **NAMED)
     assert distance(rest, many) < 2e-5
-    with pytest.raises(ParameterError, match="Nothing of the training data counts"):
+    with pytest.raises(ParameterError, match="No sample of the training data has a weight above 0"):
         fit(ShardedClassifier, pieces_of(X, Y, 0 * weight), **NAMED)
     with pytest.raises(ParameterError, match="X has no rows"):
         fit(ShardedClassifier, [empty], **NAMED)
@@ -434,3 +434,109 @@ class Counting(SerialExecutor):
         result = super().submit(function, *arguments)
         self.sizes[function.__name__] = len(result.data)
         return result
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("n_rows", [500, 5000])
+def test_extreme_rows_are_those_of_all_shards(n_rows):
+    """Their weights and the scales of columns are those of one machine; one row of them stops no training."""
+    generator = np.random.RandomState(0)
+    table = generator.standard_t(1.2, (n_rows, 6))
+    y = (table[:, 0] + 0.1 * generator.standard_normal(n_rows) > 0).astype(int)
+    params = {"random_state": 0, "max_iter": 12}
+    cuts = (n_rows // 5, n_rows // 2)
+    one = OnnxSGDClassifier(**params).fit(table, y)
+    many = fit(ShardedClassifier, pieces_of(table, y, cuts=cuts), **params)
+    assert many.t_ == one.t_
+    # of more rows than the client has, the limits are those of a sample
+    assert distance(one, many) < (1e-4 if n_rows == 500 else 0.05)
+    outlier = np.vstack([generator.standard_normal((300, 6)), np.full((1, 6), 1e4)])
+    y = (outlier[:, 0] > 0).astype(int)
+    one = OnnxSGDClassifier(**params).fit(outlier, y)
+    for sync_every in (1, 4):
+        many = fit(ShardedClassifier, pieces_of(outlier, y, cuts=(150,)), sync_every, **params)
+        assert many.score(outlier, y) > 0.95
+        assert sync_every > 1 or distance(one, many) < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_columns_that_outnumber_the_rows():
+    generator = np.random.RandomState(0)
+    table = generator.standard_normal((80, 200)) * np.geomspace(1, 20, 200)
+    y = (table[:, 0] > 0).astype(int)
+    one = OnnxSGDClassifier(random_state=0, max_iter=12).fit(table, y)
+    many = fit(ShardedClassifier, pieces_of(table, y, cuts=(30,)), random_state=0, max_iter=12)
+    assert distance(one, many) < 1e-4
+
+
+@pytest.mark.parametrize("rows", [slice(330, None), slice(100, 130), slice(0, 300)])
+def test_shards_whose_labels_are_all_ignored(rows):
+    y = Y.copy()
+    y[rows] = -1
+    params = {**NAMED, "loss": losses.CrossEntropy(ignore_index=-1)}
+    one = OnnxSGDClassifier(**params).fit(X, y)
+    many = fit(ShardedClassifier, pieces_of(X, y), **params)
+    assert many.t_ == one.t_
+    assert distance(one, many) < 2e-5
+
+
+def test_a_part_in_which_the_first_rows_do_not_count():
+    y = np.r_[np.full(300, -1), Y[300:]]
+    estimator = ShardedClassifier(**NAMED, loss=losses.CrossEntropy(ignore_index=-1))
+    estimator.sync_every = 1
+    data = ShardedData(SerialExecutor(), pieces_of(X, y))
+    estimator._partial_fit(data, data, None, np.arange(10))
+    one = OnnxSGDClassifier(**NAMED, loss=losses.CrossEntropy(ignore_index=-1))
+    one.partial_fit(X, y, classes=np.arange(10))
+    assert estimator.t_ == one.t_
+    before = estimator.get_weights()
+    nothing = ShardedData(SerialExecutor(), pieces_of(X, np.full_like(y, -1)))
+    estimator._partial_fit(nothing, nothing, None)
+    assert all((array == before[name]).all() for name, array in estimator.get_weights().items())
+
+
+def test_a_second_fit_deals_the_same_rows():
+    order = np.argsort(Y, kind="stable")
+    estimator = ShardedClassifier(**LONG)
+    estimator.sync_every = 4
+    first, second = (fit_again(estimator, pieces_of(X[order], Y[order])).coef_.copy() for _ in range(2))
+    assert (first == second).all()
+
+
+@pytest.mark.filterwarnings("ignore:A column-vector y was passed")
+def test_targets_of_one_column():
+    one = fit(ShardedClassifier, pieces_of(X, Y), **NAMED)
+    assert distance(one, fit(ShardedClassifier, pieces_of(X, Y[:, None]), **NAMED)) == 0
+
+
+def test_labels_of_several_columns():
+    table = np.stack([Y > 4, Y % 2], axis=1).astype(int)
+    one = OnnxSGDClassifier(**NAMED).fit(X, table)
+    assert distance(one, fit(ShardedClassifier, pieces_of(X, table), **NAMED)) < 2e-5
+    with pytest.raises(UnsupportedError, match="class_weight='balanced' counts one label of each sample"):
+        fit(ShardedClassifier, pieces_of(X, table), **NAMED, class_weight="balanced")
+
+
+def as_function(y, raw):
+    return (raw - y) ** 2 / 2, raw - y
+
+
+def test_fits_of_few_updates_take_rounds_where_there_is_no_gradient_of_rows():
+    params = {**NAMED, "loss": losses.FromCallable(as_function, targets="indicator")}
+    assert fit(ShardedClassifier, pieces_of(X, Y), None, **params).t_ > 0
+    with pytest.raises(UnsupportedError, match="sync_every=1 needs a loss that is a formula"):
+        fit(ShardedClassifier, pieces_of(X, Y), 1, **params)
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path):
+    fit(ShardedClassifier, pieces_of(X, Y), **NAMED, checkpoint=tmp_path)
+    again = ShardedClassifier(**NAMED, checkpoint=tmp_path)
+    again.sync_every = 1
+    with pytest.raises(ParameterError, match="other values of X, y"):
+        fit_again(again, pieces_of(1 - X, (Y + 1) % 10), resume=True)
+
+
+def test_shards_of_one_row_hold_out_none():
+    pieces = pieces_of(X[:20], Y[:20], cuts=range(1, 20))
+    with pytest.raises(ParameterError, match="of each shard holds out no sample"):
+        fit(ShardedClassifier, pieces, **NAMED, early_stopping=True)
