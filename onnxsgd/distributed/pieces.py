@@ -71,6 +71,8 @@ def summary_of_pieces(has_labels: bool, *pieces: Piece) -> PieceSummary:
     if not filled:
         return PieceSummary(0)
     y = np.concatenate([np.asarray(piece[1]) for piece in filled])
+    if has_labels and y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
     if y.ndim == 1 and has_labels:
         labels, places = np.unique(check_labels(y), return_inverse=True)
         counted = np.concatenate([_counted(piece) for piece in filled])
