@@ -10,6 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
+from dask.delayed import Delayed
 from distributed import Client, Future
 
 from onnxsgd.dask.dask_executor import DaskExecutor
@@ -36,7 +37,9 @@ def check_collection(value: object, name: str) -> Collection:
     ParameterTypeError
         If it is none.
     """
-    if is_dask_collection(value) and hasattr(value, "to_delayed") and hasattr(value, "ndim"):
+    # a delayed object has every attribute
+    is_other = not is_dask_collection(value) or isinstance(value, Delayed)
+    if not is_other and hasattr(value, "to_delayed") and hasattr(value, "ndim"):
         return value
     raise ParameterTypeError(
         f"{name} is of type {type(value).__name__}: it must be an array or a data frame of Dask. For data in "

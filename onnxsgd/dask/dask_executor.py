@@ -40,11 +40,22 @@ class DaskExecutor:
     def source(self, value: object) -> Future:
         """Return a task that holds a value itself."""
         with dask.config.set(_LARGEST_SOURCE):
-            return self.client.submit(_itself, value, key=_key("source"), pure=False)
+            return self._submitted(_itself, value, key=_key("source"))
 
     def submit(self, function: Callable[..., Any], *arguments: object) -> Future:
         """Return a task."""
-        return self.client.submit(function, *arguments, key=_key(function.__name__), pure=False)
+        return self._submitted(function, *arguments, key=_key(function.__name__))
+
+    def _submitted(self, function: Callable[..., Any], *arguments: object, key: str) -> Future:
+        try:
+            return self.client.submit(function, *arguments, key=key, pure=False)
+        except Exception as error:
+            if self.client.status not in ("closing", "closed"):
+                raise
+            raise WorkersLostError(
+                "The client of Dask is closed: its scheduler was closed, or was lost. The estimator keeps "
+                "the last whole state, if it has made an update."
+            ) from error
 
     def release(self, handles: Sequence[Future]) -> None:
         """Let the scheduler forget these tasks once none needs them."""

@@ -311,6 +311,28 @@ def test_without_any_worker_the_fit_ends_and_keeps_its_state(at_task, expected):
         assert_same_bits(known, model)
 
 
+def test_without_its_scheduler_the_fit_ends_and_keeps_its_state(at_task):
+    cluster = local_cluster(1, processes=False)
+    with cluster, Client(cluster, set_as_default=False) as client:
+        model = DaskOnnxSGDClassifier(client=client, **GRADIENTS)
+        at_task(14, lambda _: cluster.close())
+        with pytest.raises(WorkersLostError, match="scheduler"):
+            model.fit(*arrays(X, Y))
+    assert 0 < model.t_ < 18
+    assert model.to_local().predict(X).shape == Y.shape
+
+
+def test_errors_of_tasks_reach_the_caller(one_worker):
+    def fail(seconds, error):
+        time.sleep(seconds)
+        raise error
+
+    executor = DaskExecutor(one_worker)
+    for seconds, error in ((0, TimeoutError("of the task")), (2.01, ValueError("of the task"))):
+        with pytest.raises(type(error), match="of the task"):
+            executor.results([executor.submit(fail, seconds, error)])
+
+
 @pytest.mark.parametrize("sync_every", [1, 4])
 def test_the_scheduler_keeps_no_more_tasks_with_the_rounds(sync_every, client, monkeypatch):
     def n_tasks():
@@ -444,6 +466,12 @@ def test_chunks_of_columns_are_joined(one_worker, fitted):
     np.testing.assert_array_equal(found.compute(scheduler="sync"), model.to_local().decision_function(X))
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataConversionWarning")
+def test_labels_in_a_column_are_those_of_a_vector(one_worker, fitted):
+    model = DaskOnnxSGDClassifier(client=one_worker, **ROUNDS)
+    assert_same_bits(model.fit(*arrays(X, Y[:, None])), fitted)
+
+
 def test_chunks_of_other_rows_follow_those_of_the_samples(one_worker, fitted):
     (y,), (samples,) = arrays(Y, rows=(120, 120)), arrays(X)
     assert_same_bits(DaskOnnxSGDClassifier(client=one_worker, **ROUNDS).fit(samples, y), fitted)
@@ -488,6 +516,12 @@ def test_arrays_in_memory_are_refused(name, one_worker):
     given[name] = given[name].compute(scheduler="sync")
     with pytest.raises(ParameterTypeError, match=f"^{name} is of type ndarray"):
         DaskOnnxSGDClassifier(client=one_worker, **NAMED).fit(**given)
+
+
+def test_delayed_objects_are_refused(one_worker):
+    model = DaskOnnxSGDClassifier(client=one_worker, **NAMED)
+    with pytest.raises(ParameterTypeError, match="X is of type Delayed"):
+        model.fit(dask.delayed(X), arrays(Y)[0])
 
 
 def test_partitions_that_do_not_match_are_refused(one_worker):
