@@ -7,7 +7,7 @@ from onnxsgd import OnnxSGDRegressor
 from onnxsgd.engine.step.single_step import StepRunner
 from onnxsgd.schedules import Auto
 from onnxsgd.training import epochs
-from onnxsgd.training.epochs import _Numbers, _shifted
+from onnxsgd.training.epochs import Numbers, _shifted
 
 
 @pytest.mark.parametrize(("n", "size"), [(1, 8), (7, 8), (8, 8), (50, 8), (64, 16)])
@@ -62,7 +62,7 @@ def test_batches_after_a_skipped_update_have_the_numbers_of_the_one_before():
     """Two batches an update; the second column, which marks the last one, is that of the batch itself."""
     rates, updates = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0, 0, 1, 1, 2, 2, 3])
     table = np.column_stack([rates[updates], [0, 1, 0, 1, 0, 1, 1]])
-    numbers = _Numbers(table, rates, rates, {}, {}, updates, own=(1,))
+    numbers = Numbers(table, rates, rates, {}, {}, updates, own=(1,))
     np.testing.assert_array_equal(numbers.of_part(slice(3, 7)), table[3:])
     numbers.n_skipped = 1
     np.testing.assert_array_equal(

@@ -119,11 +119,8 @@ def build_step(
     names = (str(value.name) for value in model.graph.inputs)
     features = tuple(name for name in names if name not in spec.products)
     both = both_passes(model, spec, SMALL_IMAGE_FORMS)
-    both = _with_averages_of_updates(both, spec)
-    graph = both.model.graph
-    tensors, updated = add_updates(
-        graph, both.gradients, both.data.scalars, spec, both.data.scale, both.layers
-    )
+    graph, numbers = both.model.graph, _with_averages_of_updates(both, spec).data.scalars
+    tensors, updated = add_updates(graph, both.gradients, numbers, spec, both.data.scale, both.layers)
     graph.outputs[:] = [both.loss, *updated]
     products = _add_gradients(both, spec)
     graph.sort()
