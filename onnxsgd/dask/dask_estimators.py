@@ -207,7 +207,7 @@ class DaskOnnxSGDClassifier(DaskTraining, OnnxSGDClassifier):
         The number of shards, of equal size and of neighbouring rows; None: one for each partition with rows.
     sync_every : int, default=None
         Updates of the largest shard in a round. 1: the weights are those of one machine on the same batches,
-        but for rounding. Larger numbers take fewer rounds, whose scheduling takes some 20 ms each, and are
+        but for rounding. Larger numbers take fewer rounds, whose scheduling takes some 40 ms each, and are
         approximate; shards whose classes or targets differ are mixed first. None: 16, or less for fits of
         fewer than 40 such rounds. A round ends with the epoch.
     **parameters : objects
@@ -227,8 +227,9 @@ class DaskOnnxSGDClassifier(DaskTraining, OnnxSGDClassifier):
     --------
     ::
 
+        import dask.array as da
         from dask.distributed import Client
-                from sklearn.datasets import load_digits
+        from sklearn.datasets import load_digits
         from onnxsgd.dask import DaskOnnxSGDClassifier
 
         client = Client()

@@ -69,8 +69,6 @@ def updates_of_round(named: int | None, plan: FitPlan, n_rows: int, max_iter: in
     most = _SYNC_EVERY
     if max_iter is not None:
         most = max(1, max_iter * -(-n_rows // plan.rows_of_update(n_rows)) // _ROUNDS)
-    if named == 1:
-        check_gradients(plan)
     if named is None:
         found = min(_SYNC_EVERY, most)
         return found if found > 1 or _has_gradients(plan) else 2
