@@ -1,11 +1,8 @@
-"""Estimators on shards over an engine in this process, which hands copies on as between processes."""
+"""An engine in this process, which hands copies on as between processes."""
 
 import pickle
 
 import numpy as np
-
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
-from onnxsgd.estimators.sharded_fit import ShardedData, ShardedTraining
 
 
 class SerialExecutor:
@@ -39,28 +36,7 @@ class Result:
         self.data = data
 
 
-class ShardedClassifier(ShardedTraining, OnnxSGDClassifier):
-    """A classifier on shards without an engine of its own."""
-
-    _local_class = OnnxSGDClassifier
-    n_shards = sync_every = None
-
-
-class ShardedRegressor(ShardedTraining, OnnxSGDRegressor):
-    """A regressor on shards without an engine of its own."""
-
-    _local_class = OnnxSGDRegressor
-    n_shards = sync_every = None
-
-
 def pieces_of(X, y, weight=None, cuts=(100, 130, 330)):
     """Return the pieces of rows between cuts."""
     rows = np.split(np.arange(len(y)), cuts)
     return tuple((X[part], y[part], None if weight is None else weight[part]) for part in rows)
-
-
-def fit_sharded(estimator, data, sync_every=1, executor=None):
-    """Train an estimator on pieces."""
-    estimator.sync_every = sync_every
-    given = ShardedData(executor or SerialExecutor(), tuple(data))
-    return estimator._fit_sharded(given, None, None, resume=False)

@@ -14,10 +14,10 @@ from dask.delayed import Delayed
 from distributed import Client, Future
 
 from onnxsgd.dask.dask_executor import DaskExecutor
-from onnxsgd.distributed.pieces import piece_of
 from onnxsgd.estimators.base import BaseOnnxSGD
 from onnxsgd.estimators.sharded_fit import ShardedData
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.sharding.pieces import piece_of
 
 #: An array, a data frame or a column of Dask, which have no class in common.
 Collection = Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -14,11 +15,10 @@ from sklearn.utils.metaestimators import available_if
 
 from onnxsgd.dask.dask_collections import Block, Collection, lazily, sharded_data
 from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
-from onnxsgd.estimators.callbacks import with_callbacks
 from onnxsgd.estimators.classifier import OnnxSGDClassifier
 from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.regressor import OnnxSGDRegressor
-from onnxsgd.estimators.sharded_fit import ShardedTraining
+from onnxsgd.estimators.sharded_fit import ShardedData, ShardedTraining
 from onnxsgd.estimators.shared import in_turn
 from onnxsgd.exceptions import ParameterError
 
@@ -61,9 +61,10 @@ class DaskTraining(ShardedTraining):
     """The methods of both estimators that take collections of Dask."""
 
     client: Client | None
+    n_shards: int | None
+    sync_every: int | None
 
     @in_turn
-    @with_callbacks
     def fit(
         self,
         X: object,
@@ -104,7 +105,7 @@ class DaskTraining(ShardedTraining):
             If the loss or a weight is no longer finite. The estimator keeps the last finite weights.
         """
         client = self._present_client()
-        data = sharded_data(client, X, self._given_target(y), sample_weight)
+        data = self._sharded(client, X, y, sample_weight)
         if is_dask_collection(X_val) and y_val is not None:
             X_val = y_val = sharded_data(client, X_val, y_val, names=("X_val", "y_val"))
         return self._fit_sharded(data, X_val, y_val, resume)
@@ -112,19 +113,21 @@ class DaskTraining(ShardedTraining):
     def _partial_fit_sharded(
         self, X: object, y: object, classes: ArrayLike | None, sample_weight: object
     ) -> Self:
-        data: Any = sharded_data(self._present_client(), X, self._given_target(y), sample_weight)
+        data: Any = self._sharded(self._present_client(), X, y, sample_weight)
         with RecordedFit(self, is_part=True):
             try:
                 return self._partial_fit(data, data, None, classes)
             finally:
                 self.__dict__.pop("_label_counts", None)
 
-    def _given_target(self, y: object) -> object:
+    def _sharded(self, client: Client, X: object, y: object, sample_weight: object) -> ShardedData:
+        """Return the training data as pieces."""
         if y is None:
             raise ParameterError(
                 f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
             )
-        return y
+        data = sharded_data(client, X, y, sample_weight)
+        return replace(data, n_shards=self.n_shards, sync_every=self.sync_every)
 
     def _present_client(self) -> Client:
         """Return the client of the parameter, or the present one.

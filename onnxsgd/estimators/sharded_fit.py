@@ -13,20 +13,8 @@ from onnxsgd.data.features import Features
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.targets import check_sample_weight, present_labels
 from onnxsgd.data.text import has_text
-from onnxsgd.distributed.executor import Executor, Handle
-from onnxsgd.distributed.pieces import (
-    Piece,
-    PieceSummary,
-    are_alike,
-    cut_evenly,
-    dealt_evenly,
-    first_rows,
-    summary_of_pieces,
-)
-from onnxsgd.distributed.shard_tasks import ShardFit, read_shard, summary_of
-from onnxsgd.distributed.sharded_training import check_gradients, make_parts, updates_of_round
-from onnxsgd.distributed.shards import ShardedProgram, Shards
 from onnxsgd.estimators.base import BaseOnnxSGD
+from onnxsgd.estimators.callbacks import with_callbacks
 from onnxsgd.estimators.checkpointing import FitCheckpoints, digest_of_data
 from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.inner_model import is_fitted
@@ -35,6 +23,19 @@ from onnxsgd.estimators.shared import ATTEMPT, in_turn, settled_attributes
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import stage
+from onnxsgd.sharding.executor import Executor, Handle
+from onnxsgd.sharding.pieces import (
+    Piece,
+    PieceSummary,
+    are_alike,
+    cut_evenly,
+    dealt_evenly,
+    first_rows,
+    summary_of_pieces,
+)
+from onnxsgd.sharding.shard_tasks import ShardFit, read_shard, summary_of
+from onnxsgd.sharding.sharded_training import check_gradients, make_parts, updates_of_round
+from onnxsgd.sharding.shards import ShardedProgram, Shards
 from onnxsgd.training.loop import Observer, train
 from onnxsgd.training.program import Program
 from onnxsgd.training.state import adapt_state
@@ -69,10 +70,16 @@ class ShardedData:
         The engine.
     pieces : tuple of Handle
         Its partitions: samples, targets and weights.
+    n_shards : int or None
+        The number of shards; None: one for each partition with rows.
+    sync_every : int or None
+        Updates of the largest shard in a round; None: by the size of the fit.
     """
 
     executor: Executor
     pieces: tuple[Handle, ...]
+    n_shards: int | None = None
+    sync_every: int | None = None
 
     def digests(self) -> list[str]:
         """Return what tells the partitions from others: some of their rows."""
@@ -103,6 +110,8 @@ class ShardedSamples:
         The pieces of each shard.
     few : Samples
         Some of the samples.
+    sync_every : int or None
+        Updates of the largest shard in a round; None: by the size of the fit.
     held_out : (float, int) or None
         The share of rows that is held out, and its seed.
     validates : bool
@@ -112,6 +121,7 @@ class ShardedSamples:
     executor: Executor
     shards: tuple[tuple[Handle, ...], ...]
     few: Samples
+    sync_every: int | None = None
     held_out: tuple[float, int] | None = None
     validates: bool = False
 
@@ -129,14 +139,13 @@ class ShardedSamples:
 class ShardedTraining(BaseOnnxSGD):
     """The steps of a fit on shards, before a class of estimators."""
 
-    n_shards: int | None
-    sync_every: int | None
     #: The class of estimators without shards.
     _local_class: ClassVar[type[BaseOnnxSGD]]
     #: The counts of the labels of all samples of a fit.
     _label_counts: tuple[np.ndarray, np.ndarray | None] | None = None
 
     @in_turn
+    @with_callbacks
     def _fit_sharded(self, data: ShardedData, X_val: object, y_val: ArrayLike | None, resume: bool) -> Self:
         """Train on shards."""
         given: Any = data
@@ -217,6 +226,8 @@ class ShardedTraining(BaseOnnxSGD):
             name: np.array(part.digests()) if isinstance(part, ShardedData) else part
             for name, part in data.items()
         }
+        if isinstance(given := data.get("X"), ShardedData):
+            shown |= {"n_shards": given.n_shards, "sync_every": given.sync_every}
         return super()._checkpoints(resume, **shown)
 
     def _counts_nothing(self, samples: Samples | ShardedSamples) -> bool:
@@ -243,7 +254,7 @@ class ShardedTraining(BaseOnnxSGD):
         found = [summary for _, summary in filled]
         classes = options.pop("classes", None)
         few = self._read_few(data, found, classes, options)
-        return ShardedSamples(X.executor, tuple(map(tuple, self._shards_of(data, found))), few)
+        return ShardedSamples(X.executor, tuple(map(tuple, self._shards_of(data, found))), few, X.sync_every)
 
     def _read_few(
         self,
@@ -270,12 +281,12 @@ class ShardedTraining(BaseOnnxSGD):
         """Return the pieces of each shard; shards that differ are mixed where they train on their own."""
         executor, pieces = data.executor, data.pieces
         n_rows = [summary.n_rows for summary in summaries]
-        n_shards = len(pieces) if self.n_shards is None else self.n_shards
+        n_shards = len(pieces) if data.n_shards is None else data.n_shards
         if n_shards > sum(n_rows):
             raise ParameterError(
                 f"n_shards={n_shards} is above {sum(n_rows)}, the number of rows: each shard needs one."
             )
-        if self.n_shards is None:
+        if data.n_shards is None:
             shards, of_shards = [[piece] for piece in pieces], list(summaries)
         else:
             shards = cut_evenly(executor, pieces, n_rows, n_shards)
@@ -283,7 +294,7 @@ class ShardedTraining(BaseOnnxSGD):
             tasks = [executor.submit(summary_of_pieces, has_labels, *shard) for shard in shards]
             of_shards = executor.results(tasks)
             executor.release(tasks)
-        if self.sync_every == 1 or are_alike(of_shards):
+        if data.sync_every == 1 or are_alike(of_shards):
             return shards
         decided("shards", "they differ in their targets: rows are dealt anew among %d", n_shards)
         return dealt_evenly(executor, pieces, n_shards, _DEAL_SEED)
@@ -372,7 +383,7 @@ class ShardedTraining(BaseOnnxSGD):
                 checkpoints=checkpoints,
             )  # fmt: skip
             return
-        if self.sync_every == 1:
+        if samples.sync_every == 1:
             check_gradients(plan)
         self.engine_, state = plan.engine, self._state
         adapt_state(state, plan)
@@ -383,7 +394,7 @@ class ShardedTraining(BaseOnnxSGD):
             self._publish()
             return
         max_iter = stopping.max_iter if is_fit else None
-        sync_every = updates_of_round(self.sync_every, plan, max(read.n_rows), max_iter)
+        sync_every = updates_of_round(samples.sync_every, plan, max(read.n_rows), max_iter)
         with stage("compile"):
             parts = make_parts(read, self._local_copy(vars(self)), plan, state, sync_every)
         score = self._scorer(parts.program, validation)

@@ -2,11 +2,12 @@
 
 import pickle
 import warnings
+from copy import copy
 
 import numpy as np
 import pytest
 from scipy import sparse
-from serial_executor import SerialExecutor, ShardedClassifier, ShardedRegressor, pieces_of
+from serial_executor import SerialExecutor, pieces_of
 from sklearn.datasets import load_diabetes, load_digits, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -17,9 +18,11 @@ from sklearn.preprocessing import StandardScaler
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, load, losses, schedules
 from onnxsgd.data.generators import make_generator
 from onnxsgd.data.held_out import hold_out_rows
-from onnxsgd.distributed.rounds import OuterStep
+from onnxsgd.distributed import fit_shards
+from onnxsgd.distributed.fit_shards import ShardedClassifier
 from onnxsgd.estimators.sharded_fit import ShardedData
 from onnxsgd.exceptions import ConvergenceError, ParameterError, UnsupportedError
+from onnxsgd.sharding.rounds import OuterStep
 
 X, Y = load_digits(return_X_y=True)
 X = (X / 16).astype(np.float32)[:600]
@@ -30,17 +33,22 @@ WEIGHT = np.random.RandomState(0).randint(0, 4, len(Y)).astype(float)
 NAMED = {"learning_rate": "constant", "eta0": 0.05, "max_iter": 3, "tol": None, "random_state": 0}
 
 
-def fit(
-    kind, data, sync_every=1, n_shards=None, executor=None, X_val=None, y_val=None, resume=False, **params
-):
-    estimator = kind(**params)
-    estimator.sync_every, estimator.n_shards = sync_every, n_shards
-    return fit_again(estimator, data, executor, X_val, y_val, resume)
+def fit(kind, data, sync_every=1, n_shards=None, executor=None, pieces_val=None, **params):
+    return fit_again(kind(**params), data, sync_every, executor, n_shards=n_shards, pieces_val=pieces_val)
 
 
-def fit_again(estimator, data, executor=None, X_val=None, y_val=None, resume=False):
-    given = ShardedData(executor or SerialExecutor(), tuple(data))
-    return estimator._fit_sharded(given, X_val, y_val, resume)
+def fit_again(estimator, data, sync_every=1, executor=None, **options):
+    executor = executor or SerialExecutor()
+    return fit_shards(
+        estimator, [executor.source(part) for part in data], executor, sync_every=sync_every, **options
+    )
+
+
+def fit_part(estimator, data, sync_every, classes=None):
+    """Make one epoch on pieces, as ``partial_fit`` of the classes for Dask does."""
+    executor = SerialExecutor()
+    data = ShardedData(executor, tuple(executor.source(part) for part in data), sync_every=sync_every)
+    estimator._partial_fit(data, data, None, classes)
 
 
 def distance(first, second):
@@ -90,7 +98,7 @@ def test_averaged_gradients_make_the_updates_of_one_machine(name, weight):
     if name == "frozen layers":
         params["model"] = MLP
     one = OnnxSGDClassifier(**params).fit(X, Y, weight)
-    many = fit(ShardedClassifier, pieces_of(X, Y, weight), **params)
+    many = fit(OnnxSGDClassifier, pieces_of(X, Y, weight), **params)
     assert distance(one, many) < 2e-5
     assert many.t_ == one.t_
     np.testing.assert_allclose(many.loss_curve_, one.loss_curve_, rtol=1e-5)
@@ -112,7 +120,7 @@ def test_averaged_gradients_make_the_updates_of_one_machine(name, weight):
 def test_averaged_gradients_of_regressions(params):
     y = np.exp(Y_REAL) if params.get("loss") == "poisson" else Y_REAL
     one = OnnxSGDRegressor(**params).fit(X_REAL, y)
-    many = fit(ShardedRegressor, pieces_of(X_REAL, y), **params)
+    many = fit(OnnxSGDRegressor, pieces_of(X_REAL, y), **params)
     assert distance(one, many) < (1e-10 if "dtype" in params else 2e-5)
 
 
@@ -121,7 +129,7 @@ def test_networks_and_pipelines():
     for model in (MLP, make_pipeline(StandardScaler(), LogisticRegression(max_iter=20)).fit(X, Y)):
         params = {"model": model, **NAMED, "optimizer": "adam", "eta0": 1e-3}
         one = OnnxSGDClassifier(**params).fit(X, Y)
-        assert distance(one, fit(ShardedClassifier, pieces_of(X, Y), **params)) < 2e-5
+        assert distance(one, fit(OnnxSGDClassifier, pieces_of(X, Y), **params)) < 2e-5
 
 
 @pytest.fixture
@@ -137,7 +145,7 @@ LONG = {"learning_rate": "constant", "eta0": 0.02, "max_iter": 40, "tol": None, 
 @pytest.mark.parametrize("sync_every", [1, 4])
 def test_results_depend_on_the_shards_alone(sync_every):
     """The same bits in a second fit, with everything in the cache."""
-    runs = [fit(ShardedClassifier, pieces_of(X, Y), sync_every, **FEW, model=MLP) for _ in range(2)]
+    runs = [fit(OnnxSGDClassifier, pieces_of(X, Y), sync_every, **FEW, model=MLP) for _ in range(2)]
     first, second = (run.get_weights() for run in runs)
     assert all((first[name] == second[name]).all() for name in first)
 
@@ -152,7 +160,7 @@ def test_updates_of_one_shard_are_those_of_one_machine(name):
     """Weights, states, counts and numbers travel: nothing of the state is lost between rounds."""
     params = {**SETTINGS[name], "shuffle": False}
     one = OnnxSGDClassifier(**params).fit(X, Y)
-    many = fit(ShardedClassifier, [(X, Y, None)], 3, **params)
+    many = fit(OnnxSGDClassifier, [(X, Y, None)], 3, **params)
     assert distance(one, many) < 2e-5
     np.testing.assert_allclose(many.loss_curve_, one.loss_curve_, rtol=1e-5)
     assert many.t_ == one.t_
@@ -160,8 +168,8 @@ def test_updates_of_one_shard_are_those_of_one_machine(name):
 
 @pytest.mark.usefixtures("plain_means")
 def test_shards_of_the_same_rows_make_the_updates_of_one():
-    one = fit(ShardedClassifier, [(X, Y, None)], 4, **{**LONG, "shuffle": False})
-    twice = fit(ShardedClassifier, [(X, Y, None)] * 2, 4, **{**LONG, "shuffle": False})
+    one = fit(OnnxSGDClassifier, [(X, Y, None)], 4, **{**LONG, "shuffle": False})
+    twice = fit(OnnxSGDClassifier, [(X, Y, None)] * 2, 4, **{**LONG, "shuffle": False})
     assert distance(one, twice) < 1e-5
 
 
@@ -171,7 +179,7 @@ def test_the_mean_counts_each_shard_by_its_weight():
     params = {**NAMED, "max_iter": 1, "alpha": 0.0, "batch_size": 400, "shuffle": False}
     weight = np.where(np.arange(len(X_REAL)) < 100, 3.0, 1.0)
     with pytest.warns(ConvergenceWarning, match="fewer than 40 rounds"):
-        many = fit(ShardedRegressor, pieces_of(X_REAL, Y_REAL, weight, (100,)), 2, **params)
+        many = fit(OnnxSGDRegressor, pieces_of(X_REAL, Y_REAL, weight, (100,)), 2, **params)
     steps, shares = [], []
     for rows in (slice(0, 100), slice(100, None)):
         x, y = X_REAL[rows], Y_REAL[rows]
@@ -190,45 +198,45 @@ def test_local_updates_end_near_one_machine(kind, named):
     cuts = (1600, 2600) if kind == "uneven" else (1000, 2000)
     params = {"max_iter": 30, "random_state": 0, "tol": None, **named}
     one = OnnxSGDClassifier(**params).fit(features, y)
-    many = fit(ShardedClassifier, pieces_of(features, y, cuts=cuts), 8, **params)
+    many = fit(OnnxSGDClassifier, pieces_of(features, y, cuts=cuts), 8, **params)
     assert many.score(features, y) > one.score(features, y) - 0.02
 
 
 def test_shards_that_differ_are_mixed(caplog):
     order = np.argsort(Y, kind="stable")
     with caplog.at_level("INFO", logger="onnxsgd.shards"):
-        fit(ShardedClassifier, pieces_of(X[order], Y[order]), 4, **LONG)
+        fit(OnnxSGDClassifier, pieces_of(X[order], Y[order]), 4, **LONG)
         assert "rows are dealt anew among 4" in caplog.text
         caplog.clear()
-        fit(ShardedClassifier, pieces_of(X[order], Y[order]), 1, **{**LONG, "max_iter": 1})
-        fit(ShardedClassifier, pieces_of(X, Y, cuts=(200, 400)), 4, **LONG)
+        fit(OnnxSGDClassifier, pieces_of(X[order], Y[order]), 1, **{**LONG, "max_iter": 1})
+        fit(OnnxSGDClassifier, pieces_of(X, Y, cuts=(200, 400)), 4, **LONG)
         assert "dealt" not in caplog.text
         order = np.argsort(Y_REAL)
-        fit(ShardedRegressor, pieces_of(X_REAL[order], Y_REAL[order]), 4, **LONG)
+        fit(OnnxSGDRegressor, pieces_of(X_REAL[order], Y_REAL[order]), 4, **LONG)
         assert "dealt" in caplog.text
 
 
 def test_numbers_of_shards():
     """Two shards of equal size, whatever the partitions: those of neighbouring rows."""
-    cut = fit(ShardedClassifier, pieces_of(X, Y), 4, n_shards=2, **LONG)
-    halves = fit(ShardedClassifier, pieces_of(X, Y, cuts=(300,)), 4, **LONG)
+    cut = fit(OnnxSGDClassifier, pieces_of(X, Y), 4, n_shards=2, **LONG)
+    halves = fit(OnnxSGDClassifier, pieces_of(X, Y, cuts=(300,)), 4, **LONG)
     assert distance(cut, halves) == 0
     with pytest.raises(ParameterError, match="n_shards=601 is above 600"):
-        fit(ShardedClassifier, pieces_of(X, Y), n_shards=601, **NAMED)
+        fit(OnnxSGDClassifier, pieces_of(X, Y), n_shards=601, **NAMED)
 
 
 def test_empty_partitions_and_rows_without_weight():
     weight = np.r_[np.zeros(100), np.ones(500)]
-    rest = fit(ShardedClassifier, [(X[100:], Y[100:], None)], **NAMED)
+    rest = fit(OnnxSGDClassifier, [(X[100:], Y[100:], None)], **NAMED)
     empty = (X[:0], Y[:0], None)
-    many = fit(ShardedClassifier, [empty, (X[100:], Y[100:], None), empty], **NAMED)
+    many = fit(OnnxSGDClassifier, [empty, (X[100:], Y[100:], None), empty], **NAMED)
     assert distance(rest, many) == 0
-    many = fit(ShardedClassifier, pieces_of(X, Y, weight), **NAMED)
+    many = fit(OnnxSGDClassifier, pieces_of(X, Y, weight), **NAMED)
     assert distance(rest, many) < 2e-5
     with pytest.raises(ParameterError, match="No sample of the training data has a weight above 0"):
-        fit(ShardedClassifier, pieces_of(X, Y, 0 * weight), **NAMED)
+        fit(OnnxSGDClassifier, pieces_of(X, Y, 0 * weight), **NAMED)
     with pytest.raises(ParameterError, match="X has no rows"):
-        fit(ShardedClassifier, [empty], **NAMED)
+        fit(OnnxSGDClassifier, [empty], **NAMED)
 
 
 def test_partitions_of_one_class():
@@ -236,7 +244,7 @@ def test_partitions_of_one_class():
     given = [(X[part], Y[part], None) for part in rows]
     order = np.concatenate(rows)
     one = OnnxSGDClassifier(**NAMED).fit(X[order], Y[order])
-    assert distance(one, fit(ShardedClassifier, given, **NAMED)) < 2e-5
+    assert distance(one, fit(OnnxSGDClassifier, given, **NAMED)) < 2e-5
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -246,12 +254,12 @@ def test_sparse_chunks(sync_every):
     params = {**LONG, "max_iter": 5}
     one = OnnxSGDClassifier(**params).fit(table.toarray(), Y)
     many = fit(
-        ShardedClassifier, [(table[:300], Y[:300], None), (table[300:], Y[300:], None)], sync_every, **params
+        OnnxSGDClassifier, [(table[:300], Y[:300], None), (table[300:], Y[300:], None)], sync_every, **params
     )
     if sync_every == 1:
         assert distance(one, many) < 2e-5
     assert many.score(table, Y) > one.score(table, Y) - 0.03
-    auto = fit(ShardedClassifier, [(table[:300], Y[:300], None), (table[300:], Y[300:], None)], sync_every)
+    auto = fit(OnnxSGDClassifier, [(table[:300], Y[:300], None), (table[300:], Y[300:], None)], sync_every)
     assert auto.score(table, Y) > 0.9
 
 
@@ -259,30 +267,31 @@ def test_sparse_chunks(sync_every):
 @pytest.mark.parametrize("sync_every", [1, 4])
 def test_validation_decides(sync_every):
     held = fit(
-        ShardedClassifier, pieces_of(X, Y), sync_every, early_stopping=True, random_state=0, max_iter=60,
+        OnnxSGDClassifier, pieces_of(X, Y), sync_every, early_stopping=True, random_state=0, max_iter=60,
         n_iter_no_change=2,
     )  # fmt: skip
     assert len(held.validation_scores_) == held.n_iter_ < 60
     assert max(held.validation_scores_) > 0.85
-    values = pieces_of(X[:200], Y[:200], cuts=(50,))
-    data = ShardedData(SerialExecutor(), values)
-    within = fit(ShardedClassifier, pieces_of(X, Y), sync_every, X_val=data, y_val=data, **FEW)
-    memory = fit(ShardedClassifier, pieces_of(X, Y), sync_every, X_val=X[:200], y_val=Y[:200], **FEW)
+    executor = SerialExecutor()
+    values = [executor.source(part) for part in pieces_of(X[:200], Y[:200], cuts=(50,))]
+    within = fit(OnnxSGDClassifier, pieces_of(X, Y), sync_every, pieces_val=values, **FEW)
+    whole = [executor.source((X[:200], Y[:200]))]
+    memory = fit(OnnxSGDClassifier, pieces_of(X, Y), sync_every, pieces_val=whole, **FEW)
     np.testing.assert_allclose(within.validation_scores_, memory.validation_scores_, rtol=1e-12)
-    real = ShardedData(SerialExecutor(), pieces_of(X_REAL, Y_REAL))
-    scored = fit(ShardedRegressor, pieces_of(X_REAL, Y_REAL), sync_every, X_val=real, y_val=real, **FEW)
+    real = pieces_of(X_REAL, Y_REAL)
+    scored = fit(OnnxSGDRegressor, real, sync_every, pieces_val=map(executor.source, real), **FEW)
     assert scored.validation_scores_[-1] == pytest.approx(scored.score(X_REAL, Y_REAL), abs=1e-6)
 
 
 def test_held_out_rows_do_not_train():
     """Those of a shard follow from a seed; the weights are those of a fit on the others."""
     params = {**NAMED, "early_stopping": True, "validation_fraction": 0.25}
-    held = fit(ShardedRegressor, [(X_REAL, Y_REAL, None)], **params)
+    held = fit(OnnxSGDRegressor, [(X_REAL, Y_REAL, None)], **params)
     rest = 1e6 * Y_REAL
     generator = make_generator(0)
     rows, _ = hold_out_rows(len(Y_REAL), 0.25, np.random.RandomState(generator.randint(0, 1 << 31)))
     rest[rows] = Y_REAL[rows]
-    again = fit(ShardedRegressor, [(X_REAL, rest, None)], **params)
+    again = fit(OnnxSGDRegressor, [(X_REAL, rest, None)], **params)
     assert distance(held, again) == 0
 
 
@@ -292,7 +301,7 @@ def test_held_out_rows_do_not_train():
     "params", [{**LONG, "momentum": 0.9, "max_iter": 6}, {"max_iter": 8, "random_state": 0}]
 )
 def test_a_fit_continues_from_a_checkpoint(tmp_path, sync_every, params):
-    whole = fit(ShardedClassifier, pieces_of(X, Y), sync_every, **params)
+    whole = fit(OnnxSGDClassifier, pieces_of(X, Y), sync_every, **params)
 
     class Stop(Exception):
         pass
@@ -303,14 +312,14 @@ def test_a_fit_continues_from_a_checkpoint(tmp_path, sync_every, params):
                 raise Stop
             return super().submit(function, *arguments)
 
-    estimator = ShardedClassifier(**params, checkpoint=tmp_path)
-    estimator.sync_every, estimator.n_shards = sync_every, None
+    estimator = OnnxSGDClassifier(**params, checkpoint=tmp_path)
     with pytest.raises(Stop):
-        fit_again(estimator, pieces_of(X, Y), Stopping())
+        fit_again(estimator, pieces_of(X, Y), sync_every, Stopping())
     assert type(load(tmp_path)) is OnnxSGDClassifier
-    resumed = ShardedClassifier(**params, checkpoint=tmp_path)
-    resumed.sync_every, resumed.n_shards = sync_every, None
-    fit_again(resumed, pieces_of(X, Y), resume=True)
+    resumed = OnnxSGDClassifier(**params, checkpoint=tmp_path)
+    with pytest.raises(ParameterError, match="other values of sync_every"):
+        fit_again(copy(resumed), pieces_of(X, Y), sync_every + 1, resume=True)
+    fit_again(resumed, pieces_of(X, Y), sync_every, resume=True)
     # weights of standardised data are rounded on their way into a checkpoint and back
     assert distance(whole, resumed) < 1e-4
     assert resumed.n_iter_ == whole.n_iter_
@@ -319,7 +328,7 @@ def test_a_fit_continues_from_a_checkpoint(tmp_path, sync_every, params):
 def test_checkpoints_of_local_updates_count_epochs(tmp_path):
     with pytest.raises(ParameterError, match="count epochs, or give sync_every=1"):
         fit(
-            ShardedClassifier,
+            OnnxSGDClassifier,
             pieces_of(X, Y),
             4,
             **LONG,
@@ -339,24 +348,21 @@ def test_an_error_in_a_round_keeps_the_last_whole_state(sync_every):
                 raise Lost
             return super().results(handles)
 
-    estimator = ShardedClassifier(**LONG)
-    estimator.sync_every, estimator.n_shards = sync_every, None
+    estimator = OnnxSGDClassifier(**LONG)
     with pytest.raises(Lost):
-        fit_again(estimator, pieces_of(X, Y), Failing())
+        fit_again(estimator, pieces_of(X, Y), sync_every, Failing())
     assert 0 < estimator.t_ < 40 * 19
     assert 0.2 < estimator.score(X, Y) < 0.9
     before = estimator.t_
-    data = ShardedData(SerialExecutor(), pieces_of(X, Y))
-    estimator._partial_fit(data, data, None)
+    estimator.partial_fit(X, Y)
     assert estimator.t_ > before
 
 
 def test_divergence_keeps_the_last_finite_weights():
     for sync_every in (1, 4):
-        estimator = ShardedRegressor(**{**LONG, "eta0": 1e4, "max_iter": 200})
-        estimator.sync_every, estimator.n_shards = sync_every, None
+        estimator = OnnxSGDRegressor(**{**LONG, "eta0": 1e4, "max_iter": 200})
         with pytest.raises(ConvergenceError, match="no longer finite at update"):
-            fit_again(estimator, pieces_of(X_REAL, 1e4 * Y_REAL))
+            fit_again(estimator, pieces_of(X_REAL, 1e4 * Y_REAL), sync_every)
         assert np.isfinite(estimator.coef_).all()
 
 
@@ -364,29 +370,25 @@ def test_divergence_keeps_the_last_finite_weights():
 @pytest.mark.parametrize("sync_every", [1, 4])
 def test_streams_of_shards(sync_every):
     estimator = ShardedClassifier(random_state=0)
-    estimator.sync_every, estimator.n_shards = sync_every, None
     for _ in range(8):
-        data = ShardedData(SerialExecutor(), pieces_of(X, Y))
-        estimator._partial_fit(data, data, None)
+        fit_part(estimator, pieces_of(X, Y), sync_every)
     assert len(estimator.loss_curve_) == 8
     assert estimator.score(X, Y) > 0.9
 
 
 def test_warm_starts_and_copies():
-    estimator = ShardedClassifier(**{**NAMED, "warm_start": True})
-    estimator.sync_every, estimator.n_shards = 1, None
+    estimator = OnnxSGDClassifier(**{**NAMED, "warm_start": True})
     one = OnnxSGDClassifier(**{**NAMED, "warm_start": True})
     for _ in range(2):
         fit_again(estimator, pieces_of(X, Y))
         one.fit(X, Y)
     assert distance(one, estimator) < 2e-5
-    local = estimator.to_local()
-    assert type(local) is OnnxSGDClassifier
-    assert local.get_params() == one.get_params()
-    assert (local.predict_proba(X) == estimator.predict_proba(X)).all()
-    again = pickle.loads(pickle.dumps(local))
+    assert type(estimator) is OnnxSGDClassifier
+    assert estimator.get_params() == one.get_params()
+    again = pickle.loads(pickle.dumps(estimator))
+    assert (again.predict_proba(X) == estimator.predict_proba(X)).all()
     again.partial_fit(X, Y)
-    assert again.t_ > local.t_
+    assert again.t_ > estimator.t_
 
 
 @pytest.mark.parametrize(
@@ -406,13 +408,13 @@ def test_warm_starts_and_copies():
 )
 def test_misuse(params, sync_every, error, message):
     with pytest.raises(error, match=message):
-        fit(ShardedClassifier, pieces_of(X, Y), sync_every, **params)
+        fit(OnnxSGDClassifier, pieces_of(X, Y), sync_every, **params)
 
 
 def test_the_state_of_a_round_is_little_more_than_its_numbers():
     """Weights travel once to a shard and once back, as arrays: no graph, no data."""
     executor = Counting()
-    fit(ShardedClassifier, pieces_of(X, Y, cuts=(300,)), 1, executor=executor, **NAMED, model=MLP)
+    fit(OnnxSGDClassifier, pieces_of(X, Y, cuts=(300,)), 1, executor=executor, **NAMED, model=MLP)
     n_bytes = sum(array.nbytes for array in MLP.coefs_ + MLP.intercepts_)
     assert n_bytes < executor.sizes["gradient_of_rows"] < n_bytes + 1500
     assert n_bytes < executor.sizes["source"] < n_bytes + 1000
@@ -446,7 +448,7 @@ def test_extreme_rows_are_those_of_all_shards(n_rows):
     params = {"random_state": 0, "max_iter": 12}
     cuts = (n_rows // 5, n_rows // 2)
     one = OnnxSGDClassifier(**params).fit(table, y)
-    many = fit(ShardedClassifier, pieces_of(table, y, cuts=cuts), **params)
+    many = fit(OnnxSGDClassifier, pieces_of(table, y, cuts=cuts), **params)
     assert many.t_ == one.t_
     # of more rows than the client has, the limits are those of a sample
     assert distance(one, many) < (1e-4 if n_rows == 500 else 0.05)
@@ -454,7 +456,7 @@ def test_extreme_rows_are_those_of_all_shards(n_rows):
     y = (outlier[:, 0] > 0).astype(int)
     one = OnnxSGDClassifier(**params).fit(outlier, y)
     for sync_every in (1, 4):
-        many = fit(ShardedClassifier, pieces_of(outlier, y, cuts=(150,)), sync_every, **params)
+        many = fit(OnnxSGDClassifier, pieces_of(outlier, y, cuts=(150,)), sync_every, **params)
         assert many.score(outlier, y) > 0.95
         assert sync_every > 1 or distance(one, many) < 1e-4
 
@@ -465,7 +467,7 @@ def test_columns_that_outnumber_the_rows():
     table = generator.standard_normal((80, 200)) * np.geomspace(1, 20, 200)
     y = (table[:, 0] > 0).astype(int)
     one = OnnxSGDClassifier(random_state=0, max_iter=12).fit(table, y)
-    many = fit(ShardedClassifier, pieces_of(table, y, cuts=(30,)), random_state=0, max_iter=12)
+    many = fit(OnnxSGDClassifier, pieces_of(table, y, cuts=(30,)), random_state=0, max_iter=12)
     assert distance(one, many) < 1e-4
 
 
@@ -475,7 +477,7 @@ def test_shards_whose_labels_are_all_ignored(rows):
     y[rows] = -1
     params = {**NAMED, "loss": losses.CrossEntropy(ignore_index=-1)}
     one = OnnxSGDClassifier(**params).fit(X, y)
-    many = fit(ShardedClassifier, pieces_of(X, y), **params)
+    many = fit(OnnxSGDClassifier, pieces_of(X, y), **params)
     assert many.t_ == one.t_
     assert distance(one, many) < 2e-5
 
@@ -483,38 +485,34 @@ def test_shards_whose_labels_are_all_ignored(rows):
 def test_a_part_in_which_the_first_rows_do_not_count():
     y = np.r_[np.full(300, -1), Y[300:]]
     estimator = ShardedClassifier(**NAMED, loss=losses.CrossEntropy(ignore_index=-1))
-    estimator.sync_every = 1
-    data = ShardedData(SerialExecutor(), pieces_of(X, y))
-    estimator._partial_fit(data, data, None, np.arange(10))
+    fit_part(estimator, pieces_of(X, y), 1, np.arange(10))
     one = OnnxSGDClassifier(**NAMED, loss=losses.CrossEntropy(ignore_index=-1))
     one.partial_fit(X, y, classes=np.arange(10))
     assert estimator.t_ == one.t_
     before = estimator.get_weights()
-    nothing = ShardedData(SerialExecutor(), pieces_of(X, np.full_like(y, -1)))
-    estimator._partial_fit(nothing, nothing, None)
+    fit_part(estimator, pieces_of(X, np.full_like(y, -1)), 1)
     assert all((array == before[name]).all() for name, array in estimator.get_weights().items())
 
 
 def test_a_second_fit_deals_the_same_rows():
     order = np.argsort(Y, kind="stable")
-    estimator = ShardedClassifier(**LONG)
-    estimator.sync_every = 4
-    first, second = (fit_again(estimator, pieces_of(X[order], Y[order])).coef_.copy() for _ in range(2))
+    estimator = OnnxSGDClassifier(**LONG)
+    first, second = (fit_again(estimator, pieces_of(X[order], Y[order]), 4).coef_.copy() for _ in range(2))
     assert (first == second).all()
 
 
 @pytest.mark.filterwarnings("ignore:A column-vector y was passed")
 def test_targets_of_one_column():
-    one = fit(ShardedClassifier, pieces_of(X, Y), **NAMED)
-    assert distance(one, fit(ShardedClassifier, pieces_of(X, Y[:, None]), **NAMED)) == 0
+    one = fit(OnnxSGDClassifier, pieces_of(X, Y), **NAMED)
+    assert distance(one, fit(OnnxSGDClassifier, pieces_of(X, Y[:, None]), **NAMED)) == 0
 
 
 def test_labels_of_several_columns():
     table = np.stack([Y > 4, Y % 2], axis=1).astype(int)
     one = OnnxSGDClassifier(**NAMED).fit(X, table)
-    assert distance(one, fit(ShardedClassifier, pieces_of(X, table), **NAMED)) < 2e-5
+    assert distance(one, fit(OnnxSGDClassifier, pieces_of(X, table), **NAMED)) < 2e-5
     with pytest.raises(UnsupportedError, match="class_weight='balanced' counts one label of each sample"):
-        fit(ShardedClassifier, pieces_of(X, table), **NAMED, class_weight="balanced")
+        fit(OnnxSGDClassifier, pieces_of(X, table), **NAMED, class_weight="balanced")
 
 
 def as_function(y, raw):
@@ -523,15 +521,14 @@ def as_function(y, raw):
 
 def test_fits_of_few_updates_take_rounds_where_there_is_no_gradient_of_rows():
     params = {**NAMED, "loss": losses.FromCallable(as_function, targets="indicator")}
-    assert fit(ShardedClassifier, pieces_of(X, Y), None, **params).t_ > 0
+    assert fit(OnnxSGDClassifier, pieces_of(X, Y), None, **params).t_ > 0
     with pytest.raises(UnsupportedError, match="sync_every=1 needs a loss that is a formula"):
-        fit(ShardedClassifier, pieces_of(X, Y), 1, **params)
+        fit(OnnxSGDClassifier, pieces_of(X, Y), 1, **params)
 
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path):
-    fit(ShardedClassifier, pieces_of(X, Y), **NAMED, checkpoint=tmp_path)
-    again = ShardedClassifier(**NAMED, checkpoint=tmp_path)
-    again.sync_every = 1
+    fit(OnnxSGDClassifier, pieces_of(X, Y), **NAMED, checkpoint=tmp_path)
+    again = OnnxSGDClassifier(**NAMED, checkpoint=tmp_path)
     with pytest.raises(ParameterError, match="other values of X, y"):
         fit_again(again, pieces_of(1 - X, (Y + 1) % 10), resume=True)
 
@@ -539,4 +536,4 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path):
 def test_shards_of_one_row_hold_out_none():
     pieces = pieces_of(X[:20], Y[:20], cuts=range(1, 20))
     with pytest.raises(ParameterError, match="of each shard holds out no sample"):
-        fit(ShardedClassifier, pieces, **NAMED, early_stopping=True)
+        fit(OnnxSGDClassifier, pieces, **NAMED, early_stopping=True)

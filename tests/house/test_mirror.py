@@ -18,10 +18,8 @@ COVERED = {
     "checking/test_reference_cells.py": "gradient/portable/rules/sequence_lengths",
     "data/test_text.py": "estimators/text_graph",
     "dask/test_dask_estimators.py": "dask/dask_collections dask/dask_executor",
-    "distributed/test_rounds.py": "distributed/executor",
-    "estimators/test_sharded_fit.py": (
-        "distributed/shard_tasks distributed/sharded_training distributed/shards"
-    ),
+    "sharding/test_rounds.py": "sharding/executor",
+    "estimators/test_sharded_fit.py": ("sharding/shard_tasks sharding/sharded_training sharding/shards"),
     "engine/export/test_step_file.py": (
         "engine/export/manifest engine/export/raw_weights training/step_export"
     ),

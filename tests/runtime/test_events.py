@@ -9,12 +9,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from scipy import sparse
-from serial_executor import ShardedClassifier, fit_sharded, pieces_of
+from serial_executor import SerialExecutor, pieces_of
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.neural_network import MLPClassifier
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses
+from onnxsgd.distributed import fit_shards
 from onnxsgd.runtime import events
 from onnxsgd.runtime.cache import cache
 from onnxsgd.runtime.events import SUBJECTS, decided
@@ -62,7 +63,9 @@ def large_offset():
 
 
 def sharded(sync_every, order=slice(None)):
-    return fit_sharded(ShardedClassifier(**SHORT), pieces_of(X[order], Y[order]), sync_every)
+    executor = SerialExecutor()
+    pieces = [executor.source(part) for part in pieces_of(X[order], Y[order])]
+    return fit_shards(OnnxSGDClassifier(**SHORT), pieces, executor, sync_every=sync_every)
 
 
 #: A call and its event, for each subject.

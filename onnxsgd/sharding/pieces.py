@@ -12,12 +12,12 @@ from sklearn.utils import _safe_indexing
 
 from onnxsgd.data.moments import Moments
 from onnxsgd.data.targets import check_labels
-from onnxsgd.distributed.executor import Executor, Handle
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.sharding.executor import Executor, Handle
 
 __all__ = [
-    "Piece", "PieceSummary", "are_alike", "cut_evenly", "dealt_evenly", "first_rows", "piece_of",
-    "summary_of_pieces",
+    "Piece", "PieceSummary", "are_alike", "complete_piece", "cut_evenly", "dealt_evenly", "first_rows",
+    "piece_of", "summary_of_pieces",
 ]  # fmt: skip
 
 #: An array, a sparse matrix or a data frame; an array, a column or a data frame.
@@ -32,7 +32,7 @@ _FAR_SHARES, _FAR_MEANS = 0.1, 0.25
 _CHANCE = 3.0
 
 
-def piece_of(number: int, X: Table, y: Column, sample_weight: Column | None) -> Piece:
+def piece_of(number: int, X: Table, y: Column, sample_weight: Column | None = None) -> Piece:
     """Return a piece; refuse one whose parts differ in length.
 
     Raises
@@ -47,6 +47,22 @@ def piece_of(number: int, X: Table, y: Column, sample_weight: Column | None) -> 
         shown = ", ".join(f"{count} rows of {name}" for name, count in lengths.items())
         raise ParameterError(f"Partition {number} has {shown}: partitions of all must have the same rows.")
     return X, y, sample_weight
+
+
+def complete_piece(number: int, given: object) -> Piece:
+    """Return a piece of which weights may be missing.
+
+    Raises
+    ------
+    ParameterError
+        If it is no tuple of two or three, or its parts differ in length.
+    """
+    if not isinstance(given, tuple) or len(given) not in (2, 3):
+        raise ParameterError(
+            f"Piece {number} is of type {type(given).__name__}: the result of its task must be a tuple "
+            "(X, y) or (X, y, sample_weight)."
+        )
+    return piece_of(number, *given)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,6 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.data.row_tables import evenly
-from onnxsgd.distributed.rounds import GradientRounds, HeldTensors, LocalRounds, OuterStep
-from onnxsgd.distributed.shard_tasks import ShardEstimator, ShardFit, standardised_shard
-from onnxsgd.distributed.shards import ClientBatches, Shards, merged_moments
 from onnxsgd.engine.step.batches import Batches, Standard
 from onnxsgd.engine.step.divided_step import UpdateRunner, build_update_graph, of_rows
 from onnxsgd.engine.step.single_step import make_buffers
@@ -24,6 +21,9 @@ from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.sessions import make_session
+from onnxsgd.sharding.rounds import GradientRounds, HeldTensors, LocalRounds, OuterStep
+from onnxsgd.sharding.shard_tasks import ShardEstimator, ShardFit, standardised_shard
+from onnxsgd.sharding.shards import ClientBatches, Shards, merged_moments
 from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
 from onnxsgd.training.epochs import Epochs, Runners
 from onnxsgd.training.fit_plan import FitPlan

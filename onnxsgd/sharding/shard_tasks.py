@@ -19,7 +19,6 @@ from onnxsgd.data.moments import Moments, add_moments
 from onnxsgd.data.random_order import shuffled
 from onnxsgd.data.row_tables import as_array, column_of
 from onnxsgd.data.samples import Samples
-from onnxsgd.distributed.pieces import Column, Piece
 from onnxsgd.engine.step.batches import Batches, EpochPlan, Standard
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.divided_step import GRADIENT, of_rows
@@ -29,6 +28,7 @@ from onnxsgd.engine.step.update import CONSTANT_STATES, GRADIENT_SUM, START, WEI
 from onnxsgd.learner.learner import Learner
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import resolve_threads
+from onnxsgd.sharding.pieces import Column, Piece
 from onnxsgd.training.coordinates import held_buffers
 from onnxsgd.training.fit_plan import FitPlan, Recipe
 from onnxsgd.training.program import KnownStep, Program

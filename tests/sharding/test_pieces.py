@@ -5,7 +5,8 @@ import pytest
 from scipy import sparse
 from serial_executor import SerialExecutor
 
-from onnxsgd.distributed.pieces import (
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.sharding.pieces import (
     are_alike,
     cut_evenly,
     dealt_evenly,
@@ -13,7 +14,6 @@ from onnxsgd.distributed.pieces import (
     piece_of,
     summary_of_pieces,
 )
-from onnxsgd.exceptions import ParameterError
 
 RANDOM = np.random.RandomState(0)
 Y = RANDOM.randint(0, 3, 100)

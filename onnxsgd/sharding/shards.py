@@ -14,9 +14,9 @@ from onnxsgd.data.features import Features
 from onnxsgd.data.moments import Moments
 from onnxsgd.data.row_tables import evenly
 from onnxsgd.data.samples import Samples
-from onnxsgd.distributed.executor import Executor, Handle
-from onnxsgd.distributed.shard_tasks import Summary, bulk_of, loss_of, score_of, some_rows_of, weights_of
 from onnxsgd.engine.step.batches import Batches
+from onnxsgd.sharding.executor import Executor, Handle
+from onnxsgd.sharding.shard_tasks import Summary, bulk_of, loss_of, score_of, some_rows_of, weights_of
 from onnxsgd.training.program import Program
 from onnxsgd.training.start import best_constant
 from onnxsgd.training.state import TARGET

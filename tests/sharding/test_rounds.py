@@ -5,10 +5,10 @@ import pytest
 from serial_executor import SerialExecutor
 
 from onnxsgd import OnnxSGDClassifier
-from onnxsgd.distributed.executor import reduced
-from onnxsgd.distributed.rounds import OuterStep
-from onnxsgd.distributed.shard_tasks import Change, add_changes
 from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.sharding.executor import reduced
+from onnxsgd.sharding.rounds import OuterStep
+from onnxsgd.sharding.shard_tasks import Change, add_changes
 
 KEY, VELOCITY, SLOT = ("w", WEIGHT), ("w", "outer_velocity"), ("w", "slot")
 

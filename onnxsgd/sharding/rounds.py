@@ -9,8 +9,14 @@ from typing import TypedDict
 
 import numpy as np
 
-from onnxsgd.distributed.executor import reduced
-from onnxsgd.distributed.shard_tasks import (
+from onnxsgd.engine.step.batches import Batches, EpochPlan
+from onnxsgd.engine.step.buffers import Tensors, all_finite
+from onnxsgd.engine.step.divided_step import UpdateRunner
+from onnxsgd.engine.step.dropout_masks import KEYS
+from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.sharding.executor import reduced
+from onnxsgd.sharding.shard_tasks import (
     Change,
     GradientWork,
     LocalWork,
@@ -18,13 +24,7 @@ from onnxsgd.distributed.shard_tasks import (
     gradient_of_rows,
     local_updates,
 )
-from onnxsgd.distributed.shards import Shards
-from onnxsgd.engine.step.batches import Batches, EpochPlan
-from onnxsgd.engine.step.buffers import Tensors, all_finite
-from onnxsgd.engine.step.divided_step import UpdateRunner
-from onnxsgd.engine.step.dropout_masks import KEYS
-from onnxsgd.engine.step.update import WEIGHT
-from onnxsgd.exceptions import ParameterError
+from onnxsgd.sharding.shards import Shards
 from onnxsgd.training.checkpoints import Checkpoints, Position, Progress
 from onnxsgd.training.coordinates import held_buffers
 from onnxsgd.training.epochs import (

@@ -1,0 +1,84 @@
+"""The public function for fits over any engine: what it accepts, and what it leaves behind.
+
+The numbers of such fits are tested in tests/estimators/test_sharded_fit.py.
+"""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from serial_executor import SerialExecutor, pieces_of
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.distributed import Executor, fit_shards
+from onnxsgd.exceptions import ParameterError, ParameterTypeError
+
+X, Y = load_digits(return_X_y=True)
+X = (X / 16).astype(np.float32)[:400]
+Y = Y[:400]
+NAMED = {"learning_rate": "constant", "eta0": 0.05, "max_iter": 2, "tol": None, "random_state": 0}
+
+
+def handles(executor, pieces):
+    return [executor.source(piece) for piece in pieces]
+
+
+def test_pieces_with_and_without_weights():
+    executor: Executor = SerialExecutor()
+    given = [(X[:150], Y[:150]), (X[150:], Y[150:], None)]
+    many = fit_shards(OnnxSGDClassifier(**NAMED), handles(executor, given), executor, sync_every=1)
+    one = OnnxSGDClassifier(**NAMED).fit(X, Y)
+    np.testing.assert_allclose(many.coef_, one.coef_, rtol=0, atol=1e-5)
+
+
+def test_the_estimator_stays_of_its_class():
+    executor, found = SerialExecutor(), []
+
+    class Watching(SerialExecutor):
+        def results(self, handles):
+            found.append(copy.copy(estimator))
+            found.append(pickle.loads(pickle.dumps(estimator)))
+            return super().results(handles)
+
+    estimator = OnnxSGDClassifier(**NAMED).fit(X, Y)
+    before = estimator.coef_.copy()
+    executor = Watching()
+    assert fit_shards(estimator, handles(executor, pieces_of(X, Y)), executor) is estimator
+    assert type(estimator) is OnnxSGDClassifier
+    assert all(isinstance(seen, OnnxSGDClassifier) and seen.predict(X).shape == Y.shape for seen in found)
+    assert (found[0].coef_ == before).all()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "options", "error", "message"),
+    [
+        ([], {}, ParameterError, "pieces is empty"),
+        ([(X, Y)], {"pieces_val": []}, ParameterError, "pieces_val is empty"),
+        ([X], {}, ParameterError, r"Piece 0 is of type ndarray: .* must be a tuple \(X, y\)"),
+        ([(X, Y), (X,)], {}, ParameterError, "Piece 1 is of type tuple"),
+        ([(X, Y[:-1])], {}, ParameterError, "400 rows of X, 399 rows of y"),
+        ([(X, Y)], {"n_shards": 0}, ParameterError, "n_shards"),
+        ([(X, Y)], {"sync_every": 1.5}, ParameterError, "sync_every"),
+        ([(X, Y)], {"resume": "yes"}, ParameterError, "resume"),
+        ([(X, Y)], {"resume": True}, ParameterError, "checkpoint"),
+    ],
+)
+def test_misuse(pieces, options, error, message):
+    executor, estimator = SerialExecutor(), OnnxSGDClassifier(**NAMED)
+    with pytest.raises(error, match=message):
+        fit_shards(estimator, handles(executor, pieces), executor, **options)
+    assert type(estimator) is OnnxSGDClassifier
+    assert not hasattr(estimator, "coef_")
+
+
+class Own(OnnxSGDRegressor):
+    """A class of a user."""
+
+
+@pytest.mark.parametrize("estimator", [LogisticRegression(), Own(), OnnxSGDClassifier])
+def test_other_estimators_are_refused(estimator):
+    with pytest.raises(ParameterTypeError, match="it must be an OnnxSGDClassifier or an OnnxSGDRegressor"):
+        fit_shards(estimator, [], SerialExecutor())
