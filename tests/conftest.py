@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +41,22 @@ def diabetes():
 def iris():
     X, y = load_iris(return_X_y=True)
     return StandardScaler().fit_transform(X).astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def _generators(request: pytest.FixtureRequest) -> list[tuple[Any, Any]]:
+    """Return the generators of a module, and their states after its import."""
+    values = list(vars(request.module).values())
+    generators = [value for value in values if isinstance(value, np.random.Generator)]
+    found = [value._bit_generator for value in values if isinstance(value, np.random.RandomState)]
+    return [(bits, bits.state) for bits in found + [value.bit_generator for value in generators]]
+
+
+@pytest.fixture(autouse=True)
+def _same_draws(_generators: list[tuple[Any, Any]]) -> None:
+    """Give each test the draws that it has alone, not those that are left by the tests before it."""
+    for bits, state in _generators:
+        bits.state = state
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
