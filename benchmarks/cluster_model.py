@@ -259,7 +259,8 @@ def main() -> None:
     down, up = bytes_of_round((512, 512), 784, learning_rate="constant", optimizer=given.optimizer)
     print(
         f"784-512-512-10 under {given.optimizer}: a source of {down:,} bytes, a change of {up:,};\n"
-        f"{1e3 * given.update:g} ms an update, {1e3 * task:.2f} ms a task, {1e3 * latency:.1f} ms between two\n"
+        f"{1e3 * given.update:g} ms an update, {1e3 * task:.2f} ms a task, {1e3 * latency:.1f} ms between two"
+        "\n"
     )
     print(" Gb/s  every  workers  round, s  simulated  efficiency  simulated")
     for gigabits in given.gigabits:
