@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import dask
 from dask.utils import parse_timedelta
-from distributed import Client, Future
+from distributed import Client, Future, Scheduler
 
 from onnxsgd.exceptions import WorkersLostError
 
@@ -89,16 +89,27 @@ class DaskExecutor:
                 if future.done():
                     # a result that takes long to come
                     continue
-            if self.client.nthreads():
+            n_workers, can_work = self.client.run_on_scheduler(_present_workers)
+            if can_work:
                 lost_at = None
                 continue
             lost_at = time.monotonic() if lost_at is None else lost_at
             if time.monotonic() - lost_at >= self._timeout:
+                found = "had no worker" if not n_workers else "had only workers that it has paused"
+                advice = (
+                    "start workers" if not n_workers else "give workers more memory, or smaller partitions"
+                )
                 raise WorkersLostError(
-                    f"Dask has had no worker for {self._timeout:g} seconds. The estimator keeps the last "
-                    "whole state, if it has made an update: start workers, and call partial_fit, or fit with "
+                    f"Dask has {found} for {self._timeout:g} seconds. The estimator keeps the last whole "
+                    f"state, if it has made an update: {advice}, and call partial_fit, or fit with "
                     f"warm_start=True. dask.config.set({{{TIMEOUT!r}: '10 minutes'}}) waits longer."
                 )
+
+
+def _present_workers(dask_scheduler: Scheduler) -> tuple[int, bool]:
+    """Return the number of workers, and whether one runs tasks: those short of memory begin none."""
+    workers = dask_scheduler.workers.values()
+    return len(workers), bool(dask_scheduler.running) or any(worker.executing for worker in workers)
 
 
 def _itself(value: object) -> object:

@@ -58,22 +58,23 @@ SETTINGS = {
 ROUND_TASKS = {"gradient_of_rows", "local_updates"}
 
 
-def local_cluster(n_workers, processes):
+def local_cluster(n_workers, processes, memory_limit="1GB"):
     return LocalCluster(
         n_workers=n_workers,
         threads_per_worker=1,
         processes=processes,
         # None takes the port of every other cluster
         dashboard_address="127.0.0.1:0",
-        memory_limit="1GB",
+        memory_limit=memory_limit,
         silence_logs=50,
     )
 
 
 def clients(n_workers, processes):
     """Yield a client that is not the default one."""
+    # workers in this process count the memory of all tests, and pause near their limit
     with (
-        local_cluster(n_workers, processes) as cluster,
+        local_cluster(n_workers, processes, "1GB" if processes else 0) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
@@ -259,7 +260,10 @@ def test_the_other_worker_takes_over_from_a_killed_one(client_to_kill, expected,
 @pytest.mark.parametrize("name", ["gradients", "rounds"])
 @pytest.mark.parametrize("way", ["retired", "closed"])
 def test_the_other_worker_takes_over_from_one_that_leaves(way, name, expected, at_task):
-    with local_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
+    with (
+        local_cluster(2, processes=False, memory_limit=0) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
         worker, known = cluster.workers[0], expected(name)
 
         def disturb(_):
@@ -290,9 +294,21 @@ def test_a_task_that_always_ends_its_process_fails_the_fit(client_to_kill):
         model.fit(*arrays(X_REAL, Y_REAL, rows=(200, 242)))
 
 
+def test_workers_that_are_short_of_memory_end_the_fit():
+    """Dask pauses a worker whose process has 80 % of its limit; this one has more from the beginning."""
+    with (
+        local_cluster(1, processes=False, memory_limit="20MB") as cluster,
+        Client(cluster, set_as_default=False) as client,
+        dask.config.set({"onnxsgd.workers-timeout": "2s"}),
+    ):
+        model = DaskOnnxSGDClassifier(client=client, **SETTINGS["gradients"])
+        with pytest.raises(WorkersLostError, match="had only workers that it has paused for 2 seconds"):
+            model.fit(*arrays(X, Y))
+
+
 def test_without_any_worker_the_fit_ends_and_keeps_its_state(at_task, expected):
     with (
-        local_cluster(2, processes=False) as cluster,
+        local_cluster(2, processes=False, memory_limit=0) as cluster,
         Client(cluster, set_as_default=False) as client,
         dask.config.set({"onnxsgd.workers-timeout": "2s"}),
     ):
@@ -312,7 +328,7 @@ def test_without_any_worker_the_fit_ends_and_keeps_its_state(at_task, expected):
 
 
 def test_without_its_scheduler_the_fit_ends_and_keeps_its_state(at_task):
-    cluster = local_cluster(1, processes=False)
+    cluster = local_cluster(1, processes=False, memory_limit=0)
     with cluster, Client(cluster, set_as_default=False) as client:
         model = DaskOnnxSGDClassifier(client=client, **GRADIENTS)
         at_task(14, lambda _: cluster.close())
