@@ -57,6 +57,10 @@ class Adam(Optimizer):
         check_flag("amsgrad", self.amsgrad)
 
     @property
+    def averaged_updates(self) -> float:
+        return 1.0 / (1.0 - self.beta_1)
+
+    @property
     def slots(self) -> tuple[str, ...]:
         return ("first_moment", "second_moment", *(("largest_second_moment",) if self.amsgrad else ()))
 

@@ -76,6 +76,10 @@ class BlockAdam(Optimizer):
         check_number("steering", self.steering, least=0)
 
     @property
+    def averaged_updates(self) -> float:
+        return 1.0 / (1.0 - self.beta_1)
+
+    @property
     def slots(self) -> tuple[str, ...]:
         return ("first_moment", "second_moment", *((LOG_FACTOR,) if self.steering else ()))
 

@@ -49,6 +49,10 @@ class Lion(Optimizer):
         check_shares(self, "beta_1", "beta_2")
 
     @property
+    def averaged_updates(self) -> float:
+        return 1.0 / (1.0 - self.beta_2)
+
+    @property
     def slots(self) -> tuple[str, ...]:
         return ("momentum",)
 

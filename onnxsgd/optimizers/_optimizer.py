@@ -29,6 +29,11 @@ class Optimizer(Settable, ABC):
     """Base class of the optimizers."""
 
     @property
+    def averaged_updates(self) -> float:
+        """The updates over which the step averages gradients: 1 / (1 - momentum); 1 without momentum."""
+        return 1.0
+
+    @property
     def slots(self) -> tuple[str, ...]:
         """The names of the tensors kept for each weight."""
         return ()

@@ -70,6 +70,10 @@ class SGD(Optimizer):
             )
 
     @property
+    def averaged_updates(self) -> float:
+        return 1.0 / (1.0 - self.momentum)
+
+    @property
     def slots(self) -> tuple[str, ...]:
         if self._sums_gradients:
             return ("sum_of_gradients",)

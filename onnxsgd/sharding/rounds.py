@@ -44,10 +44,7 @@ __all__ = ["GradientRounds", "HeldTensors", "LocalRounds", "OuterStep"]
 #: The kind of the tensor that holds the velocity of the outer step.
 _VELOCITY = "outer_velocity"
 #: The rate of the outer step, and the largest factor of the mean change: the momentum is then 0.9, that of
-#: the source. On 8,000 generated rows of 5 classes, in rounds of 16 updates: with the factor of the number of
-#: shards two and four end at 0.25 and 0.21 (SGD, one machine 0.23) and 0.23 and 0.25 (Adam, 0.23). Means of
-#: four end at 0.39 and 0.60. A momentum of 0.9 for two ends at 0.37 and 0.09, but at 1.48 for SGD with
-#: momentum near its largest rate, where one machine ends at 0.45 and this factor at 0.31.
+#: the source. ``benchmarks/shards.py`` has the losses that follow.
 _OUTER_RATE, _MOST = 0.7, 7.0
 #: The bounds of seeds.
 _SEEDS = 1 << 31
@@ -167,17 +164,23 @@ class OuterStep:
     momentum: float = 0.0
 
     @classmethod
-    def of(cls, recipe: Recipe, weights: Sequence[float]) -> OuterStep:
-        """Return the step for shards of these weights.
+    def of(cls, recipe: Recipe, weights: Sequence[float], sync_every: int) -> OuterStep:
+        """Return the step for shards of these weights, in rounds of so many updates.
 
         In an epoch n shards make as many updates as one machine, n at a time: their mean change, times n,
-        goes as far. A momentum m at the rate r takes r / (1 - m) times the change. A rate that training finds
-        is near the largest one at which it converges: the weights become the means.
+        goes as far. A momentum m at the rate r takes r / (1 - m) times the change. In rounds of less than
+        half the updates over which the optimizer averages gradients, its momentum spans rounds: a second one
+        is too much, and the rate is n. A rate that training finds is near the largest one at which it
+        converges: the weights become the means.
         """
         shares = np.array(weights) / np.sum(weights)
         # shards of other sizes count as fewer of one size
         factor = min(1.0 / float(np.sum(shares**2)), _MOST)
-        return cls() if recipe.is_auto or factor <= 1.0 else cls(_OUTER_RATE, 1.0 - _OUTER_RATE / factor)
+        if recipe.is_auto or factor <= 1.0:
+            return cls()
+        if sync_every <= round(recipe.optimizer.averaged_updates / 2):
+            return cls(factor)
+        return cls(_OUTER_RATE, 1.0 - _OUTER_RATE / factor)
 
     def places(self, tensors: Tensors, trained: Sequence[str]) -> Tensors:
         """Return tensors with places for velocities, if there is a momentum."""

@@ -6,6 +6,7 @@ from serial_executor import SerialExecutor
 
 from onnxsgd import OnnxSGDClassifier
 from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.optimizers import SGD
 from onnxsgd.sharding.executor import reduced
 from onnxsgd.sharding.rounds import OuterStep
 from onnxsgd.sharding.shard_tasks import Change, add_changes
@@ -38,12 +39,25 @@ def test_states_become_the_means_of_those_of_the_shards():
 def test_the_outer_step_goes_as_far_as_the_updates_of_one_machine():
     auto = OnnxSGDClassifier()._check_parameters()
     named = OnnxSGDClassifier(learning_rate="constant")._check_parameters()
-    assert OuterStep.of(auto, [1, 1, 1, 1]) == OuterStep.of(named, [5.0]) == OuterStep(1.0, 0.0)
-    assert OuterStep.of(named, [2] * 8) == OuterStep(0.7, pytest.approx(0.9))
+    assert OuterStep.of(auto, [1, 1, 1, 1], 8) == OuterStep.of(named, [5.0], 8) == OuterStep(1.0, 0.0)
+    assert OuterStep.of(named, [2] * 8, 8) == OuterStep(0.7, pytest.approx(0.9))
     for weights, factor in (([1, 1], 2.0), ([3, 3, 3, 3], 4.0), ([1, 3], 1.6)):
-        step = OuterStep.of(named, weights)
+        step = OuterStep.of(named, weights, 8)
         assert step.rate / (1 - step.momentum) == pytest.approx(factor)
     assert OuterStep().places({KEY: np.ones(1)}, ["w"]) == {KEY: np.ones(1)}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "updates"),
+    [("sgd", 1.0), (SGD(0.5), 2.0), ("adam", 10.0), ("adamw", 10.0), ("rmsprop", 1.0), ("lion", 100.0)],
+)
+def test_a_momentum_that_spans_rounds_takes_no_second_one(optimizer, updates):
+    recipe = OnnxSGDClassifier(learning_rate="constant", optimizer=optimizer)._check_parameters()
+    assert recipe.optimizer.averaged_updates == pytest.approx(updates)
+    for sync_every in (2, 5, 6, 50, 51):
+        step = OuterStep.of(recipe, [1, 1, 1], sync_every)
+        expected = OuterStep(3.0) if 2 * sync_every <= updates else OuterStep(0.7, 1 - 0.7 / 3)
+        assert (step.rate, step.momentum) == pytest.approx((expected.rate, expected.momentum))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
