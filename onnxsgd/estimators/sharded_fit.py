@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -108,6 +109,8 @@ class ShardedSamples:
         The engine.
     shards : tuple of tuple of Handle
         The pieces of each shard.
+    pieces : tuple of Handle
+        All pieces that lead to them.
     few : Samples
         Some of the samples.
     sync_every : int or None
@@ -120,10 +123,15 @@ class ShardedSamples:
 
     executor: Executor
     shards: tuple[tuple[Handle, ...], ...]
+    pieces: tuple[Handle, ...]
     few: Samples
     sync_every: int | None = None
     held_out: tuple[float, int] | None = None
     validates: bool = False
+
+    def release(self) -> None:
+        """Let the engine forget the pieces, once the shards were read: it can make them again."""
+        self.executor.release(list({id(piece): piece for piece in self.pieces}.values()))
 
     @property
     def target(self) -> np.ndarray:
@@ -254,7 +262,9 @@ class ShardedTraining(BaseOnnxSGD):
         found = [summary for _, summary in filled]
         classes = options.pop("classes", None)
         few = self._read_few(data, found, classes, options)
-        return ShardedSamples(X.executor, tuple(map(tuple, self._shards_of(data, found))), few, X.sync_every)
+        shards = tuple(map(tuple, self._shards_of(data, found)))
+        pieces = (*X.pieces, *chain.from_iterable(shards))
+        return ShardedSamples(X.executor, shards, pieces, few, X.sync_every)
 
     def _read_few(
         self,
@@ -303,7 +313,8 @@ class ShardedTraining(BaseOnnxSGD):
         if not isinstance(X_val, ShardedData):
             return super()._read_validation(X_val, y_val)
         few = Samples({}, np.empty(0), np.empty(0))
-        return (ShardedSamples(X_val.executor, tuple((p,) for p in X_val.pieces), few, validates=True),)
+        shards = tuple((piece,) for piece in X_val.pieces)
+        return (ShardedSamples(X_val.executor, shards, X_val.pieces, few, validates=True),)
 
     def _hold_out(self, samples: Samples | ShardedSamples) -> Any:
         if not isinstance(samples, ShardedSamples):
@@ -398,6 +409,9 @@ class ShardedTraining(BaseOnnxSGD):
         with stage("compile"):
             parts = make_parts(read, self._local_copy(vars(self)), plan, state, sync_every)
         score = self._scorer(parts.program, validation)
+        for part in (samples, *validation):
+            if isinstance(part, ShardedSamples):
+                part.release()
         if is_fit:
             state.epoch_updates = parts.batches.n_updates
             state.n_updates = stopping.max_iter * parts.batches.n_updates

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.utils import _safe_indexing
 
 from onnxsgd.data.moments import Moments
+from onnxsgd.data.row_tables import row_blocks
 from onnxsgd.data.targets import check_labels
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.sharding.executor import Executor, Handle
@@ -91,21 +92,30 @@ def summary_of_pieces(has_labels: bool, *pieces: Piece) -> PieceSummary:
     filled = [piece for piece in pieces if len(piece[1])]
     if not filled:
         return PieceSummary(0)
-    y = np.concatenate([np.asarray(piece[1]) for piece in filled])
+    targets = [np.asarray(piece[1]) for piece in filled]
+    y = targets[0] if len(targets) == 1 else np.concatenate(targets)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if has_labels and y.ndim > 1:
         return PieceSummary(len(y), np.unique(y) if y.dtype.kind in "biuUS" else None)
     if has_labels:
-        labels, places = np.unique(check_labels(y), return_inverse=True)
         counted = np.concatenate([_counted(piece) for piece in filled])
-        return PieceSummary(len(y), labels, np.bincount(places[counted], minlength=len(labels)))
+        return PieceSummary(len(y), *_counts(check_labels(y), counted))
     try:
         table = np.asarray(y, np.float64).reshape(len(y), -1)
     except (TypeError, ValueError):
         # refused with the other checks of the data
         return PieceSummary(len(y))
     return PieceSummary(len(y), moments=Moments.of(table, np.ones(len(y))))
+
+
+def _counts(y: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels that occur, and how often in the rows that are counted, without a copy of all."""
+    labels = np.unique(np.concatenate([np.unique(y[rows]) for rows in row_blocks(len(y))]))
+    counts = np.zeros(len(labels), np.int64)
+    for rows in row_blocks(len(y)):
+        counts += np.bincount(np.searchsorted(labels, y[rows][counted[rows]]), minlength=len(labels))
+    return labels, counts
 
 
 def _counted(piece: Piece) -> np.ndarray:

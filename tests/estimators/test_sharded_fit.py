@@ -1,6 +1,7 @@
 """Fits on shards against fits of the same rows in one array, over an engine in this process."""
 
 import pickle
+import sys
 import warnings
 from copy import copy
 
@@ -20,9 +21,11 @@ from onnxsgd.data.generators import make_generator
 from onnxsgd.data.held_out import hold_out_rows
 from onnxsgd.distributed import fit_shards
 from onnxsgd.distributed.fit_shards import ShardedClassifier
+from onnxsgd.engine.step.batches import Batches
 from onnxsgd.estimators.sharded_fit import ShardedData
 from onnxsgd.exceptions import ConvergenceError, ParameterError, UnsupportedError
 from onnxsgd.sharding.rounds import OuterStep
+from onnxsgd.sharding.shard_tasks import Shard
 
 X, Y = load_digits(return_X_y=True)
 X = (X / 16).astype(np.float32)[:600]
@@ -537,3 +540,28 @@ def test_shards_of_one_row_hold_out_none():
     pieces = pieces_of(X[:20], Y[:20], cuts=range(1, 20))
     with pytest.raises(ParameterError, match="of each shard holds out no sample"):
         fit(OnnxSGDClassifier, pieces, **NAMED, early_stopping=True)
+
+
+def shard_of(table):
+    target = np.zeros((len(Y), 1), np.float32)
+    return Shard(Batches({"X": table}, target, np.ones(len(Y)), 20, is_mean=True), Y)
+
+
+@pytest.mark.parametrize("table", [X, sparse.csr_matrix(X)], ids=["dense", "sparse"])
+def test_the_size_of_a_shard_is_that_of_its_data(table):
+    arrays = [table, Y] if isinstance(table, np.ndarray) else [table.data, table.indices, table.indptr, Y]
+    n_bytes = sum(array.nbytes for array in arrays)
+    assert n_bytes <= sys.getsizeof(shard_of(table)) < n_bytes + 500
+    assert sys.getsizeof(Shard(None, None)) < 500
+
+
+def test_a_shard_keeps_the_order_of_the_last_epoch_alone():
+    shard = shard_of(X)
+    assert shard.order(None) is None
+    orders = [shard.order((seed, 0)) for seed in (1, 1, 2, 1)]
+    assert orders[0] is orders[1]
+    assert sorted(orders[0]) == list(range(len(Y)))
+    assert (orders[2] != orders[0]).any()
+    assert orders[3] is not orders[0]
+    np.testing.assert_array_equal(orders[3], orders[0])
+    assert len(pickle.dumps(shard)) == len(pickle.dumps(shard_of(X)))

@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 from serial_executor import SerialExecutor
 
+from onnxsgd.data.row_tables import row_blocks
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.sharding.pieces import (
     are_alike,
@@ -89,3 +90,14 @@ def test_random_shards_are_alike_and_sorted_ones_are_not(n_rows):
     if n_rows > 5:
         assert not are_alike(summaries(np.split(np.sort(y), 4), True))
         assert not are_alike(summaries(np.split(np.sort(real), 4), False))
+
+
+@pytest.mark.parametrize("labels", [np.arange(5), np.array(list("vwxyz"))], ids=["numbers", "strings"])
+def test_labels_of_many_rows_are_counted_in_blocks(labels, monkeypatch):
+    monkeypatch.setattr("onnxsgd.sharding.pieces.row_blocks", lambda n_rows: row_blocks(n_rows, 64))
+    places, weight = np.random.RandomState(0).randint(0, 5, 1000), np.arange(1000) % 3
+    parts = [slice(0, 500), slice(500, 1000)]
+    pieces = [(np.zeros((500, 1)), labels[places[part]], weight[part]) for part in parts]
+    found = summary_of_pieces(True, *pieces)
+    np.testing.assert_array_equal(found.labels, labels, strict=True)
+    np.testing.assert_array_equal(found.counts, np.bincount(places[weight > 0]))
