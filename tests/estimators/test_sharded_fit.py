@@ -510,12 +510,28 @@ def test_targets_of_one_column():
     assert distance(one, fit(OnnxSGDClassifier, pieces_of(X, Y[:, None]), **NAMED)) == 0
 
 
-def test_labels_of_several_columns():
-    table = np.stack([Y > 4, Y % 2], axis=1).astype(int)
-    one = OnnxSGDClassifier(**NAMED).fit(X, table)
-    assert distance(one, fit(OnnxSGDClassifier, pieces_of(X, table), **NAMED)) < 2e-5
-    with pytest.raises(UnsupportedError, match="class_weight='balanced' counts one label of each sample"):
-        fit(OnnxSGDClassifier, pieces_of(X, table), **NAMED, class_weight="balanced")
+SEVERAL = np.stack([Y > 4, Y % 2, Y == 3, Y < 10], axis=1).astype(int)
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["even", "weights"])
+def test_labels_of_several_columns(class_weight, weight):
+    """The last column lacks a label, and the third does in the first piece."""
+    order = np.argsort(Y == 3, kind="stable")
+    data = X[order], SEVERAL[order], None if weight is None else weight[order]
+    params = {**NAMED, "class_weight": class_weight}
+    one = OnnxSGDClassifier(**params).fit(*data)
+    assert distance(one, fit(OnnxSGDClassifier, pieces_of(*data), **params)) < 2e-5
+    in_floats = data[0], data[1].astype(float), data[2]
+    assert distance(one, fit(OnnxSGDClassifier, pieces_of(*in_floats), **params)) < 2e-5
+
+
+def test_balanced_weights_of_probabilities_are_refused():
+    table = np.eye(10)[Y]
+    for y in (table, (table + 1) / 11):
+        params = {**NAMED, "loss": losses.CrossEntropy(soft=True), "class_weight": "balanced"}
+        with pytest.raises(UnsupportedError, match="y has probabilities"):
+            fit(OnnxSGDClassifier, pieces_of(X, y), **params)
 
 
 def as_function(y, raw):

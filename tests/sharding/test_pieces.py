@@ -12,6 +12,7 @@ from onnxsgd.sharding.pieces import (
     cut_evenly,
     dealt_evenly,
     first_rows,
+    joined_counts,
     piece_of,
     summary_of_pieces,
 )
@@ -101,3 +102,14 @@ def test_labels_of_many_rows_are_counted_in_blocks(labels, monkeypatch):
     found = summary_of_pieces(True, *pieces)
     np.testing.assert_array_equal(found.labels, labels, strict=True)
     np.testing.assert_array_equal(found.counts, np.bincount(places[weight > 0]))
+
+
+def test_labels_of_elements_are_counted_together():
+    """The first piece has the labels 0 and 1 alone; rows of weight zero do not count."""
+    parts = [np.array([[0, 1], [1, 1]]), np.array([[0, 2], [2, 2], [1, 2]])]
+    weights = [None, np.array([1.0, 1.0, 0.0])]
+    found = [summary_of_pieces(True, (y[:, :1], y, weight)) for y, weight in zip(parts, weights, strict=True)]
+    labels, counts = joined_counts(found)
+    assert labels.tolist() == [0, 1, 2]
+    assert counts.tolist() == [[2], [3], [3]]
+    assert joined_counts(found[:1])[1].tolist() == [[1, 0], [1, 2]]
