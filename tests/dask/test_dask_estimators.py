@@ -322,6 +322,20 @@ def test_without_its_scheduler_the_fit_ends_and_keeps_its_state(at_task):
     assert model.to_local().predict(X).shape == Y.shape
 
 
+def test_a_restart_of_the_workers_ends_the_fit_and_keeps_its_state(client_to_kill, at_task):
+    client_to_kill.wait_for_workers(1, timeout=60)
+    model = DaskOnnxSGDClassifier(client=client_to_kill, **GRADIENTS)
+    at_task(14, lambda _: client_to_kill.restart(timeout=60, wait_for_workers=False))
+    data = arrays(X, Y)
+    with pytest.raises(WorkersLostError, match=r"cancelled, as client\.restart\(\) does"):
+        model.fit(*data)
+    t = model.t_
+    assert 0 < t < 18
+    client_to_kill.wait_for_workers(1, timeout=60)
+    model.partial_fit(*data)
+    assert model.t_ == t + 6
+
+
 def test_errors_of_tasks_reach_the_caller(one_worker):
     def fail(seconds, error):
         time.sleep(seconds)
