@@ -79,8 +79,9 @@ class DaskExecutor:
                 return future.result(timeout=_LOOK if lost_at is None else min(_LOOK, self._timeout))
             except CancelledError as error:
                 raise WorkersLostError(
-                    f"The task {future.key!r} was cancelled: the scheduler of Dask was closed, or was lost. "
-                    "The estimator keeps the last whole state, if it has made an update."
+                    f"The task {future.key!r} was cancelled, as client.restart() does; or the scheduler of "
+                    "Dask was closed, or was lost. The estimator keeps the last whole state, if it has made "
+                    "an update."
                 ) from error
             except TimeoutError:
                 if future.status == "error":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -28,9 +29,11 @@ from onnxsgd.sharding.pieces import (
     Piece,
     PieceSummary,
     are_alike,
+    balanced_counts,
     cut_evenly,
     dealt_evenly,
     first_rows,
+    joined_counts,
     summary_of_pieces,
 )
 from onnxsgd.sharding.shard_tasks import ShardFit, read_shard, summary_of
@@ -108,6 +111,8 @@ class ShardedSamples:
         The engine.
     shards : tuple of tuple of Handle
         The pieces of each shard.
+    pieces : tuple of Handle
+        All pieces that lead to them.
     few : Samples
         Some of the samples.
     sync_every : int or None
@@ -120,10 +125,15 @@ class ShardedSamples:
 
     executor: Executor
     shards: tuple[tuple[Handle, ...], ...]
+    pieces: tuple[Handle, ...]
     few: Samples
     sync_every: int | None = None
     held_out: tuple[float, int] | None = None
     validates: bool = False
+
+    def release(self) -> None:
+        """Let the engine forget the pieces, once the shards were read: it can make them again."""
+        self.executor.release(list({id(piece): piece for piece in self.pieces}.values()))
 
     @property
     def target(self) -> np.ndarray:
@@ -254,7 +264,9 @@ class ShardedTraining(BaseOnnxSGD):
         found = [summary for _, summary in filled]
         classes = options.pop("classes", None)
         few = self._read_few(data, found, classes, options)
-        return ShardedSamples(X.executor, tuple(map(tuple, self._shards_of(data, found))), few, X.sync_every)
+        shards = tuple(map(tuple, self._shards_of(data, found)))
+        pieces = (*X.pieces, *chain.from_iterable(shards))
+        return ShardedSamples(X.executor, shards, pieces, few, X.sync_every)
 
     def _read_few(
         self,
@@ -268,7 +280,7 @@ class ShardedTraining(BaseOnnxSGD):
         task = executor.submit(first_rows, data.pieces[0], _FIRST_ROWS)
         ((X, y, _),) = executor.results([task])
         executor.release([task])
-        self._label_counts = _joined_counts(summaries)
+        self._label_counts = joined_counts(summaries)
         read = partial(super()._read_samples, X, y, None, **{**options, "in_parts": True})
         try:
             return read(classes=classes)
@@ -303,7 +315,8 @@ class ShardedTraining(BaseOnnxSGD):
         if not isinstance(X_val, ShardedData):
             return super()._read_validation(X_val, y_val)
         few = Samples({}, np.empty(0), np.empty(0))
-        return (ShardedSamples(X_val.executor, tuple((p,) for p in X_val.pieces), few, validates=True),)
+        shards = tuple((piece,) for piece in X_val.pieces)
+        return (ShardedSamples(X_val.executor, shards, X_val.pieces, few, validates=True),)
 
     def _hold_out(self, samples: Samples | ShardedSamples) -> Any:
         if not isinstance(samples, ShardedSamples):
@@ -316,16 +329,19 @@ class ShardedTraining(BaseOnnxSGD):
         self.__dict__.pop("_balanced", None)
         if getattr(self, "class_weight", None) == "balanced":
             labels, counts = self._label_counts or (None, None)
-            if labels is None or counts is None:
+            if labels is None or counts is None or getattr(self, "_takes_soft_labels", False):
                 raise UnsupportedError(
-                    "class_weight='balanced' counts one label of each sample over all shards, and y has "
-                    "several: give the weights of the classes as a dictionary."
+                    "class_weight='balanced' counts labels over all shards, and y has probabilities: give "
+                    "the weights of the classes as a dictionary."
                 )
-            present = np.isin(labels, self.classes_) & (counts > 0)
-            known, counts = labels[present], counts[present]
-            weights = counts.sum() / (len(counts) * counts)
+            found: Any
+            if self._has_several_labels:
+                found = [balanced_counts(labels, of_column) for of_column in counts.T]
+            else:
+                known = np.isin(labels, self.classes_)
+                found = balanced_counts(labels[known], counts[known].reshape(known.sum(), -1).sum(axis=1))
             # of classifiers alone
-            self.__dict__["_balanced"] = dict(zip(known.tolist(), weights.tolist(), strict=True))
+            self.__dict__["_balanced"] = found
 
     def _scorer(self, program: Program, validation: Sequence[Any]) -> Any:
         if not (validation and isinstance(validation[0], ShardedSamples)):
@@ -398,6 +414,9 @@ class ShardedTraining(BaseOnnxSGD):
         with stage("compile"):
             parts = make_parts(read, self._local_copy(vars(self)), plan, state, sync_every)
         score = self._scorer(parts.program, validation)
+        for part in (samples, *validation):
+            if isinstance(part, ShardedSamples):
+                part.release()
         if is_fit:
             state.epoch_updates = parts.batches.n_updates
             state.n_updates = stopping.max_iter * parts.batches.n_updates
@@ -428,18 +447,3 @@ def _digest_of_piece(piece: Piece) -> str:
     X, y, sample_weight = piece
     parts = {"X": X, "y": y, "sample_weight": sample_weight}
     return "".join(digest_of_data(part, name) for name, part in parts.items())
-
-
-def _joined_counts(summaries: Sequence[PieceSummary]) -> tuple[np.ndarray, np.ndarray | None] | None:
-    """Return the labels in all pieces, and how often they occur; None for targets without labels.
-
-    Counts are None where a sample has several labels.
-    """
-    found = [summary.labels for summary in summaries if summary.labels is not None]
-    if not found:
-        return None
-    labels, places = np.unique(np.concatenate(found), return_inverse=True)
-    counts = [summary.counts for summary in summaries if summary.counts is not None]
-    if len(counts) < len(found):
-        return labels, None
-    return labels, np.bincount(places, np.concatenate(counts), len(labels))

@@ -11,13 +11,14 @@ import numpy as np
 from sklearn.utils import _safe_indexing
 
 from onnxsgd.data.moments import Moments
+from onnxsgd.data.row_tables import row_blocks
 from onnxsgd.data.targets import check_labels
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.sharding.executor import Executor, Handle
 
 __all__ = [
-    "Piece", "PieceSummary", "are_alike", "complete_piece", "cut_evenly", "dealt_evenly", "first_rows",
-    "piece_of", "summary_of_pieces",
+    "Piece", "PieceSummary", "are_alike", "balanced_counts", "complete_piece", "cut_evenly", "dealt_evenly",
+    "first_rows", "joined_counts", "piece_of", "summary_of_pieces",
 ]  # fmt: skip
 
 #: An array, a sparse matrix or a data frame; an array, a column or a data frame.
@@ -76,6 +77,9 @@ class PieceSummary:
     labels, counts : ndarray or None
         The labels that occur, and how often with a weight above 0; None for targets of other kinds, counts
         also where a sample has several.
+    table : ndarray of shape [n_labels, n_columns] or None
+        How often they occur where a sample has several: in each column if the labels are 0 and 1, otherwise
+        in all together, one column.
     moments : Moments or None
         The moments of real targets.
     """
@@ -83,6 +87,7 @@ class PieceSummary:
     n_rows: int
     labels: np.ndarray | None = None
     counts: np.ndarray | None = None
+    table: np.ndarray | None = None
     moments: Moments | None = None
 
 
@@ -91,21 +96,74 @@ def summary_of_pieces(has_labels: bool, *pieces: Piece) -> PieceSummary:
     filled = [piece for piece in pieces if len(piece[1])]
     if not filled:
         return PieceSummary(0)
-    y = np.concatenate([np.asarray(piece[1]) for piece in filled])
+    targets = [np.asarray(piece[1]) for piece in filled]
+    y = targets[0] if len(targets) == 1 else np.concatenate(targets)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if has_labels and y.ndim > 1:
-        return PieceSummary(len(y), np.unique(y) if y.dtype.kind in "biuUS" else None)
     if has_labels:
-        labels, places = np.unique(check_labels(y), return_inverse=True)
         counted = np.concatenate([_counted(piece) for piece in filled])
-        return PieceSummary(len(y), labels, np.bincount(places[counted], minlength=len(labels)))
+        if y.ndim == 1:
+            return PieceSummary(len(y), *_counts(check_labels(y), counted))
+        if y.dtype.kind == "f" and np.isin(y, (0, 1)).all():
+            y = y.astype(np.int64)
+        if y.dtype.kind not in "biuUS":
+            return PieceSummary(len(y))
+        labels, table = _table_of_counts(y.reshape(len(y), -1), counted)
+        return PieceSummary(len(y), labels, table=table)
     try:
         table = np.asarray(y, np.float64).reshape(len(y), -1)
     except (TypeError, ValueError):
         # refused with the other checks of the data
         return PieceSummary(len(y))
     return PieceSummary(len(y), moments=Moments.of(table, np.ones(len(y))))
+
+
+def _counts(y: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels that occur, and how often in the rows that are counted, without a copy of all."""
+    labels = np.unique(np.concatenate([np.unique(y[rows]) for rows in row_blocks(len(y))]))
+    counts = np.zeros(len(labels), np.int64)
+    for rows in row_blocks(len(y)):
+        counts += np.bincount(np.searchsorted(labels, y[rows][counted[rows]]), minlength=len(labels))
+    return labels, counts
+
+
+def _table_of_counts(y: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels that occur, and their ``PieceSummary.table`` in the rows that are counted."""
+    labels = np.unique(y)
+    columns = y.T if np.isin(labels, (0, 1)).all() else y.reshape(1, -1)
+    counted = counted if len(columns) == y.shape[1] else counted.repeat(y.shape[1])
+    of_columns = [
+        np.bincount(np.searchsorted(labels, column[counted]), minlength=len(labels)) for column in columns
+    ]
+    return labels, np.stack(of_columns, axis=1)
+
+
+def joined_counts(summaries: Sequence[PieceSummary]) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """Return the labels in all pieces, and how often they occur; None for targets without labels.
+
+    Counts are a vector, or a table as in :class:`PieceSummary`; None where they are not known.
+    """
+    found = [summary for summary in summaries if summary.labels is not None]
+    if not found:
+        return None
+    labels = np.unique(np.concatenate([np.asarray(summary.labels) for summary in found]))
+    parts = [summary.table if summary.counts is None else summary.counts for summary in found]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(summaries):
+        return labels, None
+    if known[0].ndim == 2 and not np.isin(labels, (0, 1)).all():
+        known = [part.sum(axis=1, keepdims=True) for part in known]
+    counts = np.zeros((len(labels), *known[0].shape[1:]), np.int64)
+    for summary, part in zip(found, known, strict=True):
+        counts[np.searchsorted(labels, np.asarray(summary.labels))] += part
+    return labels, counts
+
+
+def balanced_counts(labels: np.ndarray, counts: np.ndarray) -> dict[Any, float]:
+    """Return the weight of each label that occurs, n_labels / (n_classes * count)."""
+    labels, counts = labels[counts > 0], counts[counts > 0]
+    weights = counts.sum() / (len(counts) * counts)
+    return dict(zip(labels.tolist(), weights.tolist(), strict=True))
 
 
 def _counted(piece: Piece) -> np.ndarray:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
+from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
 from onnxsgd.data.extremes import within
@@ -26,7 +27,6 @@ from onnxsgd.engine.step.dropout_masks import KEYS, draw_keys
 from onnxsgd.engine.step.mixed_precision import SKIPPED
 from onnxsgd.engine.step.update import CONSTANT_STATES, GRADIENT_SUM, START, WEIGHT
 from onnxsgd.learner.learner import Learner
-from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import resolve_threads
 from onnxsgd.sharding.pieces import Column, Piece
 from onnxsgd.training.coordinates import held_buffers
@@ -138,12 +138,42 @@ class Shard:
         batches = None if self.batches is None else replace(self.batches)
         return {"batches": batches, "target": self.target}
 
+    def __sizeof__(self) -> int:
+        """Return the bytes of the data: an engine that sees none copies shards between workers freely."""
+        tables = [] if self.batches is None else [*self.batches.features.values(), self.target]
+        return object.__sizeof__(self) + sum(map(_nbytes, tables))
+
+    @cached_property
+    def _last_order(self) -> dict[tuple[int, ...], np.ndarray]:
+        """The order of the rows in one epoch, by its seed."""
+        return {}
+
+    def order(self, seed: tuple[int, ...] | None) -> np.ndarray | None:
+        """Return the order of the rows in an epoch, None if it is that of the data.
+
+        The object keeps that of the last epoch for its rounds.
+        """
+        if seed is None:
+            return None
+        order = self._last_order.get(seed)
+        if order is None:
+            self._last_order.clear()
+            order = shuffled((1, len(self.rows.target)), np.random.RandomState(list(seed)))[0]
+            self._last_order[seed] = order
+        return order
+
     @property
     def rows(self) -> Batches:
         """The batches of a shard with rows."""
         if self.batches is None:
             raise ValueError("The shard has no rows.")
         return self.batches
+
+
+def _nbytes(table: Any) -> int:
+    """Return the bytes of a dense or sparse table."""
+    arrays = (table.data, table.indices, table.indptr) if sparse.issparse(table) else (table,)
+    return sum(int(array.nbytes) for array in arrays)
 
 
 @dataclass(frozen=True)
@@ -403,7 +433,7 @@ def local_updates(fit: ShardFit, shard: Shard, tensors: Tensors, work: LocalWork
     runners = program.runners(state, batches, 1)
     buffers = held_buffers(runners.buffers)
     buffers.load(tensors)
-    plan = batches.window(_order(work.seed, len(batches.target)), work.batches)
+    plan = batches.window(shard.order(work.seed), work.batches)
     spec = program.plan.step_spec
     if spec.takes_scaled_gradient:
         plan = plan.descending(work.rates)
@@ -418,18 +448,6 @@ def local_updates(fit: ShardFit, shard: Shard, tensors: Tensors, work: LocalWork
         runners.give_back()
     change = {key: array.astype(before[key].dtype) for key, array in change.items()}
     return Change(change, plan.total * float(np.add.reduce(losses * plan.totals)), plan.total)
-
-
-def _order(seed: tuple[int, ...] | None, n_rows: int) -> np.ndarray | None:
-    """Return the order of the rows of a shard in an epoch, which the process keeps for its rounds."""
-    if seed is None:
-        return None
-
-    def draw() -> np.ndarray:
-        order: np.ndarray = shuffled((1, n_rows), np.random.RandomState(list(seed)))[0]
-        return order
-
-    return cached(("order", seed, n_rows), draw, 4 * n_rows)
 
 
 def _put_keys(numbers: np.ndarray, scalars: Sequence[str], seed: tuple[int, ...]) -> None:

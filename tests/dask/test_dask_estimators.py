@@ -338,6 +338,20 @@ def test_without_its_scheduler_the_fit_ends_and_keeps_its_state(at_task):
     assert model.to_local().predict(X).shape == Y.shape
 
 
+def test_a_restart_of_the_workers_ends_the_fit_and_keeps_its_state(client_to_kill, at_task):
+    client_to_kill.wait_for_workers(1, timeout=60)
+    model = DaskOnnxSGDClassifier(client=client_to_kill, **GRADIENTS)
+    at_task(14, lambda _: client_to_kill.restart(timeout=60, wait_for_workers=False))
+    data = arrays(X, Y)
+    with pytest.raises(WorkersLostError, match=r"cancelled, as client\.restart\(\) does"):
+        model.fit(*data)
+    t = model.t_
+    assert 0 < t < 18
+    client_to_kill.wait_for_workers(1, timeout=60)
+    model.partial_fit(*data)
+    assert model.t_ == t + 6
+
+
 def test_errors_of_tasks_reach_the_caller(one_worker):
     def fail(seconds, error):
         time.sleep(seconds)
@@ -372,6 +386,32 @@ def test_the_scheduler_keeps_no_more_tasks_with_the_rounds(sync_every, client, m
     del model
     gc.collect()
     until(lambda: n_tasks() == 0)
+
+
+@pytest.mark.parametrize("n_shards", [None, 2])
+def test_workers_hold_the_shards_and_no_pieces_during_the_rounds(n_shards, client, monkeypatch):
+    def in_memory(dask_scheduler):
+        tasks = dask_scheduler.tasks.values()
+        return [(task.key, task.nbytes) for task in tasks if task.state == "memory"]
+
+    held, results = [], DaskExecutor.results
+
+    def looked_at(self, handles):
+        found = results(self, handles)
+        held.append(client.run_on_scheduler(in_memory))
+        return found
+
+    monkeypatch.setattr(DaskExecutor, "results", looked_at)
+    X_val, y_val = arrays(X[:60], Y[:60], rows=(30, 30))
+    model = DaskOnnxSGDClassifier(client=client, **ROUNDS, n_shards=n_shards)
+    model.fit(*arrays(X, Y), X_val=X_val, y_val=y_val)
+    names = ("piece_of", "rows_of", "summary_of", "_shard")
+    # the last but one: a round, before the last score
+    of_round = {name: [size for key, size in held[-2] if name in key] for name in names}
+    assert not of_round["piece_of"] + of_round["rows_of"] + of_round["summary_of"]
+    n_training = 3 if n_shards is None else n_shards
+    assert len(of_round["_shard"]) == n_training + 2
+    assert sum(of_round["_shard"]) >= 300 * 64 * 4
 
 
 def test_two_fits_at_once_are_those_of_each_alone(client, expected):

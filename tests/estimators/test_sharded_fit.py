@@ -1,6 +1,7 @@
 """Fits on shards against fits of the same rows in one array, over an engine in this process."""
 
 import pickle
+import sys
 import warnings
 from copy import copy
 
@@ -20,9 +21,11 @@ from onnxsgd.data.generators import make_generator
 from onnxsgd.data.held_out import hold_out_rows
 from onnxsgd.distributed import fit_shards
 from onnxsgd.distributed.fit_shards import ShardedClassifier
+from onnxsgd.engine.step.batches import Batches
 from onnxsgd.estimators.sharded_fit import ShardedData
 from onnxsgd.exceptions import ConvergenceError, ParameterError, UnsupportedError
 from onnxsgd.sharding.rounds import OuterStep
+from onnxsgd.sharding.shard_tasks import Shard
 
 X, Y = load_digits(return_X_y=True)
 X = (X / 16).astype(np.float32)[:600]
@@ -507,12 +510,28 @@ def test_targets_of_one_column():
     assert distance(one, fit(OnnxSGDClassifier, pieces_of(X, Y[:, None]), **NAMED)) == 0
 
 
-def test_labels_of_several_columns():
-    table = np.stack([Y > 4, Y % 2], axis=1).astype(int)
-    one = OnnxSGDClassifier(**NAMED).fit(X, table)
-    assert distance(one, fit(OnnxSGDClassifier, pieces_of(X, table), **NAMED)) < 2e-5
-    with pytest.raises(UnsupportedError, match="class_weight='balanced' counts one label of each sample"):
-        fit(OnnxSGDClassifier, pieces_of(X, table), **NAMED, class_weight="balanced")
+SEVERAL = np.stack([Y > 4, Y % 2, Y == 3, Y < 10], axis=1).astype(int)
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["even", "weights"])
+def test_labels_of_several_columns(class_weight, weight):
+    """The last column lacks a label, and the third does in the first piece."""
+    order = np.argsort(Y == 3, kind="stable")
+    data = X[order], SEVERAL[order], None if weight is None else weight[order]
+    params = {**NAMED, "class_weight": class_weight}
+    one = OnnxSGDClassifier(**params).fit(*data)
+    assert distance(one, fit(OnnxSGDClassifier, pieces_of(*data), **params)) < 2e-5
+    in_floats = data[0], data[1].astype(float), data[2]
+    assert distance(one, fit(OnnxSGDClassifier, pieces_of(*in_floats), **params)) < 2e-5
+
+
+def test_balanced_weights_of_probabilities_are_refused():
+    table = np.eye(10)[Y]
+    for y in (table, (table + 1) / 11):
+        params = {**NAMED, "loss": losses.CrossEntropy(soft=True), "class_weight": "balanced"}
+        with pytest.raises(UnsupportedError, match="y has probabilities"):
+            fit(OnnxSGDClassifier, pieces_of(X, y), **params)
 
 
 def as_function(y, raw):
@@ -537,3 +556,28 @@ def test_shards_of_one_row_hold_out_none():
     pieces = pieces_of(X[:20], Y[:20], cuts=range(1, 20))
     with pytest.raises(ParameterError, match="of each shard holds out no sample"):
         fit(OnnxSGDClassifier, pieces, **NAMED, early_stopping=True)
+
+
+def shard_of(table):
+    target = np.zeros((len(Y), 1), np.float32)
+    return Shard(Batches({"X": table}, target, np.ones(len(Y)), 20, is_mean=True), Y)
+
+
+@pytest.mark.parametrize("table", [X, sparse.csr_matrix(X)], ids=["dense", "sparse"])
+def test_the_size_of_a_shard_is_that_of_its_data(table):
+    arrays = [table, Y] if isinstance(table, np.ndarray) else [table.data, table.indices, table.indptr, Y]
+    n_bytes = sum(array.nbytes for array in arrays)
+    assert n_bytes <= sys.getsizeof(shard_of(table)) < n_bytes + 500
+    assert sys.getsizeof(Shard(None, None)) < 500
+
+
+def test_a_shard_keeps_the_order_of_the_last_epoch_alone():
+    shard = shard_of(X)
+    assert shard.order(None) is None
+    orders = [shard.order((seed, 0)) for seed in (1, 1, 2, 1)]
+    assert orders[0] is orders[1]
+    assert sorted(orders[0]) == list(range(len(Y)))
+    assert (orders[2] != orders[0]).any()
+    assert orders[3] is not orders[0]
+    np.testing.assert_array_equal(orders[3], orders[0])
+    assert len(pickle.dumps(shard)) == len(pickle.dumps(shard_of(X)))

@@ -5,12 +5,14 @@ import pytest
 from scipy import sparse
 from serial_executor import SerialExecutor
 
+from onnxsgd.data.row_tables import row_blocks
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.sharding.pieces import (
     are_alike,
     cut_evenly,
     dealt_evenly,
     first_rows,
+    joined_counts,
     piece_of,
     summary_of_pieces,
 )
@@ -89,3 +91,25 @@ def test_random_shards_are_alike_and_sorted_ones_are_not(n_rows):
     if n_rows > 5:
         assert not are_alike(summaries(np.split(np.sort(y), 4), True))
         assert not are_alike(summaries(np.split(np.sort(real), 4), False))
+
+
+@pytest.mark.parametrize("labels", [np.arange(5), np.array(list("vwxyz"))], ids=["numbers", "strings"])
+def test_labels_of_many_rows_are_counted_in_blocks(labels, monkeypatch):
+    monkeypatch.setattr("onnxsgd.sharding.pieces.row_blocks", lambda n_rows: row_blocks(n_rows, 64))
+    places, weight = np.random.RandomState(0).randint(0, 5, 1000), np.arange(1000) % 3
+    parts = [slice(0, 500), slice(500, 1000)]
+    pieces = [(np.zeros((500, 1)), labels[places[part]], weight[part]) for part in parts]
+    found = summary_of_pieces(True, *pieces)
+    np.testing.assert_array_equal(found.labels, labels, strict=True)
+    np.testing.assert_array_equal(found.counts, np.bincount(places[weight > 0]))
+
+
+def test_labels_of_elements_are_counted_together():
+    """The first piece has the labels 0 and 1 alone; rows of weight zero do not count."""
+    parts = [np.array([[0, 1], [1, 1]]), np.array([[0, 2], [2, 2], [1, 2]])]
+    weights = [None, np.array([1.0, 1.0, 0.0])]
+    found = [summary_of_pieces(True, (y[:, :1], y, weight)) for y, weight in zip(parts, weights, strict=True)]
+    labels, counts = joined_counts(found)
+    assert labels.tolist() == [0, 1, 2]
+    assert counts.tolist() == [[2], [3], [3]]
+    assert joined_counts(found[:1])[1].tolist() == [[1, 0], [1, 2]]
