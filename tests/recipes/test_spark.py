@@ -164,10 +164,11 @@ def test_workers_keep_shards(recipe, digits):
             return super()._job(parts, sources, rows_of)
 
     executor = Counting(digits, piece_of)
-    case = OnnxSGDClassifier, {**CLASSIFIER[1], "max_iter": 6}
+    case = OnnxSGDClassifier, {**CLASSIFIER[1], "max_iter": 12}
     trained(case, executor, executor.pieces, 4)
-    assert sum(sent) > 0
-    assert sum(n_sent > 0 for n_sent in sent) < len(sent) / 2
+    # three before the rounds, and at most two while each of the steps of a shard is new
+    assert 3 <= sum(n_sent > 0 for n_sent in sent) <= 7
+    assert len(sent) >= 16
 
 
 def test_sorted_partitions_are_refused_where_they_train_on_their_own(recipe, session):
@@ -179,11 +180,12 @@ def test_sorted_partitions_are_refused_where_they_train_on_their_own(recipe, ses
 
 
 def test_errors_of_tasks_are_raised_as_on_one_machine(recipe, session):
-    y = np.append(Y_REAL[:-1], np.nan)
-    table = table_of(session, X_REAL, y)
+    # in the last partition: the client checks the first rows
+    y = np.where(X_REAL[:, 0] == X_REAL[:, 0].max(), np.nan, Y_REAL)
+    table = table_of(session, X_REAL, y).repartitionByRange(2, "x0")
     executor = recipe.SparkExecutor(table, piece_of)
     with pytest.raises(ValueError, match="^Input y contains NaN.$"):
-        trained(REGRESSOR, executor, executor.pieces, 4)
+        trained(REGRESSOR, executor, executor.pieces, 1)
     executor = recipe.SparkExecutor(table, len)
     with pytest.raises(ParameterError, match="the result of its task must be a tuple"):
         trained(REGRESSOR, executor, executor.pieces, 4)
