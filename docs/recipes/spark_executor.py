@@ -71,7 +71,10 @@ class SparkExecutor:
                     raise error
                 self.found.update(results)
                 del parts[number]
-        return [self._value(handle) for handle in handles]
+        values = [self._value(handle) for handle in handles]
+        # sums are released before they are computed
+        self.found = {key: value for key, value in self.found.items() if key in self.live}
+        return values
 
     def _node(self, partition, function, *arguments):
         node = Node(next(self.keys), partition, function, *arguments)

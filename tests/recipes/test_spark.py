@@ -169,6 +169,8 @@ def test_workers_keep_shards(recipe, digits):
     # three before the rounds, and at most two while each of the steps of a shard is new
     assert 3 <= sum(n_sent > 0 for n_sent in sent) <= 7
     assert len(sent) >= 16
+    # the client keeps no result of a round
+    assert executor.found == {}
 
 
 def test_sorted_partitions_are_refused_where_they_train_on_their_own(recipe, session):
