@@ -11,6 +11,7 @@ import pytest
 import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, add_preprocessing
 from onnxsgd.data.text import _SAMPLE
+from onnxsgd.distributed import fit_shards
 from onnxsgd.graph.opsets.transformer.contrib import CONTRIB_RULES
 from onnxsgd.graph.opsets.versions import OPSET_RANGES
 from onnxsgd.learner.dtype_choice import _ROWS, _TOLERANCE
@@ -94,6 +95,6 @@ def test_the_guide_names_parameters_that_exist():
     """In the form ``name=``, of an estimator or of the functions shown beside it."""
     used = set(re.findall(r"``(\w+)=", GUIDE))
     methods = [getattr(OnnxSGDClassifier, name) for name in ("fit", "partial_fit", "to_onnx")]
-    methods.append(add_preprocessing)
+    methods += [add_preprocessing, fit_shards]
     known = {name for method in methods for name in inspect.signature(method).parameters}
-    assert used <= {*OnnxSGDClassifier().get_params(), *known, "n_shards", "sync_every"}
+    assert used <= {*OnnxSGDClassifier().get_params(), *known}
