@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 import sklearn
-from sklearn.base import BaseEstimator
 
 from onnxsgd._declared_types import check_attributes, check_fields, check_table
 from onnxsgd._files import path_of
@@ -90,9 +89,7 @@ def content_of(
     refuse_circle(estimator.model)
     name, given = type(estimator).__name__, estimator.__dict__.get("_given")
     writer, missing = TreeWriter(), {}
-    # load may be given another estimator as model
-    base = None if isinstance(estimator.model, BaseEstimator) else estimator.model
-    attributes, parameters = estimator._attributes(base), {}
+    attributes, parameters = estimator.__getstate__(), {}
     for parameter in estimator.get_params(deep=False):
         value = attributes.pop(parameter)
         try:
