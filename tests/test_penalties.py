@@ -345,8 +345,9 @@ def test_a_network_on_standardised_data_keeps_near_its_start():
 def test_sparse_data_train_in_dense_batches():
     from scipy.sparse import csr_array
 
-    X = np.where(RNG.random((60, 20)) < 0.2, RNG.normal(size=(60, 20)), 0)
-    y = X @ RNG.normal(size=20)
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((60, 20)) < 0.2, rng.normal(size=(60, 20)), 0)
+    y = X @ rng.normal(size=20)
     start = OnnxSGDRegressor(max_iter=2, tol=None, random_state=0).fit(X, -y)
     settings = {"penalty": "l2_sp", "shuffle": False, "batch_size": 16}
     sparse, dense = (
@@ -433,8 +434,9 @@ def test_groups_of_sparse_columns(learning_rate):
     """Rows that a batch lacks wait, and are shrunk as often as they have waited: as on dense data."""
     from scipy.sparse import csr_array
 
-    X = np.where(RNG.random((80, 30)) < 0.2, RNG.normal(size=(80, 30)), 0)
-    Y3 = X[:, :4] @ RNG.normal(size=(4, 3))
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((80, 30)) < 0.2, rng.normal(size=(80, 30)), 0)
+    Y3 = X[:, :4] @ rng.normal(size=(4, 3))
     settings = {"penalty": "group_lasso", "alpha": 0.02, "learning_rate": learning_rate, "dtype": "float64"}
     settings |= {"batch_size": 8, "shuffle": False, "random_state": 0}
     sparse, dense = (OnnxSGDRegressor(**settings, tol=1e-6, max_iter=2000).fit(data, Y3)

@@ -48,7 +48,8 @@ def bulk(table: Table, deviation: np.ndarray) -> dict[int, np.ndarray]:
     found = {}
     for column, limits in bulk_limits(table, deviation).items():
         is_kept = within(table, column, limits)
-        if are_few(len(table) - int(np.count_nonzero(is_kept)), len(table)):
+        n_extreme = len(table) - int(np.count_nonzero(is_kept))
+        if n_extreme and are_few(n_extreme, len(table)):
             found[column] = is_kept
     return found
 

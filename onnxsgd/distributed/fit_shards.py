@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
@@ -24,13 +24,31 @@ _Estimator = TypeVar("_Estimator", bound=BaseOnnxSGD)
 _NUMBERS = [Interval(Integral, 1, None, closed="left"), None]
 
 
-class ShardedClassifier(ShardedTraining, OnnxSGDClassifier):
+class DuringFit(ShardedTraining):
+    """An estimator during a fit on shards, whose copies are of the class without shards."""
+
+    def __copy__(self) -> Any:
+        return self._of_local_class(super().__copy__())
+
+    def __sklearn_clone__(self) -> Any:
+        return self._of_local_class(super().__sklearn_clone__())
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        _, _, *state = super().__reduce_ex__(protocol)
+        return object.__new__, (self._local_class,), *state
+
+    def _of_local_class(self, duplicate: Any) -> Any:
+        duplicate.__class__ = self._local_class
+        return duplicate
+
+
+class ShardedClassifier(DuringFit, OnnxSGDClassifier):
     """A classifier during a fit on shards."""
 
     _local_class = OnnxSGDClassifier
 
 
-class ShardedRegressor(ShardedTraining, OnnxSGDRegressor):
+class ShardedRegressor(DuringFit, OnnxSGDRegressor):
     """A regressor during a fit on shards."""
 
     _local_class = OnnxSGDRegressor
@@ -126,7 +144,7 @@ def _train(estimator: BaseOnnxSGD, data: ShardedData, data_val: ShardedData | No
     sharded: Any = estimator
     try:
         # not another object: callbacks, threads and interrupts see one estimator
-        sharded.__class__ = ShardedClassifier if local is OnnxSGDClassifier else ShardedRegressor
+        sharded.__class__ = ShardedClassifier if issubclass(local, OnnxSGDClassifier) else ShardedRegressor
         sharded._fit_sharded(data, data_val, data_val, resume)
     finally:
         sharded.__class__ = local
@@ -140,7 +158,9 @@ def _check_class(estimator: object) -> None:
     ParameterTypeError
         If it is one.
     """
-    if type(estimator) not in (OnnxSGDClassifier, OnnxSGDRegressor):
+    # during a fit, in this thread or another one
+    kinds = (OnnxSGDClassifier, OnnxSGDRegressor, ShardedClassifier, ShardedRegressor)
+    if type(estimator) not in kinds:
         raise ParameterTypeError(
             f"estimator is of type {type(estimator).__name__}: it must be an OnnxSGDClassifier or an "
             "OnnxSGDRegressor."

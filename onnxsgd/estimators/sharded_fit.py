@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -131,10 +131,6 @@ class ShardedSamples:
     held_out: tuple[float, int] | None = None
     validates: bool = False
 
-    def release(self) -> None:
-        """Let the engine forget the pieces, once the shards were read: it can make them again."""
-        self.executor.release(list({id(piece): piece for piece in self.pieces}.values()))
-
     @property
     def target(self) -> np.ndarray:
         """The targets of some samples."""
@@ -144,6 +140,23 @@ class ShardedSamples:
     def features(self) -> Features:
         """The features of some samples."""
         return self.few.features
+
+
+@dataclass(frozen=True)
+class _ScoreOfShards:
+    """The score of weights on the shards of a validation, None if these have no rows."""
+
+    join: Callable[[list[Any]], float]
+    shards: Shards | None
+
+    def __call__(self, weights: dict[str, np.ndarray]) -> float:
+        with stage("score"):
+            return self.join([] if self.shards is None else self.shards.score_parts(weights))
+
+    def release(self) -> None:
+        """Let the engine forget the shards."""
+        if self.shards is not None:
+            self.shards.release()
 
 
 class ShardedTraining(BaseOnnxSGD):
@@ -347,12 +360,7 @@ class ShardedTraining(BaseOnnxSGD):
         if not (validation and isinstance(validation[0], ShardedSamples)):
             return super()._scorer(program, validation)
         shards = self._read_shards(validation[0], in_parts=False, has_moments=False)
-
-        def score(weights: dict[str, np.ndarray]) -> float:
-            with stage("score"):
-                return self._joined_score(shards.score_parts(weights) if shards is not None else [])
-
-        return score
+        return _ScoreOfShards(self._joined_score, shards)
 
     def _read_shards(self, samples: ShardedSamples, *, in_parts: bool, has_moments: bool) -> Shards | None:
         """Let tasks read the shards; return those with rows, None for a part of a stream without any."""
@@ -414,9 +422,7 @@ class ShardedTraining(BaseOnnxSGD):
         with stage("compile"):
             parts = make_parts(read, self._local_copy(vars(self)), plan, state, sync_every)
         score = self._scorer(parts.program, validation)
-        for part in (samples, *validation):
-            if isinstance(part, ShardedSamples):
-                part.release()
+        _release_pieces([part for part in (samples, *validation) if isinstance(part, ShardedSamples)])
         if is_fit:
             state.epoch_updates = parts.batches.n_updates
             state.n_updates = stopping.max_iter * parts.batches.n_updates
@@ -427,8 +433,19 @@ class ShardedTraining(BaseOnnxSGD):
                 model=ShardedProgram(parts.program, parts.shards), checkpoints=checkpoints, kept=kept,
                 kind=parts.epochs,
             )  # fmt: skip
-        read.executor.release([*parts.shards.handles, parts.shards.fit])
+        parts.shards.release()
+        if isinstance(score, _ScoreOfShards):
+            score.release()
         self._publish()
+
+
+def _release_pieces(parts: Sequence[ShardedSamples]) -> None:
+    """Let the engine forget the pieces, each once, when the shards were read: it can make them again."""
+    released = set[int]()
+    for part in parts:
+        pieces = {id(piece): piece for piece in part.pieces if id(piece) not in released}
+        part.executor.release(list(pieces.values()))
+        released |= pieces.keys()
 
 
 def _score_of_piece(estimator: BaseOnnxSGD, piece: Piece) -> Any:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from sklearn.utils import _safe_indexing
 
 from onnxsgd.data.moments import Moments
@@ -33,7 +34,7 @@ _FAR_SHARES, _FAR_MEANS = 0.1, 0.25
 _CHANCE = 3.0
 
 
-def piece_of(number: int, X: Table, y: Column, sample_weight: Column | None = None) -> Piece:
+def piece_of(number: int, X: Table, y: Column, sample_weight: Column | None) -> Piece:
     """Return a piece; refuse one whose parts differ in length.
 
     Raises
@@ -51,19 +52,33 @@ def piece_of(number: int, X: Table, y: Column, sample_weight: Column | None = No
 
 
 def complete_piece(number: int, given: object) -> Piece:
-    """Return a piece of which weights may be missing.
+    """Return a piece of which weights may be missing; lists become arrays.
 
     Raises
     ------
     ParameterError
-        If it is no tuple of two or three, or its parts differ in length.
+        If it is no tuple of two or three, has no targets, or its parts differ in length.
     """
     if not isinstance(given, tuple) or len(given) not in (2, 3):
+        found = f"a tuple of {len(given)}" if isinstance(given, tuple) else f"of type {type(given).__name__}"
         raise ParameterError(
-            f"Piece {number} is of type {type(given).__name__}: the result of its task must be a tuple "
-            "(X, y) or (X, y, sample_weight)."
+            f"Piece {number} is {found}: the result of its task must be a tuple (X, y) or "
+            "(X, y, sample_weight)."
         )
-    return piece_of(number, *given)
+    X, y, sample_weight = (_with_rows(part) for part in (*given, None)[:3])
+    if y is None or (sample_weight is not None and np.ndim(sample_weight) == 0):
+        name = "y" if y is None else "sample_weight"
+        raise ParameterError(
+            f"Piece {number} has no {name} for each row: got {given[1 if y is None else 2]!r}."
+        )
+    return piece_of(number, X, y, sample_weight)
+
+
+def _with_rows(part: Any) -> Any:
+    """Return a table or column whose rows can be taken."""
+    if sparse.issparse(part):
+        return part if part.format in ("csr", "csc") else part.tocsr()
+    return part if part is None or hasattr(part, "shape") else np.asarray(part)
 
 
 @dataclass(frozen=True)

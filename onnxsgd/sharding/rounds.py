@@ -46,6 +46,8 @@ _VELOCITY = "outer_velocity"
 #: The rate of the outer step, and the largest factor of the mean change: the momentum is then 0.9, that of
 #: the source. ``benchmarks/shards.py`` has the losses that follow.
 _OUTER_RATE, _MOST = 0.7, 7.0
+#: 1 / (1 - 0.9) is no whole number.
+_ROUNDING = 1e-6
 #: The bounds of seeds.
 _SEEDS = 1 << 31
 
@@ -168,9 +170,9 @@ class OuterStep:
         """Return the step for shards of these weights, in rounds of so many updates.
 
         In an epoch n shards make as many updates as one machine, n at a time: their mean change, times n,
-        goes as far. A momentum m at the rate r takes r / (1 - m) times the change. In rounds of less than
-        half the updates over which the optimizer averages gradients, its momentum spans rounds: a second one
-        is too much, and the rate is n. A rate that training finds is near the largest one at which it
+        goes as far. A momentum m at the rate r takes r / (1 - m) times the change. In rounds of at
+        most half the updates over which the optimizer averages gradients, its momentum spans rounds: a second
+        one is too much, and the rate is n. A rate that training finds is near the largest one at which it
         converges: the weights become the means.
         """
         shares = np.array(weights) / np.sum(weights)
@@ -178,7 +180,7 @@ class OuterStep:
         factor = min(1.0 / float(np.sum(shares**2)), _MOST)
         if recipe.is_auto or factor <= 1.0:
             return cls()
-        if sync_every <= round(recipe.optimizer.averaged_updates / 2):
+        if 2 * sync_every <= recipe.optimizer.averaged_updates + _ROUNDING:
             return cls(factor)
         return cls(_OUTER_RATE, 1.0 - _OUTER_RATE / factor)
 

@@ -157,7 +157,9 @@ def make_parts(
         runner, held, epochs = GradientRounds(shards, update, spec.scalars, size), update.buffers, Epochs
     else:
         decided("shards", "%d, rounds of %d updates of the largest", len(shards.handles), sync_every)
-        outer = OuterStep.of(recipe, [summary.weight for summary in shards.summaries], sync_every)
+        # a round ends with the epoch
+        n_together = min(sync_every, -(-n_rows // size))
+        outer = OuterStep.of(recipe, [summary.weight for summary in shards.summaries], n_together)
         held = HeldTensors(outer.places(make_buffers(spec, weights).sets[0], spec.weights))
         epochs = partial(LocalRounds, shards, sync_every, outer)
     buffers = StandardisedBuffers(held, coordinates) if constants else held

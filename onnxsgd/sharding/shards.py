@@ -61,6 +61,10 @@ class Shards:
         """The sum of the weights of all rows."""
         return sum(summary.weight for summary in self.summaries)
 
+    def release(self) -> None:
+        """Let the engine forget the shards."""
+        self.executor.release([*self.handles, self.fit])
+
     def of_each(self, function: Callable[..., Any], *arguments: object) -> list[Any]:
         """Return the result of a function of the fit and of each shard."""
         executor = self.executor
@@ -116,8 +120,8 @@ class Shards:
             return moments, False
         parts, kept = self.of_each(bulk_of, name, limits), {}
         for column in limits:
-            n_kept = sum(part[column][0] for part in parts)
-            if are_few(sum(self.n_rows) - n_kept, sum(self.n_rows)):
+            n_extreme = sum(self.n_rows) - sum(part[column][0] for part in parts)
+            if n_extreme and are_few(n_extreme, sum(self.n_rows)):
                 kept[column] = reduce(Moments.merged, (part[column][1] for part in parts if part[column][0]))
         return moments.with_columns(kept), bool(kept)
 

@@ -8,7 +8,9 @@ import pickle
 
 import numpy as np
 import pytest
+from scipy import sparse
 from serial_executor import SerialExecutor, pieces_of
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
@@ -35,21 +37,60 @@ def test_pieces_with_and_without_weights():
 
 
 def test_the_estimator_stays_of_its_class():
-    executor, found = SerialExecutor(), []
+    found = []
 
     class Watching(SerialExecutor):
         def results(self, handles):
-            found.append(copy.copy(estimator))
-            found.append(pickle.loads(pickle.dumps(estimator)))
+            copies = [copy.copy(estimator), copy.deepcopy(estimator), pickle.loads(pickle.dumps(estimator))]
+            assert type(clone(estimator)) is OnnxSGDClassifier
+            found.extend(copies)
+            with pytest.raises(ParameterError, match="The estimator is being trained"):
+                fit_shards(estimator, pieces, self)
             return super().results(handles)
 
     estimator = OnnxSGDClassifier(**NAMED).fit(X, Y)
     before = estimator.coef_.copy()
     executor = Watching()
-    assert fit_shards(estimator, handles(executor, pieces_of(X, Y)), executor) is estimator
+    pieces = handles(executor, pieces_of(X, Y))
+    assert fit_shards(estimator, pieces, executor) is estimator
     assert type(estimator) is OnnxSGDClassifier
-    assert all(isinstance(seen, OnnxSGDClassifier) and seen.predict(X).shape == Y.shape for seen in found)
+    assert all(type(seen) is OnnxSGDClassifier and seen.predict(X).shape == Y.shape for seen in found)
     assert (found[0].coef_ == before).all()
+
+
+def test_lists_and_sparse_matrices_of_any_format():
+    executor = SerialExecutor()
+    given = [(X[:150].tolist(), Y[:150].tolist()), (X[150:], Y[150:])]
+    many = fit_shards(OnnxSGDClassifier(**NAMED), handles(executor, given), executor, sync_every=1)
+    np.testing.assert_allclose(many.coef_, OnnxSGDClassifier(**NAMED).fit(X, Y).coef_, rtol=0, atol=1e-5)
+    table = [(sparse.coo_matrix(X), Y)]
+    cut = fit_shards(OnnxSGDClassifier(**NAMED), handles(executor, table), executor, n_shards=3, sync_every=1)
+    np.testing.assert_allclose(cut.coef_, many.coef_, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"early_stopping": True}])
+def test_each_handle_is_released_once_but_those_of_the_caller(options):
+    class Counting(SerialExecutor):
+        def __init__(self):
+            super().__init__()
+            self.live = {}
+
+        def _kept(self, value):
+            result = super()._kept(value)
+            self.live[id(result)] = result
+            return result
+
+        def release(self, handles):
+            for handle in handles:
+                del self.live[id(handle)]
+
+    executor = Counting()
+    pieces, values = (handles(executor, pieces_of(X, Y)) for _ in range(2))
+    pieces_val = None if options else values
+    model = OnnxSGDClassifier(**NAMED, **options)
+    for _ in range(2):
+        fit_shards(model, pieces, executor, pieces_val=pieces_val)
+        assert set(executor.live) == set(map(id, [*pieces, *values]))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +99,9 @@ def test_the_estimator_stays_of_its_class():
         ([], {}, ParameterError, "pieces is empty"),
         ([(X, Y)], {"pieces_val": []}, ParameterError, "pieces_val is empty"),
         ([X], {}, ParameterError, r"Piece 0 is of type ndarray: .* must be a tuple \(X, y\)"),
-        ([(X, Y), (X,)], {}, ParameterError, "Piece 1 is of type tuple"),
+        ([(X, Y), (X,)], {}, ParameterError, "Piece 1 is a tuple of 1"),
+        ([(X, None)], {}, ParameterError, "Piece 0 has no y for each row: got None"),
+        ([(X, Y, 2.0)], {}, ParameterError, "Piece 0 has no sample_weight for each row: got .*2.0"),
         ([(X, Y[:-1])], {}, ParameterError, "400 rows of X, 399 rows of y"),
         ([(X, Y)], {"n_shards": 0}, ParameterError, "n_shards"),
         ([(X, Y)], {"sync_every": 1.5}, ParameterError, "sync_every"),

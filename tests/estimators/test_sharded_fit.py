@@ -138,7 +138,7 @@ def test_networks_and_pipelines():
 @pytest.fixture
 def plain_means(monkeypatch):
     """Let the outer step be the mean also at named rates."""
-    monkeypatch.setattr(OuterStep, "of", classmethod(lambda cls, recipe, weights: cls()))
+    monkeypatch.setattr(OuterStep, "of", classmethod(lambda cls, *_: cls()))
 
 
 LONG = {"learning_rate": "constant", "eta0": 0.02, "max_iter": 40, "tol": None, "random_state": 0}
