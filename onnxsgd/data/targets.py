@@ -396,9 +396,12 @@ def soft_class_weights(class_weight: object, classes: np.ndarray, y: np.ndarray)
 
 
 @naming("y")
-def check_labels(y: Any) -> np.ndarray:
-    """Return classification labels as a vector; several labels for each sample as a table of 0 and 1."""
-    if _are_plain_labels(y):
+def check_labels(y: Any, n_classes: int | None = None) -> np.ndarray:
+    """Return classification labels as a vector; several labels for each sample as a table of 0 and 1.
+
+    With `n_classes`, labels of so many known classes: the caller refuses others.
+    """
+    if _are_plain_labels(y, n_classes):
         return np.asarray(y)
     if sparse.issparse(y):
         check_indices(y, "y")
@@ -419,7 +422,7 @@ def check_labels(y: Any) -> np.ndarray:
     return y
 
 
-def _are_plain_labels(y: Any) -> TypeGuard[np.ndarray]:
+def _are_plain_labels(y: Any, n_classes: int | None) -> TypeGuard[np.ndarray]:
     """Tell whether scikit-learn's validation would return `y` itself, without a warning: a common case.
 
     It warns where more than half of the labels are different.
@@ -428,7 +431,8 @@ def _are_plain_labels(y: Any) -> TypeGuard[np.ndarray]:
         return 0 < 2 * len(present_labels(np.asarray(y))) < len(y)
     if type(y) is not np.ndarray or y.ndim != 1 or y.dtype.kind not in "iu" or not y.flags.c_contiguous:
         return False
-    return 0 < 2 * len(_distinct(y)) < len(y)
+    # to find the labels that occur takes longer than all other checks of a short call
+    return (n_classes is not None and 0 < 2 * n_classes < len(y)) or 0 < 2 * len(_distinct(y)) < len(y)
 
 
 def _are_labels(y: np.ndarray) -> bool:

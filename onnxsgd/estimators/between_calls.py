@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import lru_cache
-from itertools import zip_longest
-from operator import attrgetter
+from itertools import islice, zip_longest
+from operator import attrgetter, is_
 from typing import Any
 
 import joblib
@@ -28,9 +28,6 @@ LINK = "the link of the loss"
 
 #: Types of values that hold no estimators.
 _PLAIN = frozenset({bool, int, float, str, type(None)})
-
-#: In place of a parameter that is missing.
-_NONE = (None, None, None)
 
 #: Values of parameters, each with the name of the parameter and of its class.
 Given = list[tuple[str, str, Any]]
@@ -84,22 +81,37 @@ def _changes(estimator: BaseEstimator, first: Given) -> Iterator[tuple[Any, Any]
 
 def _are_identical(estimator: BaseEstimator, first: Given) -> bool:
     """Tell whether all parameters are the same objects, which none of the copied ones is."""
-    names = _names_of_graph(type(estimator))
-    values = (*attrgetter(*names)(estimator), getattr(estimator, "_link", "identity"))
-    own = zip((*names, LINK), values, first, strict=False)
-    if len(first) < len(values) or any(
-        entry[2] is not value or entry[0] != name for name, value, entry in own
-    ):
+    names, read = _names_of_graph(type(estimator))
+    values = (*read(estimator), getattr(estimator, "_link", "identity"))
+    before = [entry[2] for entry in first[: len(names)]]
+    # names differ where the first call was of another version
+    if len(before) < len(values) or not all(map(is_, before, values)):
         return False
+    if tuple(entry[0] for entry in first[: len(names)]) != names:
+        return False
+    if not isinstance(estimator.model, BaseEstimator):
+        return len(first) == len(names)
     # a model that contains itself has more parameters than those of the first call
-    inside = zip_longest(first[len(values) :], _parameters_inside(estimator.model), fillvalue=_NONE)
-    return all(a[2] is b[2] and a[:2] == b[:2] for a, b in inside)
+    inside = islice(_parameters_inside(estimator.model), len(first) - len(names) + 1)
+    return _are_same_entries(first[len(names) :], list(inside))
 
 
-#: The names of the parameters of a class that determine its graph.
-_names_of_graph: Callable[[Any], tuple[str, ...]] = lru_cache(maxsize=64)(
-    lambda kind: tuple(name for name in _OF_GRAPH if name in kind._get_param_names())
-)
+def _are_same_entries(first: Given, second: Given) -> bool:
+    """Tell whether entries have the same names, and the same objects for values."""
+    if len(first) != len(second):
+        return False
+    return all(a[2] is b[2] and a[0] == b[0] and a[1] == b[1] for a, b in zip(first, second, strict=True))
+
+
+#: The names of the parameters of a class that determine its graph, that of the link last, and a function that
+#: reads all but that one of an estimator.
+_names_of_graph: Callable[[Any], tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = lru_cache(
+    maxsize=64
+)(lambda kind: _named([name for name in _OF_GRAPH if name in kind._get_param_names()]))
+
+
+def _named(names: list[str]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    return (*names, LINK), attrgetter(*names)
 
 
 def _shown(value: object) -> str:

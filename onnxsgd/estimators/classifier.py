@@ -714,10 +714,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 )
         return self._ignored
 
-    def _check_target(self, y: ArrayLike) -> np.ndarray:
+    def _check_target(self, y: ArrayLike, n_classes: int | None = None) -> np.ndarray:
         if self._is_dense:
             return check_dense_labels(y)
-        return check_soft_labels(y) if self._takes_soft_labels else check_labels(y)
+        return check_soft_labels(y) if self._takes_soft_labels else check_labels(y, n_classes)
 
     def _may_be_dense(self, y: ArrayLike) -> bool:
         """Tell whether elements of samples may have labels: a graph decides by the shape of its scores."""
@@ -762,7 +762,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if isinstance(self.loss, Loss):
             check_label_loss(self.loss)
         if resuming:
-            labels = self._check_target(y)
+            labels = self._check_target(y, len(self.classes_))
             self._check_same_labels(labels, classes)
             return labels, self._n_outputs
         own, given = _listed(self.classes), _listed(classes)

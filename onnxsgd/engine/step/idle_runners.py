@@ -26,7 +26,7 @@ __all__ = ["BoundRunners", "CompiledOnUse", "IdleRunners"]
 
 #: The most idle runners of a step: as many fits run at once in threads. The most bytes of the buffers of one,
 #: and of its data of a batch, or of a block of batches.
-_MOST_IDLE, _MOST_BYTES = 4, 1_000_000
+_MOST_IDLE, _MOST_BYTES = 4, 4_000_000
 
 
 class CompiledOnUse:
