@@ -4,6 +4,9 @@ Each network is trained by ``fit`` with every installed engine that supports it,
 from the same weights, on shuffled batches, one thread, in turn. All parameters are trained, batch
 normalizations keep their statistics. After some updates without shuffling the losses must agree.
 
+``--first`` times the first fit of fresh processes instead: four updates, by processor time, without the
+imports of the estimator and with those of the fit; and a second fit.
+
 The process restarts itself with an allocator that keeps freed memory, for all contestants alike: torch
 allocates its tensors anew in each update, and otherwise spends a quarter of a ResNet-18 in page faults.
 """
@@ -14,9 +17,12 @@ import argparse
 import io
 import os
 import platform
+import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +46,22 @@ _ALLOCATOR = {
 #: Tolerance of the loss after an epoch against torch's, as a share of the improvement of the epoch.
 _TOLERANCE = 1e-2
 
+#: The first fit of a process, by the path of a graph and a file of its rows; prints milliseconds.
+_FIRST_FIT = """
+import sys, time
+import numpy as np, onnx
+from onnxsgd import OnnxSGDClassifier
+onx, data = onnx.load(sys.argv[1]), np.load(sys.argv[2])
+weights = [w.name for w in onx.graph.initializer if w.data_type == 1 and "running" not in w.name]
+model = OnnxSGDClassifier(onx, penalty=None, learning_rate="constant", eta0=1e-3, batch_size=8,
+                          max_iter=1, tol=None, random_state=0, engine="portable", n_threads=1,
+                          trainable=weights)
+for _ in range(2):
+    start = time.process_time()
+    model.fit(data["X"], data["y"])
+    print(1e3 * (time.process_time() - start))
+"""
+
 #: Trains for a number of epochs, shuffled or not, and returns a function for the scores of all rows.
 Train = Callable[[int, bool], Callable[[], np.ndarray]]
 
@@ -47,6 +69,14 @@ Train = Callable[[int, bool], Callable[[], np.ndarray]]
 def main() -> None:
     """Parse the command line, measure, print a table."""
     arguments = _parse()
+    if arguments.first:
+        print("| network | first fit, ms | least | second fit, ms |\n|---|---|---|---|")
+        for name in arguments.network or NETWORKS:
+            first, second = first_fits(NETWORKS[name], arguments.rounds).T
+            times = np.median(first), first.min(), np.median(second)
+            cells = (name, *(f"{number:.0f}" for number in times))
+            print("| " + " | ".join(cells) + " |", flush=True)
+        return
     if not _ALLOCATOR.items() <= os.environ.items():
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **_ALLOCATOR})
     torch.set_num_threads(1)
@@ -78,6 +108,23 @@ def measure(network: Network, n_rounds: int, seconds: float, clock: str) -> dict
     return interleave({name: _epochs(train) for name, train in trains.items()}, n_rounds, seconds, clock)
 
 
+def first_fits(network: Network, n_rounds: int) -> np.ndarray:
+    """Return the milliseconds of the first and of the second fit of fresh processes, one row for each."""
+    X, _ = _data(network)
+    rows = slice(4 * BATCH_SIZE)
+    with tempfile.TemporaryDirectory() as folder:
+        graph, data = Path(folder, "network.onnx"), Path(folder, "data.npz")
+        onnx.save(export(network, X[:BATCH_SIZE]), graph)
+        np.savez(data, X=X[rows], y=np.arange(len(X))[rows] % N_CLASSES)
+        command = [sys.executable, "-W", "ignore", "-c", _FIRST_FIT, str(graph), str(data)]
+        # the first of them compiles the modules
+        printed = [
+            subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder).stdout
+            for _ in range(n_rounds + 1)
+        ]
+    return np.array([lines.split() for lines in printed[1:]], float)
+
+
 def export(network: Network, X: np.ndarray) -> onnx.ModelProto:
     """Return a network exported by torch, with a dynamic number of rows."""
     buffer = io.BytesIO()
@@ -92,6 +139,7 @@ def export(network: Network, X: np.ndarray) -> onnx.ModelProto:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--network", nargs="+", choices=list(NETWORKS), metavar="NAME")
+    parser.add_argument("--first", action="store_true", help="the first fit of fresh processes")
     parser.add_argument("--rounds", type=int, default=9, help="blocks of each contestant")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a block")
     parser.add_argument(
