@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["resolve_jobs", "share_of_cores"]
+__all__ = ["count_cores", "resolve_jobs", "share_of_cores"]
+
+
+def count_cores() -> int:
+    """Return the cores of the affinity of this process, and of the limits of its container."""
+    import joblib
+
+    count: int = joblib.cpu_count()
+    return count
 
 
 def share_of_cores() -> tuple[int, str]:
@@ -14,15 +22,13 @@ def share_of_cores() -> tuple[int, str]:
     and others set in their worker processes. Without it, a worker of joblib or of multiprocessing has one:
     the number of the others is unknown.
     """
-    import joblib
-
     # a list has a number for each level of nested loops
     limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if limit.isdigit():
-        return max(1, min(joblib.cpu_count(), int(limit))), f"cores, and OMP_NUM_THREADS={limit}"
+        return max(1, min(count_cores(), int(limit))), f"cores, and OMP_NUM_THREADS={limit}"
     if _is_worker():
         return 1, "a worker has its share of the cores"
-    return joblib.cpu_count(), "the cores of the process"
+    return count_cores(), "the cores of the process"
 
 
 def resolve_jobs(n_jobs: int | None) -> int:
@@ -38,9 +44,7 @@ def resolve_jobs(n_jobs: int | None) -> int:
         n_jobs = _jobs_of_context()
     if n_jobs == 1 or _is_worker():
         return 1
-    import joblib
-
-    n_cores: int = joblib.cpu_count()
+    n_cores = count_cores()
     return min(n_cores, n_jobs) if n_jobs > 0 else max(1, n_cores + 1 + n_jobs)
 
 

@@ -14,7 +14,7 @@ from onnxsgd.runtime.editions import load_runtime
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import stage
 
-__all__ = ["MOST_THREADS", "make_session", "open_session", "resolve_threads"]
+__all__ = ["MOST_THREADS", "has_several_threads", "make_session", "open_session", "resolve_threads"]
 
 #: The most threads of a session: the runtime makes as many as it is told, and does not answer for thousands.
 MOST_THREADS = 1024
@@ -45,9 +45,14 @@ def resolve_threads(n_threads: int | None, work: int) -> int:
                 f"{MOST_THREADS}, or None."
             )
         return _reported(int(n_threads), "named")
-    if work <= _SINGLE_THREAD_WORK:
+    if not has_several_threads(work):
         return _reported(1, "a run is short")
     return _reported(*share_of_cores())
+
+
+def has_several_threads(work: int) -> bool:
+    """Tell whether a run of so many multiplications has all available cores, if no number is named."""
+    return work > _SINGLE_THREAD_WORK
 
 
 def _reported(n_threads: int, reason: str) -> int:

@@ -6,21 +6,28 @@ import numpy as np
 
 from onnxsgd.data.row_tables import Converted, EncodedLabels, is_mapped
 from onnxsgd.engine.step.batches import Batches
+from onnxsgd.runtime.cores import count_cores
+from onnxsgd.runtime.sessions import has_several_threads
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.program import Program
 
 __all__ = ["choose_processes"]
 
-#: A round takes as long as so many multiplications in one thread, and each trained number adds some: the
-#: weights are copied to the workers, gradients back, and are added. ``benchmarks/jobs.py`` has the times.
-_ROUND, _OF_NUMBER = 60_000_000, 350
-#: The least speed of several processes, in units of that of one, with which they are used.
+#: Units of work are multiplications in products of a table of rows and a matrix, in one thread; those of
+#: other layers take so many. ``benchmarks/jobs.py`` has the times that these numbers come from.
+_OTHER = 4
+#: The units of a round; of each trained number in it, which is copied to the workers and updated; and of the
+#: gradients that are added for it.
+_ROUND, _OF_NUMBER, _OF_SUM = 60_000_000, 290, 60
+#: The share of the work of both kinds that threads of one process divide.
+_THREADED_TABLES, _THREADED_OTHERS = 0.95, 0.6
+#: The least speed of several processes, in units of that of one in as many threads, with which they are used.
 _LEAST_SPEED = 1.2
-#: The multiplications of all updates that must be saved: workers take some two seconds to start.
+#: The units that a fit must save: workers take some two seconds to start.
 _START = 250_000_000_000
 #: The epochs that a fit is taken to have, at most: `max_iter` is a bound that few fits reach.
 _EPOCHS = 10
-#: The multiplications of both gradients and of the forward pass, in units of those of the latter.
+#: The multiplications of an update in units of those of the forward pass.
 _PASSES = 3
 
 
@@ -40,18 +47,28 @@ def choose_processes(n_jobs: int, program: Program, batches: Batches, max_iter: 
     max_iter : int
         The most epochs.
     """
-    obstacle = _obstacle(program.plan, batches)
+    plan, n_threads = program.plan, program.plan.n_threads or 1
+    obstacle = _obstacle(plan, batches)
     if obstacle is not None:
         return 1, obstacle
+    n_processes = min(n_jobs, batches.batch_size, max(1, count_cores() // n_threads))
+    if n_processes == 1:
+        return 1, f"n_threads={n_threads} takes the cores"
     counted = program.multiplications(batches)
-    if program.plan.n_threads is None and 2 * counted.of_tables > counted.total:
-        return 1, "threads are faster where most products are of a table of rows and a matrix"
-    n_numbers = sum(array.size for array in program.plan.learner.initial_weights().values())
-    n_processes = min(n_jobs, batches.batch_size)
-    work = _PASSES * counted.total
-    in_processes = work / n_processes + _ROUND + _OF_NUMBER * n_numbers
+    n_numbers = sum(array.size for array in plan.learner.initial_weights().values())
+    of_tables = _PASSES * counted.of_tables
+    others = _PASSES * _OTHER * (counted.total - counted.of_tables)
+    work = of_tables + others
+    of_round = _ROUND + (_OF_NUMBER + _OF_SUM * (n_processes - 1)) * n_numbers
+    in_processes = work / n_processes + of_round
     if work < _LEAST_SPEED * in_processes:
         return 1, "an update is short"
+    has_threads = plan.n_threads is None and has_several_threads(_PASSES * batches.batch_size * n_numbers)
+    if has_threads:
+        divided = _THREADED_TABLES * of_tables + _THREADED_OTHERS * others
+        in_threads = work - divided + divided / n_processes
+        if in_threads < _LEAST_SPEED * in_processes:
+            return 1, "its threads are as fast"
     if (work - in_processes) * batches.n_updates * min(max_iter, _EPOCHS) < _START:
         return 1, "the updates are few"
     return n_processes, "updates are long"
