@@ -53,7 +53,10 @@ class GradientStep:
 
 
 def gradient_of_share(step: GradientStep, weights: Mapping[str, np.ndarray], work: GradientWork) -> Change:
-    """Return the part of some rows in the gradient of a batch; no more than one call of the runtime takes."""
+    """Return the part of some rows in the gradient of a batch; no more than one call of the runtime takes.
+
+    Its arrays are those of the runner, which the next task of the worker changes: an engine copies them.
+    """
     runner = step.runner
     runner.buffers.load({(name, WEIGHT): array for name, array in weights.items()})
     rows = np.zeros((1, work.most_rows), np.intp)

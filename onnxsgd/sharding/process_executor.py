@@ -97,6 +97,11 @@ class ProcessExecutor:
         finally:
             self._folder.remove()
 
+    @property
+    def workers(self) -> list[WorkerProcess]:
+        """The present workers."""
+        return [place.worker for place in self._places]
+
     def source(self, value: object) -> _Task:
         """Return the handle of a value, whose arrays are copied to shared memory."""
         return _Task(self._next_number(), stored=self._shared.store(value), value=value, is_done=True)

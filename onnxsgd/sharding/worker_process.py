@@ -170,6 +170,11 @@ class WorkerProcess:
         return bool(self._process.is_alive())
 
     @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return int(self._process.pid)
+
+    @property
     def exit_code(self) -> int | None:
         """The exit code of a process that has ended; that of a signal is negative."""
         code: int | None = self._process.exitcode
@@ -211,6 +216,11 @@ class _IdleWorkers:
         self._lock, self._workers = new_lock(), list[WorkerProcess]()
         call_in_child(self._begin_child)
 
+    @property
+    def workers(self) -> list[WorkerProcess]:
+        """The workers at present."""
+        return list(self._workers)
+
     def take(self, count: int) -> list[WorkerProcess]:
         """Return so many workers that no other fit uses; some are started."""
         with self._lock:
@@ -234,11 +244,11 @@ class _IdleWorkers:
 
     def _begin_child(self) -> None:
         """Forget the workers of the process that forked, which a child would end and wait for at its exit."""
-        self._workers = []
         for worker in _started:
             # as multiprocessing does in the children that it forks itself
             multiprocessing_process._children.discard(worker._process)  # type: ignore[attr-defined]
         _started.clear()
+        self._workers = []
 
 
 idle_workers = _IdleWorkers()
