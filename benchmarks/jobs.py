@@ -37,8 +37,8 @@ NETWORKS = ("conv1d", "vgg", "resnet18", "lstm", "vit")
 BATCHES = (32, 256, 1024, 4096)
 #: The most numbers of the rows of a fit: resnet18 at 4,096 rows would take minutes.
 _NUMBERS, _UPDATES = 13_000_000, 24
-#: The seconds of the updates of a fit, about, and the most epochs.
-_SECONDS, _MOST_EPOCHS = 0.15, 50
+#: The seconds of the updates of a fit, about, and bounds of its epochs.
+_SECONDS, _LEAST_EPOCHS, _MOST_EPOCHS = 0.3, 3, 100
 _ALWAYS = patch.object(process_rounds, "choose_processes", lambda n_jobs, *_: (n_jobs, "forced"))
 
 #: Makes a fit of so many epochs.
@@ -106,7 +106,7 @@ def seconds_of_epochs(
         fit(1)
     start = time.perf_counter()
     next(iter(fits.values()))(1)
-    n_epochs = max(2, min(_MOST_EPOCHS, round(_SECONDS / (time.perf_counter() - start))))
+    n_epochs = max(_LEAST_EPOCHS, min(_MOST_EPOCHS, round(_SECONDS / (time.perf_counter() - start))))
     seconds = {name: list[float]() for name in fits}
     first = dict.fromkeys(fits, np.inf)
     for _ in range(n_rounds):
@@ -164,7 +164,7 @@ def problem(name: str, batch_size: int) -> tuple[Any, np.ndarray, np.ndarray]:
     shape = NETWORKS[name].shape
     n_updates = min(_UPDATES, _NUMBERS // (batch_size * int(np.prod(shape))))
     if name == "resnet18":
-        n_updates = min(n_updates, 128 // batch_size)
+        n_updates = min(n_updates, 256 // batch_size)
     if n_updates < 2:
         return None, np.empty(0), np.empty(0)
     X = random.standard_normal((n_updates * batch_size, *shape), np.float32)
