@@ -223,7 +223,7 @@ class ShardedTraining(BaseOnnxSGD):
             )
         if self.n_jobs not in (None, 1):
             raise ParameterError(
-                f"n_jobs={self.n_jobs!r} counts processes of this machine, and here the workers of the engine "
+                f"n_jobs={self.n_jobs!r} counts processes of this machine, and here workers of the engine "
                 "train: leave it None."
             )
         if self.steps_per_epoch is not None:
