@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -58,3 +59,16 @@ def slept(seconds):
     """Wait."""
     time.sleep(seconds)
     return np.zeros(5000)
+
+
+_seen = []
+
+
+def seen(change):
+    """Keep a weak reference to an argument."""
+    _seen.append(weakref.ref(change))
+
+
+def n_alive():
+    """Return how many arguments of :func:`seen` are in memory."""
+    return sum(reference() is not None for reference in _seen)

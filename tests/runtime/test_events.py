@@ -135,7 +135,7 @@ CASES = {
     "processes": [
         (lambda folder: on_eight_cores(), "1: an update is short"),
         (
-            lambda folder: OnnxSGDClassifier(n_jobs=2).partial_fit(X, Y),
+            lambda folder: OnnxSGDClassifier(n_jobs=2).partial_fit(X, Y, np.unique(Y)),
             "1: only fits on all of the data have several",
         ),
     ],

@@ -7,14 +7,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from process_tasks import change_of, doubled, fail, fail_unpicklably, killed, pid, slept, summed
+from process_tasks import (
+    change_of,
+    doubled,
+    fail,
+    fail_unpicklably,
+    killed,
+    n_alive,
+    pid,
+    seen,
+    slept,
+    summed,
+)
 
 from onnxsgd.exceptions import WorkersLostError
-from onnxsgd.sharding.changes import add_changes
+from onnxsgd.sharding.changes import Change, add_changes
 from onnxsgd.sharding.executor import reduced
 from onnxsgd.sharding.process_executor import ProcessExecutor
 from onnxsgd.sharding.worker_process import idle_workers
 
+KEY = ("w", "weight")
 WEIGHTS = {"w": np.arange(5000.0), "b": np.ones(3)}
 
 
@@ -56,6 +68,18 @@ def test_arguments_are_values_sources_and_results(executor, tmp_path):
     executor.release([data, first, second])
     # data are removed with their handle
     assert not list(tmp_path.glob("*/*"))
+
+
+def test_workers_forget_released_values(tmp_path):
+    with ProcessExecutor(1, 1000) as executor:
+        first, second = (executor.source(Change({KEY: np.ones(2)}, 0.0, 1.0)) for _ in range(2))
+        executor.results([executor.submit(seen, value) for value in (first, second)])
+        assert executor.results([executor.submit(n_alive)]) == [2]
+        executor.release([first])
+        assert executor.results([executor.submit(n_alive)]) == [1]
+    with ProcessExecutor(1, 1000) as executor:
+        # a later fit
+        assert executor.results([executor.submit(n_alive)]) == [0]
 
 
 def test_each_worker_gets_a_task_of_a_round(executor):

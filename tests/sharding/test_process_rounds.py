@@ -18,6 +18,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, load
 from onnxsgd.adapters import LoRA
 from onnxsgd.exceptions import ConvergenceError, ParameterError
+from onnxsgd.runtime.device import Device
 from onnxsgd.sharding import process_rounds
 from onnxsgd.sharding.process_rounds import process_runners
 from onnxsgd.sharding.worker_process import idle_workers
@@ -232,6 +233,12 @@ def test_the_parameter_is_kept_and_refused_by_name(network, tmp_path):
     for value in (0, 1.5, "all", True, [2]):
         with pytest.raises(ParameterError, match="n_jobs"):
             OnnxSGDClassifier(network, n_jobs=value).fit(X, Y)
+
+
+def test_several_processes_on_a_gpu_are_refused(network, monkeypatch):
+    monkeypatch.setattr("onnxsgd.estimators.base.check_device", lambda name: Device("cuda", 0))
+    with pytest.raises(ParameterError, match=r"n_jobs=-1 is not accepted with device='cuda'"):
+        OnnxSGDClassifier(network, device="cuda", n_jobs=-1).fit(X, Y)
 
 
 def test_calls_without_processes_say_so(network, caplog):
