@@ -214,7 +214,7 @@ class DaskOnnxSGDClassifier(DaskTraining, OnnxSGDClassifier):
         approximate; shards whose classes or targets differ are mixed first. None: 16, or less for fits of
         fewer than 40 such rounds. A round ends with the epoch.
     **parameters : objects
-        The parameters of :class:`~onnxsgd.OnnxSGDClassifier`, but for ``device``, which is the CPU.
+        The parameters of :class:`~onnxsgd.OnnxSGDClassifier`, but for ``device`` and ``n_jobs``.
 
     Attributes
     ----------
@@ -323,7 +323,7 @@ class DaskOnnxSGDRegressor(DaskTraining, OnnxSGDRegressor):
     sync_every : int, default=None
         Updates of the largest shard in a round; see :class:`DaskOnnxSGDClassifier`.
     **parameters : objects
-        The parameters of :class:`~onnxsgd.OnnxSGDRegressor`, but for ``device``, which is the CPU.
+        The parameters of :class:`~onnxsgd.OnnxSGDRegressor`, but for ``device`` and ``n_jobs``.
 
     Attributes
     ----------

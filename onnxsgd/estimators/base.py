@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from operator import is_
 from pathlib import Path
@@ -46,6 +47,7 @@ from onnxsgd.estimators.tags import follow_estimator, follow_graph
 from onnxsgd.exceptions import OnnxSGDError, ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER
 from onnxsgd.learner.model_source import refuse_circle
+from onnxsgd.runtime.cores import resolve_jobs
 from onnxsgd.runtime.device import check_device
 from onnxsgd.runtime.events import decide_anew, decided
 from onnxsgd.runtime.stages import stage
@@ -61,10 +63,12 @@ from onnxsgd.training.update_norms import UpdateNorms
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from onnxsgd.engine.step.batches import Batches
     from onnxsgd.estimators.checkpointing import FitCheckpoints
     from onnxsgd.losses import Loss
     from onnxsgd.runtime.device import Device
     from onnxsgd.training.checkpoints import Checkpoints
+    from onnxsgd.training.epochs import Runners
     from onnxsgd.training.kept_state import KeptState
     from onnxsgd.training.program import Program
 
@@ -490,7 +494,11 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
     def _check_parameters(self) -> Recipe:
         """Check the parameters; return those of the updates as objects."""
         check_parameters(self)
-        check_device(self.device)
+        if check_device(self.device).is_cuda and self.n_jobs not in (None, 1):
+            raise ParameterError(
+                f"n_jobs={self.n_jobs!r} is not accepted with device={self.device!r}: processes compute on "
+                "the CPU. Leave it None."
+            )
         return make_recipe(self)
 
     def _make_plan(self, recipe: Recipe) -> FitPlan:
@@ -603,22 +611,39 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         if plan.recipe.is_auto:
             with stage("read"):
                 batches = program.standardised(batches, state.moments, weight_unit)
-        with stage("compile"):
-            runners = program.runners(state, batches, stopping.max_iter)
-        with stage("train"):
-            train(
-                runners, batches, plan, stopping, state, observers, score,
-                model=program, checkpoints=checkpoints, kept=kept,
-            )  # fmt: skip
-        # not after an error, which may come at any moment
-        if runners.give_back is not None:
-            runners.give_back()
+        with ExitStack() as processes:
+            with stage("compile"):
+                runners = self._runners(program, batches, stopping.max_iter, processes, is_fit=is_fit)
+            with stage("train"):
+                train(
+                    runners, batches, plan, stopping, state, observers, score,
+                    model=program, checkpoints=checkpoints, kept=kept,
+                )  # fmt: skip
+            # not after an error, which may come at any moment
+            if runners.give_back is not None:
+                runners.give_back()
         if before is not None and is_noise(before, state, program, all_columns):
             vars(state).update(vars(before))
         elif used is not None:
             state.tensors = used.widen(state.tensors)
         if not stopping.in_epoch:
             self._publish()
+
+    def _runners(
+        self, program: Program, batches: Batches, max_iter: int, processes: ExitStack, *, is_fit: bool
+    ) -> Runners:
+        """Return the runners of the updates; those of `processes` end with it."""
+        runners = None
+        n_jobs = resolve_jobs(self.n_jobs) if is_fit else 1
+        if n_jobs > 1:
+            # other fits import nothing of it
+            from onnxsgd.sharding.process_rounds import runners_in_processes
+
+            runners = runners_in_processes(n_jobs, program, batches, self._state, max_iter, processes)
+        elif self.n_jobs not in (None, 1):
+            reason = "a worker, or one core" if is_fit else "only fits on all of the data have several"
+            decided("processes", "1: %s", reason)
+        return program.runners(self._state, batches, max_iter) if runners is None else runners
 
     def _extra_weight(self, target: np.ndarray) -> np.ndarray | None:
         """Return factors of the weights of the samples, if there are any."""

@@ -31,7 +31,7 @@ from onnxsgd.training.state import FitState
 __all__ = ["FitCheckpoints", "digest_of_data", "fingerprint"]
 
 #: Parameters that may differ when a fit continues: they change no update.
-_FREE = frozenset({"checkpoint", "checkpoint_every", "verbose", "n_threads", "warm_start"})
+_FREE = frozenset({"checkpoint", "checkpoint_every", "verbose", "n_threads", "n_jobs", "warm_start"})
 #: Rows of the data that are compared, evenly spaced.
 _ROWS = 1000
 #: Formats of sparse matrices whose rows can be taken.

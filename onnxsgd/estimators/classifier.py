@@ -267,6 +267,11 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         `random_state`, anew for each update.
     n_threads : int or None, default=None
         Threads of the runtime on the CPU, up to 1024. None: one for small steps, all cores for large ones.
+    n_jobs : int or None, default=None
+        The most processes of a call of ``fit`` on data in memory, each of which computes the gradient of a
+        part of each batch; -1: one for each core. The weights are those of one process, but for rounding.
+        Several are used where that is faster: see :doc:`/guide/jobs`. None: 1, or the number of
+        ``joblib.parallel_config``.
     verbose : int, default=0
         0 prints nothing; 1 shows a bar with loss, score and time left on a terminal and in a notebook, and
         prints a line for each epoch into a file; 2 prints these lines everywhere. scikit-learn's callbacks
@@ -412,6 +417,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         batch_norm: str | None = None,
         dropout: float | None = None,
         n_threads: int | None = None,
+        n_jobs: int | None = None,
         verbose: int = 0,
         record_update_norms: bool = False,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -456,6 +462,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self.batch_norm = batch_norm
         self.dropout = dropout
         self.n_threads = n_threads
+        self.n_jobs = n_jobs
         self.verbose = verbose
         self.record_update_norms = record_update_norms
         self.checkpoint = checkpoint

@@ -56,7 +56,7 @@ _LATER_PARAMETERS = {
     "dtype": None, "record_update_norms": False, "max_grad_norm": None, "max_grad_value": None,
     "adapter": None, "learning_rate_multipliers": None, "batch_norm": None,
     "gradient_accumulation_steps": 1, "dropout": None, "steps_per_epoch": None,
-    "checkpoint": None, "checkpoint_every": 1,
+    "checkpoint": None, "checkpoint_every": 1, "n_jobs": None,
 }  # fmt: skip
 
 
@@ -99,6 +99,7 @@ class TrainedModel(HtmlDisplay):
         return names
 
     n_threads: int | None
+    n_jobs: int | None
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_state") or holds_weights(self)

@@ -85,6 +85,7 @@ CONSTRAINTS: dict[str, Any] = {
     "dropout": [Interval(Real, 0, 1, closed="left"), None],
     "batch_norm": [StrOptions({"frozen", "train"}), None],
     "n_threads": [Interval(Integral, 1, MOST_THREADS, closed="both"), None],
+    "n_jobs": [_COUNT, Interval(Integral, None, -1, closed="right"), None],
     "verbose": ["verbose"],
     "record_update_norms": ["boolean"],
     "checkpoint": [str, PathLike, None],
@@ -102,7 +103,7 @@ _ETA0, _POWER_T = 0.01, 0.25
 #: takes as long as a small ``partial_fit``.
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 #: Parameters that updates do not depend on.
-_OF_GRAPH_OR_DATA = frozenset({"model", "trainable", "classes", "random_state"})
+_OF_GRAPH_OR_DATA = frozenset({"model", "trainable", "classes", "random_state", "n_jobs"})
 
 
 #: The names of the parameters of a class.

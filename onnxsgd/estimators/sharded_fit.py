@@ -221,6 +221,11 @@ class ShardedTraining(BaseOnnxSGD):
             raise ParameterError(
                 f"device={self.device!r} is not accepted here: workers train on their CPUs, 'cpu'."
             )
+        if self.n_jobs not in (None, 1):
+            raise ParameterError(
+                f"n_jobs={self.n_jobs!r} counts processes of this machine, and here workers of the engine "
+                "train: leave it None."
+            )
         if self.steps_per_epoch is not None:
             raise ParameterError(
                 f"steps_per_epoch={self.steps_per_epoch!r} counts the batches of an iterable: leave it None."

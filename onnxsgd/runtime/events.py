@@ -19,6 +19,7 @@ SUBJECTS = {
     "path": "kind of updates: sparse or dense, one call of the runtime for one update or for many",
     "frozen": "frozen part computed once, for each batch, or in each update",
     "threads": "number of threads, and the reason",
+    "processes": "processes of a fit with n_jobs, and the reason",
     "cache": "entries found in the cache of the process, or made",
     "start": "first weights: given ones, a constant, or rescaled ones",
     "rate": "rates found, cut, lowered, and the end of training",

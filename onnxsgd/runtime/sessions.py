@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from numbers import Integral
 from typing import Any
 
 from onnxsgd._library_errors import reason, run_error
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.graph.loading.computed_sizes import with_guards
+from onnxsgd.runtime.cores import share_of_cores
 from onnxsgd.runtime.device import HOST, Device
 from onnxsgd.runtime.editions import load_runtime
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import stage
 
-__all__ = ["MOST_THREADS", "make_session", "open_session", "resolve_threads"]
+__all__ = ["MOST_THREADS", "has_several_threads", "make_session", "open_session", "resolve_threads"]
 
 #: The most threads of a session: the runtime makes as many as it is told, and does not answer for thousands.
 MOST_THREADS = 1024
@@ -45,30 +45,14 @@ def resolve_threads(n_threads: int | None, work: int) -> int:
                 f"{MOST_THREADS}, or None."
             )
         return _reported(int(n_threads), "named")
-    if work <= _SINGLE_THREAD_WORK:
+    if not has_several_threads(work):
         return _reported(1, "a run is short")
-    return _reported(*_share_of_cores())
+    return _reported(*share_of_cores())
 
 
-def _share_of_cores() -> tuple[int, str]:
-    """Return the cores that this process, or this thread of joblib, has for itself, and the reason.
-
-    Those of its affinity and of the limits of its container, at most ``OMP_NUM_THREADS``, which joblib, dask
-    and others set in their worker processes. Without it, a worker of joblib or of multiprocessing has one:
-    the number of the others is unknown.
-    """
-    import multiprocessing
-
-    import joblib
-    from joblib.parallel import get_active_backend
-
-    # a list has a number for each level of nested loops
-    limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    if limit.isdigit():
-        return max(1, min(joblib.cpu_count(), int(limit))), f"cores, and OMP_NUM_THREADS={limit}"
-    if get_active_backend()[0].nesting_level or multiprocessing.parent_process() is not None:
-        return 1, "a worker has its share of the cores"
-    return joblib.cpu_count(), "the cores of the process"
+def has_several_threads(work: int) -> bool:
+    """Tell whether a run of so many multiplications has all available cores, if no number is named."""
+    return work > _SINGLE_THREAD_WORK
 
 
 def _reported(n_threads: int, reason: str) -> int:

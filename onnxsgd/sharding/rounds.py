@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 import numpy as np
 
@@ -15,15 +15,9 @@ from onnxsgd.engine.step.divided_step import UpdateRunner
 from onnxsgd.engine.step.dropout_masks import KEYS
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ParameterError
-from onnxsgd.sharding.executor import reduced
-from onnxsgd.sharding.shard_tasks import (
-    Change,
-    GradientWork,
-    LocalWork,
-    add_changes,
-    gradient_of_rows,
-    local_updates,
-)
+from onnxsgd.sharding.changes import Change, GradientWork, add_changes
+from onnxsgd.sharding.executor import Executor, Handle, reduced
+from onnxsgd.sharding.shard_tasks import LocalWork, gradient_of_rows, local_updates
 from onnxsgd.sharding.shards import Shards
 from onnxsgd.training.checkpoints import Checkpoints, Position, Progress
 from onnxsgd.training.coordinates import held_buffers
@@ -39,7 +33,7 @@ from onnxsgd.training.kept_state import KeptState
 from onnxsgd.training.progress_forms import require
 from onnxsgd.training.state import FitState, output_unit
 
-__all__ = ["GradientRounds", "HeldTensors", "LocalRounds", "OuterStep"]
+__all__ = ["BatchTasks", "GradientRounds", "HeldTensors", "LocalRounds", "OuterStep", "TasksOfShards"]
 
 #: The kind of the tensor that holds the velocity of the outer step.
 _VELOCITY = "outer_velocity"
@@ -52,29 +46,36 @@ _ROUNDING = 1e-6
 _SEEDS = 1 << 31
 
 
+class BatchTasks(Protocol):
+    """The tasks of the gradient of a batch."""
+
+    def submit(
+        self, state: Handle, rows: np.ndarray, weight: np.ndarray, factor: float, keys: tuple[int, ...]
+    ) -> list[Handle]:
+        """Return the tasks of rows with these weights, at weights whose handle is `state`."""
+
+
 class GradientRounds:
-    """The runner of updates, each of which follows the gradient of all shards: one round.
+    """The runner of updates, each of which follows the gradient of all tasks: one round.
 
     Parameters
     ----------
-    shards : Shards
-        The shards; samples are counted over all of them, shard after shard.
+    executor : Executor
+        The engine.
+    tasks : BatchTasks
+        Makes the tasks of a batch.
     update : UpdateRunner
         The update on the client.
     scalars : sequence of str
         The names of the numbers of an update.
-    batch_size : int
-        Rows of a batch of all shards together.
     """
 
     is_whole = True
 
-    def __init__(self, shards: Shards, update: UpdateRunner, scalars: Sequence[str], batch_size: int) -> None:
-        self._shards, self._update = shards, update
-        self._starts = np.concatenate([[0], np.cumsum(shards.n_rows)])
-        # the rows of a shard in a batch differ from batch to batch: calls of one size, several for many rows
-        share = -(-batch_size // len(shards.handles))
-        self._most_rows = min(batch_size, 1 << (share - 1).bit_length())
+    def __init__(
+        self, executor: Executor, tasks: BatchTasks, update: UpdateRunner, scalars: Sequence[str]
+    ) -> None:
+        self._executor, self._tasks, self._update = executor, tasks, update
         self._keys = [scalars.index(name) for name in KEYS if name in scalars]
 
     @property
@@ -98,24 +99,48 @@ class GradientRounds:
 
     def _gradient(self, rows: np.ndarray, weight: np.ndarray, factor: float, keys: tuple[int, ...]) -> Change:
         """Return the gradient of a batch."""
-        shards, executor = self._shards, self._shards.executor
-        counts = weight != 0
-        rows, weight = np.asarray(rows[counts], np.int64), weight[counts]
-        owners = np.searchsorted(self._starts, rows, "right") - 1
+        executor, counts = self._executor, weight != 0
         state = executor.source(self._update.buffers.weights())
-        tasks = []
+        tasks = self._tasks.submit(state, np.asarray(rows[counts], np.int64), weight[counts], factor, keys)
+        total = reduced(executor, add_changes, tasks)
+        (change,) = executor.results([total])
+        executor.release([state, *tasks, total])
+        found: Change = change
+        return found
+
+
+class TasksOfShards:
+    """The tasks of a batch whose rows lie in shards: one for each shard with some.
+
+    Parameters
+    ----------
+    shards : Shards
+        The shards; samples are counted over all of them, shard after shard.
+    batch_size : int
+        Rows of a batch of all shards together.
+    """
+
+    def __init__(self, shards: Shards, batch_size: int) -> None:
+        self._shards = shards
+        self._starts = np.concatenate([[0], np.cumsum(shards.n_rows)])
+        # the rows of a shard in a batch differ from batch to batch: calls of one size, several for many rows
+        share = -(-batch_size // len(shards.handles))
+        self._most_rows = min(batch_size, 1 << (share - 1).bit_length())
+
+    def submit(
+        self, state: Handle, rows: np.ndarray, weight: np.ndarray, factor: float, keys: tuple[int, ...]
+    ) -> list[Handle]:
+        """Return the tasks of the rows of a batch."""
+        owners = np.searchsorted(self._starts, rows, "right") - 1
+        shards, tasks = self._shards, []
         for number, shard in enumerate(shards.handles):
             own = owners == number
             if own.any():
                 work = GradientWork(
                     rows[own] - self._starts[number], weight[own], factor, self._most_rows, (*keys, number)
                 )
-                tasks.append(executor.submit(gradient_of_rows, shards.fit, shard, state, work))
-        total = reduced(executor, add_changes, tasks)
-        (change,) = executor.results([total])
-        executor.release([state, *tasks, total])
-        found: Change = change
-        return found
+                tasks.append(shards.executor.submit(gradient_of_rows, shards.fit, shard, state, work))
+        return tasks
 
 
 class HeldTensors:

@@ -28,6 +28,7 @@ from onnxsgd.engine.step.mixed_precision import SKIPPED
 from onnxsgd.engine.step.update import CONSTANT_STATES, GRADIENT_SUM, START, WEIGHT
 from onnxsgd.learner.learner import Learner
 from onnxsgd.runtime.sessions import resolve_threads
+from onnxsgd.sharding.changes import Change, GradientWork
 from onnxsgd.sharding.pieces import Column, Piece
 from onnxsgd.training.coordinates import held_buffers
 from onnxsgd.training.fit_plan import FitPlan, Recipe
@@ -35,10 +36,8 @@ from onnxsgd.training.program import KnownStep, Program
 from onnxsgd.training.state import TARGET, FitState
 
 __all__ = [
-    "Change", "GradientWork", "LocalWork", "Shard", "ShardFit", "Summary", "add_changes", "bulk_of",
-    "gradient_of_rows",
-    "local_updates", "loss_of", "read_shard", "score_of", "some_rows_of", "standardised_shard", "summary_of",
-    "weights_of",
+    "LocalWork", "Shard", "ShardFit", "Summary", "bulk_of", "gradient_of_rows", "local_updates", "loss_of",
+    "read_shard", "score_of", "some_rows_of", "standardised_shard", "summary_of", "weights_of",
 ]  # fmt: skip
 
 #: The tensors of a step that no update of a shard changes, or that are none of the state.
@@ -199,31 +198,6 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class GradientWork:
-    """The rows of a shard in one batch of an update.
-
-    Attributes
-    ----------
-    rows : ndarray of shape [n_rows]
-        Their indices in the shard.
-    weight : ndarray of shape [n_rows]
-        Their weights, normalised over the whole batch.
-    factor : float
-        The factor of the gradient.
-    most_rows : int
-        The rows of one call of the runtime.
-    seed : tuple of int
-        Seeds the masks of dropout.
-    """
-
-    rows: np.ndarray
-    weight: np.ndarray
-    factor: float
-    most_rows: int
-    seed: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class LocalWork:
     """The updates of a shard in one round.
 
@@ -249,29 +223,6 @@ class LocalWork:
     seed: tuple[int, ...] | None
     mask_seed: tuple[int, ...]
     share: float
-
-
-@dataclass(frozen=True)
-class Change:
-    """The result of a shard in a round, or the sum of several.
-
-    Attributes
-    ----------
-    tensors : dict of ndarray
-        The gradient, or the change of weights and of their states, times the share of the shard.
-    loss, weight : float
-        The sum of the losses of the rows, by their weights, and the sum of these.
-    """
-
-    tensors: Tensors
-    loss: float
-    weight: float
-
-
-def add_changes(first: Change, second: Change) -> Change:
-    """Return the sum of two results."""
-    tensors = {key: array + second.tensors[key] for key, array in first.tensors.items()}
-    return Change(tensors, first.loss + second.loss, first.weight + second.weight)
 
 
 def read_shard(fit: ShardFit, held_out: tuple[float, int] | None, validates: bool, *pieces: Piece) -> Shard:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,24 +13,20 @@ from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.data.row_tables import evenly
 from onnxsgd.engine.step.batches import Batches, Standard
-from onnxsgd.engine.step.divided_step import UpdateRunner, build_update_graph, of_rows
-from onnxsgd.engine.step.single_step import make_buffers
-from onnxsgd.engine.step.step_spec import StepSpec
-from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.engine.step.divided_step import of_rows
 from onnxsgd.exceptions import UnsupportedError
-from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.events import decided
-from onnxsgd.runtime.sessions import make_session
-from onnxsgd.sharding.rounds import GradientRounds, HeldTensors, LocalRounds, OuterStep
+from onnxsgd.sharding.client_step import client_step
+from onnxsgd.sharding.rounds import GradientRounds, HeldTensors, LocalRounds, OuterStep, TasksOfShards
 from onnxsgd.sharding.shard_tasks import ShardEstimator, ShardFit, standardised_shard
 from onnxsgd.sharding.shards import ClientBatches, Shards, merged_moments
-from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
+from onnxsgd.training.coordinates import make_coordinates
 from onnxsgd.training.epochs import Epochs, Runners
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.program import Program
-from onnxsgd.training.sparse_runners import intercept_factors, trains_sparse
+from onnxsgd.training.sparse_runners import trains_sparse
 from onnxsgd.training.start import ENOUGH_ROWS
-from onnxsgd.training.state import TARGET, FitState, rate_scales
+from onnxsgd.training.state import TARGET, FitState
 
 __all__ = ["TrainingParts", "check_gradients", "make_parts", "updates_of_round"]
 
@@ -140,31 +136,24 @@ def make_parts(
         estimator, recipe.in_parts, is_sparse, size, standards, dict(state.moments), weight_unit, has_extremes
     )
     shards = _standardised(read, settings)
-    layers = program.first_layers if standards else ()
-    coordinates = Coordinates(layers, standards, rate_scales(program.plan, state, layers))
-    constants = coordinates.constants(state.tensors)
-    shapes = tuple((name, tuple(array.shape[1:])) for name, array in few.features.items())
-    factors = intercept_factors(program.plan) if is_sparse else ()
-    spec = replace(program.plan.step_spec, row_shapes=shapes, gradient_factors=factors)
-    spec = coordinates.spec(spec, constants) if constants else spec
-    weights = {name: array for (name, kind), array in state.tensors.items() if kind == WEIGHT}
+    found = client_step(program, few, standards, state)
     runner: Any = None
     held: Any
     epochs: Callable[..., Any]
     if sync_every == 1:
         decided("shards", "%d, whose gradients are averaged at each update", len(shards.handles))
-        update = _update_runner(spec, weights, parts.split.tail.graph.opset_imports[""])
-        runner, held, epochs = GradientRounds(shards, update, spec.scalars, size), update.buffers, Epochs
+        update = found.update_runner()
+        tasks = TasksOfShards(shards, size)
+        runner = GradientRounds(shards.executor, tasks, update, found.spec.scalars)
+        held, epochs = update.buffers, Epochs
     else:
         decided("shards", "%d, rounds of %d updates of the largest", len(shards.handles), sync_every)
         # a round ends with the epoch
         n_together = min(sync_every, -(-n_rows // size))
         outer = OuterStep.of(recipe, [summary.weight for summary in shards.summaries], n_together)
-        held = HeldTensors(outer.places(make_buffers(spec, weights).sets[0], spec.weights))
+        held = HeldTensors(outer.places(found.buffers().sets[0], found.spec.weights))
         epochs = partial(LocalRounds, shards, sync_every, outer)
-    buffers = StandardisedBuffers(held, coordinates) if constants else held
-    if not recipe.is_auto or recipe.in_parts:
-        buffers.load(state.tensors)
+    buffers = found.loaded(held, state)
     batches = ClientBatches(
         {}, np.broadcast_to(np.zeros((), few.target.dtype), (n_rows, few.target.shape[1])),
         shards.sample_weight() if sync_every == 1 else evenly(1.0, n_rows), size, is_mean=size > 1,
@@ -210,16 +199,3 @@ def _standardised(read: Shards, settings: ShardFit) -> Shards:
     handles = tuple(executor.submit(standardised_shard, fit, shard) for shard in read.handles)
     executor.release([*read.handles, read.fit])
     return replace(read, fit=fit, handles=handles, has_extremes=settings.has_extremes)
-
-
-def _update_runner(spec: StepSpec, weights: Mapping[str, np.ndarray], opset: int) -> UpdateRunner:
-    """Return the update on the client, whose sessions fits share."""
-    shapes = tuple((name, array.shape, array.dtype.str) for name, array in weights.items())
-
-    def build() -> Any:
-        graph = build_update_graph(spec, weights, opset)
-        return make_session(graph.model, 1), graph
-
-    nbytes = sum(array.nbytes for array in weights.values())
-    session, graph = cached(("update", spec.key, shapes, opset), build, nbytes)
-    return UpdateRunner(session, graph, make_buffers(spec, weights))

@@ -40,6 +40,7 @@ from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import EngineError, ParameterError, UnsupportedError
 from onnxsgd.graph.batch_normalization import batch_normalizations
+from onnxsgd.graph.multiplications import Multiplications, count_multiplications
 from onnxsgd.graph.nodes import rank, required
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.learner.learner import Parts
@@ -307,6 +308,11 @@ class Program:
     def is_linear(self) -> bool:
         """True if the last layer, as far as it is known, is also a first one."""
         return self.plan.is_linear(self.first_layers)
+
+    def multiplications(self, batches: Batches) -> Multiplications:
+        """Return those of the forward pass of the trained part of the graph, for a batch."""
+        shapes = {name: tuple(array.shape[1:]) for name, array in batches.features.items()}
+        return count_multiplications(self.parts.split.tail, batches.batch_size, shapes)
 
     def used_columns(self, state: FitState, batches: Batches) -> UsedColumns | None:
         """Return data and weights of the columns with an entry alone; None: all columns are kept.

@@ -58,7 +58,7 @@ WITH = {
 OTHERS = {
     "max_iter", "tol", "n_iter_no_change", "early_stopping", "validation_fraction", "warm_start", "engine",
     "steps_per_epoch",
-    "checkpoint", "checkpoint_every", "device", "n_threads", "verbose", "record_update_norms",
+    "checkpoint", "checkpoint_every", "device", "n_threads", "n_jobs", "verbose", "record_update_norms",
 }  # fmt: skip
 
 

@@ -399,6 +399,7 @@ def test_warm_starts_and_copies():
     [
         ({"model": LogisticRegression()}, 1, ParameterError, "model=LogisticRegression.. is not fitted"),
         ({"device": "cuda"}, 1, Exception, "cuda"),
+        ({"n_jobs": 2}, 1, ParameterError, "n_jobs=2 counts processes of this machine"),
         ({"shuffle": "blocks"}, 1, ParameterError, "shuffle='blocks' reads files"),
         ({"steps_per_epoch": 3}, 1, ParameterError, "steps_per_epoch=3 counts the batches of an iterable"),
         (

@@ -84,6 +84,7 @@ LEGAL = {
     "shuffle": lambda value: _flag(value) or (isinstance(value, str) and value == "blocks"),
     "warm_start": _flag,
     "n_threads": _or_none(_count),
+    "n_jobs": lambda value: value is None or _count(value) or (isinstance(value, Integral) and value < 0),
     "record_update_norms": _flag,
     "dropout": _or_none(_real(0, 1)),
     "engine": lambda value: isinstance(value, str) and value in ("auto", "portable", "onnxruntime-training"),

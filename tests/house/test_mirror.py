@@ -18,7 +18,9 @@ COVERED = {
     "checking/test_reference_cells.py": "gradient/portable/rules/sequence_lengths",
     "data/test_text.py": "estimators/text_graph",
     "dask/test_dask_estimators.py": "dask/dask_collections dask/dask_executor",
-    "sharding/test_rounds.py": "sharding/executor",
+    "sharding/test_process_executor.py": "sharding/worker_process",
+    "sharding/test_process_rounds.py": "sharding/client_step sharding/gradient_step",
+    "sharding/test_rounds.py": "sharding/changes sharding/executor",
     "estimators/test_sharded_fit.py": ("sharding/shard_tasks sharding/sharded_training sharding/shards"),
     "engine/export/test_step_file.py": (
         "engine/export/manifest engine/export/raw_weights training/step_export"

@@ -15,6 +15,7 @@ GUARDS = {
     "checking/test_reference_cells.py::test_every_activation_has_a_case": (
         "checking.reference_cells:_ACTIVATIONS",
     ),
+    "graph/test_multiplications.py::test_every_operator_has_a_case": ("graph.multiplications:_COUNTS",),
     "data/test_file_formats.py::test_every_format_has_a_file": ("data.file_formats:_FORMATS",),
     "engine/export/test_formulas.py::test_every_function_has_a_case": (
         "engine.export.formulas:_FUNCTIONS",

@@ -58,6 +58,11 @@ def large_map(folder):
         linear(rows, np.tile(Y, 40))
 
 
+def on_eight_cores():
+    with patch("joblib.cpu_count", lambda: 8):
+        linear(n_jobs=2)
+
+
 def large_offset():
     return X_REAL.astype(np.float64) + 1e9
 
@@ -126,6 +131,13 @@ CASES = {
     "threads": [
         (lambda folder: linear(n_threads=2), "2: named"),
         (lambda folder: linear(), "1: a run is short"),
+    ],
+    "processes": [
+        (lambda folder: on_eight_cores(), "1: an update is short"),
+        (
+            lambda folder: OnnxSGDClassifier(n_jobs=2).partial_fit(X, Y, np.unique(Y)),
+            "1: only fits on all of the data have several",
+        ),
     ],
     "cache": [(lambda folder: linear(), "step: made"), (lambda folder: [linear(), linear()], "step: found")],
     "start": [

@@ -7,9 +7,9 @@ from serial_executor import SerialExecutor
 from onnxsgd import OnnxSGDClassifier
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.optimizers import SGD
+from onnxsgd.sharding.changes import Change, add_changes
 from onnxsgd.sharding.executor import reduced
 from onnxsgd.sharding.rounds import OuterStep
-from onnxsgd.sharding.shard_tasks import Change, add_changes
 
 KEY, VELOCITY, SLOT = ("w", WEIGHT), ("w", "outer_velocity"), ("w", "slot")
 
