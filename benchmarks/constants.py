@@ -428,9 +428,9 @@ CONSTANTS: dict[str, list[Constant]] = {
     "_FEWEST_ROWS": [
         Constant("engine.step.transposed_tables", (_ALWAYS, _NEVER), (16, 32, 64, 128, 256), _wide_batches),
     ],
-    "_FEWEST_INPUTS": [
+    "_LEAST_DIFFERENCE": [
         Constant(
-            "engine.step.transposed_tables", (_NEVER, _ALWAYS), (32, 64, 100, 128, 256, 512), _classifier,
+            "engine.step.transposed_tables", (-_ALWAYS, _ALWAYS), (5, 8, 20, 32, 64, 128, 512), _classifier,
         ),
     ],
     "_BLOCK_BYTES": [

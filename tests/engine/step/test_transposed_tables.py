@@ -175,16 +175,34 @@ def _carried(step, spec):
 def test_the_loop_carries_transposes_of_weights_of_few_outputs(options, n_tables, n_outputs):
     """With their states; outside of the loop they keep their shape, and the numbers of single steps."""
     spec = make_spec(**{"n_outputs": n_outputs, **options})
-    model, weights = _classifier(128, n_outputs)
-    rng = np.random.default_rng(1)
-    y = np.eye(n_outputs, dtype=np.float32)[rng.integers(0, n_outputs, 53)]
-    data = Batches({"X": rng.normal(size=(53, 5)).astype(np.float32)}, y, np.ones(53), 8, is_mean=True)
-    step, buffers, single, loop = runners(model, spec, weights, data)
-    shapes = _carried(step, spec)
+    shapes = _carried_by_a_loop_like_single_steps((128, n_outputs), spec, 53)
     assert shapes.count((n_outputs, 128)) == n_tables
     assert (128, n_outputs) not in shapes
+
+
+@pytest.mark.parametrize(
+    ("options", "n_tables"),
+    [({"l2": False, "penalised": frozenset()}, 1), ({}, 1), ({"optimizer": SGD(0.9, True)}, 2)],
+    ids=["plain", "l2", "nesterov"],
+)
+def test_the_loop_carries_the_transpose_of_a_first_weight_of_transposed_tables(options, n_tables):
+    """Both factors of its gradient would be read transposed: the inputs, and the gradients of 20 units."""
+    spec = make_spec(**{"batch_size": 32, **options})
+    shapes = _carried_by_a_loop_like_single_steps((20, 3), spec, 100)
+    assert shapes.count((20, 5)) == n_tables
+    assert (5, 20) not in shapes
+
+
+def _carried_by_a_loop_like_single_steps(sizes, spec, n_rows):
+    """Compare the updates of a loop with those of single steps; return the shapes of what it carries."""
+    model, weights = _classifier(*sizes)
+    rng = np.random.default_rng(1)
+    y = np.eye(sizes[1], dtype=np.float32)[rng.integers(0, sizes[1], n_rows)]
+    X = rng.normal(size=(n_rows, 5)).astype(np.float32)
+    data = Batches({"X": X}, y, np.ones(n_rows), spec.batch_size, is_mean=True)
+    step, buffers, single, loop = runners(model, spec, weights, data)
     table, rates = numbers(spec, data.n_batches)
-    plan = data.plan(np.arange(53))
+    plan = data.plan(np.arange(n_rows))
     if spec.optimizer.takes_scaled_gradient:
         plan = plan.descending(rates)
     start, found = buffers.snapshot(), []
@@ -195,9 +213,10 @@ def test_the_loop_carries_transposes_of_weights_of_few_outputs(options, n_tables
     for key, array in found[0].items():
         np.testing.assert_allclose(found[1][key], array, rtol=1e-4, atol=1e-5, err_msg=str(key))
     assert not np.array_equal(found[1]["W2", WEIGHT], start["W2", WEIGHT])
+    return _carried(step, spec)
 
 
-@pytest.mark.parametrize("sizes", [(32, 10), (128, 3), (128, 16)], ids=str)
+@pytest.mark.parametrize("sizes", [(128, 3), (128, 16), (20, 50)], ids=str)
 def test_the_loop_carries_other_weights_as_they_are(sizes):
     spec = make_spec(n_outputs=sizes[1])
     assert sizes in _carried(build_step(_classifier(*sizes)[0], spec), spec)
