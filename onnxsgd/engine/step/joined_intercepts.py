@@ -7,6 +7,7 @@ units on 20 inputs saves 0.3 us with 10 rows, 2 us with 256.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,10 @@ __all__ = ["Joined", "join_intercepts"]
 #: The most inputs of such a layer, whose rows are copied beside the ones. ``benchmarks/constants.py``, whole
 #: fits, 100 units, batches of 32: 0.95 to 1.01 of the time with 5 to 31 inputs, 0.98 to 1.02 with 41 and 60.
 _MOST_INPUTS = 32
+#: The most rows of a batch where a layer has fewer units: to copy rows takes longer than their sum. An epoch
+#: of one unit takes 0.95 of the time with 32 rows, 0.98 with 64, 1.01 with 128, 1.02 with 256; of 16 units,
+#: 1.02 with 256.
+_MOST_ROWS, _MANY_UNITS = 64, 32
 #: The columns of a product that the runtime computes together: one more needs others where all are in use.
 _LANES = 16
 
@@ -128,6 +133,9 @@ class _Layer:
             return None
         inputs = forward.inputs[1 - forward.inputs[:2].index(old)]
         if inputs is None or inputs not in update.inputs[:2] or not _is_narrow_feature(inputs):
+            return None
+        n_rows, n_inputs = shape_of(inputs).numpy()
+        if n_rows > _MOST_ROWS and math.prod(shape_of(old).numpy()) < _MANY_UNITS * n_inputs:
             return None
         gradient = update.inputs[1 - update.inputs[:2].index(inputs)]
         intercept = _below_reshape(forward.inputs[2])

@@ -71,6 +71,12 @@ def test_inputs_whose_columns_are_in_use_or_many_stay(n_inputs):
     assert (n_inputs, 20) in shapes or (20, n_inputs) in shapes
 
 
+@pytest.mark.parametrize(("batch_size", "n_hidden"), [(64, 31), (65, 31), (65, 32)])
+def test_few_units_stay_in_large_batches(batch_size, n_hidden):
+    shapes = _shapes(network(n_hidden, 3), make_spec(**{"batch_size": batch_size, **_PLAIN}))
+    assert (len(shapes) == 4) is ((batch_size, n_hidden) == (65, 31))
+
+
 @pytest.mark.parametrize(
     "lines",
     [
