@@ -228,6 +228,23 @@ def _wide_batches(batch_size: int) -> Callable[[], object]:
     return lambda: estimator.fit(task.X, task.y)
 
 
+def _few_inputs(n_inputs: int) -> Callable[[], object]:
+    """Return a fit of a network of so many inputs, of a structure of its own, that is compiled already."""
+    from trainers.ours import make_graph
+    from workloads import Workload, make_task
+
+    from onnxsgd import OnnxSGDRegressor
+
+    workload = Workload("mlp", (n_inputs, 100, 50 + next(_fresh), 1), "regression", max_updates=200)
+    task = make_task(workload, 32, 1)
+    estimator = OnnxSGDRegressor(
+        make_graph(workload, task.initial), batch_size=32, max_iter=4, tol=None, n_threads=1,
+        learning_rate="constant", eta0=1e-3, penalty=None,
+    )  # fmt: skip
+    estimator.fit(task.X, task.y)
+    return lambda: estimator.fit(task.X, task.y)
+
+
 def _classifier(n_inputs: int) -> Callable[[], object]:
     """Return a fit of a network whose last layer has so many inputs, and 10 outputs, that is compiled."""
     from trainers.ours import make_graph
@@ -428,9 +445,14 @@ CONSTANTS: dict[str, list[Constant]] = {
     "_FEWEST_ROWS": [
         Constant("engine.step.transposed_tables", (_ALWAYS, _NEVER), (16, 32, 64, 128, 256), _wide_batches),
     ],
-    "_FEWEST_INPUTS": [
+    "_MOST_INPUTS": [
         Constant(
-            "engine.step.transposed_tables", (_NEVER, _ALWAYS), (32, 64, 100, 128, 256, 512), _classifier,
+            "engine.step.joined_intercepts", (_NEVER, _ALWAYS), (5, 8, 20, 31, 41, 60, 100), _few_inputs,
+        ),
+    ],
+    "_LEAST_DIFFERENCE": [
+        Constant(
+            "engine.step.transposed_tables", (-_ALWAYS, _ALWAYS), (5, 8, 20, 32, 64, 128, 512), _classifier,
         ),
     ],
     "_BLOCK_BYTES": [

@@ -9,7 +9,6 @@ before, have one thread, and take turns.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import platform
 from collections.abc import Callable
 
@@ -30,8 +29,11 @@ def main() -> None:
     arguments = parser.parse_args()
     limit_threads(1)
     configure_jax(1)
-    versions = (f"{name} {importlib.metadata.version(name)}" for name in ("jax", "onnxruntime"))
-    print(f"{platform.machine()}, {', '.join(versions)}, {arguments.clock} time, medians\n")
+    import jax
+    import onnxruntime
+
+    versions = f"jax {jax.__version__}, onnxruntime {onnxruntime.__version__}"
+    print(f"{platform.machine()}, {versions}, {arguments.clock} time, medians\n")
     print("| rows | batch | epochs | JAX, ms | onnxsgd, ms | ratio |\n|---|---|---|---|---|---|")
     for rows in arguments.rows:
         for batch_size in arguments.batch:

@@ -1,11 +1,11 @@
-"""Tables of a step that are kept transposed, so that products compute no idle columns.
+"""Tables of a step that are kept transposed, so that products compute no idle columns and copy no factor.
 
 The runtime computes products in columns of 16: in a layer of 50 units 14 of 64 columns are idle, and with
 their transposes, of which each column is a sample, none is in a batch of 32 or 256.
 
-The gradient of the weight of a layer of 10 units has 6 of 16 columns idle too, and is a product with the
-transposed inputs of the layer, which the runtime copies first. A loop over batches carries the transpose of
-such a weight, whose gradient is a product with the gradients of 10 units, a small table.
+The gradient of a weight of 100 inputs and 50 units has 14 of 64 columns idle too, its transpose 12 of 112. A
+product with a factor that is read transposed copies it first. A loop over batches carries the transpose of a
+weight where its gradient is computed in fewer idle columns then, or without such a factor.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _ELEMENTWISE = having(Fact.ELEMENTWISE)
 #: The columns of a product that the runtime computes together.
 _LANES = 16
 #: The fewest rows of a batch whose tables are transposed, and the least share of the multiplications saved.
-#: ``benchmarks/constants.py``, whole fits, layers of 100 and 50 units, which save 0.19: 1.06 of the time with
-#: 16 rows, 1.00 with 32, 0.98 with 64, 0.96 with 128 and 256. Calls of the runtime alone: 1.00, 0.97, 0.95,
-#: 0.94, 0.91; those of one layer of 100 units, which saves 0.12, 0.95 to 1.06.
+#: ``benchmarks/constants.py``, whole fits, layers of 100 and 50 units, which save 0.19: 1.02 of the time with
+#: 16 rows, 0.97 with 32, 0.95 with 64, 0.92 with 128, 0.94 with 256. Layers that save less take 0.96 to 1.01.
 _FEWEST_ROWS, _LEAST_SAVING = 32, 0.15
 #: The most terms of a sum of products that is worth it: a layer of 50 units on 784 columns takes 1.07 of the
 #: time with 32 rows, one on 64 columns 0.97.
 _MOST_TERMS = 256
-#: The fewest inputs, and outputs, of a layer whose weight the loop carries transposed.
-#: ``benchmarks/constants.py``, whole fits of 10 classes, 32 rows a batch: without the transposes they
-#: take 1.05 of the time at 100 inputs, 1.04 at 128, 1.05 at 256, 1.04 at 512; 0.99 to 1.08 below. Of one
-#: output, in transposed tables, they take 0.93 to 0.99 of it.
-_FEWEST_INPUTS, _FEWEST_OUTPUTS = 100, 4
+#: The fewest outputs of a layer whose weight the loop carries transposed, and the least difference of the
+#: shares of idle columns. ``benchmarks/constants.py``, whole fits of 10 classes: 0.97 to 1.01 of the time.
+#: The three products of a layer alone, 21 shapes, 10 to 128 rows: 0.73 to 1.01 of it from 0.08 on, and 1.02
+#: to 1.2 where the transpose has more idle columns. Of one output, in transposed tables, whole fits take 1.01
+#: to 1.08 of it.
+_FEWEST_OUTPUTS, _LEAST_DIFFERENCE = 4, 0.05
 
 
 def transpose_tables(graph: ir.Graph) -> None:
@@ -89,10 +89,11 @@ class Transposed:
 
 
 def carry_transposed(graph: ir.Graph, carried: Sequence[tuple[ir.Value, ir.Value]]) -> dict[int, Transposed]:
-    """Let a step read and return the transposes of weights of few outputs, and of their states.
+    """Let a step read and return the transposes of weights, and of their states, where that saves time.
 
-    Case: a weight [n, k] that products read, and whose new value is one, ``Gemm<transA=1>(x, g, W)``, or
-    follows from one and from the states by elementwise operators. The numbers stay the same but for rounding.
+    Case: a weight [n, k] that products read, and whose new value is one, such as ``Gemm<transA=1>(x, g, W)``,
+    or follows from one and from the states by elementwise operators. The numbers stay the same but for
+    rounding.
 
     Parameters
     ----------
@@ -109,8 +110,8 @@ def carry_transposed(graph: ir.Graph, carried: Sequence[tuple[ir.Value, ir.Value
     places = {old: index for index, (old, _) in enumerate(carried)}
     names, found = graph_names(graph), dict[int, Transposed]()
     for index, (old, _) in enumerate(carried):
-        tables = _connected(graph, old, dict(carried)) if index not in found and _is_narrow(old) else None
-        if tables is None or not _copies_inputs(tables):
+        tables = _connected(graph, old, dict(carried)) if index not in found and _is_weight(old) else None
+        if tables is None or not _is_slower(old, tables):
             continue
         _transpose(graph, tables)
         for value in tables:
@@ -120,20 +121,27 @@ def carry_transposed(graph: ir.Graph, carried: Sequence[tuple[ir.Value, ir.Value
     return found
 
 
-def _is_narrow(weight: ir.Value) -> bool:
-    """Tell whether a weight has many inputs and few outputs."""
-    if weight.shape is None or len(weight.shape) != 2 or not weight.shape.is_static():
+def _is_weight(value: ir.Value) -> bool:
+    """Tell whether a value is a table of several outputs."""
+    if value.shape is None or len(value.shape) != 2 or not value.shape.is_static():
         return False
-    n_inputs, n_outputs = weight.shape.numpy()
-    return bool(n_inputs >= _FEWEST_INPUTS and _FEWEST_OUTPUTS <= n_outputs < _LANES)
+    return bool(value.shape.numpy()[1] >= _FEWEST_OUTPUTS)
 
 
-def _copies_inputs(tables: Collection[ir.Value]) -> bool:
-    """Tell whether all products that make a table, one at least, read their first factor transposed."""
+def _is_slower(weight: ir.Value, tables: Collection[ir.Value]) -> bool:
+    """Tell whether the products that make some tables, one at least, take longer than with transposes.
+
+    Both factors of the first layer are read transposed where gradients are kept transposed, and inputs are
+    not; then none is. Of the others one is, in either form.
+    """
     makers = (table.producer() for table in tables)
     products = [node for node in makers if node is not None and _is_product(node)]
-    forms = [(attribute(node, "transA", 0), attribute(node, "transB", 0)) for node in products]
-    return bool(forms) and set(forms) == {(1, 0)}
+    forms = {(attribute(node, "transA", 0), attribute(node, "transB", 0)) for node in products}
+    if forms == {(1, 1)}:
+        return True
+    n_inputs, n_outputs = shape_of(weight).numpy()
+    saved = _idle_share(n_outputs) - _idle_share(n_inputs)
+    return forms in ({(1, 0)}, {(0, 1)}) and bool(saved > _LEAST_DIFFERENCE)
 
 
 def _is_wide(table: ir.Value) -> bool:

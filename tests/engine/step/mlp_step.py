@@ -1,13 +1,16 @@
 """Helpers of the tests of the step: its parts for a multilayer perceptron."""
 
 import numpy as np
+import onnx
+from onnx import parser
 
+from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.update import WEIGHT
-from onnxsgd.graph.model import to_proto
+from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.losses import CrossEntropy
 from onnxsgd.optimizers import SGD
 from onnxsgd.runtime.sessions import make_session
@@ -56,3 +59,62 @@ def numbers(spec, count, rate=0.05, l2=0.01):
 def evaluate(model, **feeds):
     session = make_session(to_proto(model).SerializeToString(), 1)
     return session.run(None, feeds)
+
+
+#: A network of two layers, each a ``Gemm``.
+LAYERS = """
+<ir_version: 9, opset_import: ["" : 18]>
+mlp (float[N,D] X) => (float[N,K] Y) {
+    a = Gemm(X, W1, b1)
+    h = Relu(a)
+    Y = Gemm(h, W2, b2)
+}
+"""
+
+
+def network(n_hidden, n_outputs, *, n_inputs=5, text=LAYERS):
+    rng = np.random.default_rng(0)
+    shapes = {"W1": (n_inputs, n_hidden), "b1": (n_hidden,), "W2": (n_hidden, n_outputs), "b2": (n_outputs,)}
+    weights = {name: rng.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
+    proto = parser.parse_model(text.replace("[N,D]", f"[N,{n_inputs}]"))
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
+    return to_ir(onnx.shape_inference.infer_shapes(proto)), weights
+
+
+def carried(step, spec):
+    """Return the shapes of what the loop of a step carries."""
+    epoch = onnx.load_from_string(build_epoch(step, spec.loss))
+    (scan,) = (node for node in epoch.graph.node if node.op_type == "Scan")
+    body = next(attribute.g for attribute in scan.attribute if attribute.name == "body")
+    (n_scanned,) = (attribute.i for attribute in scan.attribute if attribute.name == "num_scan_inputs")
+    return [
+        tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
+        for value in body.input[: len(body.input) - n_scanned]
+    ]
+
+
+def compare_with_single_steps(made, spec, n_rows):
+    """Compare the updates of a loop with those of single steps; return the shapes of what it carries."""
+    model, weights = made
+    (n_inputs, _), n_outputs = weights["W1"].shape, weights["W2"].shape[1]
+    rng = np.random.default_rng(1)
+    y = np.eye(n_outputs, dtype=np.float32)[rng.integers(0, n_outputs, n_rows)]
+    X = rng.normal(size=(n_rows, n_inputs)).astype(np.float32)
+    data = Batches({"X": X}, y, np.ones(n_rows), spec.batch_size, is_mean=True)
+    step, buffers, single, loop = runners(model, spec, weights, data)
+    table, rates = numbers(spec, data.n_batches)
+    plan = data.plan(np.arange(n_rows))
+    if spec.optimizer.takes_scaled_gradient:
+        plan = plan.descending(rates)
+    start, found, losses = buffers.snapshot(), [], []
+    for runner in (single, loop):
+        buffers.load(start)
+        losses.append(np.zeros(data.n_batches))
+        runner.run(plan, table, losses[-1])
+        found.append(buffers.snapshot())
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    for key, array in found[0].items():
+        np.testing.assert_allclose(found[1][key], array, rtol=1e-4, atol=1e-5, err_msg=str(key))
+    for name in spec.weights:
+        assert not np.array_equal(found[1][name, WEIGHT], start[name, WEIGHT])
+    return carried(step, spec)

@@ -3,12 +3,21 @@
 import numpy as np
 import onnx
 import pytest
-from engine.step.mlp_step import MLP, SHAPES, evaluate, make_spec, numbers, runners
+from engine.step.mlp_step import (
+    LAYERS,
+    MLP,
+    SHAPES,
+    carried,
+    compare_with_single_steps,
+    evaluate,
+    make_spec,
+    network,
+    numbers,
+    runners,
+)
 from onnx import parser
 
 from onnxsgd.engine.step import transposed_tables
-from onnxsgd.engine.step.batches import Batches
-from onnxsgd.engine.step.scan_epoch import build_epoch
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.transposed_tables import transpose_tables
 from onnxsgd.engine.step.update import WEIGHT
@@ -130,36 +139,6 @@ def test_updates_are_the_same(weights, data, monkeypatch):
     assert ("b1", WEIGHT) in step.rows
 
 
-_CLASSIFIER = """
-<ir_version: 9, opset_import: ["" : 18]>
-mlp (float[N,5] X) => (float[N,K] Y) {
-    a = Gemm(X, W1, b1)
-    h = Relu(a)
-    Y = Gemm(h, W2, b2)
-}
-"""
-
-
-def _classifier(n_inputs, n_outputs):
-    rng = np.random.default_rng(0)
-    shapes = {"W1": (5, n_inputs), "b1": (n_inputs,), "W2": (n_inputs, n_outputs), "b2": (n_outputs,)}
-    weights = {name: rng.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
-    proto = parser.parse_model(_CLASSIFIER)
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
-    return to_ir(onnx.shape_inference.infer_shapes(proto)), weights
-
-
-def _carried(step, spec):
-    """Return the shapes of what the loop carries."""
-    epoch = onnx.load_from_string(build_epoch(step, spec.loss))
-    (scan,) = (node for node in epoch.graph.node if node.op_type == "Scan")
-    body = next(attribute.g for attribute in scan.attribute if attribute.name == "body")
-    return [
-        tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
-        for value in body.input[: len(step.tensors)]
-    ]
-
-
 @pytest.mark.parametrize(
     ("options", "n_tables"),
     [
@@ -175,41 +154,34 @@ def _carried(step, spec):
 def test_the_loop_carries_transposes_of_weights_of_few_outputs(options, n_tables, n_outputs):
     """With their states; outside of the loop they keep their shape, and the numbers of single steps."""
     spec = make_spec(**{"n_outputs": n_outputs, **options})
-    model, weights = _classifier(128, n_outputs)
-    rng = np.random.default_rng(1)
-    y = np.eye(n_outputs, dtype=np.float32)[rng.integers(0, n_outputs, 53)]
-    data = Batches({"X": rng.normal(size=(53, 5)).astype(np.float32)}, y, np.ones(53), 8, is_mean=True)
-    step, buffers, single, loop = runners(model, spec, weights, data)
-    shapes = _carried(step, spec)
+    shapes = compare_with_single_steps(network(128, n_outputs), spec, 53)
     assert shapes.count((n_outputs, 128)) == n_tables
     assert (128, n_outputs) not in shapes
-    table, rates = numbers(spec, data.n_batches)
-    plan = data.plan(np.arange(53))
-    if spec.optimizer.takes_scaled_gradient:
-        plan = plan.descending(rates)
-    start, found = buffers.snapshot(), []
-    for runner in (single, loop):
-        buffers.load(start)
-        runner.run(plan, table, np.zeros(data.n_batches))
-        found.append(buffers.snapshot())
-    for key, array in found[0].items():
-        np.testing.assert_allclose(found[1][key], array, rtol=1e-4, atol=1e-5, err_msg=str(key))
-    assert not np.array_equal(found[1]["W2", WEIGHT], start["W2", WEIGHT])
 
 
-@pytest.mark.parametrize("sizes", [(32, 10), (128, 3), (128, 16)], ids=str)
+@pytest.mark.parametrize(
+    ("options", "n_tables"),
+    [({"l2": False, "penalised": frozenset()}, 1), ({}, 1), ({"optimizer": SGD(0.9, True)}, 2)],
+    ids=["plain", "l2", "nesterov"],
+)
+def test_the_loop_carries_the_transpose_of_a_first_weight_of_transposed_tables(options, n_tables):
+    """Both factors of its gradient would be read transposed: the inputs, and the gradients of 20 units."""
+    spec = make_spec(**{"batch_size": 32, **options})
+    shapes = compare_with_single_steps(network(20, 3, n_inputs=16), spec, 100)
+    assert shapes.count((20, 16)) == n_tables
+    assert (16, 20) not in shapes
+
+
+@pytest.mark.parametrize("sizes", [(128, 3), (128, 16), (20, 50)], ids=str)
 def test_the_loop_carries_other_weights_as_they_are(sizes):
     spec = make_spec(n_outputs=sizes[1])
-    assert sizes in _carried(build_step(_classifier(*sizes)[0], spec), spec)
+    assert sizes in carried(build_step(network(*sizes)[0], spec), spec)
 
 
 def test_a_weight_that_another_operator_reads_stays():
     """A sum over its rows, here, takes the table as it is."""
-    text = _CLASSIFIER.replace(
+    text = LAYERS.replace(
         "Y = Gemm(h, W2, b2)", "s = ReduceMean<keepdims=1>(W2)\nz = Gemm(h, W2, b2)\nY = Add(z, s)"
     )
-    _, weights = _classifier(128, 4)
-    proto = parser.parse_model(text)
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
-    model, spec = to_ir(onnx.shape_inference.infer_shapes(proto)), make_spec(n_outputs=4)
-    assert (128, 4) in _carried(build_step(model, spec), spec)
+    model, spec = network(128, 4, text=text)[0], make_spec(n_outputs=4)
+    assert (128, 4) in carried(build_step(model, spec), spec)
