@@ -6,10 +6,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from sklearn.base import BaseEstimator
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.adapters import LoRA
-from onnxsgd.persistence.shared_tensors import held_tensors, restore_shared, take_shared
+from onnxsgd.persistence.shared_tensors import _FORMS, digest_of, held_tensors, restore_shared, take_shared
 
 RNG = np.random.default_rng(0)
 BIG, SMALL = RNG.normal(size=(20, 20)).astype(np.float32), np.float32([1, 2])
@@ -78,3 +79,50 @@ def test_a_model_that_changed_since_is_saved_beside_its_base():
 def test_files_and_estimators_hold_none(tmp_path):
     onnx.save(network(), tmp_path / "network.onnx")
     assert held_tensors(tmp_path / "network.onnx") == held_tensors(None) == {}
+
+
+class Holder(BaseEstimator):
+    """An estimator of arrays; one is inside a list."""
+
+    def __init__(self, a, b, c):
+        self.a_, self.steps, self.names_ = a, [("first", Other(b, c))], np.array(["a"])
+
+
+class Other(BaseEstimator):
+    def __init__(self, b, c):
+        self.b_, self.c_ = b, [c]
+
+
+#: Lists, which JSON and skops have.
+SHARED = [
+    ["x", "a_", ""],
+    ["y", "a_", "transposed"],
+    ["z", "steps.0.1.b_", ""],
+    ["v", "steps.0.1.c_.0", "inverse"],
+]
+
+
+def test_every_form_of_an_array_has_a_case():
+    assert {form for _, _, form in SHARED} == set(_FORMS)
+
+
+def test_arrays_of_an_estimator_are_taken_and_restored_in_their_forms():
+    holder = Holder(BIG, BIG[0].repeat(20).astype(np.float64), 1 / BIG.astype(np.float64))
+    held = held_tensors(holder)
+    assert list(held) == ["a_", "steps.0.1.b_", "steps.0.1.c_.0"]
+    proto = graph_of(x=BIG, y=BIG.T.copy(), z=BIG[0].repeat(20)[None], v=BIG + 1, w=SMALL)
+    held["steps.0.1.c_.0"] = 1 / (BIG + 1).astype(np.float64)
+    before = proto.SerializeToString()
+    shared = take_shared(proto, held)
+    assert shared == SHARED
+    assert restore_shared(proto, shared, held).SerializeToString() == before
+    for lacking in ({}, {"a_": BIG[:5]}):
+        with pytest.raises(ValueError, match=r"model has no array a_ of \[20, 20\], as when it was saved"):
+            restore_shared(proto, shared[:1], lacking)
+
+
+def test_digests_tell_numbers_apart():
+    held = {"a": numpy_helper.from_array(BIG, "a"), "p": BIG, "q": BIG + 1}
+    digests = [digest_of(shared, held) for shared in (["a"], [["a", "p", ""]], [["a", "q", ""]])]
+    assert len({name for name, _ in digests}) == 3
+    assert [n_bytes for _, n_bytes in digests] == [BIG.nbytes] * 3
