@@ -7,7 +7,6 @@ format number, and every format ever written stays readable; ``tests/data`` keep
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import astuple, replace
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import TensorProto
 
 from onnxsgd._declared_types import Count, Finite, check_attributes
 from onnxsgd._version import __version__
@@ -29,7 +27,10 @@ from onnxsgd.graph.loading.size_limits import check_sizes
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import LARGEST_CACHED
+from onnxsgd.persistence.compression import LARGEST, compressed, decompressed
 from onnxsgd.persistence.shared_tensors import (
+    Held,
+    bytes_in,
     digest_of,
     held_tensors,
     restore_shared,
@@ -53,8 +54,6 @@ _LENGTHS = ("n_updates", "epoch_updates")
 
 #: The number of the format written.
 FORMAT = 3
-#: The most bytes of a graph that is compressed, and the first byte of compressed ones.
-_COMPRESSED, _ZLIB = 1 << 16, b"\x78"
 #: The types of the entries of both formats.
 _TYPES: dict[str, object] = {
     "model": bytes, "score_model": bytes | None, "half_precision": dict, "link": str, "weights": list[str],
@@ -82,7 +81,8 @@ def pack(
 
         format           3
         version          of this package, for the reader of an error message
-        model            bytes of the graph; compressed by zlib if it has up to 65,536, and not in format 1
+        model            bytes of the graph; compressed by zlib if it has up to 262,144, with a dictionary of
+                         usual words; in format 2 up to 65,536, without one; not in format 1
         score_model      bytes of the graph of raw scores; None: the same; compressed with the bytes of
                          `model` as the dictionary of zlib, but not in format 2
         half_precision   only of a graph with tensors of 16 bits: both, as the user gave them
@@ -219,9 +219,7 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
     return learner, state, TextPart(*saved["text"]) if "text" in saved else None
 
 
-def _place(
-    saved: Mapping[str, Any], state: FitState, base: Mapping[str, TensorProto | np.ndarray]
-) -> tuple[Hashable | None, int]:
+def _place(saved: Mapping[str, Any], state: FitState, base: Held) -> tuple[Hashable | None, int]:
     """Return everything that a learner follows from, but its numbers, and its bytes; None: it is made anew.
 
     Learners of one structure share the parts of their graphs.
@@ -231,12 +229,15 @@ def _place(
     has_others = any(name in saved for name in ("half_precision", "adapters"))
     if not saved.get("is_trained") or has_others or n_bytes > LARGEST_CACHED:
         return None, n_bytes
-    digest, of_base = digest_of(saved["shared"][0], base)
+    n_bytes += bytes_in(saved["shared"][0], base)
+    if n_bytes > LARGEST_CACHED:
+        return None, n_bytes
+    digest = digest_of(saved["shared"][0], base)
     kinds = [(name, array.shape, array.dtype.str) for name, array in state.weights().items()]
     names = [saved[name] for name in ("weights", "intercepts", "linear", "link", "exported_for")]
     names += [saved.get(name) for name in ("statistics", "dropouts")]
     key = ("saved learner", saved["model"], saved["score_model"], digest, repr(names), repr(kinds))
-    return key if n_bytes + of_base <= LARGEST_CACHED else None, n_bytes + of_base
+    return key, n_bytes
 
 
 def _with_numbers(learner: Learner, saved: Mapping[str, Any], state: FitState) -> Learner:
@@ -247,9 +248,7 @@ def _with_numbers(learner: Learner, saved: Mapping[str, Any], state: FitState) -
     return replace(learner, classes=saved["classes"], numbers=numbers, template=learner.template or learner)
 
 
-def _read_learner(
-    saved: dict[str, Any], state: FitState, base: Mapping[str, TensorProto | np.ndarray]
-) -> Learner:
+def _read_learner(saved: dict[str, Any], state: FitState, base: Held) -> Learner:
     """Return the learner of a file."""
     weights = state.weights() if saved.get("is_trained") else {}
     learner = Learner(
@@ -273,9 +272,7 @@ def _read_learner(
     return replace(learner, half_precision=half)
 
 
-def _pack_graphs(
-    learner: Learner, base: Mapping[str, TensorProto | np.ndarray], trained: Collection[str]
-) -> dict[str, Any]:
+def _pack_graphs(learner: Learner, base: Held, trained: Collection[str]) -> dict[str, Any]:
     """Return the bytes of the whole graph, and of that of raw scores; None: the same."""
     whole = without_numbers(to_proto(learner.with_weights({})), trained)
     score = None
@@ -284,46 +281,23 @@ def _pack_graphs(
     of_score = [] if score is None else take_shared(score, held_tensors(whole))
     shared = [take_shared(whole, base), of_score]
     content = whole.SerializeToString()
-    score_content = None if score is None else _compressed(score.SerializeToString(), content)
-    return {"model": _compressed(content), "score_model": score_content, "shared": shared}
+    score_content = None if score is None else score.SerializeToString()
+    if score_content is not None and len(score_content) <= LARGEST:
+        score_content = compressed(score_content, content)
+    if len(content) <= LARGEST:
+        content = compressed(content)
+    return {"model": content, "score_model": score_content, "shared": shared}
 
 
-def _compressed(content: bytes, like: bytes = b"") -> bytes:
-    """Return the bytes of a graph, compressed if it is small: names are most of it then.
-
-    `like` : those of a graph with nodes and names of this one.
-    """
-    if len(content) > _COMPRESSED:
-        return content
-    packer = zlib.compressobj(zlib.Z_BEST_COMPRESSION, zdict=like)
-    return packer.compress(content) + packer.flush()
-
-
-def _content(saved: bytes, like: bytes = b"") -> bytes:
-    """Return the bytes of a graph, of which none begin as compressed ones do."""
-    content = saved
-    if content[:1] == _ZLIB:
-        unpacker = zlib.decompressobj(zdict=like)
-        try:
-            content = unpacker.decompress(content, _COMPRESSED + 1)
-        except zlib.error as error:
-            raise ValueError(f"a graph in it is damaged: {error}") from error
-        if len(content) > _COMPRESSED or not unpacker.eof:
-            raise ValueError(f"a graph in it has more than {_COMPRESSED} bytes, or fewer than its own")
-    return content
-
-
-def _unpack_graphs(
-    saved: dict[str, Any], base: Mapping[str, TensorProto | np.ndarray], trained: Mapping[str, np.ndarray]
-) -> dict[str, Any]:
+def _unpack_graphs(saved: dict[str, Any], base: Held, trained: Mapping[str, np.ndarray]) -> dict[str, Any]:
     of_model, of_score = saved.get("shared", ((), ()))
-    content = _content(saved["model"])
+    content = decompressed(saved["model"])
     whole = restore_shared(onnx.load_from_string(content), of_model, base)
     model = _checked_ir(with_numbers(whole, trained))
     if saved["score_model"] is None:
         return {"model": model, "score_model": model}
     known = {**base, **held_tensors(whole)}
-    score = onnx.load_from_string(_content(saved["score_model"], content))
+    score = onnx.load_from_string(decompressed(saved["score_model"], content))
     score = restore_shared(score, of_score, known)
     return {"model": model, "score_model": _checked_ir(with_numbers(score, trained))}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import onnx
@@ -12,9 +12,11 @@ import onnx_ir as ir
 from onnx import TensorProto, numpy_helper
 from sklearn.base import BaseEstimator
 
+from onnxsgd.exceptions import ParameterError
+
 __all__ = [
-    "Reference", "digest_of", "held_tensors", "restore_shared", "take_shared", "with_numbers",
-    "without_numbers",
+    "Held", "Reference", "bytes_in", "digest_of", "held_tensors", "restore_shared", "take_shared",
+    "with_numbers", "without_numbers",
 ]  # fmt: skip
 
 #: The fewest bytes of a tensor that is left out of a saved graph: names take as long.
@@ -24,6 +26,12 @@ _LEAST = 256
 #: array in an estimator with the form in which a converter writes that.
 Reference = str | list[str]
 
+#: The initializers of a graph by name, or the arrays of an estimator by path.
+Held = Mapping[str, TensorProto | np.ndarray]
+
+#: The methods that decide about a pickle: a class with its own may leave arrays out.
+_OF_PICKLES = ("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
+
 #: The forms in which converters write arrays. Numpy computes each to the last bit on every computer.
 _FORMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "": lambda array: array,
@@ -32,7 +40,7 @@ _FORMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def held_tensors(model: object) -> dict[str, TensorProto | np.ndarray]:
+def held_tensors(model: object) -> Held:
     """Return the initializers of a graph in memory by name, or the arrays of an estimator by path.
 
     Those of a file are none: it may change.
@@ -50,15 +58,21 @@ def _arrays(value: object, path: str, seen: set[int]) -> Iterator[tuple[str, np.
         if value.dtype.kind in "fiu":
             yield path, value
         return
-    if not isinstance(value, BaseEstimator | list | tuple) or id(value) in seen:
+    is_estimator = isinstance(value, BaseEstimator) and _is_pickled_whole(type(value))
+    if not (is_estimator or type(value) in (list, tuple)) or id(value) in seen:
         return
     seen.add(id(value))
-    parts = vars(value).items() if isinstance(value, BaseEstimator) else enumerate(value)
+    parts = vars(value).items() if is_estimator else enumerate(cast(Iterable[object], value))
     for name, part in parts:
         yield from _arrays(part, f"{path}.{name}" if path else str(name), seen)
 
 
-def take_shared(proto: onnx.ModelProto, held: Mapping[str, TensorProto | np.ndarray]) -> list[Reference]:
+def _is_pickled_whole(kind: type[BaseEstimator]) -> bool:
+    """Tell whether pickles of a class have all attributes, as those of scikit-learn have."""
+    return all(getattr(kind, name) is getattr(BaseEstimator, name) for name in _OF_PICKLES)
+
+
+def take_shared(proto: onnx.ModelProto, held: Held) -> list[Reference]:
     """Remove the numbers of tensors that `held` has too; return where they are.
 
     A tensor of a graph has the same name there; an array of an estimator has the same numbers in one of the
@@ -74,7 +88,7 @@ def take_shared(proto: onnx.ModelProto, held: Mapping[str, TensorProto | np.ndar
     return shared
 
 
-def _reference(tensor: TensorProto, held: Mapping[str, TensorProto | np.ndarray]) -> Reference | None:
+def _reference(tensor: TensorProto, held: Held) -> Reference | None:
     other = held.get(tensor.name)
     if isinstance(other, TensorProto):
         return tensor.name if _are_same(tensor, other) else None
@@ -94,14 +108,12 @@ def _formed(array: np.ndarray, form: str, tensor: TensorProto) -> bytes:
         return _FORMS[form](array).astype(ir.DataType(tensor.data_type).numpy()).tobytes()
 
 
-def restore_shared(
-    proto: onnx.ModelProto, shared: Iterable[Reference], held: Mapping[str, TensorProto | np.ndarray]
-) -> onnx.ModelProto:
+def restore_shared(proto: onnx.ModelProto, shared: Iterable[Reference], held: Held) -> onnx.ModelProto:
     """Give a graph the numbers that :func:`take_shared` removed, and return it.
 
     Raises
     ------
-    ValueError
+    ParameterError
         If an array of the estimator has another size, or is gone.
     """
     places = {entry if isinstance(entry, str) else entry[0]: entry for entry in shared}
@@ -113,21 +125,39 @@ def restore_shared(
             _, path, form = place
             array = held.get(path)
             if not isinstance(array, np.ndarray) or array.size != np.prod(tensor.dims):
-                raise ValueError(f"model has no array {path} of {[*tensor.dims]}, as when it was saved")
+                raise ParameterError(
+                    f"model has no array {path!r:.60} of shape {[*tensor.dims]!r:.60}, as it had when it was "
+                    "pickled: unpickle it with the same version of scikit-learn."
+                )
             _set_numbers(tensor, _formed(array, form, tensor))
     return proto
 
 
-def digest_of(shared: Iterable[Reference], held: Mapping[str, TensorProto | np.ndarray]) -> tuple[str, int]:
-    """Return a digest of the numbers that are in `held` alone, and how many bytes they have there."""
-    digest, n_bytes = hashlib.sha256(), 0
+def bytes_in(shared: Iterable[Reference], held: Held) -> int:
+    """Return the bytes of the numbers that are in `held` alone."""
+    return sum(
+        found.nbytes if isinstance(found, np.ndarray) else found.ByteSize() for found in _found(shared, held)
+    )
+
+
+def digest_of(shared: Iterable[Reference], held: Held) -> str:
+    """Return a digest of the references and of the numbers that are in `held` alone."""
+    digest = hashlib.sha256(repr(shared).encode())
+    for found in _found(shared, held):
+        if isinstance(found, np.ndarray):
+            kind, raw = f"{found.dtype.str} {found.shape}", found.tobytes()
+        else:
+            kind, raw = str(found.data_type), _numbers(found)
+        digest.update(f" {kind} {len(raw)} ".encode() + raw)
+    return digest.hexdigest()
+
+
+def _found(shared: Iterable[Reference], held: Held) -> Iterator[TensorProto | np.ndarray]:
+    """Yield the tensors and arrays of references; those that are gone are left to :func:`restore_shared`."""
     for entry in shared:
-        found: Any = held[entry if isinstance(entry, str) else entry[1]]
-        raw = found.tobytes() if isinstance(found, np.ndarray) else _numbers(found)
-        kind = (found.shape, found.dtype.str) if isinstance(found, np.ndarray) else (found.data_type,)
-        digest.update(repr((entry, kind, len(raw))).encode() + raw)
-        n_bytes += len(raw)
-    return digest.hexdigest(), n_bytes
+        found = held.get(entry if isinstance(entry, str) else entry[1])
+        if found is not None:
+            yield found
 
 
 def without_numbers(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
@@ -153,11 +183,11 @@ def with_numbers(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> on
         if array.shape != tuple(tensor.dims):
             raise ValueError(f"weight {tensor.name!r} has shape {array.shape}, not {[*tensor.dims]}")
         dtype = ir.DataType(tensor.data_type)
-        if array.dtype != dtype.numpy():
+        if dtype.itemsize < array.itemsize:
             # of 16 bits in the graph, as the user gave it
             largest = float(dtype.max)
-            array = array.clip(-largest, largest).astype(dtype.numpy())
-        _set_numbers(tensor, array.tobytes())
+            array = array.clip(-largest, largest)
+        _set_numbers(tensor, array.astype(dtype.numpy()).tobytes())
     return proto
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import zlib
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from onnxsgd.persistence.compression import compressed, decompressed
 from onnxsgd.persistence.saved_form import check_format
 from onnxsgd.persistence.value_tree import TreeReader, TreeWriter, UnknownValueError
 
@@ -17,11 +19,13 @@ __all__ = ["from_small_form", "to_small_form"]
 _LARGE = 4096
 #: Entries of the saved form that stay as they are: for the reader of an error message; estimators.
 _KEPT = frozenset({"format", "version", "text"})
+#: Attributes that stay as they are: `model` shares its arrays and names with others.
+_OUTSIDE = frozenset({"model", "feature_names_in_"})
 #: Types of plain attributes.
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
-def to_small_form(attributes: dict[str, Any]) -> dict[str, Any]:
+def to_small_form(attributes: Mapping[str, object]) -> dict[str, Any]:
     """Return attributes with plain ones, and all but large arrays of ``_saved``, in two strings of bytes.
 
     ``_saved`` then has the entries::
@@ -33,7 +37,7 @@ def to_small_form(attributes: dict[str, Any]) -> dict[str, Any]:
 
     and those that have no other form. The attribute `model` stays as it is.
     """
-    rest, writer, values, kept = dict(attributes), TreeWriter(), {}, {}
+    rest, writer, values, kept = dict[str, Any](attributes), TreeWriter(), {}, {}
     saved = rest.pop("_saved")
     for number, (name, value) in enumerate(saved.items()):
         try:
@@ -43,11 +47,11 @@ def to_small_form(attributes: dict[str, Any]) -> dict[str, Any]:
         except UnknownValueError:
             kept[name] = value
     # in one order, whichever attribute was set first: joblib.Memory compares the bytes
-    ordered = sorted(rest.items())
-    plain = {
-        name: writer.write(value, name) for name, value in ordered if name != "model" and _is_plain(value)
-    }
+    ordered = sorted((name, value) for name, value in rest.items() if name not in _OUTSIDE)
     classes = [name for name, value in ordered if value is not None and value is saved["classes"]]
+    plain = {
+        name: writer.write(value, name) for name, value in ordered if name not in classes and _is_plain(value)
+    }
     small = {name: array for name, array in writer.tensors.items() if array.nbytes < _LARGE}
     large = {name: array for name, array in writer.tensors.items() if name not in small}
     table = [[name, array.dtype.str, array.shape] for name, array in small.items()]
@@ -56,7 +60,7 @@ def to_small_form(attributes: dict[str, Any]) -> dict[str, Any]:
         **{name: value for name, value in rest.items() if name not in plain and name not in classes},
         "_saved": {
             **kept,
-            "tree": zlib.compress(tree.encode(), zlib.Z_BEST_COMPRESSION),
+            "tree": compressed(tree.encode()),
             "small": b"".join(array.tobytes() for array in small.values()),
             # with numpy's own object of each type, which a pickle then has once
             "large": [array.view(array.dtype.str) for array in large.values()],
@@ -70,7 +74,7 @@ def from_small_form(attributes: dict[str, Any]) -> dict[str, Any]:
         return attributes
     check_format(attributes["_saved"])
     kept = dict(attributes["_saved"])
-    tree = zlib.decompress(kept.pop("tree"))
+    tree = decompressed(kept.pop("tree"), most=sys.maxsize - 1)
     values, plain, classes, table, names = json.loads(tree)
     small, tensors, start = kept.pop("small"), dict(zip(names, kept.pop("large"), strict=True)), 0
     for name, dtype, shape in table:
@@ -82,6 +86,12 @@ def from_small_form(attributes: dict[str, Any]) -> dict[str, Any]:
     return {**attributes, **plain, **dict.fromkeys(classes, saved["classes"]), "_saved": saved}
 
 
-def _is_plain(value: Any) -> bool:
-    """Tell whether a value is a number, a string, None, or a list or tuple of these."""
-    return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in _PLAIN
+def _is_plain(value: object) -> bool:
+    """Tell whether a value consists of numbers and strings: alone, in arrays, lists, tuples, dictionaries."""
+    if isinstance(value, np.ndarray):
+        return type(value) is np.ndarray and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8
+    if isinstance(value, dict):
+        return type(value) is dict and all(map(_is_plain, [*value, *value.values()]))
+    if isinstance(value, list | tuple):
+        return type(value) in (list, tuple) and all(map(_is_plain, value))
+    return type(value) in _PLAIN
