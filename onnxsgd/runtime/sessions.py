@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from numbers import Integral
 from typing import Any
 
@@ -54,21 +55,41 @@ def _share_of_cores() -> tuple[int, str]:
     """Return the cores that this process, or this thread of joblib, has for itself, and the reason.
 
     Those of its affinity and of the limits of its container, at most ``OMP_NUM_THREADS``, which joblib, dask
-    and others set in their worker processes. Without it, a worker of joblib or of multiprocessing has one:
+    and others set in their worker processes. Without it, a worker of joblib, multiprocessing or dask has one:
     the number of the others is unknown.
     """
-    import multiprocessing
-
     import joblib
-    from joblib.parallel import get_active_backend
 
     # a list has a number for each level of nested loops
     limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if limit.isdigit():
         return max(1, min(joblib.cpu_count(), int(limit))), f"cores, and OMP_NUM_THREADS={limit}"
-    if get_active_backend()[0].nesting_level or multiprocessing.parent_process() is not None:
+    if _is_in_worker():
         return 1, "a worker has its share of the cores"
     return joblib.cpu_count(), "the cores of the process"
+
+
+def _is_in_worker() -> bool:
+    """Tell whether the call comes from a worker of joblib, of multiprocessing, or a task of dask.
+
+    A worker of dask that was started without a nanny, or in threads of the client, is a process of its own,
+    and has no limit in its environment.
+    """
+    import multiprocessing
+
+    from joblib.parallel import get_active_backend
+
+    if get_active_backend()[0].nesting_level or multiprocessing.parent_process() is not None:
+        return True
+    # not imported before: no worker of it runs here
+    worker_module = sys.modules.get("distributed.worker")
+    if worker_module is None:
+        return False
+    try:
+        worker_module.get_worker()
+    except ValueError:
+        return False
+    return True
 
 
 def _reported(n_threads: int, reason: str) -> int:
