@@ -1,7 +1,8 @@
-"""Import of the runtime without torch.
+"""Imports of libraries without the frameworks that they load if they find them.
 
-The training edition imports torch, if it finds it, for a class of its own that this package does not use: two
-seconds and 190 MB in each process of a search.
+The training edition of the runtime imports torch for a class of its own that this package does not use; skops
+imports every module of scikit-learn, and so torch, dask and cupy. Each takes two seconds and 190 MB in every
+process of a search. It can go when neither does so any longer.
 """
 
 from __future__ import annotations
@@ -13,28 +14,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["hidden_torch"]
+__all__ = ["hidden_modules"]
 
 
-class _NoTorch(importlib.abc.MetaPathFinder):
-    """A finder that finds no torch in one thread."""
+class _Hidden(importlib.abc.MetaPathFinder):
+    """A finder that finds some modules, and those inside them, in one thread no longer."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
         self._thread = threading.get_ident()
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        if fullname.partition(".")[0] == "torch" and threading.get_ident() == self._thread:
-            raise ModuleNotFoundError(f"{fullname} is hidden while the runtime is imported", name=fullname)
+        is_hidden = any(f"{fullname}.".startswith(f"{name}.") for name in self._names)
+        if is_hidden and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError(f"{fullname} is hidden while a library is imported", name=fullname)
 
 
 @contextmanager
-def hidden_torch() -> Iterator[None]:
-    """Make ``import torch`` fail in this thread as if it were not installed, unless it is imported already.
+def hidden_modules(*names: str) -> Iterator[None]:
+    """Make the import of modules fail in this thread, unless they are imported already.
 
-    ``onnxruntime.training.ORTModule`` is then missing, and ``onnxruntime.training.ortmodule`` can be imported
-    afterwards.
+    It fails as if they were not installed, and succeeds afterwards. Without torch,
+    ``onnxruntime.training.ORTModule`` is missing; ``onnxruntime.training.ortmodule`` can be imported later.
     """
-    finder = _NoTorch()
+    finder = _Hidden(names)
     sys.meta_path.insert(0, finder)
     try:
         yield
