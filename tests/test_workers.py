@@ -12,7 +12,7 @@ import pytest
 
 SCRIPT = Path(__file__).parent / "hostile" / "workers.py"
 #: As long as a loaded machine may take.
-PATIENCE = 240
+PATIENCE = 480
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -46,7 +46,8 @@ def test_workers_of_joblib_get_the_numbers_of_the_sequence():
 @needs_fork
 @pytest.mark.slow
 def test_all_kinds_of_workers_get_the_numbers_of_the_sequence():
-    assert run().count("the numbers of the sequence") == 9
+    found = run()
+    assert found.count("the numbers of the sequence") + found.count("is not installed") == 12
 
 
 def test_a_kind_that_does_not_exist_is_an_error():

@@ -24,7 +24,7 @@ from onnxsgd.data.generators import copied
 from onnxsgd.data.sequences import Sequences, is_one_array, read_sequences
 from onnxsgd.data.text import TextPart, check_texts
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
-from onnxsgd.estimators.between_calls import Given
+from onnxsgd.estimators.between_calls import Given, has_new_graph, read_graph_parameters
 from onnxsgd.estimators.fit_report import FitReport
 from onnxsgd.estimators.html_display import HtmlDisplay
 from onnxsgd.estimators.inner_model import holds_weights
@@ -38,6 +38,7 @@ from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.score_check import shape_of_scores
 from onnxsgd.persistence.saved_form import pack, unpack
+from onnxsgd.persistence.small_form import from_small_form, to_small_form
 from onnxsgd.runtime.adapter_file import write_adapter
 from onnxsgd.runtime.stages import Numbers
 from onnxsgd.training.state import FitState
@@ -49,6 +50,8 @@ __all__ = ["TrainedModel"]
 
 #: Attributes that a fitted model inside has before the first fit.
 _BEFORE_FIT = frozenset({"classes_", "coef_", "intercept_", "n_features_in_"})
+#: In a pickle, in place of parameters of the graph that are the present ones.
+_SAME = "same"
 #: Attributes that follow from the weights of a linear model.
 _OF_WEIGHTS = ("coef_", "intercept_")
 #: Parameters that estimators saved by older versions lack, with their defaults.
@@ -163,19 +166,30 @@ class TrainedModel(HtmlDisplay):
         return duplicate
 
     def __getstate__(self) -> dict[str, Any]:
+        state = self._attributes(self.model)
+        given = state.get("_given")
+        if given is not None and not has_new_graph(self, given):
+            state["_given"] = _SAME
+        return to_small_form(state) if "_saved" in state else state
+
+    def _attributes(self, model: object) -> dict[str, Any]:
+        """Return the attributes as they are saved, with a `model` whose tensors are left out."""
         state = dict(super(TrainedModel, self._duplicate()).__getstate__())
         state.pop("_known_plan", None)
         if "_state" in state:
             learner, fit, text = state.pop("_learner"), state.pop("_state"), state.pop("_text", None)
-            state["_saved"] = pack(learner, fit, text, self.model)
+            state["_saved"] = pack(learner, fit, text, model)
             # they follow from the weights
             for name in _OF_WEIGHTS:
                 state.pop(name, None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        state = from_small_form(state)
         saved = state.pop("_saved", None)
         super().__setstate__({**_LATER_PARAMETERS, **state})
+        if self.__dict__.get("_given") == _SAME:
+            self._given = read_graph_parameters(self)
         if saved is not None:
             self._learner, self._state, self._text = unpack(saved, self.model)
             learned = self._learned_attributes()

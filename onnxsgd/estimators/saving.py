@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 import sklearn
+from sklearn.base import BaseEstimator
 
 from onnxsgd._declared_types import check_attributes, check_fields, check_table
 from onnxsgd._files import path_of
@@ -89,7 +90,9 @@ def content_of(
     refuse_circle(estimator.model)
     name, given = type(estimator).__name__, estimator.__dict__.get("_given")
     writer, missing = TreeWriter(), {}
-    attributes, parameters = estimator.__getstate__(), {}
+    # load may be given another estimator as model
+    base = None if isinstance(estimator.model, BaseEstimator) else estimator.model
+    attributes, parameters = estimator._attributes(base), {}
     for parameter in estimator.get_params(deep=False):
         value = attributes.pop(parameter)
         try:

@@ -7,7 +7,6 @@ format number, and every format ever written stays readable; ``tests/data`` keep
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import astuple, replace
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import TensorProto
 
 from onnxsgd._declared_types import Count, Finite, check_attributes
 from onnxsgd._version import __version__
@@ -29,7 +27,11 @@ from onnxsgd.graph.loading.size_limits import check_sizes
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import LARGEST_CACHED
+from onnxsgd.persistence.compression import LARGEST, compressed, decompressed
 from onnxsgd.persistence.shared_tensors import (
+    Held,
+    bytes_in,
+    digest_of,
     held_tensors,
     restore_shared,
     take_shared,
@@ -39,17 +41,19 @@ from onnxsgd.persistence.shared_tensors import (
 from onnxsgd.runtime.cache import cached
 from onnxsgd.training.state import FitState
 
-__all__ = ["FORMAT", "pack", "unpack"]
+__all__ = ["FORMAT", "check_format", "pack", "unpack"]
 
-#: Attributes of the state: owners of slots and rates, and the updates that these begin with.
-_OWNERS = ("optimizer", "slots_from", "averages_from", "schedule", "n_rows", "mean_weight", "forgotten_at")
+#: Attributes of the state, with their first values: owners of slots and rates, and the updates that these
+#: begin with.
+_OWNERS = {
+    "optimizer": None, "slots_from": 0, "averages_from": 0, "schedule": None, "n_rows": 0, "mean_weight": 0.0,
+    "forgotten_at": 0,
+}  # fmt: skip
 #: Attributes of the state that ``fit`` sets.
 _LENGTHS = ("n_updates", "epoch_updates")
 
 #: The number of the format written.
-FORMAT = 2
-#: The most bytes of a graph that is compressed, and the first byte of compressed ones.
-_COMPRESSED, _ZLIB = 1 << 16, b"\x78"
+FORMAT = 3
 #: The types of the entries of both formats.
 _TYPES: dict[str, object] = {
     "model": bytes, "score_model": bytes | None, "half_precision": dict, "link": str, "weights": list[str],
@@ -73,12 +77,14 @@ def pack(
 
     It holds bytes, arrays, numbers, names, and lists of these.
 
-    Format 2::
+    Format 3::
 
-        format           2
+        format           3
         version          of this package, for the reader of an error message
-        model            bytes of the graph; compressed by zlib if it has up to 65,536, and not in format 1
-        score_model      bytes of the graph of raw scores; None: the same
+        model            bytes of the graph; compressed by zlib if it has up to 262,144, with a dictionary of
+                         usual words; in format 2 up to 65,536, without one; not in format 1
+        score_model      bytes of the graph of raw scores; None: the same; compressed with the bytes of
+                         `model` as the dictionary of zlib, but not in format 2
         half_precision   only of a graph with tensors of 16 bits: both, as the user gave them
         link, weights, intercepts, linear, classes, exported_for
                          the attributes of the learner; sets and tuples as lists
@@ -91,15 +97,17 @@ def pack(
         l1_total         the l1 penalty so far; the largest of `l1_totals`
         l1_totals        only if weights differ in it: a dictionary
         learning_rates   an attribute of the state; older files lack it
-        owners           a dictionary of further ones; older files lack it
+        owners           a dictionary of further ones; those at their first values are left out, but not in
+                         format 2; older files lack it
         update_norms     only where they were recorded: an attribute of the state
         missed           only where weights were frozen: a dictionary of updates by weight
         n_updates        only after ``fit``: the largest number of its updates
         rate_memory      only of a schedule that follows the losses: an attribute of the state, as a list
         epoch_updates    only after ``fit``: the updates of its epochs; older files lack it
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
-        shared           the names of tensors that are not in `model`, as the parameter `model` of the
-                         estimator holds them, and of those not in `score_model`; in format 1 only with
+        shared           the tensors that are not in `model`, as the parameter `model` of the estimator
+                         holds them, and those not in `score_model`: their names; [name, path of an array,
+                         form] if that parameter is an estimator, not in format 2; in format 1 only with
                          adapters
         is_trained       whether the numbers of weights are in `tensors` alone, as without adapters; format 1
                          lacks it
@@ -146,11 +154,29 @@ def pack(
         "loss_curve": list(state.loss_curve),
         "validation_scores": list(state.validation_scores),
         "learning_rates": list(state.learning_rates),
-        "owners": {name: getattr(state, name) for name in _OWNERS},
+        "owners": {
+            name: getattr(state, name) for name, first in _OWNERS.items() if getattr(state, name) != first
+        },
         "is_trained": bool(trained),
     }
-    cached(_key(saved, state), lambda: learner, _size(saved, state))
+    key, n_bytes = _place(saved, state, base)
+    cached(key, lambda: learner, n_bytes)
     return saved
+
+
+def check_format(saved: Mapping[str, Any]) -> None:
+    """Refuse a format that is unknown.
+
+    Raises
+    ------
+    ParameterError
+        If a newer version has written it.
+    """
+    if saved["format"] not in range(1, FORMAT + 1):
+        raise ParameterError(
+            f"The estimator was saved in format {saved['format']} by onnxsgd {saved['version']}; onnxsgd "
+            f"{__version__} reads formats up to {FORMAT}: install that version, or a newer one."
+        )
 
 
 def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitState, TextPart | None]:
@@ -161,11 +187,7 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
     ParameterError
         If the format is unknown, because a newer version has written it.
     """
-    if saved["format"] not in range(1, FORMAT + 1):
-        raise ParameterError(
-            f"The estimator was saved in format {saved['format']} by onnxsgd {saved['version']}; onnxsgd "
-            f"{__version__} reads formats up to {FORMAT}: install that version, or a newer one."
-        )
+    check_format(saved)
     check_attributes(saved, _TYPES)
     state = FitState(
         tensors={(name, kind): np.array(array) for name, kind, array in saved["tensors"]},
@@ -187,33 +209,35 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
     made = list[Learner]()
 
     def make() -> Learner:
-        made.append(_read_learner(saved, state, model))
+        made.append(_read_learner(saved, state, base))
         return made[0]
 
-    known = cached(_key(saved, state), make, _size(saved, state))
+    base = held_tensors(model) if saved.get("shared", ((),))[0] else {}
+    key, n_bytes = _place(saved, state, base)
+    known = cached(key, make, n_bytes)
     learner = known if made else _with_numbers(known, saved, state)
     return learner, state, TextPart(*saved["text"]) if "text" in saved else None
 
 
-def _key(saved: Mapping[str, Any], state: FitState) -> Hashable | None:
-    """Return everything that a learner follows from, but its numbers; None: it is made anew.
+def _place(saved: Mapping[str, Any], state: FitState, base: Held) -> tuple[Hashable | None, int]:
+    """Return everything that a learner follows from, but its numbers, and its bytes; None: it is made anew.
 
     Learners of one structure share the parts of their graphs.
     """
-    of_model = saved.get("shared", ((),))[0]
-    has_others = bool(of_model) or any(name in saved for name in ("half_precision", "adapters"))
-    if not saved.get("is_trained") or has_others or _size(saved, state) > LARGEST_CACHED:
-        return None
+    arrays = sum(array.nbytes for array in state.tensors.values())
+    n_bytes = len(saved["model"]) + len(saved["score_model"] or b"") + arrays
+    has_others = any(name in saved for name in ("half_precision", "adapters"))
+    if not saved.get("is_trained") or has_others or n_bytes > LARGEST_CACHED:
+        return None, n_bytes
+    n_bytes += bytes_in(saved["shared"][0], base)
+    if n_bytes > LARGEST_CACHED:
+        return None, n_bytes
+    digest = digest_of(saved["shared"][0], base)
     kinds = [(name, array.shape, array.dtype.str) for name, array in state.weights().items()]
     names = [saved[name] for name in ("weights", "intercepts", "linear", "link", "exported_for")]
     names += [saved.get(name) for name in ("statistics", "dropouts")]
-    return "saved learner", saved["model"], saved["score_model"], repr(names), repr(kinds)
-
-
-def _size(saved: Mapping[str, Any], state: FitState) -> int:
-    """Return the bytes of a learner: of its graphs, and of their numbers."""
-    arrays = sum(array.nbytes for array in state.tensors.values())
-    return len(saved["model"]) + len(saved["score_model"] or b"") + arrays
+    key = ("saved learner", saved["model"], saved["score_model"], digest, repr(names), repr(kinds))
+    return key, n_bytes
 
 
 def _with_numbers(learner: Learner, saved: Mapping[str, Any], state: FitState) -> Learner:
@@ -224,9 +248,8 @@ def _with_numbers(learner: Learner, saved: Mapping[str, Any], state: FitState) -
     return replace(learner, classes=saved["classes"], numbers=numbers, template=learner.template or learner)
 
 
-def _read_learner(saved: dict[str, Any], state: FitState, model: object) -> Learner:
+def _read_learner(saved: dict[str, Any], state: FitState, base: Held) -> Learner:
     """Return the learner of a file."""
-    base = held_tensors(model) if "shared" in saved else {}
     weights = state.weights() if saved.get("is_trained") else {}
     learner = Learner(
         **_unpack_graphs(saved, base, weights),
@@ -249,9 +272,7 @@ def _read_learner(saved: dict[str, Any], state: FitState, model: object) -> Lear
     return replace(learner, half_precision=half)
 
 
-def _pack_graphs(
-    learner: Learner, base: Mapping[str, TensorProto], trained: Collection[str]
-) -> dict[str, Any]:
+def _pack_graphs(learner: Learner, base: Held, trained: Collection[str]) -> dict[str, Any]:
     """Return the bytes of the whole graph, and of that of raw scores; None: the same."""
     whole = without_numbers(to_proto(learner.with_weights({})), trained)
     score = None
@@ -259,40 +280,25 @@ def _pack_graphs(
         score = without_numbers(to_proto(learner.with_weights({}, score_only=True)), trained)
     of_score = [] if score is None else take_shared(score, held_tensors(whole))
     shared = [take_shared(whole, base), of_score]
-    return {"model": _bytes(whole), "score_model": _bytes(score), "shared": shared}
+    content = whole.SerializeToString()
+    score_content = None if score is None else score.SerializeToString()
+    if score_content is not None and len(score_content) <= LARGEST:
+        score_content = compressed(score_content, content)
+    if len(content) <= LARGEST:
+        content = compressed(content)
+    return {"model": content, "score_model": score_content, "shared": shared}
 
 
-def _bytes(proto: onnx.ModelProto | None) -> bytes | None:
-    """Return the bytes of a graph, compressed if it is small: names are most of it then."""
-    if proto is None:
-        return None
-    content = proto.SerializeToString()
-    return zlib.compress(content) if len(content) <= _COMPRESSED else content
-
-
-def _proto(content: bytes) -> onnx.ModelProto:
-    """Return a graph of its bytes, of which none begin as compressed ones do."""
-    if content[:1] == _ZLIB:
-        unpacker = zlib.decompressobj()
-        try:
-            content = unpacker.decompress(content, _COMPRESSED + 1)
-        except zlib.error as error:
-            raise ValueError(f"a graph in it is damaged: {error}") from error
-        if len(content) > _COMPRESSED or not unpacker.eof:
-            raise ValueError(f"a graph in it has more than {_COMPRESSED} bytes, or fewer than its own")
-    return onnx.load_from_string(content)
-
-
-def _unpack_graphs(
-    saved: dict[str, Any], base: Mapping[str, TensorProto], trained: Mapping[str, np.ndarray]
-) -> dict[str, Any]:
+def _unpack_graphs(saved: dict[str, Any], base: Held, trained: Mapping[str, np.ndarray]) -> dict[str, Any]:
     of_model, of_score = saved.get("shared", ((), ()))
-    whole = restore_shared(_proto(saved["model"]), of_model, base)
+    content = decompressed(saved["model"])
+    whole = restore_shared(onnx.load_from_string(content), of_model, base)
     model = _checked_ir(with_numbers(whole, trained))
     if saved["score_model"] is None:
         return {"model": model, "score_model": model}
     known = {**base, **held_tensors(whole)}
-    score = restore_shared(_proto(saved["score_model"]), of_score, known)
+    score = onnx.load_from_string(decompressed(saved["score_model"], content))
+    score = restore_shared(score, of_score, known)
     return {"model": model, "score_model": _checked_ir(with_numbers(score, trained))}
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from onnxsgd.data.generators import restored
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.runtime.hidden_modules import hidden_modules
 
 __all__ = ["from_bytes", "to_bytes"]
 
@@ -41,6 +42,10 @@ _SAFE = frozenset(
 )
 
 
+#: Modules of scikit-learn that import a framework, and hold no estimators. skops imports all modules.
+_WITH_FRAMEWORKS = tuple(
+    f"sklearn.externals.array_api_compat.{framework}" for framework in ("cupy", "dask", "torch")
+)
 #: The bytes of the parts of an archive for each byte of it, and further ones: zeros pack a thousand to one.
 _PER_BYTE, _FURTHER = 100, 1 << 26
 #: The first bytes of an archive, which the parts of one may be too.
@@ -110,7 +115,8 @@ def _check_archive(content: bytes, n_bytes: int) -> int:
 
 def _skops() -> Any:
     try:
-        import skops.io
+        with hidden_modules(*_WITH_FRAMEWORKS):
+            import skops.io
     except ImportError as error:
         raise ImportError(
             "Estimators of scikit-learn are saved without code by skops, which is not installed: "

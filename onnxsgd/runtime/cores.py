@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 __all__ = ["count_cores", "resolve_jobs", "share_of_cores"]
 
@@ -19,7 +20,7 @@ def share_of_cores() -> tuple[int, str]:
     """Return the cores that this process, or this thread of joblib, has for itself, and the reason.
 
     Those of its affinity and of the limits of its container, at most ``OMP_NUM_THREADS``, which joblib, dask
-    and others set in their worker processes. Without it, a worker of joblib or of multiprocessing has one:
+    and others set in their worker processes. Without it, a worker of joblib, multiprocessing or dask has one:
     the number of the others is unknown.
     """
     # a list has a number for each level of nested loops
@@ -59,9 +60,23 @@ def _jobs_of_context() -> int:
 
 
 def _is_worker() -> bool:
-    """Tell whether this process, or this thread, is a worker of joblib or of multiprocessing."""
+    """Tell whether the call comes from a worker of joblib, of multiprocessing, or a task of dask.
+
+    A worker of dask that was started without a nanny, or in threads of the client, is a process of its own,
+    and has no limit in its environment.
+    """
     import multiprocessing
 
     from joblib.parallel import get_active_backend
 
-    return bool(get_active_backend()[0].nesting_level) or multiprocessing.parent_process() is not None
+    if get_active_backend()[0].nesting_level or multiprocessing.parent_process() is not None:
+        return True
+    # not imported before: no worker of it runs here
+    worker_module = sys.modules.get("distributed.worker")
+    if worker_module is None:
+        return False
+    try:
+        worker_module.get_worker()
+    except ValueError:
+        return False
+    return True

@@ -21,7 +21,7 @@ from importlib import metadata
 from types import ModuleType
 
 from onnxsgd.exceptions import MissingRuntimeError
-from onnxsgd.runtime.hidden_torch import hidden_torch
+from onnxsgd.runtime.hidden_modules import hidden_modules
 
 __all__ = ["EDITIONS", "Edition", "default_edition", "install_command", "load_runtime"]
 
@@ -120,7 +120,7 @@ def load_runtime() -> ModuleType:
     if len(installed) > 1:
         _check_mixture(installed)
     try:
-        with hidden_torch():
+        with hidden_modules("torch"):
             runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
         raise MissingRuntimeError(_explain_failure(installed, str(error))) from error

@@ -29,6 +29,7 @@ import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses
 from onnxsgd.adapters import LoRA
 from onnxsgd.exceptions import OnnxSGDError
+from onnxsgd.persistence.compression import compressed, decompressed
 
 #: A file is refused, or read, within seconds and a gigabyte.
 SECONDS, GROWTH = 20.0, 1 << 30
@@ -368,8 +369,11 @@ def _graph(content, rng):
         return None
     name = names[rng.integers(len(names))]
     model = stored = tensors[name].tobytes()
+    like = {}
     if is_compressed := stored[:1] == b"\x78":
-        model = zlib.decompress(stored)
+        if "score_model" in name:
+            like = {"like": decompressed(tensors[name.replace("score_model", "model")].tobytes())}
+        model = decompressed(stored, **like)
     if is_compressed and rng.random() < 0.2:
         places = rng.integers(len(stored), size=3)
         flipped = bytes(byte ^ 255 if place in places else byte for place, byte in enumerate(stored))
@@ -382,7 +386,7 @@ def _graph(content, rng):
     else:
         changed = mutate(model, rng)
     if is_compressed and rng.random() < 0.8:
-        changed = zlib.compress(changed)
+        changed = compressed(changed, **like)
     tensors[name] = np.frombuffer(changed, np.uint8)
     return signed(text, tensors)
 

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,30 @@ def _joblib(backend: str, arguments: Iterable[Any]) -> list[Any]:
         return joblib.Parallel()(joblib.delayed(function)(each) for each in arguments)
 
 
+def in_engine(arguments: dict[str, Any]) -> tuple[list[np.ndarray], int, int]:
+    """Make a call in a worker of an engine, which starts and ends threads of its own meanwhile."""
+    numbers, threads, _ = checked(arguments)
+    return numbers, threads, 0
+
+
+def _dask(arguments: Iterable[Any]) -> list[Any]:
+    import distributed
+
+    workers = {"n_workers": N_WORKERS, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**workers) as cluster, distributed.Client(cluster) as client:
+        return client.gather(client.map(in_engine, [*arguments]))
+
+
+def _ray(arguments: Iterable[Any]) -> list[Any]:
+    import ray
+
+    ray.init(num_cpus=N_WORKERS, include_dashboard=False, log_to_driver=False)
+    try:
+        return ray.get([ray.remote(in_engine).remote(each) for each in arguments])
+    finally:
+        ray.shutdown()
+
+
 KINDS: dict[str, Callable[[Iterable[Any]], list[Any]]] = {
     "threads": _threads,
     "joblib threading": partial(_joblib, "threading"),
@@ -160,8 +185,13 @@ KINDS: dict[str, Callable[[Iterable[Any]], list[Any]]] = {
     "joblib multiprocessing": partial(_joblib, "multiprocessing"),
     "spawn": partial(_pool, "spawn"),
     "forkserver executor": partial(_executor, "forkserver"),
+    "spawn executor": partial(_executor, "spawn"),
     "loky": partial(_joblib, "loky"),
+    "dask": _dask,
+    "ray": _ray,
 }
+#: The packages of kinds that the project does not need.
+ENGINES = {"dask": "distributed", "ray": "ray"}
 
 
 def run(kind: str, sequence: list[list[np.ndarray]]) -> None:
@@ -241,6 +271,9 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown: {sorted(unknown)}")
     kinds = arguments.kinds or ([] if arguments.forks else [*KINDS, "searches"])
+    for kind in [kind for kind in kinds if kind in ENGINES and find_spec(ENGINES[kind]) is None]:
+        print(f"{kind}: is not installed")
+        kinds.remove(kind)
     warnings.simplefilter("ignore")
     # threads take turns more often
     sys.setswitchinterval(1e-4)

@@ -29,6 +29,9 @@ GUARDS = {
     "persistence/test_saved_form.py::test_every_entry_of_another_type_is_named": (
         "persistence.saved_form:_TYPES",
     ),
+    "persistence/test_shared_tensors.py::test_every_form_of_an_array_has_a_case": (
+        "persistence.shared_tensors:_FORMS",
+    ),
     "estimators/test_labels.py::test_every_probability_of_several_labels_has_a_case": (
         "estimators.labels:_ELEMENTWISE",
     ),

@@ -6,10 +6,20 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from sklearn.base import BaseEstimator
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.adapters import LoRA
-from onnxsgd.persistence.shared_tensors import held_tensors, restore_shared, take_shared
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.persistence.shared_tensors import (
+    _FORMS,
+    bytes_in,
+    digest_of,
+    held_tensors,
+    restore_shared,
+    take_shared,
+    with_numbers,
+)
 
 RNG = np.random.default_rng(0)
 BIG, SMALL = RNG.normal(size=(20, 20)).astype(np.float32), np.float32([1, 2])
@@ -78,3 +88,77 @@ def test_a_model_that_changed_since_is_saved_beside_its_base():
 def test_files_and_estimators_hold_none(tmp_path):
     onnx.save(network(), tmp_path / "network.onnx")
     assert held_tensors(tmp_path / "network.onnx") == held_tensors(None) == {}
+
+
+class Holder(BaseEstimator):
+    """An estimator of arrays; one is inside a list."""
+
+    def __init__(self, a, b, c):
+        self.a_, self.steps, self.names_ = a, [("first", Other(b, c))], np.array(["a"])
+
+
+class Other(BaseEstimator):
+    def __init__(self, b, c):
+        self.b_, self.c_ = b, [c]
+
+
+#: Lists, which JSON and skops have.
+SHARED = [
+    ["x", "a_", ""],
+    ["y", "a_", "transposed"],
+    ["z", "steps.0.1.b_", ""],
+    ["v", "steps.0.1.c_.0", "inverse"],
+]
+
+
+def test_every_form_of_an_array_has_a_case():
+    assert {form for _, _, form in SHARED} == set(_FORMS)
+
+
+def test_arrays_of_an_estimator_are_taken_and_restored_in_their_forms():
+    holder = Holder(BIG, BIG[0].repeat(20).astype(np.float64), 1 / BIG.astype(np.float64))
+    held = held_tensors(holder)
+    assert list(held) == ["a_", "steps.0.1.b_", "steps.0.1.c_.0"]
+    proto = graph_of(x=BIG, y=BIG.T.copy(), z=BIG[0].repeat(20)[None], v=BIG + 1, w=SMALL)
+    held["steps.0.1.c_.0"] = 1 / (BIG + 1).astype(np.float64)
+    before = proto.SerializeToString()
+    shared = take_shared(proto, held)
+    assert shared == SHARED
+    assert restore_shared(proto, shared, held).SerializeToString() == before
+    for lacking in ({}, {"a_": BIG[:5]}):
+        with pytest.raises(ParameterError, match=r"model has no array 'a_' of shape \[20, 20\], as it had"):
+            restore_shared(proto, shared[:1], lacking)
+
+
+class Trimmed(Holder):
+    """An estimator whose pickles lack an array."""
+
+    def __getstate__(self):
+        return {**vars(self), "a_": None}
+
+
+def test_a_class_may_leave_arrays_out_of_its_pickles():
+    """They were taken from the graph too, and lost."""
+    assert list(held_tensors(Other(BIG, Trimmed(BIG, BIG, BIG)))) == ["b_"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [(np.float16, [1.5, 65504, -65504]), (np.float32, [1.5, 1e6, -1e6]), (np.float64, [1.5, 1e6, -1e6])],
+)
+def test_numbers_take_the_type_of_the_graph(dtype, expected):
+    """A forged graph of 64 bits was a warning of overflow."""
+    proto = with_numbers(graph_of(w=np.zeros(3, dtype)), {"w": np.float32([1.5, 1e6, -1e6])})
+    found = numpy_helper.to_array(proto.graph.initializer[0])
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.array(expected, dtype))
+
+
+def test_digests_tell_numbers_and_references_apart():
+    held = {"a": numpy_helper.from_array(BIG, "a"), "p": BIG, "q": BIG + 1}
+    references = [["a"], [["a", "p", ""]], [["a", "q", ""]], [["a", "p", "transposed"]], [["a", "gone", ""]]]
+    assert len({digest_of(shared, held) for shared in references}) == 5
+    assert digest_of([["a", "p", ""]], held) != digest_of([["a", "p", ""]], {"p": BIG + 1})
+    assert digest_of(["a"], held) != digest_of(["a"], {"a": numpy_helper.from_array(BIG + 1, "a")})
+    assert bytes_in([["a", "p", ""], ["b", "q", ""], ["c", "gone", ""]], held) == 2 * BIG.nbytes
+    assert bytes_in(["a"], held) >= BIG.nbytes

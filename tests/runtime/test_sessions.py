@@ -37,6 +37,22 @@ def test_a_worker_of_multiprocessing_has_one_thread(monkeypatch):
     assert resolve_threads(None, 10**9) == 3
 
 
+def test_a_task_of_dask_has_one_thread(monkeypatch):
+    """A worker without a nanny, or in threads of the client, took all cores for each of its tasks."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    options = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None}
+    with (
+        distributed.LocalCluster(processes=False, **options) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        assert client.submit(resolve_threads, None, 10**9).result(timeout=60) == 1
+        assert resolve_threads(None, 10**9) == 8
+        monkeypatch.setenv("OMP_NUM_THREADS", "3")
+        assert client.submit(resolve_threads, None, 10**9, pure=False).result(timeout=60) == 3
+
+
 def test_a_quantized_bias_passes_a_reshape():
     """An optimizer of onnxruntime 1.19 makes a QuantizeLinear to int32 of it, which is invalid."""
     model = parse_model("""

@@ -1,0 +1,85 @@
+"""Compression of short texts and small graphs, whose usual words are known to both sides."""
+
+from __future__ import annotations
+
+import zlib
+
+__all__ = ["LARGEST", "compressed", "decompressed"]
+
+#: The most bytes of a graph that is compressed, and the first byte of compressed ones.
+LARGEST, _ZLIB = 1 << 18, b"\x78"
+#: The dictionary of zlib: usual words of graphs, then of attributes. Pickles of format 3 need it as it is.
+_USUAL = b"""\
+Squeeze Unsqueeze Identity Sqrt Neg Exp Log Not Pow Tanh tanh Flatten Conv MaxPool Shape ConstantOfShape
+ LayerNormalization node_Gemm_0 raw_scores_tensor_Gemm/Gemm raw_scores_tensor_Cast/Cast negative_class_proba
+ out_activations_result variable_Sqrt/Sqrt variable_ReduceSum/ReduceSum extracted_feature_columns1/Gather
+ imputed_value_floats replaced_value_float Imputer Mu_Mulcst Mu_Mul Mu_C0 Ad_Addcst Ad_Add Ca_Cast
+ Ca_output0 cats_strings zeros OneHotEncoder1 shape_tensor concat_result merged_columns transformed_column
+ transform_matrix matmul_result sub_result mean probabilities_Gemm/Gemm probabilities_Sigmoid/Sigmoid
+ probabilities_Sub/Sub probabilities_Greater/Greater probabilities_Cast/Cast probabilities_Reshape/Reshape
+ probabilities/Concat const_1d_1 const_1d_0 next_activations Relu1 MatMul1 add_result1 mul_result1 Add1
+ cast_input mul_result coefs_1 intercepts_1 coefs_0 intercepts_0 probability_tensor_ArgMax/ArgMax keepdims
+ label_1/Gather probability_tensor_Gemm/Gemm probability_tensor/Softmax probabilities_Abs/Abs
+ probabilities_ReduceSum/ReduceSum probabilities_Equal/Equal probabilities_Where/Where const_0.0_f32
+ const_1.0_f32 probabilities/Div unk__1 unk__0 ArgMax_node_0 v_ArgMax_0 Gather_node_1 v_Gather_1 Cast_node_2
+ Reshape_node_0 v_Reshape_0 Greater_node_1 v_Greater_1 Concat1 Concat variable1 variable/Mul
+ variable_Sub/Sub offset scale columns classes label probabilities coef intercept unity axis to X_size_0
+ skl2onnx 1.20.0 ai.onnx.ml Pipeline ["_components","components_","transposed"],"_mean","mean_",""],
+"_scale","scale_","inverse"]][{"n_updates":,"epoch_updates":,"moments":[["",{"array":"0/0/1"},
+{"array":"0/0/2"},{"array":"0/0/3"}],["X","model":{"bytes":"3"},"score_model":{"bytes":"4"},
+"score_model":null,"shared":[[],[]],"link":"identity","own","sigmoid","link":"softmax","weights":["coef",
+"intercept"],"intercepts":["intercept"],"linear":["coef","intercept"],"linear":null,"classes":{"array":"9"},
+"classes":null,"exported_for":null,"tensors":[["coef","weight",{"array":"11/0/2"}],["coef","velocity",
+{"array":"first_moment",{"array":"second_moment",{"array":"log_factor",{"array":"average",
+{"array":"coefs_0","intercepts_0","coefs_1","intercepts_1",["intercept","weight",{"array":"12/1/2"}]],
+"random_state":["MT19937",{"array":"13/1"},624,0,0.0],"eta":0.01,"t":,"l1_total":0.0,"loss_curve":[],
+"validation_scores":[],"learning_rates":[],"owners":{"dict":[["optimizer","onnxsgd.optimizers.SGD velocity
+ raw"],"onnxsgd.optimizers.Adam first_moment/second_moment raw","onnxsgd.optimizers.BlockAdam
+ first_moment/second_moment/log_factor standardised"],["schedule","onnxsgd.schedules.Constant [('eta0',
+ 0.01)]"],["schedule","onnxsgd.schedules.InvScaling [('eta0', 0.01), ('power_t', 0.25)]"],["schedule",
+"onnxsgd.schedules.Auto [('eta0', 0.05)]"],["n_rows",["mean_weight",1.0]]},"is_trained":true},
+{"_class_axis":null,"_follows_lengths":false,"_given":"same","_given_classes":{"array":"_given_classes"},
+"_has_several_labels":false,"_n_outputs":1,"_record":{"tuple":[{"dict":[["other",0.00],["read",0.00],["inner
+ fit",0.0],["convert",0.00],["differentiate",0.00],["compile",0.00],["frozen part",0.00],["train",0.00],
+["score",0.0]]},{"tuple":[null,null]},{"tuple":[0,0]}]},"_row_shapes":{"dict":[["X",{"tuple":[4]}]]},
+"_score_shape":{"tuple":[3]},"_seed":{"tuple":[0]},"_set_before":{"dict":[]},"_y_is_vector":true,
+"_y_shape":{"tuple":[]},"adapter":null,"alpha":0.0001,"average":false,"average":true,"batch_norm":null,
+"batch_size":null,"checkpoint":null,"checkpoint_every":1,"class_weight":null,"classes":null,"device":"cpu",
+"dropout":null,"dtype":null,"early_stopping":false,"engine":"auto","engine_":"portable","epsilon":0.1,
+"eta0":null,"gradient_accumulation_steps":1,"head":null,"l1_ratio":0.15,"learning_rate":"constant",
+"learning_rate":"invscaling","learning_rate":"auto","learning_rate_multipliers":null,"loss":"squared_error",
+"loss":"log_loss","max_grad_norm":null,"max_grad_value":null,"max_iter":1000,"momentum":0.0,
+"n_features_in_":,"n_iter_":,"n_iter_no_change":5,"n_jobs":null,"n_threads":null,"nesterov":false,
+"optimizer":"adam","optimizer":null,"output":null,"penalty":"l2","power_t":0.25,"random_state":null,
+"random_state":0,"record_update_norms":false,"shuffle":true,"steps_per_epoch":null,"t_":,"tol":0.001,
+"trainable":null,"validation_fraction":0.1,"verbose":0,"warm_start":true,"warm_start":false},["classes_"],
+[["0/0/1","<f8",[1]],["3","|u1",[]],["4","|u1",[]],["10","<i8",[3]],["11/0/2","<f4",[]],["13/1","<u4",
+[624]],["_given_classes","<i8",[3]]],[]]""".replace(b"\n", b"")
+
+
+def compressed(content: bytes, like: bytes = _USUAL) -> bytes:
+    """Return bytes in fewer ones; `like`: bytes of the same kind, which the reader has."""
+    packer = zlib.compressobj(zlib.Z_BEST_COMPRESSION, zdict=like)
+    return packer.compress(content) + packer.flush()
+
+
+def decompressed(saved: bytes, like: bytes = _USUAL, most: int = LARGEST) -> bytes:
+    """Return the bytes that :func:`compressed` was given, of which none begin as compressed ones do.
+
+    Others are returned as they are. `most` : the most bytes that are returned.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are cut or changed, or have more than `most`.
+    """
+    if saved[:1] != _ZLIB:
+        return saved
+    unpacker = zlib.decompressobj(zdict=like)
+    try:
+        content = unpacker.decompress(saved, most + 1)
+    except zlib.error as error:
+        raise ValueError(f"a graph in it is damaged: {error}") from error
+    if len(content) > most or not unpacker.eof:
+        raise ValueError(f"a graph in it has more than {most} bytes, or fewer than its own")
+    return content

@@ -1,0 +1,41 @@
+"""Compression with usual words, and its refusals."""
+
+import hashlib
+import zlib
+
+import pytest
+
+from onnxsgd.persistence import compression
+from onnxsgd.persistence.compression import LARGEST, compressed, decompressed
+
+TEXT = b'"learning_rate_multipliers":null,"own_name":[1,2]' * 3
+
+
+def test_bytes_return_as_they_were():
+    for like in ({}, {"like": b"own_name"}, {"like": b""}):
+        assert decompressed(compressed(TEXT, **like), **like) == TEXT
+    assert len(compressed(TEXT)) < len(zlib.compress(TEXT))
+    assert decompressed(TEXT) == TEXT
+    # bytes of format 2
+    assert decompressed(zlib.compress(TEXT)) == TEXT
+
+
+def test_the_words_of_format_3_stay_as_they_are():
+    """Pickles of that format cannot be read with others."""
+    digest = hashlib.sha256(compression._USUAL).hexdigest()
+    assert digest == "3765d771f57e069c2bb96f55aad3a01d8bd6d08470ea8bc4a3651b805c77ad43"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content[:-8], f"more than {LARGEST} bytes, or fewer than its own"),
+        (lambda content: content[:20] + bytes(9) + content[29:], "damaged"),
+        (lambda content: zlib.compress(bytes(1 << 28)), f"more than {LARGEST} bytes"),
+        (lambda content: compressed(TEXT, b"other words"), "damaged"),
+    ],
+    ids=["cut", "changed", "bomb", "other words"],
+)
+def test_damaged_bytes_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        decompressed(change(compressed(bytes(range(256)))))
