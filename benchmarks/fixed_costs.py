@@ -2,8 +2,9 @@
 
 Each call is timed in turn with scikit-learn's, on one thread: a fit of one epoch, a ``partial_fit``, a
 prediction, a ``partial_fit`` of an unpickled estimator. The fitted models inside take turns too, so that each
-call meets weights that the one before did not have. ``--cold`` times the first fit of fresh processes
-instead, beside its imports, and ``--default`` default fits on the data sets of scikit-learn, raw and scaled.
+call meets weights that the one before did not have. ``--cold`` times the first fits and predictions of fresh
+processes instead, beside their imports, and ``--default`` default fits on the data sets of scikit-learn, raw
+and scaled.
 Times are those of the processor.
 """
 
@@ -18,9 +19,11 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +96,10 @@ def _fits(X: Any, y: Any, labels: Any, options: dict[str, Any]) -> Iterator[tupl
 
 def _parts(X: Any, y: Any, labels: Any, rate: dict[str, Any]) -> Iterator[tuple[str, Pair]]:
     from sklearn.frozen import FrozenEstimator
-    from sklearn.linear_model import SGDClassifier, SGDRegressor
+    from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDRegressor
     from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
     from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 
@@ -125,21 +130,21 @@ def _parts(X: Any, y: Any, labels: Any, rate: dict[str, Any]) -> Iterator[tuple[
         ),
     )
     yield "predict linear classifier", (lambda: classifier.predict(X), lambda: peer.predict(X))
-    yield "unpickled, partial_fit linear classifier", _unpickled((classifier, peer), X, labels[:_CALL])
-    yield "unpickled, partial_fit MLP", _unpickled((network, mlp), X, labels[:_CALL])
+    scaled = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, labels[:_CALL])
+    pipeline = OnnxSGDClassifier(scaled, **rows)
+    yield "unpickled, partial_fit linear classifier", _unpickled(classifier, peer, X, labels[:_CALL])
+    yield "unpickled, partial_fit MLP", _unpickled(network, mlp, X, labels[:_CALL])
+    yield "unpickled, partial_fit pipeline", _unpickled(pipeline, None, X, labels[:_CALL])
 
 
-def _unpickled(estimators: tuple[Any, Any], X: Any, labels: Any) -> Pair:
+def _unpickled(estimator: Any, peer: Any, X: Any, labels: Any) -> Pair:
     """Return calls that unpickle an estimator and train it further, as a worker of a search does."""
-    contents = []
-    for estimator in estimators:
-        estimator.partial_fit(X, labels, classes=[0, 1])
-        contents.append(pickle.dumps(estimator))
-    ours, its = contents
-    return (
-        lambda: pickle.loads(ours).partial_fit(X, labels),
-        lambda: pickle.loads(its).partial_fit(X, labels),
-    )
+
+    def call_of(trained: Any) -> Callable[[], object]:
+        content = pickle.dumps(trained.partial_fit(X, labels, classes=[0, 1]))
+        return lambda: pickle.loads(content).partial_fit(X, labels)
+
+    return call_of(estimator), None if peer is None else call_of(peer)
 
 
 def _default_pairs() -> Iterator[tuple[str, Pair]]:
@@ -185,37 +190,72 @@ def _print_row(name: str, times: list[float]) -> None:
     print(f"| {name} | {times[0]:.2f} | {peer} |", flush=True)
 
 
-def _cold_fit(modules: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the milliseconds of the first fit of this process after some imports, and its own imports."""
-    from onnxsgd import OnnxSGDRegressor
+def _first_call(modules: Sequence[str], options: dict[str, Any], file: str | None) -> dict[str, Any]:
+    """Return the milliseconds of the first call of this process after some imports, and its own imports.
+
+    That is a prediction of the estimator in a file; without one, a fit.
+    """
+    import onnxsgd
     from onnxsgd.runtime.editions import load_runtime
 
     load_runtime()
+    X, y, _ = _data()
+    if file is None:
+        call = partial(onnxsgd.OnnxSGDRegressor(**options).fit, X, y)
+    else:
+        path = Path(file)
+        loaded = pickle.loads(path.read_bytes()) if path.suffix == ".pkl" else onnxsgd.load(path)
+        call = partial(loaded.predict, X)
+    before = set(sys.modules)
     for name in modules:
         # some modules are no longer to be found under the name that they give themselves
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    X, y, _ = _data()
-    before = set(sys.modules)
     start = time.perf_counter()
-    OnnxSGDRegressor(**options).fit(X, y)
+    call()
     elapsed = time.perf_counter() - start
     return {"ms": 1e3 * elapsed, "imported": sorted(set(sys.modules) - before)}
 
 
-def _in_fresh_process(modules: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+def _in_fresh_process(*given: Any) -> dict[str, Any]:
     command = [sys.executable, str(Path(__file__).resolve()), "--one"]
-    given = json.dumps([modules, options])
-    output = subprocess.run(command, check=True, capture_output=True, text=True, input=given).stdout
+    output = subprocess.run(
+        command, check=True, capture_output=True, text=True, input=json.dumps(given)
+    ).stdout
     return dict(json.loads(output))
 
 
+def _write_learners(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield names and files of trained estimators."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    from onnxsgd import OnnxSGDClassifier
+
+    X, _, labels = _data()
+    models = {
+        "linear": None,
+        "MLP": MLPClassifier((20,), max_iter=5, random_state=0).fit(X, labels),
+        "pipeline": make_pipeline(StandardScaler(), LogisticRegression()).fit(X, labels),
+    }
+    for name, model in models.items():
+        learner = OnnxSGDClassifier(model, **_ONCE).fit(X, labels)
+        (folder / f"{name}.pkl").write_bytes(pickle.dumps(learner))
+        learner.save(folder / f"{name}.onnxsgd")
+        yield f"unpickled {name}", folder / f"{name}.pkl"
+        yield f"loaded {name}", folder / f"{name}.onnxsgd"
+
+
 def _print_cold() -> None:
-    rows = {"default": {}, "one epoch, auto": _ONCE, "one epoch, named": {**_ONCE, **_NAMED}}
-    for name, options in rows.items():
-        modules = _in_fresh_process([], options)["imported"]
-        times = [_in_fresh_process(modules, options)["ms"] for _ in range(7)]
-        _print_row(f"first fit of a process beside imports, {name}", [float(np.median(times))])
+    fits = {"default": {}, "one epoch, auto": _ONCE, "one epoch, named": {**_ONCE, **_NAMED}}
+    with tempfile.TemporaryDirectory() as folder:
+        learners = [(f"predict, {name}", {}, str(path)) for name, path in _write_learners(Path(folder))]
+        for name, options, file in [*((f"fit, {name}", fit, None) for name, fit in fits.items()), *learners]:
+            modules = _in_fresh_process([], options, file)["imported"]
+            times = [_in_fresh_process(modules, options, file)["ms"] for _ in range(7)]
+            _print_row(f"first {name}, beside imports", [float(np.median(times))])
 
 
 def main() -> None:
@@ -223,13 +263,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="rows whose name holds this word")
     parser.add_argument("--rounds", type=int, default=50, help="timed calls of each kind")
-    parser.add_argument("--cold", action="store_true", help="the first fit of fresh processes")
+    parser.add_argument("--cold", action="store_true", help="first calls of fresh processes")
     parser.add_argument("--default", action="store_true", help="default fits on bundled data sets")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     if arguments.one:
-        print(json.dumps(_cold_fit(*json.load(sys.stdin))))
+        print(json.dumps(_first_call(*json.load(sys.stdin))))
         return
     print("| call | onnxsgd, ms | scikit-learn, ms | ratio |\n|---|---|---|---|")
     if arguments.cold:
