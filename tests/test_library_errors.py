@@ -14,7 +14,7 @@ from onnxsgd._library_errors import INDEX, guard_name, reason, run_error
 from onnxsgd.exceptions import EngineError
 
 #: Handlers that continue: user-defined classes and functions may raise any exception; a display raises none;
-#: a size that cannot be computed stays unknown.
+#: a size that cannot be computed stays unknown; a worker process sends any error to the process of the fit.
 GO_ON = {
     "checkpointing.py",
     "_cache_keys.py",
@@ -22,6 +22,7 @@ GO_ON = {
     "formulas.py",
     "html_display.py",
     "shape_inference.py",
+    "worker_process.py",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any, Self
@@ -74,12 +75,11 @@ class ProcessExecutor:
         self._count = 0
         self._waiting, self._places = deque[_Task](), list[_Place]()
         self._folder = SharedFolder(n_bytes)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._folder.remove)
             self._shared = SharedValues(self._folder.path, "fit")
             self._places = [_Place(worker) for worker in idle_workers.take(n_workers)]
-        except BaseException:
-            self._folder.remove()
-            raise
+            undo.pop_all()
 
     def __enter__(self) -> Self:
         return self

@@ -112,22 +112,25 @@ class _FitInWorker:
         self._values: dict[int, Any] = {}
 
     def answer(self, order: Order) -> Answer:
-        """Run a task."""
+        """Run a task; any error of it is one of the process of the fit."""
         try:
-            self._shared.forget(order.removed)
-            for number in order.forgotten:
-                self._values.pop(number, None)
-            for name in order.freed:
-                self._shared.free(name)
-            for number, stored in order.values.items():
-                self._values[number] = self._shared.load(stored)
-            arguments = [
-                self._values[part.number] if isinstance(part, ValueNumber) else part
-                for part in order.arguments
-            ]
-            return Answer(order.number, self._shared.store(order.function(*arguments)))
+            return Answer(order.number, self._shared.store(self._result(order)))
         except Exception as error:
             return _failed(order.number, error)
+
+    def _result(self, order: Order) -> Any:
+        """Return the result of a task, after the news that come with it."""
+        self._shared.forget(order.removed)
+        for number in order.forgotten:
+            self._values.pop(number, None)
+        for name in order.freed:
+            self._shared.free(name)
+        for number, stored in order.values.items():
+            self._values[number] = self._shared.load(stored)
+        arguments = [
+            self._values[part.number] if isinstance(part, ValueNumber) else part for part in order.arguments
+        ]
+        return order.function(*arguments)
 
 
 def _failed(number: int, error: Exception) -> Answer:

@@ -22,7 +22,10 @@ def _torch(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('torch is imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    # set before it is removed: the end of the test then also removes what this one imports
+    for name in ("torch", "torch.part", "torch_more"):
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delitem(sys.modules, name)
     return tmp_path
 
 

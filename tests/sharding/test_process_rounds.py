@@ -18,6 +18,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, load
 from onnxsgd.adapters import LoRA
 from onnxsgd.exceptions import ConvergenceError, ParameterError
+from onnxsgd.persistence.small_form import from_small_form
 from onnxsgd.runtime.device import Device
 from onnxsgd.sharding import process_rounds
 from onnxsgd.sharding.process_rounds import process_runners
@@ -225,7 +226,7 @@ def test_the_parameter_is_kept_and_refused_by_name(network, tmp_path):
     assert clone(estimator).n_jobs == pickle.loads(pickle.dumps(estimator)).n_jobs == -1
     estimator.fit(X, Y).save(tmp_path / "model.onnxsgd")
     assert load(tmp_path / "model.onnxsgd").n_jobs == -1
-    state = estimator.__getstate__()
+    state = from_small_form(estimator.__getstate__())
     del state["n_jobs"]
     old = object.__new__(OnnxSGDClassifier)
     old.__setstate__(state)

@@ -10,6 +10,7 @@ from sklearn.neural_network import MLPRegressor
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
+from onnxsgd.persistence.small_form import from_small_form
 from onnxsgd.training.state import FitState
 from onnxsgd.training.update_norms import UpdateNorms
 
@@ -96,7 +97,7 @@ def test_an_interrupted_fit_has_the_norms_of_its_epochs(diabetes):
 
 
 def test_an_estimator_of_an_older_version_has_none(diabetes):
-    state = OnnxSGDRegressor(max_iter=2, **NAMED).fit(*diabetes).__getstate__()
+    state = from_small_form(OnnxSGDRegressor(max_iter=2, **NAMED).fit(*diabetes).__getstate__())
     del state["record_update_norms"]
     assert "update_norms" not in state["_saved"]
     restored = OnnxSGDRegressor.__new__(OnnxSGDRegressor)
