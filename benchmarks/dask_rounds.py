@@ -29,7 +29,7 @@ from onnxsgd.dask import DaskOnnxSGDClassifier
 MODELS = {
     "linear": (784, (), 20_000),
     "small": (64, (128,), 40_000),
-    "large": (784, (512, 512), 10_000),
+    "large": (784, (512, 512), 40_000),
 }
 _CLASSES, _BATCH = 10, 128
 
@@ -114,8 +114,8 @@ def main() -> None:
     """Measure all models."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--every", nargs="+", type=int, default=[1, 16, 64])
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--every", nargs="+", type=int, default=[16, 64, 256])
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=2)
     given = parser.parse_args()
     warnings.filterwarnings("ignore", "sync_every=")
