@@ -18,8 +18,8 @@ __all__ = ["ProcessExecutor"]
 
 #: The workers that one task may end: further ones would end too.
 _MOST_DEATHS = 3
-#: Functions that run in the process of the fit, where their result is needed: to send what they read takes as
-#: long.
+#: Functions that run in the process of the fit, where their result is needed: sending their arguments takes
+#: as long.
 _HERE = frozenset({add_changes})
 
 

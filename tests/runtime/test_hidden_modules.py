@@ -22,7 +22,7 @@ def _torch(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('torch is imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    # set before it is removed: the end of the test then also removes what this one imports
+    # set before it is removed: the end of the test then also removes its own imports
     for name in ("torch", "torch.part", "torch_more"):
         monkeypatch.setitem(sys.modules, name, None)
         monkeypatch.delitem(sys.modules, name)

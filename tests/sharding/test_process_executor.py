@@ -1,4 +1,4 @@
-"""Worker processes: the results of tasks, workers that end, errors, and what is left."""
+"""Worker processes: the results of tasks, workers that end, errors, and remains."""
 
 import os
 import subprocess

@@ -38,7 +38,7 @@ def test_large_arrays_are_the_memory_of_a_file_and_small_values_are_sent(both, t
 
 
 def test_only_weights_and_changes_are_written_again(both):
-    """What a task may keep a part of, such as data, would change under it."""
+    """Data and other values, parts of which a task may keep, would change under it."""
     writer, reader = both
     weights = {"w": np.ones(5000)}
     assert writer.store(weights).is_of_round

@@ -82,7 +82,7 @@ def network(n_hidden, n_outputs, *, n_inputs=5, text=LAYERS):
 
 
 def carried(step, spec):
-    """Return the shapes of what the loop of a step carries."""
+    """Return the shapes of the tensors that the loop of a step carries."""
     epoch = onnx.load_from_string(build_epoch(step, spec.loss))
     (scan,) = (node for node in epoch.graph.node if node.op_type == "Scan")
     body = next(attribute.g for attribute in scan.attribute if attribute.name == "body")
@@ -94,7 +94,7 @@ def carried(step, spec):
 
 
 def compare_with_single_steps(made, spec, n_rows):
-    """Compare the updates of a loop with those of single steps; return the shapes of what it carries."""
+    """Compare the updates of a loop with those of single steps; return the shapes of its tensors."""
     model, weights = made
     (n_inputs, _), n_outputs = weights["W1"].shape, weights["W2"].shape[1]
     rng = np.random.default_rng(1)
