@@ -11,7 +11,6 @@ from pathlib import Path
 
 import joblib
 import numpy as np
-import onnx
 import pytest
 from onnx import numpy_helper
 from onnx.parser import parse_model
@@ -24,10 +23,8 @@ from sklearn.preprocessing import StandardScaler
 
 import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
-from onnxsgd.adapters import LoRA
-from onnxsgd.exceptions import GraphError, ParameterError
-from onnxsgd.persistence import saved_form, saved_graphs
-from onnxsgd.persistence.compression import decompressed
+from onnxsgd.exceptions import ParameterError
+from onnxsgd.persistence import saved_form
 from onnxsgd.persistence.saved_form import FORMAT, pack, unpack
 from onnxsgd.runtime.cache import cache
 from onnxsgd.training import epochs as _epochs
@@ -302,48 +299,6 @@ def test_constants_that_the_model_has_no_longer_are_kept(tmp_path):
     np.testing.assert_array_equal(loaded.predict_proba(X), expected)
 
 
-def halves(seed, dtype=np.float16):
-    """Return a network of two layers."""
-    rng = np.random.default_rng(seed)
-    kind = np.dtype(dtype).name
-    graph = parse_model(
-        f"""<ir_version: 8, opset_import: ["" : 18]> g ({kind}[N, 10] X) => ({kind}[N, 1] Y)
-        {{ H = MatMul(X, V) R = Tanh(H) Y = MatMul(R, W) }}""".replace("float32", "float")
-    )
-    for name, shape in (("V", (10, 40)), ("W", (40, 1))):
-        array = rng.normal(size=shape).astype(dtype) / 4
-        graph.graph.initializer.append(numpy_helper.from_array(array, name))
-    return graph
-
-
-@pytest.mark.parametrize("parameters", [{}, {"trainable": ["W"]}, {"adapter": LoRA(2)}], ids=str)
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_frozen_tensors_are_those_of_the_model(diabetes, dtype, parameters):
-    """Also where training computes in another type: reading their numbers was a KeyError."""
-    X, y = diabetes
-    learners = [regressor(model=halves(seed, dtype), **parameters).fit(X, y) for seed in (0, 1)]
-    content = [pickle.dumps(learner) for learner in learners]
-    for is_new_process in (False, True):
-        if is_new_process:
-            cache.clear()
-        for learner, restored in zip(learners, map(pickle.loads, content), strict=True):
-            np.testing.assert_array_equal(restored.predict(X), learner.predict(X))
-            assert restored.to_onnx() == learner.to_onnx()
-    np.testing.assert_array_equal(
-        restored.partial_fit(X, y).predict(X), learners[1].partial_fit(X, y).predict(X)
-    )
-
-
-def test_a_graph_that_changed_since_is_refused():
-    """Its nodes are written in the file as differences."""
-    X, y = load_diabetes(return_X_y=True)
-    learner = regressor(model=halves(0)).fit(X, y)
-    saved = pack(*_parts_of(learner), model=learner.model)
-    for model in (None, parse_model('<ir_version: 8, opset_import: ["" : 18]> g (float[N] X) => () {}')):
-        with pytest.raises(ParameterError, match="model has no unused entry 0, which the saved estimator"):
-            unpack(saved, model)
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_a_pickle_has_the_graph_of_a_file(tmp_path):
     X, y = DIGITS
@@ -376,17 +331,6 @@ def test_damaged_graphs_are_refused(iris):
     for name in ("model", "score_model"):
         with pytest.raises(ValueError, match="fewer than its own"):
             unpack({**saved, name: saved[name][:-8]})
-
-
-def test_large_graphs_are_not_compressed(iris, monkeypatch):
-    learner, state = _parts_of(classifier(model=QUICK).fit(*iris))
-    small = pack(learner, state)
-    monkeypatch.setattr(saved_graphs, "LARGEST", 10)
-    saved = pack(learner, state)
-    for name in ("model", "score_model"):
-        assert saved[name] == decompressed(small[name])
-    for name, array in state.weights().items():
-        np.testing.assert_array_equal(unpack(saved)[0].initial(name), array)
 
 
 def test_trained_weights_of_another_shape_are_refused():
@@ -477,20 +421,6 @@ def test_packing_is_not_touched_by_accident(iris):
             "is_trained",
         },
     )  # fmt: skip
-
-
-def test_sizes_of_a_graph_are_checked_before_it_is_read(iris, monkeypatch):
-    X, y = iris
-    saved = pack(*_parts_of(OnnxSGDClassifier(max_iter=2, tol=None, random_state=0).fit(X, y)))
-    graph = onnx.load_from_string(decompressed(saved["model"]))
-    graph.graph.initializer.add(name="huge", data_type=1, dims=[2**31, 2**31])
-    monkeypatch.setattr("onnxsgd.persistence.saved_graphs.to_ir", lambda model: pytest.fail("read"))
-    with pytest.raises(GraphError, match="huge"):
-        unpack({**saved, "model": graph.SerializeToString()})
-    graph.graph.initializer[-1].CopyFrom(onnx.TensorProto(name="far", data_type=1, dims=[1], data_location=1))
-    graph.graph.initializer[-1].external_data.add(key="location", value="/etc/passwd")
-    with pytest.raises(GraphError, match="far"):
-        unpack({**saved, "model": graph.SerializeToString()})
 
 
 def _parts_of(estimator):

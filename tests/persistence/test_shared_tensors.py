@@ -71,6 +71,16 @@ def test_files_and_estimators_hold_none(tmp_path):
     assert held_tensors(tmp_path / "network.onnx") == held_tensors(None) == {}
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_names_of_formats_1_and_2_are_those_of_the_graph(listed):
+    base, proto = graph_of(a=BIG, b=SMALL), graph_of(a=BIG, b=SMALL)
+    if listed:
+        base.graph.initializer[0].CopyFrom(helper.make_tensor("a", 1, BIG.shape, BIG.ravel().tolist()))
+    before = proto.SerializeToString()
+    proto.graph.initializer[0].ClearField("raw_data")
+    assert restore_shared(proto, ["a"], held_tensors(base)).SerializeToString() == before
+
+
 class Holder(BaseEstimator):
     """An estimator of arrays; one is inside a list."""
 
