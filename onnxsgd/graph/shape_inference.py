@@ -72,8 +72,10 @@ def _light(graph: ir.Graph) -> Iterator[None]:
             del graph.initializers[str(value.name)]
         yield
     finally:
-        for value in large:
-            value.const_value = held[value]
+        graph.initializers.clear()
+        for value, tensor in held.items():
+            # in their order
+            value.const_value = tensor
             graph.initializers[str(value.name)] = value
         graph.inputs.clear()
         graph.inputs.extend(inputs)

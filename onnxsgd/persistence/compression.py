@@ -57,13 +57,13 @@ Squeeze Unsqueeze Identity Sqrt Neg Exp Log Not Pow Tanh tanh Flatten Conv MaxPo
 [624]],["_given_classes","<i8",[3]]],[]]""".replace(b"\n", b"")
 
 
-def compressed(content: bytes, like: bytes = _USUAL) -> bytes:
-    """Return bytes in fewer ones; `like`: bytes of the same kind, which the reader has."""
-    packer = zlib.compressobj(zlib.Z_BEST_COMPRESSION, zdict=like)
+def compressed(content: bytes) -> bytes:
+    """Return bytes in fewer ones."""
+    packer = zlib.compressobj(zlib.Z_BEST_COMPRESSION, zdict=_USUAL)
     return packer.compress(content) + packer.flush()
 
 
-def decompressed(saved: bytes, like: bytes = _USUAL, most: int = LARGEST) -> bytes:
+def decompressed(saved: bytes, most: int = LARGEST) -> bytes:
     """Return the bytes that :func:`compressed` was given, of which none begin as compressed ones do.
 
     Others are returned as they are. `most` : the most bytes that are returned.
@@ -75,7 +75,7 @@ def decompressed(saved: bytes, like: bytes = _USUAL, most: int = LARGEST) -> byt
     """
     if saved[:1] != _ZLIB:
         return saved
-    unpacker = zlib.decompressobj(zdict=like)
+    unpacker = zlib.decompressobj(zdict=_USUAL)
     try:
         content = unpacker.decompress(saved, most + 1)
     except zlib.error as error:

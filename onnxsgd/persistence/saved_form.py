@@ -7,12 +7,11 @@ format number, and every format ever written stays readable; ``tests/data`` keep
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from onnxsgd._declared_types import Count, Finite, check_attributes
@@ -22,22 +21,9 @@ from onnxsgd.data.moments import Moments
 from onnxsgd.data.text import TextPart
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.adapting.branches import Adapter
-from onnxsgd.graph.loading.external_data import refuse_external
-from onnxsgd.graph.loading.size_limits import check_sizes
-from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import LARGEST_CACHED
-from onnxsgd.persistence.compression import LARGEST, compressed, decompressed
-from onnxsgd.persistence.shared_tensors import (
-    Held,
-    bytes_in,
-    digest_of,
-    held_tensors,
-    restore_shared,
-    take_shared,
-    with_numbers,
-    without_numbers,
-)
+from onnxsgd.persistence.saved_graphs import Base, Graphs
 from onnxsgd.runtime.cache import cached
 from onnxsgd.training.state import FitState
 
@@ -81,10 +67,12 @@ def pack(
 
         format           3
         version          of this package, for the reader of an error message
-        model            bytes of the graph; compressed by zlib if it has up to 262,144, with a dictionary of
-                         usual words; in format 2 up to 65,536, without one; not in format 1
-        score_model      bytes of the graph of raw scores; None: the same; compressed with the bytes of
-                         `model` as the dictionary of zlib, but not in format 2
+        model            bytes of the graph, without nodes and tensors of the parameter `model` or of
+                         `half_precision` (see ``graph_differences``), without shapes that inference gives;
+                         compressed by zlib if it has up to 262,144, with a dictionary of usual words; whole
+                         in format 2, and up to 65,536 without a dictionary; in format 1 not compressed
+        score_model      bytes of the graph of raw scores, likewise; None: the same; without nodes and tensors
+                         of `model`, but not in formats 1 and 2
         half_precision   only of a graph with tensors of 16 bits: both, as the user gave them
         link, weights, intercepts, linear, classes, exported_for
                          the attributes of the learner; sets and tuples as lists
@@ -105,18 +93,22 @@ def pack(
         rate_memory      only of a schedule that follows the losses: an attribute of the state, as a list
         epoch_updates    only after ``fit``: the updates of its epochs; older files lack it
         moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
-        shared           the tensors that are not in `model`, as the parameter `model` of the estimator
-                         holds them, and those not in `score_model`: their names; [name, path of an array,
-                         form] if that parameter is an estimator, not in format 2; in format 1 only with
-                         adapters
+        shared           the tensors that have no numbers in `model`, as the parameter `model` of the
+                         estimator holds them, and those in `score_model`: [name, path of an array, form] if
+                         that parameter is an estimator, not in formats 1 and 2, which have the names of those
+                         of a graph; in format 1 only with adapters
         is_trained       whether the numbers of weights are in `tensors` alone, as without adapters; format 1
                          lacks it
         adapters         only with adapters: a list of [weight, A, B, scale, whether it is transposed, kind]
         text             only with vectorizers of text: [transformer of scikit-learn, sample]
     """
-    half, base = learner.half_precision, held_tensors(model)
     # files of adapters are over a base with the first weights
-    trained = () if learner.adapters else learner.learned
+    trained, base = () if learner.adapters else learner.learned, Base.of(model)
+    graphs = Graphs.of(learner, trained)
+    half = None if learner.half_precision is None else Graphs.of(learner.half_precision, trained)
+    n_bytes, digest = _size(graphs, state), graphs.digest()
+    entries = graphs.saved(base, half)
+    halves = {} if half is None else {"half_precision": half.saved(base)}
     saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
     lengths = {name: getattr(state, name) for name in _LENGTHS if getattr(state, name) is not None}
     statistics = {"statistics": list(learner.statistics)} if learner.statistics else {}
@@ -135,11 +127,11 @@ def pack(
         **norms,
         **({"moments": moments} if moments else {}),
         **({"missed": dict(state.missed)} if state.missed else {}),
-        **({} if half is None else {"half_precision": _pack_graphs(half, base, trained)}),
+        **halves,
         **({"adapters": [list(astuple(a)) for a in learner.adapters]} if learner.adapters else {}),
         "format": FORMAT,
         "version": __version__,
-        **_pack_graphs(learner, base, trained),
+        **entries,
         "link": learner.link,
         "weights": list(learner.weights),
         "intercepts": sorted(learner.intercepts),
@@ -159,8 +151,7 @@ def pack(
         },
         "is_trained": bool(trained),
     }
-    key, n_bytes = _place(saved, state, base)
-    cached(key, lambda: learner, n_bytes)
+    cached(_key(saved, state, digest, n_bytes), lambda: learner, n_bytes)
     return saved
 
 
@@ -206,38 +197,43 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
         moments={name: Moments(*arrays) for name, *arrays in saved.get("moments", [])},
         missed=dict(saved.get("missed", {})),
     )
-    made = list[Learner]()
+    weights, base = state.weights() if saved.get("is_trained") else {}, Base.of(model)
+    half = None
+    if "half_precision" in saved:
+        half = Graphs.read(saved["half_precision"], base, weights)
+    graphs, made = Graphs.read(saved, base, weights, half), list[Learner]()
 
     def make() -> Learner:
-        made.append(_read_learner(saved, state, base))
-        return made[0]
+        learner = _read_learner(saved, *graphs.models(weights))
+        if half is not None:
+            whole, score = half.models(weights)
+            as_given = replace(learner, model=whole, score_model=score)
+            learner = replace(learner, half_precision=as_given)
+        made.append(learner)
+        return learner
 
-    base = held_tensors(model) if saved.get("shared", ((),))[0] else {}
-    key, n_bytes = _place(saved, state, base)
-    known = cached(key, make, n_bytes)
+    n_bytes = _size(graphs, state)
+    known = cached(_key(saved, state, graphs.digest(), n_bytes), make, n_bytes)
     learner = known if made else _with_numbers(known, saved, state)
     return learner, state, TextPart(*saved["text"]) if "text" in saved else None
 
 
-def _place(saved: Mapping[str, Any], state: FitState, base: Held) -> tuple[Hashable | None, int]:
-    """Return everything that a learner follows from, but its numbers, and its bytes; None: it is made anew.
+def _size(graphs: Graphs, state: FitState) -> int:
+    return graphs.nbytes + sum(array.nbytes for array in state.tensors.values())
+
+
+def _key(saved: Mapping[str, Any], state: FitState, digest: str | None, n_bytes: int) -> Hashable | None:
+    """Return everything that a learner follows from, but its numbers; None: it is made anew.
 
     Learners of one structure share the parts of their graphs.
     """
-    arrays = sum(array.nbytes for array in state.tensors.values())
-    n_bytes = len(saved["model"]) + len(saved["score_model"] or b"") + arrays
     has_others = any(name in saved for name in ("half_precision", "adapters"))
-    if not saved.get("is_trained") or has_others or n_bytes > LARGEST_CACHED:
-        return None, n_bytes
-    n_bytes += bytes_in(saved["shared"][0], base)
-    if n_bytes > LARGEST_CACHED:
-        return None, n_bytes
-    digest = digest_of(saved["shared"][0], base)
+    if digest is None or not saved.get("is_trained") or has_others or n_bytes > LARGEST_CACHED:
+        return None
     kinds = [(name, array.shape, array.dtype.str) for name, array in state.weights().items()]
     names = [saved[name] for name in ("weights", "intercepts", "linear", "link", "exported_for")]
     names += [saved.get(name) for name in ("statistics", "dropouts")]
-    key = ("saved learner", saved["model"], saved["score_model"], digest, repr(names), repr(kinds))
-    return key, n_bytes
+    return "saved learner", digest, repr(names), repr(kinds)
 
 
 def _with_numbers(learner: Learner, saved: Mapping[str, Any], state: FitState) -> Learner:
@@ -248,11 +244,11 @@ def _with_numbers(learner: Learner, saved: Mapping[str, Any], state: FitState) -
     return replace(learner, classes=saved["classes"], numbers=numbers, template=learner.template or learner)
 
 
-def _read_learner(saved: dict[str, Any], state: FitState, base: Held) -> Learner:
+def _read_learner(saved: Mapping[str, Any], whole: ir.Model, score: ir.Model) -> Learner:
     """Return the learner of a file."""
-    weights = state.weights() if saved.get("is_trained") else {}
     learner = Learner(
-        **_unpack_graphs(saved, base, weights),
+        model=whole,
+        score_model=score,
         link=saved["link"],
         classes=saved["classes"],
         weights=tuple(saved["weights"]),
@@ -266,44 +262,4 @@ def _read_learner(saved: dict[str, Any], state: FitState, base: Held) -> Learner
     unknown = set(filter(None, learner.linear or ())) - set(learner.model.graph.initializers)
     if unknown:
         raise ValueError(f"linear names {sorted(unknown)}, which its graph lacks")
-    if "half_precision" not in saved:
-        return learner
-    half = replace(learner, **_unpack_graphs(saved["half_precision"], base, weights))
-    return replace(learner, half_precision=half)
-
-
-def _pack_graphs(learner: Learner, base: Held, trained: Collection[str]) -> dict[str, Any]:
-    """Return the bytes of the whole graph, and of that of raw scores; None: the same."""
-    whole = without_numbers(to_proto(learner.with_weights({})), trained)
-    score = None
-    if learner.model is not learner.score_model:
-        score = without_numbers(to_proto(learner.with_weights({}, score_only=True)), trained)
-    of_score = [] if score is None else take_shared(score, held_tensors(whole))
-    shared = [take_shared(whole, base), of_score]
-    content = whole.SerializeToString()
-    score_content = None if score is None else score.SerializeToString()
-    if score_content is not None and len(score_content) <= LARGEST:
-        score_content = compressed(score_content, content)
-    if len(content) <= LARGEST:
-        content = compressed(content)
-    return {"model": content, "score_model": score_content, "shared": shared}
-
-
-def _unpack_graphs(saved: dict[str, Any], base: Held, trained: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    of_model, of_score = saved.get("shared", ((), ()))
-    content = decompressed(saved["model"])
-    whole = restore_shared(onnx.load_from_string(content), of_model, base)
-    model = _checked_ir(with_numbers(whole, trained))
-    if saved["score_model"] is None:
-        return {"model": model, "score_model": model}
-    known = {**base, **held_tensors(whole)}
-    score = onnx.load_from_string(decompressed(saved["score_model"], content))
-    score = restore_shared(score, of_score, known)
-    return {"model": model, "score_model": _checked_ir(with_numbers(score, trained))}
-
-
-def _checked_ir(proto: onnx.ModelProto) -> ir.Model:
-    """Return a graph of a file, whose sizes are checked before memory is taken for them."""
-    check_sizes(proto)
-    refuse_external(proto, "a saved estimator")
-    return to_ir(proto)
+    return learner

@@ -1,29 +1,26 @@
-"""Tensors of a saved graph that the same file holds elsewhere too, as weights or in `model`: saved once."""
+"""Tensors of a saved graph that the same file holds as weights or in an estimator too: saved once."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import cast
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 from sklearn.base import BaseEstimator
 
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.persistence.graph_differences import numbers_in, set_numbers
 
-__all__ = [
-    "Held", "Reference", "bytes_in", "digest_of", "held_tensors", "restore_shared", "take_shared",
-    "with_numbers", "without_numbers",
-]  # fmt: skip
+__all__ = ["Held", "held_tensors", "restore_shared", "take_shared", "with_numbers"]
 
 #: The fewest bytes of a tensor that is left out of a saved graph: names take as long.
 _LEAST = 256
 
-#: A tensor whose numbers are left out: its name, under which a graph has it; or its name, and the path of an
-#: array in an estimator with the form in which a converter writes that.
+#: A tensor whose numbers are left out: its name, and the path of an array in an estimator with the form in
+#: which a converter writes that; in formats 1 and 2 also its name, under which `model` has it.
 Reference = str | list[str]
 
 #: The initializers of a graph by name, or the arrays of an estimator by path.
@@ -41,14 +38,12 @@ _FORMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def held_tensors(model: object) -> Held:
-    """Return the initializers of a graph in memory by name, or the arrays of an estimator by path.
+    """Return the initializers of a graph by name, or the arrays of an estimator by path.
 
     Those of a file are none: it may change.
     """
     if isinstance(model, BaseEstimator):
         return dict(_arrays(model, "", set()))
-    if isinstance(model, bytes):
-        model = onnx.load_from_string(model)
     return {} if not isinstance(model, onnx.ModelProto) else {t.name: t for t in model.graph.initializer}
 
 
@@ -73,29 +68,29 @@ def _is_pickled_whole(kind: type[BaseEstimator]) -> bool:
 
 
 def take_shared(proto: onnx.ModelProto, held: Held) -> list[Reference]:
-    """Remove the numbers of tensors that `held` has too; return where they are.
+    """Remove the numbers of tensors that an array of an estimator has too, in one of the forms.
 
-    A tensor of a graph has the same name there; an array of an estimator has the same numbers in one of the
-    forms.
+    Returns
+    -------
+    list
+        References to these arrays.
     """
+    arrays = [(path, array) for path, array in held.items() if isinstance(array, np.ndarray)]
     shared = list[Reference]()
-    for tensor in proto.graph.initializer:
-        if tensor.ByteSize() >= _LEAST and tensor.data_location != TensorProto.EXTERNAL:
-            reference = _reference(tensor, held)
+    for tensor in proto.graph.initializer if arrays else ():
+        if tensor.ByteSize() >= _LEAST:
+            reference = _reference(tensor, arrays)
             if reference is not None:
-                _set_numbers(tensor, b"")
+                set_numbers(tensor, b"")
                 shared.append(reference)
     return shared
 
 
-def _reference(tensor: TensorProto, held: Held) -> Reference | None:
-    other = held.get(tensor.name)
-    if isinstance(other, TensorProto):
-        return tensor.name if _are_same(tensor, other) else None
+def _reference(tensor: TensorProto, arrays: Iterable[tuple[str, np.ndarray]]) -> Reference | None:
     size, raw = np.prod(tensor.dims), None
-    for path, array in held.items():
-        if isinstance(array, np.ndarray) and array.size == size:
-            raw = _numbers(tensor) if raw is None else raw
+    for path, array in arrays:
+        if array.size == size:
+            raw = numbers_in(tensor) if raw is None else raw
             for form in _FORMS:
                 if _formed(array, form, tensor) == raw:
                     return [tensor.name, path, form]
@@ -109,7 +104,7 @@ def _formed(array: np.ndarray, form: str, tensor: TensorProto) -> bytes:
 
 
 def restore_shared(proto: onnx.ModelProto, shared: Iterable[Reference], held: Held) -> onnx.ModelProto:
-    """Give a graph the numbers that :func:`take_shared` removed, and return it.
+    """Give a graph the numbers that :func:`take_shared` removed.
 
     Raises
     ------
@@ -120,7 +115,7 @@ def restore_shared(proto: onnx.ModelProto, shared: Iterable[Reference], held: He
     for tensor in proto.graph.initializer:
         place = places.get(tensor.name)
         if isinstance(place, str):
-            _set_numbers(tensor, _numbers(cast(TensorProto, held[place])))
+            set_numbers(tensor, numbers_in(cast(TensorProto, held[place])))
         elif place is not None:
             _, path, form = place
             array = held.get(path)
@@ -129,42 +124,7 @@ def restore_shared(proto: onnx.ModelProto, shared: Iterable[Reference], held: He
                     f"model has no array {path!r:.60} of shape {[*tensor.dims]!r:.60}, as it had when it was "
                     "pickled: unpickle it with the same version of scikit-learn."
                 )
-            _set_numbers(tensor, _formed(array, form, tensor))
-    return proto
-
-
-def bytes_in(shared: Iterable[Reference], held: Held) -> int:
-    """Return the bytes of the numbers that are in `held` alone."""
-    return sum(
-        found.nbytes if isinstance(found, np.ndarray) else found.ByteSize() for found in _found(shared, held)
-    )
-
-
-def digest_of(shared: Iterable[Reference], held: Held) -> str:
-    """Return a digest of the references and of the numbers that are in `held` alone."""
-    digest = hashlib.sha256(repr(shared).encode())
-    for found in _found(shared, held):
-        if isinstance(found, np.ndarray):
-            kind, raw = f"{found.dtype.str} {found.shape}", found.tobytes()
-        else:
-            kind, raw = str(found.data_type), _numbers(found)
-        digest.update(f" {kind} {len(raw)} ".encode() + raw)
-    return digest.hexdigest()
-
-
-def _found(shared: Iterable[Reference], held: Held) -> Iterator[TensorProto | np.ndarray]:
-    """Yield the tensors and arrays of references; those that are gone are left to :func:`restore_shared`."""
-    for entry in shared:
-        found = held.get(entry if isinstance(entry, str) else entry[1])
-        if found is not None:
-            yield found
-
-
-def without_numbers(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """Remove the numbers of some initializers of a graph, and return it."""
-    for tensor in proto.graph.initializer:
-        if tensor.name in names:
-            _set_numbers(tensor, b"")
+            set_numbers(tensor, _formed(array, form, tensor))
     return proto
 
 
@@ -187,25 +147,5 @@ def with_numbers(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> on
             # of 16 bits in the graph, as the user gave it
             largest = float(dtype.max)
             array = array.clip(-largest, largest)
-        _set_numbers(tensor, array.astype(dtype.numpy()).tobytes())
+        set_numbers(tensor, array.astype(dtype.numpy()).tobytes())
     return proto
-
-
-def _are_same(tensor: TensorProto, other: TensorProto) -> bool:
-    if other.data_location == TensorProto.EXTERNAL:
-        return False
-    kinds = [(entry.data_type, tuple(entry.dims)) for entry in (tensor, other)]
-    return kinds[0] == kinds[1] and _numbers(tensor) == _numbers(other)
-
-
-def _numbers(tensor: TensorProto) -> bytes:
-    if not tensor.raw_data:
-        tensor = numpy_helper.from_array(numpy_helper.to_array(tensor))
-    return bytes(tensor.raw_data)
-
-
-def _set_numbers(tensor: TensorProto, raw: bytes) -> None:
-    for field in ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "raw_data"):
-        tensor.ClearField(field)
-    if raw:
-        tensor.raw_data = raw

@@ -369,11 +369,8 @@ def _graph(content, rng):
         return None
     name = names[rng.integers(len(names))]
     model = stored = tensors[name].tobytes()
-    like = {}
     if is_compressed := stored[:1] == b"\x78":
-        if "score_model" in name:
-            like = {"like": decompressed(tensors[name.replace("score_model", "model")].tobytes())}
-        model = decompressed(stored, **like)
+        model = decompressed(stored)
     if is_compressed and rng.random() < 0.2:
         places = rng.integers(len(stored), size=3)
         flipped = bytes(byte ^ 255 if place in places else byte for place, byte in enumerate(stored))
@@ -386,7 +383,7 @@ def _graph(content, rng):
     else:
         changed = mutate(model, rng)
     if is_compressed and rng.random() < 0.8:
-        changed = compressed(changed, **like)
+        changed = compressed(changed)
     tensors[name] = np.frombuffer(changed, np.uint8)
     return signed(text, tensors)
 

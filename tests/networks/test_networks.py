@@ -3,6 +3,7 @@
 The numbers are torch's, in float64, recorded by ``make.py``; no torch is needed here.
 """
 
+import pickle
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from onnxsgd import (
     describe_trainable,
     onnx_derivative,
 )
+from onnxsgd.graph.model import to_proto
+from onnxsgd.runtime.cache import cache as cache_of_process
 
 pytestmark = pytest.mark.networks
 
@@ -179,6 +182,29 @@ def test_a_new_head(network):
     assert head.loss_curve_[-1] < head.loss_curve_[0]
     (probabilities,) = run(head.to_onnx(), network.X, ["probabilities"])
     np.testing.assert_allclose(probabilities, head.predict_proba(network.X), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["all weights", "head"])
+def test_a_pickle_has_two_kilobytes_of_its_own(network, kind):
+    """Beside those of the graph, and 1.1 times weights and state; another process reads the same network."""
+    X, parameters = network.X, {"penalty": None, "max_iter": 1, "tol": None, "random_state": 0}
+    if kind == "head":
+        last = network.model.graph.node[-1]
+        source = next(n for n in network.model.graph.node if last.input[0] in n.output)
+        estimator = OnnxSGDClassifier(network.model, output=source.output[0], head="linear", **parameters)
+        estimator.fit(X, np.arange(15) % 3)
+    else:
+        estimator = network.estimator(learning_rate="auto", eta0=None, **parameters).fit(X, network.y)
+    content, state = pickle.dumps(estimator), estimator._state
+    moments = [part for m in state.moments.values() for part in (m.count, m.mean, m.squares, m.total)]
+    learned = [*state.tensors.values(), state.random_state.get_state()[1], *moments]
+    n_bytes = sum(np.asarray(array).nbytes for array in learned)
+    assert len(content) - len(pickle.dumps(network.model)) - 1.1 * n_bytes <= 2048
+    cache_of_process.clear()
+    restored = pickle.loads(content)
+    assert restored.to_onnx() == estimator.to_onnx()
+    graphs = [to_proto(each._learner.with_weights(state.weights())) for each in (restored, estimator)]
+    assert graphs[0] == graphs[1]
 
 
 @pytest.mark.native

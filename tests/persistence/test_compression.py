@@ -12,12 +12,16 @@ TEXT = b'"learning_rate_multipliers":null,"own_name":[1,2]' * 3
 
 
 def test_bytes_return_as_they_were():
-    for like in ({}, {"like": b"own_name"}, {"like": b""}):
-        assert decompressed(compressed(TEXT, **like), **like) == TEXT
+    assert decompressed(compressed(TEXT)) == TEXT
     assert len(compressed(TEXT)) < len(zlib.compress(TEXT))
     assert decompressed(TEXT) == TEXT
     # bytes of format 2
     assert decompressed(zlib.compress(TEXT)) == TEXT
+
+
+def in_other_words(content):
+    packer = zlib.compressobj(zdict=b"other words")
+    return packer.compress(content) + packer.flush()
 
 
 def test_the_words_of_format_3_stay_as_they_are():
@@ -32,7 +36,7 @@ def test_the_words_of_format_3_stay_as_they_are():
         (lambda content: content[:-8], f"more than {LARGEST} bytes, or fewer than its own"),
         (lambda content: content[:20] + bytes(9) + content[29:], "damaged"),
         (lambda content: zlib.compress(bytes(1 << 28)), f"more than {LARGEST} bytes"),
-        (lambda content: compressed(TEXT, b"other words"), "damaged"),
+        (lambda content: in_other_words(TEXT), "damaged"),
     ],
     ids=["cut", "changed", "bomb", "other words"],
 )
