@@ -126,8 +126,9 @@ def test_shapes_that_inference_does_not_give_are_kept(diabetes, monkeypatch):
 
 def test_marks_of_frozen_tensors_are_kept():
     X, y = np.eye(4), np.arange(4) % 2
-    scaler = OnnxSGDClassifier(make_pipeline(StandardScaler(), LogisticRegression()), max_iter=2, tol=None).fit(X, y)
-    graphs = Graphs.of(scaler._learner, scaler._learner.learned)
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression())
+    learner = OnnxSGDClassifier(pipeline, max_iter=2, tol=None).fit(X, y)._learner
+    graphs = Graphs.of(learner, learner.learned)
     marks = {entry.name: entry.metadata_props[0].value for entry in graphs.whole.graph.value_info[:2]}
     assert marks == {"offset": "constant of a scaler", "scale": "constant of a scaler"}
 
