@@ -11,7 +11,8 @@ an update is one product for the raw predictions, and one for the new weights::
     z = [s_t x, 1] [V; b]^T,   [V; b] = [V; b] + gradient^T [g x / s_(t+1), g]
 
 where g is the weight of a sample times minus the rate. Half the squared error, of one output, has the targets
-in the first product too: a column of -y with the coefficient 1. Its gradient is then z.
+in the first product too: a column of -y with the coefficient 1. Its gradient is then z. Averages of weights
+follow after the loop.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from onnxsgd._library_errors import run_error
 from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare
 from onnxsgd.engine.step.fuse import widen_scalars
+from onnxsgd.engine.step.linear_averages import LinearAverages, add_changes
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
@@ -62,6 +64,8 @@ class LinearLayer:
         Sizes.
     is_penalised : bool
         Whether the coefficients decay.
+    is_averaged : bool
+        Whether the weights have running averages.
     loss : Loss
         The loss, with a gradient in closed form.
     """
@@ -74,6 +78,7 @@ class LinearLayer:
     n_outputs: int
     batch_size: int
     is_penalised: bool
+    is_averaged: bool
     loss: Loss
 
     @property
@@ -125,6 +130,7 @@ def build_linear_scan(layer: LinearLayer, model: ir.Model) -> bytes:
     Inputs: `weights` [n_outputs, width]; `forward` and `backward` [n_batches, batch_size, width], `target`
     [n_batches, batch_size, n_outputs], `sample_weight` [n_batches, batch_size].
     Outputs: `new_weights`; `losses` [n_batches].
+    With averages, see :func:`~onnxsgd.engine.step.linear_averages.add_changes`: `shares`; `changes`.
 
     Parameters
     ----------
@@ -148,10 +154,13 @@ def build_linear_scan(layer: LinearLayer, model: ir.Model) -> bytes:
     graph.append(new_node("Scan", [first, *stacked], [last, score], attributes))
     raw = layer.raw_predictions(graph, score, target)
     losses = add_losses(graph, layer.loss, target, raw, weight)
+    shares, changes = [], []
+    if layer.is_averaged:
+        shares, changes = ([value] for value in add_changes(graph, layer, target, score, stacked[1]))
     for node in list(graph):
         widen_scalars(graph, node)
-    graph.inputs.extend([first, *stacked[:2], target, weight])
-    graph.outputs.extend([last, losses])
+    graph.inputs.extend([first, *stacked[:2], target, weight, *shares])
+    graph.outputs.extend([last, losses, *changes])
     return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
 
 
@@ -198,6 +207,8 @@ class LinearScanRunner:
         The data.
     general : callable
         Returns the runner of the general loop, for large decays.
+    average_column : int or None
+        The column of the numbers of an update that has the rate of averages; None: there are none.
 
     Attributes
     ----------
@@ -215,6 +226,7 @@ class LinearScanRunner:
         buffers: Buffers,
         batches: Batches,
         general: Callable[[], EpochRunner],
+        average_column: int | None = None,
     ) -> None:
         self._session, self._layer, self._buffers, self._batches = session, layer, buffers, batches
         self._general = general
@@ -225,12 +237,15 @@ class LinearScanRunner:
         self._arrays = {
             name: np.zeros([self._size, *inputs[name].shape[1:]], dtype)
             for name in inputs
-            if name != "weights"
+            if name not in ("weights", "shares")
         }
         self._rows = np.zeros([self._size, layer.batch_size, layer.n_features], dtype)
         self._gradient_weight = np.zeros([self._size, layer.batch_size, 1], dtype)
         self._losses = np.zeros(self._size, dtype)
         self._weights = [np.zeros(inputs["weights"].shape, dtype) for _ in range(2)]
+        self._averages = (
+            None if average_column is None else LinearAverages(layer, average_column, self._size, dtype)
+        )
         self._arrays["forward"][..., layer.n_features] = 1
 
     @property
@@ -249,10 +264,14 @@ class LinearScanRunner:
             count = len(losses[part])
             self._fill(plan.part(part), scales, count)
             self._load()
+            if self._averages is not None:
+                self._averages.begin(scalars[part], scales[1:])
             try:
                 self._session.run_with_iobinding(self._bind(count))
             except Exception as error:
                 raise run_error(error) from error
+            if self._averages is not None:
+                self._averages.store(self._buffers, self._weights[0])
             self._store(scales[-1])
             losses[part] = self._losses[:count]
             self._buffers.flip(count)
@@ -297,9 +316,13 @@ class LinearScanRunner:
 
     def _bind(self, count: int) -> Any:
         binding = self._session.io_binding()
-        arrays = {name: array[:count] for name, array in self._arrays.items()}
-        for name, array in {"weights": self._weights[0], **arrays}.items():
+        inputs = {"weights": self._weights[0]} | {name: array[:count] for name, array in self._arrays.items()}
+        outputs = {"new_weights": self._weights[1], "losses": self._losses[:count]}
+        if self._averages is not None:
+            inputs |= self._averages.inputs(count)
+            outputs |= self._averages.outputs
+        for name, array in inputs.items():
             bind(binding.bind_input, name, array, array.shape)
-        for name, array in {"new_weights": self._weights[1], "losses": self._losses[:count]}.items():
+        for name, array in outputs.items():
             bind(binding.bind_output, name, array, array.shape)
         return binding
