@@ -22,7 +22,7 @@ from onnxsgd.graph.nodes import fixed_size
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.buffers import Buffers
-    from onnxsgd.engine.step.linear_scan import LinearLayer
+    from onnxsgd.engine.step.linear_layer import LinearLayer
 
 __all__ = ["LinearAverages", "add_changes"]
 
