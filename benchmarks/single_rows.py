@@ -1,10 +1,11 @@
 """Updates of single rows: whole fits of linear models beside the floor of the runtime and scikit-learn.
 
-``python benchmarks/single_rows.py`` prints, for each loss, microseconds for an update of 20 features: of an
+``python benchmarks/single_rows.py`` prints, for each case, microseconds for an update of 20 features: of an
 empty loop in the runtime; of the floor, the smallest loop that makes the update, a Scan whose body has a
-product for the raw prediction, the gradient of the loss, and a product for the new weights; of a fit with
-``batch_size=1``; of scikit-learn. The loops do not shuffle, copy, or compute losses. Processor time of one
-thread, the best of several interleaved runs.
+product for the raw prediction, the gradient of the loss, and a product for the new weights, and with an l1
+penalty the truncation; of a fit with ``batch_size=1``; of scikit-learn. The loops do not shuffle, copy, or
+compute losses, nor averages, which can follow after them. Processor time of one thread, the best of several
+interleaved runs.
 """
 
 from __future__ import annotations
@@ -27,6 +28,20 @@ _GRADIENTS: dict[str, list[tuple[str, list[str], str]]] = {
     "huber": [("Sub", ["z", "y"], "d"), ("Min", ["d", "high"], "m"), ("Max", ["m", "low"], "e")],
     "log_loss": [("Sigmoid", ["z"], "p"), ("Sub", ["p", "y"], "e")],
 }
+#: The cases: a loss, and further parameters.
+_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "squared error": ("squared_error", {}),
+    "Huber": ("huber", {}),
+    "log loss": ("log_loss", {}),
+    "squared error, averages": ("squared_error", {"average": True}),
+    "log loss, averages": ("log_loss", {"average": True}),
+    "squared error, l1": ("squared_error", {"penalty": "l1"}),
+    "squared error, elasticnet": ("squared_error", {"penalty": "elasticnet"}),
+    "log loss, elasticnet": ("log_loss", {"penalty": "elasticnet"}),
+}
+#: The nodes that truncate the weights under an l1 penalty, and those of a decay beside it.
+_TRUNCATION = [("Clip", ["W", "low", "high"], "c"), ("Sub", ["W", "c"], "w")]
+_DECAY = [("Mul", ["c", "high"], "d"), ("Add", ["W", "d"], "v")]
 
 
 def main() -> None:
@@ -34,27 +49,30 @@ def main() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(_ROWS, _FEATURES)).astype(np.float32)
     y = (X @ rng.normal(size=_FEATURES) + 0.1 * rng.normal(size=_ROWS)).astype(np.float32)
-    print("| loss | empty loop | floor | fit | fit / floor | scikit-learn |\n|---|---|---|---|---|---|")
-    for loss in _GRADIENTS:
+    print("| case | empty loop | floor | fit | fit / floor | scikit-learn |\n|---|---|---|---|---|---|")
+    for name, (loss, further) in _CASES.items():
+        settings = _settings(loss) | further
         blocks = {
             "empty": _repeat(_loop([("Identity", ["W"], "W_new")], ["y"], False)),
-            "floor": _repeat(_loop(*_smallest(loss))),
-            "fit": _repeat(_fit(X, y, loss)),
-            "scikit-learn": _repeat(_peer(X, y, loss)),
+            "floor": _repeat(_loop(*_smallest(loss, further.get("penalty")))),
+            "fit": _repeat(_fit(X, y, settings)),
+            "scikit-learn": _repeat(_peer(X, y, settings)),
         }
         samples = interleave(blocks, _ROUNDS, _SECONDS, "cpu")
-        updates = {name: _ROWS * (_EPOCHS if name in ("fit", "scikit-learn") else 1) for name in blocks}
-        times = {name: 1e6 * samples[name].best / count for name, count in updates.items()}
+        updates = {each: _ROWS * (_EPOCHS if each in ("fit", "scikit-learn") else 1) for each in blocks}
+        times = {each: 1e6 * samples[each].best / count for each, count in updates.items()}
         ratio = times["fit"] / times["floor"]
-        cells = (f"{times[name]:.2f} us" for name in ("empty", "floor", "fit"))
-        print(f"| {loss} | {' | '.join(cells)} | {ratio:.2f} | {times['scikit-learn']:.2f} us |", flush=True)
+        cells = (f"{times[each]:.2f} us" for each in ("empty", "floor", "fit"))
+        print(f"| {name} | {' | '.join(cells)} | {ratio:.2f} | {times['scikit-learn']:.2f} us |", flush=True)
 
 
-def _smallest(loss: str) -> tuple[list[Any], list[str], bool]:
+def _smallest(loss: str, penalty: str | None) -> tuple[list[Any], list[str], bool]:
     """Return the nodes of the smallest body, its scanned inputs, and True: it returns scores."""
     nodes = _GRADIENTS[loss]
     slope = nodes[-1][2] if nodes else "z"
-    body = [("Gemm", ["x", "W"], "z"), *nodes, ("Gemm", [slope, "g", "W"], "W_new")]
+    truncation = {"l1": _TRUNCATION, "elasticnet": [*_TRUNCATION, *_DECAY]}.get(str(penalty), [])
+    present, kept = ("w" if truncation else "W"), ("v" if penalty == "elasticnet" else "W")
+    body = [*truncation, ("Gemm", ["x", present], "z"), *nodes, ("Gemm", [slope, "g", kept], "W_new")]
     return body, ["x", "g", *(["y"] if nodes else [])], True
 
 
@@ -107,21 +125,23 @@ def _run(model: bytes) -> Callable[[], object]:
     return lambda: session.run(None, feeds)
 
 
-def _fit(X: np.ndarray, y: np.ndarray, loss: str) -> Callable[[], object]:
+def _fit(X: np.ndarray, y: np.ndarray, settings: dict[str, Any]) -> Callable[[], object]:
     from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 
-    cls: Any = OnnxSGDClassifier if loss == "log_loss" else OnnxSGDRegressor
-    target = y > 0 if loss == "log_loss" else y
-    estimator = cls(batch_size=1, **_settings(loss))
+    is_class = settings["loss"] == "log_loss"
+    cls: Any = OnnxSGDClassifier if is_class else OnnxSGDRegressor
+    target = y > 0 if is_class else y
+    estimator = cls(batch_size=1, **settings)
     return lambda: estimator.fit(X, target)
 
 
-def _peer(X: np.ndarray, y: np.ndarray, loss: str) -> Callable[[], object]:
+def _peer(X: np.ndarray, y: np.ndarray, settings: dict[str, Any]) -> Callable[[], object]:
     from sklearn.linear_model import SGDClassifier, SGDRegressor
 
-    cls = SGDClassifier if loss == "log_loss" else SGDRegressor
-    target = y > 0 if loss == "log_loss" else y
-    estimator = cls(**_settings(loss))
+    is_class = settings["loss"] == "log_loss"
+    cls = SGDClassifier if is_class else SGDRegressor
+    target = y > 0 if is_class else y
+    estimator = cls(**settings)
     return lambda: estimator.fit(X, target)
 
 

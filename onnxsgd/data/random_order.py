@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,29 @@ __all__ = ["BlockOrder", "Blocks", "shuffled"]
 
 #: Up to this many numbers are sorted by their keys, which takes less time than to sort pairs of both.
 _SHORT = 256
-#: The rows that are sorted by the halves of their keys, which takes half the time: numpy sorts numbers of 16
-#: bits by their digits. More would take more memory than their pairs.
-_BY_HALVES = range(1000, 1 << 18)
+#: The fewest rows that are sorted by the halves of their keys: numpy sorts 16 bits by their digits.
+_FEWEST_BY_HALVES = 1000
+#: From this many numbers on, the halves of the keys would take more memory than their pairs, and the order
+#: stays in the memory of these.
+_MANY = 1 << 18
+#: Vectors in which numpy sorts pairs, and the number of rows up to which their halves take less time.
+#: ``benchmarks/constants.py``, 1,024, 10,240 and 102,400 rows: pairs take 0.8, 0.8 and 0.3 of it in vectors
+#: of 512 bits, 1.1, 1.3 and 0.5 in those of 256, and 2.2, 5 and 2.6 in none. Names of numpy from 2.4 on, and
+#: one of those before, which named vectors of 256 bits also where they sorted in none.
+_SORTED_IN_VECTORS = {"X86_V4": 0, "AVX512_SKX": 0, "X86_V3": 1 << 15}
+
+
+def _rows_by_halves() -> range:
+    """Return the numbers of rows that are sorted by the halves of their keys on this processor."""
+    config: Any = np.show_config(mode="dicts")
+    # numpy leaves out what is empty
+    found = config.get("SIMD Extensions", {}).get("found", ())
+    most = min((_SORTED_IN_VECTORS.get(name, _MANY) for name in found), default=_MANY)
+    return range(_FEWEST_BY_HALVES, most)
+
+
+#: The rows that are sorted by the halves of their keys.
+_BY_HALVES = _rows_by_halves()
 #: The place of the lower half of a number.
 _LOWER = 0 if sys.byteorder == "little" else 1
 #: The bytes of a block, the blocks whose rows are mixed, and their bytes. ``benchmarks/shuffle_blocks.py``
@@ -54,7 +75,7 @@ def shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np.
             numbers %= np.uint64(n_columns)
         keys[part] |= numbers
     pairs.sort(axis=1)
-    if n_all < _BY_HALVES.stop or shape[0] > 1:
+    if n_all < _MANY or shape[0] > 1:
         return pairs.astype(np.uint32)
     # the lower halves, in the memory of the pairs
     halves = keys.view(np.uint32)

@@ -11,7 +11,8 @@ import onnx_ir as ir
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.idle_runners import BoundRunners
 from onnxsgd.engine.step.linear_adam import LinearAdamRunner, LinearBlocks, build_linear_adam, fits_table
-from onnxsgd.engine.step.linear_scan import LinearLayer, LinearScanRunner, build_linear_scan
+from onnxsgd.engine.step.linear_layer import LinearLayer
+from onnxsgd.engine.step.linear_scan import LinearScanRunner, build_linear_scan
 from onnxsgd.engine.step.step_spec import StepSpec, is_plain_sgd
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, CrossEntropy
@@ -68,7 +69,8 @@ class LinearLoop:
         """Return a runner on the buffers of these runners; `session` returns the session of the loop."""
         layer, blocks = self.layer, self.blocks
         if blocks is None:
-            return LinearScanRunner(session(), layer, runners.buffers, batches, lambda: runners.loop)
+            columns = {name: number for number, name in enumerate(self.spec.scalars)}
+            return LinearScanRunner(session(), layer, runners.buffers, batches, lambda: runners.loop, columns)
         return runners.short(
             self.key, lambda: LinearAdamRunner(session(), blocks, self.spec, runners.buffers, batches)
         )
@@ -79,9 +81,9 @@ def choose_linear_loop(
 ) -> LinearLoop | None:
     """Return the short loop that makes the updates of a linear model, else None.
 
-    Cases: one layer, all of it trained; plain SGD on the data as they are, or BlockAdam; neither l1
-    penalty nor averages, and no update that needs all gradients; small batches of dense tables; the portable
-    engine, whose gradient the formula of the loop is.
+    Cases: one layer, all of it trained; plain SGD on the data as they are, with averages, or an l1 penalty of
+    single coefficients, or neither, or BlockAdam; no update that needs all gradients; small batches of dense
+    tables; the portable engine, whose gradient the formula of the loop is.
     """
     if len(layers) != 1 or not _has_formula(spec, batches):
         return None
@@ -96,12 +98,15 @@ def choose_linear_loop(
         return None
     trained = {layer.weight, layer.intercept} - {None}
     read = {str(value.name) for node in tail.graph for value in node.inputs if value is not None}
+    if spec.l1 and layer.intercept in spec.penalised:
+        return None
     if set(spec.weights) != trained or read & set(tail.graph.initializers) != trained:
         return None
     linear = LinearLayer(
         layer.feature, layer.weight, layer.intercept, layer.is_transposed,
         n_features, spec.n_outputs, spec.batch_size,
-        spec.l2 and layer.weight in spec.penalised, spec.loss,
+        spec.l2 and layer.weight in spec.penalised, spec.l1 and layer.weight in spec.penalised, spec.average,
+        spec.loss,
     )  # fmt: skip
     blocks = _blocks(linear, spec, optimizer, batches) if isinstance(optimizer, BlockAdam) else None
     return LinearLoop(linear, blocks, spec)
@@ -119,12 +124,16 @@ def _has_formula(spec: StepSpec, batches: Batches) -> bool:
     optimizer = spec.optimizer
     if not is_plain_sgd(optimizer) and type(optimizer) is not BlockAdam:
         return False
-    further = (
-        spec.l1, spec.average, spec.products, spec.gradient_factors, batches.is_sparse,
-        spec.needs_general_step, spec.groups,
-    )  # fmt: skip
-    # plain SGD on standardised data takes the general loop
-    scales = (spec.output_weights, spec.rate_scales, spec.penalty_scales, batches.standards)
-    if any(further) or (is_plain_sgd(optimizer) and any(scales)):
+    further: list[object] = [
+        spec.norm_axes, spec.products, spec.gradient_factors, batches.is_sparse, spec.needs_general_step,
+        spec.groups,
+    ]  # fmt: skip
+    if is_plain_sgd(optimizer):
+        # on standardised data it takes the general loop
+        scales = (spec.output_weights, spec.rate_scales, spec.penalty_scales, batches.standards)
+        further += [*scales, spec.l1 and spec.average]
+    else:
+        further += [spec.l1, spec.average]
+    if any(further):
         return False
     return type(spec.loss) in _LOSSES and spec.engine == "portable"

@@ -63,6 +63,22 @@ def test_equal_keys_keep_their_order(n, by_halves, monkeypatch):
     np.testing.assert_array_equal(shuffled((1, n), FewKeys())[0], np.lexsort((np.arange(n), keys)))
 
 
+@pytest.mark.parametrize(
+    ("config", "by_halves"),
+    [
+        ({"SIMD Extensions": {"found": ["X86_V3", "X86_V4"]}}, range(0)),
+        ({"SIMD Extensions": {"found": ["AVX2", "AVX512_SKX"]}}, range(0)),
+        ({"SIMD Extensions": {"found": ["X86_V3"]}}, range(1000, 1 << 15)),
+        ({"SIMD Extensions": {"found": ["AVX2"]}}, range(1000, 1 << 18)),
+        ({"SIMD Extensions": {"baseline": ["NEON"]}}, range(1000, 1 << 18)),
+        ({}, range(1000, 1 << 18)),
+    ],
+)
+def test_halves_are_sorted_where_pairs_are_not_sorted_in_vectors(config, by_halves, monkeypatch):
+    monkeypatch.setattr(np, "show_config", lambda mode: config)
+    assert random_order._rows_by_halves() == by_halves
+
+
 def test_every_order_is_as_likely():
     random_state = np.random.RandomState(0)
     drawn = [tuple(order) for order in shuffled((24_000, 4), random_state)]

@@ -138,7 +138,8 @@ COVERED = {
     "test_own_losses.py": "losses/_callable losses/_graph",
     "test_package.py": "_version",
     "test_testing.py": "checking/problems",
-    "training/test_linear_runner.py": "engine/step/linear_scan",
+    "training/test_linear_runner.py": "engine/step/linear_averages engine/step/linear_layer "
+    "engine/step/linear_scan engine/step/linear_truncation",
     "training/test_training_control.py": "estimators/training_data training/loop training/stopping",
 }
 

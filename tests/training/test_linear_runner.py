@@ -42,10 +42,14 @@ def runs(monkeypatch):
     return made
 
 
-def trained(table, derivative, *, batch_size=1, alpha=0.02, weight=None, n_epochs=5, intercept=True):
-    """Train in plain numpy, one batch after another; return coefficients and intercepts."""
+def trained(
+    table, derivative, *, batch_size=1, alpha=0.02, l1=0.0, weight=None, n_epochs=5, intercept=True,
+    average=None,
+):  # fmt: skip
+    """Train in plain numpy, one batch after another; return coefficients, intercepts, or their averages."""
     weight = np.ones(N) if weight is None else weight
     w, b, t = np.zeros((D, table.shape[1])), np.zeros(table.shape[1]), 0
+    seen, received, possible = [], np.zeros_like(w), 0.0
     for _ in range(n_epochs):
         for start in range(0, N, batch_size):
             rows, t = slice(start, start + batch_size), t + 1
@@ -54,7 +58,23 @@ def trained(table, derivative, *, batch_size=1, alpha=0.02, weight=None, n_epoch
             eta = 0.05 / t**0.3
             w = w - eta * alpha * w - eta * X[rows].T @ slope
             b = b - eta * slope.sum(axis=0) * intercept
-    return w, b
+            # the cumulative penalty of Tsuruoka et al., as in scikit-learn
+            free, possible = w, possible + eta * l1
+            w = np.where(free > 0, np.maximum(0, free - (possible + received)), free)
+            w = np.where(free < 0, np.minimum(0, free + (possible - received)), w)
+            received = received + (w - free)
+            seen.append((w, b))
+    return (w, b) if average is None else tuple(averaged(each, average) for each in zip(*seen, strict=True))
+
+
+def averaged(seen, average):
+    """Return the mean from update `average` on, or the exponential average with this decay."""
+    if isinstance(average, int):
+        return np.mean(seen[average - 1 :], axis=0)
+    found = seen[0]
+    for value in seen[1:]:
+        found = average * found + (1 - average) * value
+    return found
 
 
 def agree(model, expected):
@@ -118,9 +138,106 @@ def test_blocks(runs, penalty, monkeypatch):
     agree(model, trained(Y[:, None], CASES["squared_error"][2], alpha=0.02 if penalty else 0.0))
 
 
-def test_large_decays_are_left_to_the_general_loop():
-    model = OnnxSGDRegressor(**SETTINGS | {"alpha": 5.0}).fit(X, Y)
-    agree(model, trained(Y[:, None], CASES["squared_error"][2], alpha=5.0))
+@pytest.mark.parametrize("average", [1, 400, 0.97])
+@pytest.mark.parametrize(("loss", "n_outputs"), [("squared_error", 1), ("squared_error", 3), ("huber", 2)])
+def test_averages(runs, average, loss, n_outputs, monkeypatch):
+    """In blocks that a penalty ends early; they may begin in a later block, and go on from part to part."""
+    monkeypatch.setattr(linear_scan, "_LEAST_SCALE", 0.98)
+    monkeypatch.setattr(linear_scan, "_MOST_BATCHES", 67)
+    y = np.c_[Y, -Y, Y**2][:, :n_outputs]
+    expected = trained(y, CASES[loss][2], average=average)
+    settings = SETTINGS | {"loss": CASES[loss][0], "average": average if average != 1 else True}
+    agree(OnnxSGDRegressor(**settings).fit(X, y), expected)
+    assert sum(runs) == 5 * N
+    parts = OnnxSGDRegressor(**settings | {"max_iter": 4}).fit(X, y)
+    agree(parts.partial_fit(X, y), expected)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_averages_of_classes(runs, batch_size):
+    """With sample weights; 38 batches of four end with a short one."""
+    _, _, derivative = CASES["log_loss"]
+    weight = np.linspace(0.2, 2.0, N)
+    settings = SETTINGS | {"batch_size": batch_size, "max_iter": 20, "average": 30}
+    model = OnnxSGDClassifier(loss="log_loss", **settings).fit(X, Y > 0, sample_weight=weight)
+    assert sum(runs) == 20 * -(-N // batch_size)
+    target = (Y > 0).astype(float)[:, None]
+    agree(model, trained(target, derivative, batch_size=batch_size, weight=weight, n_epochs=20, average=30))
+
+
+PENALTIES = {"l1": (0.0, 0.1), "elasticnet": (0.03, 0.07)}
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize(("loss", "n_outputs"), [("squared_error", 1), ("squared_error", 3), ("huber", 2)])
+def test_l1_penalties(runs, penalty, loss, n_outputs, monkeypatch):
+    """In blocks that end early; some coefficients are zero, and go on from part to part."""
+    monkeypatch.setattr(linear_scan, "_LEAST_SCALE", 0.98)
+    monkeypatch.setattr(linear_scan, "_MOST_BATCHES", 67)
+    alpha, l1 = PENALTIES[penalty]
+    y = np.c_[Y, -Y, Y**2][:, :n_outputs]
+    expected = trained(y, CASES[loss][2], alpha=alpha, l1=l1)
+    settings = SETTINGS | {"loss": CASES[loss][0], "penalty": penalty, "alpha": 0.1, "l1_ratio": 0.7}
+    whole = OnnxSGDRegressor(**settings).fit(X, y)
+    agree(whole, expected)
+    assert sum(runs) == 5 * N
+    assert 0 < np.count_nonzero(expected[0] == 0) < expected[0].size
+    np.testing.assert_array_equal(np.atleast_2d(whole.coef_).T == 0, expected[0] == 0)
+    parts = OnnxSGDRegressor(**settings | {"max_iter": 4}).fit(X, y)
+    agree(parts.partial_fit(X, y), expected)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_l1_penalties_of_classes(runs, penalty, batch_size):
+    """With sample weights; 38 batches of four end with a short one."""
+    alpha, l1 = PENALTIES[penalty]
+    weight = np.linspace(0.2, 2.0, N)
+    settings = SETTINGS | {"batch_size": batch_size, "max_iter": 20, "penalty": penalty, "alpha": 0.1}
+    model = OnnxSGDClassifier(loss="log_loss", l1_ratio=0.7, **settings)
+    model.fit(X, Y > 0, sample_weight=weight)
+    assert sum(runs) == 20 * -(-N // batch_size)
+    options = {"batch_size": batch_size, "alpha": alpha, "l1": l1, "weight": weight, "n_epochs": 20}
+    agree(model, trained((Y > 0).astype(float)[:, None], CASES["log_loss"][2], **options))
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_l1_penalties_in_float32(runs, penalty):
+    """Large intercepts and targets keep their digits beside the bounds of the coefficients."""
+    settings = SETTINGS | {"penalty": penalty, "alpha": 0.1, "max_iter": 40}
+    narrow, wide = (
+        OnnxSGDRegressor(**settings | {"dtype": d}).fit(X, Y + 300) for d in ("float32", "float64")
+    )
+    assert sum(runs) == 2 * 40 * N
+    np.testing.assert_allclose(narrow.coef_, wide.coef_, atol=3e-4)
+    np.testing.assert_array_equal(narrow.coef_ == 0, wide.coef_ == 0)
+    np.testing.assert_allclose(narrow.intercept_, wide.intercept_, rtol=1e-6)
+
+
+def test_coefficients_set_by_hand_take_the_general_loop(runs):
+    """They are not those that the penalty of earlier updates leaves; after one call they are again."""
+    settings = SETTINGS | {"penalty": "l1", "alpha": 0.1}
+    data = np.tile(X, (4, 1)), np.tile(Y, 4)
+    found = []
+    for more in ({}, {"max_grad_norm": 1e9}):
+        model = OnnxSGDRegressor(**settings | more).fit(X, Y)
+        model.set_weights({"coef": model.get_weights()["coef"] + 0.5})
+        found.append(model.partial_fit(*data).partial_fit(*data).coef_)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-10)
+
+
+def test_averages_in_float32_lose_no_digits(runs):
+    """A mean that each update moves by a rounded step is off by 1e-4 after 40,000 updates."""
+    settings = SETTINGS | {"learning_rate": "constant", "eta0": 1e-3, "average": True, "max_iter": 267}
+    narrow, wide = (OnnxSGDRegressor(**settings | {"dtype": d}).fit(X, Y) for d in ("float32", "float64"))
+    assert sum(runs) == 2 * 267 * N
+    np.testing.assert_allclose(narrow.coef_, wide.coef_, atol=3e-6)
+
+
+@pytest.mark.parametrize("average", [False, 10])
+def test_large_decays_are_left_to_the_general_loop(average):
+    model = OnnxSGDRegressor(**SETTINGS | {"alpha": 5.0, "average": average}).fit(X, Y)
+    agree(model, trained(Y[:, None], CASES["squared_error"][2], alpha=5.0, average=average or None))
 
 
 def _graph(nodes, **initializers):
@@ -155,7 +272,8 @@ def test_forms_of_the_layer(runs, form):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"momentum": 0.5}, {"penalty": "l1"}, {"average": True}, {"optimizer": "adam"}, {"batch_size": 100},
+        {"momentum": 0.5}, {"penalty": "l1", "average": True},
+        {"optimizer": "adam"}, {"batch_size": 100},
         {"trainable": ["coef"]},
         {"loss": type("Own", (losses.SquaredError,), {})()},
     ],
@@ -181,17 +299,17 @@ def test_a_converted_model_behind_a_frozen_scaler_takes_it(runs):
     inner = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, label)
     model = OnnxSGDClassifier(inner, **SETTINGS | {"dtype": None}).fit(X, label)
     assert sum(runs) == 5 * N
-    general = OnnxSGDClassifier(inner, **SETTINGS | {"dtype": None, "average": 10**6}).fit(X, label)
+    general = OnnxSGDClassifier(inner, **SETTINGS | {"dtype": None, "max_grad_norm": 1e9}).fit(X, label)
     np.testing.assert_allclose(model.decision_function(X), general.decision_function(X), rtol=1e-4, atol=1e-5)
 
 
 def test_divergence_keeps_the_last_finite_weights(runs):
-    """The error and the weights are those of the general loop, which averages take."""
+    """The error and the weights are those of the general loop, which other losses take."""
     settings = SETTINGS | {"learning_rate": "constant", "eta0": 5.0, "alpha": 1e-4}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         messages, weights = [], []
-        for more in ({}, {"average": 10**9}):
+        for more in ({}, {"loss": type("Own", (losses.SquaredError,), {})()}):
             model = OnnxSGDRegressor(Ridge().fit(X, Y), **settings | more)
             with pytest.raises(ConvergenceError) as caught:
                 model.fit(X, Y)

@@ -29,7 +29,7 @@ from onnxsgd._library_errors import run_error
 from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare
 from onnxsgd.engine.step.fuse import widen_scalars
-from onnxsgd.engine.step.linear_scan import LinearLayer
+from onnxsgd.engine.step.linear_layer import LinearLayer
 from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto

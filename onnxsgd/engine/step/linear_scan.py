@@ -11,13 +11,14 @@ an update is one product for the raw predictions, and one for the new weights::
     z = [s_t x, 1] [V; b]^T,   [V; b] = [V; b] + gradient^T [g x / s_(t+1), g]
 
 where g is the weight of a sample times minus the rate. Half the squared error, of one output, has the targets
-in the first product too: a column of -y with the coefficient 1. Its gradient is then z.
+in the first product too: a column of -y with the coefficient 1. Its gradient is then z. Averages of weights
+follow after the loop; an l1 penalty takes operators of its own, see
+:mod:`~onnxsgd.engine.step.linear_truncation`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,18 +28,20 @@ from onnxsgd._library_errors import run_error
 from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare
 from onnxsgd.engine.step.fuse import widen_scalars
-from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.engine.step.linear_averages import LinearAverages, add_changes
+from onnxsgd.engine.step.linear_layer import LinearLayer
+from onnxsgd.engine.step.linear_truncation import BOUNDS, DECAY_SHARE, LinearTruncation, truncated
+from onnxsgd.engine.step.update import AVERAGE_RATE, L1_TOTAL, WEIGHT
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import element_type
 from onnxsgd.graph.writing import new_node
-from onnxsgd.losses import Loss, SquaredError
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches, EpochPlan
     from onnxsgd.engine.step.scan_epoch import EpochRunner
 
-__all__ = ["LinearLayer", "LinearScanRunner", "build_linear_scan"]
+__all__ = ["LinearScanRunner", "build_linear_scan"]
 
 #: Bytes of data of a block, and batches of a block at most: bounds, not measured. Others round differently.
 _BLOCK_BYTES, _MOST_BATCHES = 4_000_000, 10_000
@@ -48,83 +51,14 @@ _LEAST_SCALE = 1 / 16
 _LARGEST_DECAY = 5e-3
 
 
-@dataclass(frozen=True)
-class LinearLayer:
-    """The only layer of a linear model.
-
-    Attributes
-    ----------
-    feature, weight, intercept : str, str, str or None
-        The data input, the coefficients, the intercepts.
-    is_transposed : bool
-        Whether the coefficients have shape [n_outputs, n_features].
-    n_features, n_outputs, batch_size : int
-        Sizes.
-    is_penalised : bool
-        Whether the coefficients decay.
-    loss : Loss
-        The loss, with a gradient in closed form.
-    """
-
-    feature: str
-    weight: str
-    intercept: str | None
-    is_transposed: bool
-    n_features: int
-    n_outputs: int
-    batch_size: int
-    is_penalised: bool
-    loss: Loss
-
-    @property
-    def folds_target(self) -> bool:
-        """True if the targets are a column of the data."""
-        return type(self.loss) is SquaredError and self.n_outputs == 1
-
-    def scanned(self, target: ir.Value) -> list[ir.Value]:
-        """Return the target, if an update reads it apart from the data."""
-        return [] if self.folds_target else [target]
-
-    @property
-    def width(self) -> int:
-        """The columns of the first product: features, intercept, target."""
-        return self.n_features + 1 + self.folds_target
-
-    def pack(self, tensors: Tensors, kind: str, matrix: np.ndarray) -> None:
-        """Copy the tensors of one kind into a matrix whose columns are features and intercept.
-
-        A tensor with one number for all features, or for all outputs, is spread over them.
-        """
-        coef = tensors[self.weight, kind]
-        matrix[:, : self.n_features] = coef if self.is_transposed else coef.T
-        if self.intercept is not None:
-            matrix[:, self.n_features] = tensors[self.intercept, kind].reshape(-1)
-
-    def unpack(self, matrix: np.ndarray, tensors: Tensors, kind: str) -> None:
-        """Copy a matrix back into the tensors of one kind, in place; the inverse of :meth:`pack`."""
-        coef = tensors[self.weight, kind]
-        rows = coef if self.is_transposed else coef.T
-        rows[...] = matrix[:, : rows.shape[1]]
-        if self.intercept is not None:
-            intercept = tensors[self.intercept, kind]
-            intercept[...] = matrix[:, self.n_features].reshape(intercept.shape)
-
-    def raw_predictions(self, graph: ir.Graph, score: ir.Value, target: ir.Value) -> ir.Value:
-        """Return the raw predictions of many batches from their first products."""
-        if not self.folds_target:
-            return score
-        with appending(graph) as op:
-            raw = op.Add(score, target)
-        raw.type, raw.shape = score.type, score.shape
-        return raw
-
-
 def build_linear_scan(layer: LinearLayer, model: ir.Model) -> bytes:
     """Return a graph that makes one update for each batch.
 
     Inputs: `weights` [n_outputs, width]; `forward` and `backward` [n_batches, batch_size, width], `target`
     [n_batches, batch_size, n_outputs], `sample_weight` [n_batches, batch_size].
     Outputs: `new_weights`; `losses` [n_batches].
+    With an l1 penalty also `lower`, `upper` and, beside l2, `decay_share` [n_batches]. With averages, see
+    :func:`~onnxsgd.engine.step.linear_averages.add_changes`: `shares`; `changes`.
 
     Parameters
     ----------
@@ -138,9 +72,10 @@ def build_linear_scan(layer: LinearLayer, model: ir.Model) -> bytes:
     type_, rows = ir.TensorType(dtype), layer.batch_size
     old, *scanned = body.inputs
     first, last = declare("weights", old), declare("new_weights", old)
-    stacked = [declare(name, value, stacked=True) for name, value in zip(_SCANNED, scanned, strict=False)]
+    names = (str(value.name).removeprefix("update/") for value in scanned)
+    stacked = [declare(name, value, stacked=True) for name, value in zip(names, scanned, strict=True)]
     shape = ir.Shape([None, rows, layer.n_outputs])
-    target = stacked[2] if len(stacked) > 2 else ir.Value(name="target", type=type_, shape=shape)
+    target = ir.Value(name="target", type=type_, shape=shape) if layer.folds_target else stacked[-1]
     weight = ir.Value(name="sample_weight", type=type_, shape=ir.Shape([None, rows]))
     score = ir.Value(name="scores", type=type_, shape=shape)
     graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
@@ -148,14 +83,14 @@ def build_linear_scan(layer: LinearLayer, model: ir.Model) -> bytes:
     graph.append(new_node("Scan", [first, *stacked], [last, score], attributes))
     raw = layer.raw_predictions(graph, score, target)
     losses = add_losses(graph, layer.loss, target, raw, weight)
+    shares, changes = [], []
+    if layer.is_averaged:
+        shares, changes = ([value] for value in add_changes(graph, layer, target, score, stacked[1]))
     for node in list(graph):
         widen_scalars(graph, node)
-    graph.inputs.extend([first, *stacked[:2], target, weight])
-    graph.outputs.extend([last, losses])
+    graph.inputs.extend([first, *dict.fromkeys([*stacked, target]), weight, *shares])
+    graph.outputs.extend([last, losses, *changes])
     return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
-
-
-_SCANNED = ("forward", "backward", "target")
 
 
 def _body(layer: LinearLayer, dtype: ir.DataType, opsets: dict[str, int]) -> ir.Graph:
@@ -167,13 +102,17 @@ def _body(layer: LinearLayer, dtype: ir.DataType, opsets: dict[str, int]) -> ir.
 
     weights = value("weights", n_outputs, layer.width)
     forward, backward = value("forward", rows, layer.width), value("backward", rows, layer.width)
-    target = [] if layer.folds_target else [value("target", rows, n_outputs)]
-    body = ir.Graph([weights, forward, backward, *target], [], nodes=[], opset_imports=opsets, name="update")
+    target = layer.scanned(value("target", rows, n_outputs))
+    bounds = [value(name) for name in BOUNDS] if layer.is_truncated else []
+    shares = [value(DECAY_SHARE)] if layer.is_truncated and layer.is_penalised else []
+    inputs = [weights, forward, backward, *bounds, *shares, *target]
+    body = ir.Graph(inputs, [], nodes=[], opset_imports=opsets, name="update")
     with appending(body) as op:
-        score = op.Gemm(forward, weights, transB=1)
+        present, kept = truncated(op, weights, *bounds, *shares) if bounds else (weights, weights)
+        score = op.Gemm(forward, present, transB=1)
         score.type, score.shape = type_, ir.Shape([rows, n_outputs])
         gradient = layer.loss.gradient(op, target[0], score) if target else score
-        new = op.Gemm(gradient, backward, weights, transA=1)
+        new = op.Gemm(gradient, backward, kept, transA=1)
         new.type, new.shape = type_, weights.shape
     for node in list(body):
         widen_scalars(body, node)
@@ -198,6 +137,8 @@ class LinearScanRunner:
         The data.
     general : callable
         Returns the runner of the general loop, for large decays.
+    columns : dict of int
+        The columns of the numbers of an update that have the rate of averages and the l1 penalty so far.
 
     Attributes
     ----------
@@ -215,6 +156,7 @@ class LinearScanRunner:
         buffers: Buffers,
         batches: Batches,
         general: Callable[[], EpochRunner],
+        columns: Mapping[str, int],
     ) -> None:
         self._session, self._layer, self._buffers, self._batches = session, layer, buffers, batches
         self._general = general
@@ -225,13 +167,17 @@ class LinearScanRunner:
         self._arrays = {
             name: np.zeros([self._size, *inputs[name].shape[1:]], dtype)
             for name in inputs
-            if name != "weights"
+            if name not in ("weights", "shares")
         }
         self._rows = np.zeros([self._size, layer.batch_size, layer.n_features], dtype)
         self._gradient_weight = np.zeros([self._size, layer.batch_size, 1], dtype)
         self._losses = np.zeros(self._size, dtype)
         self._weights = [np.zeros(inputs["weights"].shape, dtype) for _ in range(2)]
-        self._arrays["forward"][..., layer.n_features] = 1
+        self._averages = (
+            LinearAverages(layer, columns[AVERAGE_RATE], self._size, dtype) if layer.is_averaged else None
+        )
+        self._truncation = LinearTruncation(layer, columns[L1_TOTAL]) if layer.is_truncated else None
+        self._arrays["forward"][..., layer.n_features] = 1.0 / layer.unit
 
     @property
     def n_done(self) -> int:
@@ -242,17 +188,24 @@ class LinearScanRunner:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`."""
         self._buffers.restart()
         decay = scalars[:, 0] if self._layer.is_penalised else np.zeros(len(losses))
-        if decay.max(initial=0.0) > _LARGEST_DECAY:
+        is_known = self._truncation is None or self._truncation.is_known(self._present)
+        if decay.max(initial=0.0) > _LARGEST_DECAY or not is_known:
             self._general().run(plan, scalars, losses)
             return
         for part, scales in self._blocks(np.log1p(-decay)):
             count = len(losses[part])
             self._fill(plan.part(part), scales, count)
             self._load()
+            if self._averages is not None:
+                self._averages.begin(scalars[part], scales[1:])
+            if self._truncation is not None:
+                self._truncation.begin(self._present, scalars[part], scales, self._arrays)
             try:
                 self._session.run_with_iobinding(self._bind(count))
             except Exception as error:
                 raise run_error(error) from error
+            if self._averages is not None:
+                self._averages.store(self._buffers, self._weights[0])
             self._store(scales[-1])
             losses[part] = self._losses[:count]
             self._buffers.flip(count)
@@ -272,7 +225,7 @@ class LinearScanRunner:
         """Gather the batches of a block, and multiply them by all that does not depend on the weights."""
         layer, n = self._layer, self._layer.n_features
         forward, backward, target, weight = (
-            self._arrays[name][:count] for name in (*_SCANNED, "sample_weight")
+            self._arrays[name][:count] for name in ("forward", "backward", "target", "sample_weight")
         )
         rows, factors = self._rows[:count], self._gradient_weight[:count]
         self._batches.fill(plan.rows, {layer.feature: rows}, target)
@@ -281,25 +234,38 @@ class LinearScanRunner:
         np.multiply(rows, before[:, None, None], out=forward[..., :n])
         np.multiply(rows, factors * after[:, None, None], out=backward[..., :n])
         if layer.intercept is not None:
-            backward[..., n] = factors[..., 0]
+            np.multiply(factors[..., 0], layer.unit, out=backward[..., n])
         if layer.folds_target:
-            np.negative(target[..., 0], out=forward[..., n + 1])
+            np.multiply(target[..., 0], -1.0 / layer.unit, out=forward[..., n + 1])
+
+    @property
+    def _present(self) -> Tensors:
+        """The weights and states before the next call."""
+        return self._buffers.sets[self._buffers.current]
 
     def _load(self) -> None:
         weights = self._weights[0]
-        self._layer.pack(self._buffers.sets[self._buffers.current], WEIGHT, weights)
+        self._layer.pack(self._present, WEIGHT, weights)
         weights[:, self._layer.n_features + 1 :] = 1
+        if self._truncation is not None:
+            self._truncation.load(weights, self._present)
 
     def _store(self, scale: float) -> None:
         weights = self._weights[1]
         weights[:, : self._layer.n_features] *= weights.dtype.type(scale)
+        if self._truncation is not None:
+            self._truncation.store(weights, self._buffers.following)
         self._layer.unpack(weights, self._buffers.following, WEIGHT)
 
     def _bind(self, count: int) -> Any:
         binding = self._session.io_binding()
-        arrays = {name: array[:count] for name, array in self._arrays.items()}
-        for name, array in {"weights": self._weights[0], **arrays}.items():
+        inputs = {"weights": self._weights[0]} | {name: array[:count] for name, array in self._arrays.items()}
+        outputs = {"new_weights": self._weights[1], "losses": self._losses[:count]}
+        if self._averages is not None:
+            inputs |= self._averages.inputs(count)
+            outputs |= self._averages.outputs
+        for name, array in inputs.items():
             bind(binding.bind_input, name, array, array.shape)
-        for name, array in {"new_weights": self._weights[1], "losses": self._losses[:count]}.items():
+        for name, array in outputs.items():
             bind(binding.bind_output, name, array, array.shape)
         return binding
