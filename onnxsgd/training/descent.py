@@ -26,6 +26,9 @@ _STILL = 100.0
 #: The fewest windows of the decay, and its shape: the exponent of the share of it that is left. With four
 #: windows linear models make up to 0.15 fewer updates, and end at higher objectives.
 _SHORTEST_DECAY, _SHAPE = 6, 1.5
+#: The short windows that are made before the next decision while the rate grows. With three, a rate that grew
+#: too early is undone more often.
+_GROWING = 2
 #: The share of the windows so far that the decay has.
 _DECAY = 1 / 3
 #: The share of the windows after which the decay begins at the latest.
@@ -134,6 +137,16 @@ class Descent:
         return self._decay is not None
 
     @property
+    def is_moving(self) -> bool:
+        """True if the rate changes before the next decision."""
+        return self.is_decaying or (self._may_grow and self.n_ahead > 1)
+
+    @property
+    def _may_grow(self) -> bool:
+        """True if the last window gained much, and the rate is not the largest."""
+        return self._is_growing and self._base < self.most
+
+    @property
     def factor(self) -> float:
         """The rate at the beginning of the next window, as a share of the first one."""
         return self._base if self._decay is None else float(self.factors(np.zeros(1))[0])
@@ -141,6 +154,8 @@ class Descent:
     def factors(self, windows: np.ndarray) -> np.ndarray:
         """Return the factors after so many further windows: in a decay they fall from update to update."""
         if self._decay is None:
+            if self.is_moving:
+                return np.minimum(self._base * _GROWTH ** np.floor(windows), self.most)
             return np.full(len(windows), self._base)
         number, length = self._decay
         return self._base * (1.0 - np.minimum(1.0, (number - 1 + windows) / max(1, length))) ** _SHAPE
@@ -149,14 +164,15 @@ class Descent:
     def n_ahead(self) -> int:
         """The windows up to the next decision.
 
-        All that are left of a decay; those that begin one if none of them gains, if they are short, and the
-        rate grew no more after the last one; else one.
+        All that are left of a decay. If windows are short, those that begin one if none of them gains; while
+        the rate grows two, the second at the rate that the first leads to if it gains as much. Else one.
         """
         if self._decay is None:
-            if self._is_growing or self.tol is None:
+            if self._n_done == 0 or self.tol is None:
                 return 1
+            wanted = _GROWING if self._may_grow else self.patience - self._n_idle
             most = min(_TOGETHER // self.n_updates, math.ceil(_LATEST_DECAY * self.n_windows) - self._n_done)
-            return max(1, min(self.patience - self._n_idle, most))
+            return max(1, min(wanted, most))
         number, length = self._decay
         return max(1, length - number + 1)
 
@@ -172,8 +188,11 @@ class Descent:
             return self.unit
         return min(self.unit, max(abs(self._mark), _SMALL * self.unit))
 
-    def judge(self, loss: float) -> Verdict:
-        """Record the loss of a window, which may be infinite or no number."""
+    def judge(self, loss: float, *, is_last: bool = True) -> Verdict:
+        """Record the loss of a window, which may be infinite or no number.
+
+        The decay begins after the last of the windows that were made together.
+        """
         self._n_done += 1
         if not (math.isfinite(loss) and loss <= self.highest):
             self._cut()
@@ -185,7 +204,7 @@ class Descent:
         if self._is_growing and self._decay is None:
             self._base = max(self._base, min(_GROWTH * self._base, self.most))
         self._count_idle(loss)
-        self._advance(loss)
+        self._advance(loss, is_last=is_last)
         self._last = loss
         if loss >= self.best:
             return Verdict.KEPT
@@ -240,13 +259,13 @@ class Descent:
         self.has_converged = False
         self._end_in_time()
 
-    def _advance(self, loss: float) -> None:
+    def _advance(self, loss: float, *, is_last: bool) -> None:
         if self._decay is not None:
             done, length = self._decay
             self._decay = (done + 1, length)
             if done >= length:
                 self._end_or_continue(loss)
-        elif self._n_idle >= self.patience:
+        elif self._n_idle >= self.patience and is_last:
             self._converge()
         else:
             self._end_in_time()

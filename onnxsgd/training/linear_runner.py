@@ -25,6 +25,8 @@ __all__ = ["LinearLoop", "choose_linear_loop"]
 #: with 1 row, 0.84 with 8, 0.95 with 16, 1.08 with 32; BlockAdam, batches of 32: 0.69 of the time with 20
 #: features, 0.80 with 64, 0.94 with 150, 1.06 with 200.
 _MOST_NUMBERS, _MOST_NUMBERS_OF_BLOCKS = 300, 4000
+#: The least decay rate of the second moment, which is above zero in the loop from one update to the next.
+_LEAST_BETA_2 = 0.5
 #: The losses whose gradient has a closed form; one of a user need not have one.
 _LOSSES = frozenset({*REGRESSION_LOSSES.values(), *CLASSIFICATION_LOSSES.values(), CrossEntropy})
 #: The operators of a graph that is one layer.
@@ -122,7 +124,8 @@ def _blocks(layer: LinearLayer, spec: StepSpec, optimizer: BlockAdam, batches: B
 def _has_formula(spec: StepSpec, batches: Batches) -> bool:
     """Tell whether the updates are those of plain SGD or BlockAdam in small batches of dense data."""
     optimizer = spec.optimizer
-    if not is_plain_sgd(optimizer) and type(optimizer) is not BlockAdam:
+    is_block_adam = type(optimizer) is BlockAdam and optimizer.beta_2 >= _LEAST_BETA_2
+    if not is_plain_sgd(optimizer) and not is_block_adam:
         return False
     further: list[object] = [
         spec.norm_axes, spec.products, spec.gradient_factors, batches.is_sparse, spec.needs_general_step,

@@ -328,11 +328,11 @@ class DescentRule:
 
     def rates(self, n_epochs: int) -> np.ndarray:
         """Return the rate of each update of the next epochs."""
-        if not self._descent.is_decaying:
+        if not self._descent.is_moving:
             return np.full(n_epochs * self._n_batches, self._eta * self._descent.factor)
         done = len(self._losses) * self._n_batches + np.arange(n_epochs * self._n_batches)
         n_updates = self._window * self._n_batches
-        return self._eta * self._descent.factors(done / n_updates * self._descent.n_ahead)
+        return self._eta * self._descent.factors(done * self._descent.n_ahead / n_updates)
 
     def begin(self) -> None:
         """Choose the first weights; compute their objective and their score.
@@ -432,7 +432,8 @@ class DescentRule:
             end = None if number == n_windows - 1 else (number + 1) * self._length
             losses = self._losses[number * self._length : end]
             # the last epoch of a window may have left the others' way
-            verdict = self._descent.judge(max(math.fsum(losses) / len(losses), losses[-1]))
+            loss = max(math.fsum(losses) / len(losses), losses[-1])
+            verdict = self._descent.judge(loss, is_last=end is None)
             if verdict is Verdict.UNDONE:
                 break
         return verdict

@@ -61,7 +61,8 @@ def test_gains_of_less_than_a_share_of_the_loss_keep_the_rate():
 def test_a_decay_does_not_grow():
     descent = control(n_updates=16, n_windows=6)
     used = factors(descent, [0.8**number for number in range(1, 7)])
-    assert used == pytest.approx([1, 1.5, 1.5**2, 1.5**3, *(1.5**4 * decay(2))])
+    # the mean of the two windows that are made together while the rate grows
+    assert used == pytest.approx([1, 1.25 * 1.5, 1.25 * 1.5**2, 1.5**3, *(1.5**4 * decay(2))])
 
 
 def test_a_rate_that_was_cut_does_not_grow():
@@ -74,14 +75,38 @@ def test_a_rate_that_was_cut_does_not_grow():
     assert descent.factor == 1.5 / 4
 
 
+def test_windows_of_growing_rates_have_the_rates_that_those_before_lead_to():
+    descent = control(n_updates=16, most=3.0)
+    assert not descent.is_moving
+    descent.judge(0.8)
+    assert descent.is_moving
+    windows = np.array([0.0, 0.5, 1.0, 1.5, 2.0])
+    np.testing.assert_allclose(descent.factors(windows), [1.5, 1.5, 2.25, 2.25, 3.0])
+    descent.judge(0.6, is_last=False)
+    descent.judge(0.599, is_last=False)
+    descent.judge(0.598)
+    assert not descent.is_moving
+    np.testing.assert_array_equal(descent.factors(windows), 2.25)
+
+
+def test_a_decay_begins_after_windows_that_were_made_together():
+    descent = control(n_updates=16)
+    descent.judge(0.8)
+    for is_last in (False, False, True):
+        assert not descent.is_decaying
+        descent.judge(0.8, is_last=is_last)
+    assert descent.has_converged
+    assert descent.n_ahead == 6
+
+
 def test_short_windows_that_hardly_gain_are_made_together():
-    """As many as begin the decay; single ones while the rate grows, or if many updates make a window."""
+    """As many as begin the decay; two while the rate grows, single ones if many updates make a window."""
     descent = control(n_updates=16)
     ahead = []
     for loss in (0.5, 0.3, 0.2999, 0.2990, 0.29895, 0.2989):
         descent.judge(loss)
         ahead.append(descent.n_ahead)
-    assert ahead == [1, 1, 1, 2, 1, 6]
+    assert ahead == [2, 2, 1, 2, 1, 6]
     for n_updates, n_ahead in ((32, 2), (33, 1)):
         descent = control(n_updates=n_updates)
         descent.judge(0.998)

@@ -51,7 +51,7 @@ class Problem:
 
 
 def test_weights_before_a_bad_window_are_restored():
-    problem = Problem()
+    problem = Problem(n_batches=40)
     problem.move(0.5)
     problem.move(3.0)
     assert problem.state.tensors[KEY] == 0.5
@@ -62,7 +62,7 @@ def test_weights_before_a_bad_window_are_restored():
 
 def test_a_window_that_ended_worse_than_its_mean_is_no_measure():
     """Its weights are restored, and judged by their objective."""
-    problem = Problem()
+    problem = Problem(n_batches=40)
     problem.move(0.9, loss=0.1)
     problem.move(3.0)
     assert problem.state.tensors[KEY] == 0.9
@@ -78,9 +78,27 @@ def test_the_start_decides_the_first_rate():
 def test_a_window_that_diverges_at_its_end_is_undone():
     """Its mean loss is the best one so far."""
     problem = Problem(n_batches=8)
-    for weight, loss in [(0.8, 0.64), (0.7, 0.5), (0.2, 0.04), (0.95, 0.9)]:
+    path = [(0.8, 0.64), (0.7, 0.5), (0.6, 0.4), (0.5, 0.3), (0.2, 0.04), (0.95, 0.9)]
+    for weight, loss in path:
         problem.move(weight, loss=loss)
     assert problem.state.tensors[KEY] == 0.7
+
+
+@pytest.mark.parametrize("is_single", [True, False])
+def test_windows_of_growing_rates_are_made_together(is_single):
+    """Each has the rate that the one before leads to; the weights between them are not kept."""
+    problem = Problem(n_batches=8)
+    problem.rule.after_epochs([0.8, 0.7], None)
+    assert problem.rule.n_epochs == 4
+    losses, used = [0.6, 0.5, 0.4, 3.0], []
+    problem.state.tensors = {KEY: np.array(0.1)}
+    for part in ([loss] for loss in losses) if is_single else [losses]:
+        used.append(problem.rule.rates(len(part)))
+        problem.rule.after_epochs(part, None)
+    rates = np.concatenate(used)
+    np.testing.assert_allclose(rates, 0.05 * 1.5 ** np.repeat([1, 2], 16))
+    assert problem.state.tensors[KEY] == 1.0
+    assert problem.state.eta == pytest.approx(0.05 * 1.5**2 / 4)
 
 
 def test_the_copy_is_returned_if_it_is_better_than_the_last_weights():
@@ -155,7 +173,7 @@ def test_a_window_has_a_few_updates_at_least(is_linear, length):
     assert problem.rule.n_epochs == 1
     problem.move(3.0)
     assert problem.state.tensors[KEY] == 1.0
-    assert problem.rule.n_epochs == length
+    assert problem.rule.n_epochs == 2 * length
 
 
 def test_gains_of_a_few_updates_raise_the_rate_of_a_linear_model():

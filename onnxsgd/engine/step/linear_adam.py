@@ -5,18 +5,22 @@ half of the operators of :mod:`onnxsgd.engine.step.scan_epoch`, where each of th
 mean of squares over a block is a product with a constant matrix, which also spreads it over the columns::
 
     z = [x, 1] [W | b]^T,   G = gradient^T [g x, g]
-    M = beta_1 M + G,       V = beta_2 V + G^2 A
-    k = r eta sqrt(V) / (V + tiny)
-    [W | b] = ([W | b] - k M) / (1 + k l2 / r)
+    M = beta_1 M + G,       V = beta_2 V + G^2 A,   s = sqrt(V)
+    [W | b] = [W | b] - (r eta M + eta l2 [W | b]) / (s + eta l2)
 
-where g is the weight of a sample, A the matrix of means, r the factor of the first moment; r eta and l2 / r
+where g is the weight of a sample, A the matrix of means, r the factor of the first moment; r eta and eta l2
 have a number for each column, and are computed for all updates at once. Where the rate is steered, the same
-product takes the means of M G and of M^2, and k has the factor that follows. The graph also gathers the rows
-of the batches, from a table of all data where that is small.
+product takes the means of M G and of M^2, and s is divided by the factor that follows. The graph also gathers
+the rows of the batches, from a table of all data where that is small.
+
+Without a gradient so far, V = 0, penalties move nothing either, but s = 0 would divide zero by zero. V begins
+as the least number that decay leaves above zero, which keeps weights of zero, and weights without a penalty.
+Others are updated one batch in a call, and kept, until there is a gradient.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +39,7 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import element_type
 from onnxsgd.graph.writing import new_node
-from onnxsgd.optimizers import DECAY, LOG_FACTOR, RATE, TINY, steered
+from onnxsgd.optimizers import DECAY, LOG_FACTOR, RATE, steered
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
@@ -55,6 +59,9 @@ _STATES = {
 _TABLES = ("table", "targets")
 #: The most calls that are kept bound, each for another number of batches.
 _MOST_CALLS = 16
+#: The second moment of blocks without a gradient so far, as a multiple of the least normal number, and the
+#: least share of it that decay leaves in a call.
+_FLOOR, _LEAST_SHARE = 1e6, 1e-5
 #: Up to this many outputs a product with a diagonal matrix takes less time than two operators.
 _FEW_OUTPUTS = 8
 
@@ -190,12 +197,16 @@ def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int]) -> i
         gradient = op.Gemm(slope, backward, transA=1)
         new_first = _decayed_sum(blocks, op, first, gradient)
         new_second, *new_factors = new_blocks = _moved_blocks(blocks, op, gradient, first, of_blocks)
-        rate = op.Mul(eta, op.Div(op.Sqrt(new_second), op.Add(new_second, TINY)))
+        size_of_gradient = op.Sqrt(new_second)
         for factor in new_factors:
-            rate = op.Mul(rate, op.Exp(factor))
-        new = op.Sub(weights, op.Mul(new_first, rate))
+            size_of_gradient = op.Div(size_of_gradient, op.Exp(factor))
         if layer.is_penalised:
-            new = op.Div(new, op.Add(op.Mul(rate, decay), 1.0))
+            step = op.Add(op.Mul(eta, new_first), op.Mul(decay, weights))
+            step = op.Div(step, op.Add(size_of_gradient, decay))
+        else:
+            step = op.Mul(new_first, op.Div(eta, size_of_gradient))
+        # a difference: steps below the last digit of a weight leave it as it is
+        new = op.Sub(weights, step)
         updated = [new, new_first, *new_blocks]
         for made, like in zip(updated, inputs, strict=False):
             made.type, made.shape = type_, like.shape
@@ -306,7 +317,8 @@ class LinearAdamRunner:
             return
         layer, target = self._blocks.layer, batches.target
         nbytes = target.dtype.itemsize * layer.batch_size * (2 * layer.width + layer.n_outputs)
-        self._size = max(1, min(_MOST_BATCHES, _BLOCK_BYTES // nbytes))
+        longest = int(math.log(_LEAST_SHARE) / math.log(self._blocks.beta_2))
+        self._size = max(1, min(_MOST_BATCHES, _BLOCK_BYTES // nbytes, longest))
         self._is_filled = not self._blocks.has_table
 
     def _fill_table(self) -> None:
@@ -339,32 +351,44 @@ class LinearAdamRunner:
         self._buffers.restart()
         if not self._is_filled:
             self._fill_table()
-        for start in range(0, len(losses), self._size):
-            part = slice(start, start + self._size)
+        start = 0
+        while start < len(losses):
+            present = self._buffers.sets[self._buffers.current]
+            part = slice(start, start + (1 if self._waits(present) else self._size))
             count = len(losses[part])
             call = self._calls.get(count)
             if call is None:
                 call = self._calls[count] = self._call(count)
             call.fill(self._batches, plan if count == len(losses) else plan.part(part), self._table)
-            present = self._buffers.sets[self._buffers.current]
             self._fill_rates(call, present, scalars[part])
             losses[part] = call.run(present, self._buffers.following)
             self._buffers.flip(count)
             if not all_finite(losses[part]):
                 break
+            start += count
+
+    def _waits(self, present: Tensors) -> bool:
+        """Tell whether there are weights with a penalty, and no gradient of their block so far."""
+        layer = self._blocks.layer
+        second = present[layer.weight, "second_moment"]
+        if not layer.is_penalised or second.all():
+            return False
+        return bool(((second == 0) & (present[layer.weight, WEIGHT] != 0)).any())
 
     def _fill_rates(self, call: _Call, present: Tensors, scalars: np.ndarray) -> None:
         """Copy the numbers of the updates, with those of each column of the weights."""
-        layer, n = self._blocks.layer, self._blocks.layer.n_features
+        layer, eta = self._blocks.layer, call.arrays["eta"]
         factor = scalars[:, self._momentum_rate]
         for name, column, place in self._rates:
             rate = (scalars[:, place] * factor)[:, None, None]
             scale = present.get((name, RATE_SCALE))
-            call.arrays["eta"][..., column] = rate if scale is None else rate * scale.reshape(1, -1, 1)
+            eta[..., column] = rate if scale is None else rate * scale.reshape(1, -1, 1)
         if layer.is_penalised:
             decay = (scalars[:, self._decay] / factor)[:, None, None]
             scale = present.get((layer.weight, PENALTY_SCALE))
-            call.arrays["decay"][..., :n] = decay if scale is None else decay * scale.reshape(1, 1, -1)
+            decay = decay if scale is None else decay * scale.reshape(1, 1, -1)
+            features = slice(0, layer.n_features)
+            np.multiply(eta[..., features], decay, out=call.arrays["decay"][..., features])
 
 
 class _Call:
@@ -393,6 +417,9 @@ class _Call:
             for value in session.get_inputs()
             if not (blocks.has_table and value.name in _TABLES)
         }
+        # columns of no weights have no gradient
+        self.arrays["second_moment"][...] = 1
+        self._floor = _FLOOR * float(np.finfo(self.arrays["second_moment"].dtype).tiny)
         self._new = {name: np.zeros_like(self.arrays[name]) for name in self._states}
         self._losses = np.zeros(n_batches, dtypes["weights"])
         self.nbytes = sum(array.nbytes for array in self.arrays.values())
@@ -441,16 +468,27 @@ class _Call:
             layer.pack(present, kind, self.arrays[name])
         if layer.folds_target:
             self.arrays["weights"][:, layer.n_features + 1] = 1
+        second = self.arrays["second_moment"]
+        begins = second == 0 if second.min() < self._floor else None
+        if begins is not None:
+            np.maximum(second, self._floor, out=second)
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
             raise run_error(error) from error
+        if begins is not None:
+            self._keep_idle(begins & (self._new["second_moment"] <= self._floor))
         for name, kind in self._states.items():
             layer.unpack(self._new[name], following, kind)
         for key, array in present.items():
             if key[1] not in self._states.values():
                 following[key][...] = array
         return self._losses
+
+    def _keep_idle(self, idle: np.ndarray) -> None:
+        """Keep the weights and the moment of blocks that have no gradient so far."""
+        self._new["second_moment"][idle] = 0
+        np.copyto(self._new["weights"], self.arrays["weights"], where=idle)
 
 
 def _gather(

@@ -389,7 +389,7 @@ def both_ways(estimator, monkeypatch, *args, **more):
             "average": 5,
             "penalty": "elasticnet",
         },
-        # the short loop of linear models sums in another order, which shows in float32
+        # the short loops of linear models round in another order, which shows in float32
         {"learning_rate": "invscaling", "batch_size": 1, "max_iter": 2, "dtype": "float64"},
         {"learning_rate": "invscaling", "batch_size": 1000},
         {"loss": "huber", "learning_rate": "adaptive", "shuffle": False},
@@ -397,7 +397,7 @@ def both_ways(estimator, monkeypatch, *args, **more):
         # windows of three epochs
         {"penalty": "elasticnet", "max_iter": 12, "average": 5},
         {"early_stopping": True, "max_iter": 12, "batch_size": 16},
-        {"batch_size": 1, "max_iter": 3},
+        {"batch_size": 1, "max_iter": 3, "dtype": "float64"},
     ],
     ids=str,
 )

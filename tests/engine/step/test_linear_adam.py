@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numpy_training import PlainBlockAdam
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from test_losses import CASES
@@ -186,6 +186,46 @@ def test_auto_equals_the_general_loop(runs, general, make, y):
     np.testing.assert_allclose(model.loss_curve_, expected.loss_curve_, rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:The objective rose")
+@pytest.mark.parametrize("n_outputs", [1, 3])
+@pytest.mark.parametrize("penalty", ["l2", None])
+@pytest.mark.parametrize("n_right", [0, 20, N])
+def test_penalties_wait_for_a_gradient(runs, general, n_outputs, penalty, n_right):
+    """A fitted model is right about the first rows: nothing moves before the first error."""
+    y = np.c_[Y, -Y, Y**2][:, :n_outputs]
+    fitted = Ridge().fit(X, y)
+    y = np.where(np.arange(N)[:, None] < n_right, fitted.predict(X).reshape(N, -1), y)
+    settings = SETTINGS | {"penalty": penalty, "loss": "epsilon_insensitive", "epsilon": 0.1}
+    new = lambda: OnnxSGDRegressor(fitted, shuffle=False, **settings)  # noqa: E731
+    model = new().fit(X, y)
+    assert sum(runs) == EPOCHS * 19
+    expected = general(new, X, y)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-9)
+    np.testing.assert_allclose(model.intercept_, expected.intercept_, rtol=1e-9)
+    if n_right == N:
+        np.testing.assert_array_equal(np.squeeze(model.coef_), np.squeeze(fitted.coef_))
+
+
+def test_a_target_without_a_gradient_keeps_its_weights(runs, general):
+    """Each of several targets has a block of its own under "auto", and waits alone."""
+    y = np.c_[Y, 1e3 * Y + 1]
+    fitted = Ridge().fit(X, y)
+    y[:, 0] = fitted.predict(X)[:, 0]
+    settings = {"dtype": "float64", "loss": "epsilon_insensitive", "epsilon": 0.1, "alpha": 0.1}
+    new = lambda: OnnxSGDRegressor(fitted, random_state=0, **settings)  # noqa: E731
+    parts = [slice(0, 75), slice(75, N)]
+
+    def stream(model):
+        for part in parts:
+            model.partial_fit(X[part], y[part])
+        return model
+
+    model = stream(new())
+    assert sum(runs) == model.t_
+    np.testing.assert_array_equal(model.coef_[0], fitted.coef_[0])
+    assert (model.coef_[1] != fitted.coef_[1]).all()
+
+
 def test_blocks_and_large_tables(runs, monkeypatch):
     """Calls of few batches, and rows that are gathered anew in each of them, make the same updates."""
     expected = OnnxSGDRegressor(**SETTINGS).fit(X, Y)
@@ -214,6 +254,7 @@ def test_moments_are_carried_from_call_to_call(runs):
         {"penalty": "elasticnet"},
         {"average": True},
         {"optimizer": "adam"},
+        {"optimizer": BlockAdam(0.9, 0.4)},
     ],
     ids=str,
 )
