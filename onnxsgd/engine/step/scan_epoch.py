@@ -21,6 +21,7 @@ from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_u
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.engine.step.joined_intercepts import join_intercepts
 from onnxsgd.engine.step.met_taps import MetTaps, carry_met_taps
+from onnxsgd.engine.step.taps_first import TapsFirst, carry_taps_first
 from onnxsgd.engine.step.transposed_tables import Transposed, carry_transposed
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
@@ -75,7 +76,9 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     first = [declare(f"first/{old.name}", old) for old, _ in carried]
     last = [declare(f"last/{old.name}", old) for old, _ in carried]
     carried, taps = carry_met_taps(model, carried)
-    forms: dict[int, MetTaps | Transposed] = {**carry_transposed(body, carried), **taps}
+    forms: dict[int, MetTaps | TapsFirst | Transposed] = {**carry_transposed(body, carried), **taps}
+    # last: its tables are not transposed
+    forms |= carry_taps_first(model, carried)
     before, after = list(first), list(last)
     for index, of_weight in forms.items():
         with appending(graph) as op:
