@@ -399,7 +399,13 @@ CONSTANTS: dict[str, list[Constant]] = {
         Constant(f"{_FORMS}.small_images", (_NEVER, _ALWAYS), (1, 2, 4, 8, 10, 12),
                  lambda size: _small_images(8, 192, size, 3, 192)),
     ],
+    "_ROW": [
+        Constant(f"{_RULES}.channels_last_weight", (_NEVER, _ALWAYS), (25, 100, 400),
+                 lambda length: _conv_weight((8, 32, length), (32, 32, 3))),
+    ],
     "_PLACES": [
+        Constant(f"{_RULES}.channels_last_weight", (_NEVER, _ALWAYS), (4, 8, 14, 28, 56),
+                 lambda size: _conv_weight((8, 64, size, size), (64, 64, 3, 3))),
         Constant(f"{_RULES}.max_pool", (_NEVER, _ALWAYS), (8, 16, 32, 56), lambda size: _pool(2, size)),
     ],
     "_WEIGHTS_PER_ELEMENT": [

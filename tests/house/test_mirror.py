@@ -66,9 +66,10 @@ COVERED = {
         "gradient/portable/rules/scan_axes graph/captured_constants"
     ),
     "gradient/portable/rules/test_convolution.py": (
-        "gradient/portable/rules/convolution_image gradient/portable/rules/convolution_weight "
-        "gradient/portable/rules/depthwise_weight gradient/portable/rules/patch_weight "
-        "gradient/portable/rules/tap_weight gradient/portable/rules/windows"
+        "gradient/portable/rules/channels_last_weight gradient/portable/rules/convolution_image "
+        "gradient/portable/rules/convolution_weight gradient/portable/rules/depthwise_weight "
+        "gradient/portable/rules/patch_weight gradient/portable/rules/tap_weight "
+        "gradient/portable/rules/windows"
     ),
     "gradient/portable/rules/test_indexing.py": (
         "gradient/portable/rules/slicing gradient/portable/rules/split_reads"

@@ -124,6 +124,8 @@ def carry_met_taps(
     if found:
         RemoveUnusedNodesPass()(model)
         add_products(graph)
+        # the runtime computes products that nothing reads in the body of a loop
+        RemoveUnusedNodesPass()(model)
     return result, found
 
 

@@ -21,6 +21,7 @@ from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_u
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.engine.step.joined_intercepts import join_intercepts
 from onnxsgd.engine.step.met_taps import MetTaps, carry_met_taps
+from onnxsgd.engine.step.taps_first import TapsFirst, carry_taps_first
 from onnxsgd.engine.step.transposed_tables import Transposed, carry_transposed
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
@@ -41,6 +42,10 @@ _PREFIX = "step/"
 #: and larger blocks are not kept between fits. ``benchmarks/constants.py``, 10 and 100 features: 0.99 to 1.01
 #: of the time with 250 kB to 16 MB.
 _BLOCK_BYTES = 900_000
+#: With large weights, the batches of a block that has room for them in this share of the bytes of weights and
+#: states: each call of the runtime reads and writes them all. ``benchmarks/networks.py``, resnet18: 0.93 to
+#: 0.95 of the time of an update with 32 batches in place of 8.
+_BATCHES, _SHARE_OF_WEIGHTS = 32, 0.05
 #: The most batches of a block, for batches of few bytes: a bound, not measured.
 _MOST_BATCHES = 10_000
 #: The most sizes of blocks that stay bound, as parts of a stream may have any: a bound of memory.
@@ -71,7 +76,9 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     first = [declare(f"first/{old.name}", old) for old, _ in carried]
     last = [declare(f"last/{old.name}", old) for old, _ in carried]
     carried, taps = carry_met_taps(model, carried)
-    forms: dict[int, MetTaps | Transposed] = {**carry_transposed(body, carried), **taps}
+    forms: dict[int, MetTaps | TapsFirst | Transposed] = {**carry_transposed(body, carried), **taps}
+    # last: its tables are not transposed
+    forms |= carry_taps_first(model, carried)
     before, after = list(first), list(last)
     for index, of_weight in forms.items():
         with appending(graph) as op:
@@ -169,7 +176,8 @@ class EpochRunner:
         }
         n_numbers = n_rows * step.n_outputs + sum(map(math.prod, self._narrow_shapes.values()))
         n_bytes = batches.nbytes + dtype.itemsize * n_numbers
-        self._size = block or max(1, min(_MOST_BATCHES, _BLOCK_BYTES // n_bytes))
+        by_weights = min(_BATCHES, int(_SHARE_OF_WEIGHTS * buffers.nbytes) // n_bytes)
+        self._size = block or max(1, by_weights, min(_MOST_BATCHES, _BLOCK_BYTES // n_bytes))
         self._blocks: dict[int, _Block] = {}
         self._arrays: dict[str, np.ndarray] = {}
         #: The rows of features that have a column of ones in the loop, without it.

@@ -25,7 +25,7 @@ from onnxsgd.graph.writing import add_initializer, computed
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
 
-__all__ = ["Transposed", "carry_transposed", "transpose_tables"]
+__all__ = ["Transposed", "carry_transposed", "operands_of_its_shape", "transpose_tables"]
 
 _ELEMENTWISE = having(Fact.ELEMENTWISE)
 #: The columns of a product that the runtime computes together.
@@ -187,7 +187,7 @@ def _connected(
             elif not _is_row(added, table):
                 return None
         elif node is not None:
-            if (operands := _operands_of_its_shape(node, table)) is None:
+            if (operands := operands_of_its_shape(node, table)) is None:
                 return None
             further += operands
         further += [reader.outputs[0] for reader in readers if not _is_product(reader)]
@@ -211,7 +211,7 @@ def _is_row(value: ir.Value | None, table: ir.Value) -> bool:
     return value is None or value.shape in ((columns,), (1, columns))
 
 
-def _operands_of_its_shape(node: ir.Node, table: ir.Value) -> list[ir.Value] | None:
+def operands_of_its_shape(node: ir.Node, table: ir.Value) -> list[ir.Value] | None:
     """Return the operands with the shape of `table`; None if the operator has others than single numbers."""
     if node.domain or node.op_type not in _ELEMENTWISE:
         return None

@@ -117,7 +117,7 @@ def test_weights_that_are_read_as_a_whole_stay_whole(model, options):
 
 
 def test_kernels_whose_taps_are_all_met_stay_whole(weights):
-    text = _NETWORK.replace("float[N,2,2,2]", "float[N,2,6,6]")
+    text = _NETWORK.replace("float[N,2,2,2]", "float[N,2,14,14]")
     model = _model(text.replace("e = Flatten(d)", "p = GlobalAveragePool(d) e = Flatten(p)"), weights)
     assert _carried(model, _spec()) == {name: list(shape) for name, shape in _SHAPES.items()}
 

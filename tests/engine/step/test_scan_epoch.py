@@ -61,6 +61,23 @@ def test_blocks_have_room_for_the_scores_of_their_batches(model, weights, data, 
     assert sizes == [4 * sizes[-1], 2 * sizes[-1], sizes[-1]]
 
 
+@pytest.mark.parametrize(("share", "n_batches"), [(1.0, 7), (0.5, 4), (0.0, 1)])
+def test_blocks_are_longer_with_large_weights(model, weights, data, monkeypatch, share, n_batches):
+    """Each call reads and writes all weights: for a ResNet-18, as long as half an update."""
+    spec = make_spec()
+    step, buffers, _, _ = runners(model, spec, weights, data)
+    session = make_session(build_epoch(step, spec.loss), 1)
+    of_a_batch = 8 * 4 * (5 + 3 + 3)
+    monkeypatch.setattr(scan_epoch, "_BLOCK_BYTES", 0)
+    monkeypatch.setattr(scan_epoch, "_SHARE_OF_WEIGHTS", share * 8 * of_a_batch / buffers.nbytes)
+    loop = scan_epoch.EpochRunner(session, step, buffers, data)
+    calls = []
+    monkeypatch.setattr(buffers, "flip", calls.append)
+    loop.run(data.plan(np.arange(53)), numbers(spec, data.n_batches)[0], np.zeros(data.n_batches))
+    assert calls[0] == n_batches
+    assert sum(calls) == 7
+
+
 _WITH_SUBGRAPHS = {
     "a gradient by time steps": """u = Unsqueeze(X, two) t = Transpose<perm = [1, 0, 2]>(u)
         v = Concat<axis = 0>(t, t) y, h = LSTM<hidden_size = 4>(v, W, R) s = Squeeze(h, zero)

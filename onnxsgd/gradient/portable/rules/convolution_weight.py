@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from onnxsgd.gradient.portable.rules.channels_last_weight import has_short_rows, tap_by_tap_of_rows
 from onnxsgd.gradient.portable.rules.depthwise_weight import correlate_channels, has_single_channels
 from onnxsgd.gradient.portable.rules.patch_weight import correlate_tiles, has_tiles
 from onnxsgd.gradient.portable.rules.tap_weight import (
@@ -102,6 +103,7 @@ _FORMULAS: tuple[tuple[Callable[..., bool], Callable[[Tensor, Tensor, Window, in
     (has_tiles, correlate_tiles),
     (has_few_results, all_taps_of_the_gradient),
     (has_few_channels, all_taps_at_once),
+    (has_short_rows, tap_by_tap_of_rows),
     (has_few_taps, tap_by_tap),
     (_always, _exchanged),
 )

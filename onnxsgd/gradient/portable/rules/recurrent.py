@@ -21,6 +21,11 @@ from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 
 __all__ = ["RECURRENT"]
 
+#: The most rows of weights whose gradients are one product with that of the bias, of more rows than columns.
+#: Alone, two directions of 32 units and 16 inputs, 160 rows of data: 0.79 of the time of three products; 64
+#: units 0.88, 128 units 1.09, 16 units with 128 inputs 1.06.
+_ROWS = 256
+
 
 def _directions(n: Call) -> list[str]:
     direction = n.attribute("direction", "forward")
@@ -125,14 +130,34 @@ def _d_x(n: Call) -> Tensor:
     return reduce(add, parts)
 
 
+def _of_weights(n: Call) -> list[list[Tensor]]:
+    """Return the gradients of the weights and of the bias of each pass, where one product makes them."""
+    return [_at_once(p, g) for _, p, g in _each(n)]
+
+
+def _at_once(p: Pass, g: Gradients) -> list[Tensor]:
+    rows, inputs = (int(dim) for dim in p.w.known_dims[1:])
+    hidden = int(p.r.known_dims[2])
+    if p.columns is None or g.from_x is not g.from_h or rows > _ROWS or inputs + hidden >= rows:
+        return []
+    product = op.MatMul(op.Transpose(p.columns, perm=[0, 2, 1]), rows_of(g.from_x))
+    w, r, b = op.Split(product, [inputs, hidden, 1], axis=1, outputs=3)
+    return [op.Transpose(w, perm=[0, 2, 1]), op.Transpose(r, perm=[0, 2, 1]), op.Squeeze(b, [1])]
+
+
+def _each_made(n: Call) -> list[tuple[Pass, Gradients, list[Tensor]]]:
+    made: list[list[Tensor]] = n.once("weights", _of_weights)
+    return [(p, g, of_pass) for (_, p, g), of_pass in zip(_each(n), made, strict=True)]
+
+
 def _d_w(n: Call) -> Tensor:
-    return joined([_product(g.from_x, p.x) for _, p, g in _each(n)])
+    return joined([made[0] if made else _product(g.from_x, p.x) for p, g, made in _each_made(n)])
 
 
 def _d_r(n: Call) -> Tensor:
     parts = []
-    for _, _, g in _each(n):
-        products = [_product(pre, state) for pre, state in g.products]
+    for _, g, made in _each_made(n):
+        products = made[1:2] or [_product(pre, state) for pre, state in g.products]
         parts.append(products[0] if len(products) == 1 else op.Concat(*products, axis=1))
     return joined(parts)
 
@@ -148,7 +173,7 @@ def _sum(t: Tensor) -> Tensor:
 
 
 def _d_b(n: Call) -> Tensor:
-    sums = [[_sum(t) for t in (g.from_x, g.from_h)] for _, _, g in _each(n)]
+    sums = [made[2:] * 2 or [_sum(t) for t in (g.from_x, g.from_h)] for _, g, made in _each_made(n)]
     return joined([op.Concat(*pair, axis=1) for pair in sums])
 
 

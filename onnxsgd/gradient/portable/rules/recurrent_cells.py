@@ -49,6 +49,9 @@ class Pass:
     peepholes: Peepholes | None = None
     lengths: Lengths | None = None
     ends: tuple[Tensor, ...] = ()  # like dy: the gradient of the last cell state, at its step
+    #: (directions, time * batch, inputs + hidden + 1): the inputs, the states before, and ones, side by side,
+    #: where the gates are one product of them.
+    columns: Tensor | None = None
 
     @property
     def h(self) -> Tensor:
@@ -132,14 +135,28 @@ def _multiplied(*pairs: tuple[Tensor, Tensor], added: Tensor | None = None) -> T
             op.MatMul(t, op.Unsqueeze(op.Transpose(weight, perm=[0, 2, 1]), [0])) for t, weight in pairs
         ]
         return reduce(add, [*products, *([] if added is None else [_over_time(added)])])
-    time, directions, batch, _ = (int(dim) for dim in first.known_dims)
-    rows, weights = [rows_of(t) for t, _ in pairs], [weight for _, weight in pairs]
-    if added is not None and first.dtype is not None:
-        rows.append(first.emitter.constant(np.ones((directions, time * batch, 1), first.dtype.numpy())))
+    weights = [weight for _, weight in pairs]
+    if added is not None:
         weights.append(op.Unsqueeze(added, [2]))
-    joined, weight = (parts[0] if len(parts) == 1 else op.Concat(*parts, axis=2) for parts in (rows, weights))
-    shape = (directions, time, batch, int(pairs[0][1].known_dims[1]))
-    product = op.Reshape(op.MatMul(joined, op.Transpose(weight, perm=[0, 2, 1])), list(shape))
+    return _product(_columns([t for t, _ in pairs], added is not None), weights, first)
+
+
+def _columns(sequences: list[Tensor], with_ones: bool) -> Tensor:
+    """Return the rows of sequences of known sizes side by side, perhaps with a column of ones."""
+    parts = [rows_of(t) for t in sequences]
+    first = sequences[0]
+    if with_ones and first.dtype is not None:
+        time, directions, batch, _ = (int(dim) for dim in first.known_dims)
+        parts.append(first.emitter.constant(np.ones((directions, time * batch, 1), first.dtype.numpy())))
+    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=2)
+
+
+def _product(columns: Tensor, weights: list[Tensor], like: Tensor) -> Tensor:
+    """Return the product of columns with the transposes of weights side by side, as a sequence."""
+    time, directions, batch, _ = (int(dim) for dim in like.known_dims)
+    weight = weights[0] if len(weights) == 1 else op.Concat(*weights, axis=2)
+    shape = (directions, time, batch, int(weights[0].known_dims[1]))
+    product = op.Reshape(op.MatMul(columns, op.Transpose(weight, perm=[0, 2, 1])), list(shape))
     return swap_first(product.known_as(shape))
 
 
@@ -166,11 +183,14 @@ def _gates(p: Pass) -> tuple[Tensor, Tensor]:
 
 def _summed_gates(p: Pass) -> Tensor:
     """Return the gates before their activations, where nothing comes between their two parts."""
-    bias = None
-    if p.b is not None:
-        b_x, b_h = _parts(p.b, 1, 1)
-        bias = b_x + b_h
-    return _multiplied((p.x, p.w), (p.before, p.r), added=bias)
+    if p.b is None:
+        return _multiplied((p.x, p.w), (p.before, p.r))
+    b_x, b_h = _parts(p.b, 1, 1)
+    before, bias = p.before, b_x + b_h
+    if not p.x.is_static or 0 in p.x.known_dims:
+        return _multiplied((p.x, p.w), (before, p.r), added=bias)
+    p.columns = _columns([p.x, before], with_ones=True)
+    return _product(p.columns, [p.w, p.r, op.Unsqueeze(bias, [2])], p.x)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -26,10 +26,10 @@ __all__ = ["SMALL_IMAGE_FORMS"]
 _SINGLE = 64
 
 #: The most places of the result without groups, and with a kernel of one tap; the image has at most those of
-#: `_SINGLE`. ``benchmarks/constants.py``, 3 x 3 taps, 128 channels, batch 8: 0.28 of the time at 2 x 2, 0.71
-#: at 4 x 4, 0.94 at 6 x 6, 1.27 at 8 x 8; 64 images of 64 channels 0.36 at 2 x 2, 1.01 at 4 x 4. One tap,
+#: `_SINGLE`. ``benchmarks/constants.py``, 3 x 3 taps, 128 channels, batch 8: 0.26 of the time at 2 x 2, 0.61
+#: at 4 x 4, 0.75 at 6 x 6, 1.16 at 8 x 8; 64 images of 64 channels 0.22 at 2 x 2, 0.74 at 5 x 5. One tap,
 #: 256 channels: 0.31 at 1 x 1, 0.53 at 2 x 2, 0.76 at 3 x 3, 1.02 at 4 x 4, for a single image 0.83 to 1.53.
-_CONNECTED, _ONE_TAP = 16, 9
+_CONNECTED, _ONE_TAP = 36, 9
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,39 @@ def _all_images(w: Writer, node: ir.Node, small: _Small) -> ir.Value:
 
     Taps that meet padding alone are left out.
     """
-    x, weight, bias = first(node), required(node, 1), _bias(node)
-    n_taps, places, results = small.taps.shape
+    n_taps, _, results = small.taps.shape
     met = np.flatnonzero(small.taps.any(axis=(1, 2)))
+    if len(met) == n_taps > 1 and min(small.c, results) > 1:
+        kernel, columns = _taps_first(w, node, small)
+    else:
+        kernel, columns = _channels_first(w, node, small, met)
+    bias = _bias(node)
+    offsets = [] if bias is None else [w.reshaped(bias, [small.m, 1])]
+    product = w.known("Gemm", [kernel, columns, *offsets], [small.m, small.n * results], transB=1)
+    product = w.transposed(w.reshaped(product, [small.m, small.n, results]), [1, 0, 2])
+    return w.reshaped(product, [small.n, small.m, *small.out])
+
+
+def _taps_first(w: Writer, node: ir.Node, small: _Small) -> tuple[ir.Value, ir.Value]:
+    """Return the weight [m, taps x c] and the columns [n x results, taps x c].
+
+    They are made of images whose channels come last, which are fewer numbers to move than columns are. A loop
+    carries the weight in this order.
+    """
+    x, weight = first(node), required(node, 1)
+    n_taps, places, results = small.taps.shape
+    kernel = w.transposed(w.reshaped(weight, [small.m, small.c, n_taps]), [0, 2, 1])
+    kernel = w.reshaped(kernel, [small.m, n_taps * small.c])
+    table = _table(w, small.taps.transpose(2, 0, 1).reshape(results * n_taps, places))
+    images = w.transposed(w.reshaped(x, [small.n, small.c, places]), [0, 2, 1])
+    columns = w.known("MatMul", [table, images], [small.n, results * n_taps, small.c])
+    return kernel, w.reshaped(columns, [small.n * results, n_taps * small.c])
+
+
+def _channels_first(w: Writer, node: ir.Node, small: _Small, met: np.ndarray) -> tuple[ir.Value, ir.Value]:
+    """Return the weight [m, c x met] and the columns [n x results, c x met] of the met taps."""
+    x, weight = first(node), required(node, 1)
+    n_taps, places, results = small.taps.shape
     n_rows = small.c * len(met)
     kernel = w.reshaped(weight, [small.m, small.c * n_taps])
     if len(met) < n_taps:
@@ -162,11 +192,7 @@ def _all_images(w: Writer, node: ir.Node, small: _Small) -> ir.Value:
     if results > 1:
         columns = w.reshaped(columns, [small.n, small.c, results, len(met)])
         columns = w.transposed(columns, [0, 2, 1, 3])
-    columns = w.reshaped(columns, [small.n * results, n_rows])
-    offsets = [] if bias is None else [w.reshaped(bias, [small.m, 1])]
-    product = w.known("Gemm", [kernel, columns, *offsets], [small.m, small.n * results], transB=1)
-    product = w.transposed(w.reshaped(product, [small.m, small.n, results]), [1, 0, 2])
-    return w.reshaped(product, [small.n, small.m, *small.out])
+    return kernel, w.reshaped(columns, [small.n * results, n_rows])
 
 
 #: The forms of layers of small images, of known sizes.

@@ -79,6 +79,11 @@ ONE_GROUP = [
     ("Conv<pads = [3, 3, 3, 3]>", (1, 4, 3, 3), (2, 4, 2, 2)),
     ("Conv", (2, 2, 16, 14), (1, 2, 2, 1)),
     ("Conv<pads = [1, 1]>", (1, 4, 7), (2, 4, 3)),
+    # channels last; then rows that are too long
+    ("Conv<pads = [2, 1, 0, 1], strides = [2, 1], dilations = [1, 2]>", (2, 16, 4, 5), (16, 16, 2, 2)),
+    ("Conv<pads = [2, 1], strides = [3]>", (1, 16, 9), (9, 16, 3)),
+    ("Conv<strides = [1, 2, 1]>", (2, 16, 2, 4, 2), (9, 16, 2, 1, 1)),
+    ("Conv", (1, 16, 130), (9, 16, 2)),
 ]
 
 # Windows side by side, as in embeddings of patches; the last one leaves a rest of the image.

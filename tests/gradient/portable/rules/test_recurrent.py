@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxsgd.gradient.portable import differentiate
+from onnxsgd.gradient.portable.rules import recurrent
 from onnxsgd.gradient.portable.rules.cell_gates import SLOPES
 from onnxsgd.gradient.portable.rules.recurrent_cells import CELLS
 from onnxsgd.gradient.portable.rules.time_steps import _WRITTEN_OUT
@@ -87,6 +88,26 @@ def test_directions_are_turned_in_one_piece(name):
     reversals = [node for node in nodes if node.op_type == "Slice" and len(node.inputs) == 5]
     assert not reversals
     assert sum(node.op_type == "Gather" for node in nodes) >= 2
+
+
+@pytest.mark.parametrize(
+    ("most_rows", "inputs", "products"),
+    [(4 * HIDDEN, INPUTS, 1), (4 * HIDDEN - 1, INPUTS, 3), (4 * HIDDEN, 4 * HIDDEN - HIDDEN, 3)],
+    ids=["few rows", "many rows", "many inputs"],
+)
+def test_gradients_of_weights_by_one_product_and_by_three(check, monkeypatch, most_rows, inputs, products):
+    monkeypatch.setattr(recurrent, "_ROWS", most_rows)
+    operands = sizes("LSTM", 2) | {"X": (9, BATCH, inputs), "W": (2, 4 * HIDDEN, inputs)}
+    operands["C"] = operands["H"]
+    text = cell("LSTM", ', direction = "bidirectional"')
+    check(text, operands, outputs=("Y", "P", "Q"), known=("W", "R", "B"))
+    shapes = ", ".join(f"float{list(shape)} {name}" for name, shape in operands.items())
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 18]> g ({shapes}) => (float[9,2,2,2] Y) {{ {text} }}"""
+    )
+    gradient = differentiate(ir.from_proto(model), ["Y"], ["W", "R", "B"])
+    # the gates are one more product
+    assert sum(node.op_type == "MatMul" for node in gradient.graph) == 1 + products
 
 
 @pytest.mark.parametrize("dims", ["known", "hidden"])
