@@ -22,6 +22,7 @@ from onnxsgd.learner.model_source import LARGEST_CACHED
 from onnxsgd.persistence.compression import LARGEST, compressed, decompressed
 from onnxsgd.persistence.graph_differences import give_known, numbers_in, set_numbers, take_known
 from onnxsgd.persistence.shared_tensors import (
+    LEAST,
     Held,
     held_tensors,
     restore_shared,
@@ -152,7 +153,8 @@ def _written(model: ir.Model, trained: Collection[str]) -> onnx.ModelProto:
     for tensor in proto.graph.initializer:
         if tensor.name in trained:
             set_numbers(tensor, b"")
-        elif not tensor.raw_data and not tensor.string_data:
+        elif not tensor.raw_data and not tensor.string_data and tensor.ByteSize() >= LEAST:
+            # as restore_shared writes them
             set_numbers(tensor, numbers_in(tensor))
         if tensor.data_location == TensorProto.DEFAULT:
             tensor.ClearField("data_location")

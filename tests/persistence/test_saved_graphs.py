@@ -65,6 +65,19 @@ def test_frozen_tensors_are_those_of_the_model(diabetes, dtype, parameters):
     )
 
 
+def test_the_exported_graph_is_the_same_in_another_process(diabetes):
+    """Field by field: constants that a file lists as numbers came back as bytes."""
+    model = network(0, np.float32)
+    model.graph.node[-1].output[0] = "Z"
+    model.graph.node.append(onnx.helper.make_node("Mul", ["Z", "two"], ["Y"]))
+    two = onnx.helper.make_tensor("two", onnx.TensorProto.FLOAT, [], [2.0])
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["two"], value=two))
+    learner = regressor(model=model).fit(*diabetes)
+    content = pickle.dumps(learner)
+    cache.clear()
+    assert pickle.loads(content).to_onnx() == learner.to_onnx()
+
+
 def test_a_graph_that_changed_since_is_refused(diabetes):
     """Its nodes are written in the file as differences."""
     X, y = diabetes
