@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 import sklearn
 from sklearn.base import BaseEstimator
 
@@ -18,8 +17,6 @@ from onnxsgd._files import path_of
 from onnxsgd.data.moments import Moments
 from onnxsgd.estimators.between_calls import has_new_graph, read_graph_parameters
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
-from onnxsgd.graph.loading.load import check_proto
-from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import refuse_circle
 from onnxsgd.persistence.checkpoint_folder import read_last
@@ -249,15 +246,13 @@ def _put_requests(estimator: Any, requests: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _check_learned(learner: Learner, state: FitState) -> None:
-    """Refuse a graph that is not valid, weights that it does not have, and a state of other types."""
+    """Refuse weights that the graph does not have, and a state of other types."""
     for holder in (learner, state):
         check_fields(holder)
     for name, moments in state.moments.items():
         check_table(vars(moments), Moments, f"moments of {name!r:.60}")
     if state.t < 0:
         raise ValueError(f"{state.t} updates")
-    for model in {id(found): found for found in _graphs(learner)}.values():
-        check_proto(to_proto(model), "model")
     weights = state.weights()
     if set(weights) != set(learner.learned):
         raise ValueError(f"weights {sorted(weights)} for those of the graph, {sorted(learner.learned)}")
@@ -268,11 +263,6 @@ def _check_learned(learner: Learner, state: FitState) -> None:
         if array.shape != shape or array.dtype.kind != "f":
             raise ValueError(f"the weight {name!r} is {array.dtype} of shape {array.shape}, not {shape}")
     check_tensors(state.tensors, weights, state.optimizer, "tensors")
-
-
-def _graphs(learner: Learner) -> list[ir.Model]:
-    halves = (learner,) if learner.half_precision is None else (learner, learner.half_precision)
-    return [model for half in halves for model in (half.model, half.score_model)]
 
 
 def _read(
@@ -306,7 +296,7 @@ def _read(
         raise ValueError(f"it lacks {lost}")
     check_attributes(attributes, _TYPES)
     own = {name: getattr(estimator, name) for name in estimator.get_params(deep=False)}
-    estimator.__setstate__({**own, **attributes, **({"_saved": learned} if learned else {})})
+    estimator._restore({**own, **attributes, **({"_saved": learned} if learned else {})}, check=True)
     if learned:
         _check_learned(estimator._learner, estimator._state)
     if content["has_given"]:

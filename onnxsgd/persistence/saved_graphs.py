@@ -14,6 +14,7 @@ from onnx import TensorProto
 from onnx.helper import make_tensor_value_info
 
 from onnxsgd.graph.loading.external_data import refuse_external
+from onnxsgd.graph.loading.load import check_model
 from onnxsgd.graph.loading.size_limits import check_sizes
 from onnxsgd.graph.model import subgraphs, to_ir, to_proto
 from onnxsgd.graph.shape_inference import ShapeInferencePass
@@ -135,16 +136,20 @@ class Graphs:
         shared = take_shared(self.whole, base.held)
         return {"model": _bytes_of(self.whole), "score_model": content, "shared": [shared, []]}
 
-    def models(self, weights: Mapping[str, np.ndarray]) -> tuple[ir.Model, ir.Model]:
+    def models(self, weights: Mapping[str, np.ndarray], *, check: bool) -> tuple[ir.Model, ir.Model]:
         """Return the whole graph and that of raw scores, with these weights; the graphs are used up.
+
+        `check` : whether they are checked as a user's model is.
 
         Raises
         ------
         ValueError
             If an array has another shape.
+        GraphError
+            If a graph is too large; with `check`, if it is not valid.
         """
-        whole = _model(self.whole, weights)
-        return whole, whole if self.score is self.whole else _model(self.score, weights)
+        whole = _model(self.whole, weights, check)
+        return whole, whole if self.score is self.whole else _model(self.score, weights, check)
 
 
 def _written(model: ir.Model, trained: Collection[str]) -> onnx.ModelProto:
@@ -207,9 +212,12 @@ def _read(saved: bytes) -> onnx.ModelProto:
     return onnx.load_from_string(decompressed(saved))
 
 
-def _model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> ir.Model:
+def _model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], check: bool) -> ir.Model:
     """Return a graph of a file, whose sizes are checked before memory is taken for them."""
     with_numbers(proto, weights)
     check_sizes(proto)
     refuse_external(proto, "a saved estimator")
+    if check:
+        # inference ends the process on some graphs that are not valid
+        check_model(proto)
     return _inferred(proto)
