@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,19 +169,21 @@ def load(path: str | os.PathLike[str], **parameters: object) -> OnnxSGDRegressor
 
 
 def load_checkpoint(
-    folder: Path, estimator: TrainedModel
+    folder: Path, estimator: TrainedModel, check: Callable[[dict[str, Any], Path], None]
 ) -> tuple[TrainedModel, dict[str, Any], Path] | None:
     """Return the estimator of the last checkpoint of a folder, its progress, and its file, if there is one.
 
-    Its parameters are those of `estimator`.
+    Its parameters are those of `estimator`. `check` is called with the progress and the file first: what is
+    learned can only be read with the `model` that it was saved with.
     """
 
     def read(file: Path) -> tuple[TrainedModel, dict[str, Any], Path]:
         def read_both(content: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> Any:
             own = estimator.get_params(deep=False)
             lacking = {**content, "parameters": {}, "missing": dict.fromkeys(own, "")}
-            loaded = _read(os.fspath(file), own, lacking, tensors)
-            return loaded, _progress(content, tensors), file
+            progress = _progress(content, tensors)
+            check(progress, file)
+            return _read(os.fspath(file), own, lacking, tensors), progress, file
 
         return read_file(file, read_both)
 
