@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 from onnx.helper import make_tensor_value_info
 
@@ -52,9 +54,10 @@ class Base:
 
     @classmethod
     def of(cls, model: object) -> Base:
-        """Return those of a parameter."""
+        """Return those of a parameter; none if that was set to bytes that are no graph."""
         if isinstance(model, bytes):
-            model = onnx.load_from_string(model)
+            with suppress(DecodeError):
+                model = onnx.load_from_string(model)
         graph = model.graph if isinstance(model, onnx.ModelProto) else onnx.GraphProto()
         return cls(graph, held_tensors(model))
 

@@ -88,6 +88,13 @@ def test_a_graph_that_changed_since_is_refused(diabetes):
             unpack(saved, model)
 
 
+def test_a_model_that_was_set_to_no_graph_holds_none(diabetes):
+    """Pickling was an error of protobuf."""
+    X, y = diabetes
+    learner = regressor(model=network(0)).fit(X, y).set_params(model=b"no graph")
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(learner)).predict(X), learner.predict(X))
+
+
 def test_large_graphs_are_not_compressed(iris, monkeypatch):
     learner, state = parts_of(OnnxSGDClassifier(QUICK, max_iter=2, tol=None).fit(*iris))
     small = pack(learner, state)
