@@ -43,6 +43,9 @@ _LISTS = {
     "metadata_props": ("key", "value"),
 }
 
+#: Texts of a node that are the same if they are missing.
+_EMPTY = ("domain", "doc_string", "overload")
+
 
 def take_known(graph: onnx.GraphProto, other: onnx.GraphProto, trained: Collection[str] = ()) -> None:
     """Replace the entries that `other` has too by references, in place.
@@ -56,7 +59,7 @@ def take_known(graph: onnx.GraphProto, other: onnx.GraphProto, trained: Collecti
     """
     for name, (_, place) in _LISTS.items():
         known = _Known(getattr(other, name))
-        places = {_written(entry): at for at, entry in enumerate(known.entries)}
+        places = {_written(_plain(entry)): at for at, entry in enumerate(known.entries)}
         for entry in getattr(graph, name):
             at = places.get(_written(entry))
             if at in known.unused:
@@ -89,7 +92,7 @@ def give_known(graph: onnx.GraphProto, other: onnx.GraphProto, trained: Collecti
         known = _Known(getattr(other, name))
         for entry in getattr(graph, name):
             if not entry.HasField(needed):
-                entry.CopyFrom(known.find(getattr(entry, place)))
+                entry.CopyFrom(_plain(known.find(getattr(entry, place))))
             elif name == "node":
                 for body, its in _bodies(entry, known):
                     give_known(body, its)
@@ -158,6 +161,18 @@ def _another(lacking: str) -> ParameterError:
     return ParameterError(
         f"model has no {lacking}, which the saved estimator refers to: give the model that it was saved with."
     )
+
+
+def _plain(entry: Message) -> Message:
+    """Return an entry without the empty texts of a node that onnx_ir leaves out, as parsers write them."""
+    empty = [name for name in _EMPTY if isinstance(entry, NodeProto) and not getattr(entry, name)]
+    if not any(entry.HasField(name) for name in empty):
+        return entry
+    plain = NodeProto()
+    plain.CopyFrom(entry)
+    for name in empty:
+        plain.ClearField(name)
+    return plain
 
 
 def _written(entry: Message) -> bytes:

@@ -65,6 +65,21 @@ def test_frozen_tensors_are_those_of_the_model(diabetes, dtype, parameters):
     )
 
 
+def test_nodes_of_a_parsed_graph_are_references(diabetes):
+    """The parser of onnx, and others, write an empty domain, which onnx_ir leaves out."""
+    model = network(0, np.float32)
+    assert all(node.HasField("domain") for node in model.graph.node)
+    learner = regressor(model=model).fit(*diabetes)
+    graph = onnx.load_from_string(decompressed(pack(*parts_of(learner), model=model)["model"])).graph
+    assert {node.op_type for node in graph.node} == {""}
+    content = pickle.dumps(learner)
+    n_built = cache.n_built
+    restored = pickle.loads(content)
+    # the graph is found in the cache
+    assert cache.n_built == n_built
+    assert restored.to_onnx() == learner.to_onnx()
+
+
 def test_the_exported_graph_is_the_same_in_another_process(diabetes):
     """Field by field: constants that a file lists as numbers came back as bytes."""
     model = network(0, np.float32)
