@@ -162,11 +162,12 @@ class FitCheckpoints:
         return Checkpoints(self._every, self._write, self._start, file=file, has_all_data=has_all_data)
 
     def _find(self) -> None:
-        found = load_checkpoint(self._folder, self._estimator._saved())
-        if found is None:
-            return
-        self._loaded, progress, self._file = found
-        file = self._file
+        found = load_checkpoint(self._folder, self._estimator._saved(), self._refuse_other_fit)
+        if found is not None:
+            self._loaded, progress, self._file = found
+            self._start = self._loaded._state, progress
+
+    def _refuse_other_fit(self, progress: Mapping[str, Any], file: Path) -> None:
         names = dict.fromkeys([*self._identity, *progress["identity"]])
         changed = [name for name in names if self._identity.get(name) != progress["identity"].get(name)]
         if changed:
@@ -175,7 +176,6 @@ class FitCheckpoints:
                 f"{', '.join(changed)}: a fit continues with the same parameters and data. Name another "
                 "folder as checkpoint, or leave out resume=True."
             )
-        self._start = self._loaded._state, progress
 
     def _refuse_unfinished(self) -> None:
         """Refuse to replace the checkpoints of a fit that has not ended."""

@@ -185,13 +185,17 @@ class TrainedModel(HtmlDisplay):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self._restore(state)
+
+    def _restore(self, state: dict[str, Any], *, check: bool = False) -> None:
+        """Set the attributes that were saved; `check`: whether the graph may be one of a stranger."""
         state = from_small_form(state)
         saved = state.pop("_saved", None)
         super().__setstate__({**_LATER_PARAMETERS, **state})
         if self.__dict__.get("_given") == _SAME:
             self._given = read_graph_parameters(self)
         if saved is not None:
-            self._learner, self._state, self._text = unpack(saved, self.model)
+            self._learner, self._state, self._text = unpack(saved, self.model, check=check)
             learned = self._learned_attributes()
             self.__dict__.update({name: learned[name] for name in _OF_WEIGHTS if name in learned})
 

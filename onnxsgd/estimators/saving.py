@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 import sklearn
 from sklearn.base import BaseEstimator
 
@@ -18,8 +17,6 @@ from onnxsgd._files import path_of
 from onnxsgd.data.moments import Moments
 from onnxsgd.estimators.between_calls import has_new_graph, read_graph_parameters
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
-from onnxsgd.graph.loading.load import check_proto
-from onnxsgd.graph.model import to_proto
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import refuse_circle
 from onnxsgd.persistence.checkpoint_folder import read_last
@@ -172,19 +169,21 @@ def load(path: str | os.PathLike[str], **parameters: object) -> OnnxSGDRegressor
 
 
 def load_checkpoint(
-    folder: Path, estimator: TrainedModel
+    folder: Path, estimator: TrainedModel, check: Callable[[dict[str, Any], Path], None]
 ) -> tuple[TrainedModel, dict[str, Any], Path] | None:
     """Return the estimator of the last checkpoint of a folder, its progress, and its file, if there is one.
 
-    Its parameters are those of `estimator`.
+    Its parameters are those of `estimator`. `check` is called with the progress and the file first: what is
+    learned can only be read with the `model` that it was saved with.
     """
 
     def read(file: Path) -> tuple[TrainedModel, dict[str, Any], Path]:
         def read_both(content: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> Any:
             own = estimator.get_params(deep=False)
             lacking = {**content, "parameters": {}, "missing": dict.fromkeys(own, "")}
-            loaded = _read(os.fspath(file), own, lacking, tensors)
-            return loaded, _progress(content, tensors), file
+            progress = _progress(content, tensors)
+            check(progress, file)
+            return _read(os.fspath(file), own, lacking, tensors), progress, file
 
         return read_file(file, read_both)
 
@@ -249,15 +248,13 @@ def _put_requests(estimator: Any, requests: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _check_learned(learner: Learner, state: FitState) -> None:
-    """Refuse a graph that is not valid, weights that it does not have, and a state of other types."""
+    """Refuse weights that the graph does not have, and a state of other types."""
     for holder in (learner, state):
         check_fields(holder)
     for name, moments in state.moments.items():
         check_table(vars(moments), Moments, f"moments of {name!r:.60}")
     if state.t < 0:
         raise ValueError(f"{state.t} updates")
-    for model in {id(found): found for found in _graphs(learner)}.values():
-        check_proto(to_proto(model), "model")
     weights = state.weights()
     if set(weights) != set(learner.learned):
         raise ValueError(f"weights {sorted(weights)} for those of the graph, {sorted(learner.learned)}")
@@ -268,11 +265,6 @@ def _check_learned(learner: Learner, state: FitState) -> None:
         if array.shape != shape or array.dtype.kind != "f":
             raise ValueError(f"the weight {name!r} is {array.dtype} of shape {array.shape}, not {shape}")
     check_tensors(state.tensors, weights, state.optimizer, "tensors")
-
-
-def _graphs(learner: Learner) -> list[ir.Model]:
-    halves = (learner,) if learner.half_precision is None else (learner, learner.half_precision)
-    return [model for half in halves for model in (half.model, half.score_model)]
 
 
 def _read(
@@ -306,7 +298,7 @@ def _read(
         raise ValueError(f"it lacks {lost}")
     check_attributes(attributes, _TYPES)
     own = {name: getattr(estimator, name) for name in estimator.get_params(deep=False)}
-    estimator.__setstate__({**own, **attributes, **({"_saved": learned} if learned else {})})
+    estimator._restore({**own, **attributes, **({"_saved": learned} if learned else {})}, check=True)
     if learned:
         _check_learned(estimator._learner, estimator._state)
     if content["has_given"]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import onnx
 import onnx_ir as ir
+from onnx import helper
 
 from onnxsgd.graph.model import subgraphs
 from onnxsgd.graph.nodes import bodies
@@ -35,8 +36,6 @@ class ShapeInferencePass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Infer in place."""
         self._infer(model)
-        while _complete_packed_products(model.graph):
-            self._infer(model)
         _mark_sequences(model.graph)
         return ir.passes.PassResult(model, modified=True)
 
@@ -52,6 +51,7 @@ class ShapeInferencePass(ir.passes.InPlacePass):
         """Return a light file of the model with inferred types and shapes."""
         with _light(model.graph):
             proto = ir.serde.serialize_model(model)
+        _unpack_products(proto.graph)
         return onnx.shape_inference.infer_shapes(proto, **self._options)
 
 
@@ -110,18 +110,17 @@ def _set(value: ir.Value, type_: onnx.TypeProto) -> None:
         value.dtype = kind.dtype
 
 
-def _complete_packed_products(graph: ir.Graph) -> bool:
-    """Set the type and the shape of products with packed weights; return whether one was unknown."""
-    found = False
-    for node in graph:
-        if (node.domain, node.op_type) != ("com.microsoft", "MatMulNBits"):
+def _unpack_products(graph: onnx.GraphProto) -> None:
+    """Replace products with packed weights, which onnx does not know, by those of matrices."""
+    inputs = {value.name: value for value in graph.input}
+    for node in graph.node:
+        if (node.domain, node.op_type) != ("com.microsoft", "MatMulNBits") or node.input[2] not in inputs:
             continue
-        source, result = node.inputs[0], node.outputs[0]
-        if result.shape is None and source is not None and source.shape is not None:
-            result.type = source.type
-            result.shape = ir.Shape([*source.shape[:-1], node.attributes["N"].as_int()])
-            found = True
-    return found
+        sizes = {attribute.name: attribute.i for attribute in node.attribute}
+        scales, unpacked = inputs[node.input[2]], f"{node.output[0]} unpacked"
+        kind = scales.type.tensor_type.elem_type
+        graph.input.append(helper.make_tensor_value_info(unpacked, kind, [sizes["K"], sizes["N"]]))
+        node.CopyFrom(helper.make_node("MatMul", [node.input[0], unpacked], [node.output[0]]))
 
 
 def _mark_sequences(graph: ir.Graph) -> None:

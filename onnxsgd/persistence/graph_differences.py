@@ -9,7 +9,7 @@ after the last::
                       one without a name: the position is its documentation
     metadata_props    one without a key: the position is its value
     initializer       one without a type: its name is the position among initializers and constants; its only
-                      size, if any, is the type that its numbers are converted to
+                      size, if any, is the type whose bytes its numbers become
 
 Bodies of changed nodes are written against those of the node with the same first output. Each entry of the
 other graph is used once at most: a small file cannot stand for a huge graph.
@@ -27,12 +27,14 @@ import onnx_ir as ir
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import NodeProto, TensorProto, numpy_helper
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.model import REAL_TYPES, subgraphs
 
 __all__ = ["give_known", "numbers_in", "set_numbers", "take_known"]
 
-#: Of each list of a graph the field that all entries have but references, and that of the position.
+#: Of each list of a graph the field that all entries have but references, empty or not, and that of the
+#: position.
 _LISTS = {
     "node": ("op_type", "name"),
     "input": ("name", "doc_string"),
@@ -41,6 +43,9 @@ _LISTS = {
     "metadata_props": ("key", "value"),
 }
 
+#: Texts of a node that are the same if they are missing.
+_EMPTY = ("domain", "doc_string", "overload")
+
 
 def take_known(graph: onnx.GraphProto, other: onnx.GraphProto, trained: Collection[str] = ()) -> None:
     """Replace the entries that `other` has too by references, in place.
@@ -48,13 +53,13 @@ def take_known(graph: onnx.GraphProto, other: onnx.GraphProto, trained: Collecti
     Parameters
     ----------
     graph, other : GraphProto
-        Two graphs; the numbers of tensors of the first are in ``raw_data``.
+        Two graphs.
     trained : collection of str
         The initializers that are saved without their numbers.
     """
     for name, (_, place) in _LISTS.items():
         known = _Known(getattr(other, name))
-        places = {_written(entry): at for at, entry in enumerate(known.entries)}
+        places = {_written(_plain(entry)): at for at, entry in enumerate(known.entries)}
         for entry in getattr(graph, name):
             at = places.get(_written(entry))
             if at in known.unused:
@@ -68,10 +73,11 @@ def take_known(graph: onnx.GraphProto, other: onnx.GraphProto, trained: Collecti
         at = places.get(tensor.name)
         if at not in tensors.unused or tensors.entries[at].dims != tensor.dims:
             continue
-        its, text = tensors.entries[at], tensor.doc_string or None
-        if _converted(its, tensor.data_type, text, trained) == tensor:
-            kind = [] if tensor.data_type == its.data_type else [tensor.data_type]
-            tensor.CopyFrom(TensorProto(name=tensors.reference(at), dims=kind, doc_string=text))
+        text = tensor.doc_string or None
+        for kind in ([], [tensor.data_type]):
+            if _tensor_of(tensors.entries[at], kind, text, trained) == tensor:
+                tensor.CopyFrom(TensorProto(name=tensors.reference(at), dims=kind, doc_string=text))
+                break
 
 
 def give_known(graph: onnx.GraphProto, other: onnx.GraphProto, trained: Collection[str] = ()) -> None:
@@ -85,8 +91,8 @@ def give_known(graph: onnx.GraphProto, other: onnx.GraphProto, trained: Collecti
     for name, (needed, place) in _LISTS.items():
         known = _Known(getattr(other, name))
         for entry in getattr(graph, name):
-            if not getattr(entry, needed):
-                entry.CopyFrom(known.find(getattr(entry, place)))
+            if not entry.HasField(needed):
+                entry.CopyFrom(_plain(known.find(getattr(entry, place))))
             elif name == "node":
                 for body, its in _bodies(entry, known):
                     give_known(body, its)
@@ -94,8 +100,7 @@ def give_known(graph: onnx.GraphProto, other: onnx.GraphProto, trained: Collecti
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.UNDEFINED:
             its = tensors.find(tensor.name)
-            kind = tensor.dims[0] if tensor.dims else its.data_type
-            found = _converted(its, kind, tensor.doc_string or None, trained)
+            found = _tensor_of(its, tensor.dims, tensor.doc_string or None, trained)
             if found is None:
                 raise _another(f"numbers in {its.name!r:.60}")
             tensor.CopyFrom(found)
@@ -106,9 +111,13 @@ class _Known:
 
     def __init__(self, entries: Sequence[Any]) -> None:
         self.entries = entries
-        #: Positions, in their order.
-        self.unused = dict.fromkeys(range(len(entries)))
-        self._advance(0)
+        self.unused = set(range(len(entries)))
+        #: For each position the first one from there on that is no constant.
+        self._following = list(range(len(entries) + 1))
+        for at in reversed(range(len(entries))):
+            if _constant(entries[at]) is not None:
+                self._following[at] = self._following[at + 1]
+        self._next = self._following[0]
 
     def reference(self, at: int) -> str | None:
         """Return the reference to an entry, None for the next one, and use it."""
@@ -126,19 +135,44 @@ class _Known:
 
     def use(self, at: int) -> None:
         """Use an entry."""
-        del self.unused[at]
-        self._advance(at + 1)
+        self.unused.remove(at)
+        self._next = self._following[at + 1]
 
-    def _advance(self, at: int) -> None:
-        while at < len(self.entries) and _constant(self.entries[at]) is not None:
-            at += 1
-        self._next = at
+    def find_like(self, node: NodeProto) -> list[NodeProto]:
+        """Return the first unused node with the same first output, and use it; none if there is none."""
+        places = self._by_output.get(tuple(node.output[:1]), [])
+        while places:
+            at = places.pop()
+            if at in self.unused:
+                self.use(at)
+                return [self.entries[at]]
+        return []
+
+    @cached_property
+    def _by_output(self) -> dict[tuple[str, ...], list[int]]:
+        """The positions of nodes by their first output, the last one first."""
+        places: dict[tuple[str, ...], list[int]] = {}
+        for at in reversed(range(len(self.entries))):
+            places.setdefault(tuple(self.entries[at].output[:1]), []).append(at)
+        return places
 
 
 def _another(lacking: str) -> ParameterError:
     return ParameterError(
         f"model has no {lacking}, which the saved estimator refers to: give the model that it was saved with."
     )
+
+
+def _plain(entry: Message) -> Message:
+    """Return an entry without the empty texts of a node that onnx_ir leaves out, as parsers write them."""
+    empty = [name for name in _EMPTY if isinstance(entry, NodeProto) and not getattr(entry, name)]
+    if not any(entry.HasField(name) for name in empty):
+        return entry
+    plain = NodeProto()
+    plain.CopyFrom(entry)
+    for name in empty:
+        plain.ClearField(name)
+    return plain
 
 
 def _written(entry: Message) -> bytes:
@@ -169,29 +203,33 @@ def _bodies(node: NodeProto, nodes: _Known) -> Iterator[tuple[onnx.GraphProto, o
     """Yield the bodies of a node, each with that of the known node with the same first output, if any."""
     mine = list(subgraphs([node]))
     if mine:
-        same = [at for at in nodes.unused if nodes.entries[at].output[:1] == node.output[:1]][:1]
-        for at in same:
-            nodes.use(at)
-        its = list(subgraphs(nodes.entries[at] for at in same))
+        its = list(subgraphs(nodes.find_like(node)))
         yield from zip_longest(mine, its[: len(mine)], fillvalue=onnx.GraphProto())
 
 
-def _converted(
-    known: TensorProto, kind: int, text: str | None, trained: Collection[str]
+def _tensor_of(
+    known: TensorProto, kind: Sequence[int], text: str | None, trained: Collection[str]
 ) -> TensorProto | None:
-    """Return a tensor with its numbers in a type, without trained ones; None: they are not known."""
+    """Return a tensor as it is, or with the bytes of its numbers in a type; without trained numbers.
+
+    None: its numbers are not known.
+    """
     if known.data_location == TensorProto.EXTERNAL:
         return None
-    found = TensorProto(
-        name=known.name, dims=known.dims, data_type=kind, string_data=known.string_data, doc_string=text
-    )
+    element = kind[0] if kind else known.data_type
+    found = TensorProto(name=known.name, dims=known.dims, data_type=element, doc_string=text)
     if known.name in trained:
         return found
-    if kind == known.data_type:
+    if not kind:
+        found.CopyFrom(known)
+        found.ClearField("data_location")
+        found.ClearField("doc_string")
+        found.MergeFrom(TensorProto(doc_string=text))
+    elif element == known.data_type:
         set_numbers(found, numbers_in(known))
-    elif {ir.DataType(kind), ir.DataType(known.data_type)} <= REAL_TYPES:
+    elif {ir.DataType(element), ir.DataType(known.data_type)} <= REAL_TYPES:
         with np.errstate(all="ignore"):
-            numbers = numpy_helper.to_array(known).astype(ir.DataType(kind).numpy())
+            numbers = numpy_helper.to_array(known).astype(ir.DataType(element).numpy())
         set_numbers(found, numbers.tobytes())
     else:
         return None

@@ -170,11 +170,17 @@ def check_format(saved: Mapping[str, Any]) -> None:
         )
 
 
-def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitState, TextPart | None]:
+def unpack(
+    saved: dict[str, Any], model: object = None, *, check: bool = False
+) -> tuple[Learner, FitState, TextPart | None]:
     """Return the learner, the state and the vectorizers that :func:`pack` saved, with the same `model`.
+
+    `check` : whether graphs are checked as a user's model is, at half the time of reading them.
 
     Raises
     ------
+    GraphError
+        If a graph is too large; with `check`, if it is not valid.
     ParameterError
         If the format is unknown, because a newer version has written it.
     """
@@ -204,9 +210,9 @@ def unpack(saved: dict[str, Any], model: object = None) -> tuple[Learner, FitSta
     graphs, made = Graphs.read(saved, base, weights, half), list[Learner]()
 
     def make() -> Learner:
-        learner = _read_learner(saved, *graphs.models(weights))
+        learner = _read_learner(saved, *graphs.models(weights, check=check))
         if half is not None:
-            whole, score = half.models(weights)
+            whole, score = half.models(weights, check=check)
             as_given = replace(learner, model=whole, score_model=score)
             learner = replace(learner, half_precision=as_given)
         made.append(learner)

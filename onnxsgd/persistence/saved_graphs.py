@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 from onnx.helper import make_tensor_value_info
 
 from onnxsgd.graph.loading.external_data import refuse_external
+from onnxsgd.graph.loading.load import check_model
 from onnxsgd.graph.loading.size_limits import check_sizes
 from onnxsgd.graph.model import subgraphs, to_ir, to_proto
 from onnxsgd.graph.shape_inference import ShapeInferencePass
@@ -22,6 +25,7 @@ from onnxsgd.learner.model_source import LARGEST_CACHED
 from onnxsgd.persistence.compression import LARGEST, compressed, decompressed
 from onnxsgd.persistence.graph_differences import give_known, numbers_in, set_numbers, take_known
 from onnxsgd.persistence.shared_tensors import (
+    LEAST,
     Held,
     held_tensors,
     restore_shared,
@@ -50,9 +54,10 @@ class Base:
 
     @classmethod
     def of(cls, model: object) -> Base:
-        """Return those of a parameter."""
+        """Return those of a parameter; none if that was set to bytes that are no graph."""
         if isinstance(model, bytes):
-            model = onnx.load_from_string(model)
+            with suppress(DecodeError):
+                model = onnx.load_from_string(model)
         graph = model.graph if isinstance(model, onnx.ModelProto) else onnx.GraphProto()
         return cls(graph, held_tensors(model))
 
@@ -134,16 +139,20 @@ class Graphs:
         shared = take_shared(self.whole, base.held)
         return {"model": _bytes_of(self.whole), "score_model": content, "shared": [shared, []]}
 
-    def models(self, weights: Mapping[str, np.ndarray]) -> tuple[ir.Model, ir.Model]:
+    def models(self, weights: Mapping[str, np.ndarray], *, check: bool) -> tuple[ir.Model, ir.Model]:
         """Return the whole graph and that of raw scores, with these weights; the graphs are used up.
+
+        `check` : whether they are checked as a user's model is.
 
         Raises
         ------
         ValueError
             If an array has another shape.
+        GraphError
+            If a graph is too large; with `check`, if it is not valid.
         """
-        whole = _model(self.whole, weights)
-        return whole, whole if self.score is self.whole else _model(self.score, weights)
+        whole = _model(self.whole, weights, check)
+        return whole, whole if self.score is self.whole else _model(self.score, weights, check)
 
 
 def _written(model: ir.Model, trained: Collection[str]) -> onnx.ModelProto:
@@ -152,7 +161,8 @@ def _written(model: ir.Model, trained: Collection[str]) -> onnx.ModelProto:
     for tensor in proto.graph.initializer:
         if tensor.name in trained:
             set_numbers(tensor, b"")
-        elif not tensor.raw_data and not tensor.string_data:
+        elif not tensor.raw_data and not tensor.string_data and tensor.ByteSize() >= LEAST:
+            # as restore_shared writes them
             set_numbers(tensor, numbers_in(tensor))
         if tensor.data_location == TensorProto.DEFAULT:
             tensor.ClearField("data_location")
@@ -205,9 +215,12 @@ def _read(saved: bytes) -> onnx.ModelProto:
     return onnx.load_from_string(decompressed(saved))
 
 
-def _model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> ir.Model:
+def _model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], check: bool) -> ir.Model:
     """Return a graph of a file, whose sizes are checked before memory is taken for them."""
     with_numbers(proto, weights)
     check_sizes(proto)
     refuse_external(proto, "a saved estimator")
+    if check:
+        # inference ends the process on some graphs that are not valid
+        check_model(proto)
     return _inferred(proto)

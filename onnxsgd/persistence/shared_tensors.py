@@ -14,10 +14,10 @@ from sklearn.base import BaseEstimator
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.graph_differences import numbers_in, set_numbers
 
-__all__ = ["Held", "held_tensors", "restore_shared", "take_shared", "with_numbers"]
+__all__ = ["LEAST", "Held", "held_tensors", "restore_shared", "take_shared", "with_numbers"]
 
 #: The fewest bytes of a tensor that is left out of a saved graph: names take as long.
-_LEAST = 256
+LEAST = 256
 
 #: A tensor whose numbers are left out: its name, and the path of an array in an estimator with the form in
 #: which a converter writes that; in formats 1 and 2 also its name, under which `model` has it.
@@ -78,7 +78,7 @@ def take_shared(proto: onnx.ModelProto, held: Held) -> list[Reference]:
     arrays = [(path, array) for path, array in held.items() if isinstance(array, np.ndarray)]
     shared = list[Reference]()
     for tensor in proto.graph.initializer if arrays else ():
-        if tensor.ByteSize() >= _LEAST:
+        if tensor.ByteSize() >= LEAST:
             reference = _reference(tensor, arrays)
             if reference is not None:
                 set_numbers(tensor, b"")

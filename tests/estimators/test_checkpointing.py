@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from scipy import sparse
 from sklearn.base import clone
@@ -434,6 +435,17 @@ def test_other_fits_are_refused(change, named, tmp_path, monkeypatch):
     data = (change.pop("X", X), change.pop("y", Y))
     with pytest.raises(ParameterError, match=rf"belongs to a fit with other values of {named}: a fit"):
         fit({"max_iter": 6} | change, tmp_path, monkeypatch, data=data, resume=True)
+
+
+@pytest.mark.parametrize("other", ["path", None])
+def test_another_form_of_a_graph_is_refused_by_name(other, tmp_path, monkeypatch):
+    """The checkpoint holds differences from the graph, which were read first."""
+    graph = OnnxSGDClassifier(random_state=0, max_iter=1, tol=None).fit(X, Y).to_onnx()
+    onnx.save(graph, tmp_path / "graph.onnx")
+    fit({"max_iter": 6, "model": graph}, tmp_path / "kept", monkeypatch, stop_after=3)
+    model = tmp_path / "graph.onnx" if other else None
+    with pytest.raises(ParameterError, match="belongs to a fit with other values of model: a fit"):
+        fit({"max_iter": 6, "model": model}, tmp_path / "kept", monkeypatch, resume=True)
 
 
 @pytest.mark.parametrize("every", [0, True, 1.5, {"minutes": 1}, {"updates": 0.5}, {"seconds": -1}, {}, "x"])

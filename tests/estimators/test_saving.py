@@ -27,7 +27,9 @@ from onnxsgd._declared_types import check_attributes
 from onnxsgd.adapters import LoRA
 from onnxsgd.data.generators import restored
 from onnxsgd.estimators import saving
-from onnxsgd.exceptions import OnnxSGDError, ParameterError, ParameterTypeError
+from onnxsgd.exceptions import GraphError, OnnxSGDError, ParameterError, ParameterTypeError
+from onnxsgd.persistence import saved_graphs
+from onnxsgd.persistence.compression import decompressed
 from onnxsgd.persistence.saved_file import DamagedFileError, write_file
 
 
@@ -343,6 +345,25 @@ def test_forged_values_raise_plain_errors(tmp_path, content):
         with suppress(OnnxSGDError, TypeError, ValueError, AttributeError, LookupError):
             onnxsgd.load(tmp_path / "f").predict(X)
     assert n_refused > 100
+
+
+def test_a_forged_graph_is_checked_before_shapes_are_inferred(tmp_path, content, monkeypatch):
+    """Inference of onnx ends the process on a LabelEncoder of an unknown type."""
+    written, length = content
+    tree = json.loads(json.loads(written[8 : 8 + length])["__metadata__"]["onnxsgd"])
+    tensors = safetensors.numpy.load(written)
+    name = tree["learned"]["model"]["bytes"]
+    graph = onnx.load_from_string(decompressed(tensors[name].tobytes()))
+    unknown = onnx.helper.make_node("Unknown", ["X"], ["u"], domain="com.microsoft")
+    codes = {"keys_int64s": [1], "values_int64s": [2], "domain": "ai.onnx.ml"}
+    graph.graph.node.extend([unknown, onnx.helper.make_node("LabelEncoder", ["u"], ["v"], **codes)])
+    for domain, version in (("com.microsoft", 1), ("ai.onnx.ml", 3)):
+        graph.opset_import.add(domain=domain, version=version)
+    tensors[name] = np.frombuffer(graph.SerializeToString(), np.uint8)
+    write_file(tmp_path / "f", {k: v for k, v in tree.items() if k not in ("format", "version")}, tensors)
+    monkeypatch.setattr(saved_graphs, "_inferred", lambda proto: pytest.fail("inferred"))
+    with pytest.raises(GraphError, match="LabelEncoder '' reads 'u', whose element type is unknown"):
+        onnxsgd.load(tmp_path / "f")
 
 
 #: Plain values under the right digest, by the way to them, that only a later call would stumble over.
