@@ -253,6 +253,7 @@ def _check_learned(learner: Learner, state: FitState) -> None:
         check_fields(holder)
     for name, moments in state.moments.items():
         check_table(vars(moments), Moments, f"moments of {name!r:.60}")
+        _check_columns(moments, f"moments of {name!r:.60}", state)
     if state.t < 0:
         raise ValueError(f"{state.t} updates")
     weights = state.weights()
@@ -265,6 +266,20 @@ def _check_learned(learner: Learner, state: FitState) -> None:
         if array.shape != shape or array.dtype.kind != "f":
             raise ValueError(f"the weight {name!r} is {array.dtype} of shape {array.shape}, not {shape}")
     check_tensors(state.tensors, weights, state.optimizer, "tensors")
+
+
+def _check_columns(moments: Moments, place: str, state: FitState) -> None:
+    """Refuse moments that are not one for each column, or of columns that no weight has."""
+    columns, n_columns = moments.columns or (np.arange(len(moments.count)), len(moments.count))
+    shapes = {array.shape for array in (moments.count, moments.mean, moments.squares, moments.total)}
+    if shapes != {columns.shape} or columns.ndim != 1:
+        raise ValueError(f"{place} have the shapes {sorted(shapes)}, not one of {columns.shape}")
+    if moments.columns is None:
+        return
+    largest = max(size for array in state.weights().values() for size in (1, *array.shape))
+    is_ascending = columns.dtype.kind == "i" and bool(np.all(np.diff(columns, prepend=-1) > 0))
+    if not is_ascending or not columns[-1:].max(initial=-1) < n_columns <= largest:
+        raise ValueError(f"{place}: columns are not in ascending order, or not below {largest}")
 
 
 def _read(

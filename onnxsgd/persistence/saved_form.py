@@ -92,7 +92,8 @@ def pack(
         n_updates        only after ``fit``: the largest number of its updates
         rate_memory      only of a schedule that follows the losses: an attribute of the state, as a list
         epoch_updates    only after ``fit``: the updates of its epochs; older files lack it
-        moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total]
+        moments          only with ``learning_rate="auto"``: a list of [feature, count, mean, squares, total],
+                         of some columns with [..., columns, number of all], but not in formats 1 and 2
         shared           the tensors that have no numbers in `model`, as the parameter `model` of the
                          estimator holds them, and those in `score_model`: [name, path of an array, form] if
                          that parameter is an estimator, not in formats 1 and 2, which have the names of those
@@ -114,8 +115,9 @@ def pack(
     statistics = {"statistics": list(learner.statistics)} if learner.statistics else {}
     dropouts = {"dropouts": list(learner.dropouts)} if learner.dropouts else {}
     norms = {"update_norms": list(state.update_norms)} if state.update_norms else {}
-    whole = {name: moments.whole for name, moments in state.moments.items()}
-    moments = [[name, m.count, m.mean, m.squares, m.total] for name, m in whole.items()]
+    moments = [
+        [name, m.count, m.mean, m.squares, m.total, *(m.columns or ())] for name, m in state.moments.items()
+    ]
     totals = {"l1_totals": dict(state.l1_totals)} if len(set(state.l1_totals.values())) > 1 else {}
     saved = {
         **saved_text,
@@ -200,7 +202,10 @@ def unpack(
         n_updates=saved.get("n_updates"),
         epoch_updates=saved.get("epoch_updates"),
         rate_memory=tuple(saved.get("rate_memory", ())),
-        moments={name: Moments(*arrays) for name, *arrays in saved.get("moments", [])},
+        moments={
+            name: Moments(count, mean, squares, total, tuple(columns) or None)
+            for name, count, mean, squares, total, *columns in saved.get("moments", [])
+        },
         missed=dict(saved.get("missed", {})),
     )
     weights, base = state.weights() if saved.get("is_trained") else {}, Base.of(model)

@@ -13,6 +13,7 @@ import onnx
 import pytest
 import safetensors.numpy
 import sklearn
+from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -407,6 +408,37 @@ def test_values_of_other_types_are_refused_when_they_are_read(tmp_path, content,
     with pytest.raises(DamagedFileError, match="no file of est.save, or a damaged one") as error:
         onnxsgd.load(tmp_path / "f")
     assert len(way) == 1 or str(way[1]) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        (5, [3, 2]),
+        (5, [-1, 2]),
+        (5, [2, 500]),
+        (5, [1.0, 2.0]),
+        (5, [[2, 3]]),
+        (6, 10**12),
+        (2, [0.0]),
+        (6, None),
+    ],
+    ids=str,
+)
+def test_moments_of_columns_that_no_weight_has_are_refused(tmp_path, entry, value):
+    X = sparse.csr_array(([1.0, 2.0], ([0, 1], [2, 3])), shape=(2, 500))
+    OnnxSGDClassifier(random_state=0).partial_fit(X, [0, 1], classes=[0, 1]).save(tmp_path / "f")
+    written = (tmp_path / "f").read_bytes()
+    length = int.from_bytes(written[:8], "little")
+    tree = json.loads(json.loads(written[8 : 8 + length])["__metadata__"]["onnxsgd"])
+    tensors, moments = safetensors.numpy.load(written), tree["learned"]["moments"][0]
+    assert len(moments) == 7
+    if entry == 6:
+        moments[entry] = value
+    else:
+        tensors[moments[entry]["array"]] = np.array(value)
+    write_file(tmp_path / "g", {k: v for k, v in tree.items() if k not in ("format", "version")}, tensors)
+    with pytest.raises(DamagedFileError, match="moments of 'X'"):
+        onnxsgd.load(tmp_path / "g")
 
 
 #: For each learned attribute a value of JSON that it cannot have.

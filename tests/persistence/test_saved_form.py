@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 from onnx.parser import parse_model
+from scipy import sparse
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -177,6 +178,22 @@ def test_the_saved_form_does_not_change_with_the_estimator(diabetes):
     restored.__setstate__(state)
     np.testing.assert_array_equal(restored.predict(X), before)
     assert restored.t_ == model.t_ - 14
+
+
+def test_moments_of_few_columns_stay_those_of_few(round_trip):
+    """Of all columns they took 32 bytes for each, and the stream continued with other rounding."""
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((80, 5000), density=1e-3, rng=rng, format="csr")
+    y = rng.integers(0, 2, 80)
+    model = OnnxSGDClassifier(random_state=0).partial_fit(X[:40], y[:40], classes=[0, 1])
+    other = round_trip(model)
+    (moments,), (its,) = model._state.moments.values(), other._state.moments.values()
+    assert moments.columns[1] == its.columns[1] == 5000
+    np.testing.assert_array_equal(its.columns[0], moments.columns[0])
+    if round_trip is not copy.copy:
+        np.testing.assert_array_equal(
+            other.partial_fit(X[40:], y[40:]).coef_, model.partial_fit(X[40:], y[40:]).coef_
+        )
 
 
 # Old files.
