@@ -16,7 +16,6 @@ from onnx import TensorProto
 from onnx.helper import make_tensor_value_info
 
 from onnxsgd.graph.loading.external_data import refuse_external
-from onnxsgd.graph.loading.load import check_model
 from onnxsgd.graph.loading.size_limits import check_sizes
 from onnxsgd.graph.model import subgraphs, to_ir, to_proto
 from onnxsgd.graph.shape_inference import ShapeInferencePass
@@ -221,6 +220,8 @@ def _model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], check: boo
     check_sizes(proto)
     refuse_external(proto, "a saved estimator")
     if check:
+        from onnxsgd.graph.loading.load import check_model
+
         # inference ends the process on some graphs that are not valid
         check_model(proto)
     return _inferred(proto)
