@@ -25,8 +25,9 @@ __all__ = ["TextPart", "check_texts", "has_text", "split_text"]
 
 #: A TfidfVectorizer is a CountVectorizer.
 _VECTORIZERS = (CountVectorizer, HashingVectorizer)
-#: Rows kept to verify that a converted text part makes the same features.
-_SAMPLE = 100
+#: Rows kept to verify that a converted text part makes the same features; those in files, and the characters
+#: of their texts: a file of a model does not become one of documents.
+_SAMPLE, _IN_FILES, _LENGTH = 100, 8, 100
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class TextPart:
         """Return the features of `X`, a result of :func:`check_texts`; a CSR matrix if they are sparse."""
         made = self.transformer.transform(X)
         return made.tocsr() if sparse.issparse(made) else np.asarray(made)
+
+    def in_short(self) -> TextPart:
+        """Return the part with the beginnings of a few texts of the sample, for files."""
+        return self if self.sample is None else TextPart(self.transformer, _in_short(self.sample))
 
 
 def has_text(model: object) -> bool:
@@ -209,5 +214,25 @@ def split_text(estimator: BaseEstimator, X: Any) -> tuple[TextPart, Any]:
     transformer = before[0][1] if len(before) == 1 else Pipeline(before)
     if X is None:
         return TextPart(transformer, None), behind
+    return TextPart(transformer, _first_rows(X, _SAMPLE)), behind
+
+
+def _first_rows(X: Any, most: int) -> Any:
     n_samples = X.shape[0] if hasattr(X, "shape") else len(X)
-    return TextPart(transformer, _safe_indexing(X, np.arange(min(_SAMPLE, n_samples)))), behind
+    return _safe_indexing(X, np.arange(min(most, n_samples)))
+
+
+def _in_short(sample: Any) -> Any:
+    """Return the first rows of a sample, and the first characters of their texts."""
+    rows = _first_rows(sample, _IN_FILES)
+    if isinstance(rows, list):
+        return [_beginning(text) for text in rows]
+    if isinstance(rows, np.ndarray):
+        return np.array([_beginning(text) for text in rows.flat], dtype=object).reshape(rows.shape)
+    if hasattr(rows, "assign"):
+        return rows.assign(**{name: rows[name].map(_beginning) for name in rows.columns})
+    return rows.map(_beginning) if hasattr(rows, "map") else rows
+
+
+def _beginning(text: Any) -> Any:
+    return text[:_LENGTH] if isinstance(text, str) else text

@@ -110,7 +110,10 @@ def pack(
     n_bytes, digest = _size(graphs, state), graphs.digest()
     entries = graphs.saved(base, half)
     halves = {} if half is None else {"half_precision": half.saved(base)}
-    saved_text = {} if text is None else {"text": [text.transformer, text.sample]}
+    saved_text = {}
+    if text is not None:
+        text = text.in_short()
+        saved_text = {"text": [text.transformer, text.sample]}
     lengths = {name: getattr(state, name) for name in _LENGTHS if getattr(state, name) is not None}
     statistics = {"statistics": list(learner.statistics)} if learner.statistics else {}
     dropouts = {"dropouts": list(learner.dropouts)} if learner.dropouts else {}

@@ -406,6 +406,27 @@ def test_features_that_onnx_does_not_make_are_refused(vectorizer, message):
     np.testing.assert_allclose(probability, model.predict_proba(TEXTS), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["list", "array", "series", "frame"])
+def test_files_have_the_beginnings_of_a_few_texts(kind):
+    """A pickle had a hundred documents of the training data."""
+    long = [text + " good" * 2000 for text in TEXTS]
+    pipeline = make_pipeline(columns() if kind == "frame" else TfidfVectorizer(), LogisticRegression())
+    frame = pd.DataFrame({"text": long, "n": NUMBERS[:, 0], "k": NUMBERS[:, 1]})
+    X = {"list": long, "array": np.array(long), "series": frame["text"], "frame": frame}[kind]
+    model = classifier(pipeline.fit(X, LABEL)).fit(X, LABEL)
+    content = pickle.dumps(model)
+    n_numbers = sum(array.size for array in model._state.tensors.values())
+    assert len(content) < len(pickle.dumps(model.model)) + 8 * n_numbers + 6000
+    again = pickle.loads(content)
+    assert len(model._text.sample) == 100
+    assert len(again._text.sample) == 8
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    if kind != "frame":
+        np.testing.assert_array_equal(
+            run(again.to_onnx(), {"X": np.array(X, object)[:, None]})[0], model.predict(X)
+        )
+
+
 def test_skl2onnx_refuses_text():
     from skl2onnx import convert_sklearn
 
