@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -159,20 +160,28 @@ def test_a_killed_worker_changes_no_bit(in_processes, network):
         np.testing.assert_array_equal(found[name], array)
 
 
-def left():
-    """Return the folders of fits that are left."""
-    return [path for place in ("/dev/shm", "/tmp") for path in Path(place).glob("onnxsgd-*")]
+@pytest.fixture(name="folders")
+def _folders(monkeypatch):
+    """Return the list of the folders that fits of this process make."""
+    made, make = list[Path](), tempfile.mkdtemp
+
+    def recorded(*arguments, **options):
+        made.append(Path(make(*arguments, **options)))
+        return str(made[-1])
+
+    monkeypatch.setattr(tempfile, "mkdtemp", recorded)
+    return made
 
 
-def test_errors_leave_neither_memory_nor_processes(in_processes, network):
+def test_errors_leave_neither_memory_nor_processes(in_processes, network, folders):
     idle_workers.end()
-    before = left()
     diverging = OnnxSGDClassifier(
         network, **{**COMMON, "dtype": "float32"}, learning_rate="constant", eta0=1e30
     )
     with pytest.raises(ConvergenceError):
         clone(diverging).set_params(n_jobs=2).fit(X, Y)
-    assert left() == before
+    assert folders
+    assert not any(map(Path.exists, folders))
     assert not idle_workers.workers
     calls = iter(range(10**6))
 
@@ -185,7 +194,8 @@ def test_errors_leave_neither_memory_nor_processes(in_processes, network):
     with pytest.warns(match="interrupted by user"):
         stopped.fit(X, Y)
     assert stopped.t_ > 0
-    assert left() == before
+    assert folders
+    assert not any(map(Path.exists, folders))
 
 
 def test_without_room_a_fit_has_one_process(in_processes, network, monkeypatch, caplog):
