@@ -225,13 +225,16 @@ def _first_rows(X: Any, most: int) -> Any:
 def _in_short(sample: Any) -> Any:
     """Return the first rows of a sample, and the first characters of their texts."""
     rows = _first_rows(sample, _IN_FILES)
-    if isinstance(rows, list):
-        return [_beginning(text) for text in rows]
     if isinstance(rows, np.ndarray):
         return np.array([_beginning(text) for text in rows.flat], dtype=object).reshape(rows.shape)
-    if hasattr(rows, "assign"):
-        return rows.assign(**{name: rows[name].map(_beginning) for name in rows.columns})
-    return rows.map(_beginning) if hasattr(rows, "map") else rows
+    if column_names(rows) is None:
+        # a list or a series
+        return [_beginning(text) for text in rows]
+    if hasattr(rows, "schema"):
+        # of polars
+        columns = {name: [_beginning(value) for value in rows[name]] for name in rows.columns}
+        return type(rows)(columns, schema=rows.schema)
+    return rows.apply(lambda column: column.map(_beginning))
 
 
 def _beginning(text: Any) -> Any:

@@ -406,13 +406,20 @@ def test_features_that_onnx_does_not_make_are_refused(vectorizer, message):
     np.testing.assert_allclose(probability, model.predict_proba(TEXTS), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["list", "array", "series", "frame"])
+@pytest.mark.parametrize("kind", ["list", "array", "series", "frame", "numbered frame", "polars"])
 def test_files_have_the_beginnings_of_a_few_texts(kind):
     """A pickle had a hundred documents of the training data."""
     long = [text + " good" * 2000 for text in TEXTS]
-    pipeline = make_pipeline(columns() if kind == "frame" else TfidfVectorizer(), LogisticRegression())
+    is_frame = kind not in ("list", "array", "series")
+    pipeline = make_pipeline(columns() if is_frame else TfidfVectorizer(), LogisticRegression())
     frame = pd.DataFrame({"text": long, "n": NUMBERS[:, 0], "k": NUMBERS[:, 1]})
-    X = {"list": long, "array": np.array(long), "series": frame["text"], "frame": frame}[kind]
+    X = {"list": long, "array": np.array(long), "series": frame["text"]}.get(kind, frame)
+    if kind == "numbered frame":
+        X = frame.set_axis(range(3), axis=1)
+        vectorizer = ColumnTransformer([("text", TfidfVectorizer(), 0), ("numbers", "passthrough", [1, 2])])
+        pipeline = make_pipeline(vectorizer, LogisticRegression())
+    if kind == "polars":
+        X = pytest.importorskip("polars").DataFrame(frame.to_dict("list"))
     model = classifier(pipeline.fit(X, LABEL)).fit(X, LABEL)
     content = pickle.dumps(model)
     n_numbers = sum(array.size for array in model._state.tensors.values())
@@ -420,8 +427,10 @@ def test_files_have_the_beginnings_of_a_few_texts(kind):
     again = pickle.loads(content)
     assert len(model._text.sample) == 100
     assert len(again._text.sample) == 8
+    if is_frame:
+        assert list(map(str, again._text.sample.dtypes)) == list(map(str, model._text.sample.dtypes))
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
-    if kind != "frame":
+    if not is_frame:
         np.testing.assert_array_equal(
             run(again.to_onnx(), {"X": np.array(X, object)[:, None]})[0], model.predict(X)
         )
