@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 from onnx.helper import make_tensor_value_info
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd.graph.loading.external_data import refuse_external
 from onnxsgd.graph.loading.size_limits import check_sizes
 from onnxsgd.graph.model import subgraphs, to_ir, to_proto
@@ -44,12 +45,12 @@ class Base:
     ----------
     graph : GraphProto
         The graph; an empty one if it is none. That of a path is none: its file may change.
-    held : mapping
-        The initializers of the graph by name, or the arrays of an estimator by path.
+    model : object
+        The parameter; bytes are read.
     """
 
     graph: onnx.GraphProto
-    held: Held
+    model: object
 
     @classmethod
     def of(cls, model: object) -> Base:
@@ -58,7 +59,12 @@ class Base:
             with suppress(DecodeError):
                 model = onnx.load_from_string(model)
         graph = model.graph if isinstance(model, onnx.ModelProto) else onnx.GraphProto()
-        return cls(graph, held_tensors(model))
+        return cls(graph, model)
+
+    @cached_property
+    def held(self) -> Held:
+        """The initializers of the graph by name, or the arrays of an estimator by path."""
+        return held_tensors(self.model)
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,8 @@ class Graphs:
         of_model, of_score = saved.get("shared", ((), ()))
         whole = score = _read(saved["model"])
         give_known(whole.graph, base.graph if half is None else half.whole.graph, trained)
-        restore_shared(whole, of_model, base.held)
+        # most saved forms refer to none
+        restore_shared(whole, of_model, base.held if of_model else {})
         if saved["score_model"] is not None:
             score = _read(saved["score_model"])
             give_known(score.graph, whole.graph, trained)
