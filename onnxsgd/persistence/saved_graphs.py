@@ -22,11 +22,13 @@ from onnxsgd.graph.model import subgraphs, to_ir, to_proto
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import LARGEST_CACHED
-from onnxsgd.persistence.compression import LARGEST, compressed, decompressed
 from onnxsgd.persistence.graph_differences import give_known, numbers_in, set_numbers, take_known
+from onnxsgd.persistence.known_values import KnownValues
+from onnxsgd.persistence.packed_graphs import packed, unpacked
 from onnxsgd.persistence.shared_tensors import (
     LEAST,
     Held,
+    arrays_in,
     held_tensors,
     restore_shared,
     take_shared,
@@ -66,6 +68,11 @@ class Base:
         """The initializers of the graph by name, or the arrays of an estimator by path."""
         return held_tensors(self.model)
 
+    @cached_property
+    def known(self) -> KnownValues:
+        """The texts and numbers of an estimator."""
+        return KnownValues(tuple(arrays_in(self.model)))
+
 
 @dataclass(frozen=True)
 class Graphs:
@@ -103,12 +110,12 @@ class Graphs:
             If the parameter `model` is another one.
         """
         of_model, of_score = saved.get("shared", ((), ()))
-        whole = score = _read(saved["model"])
+        whole = score = _read(saved["model"], base)
         give_known(whole.graph, base.graph if half is None else half.whole.graph, trained)
         # most saved forms refer to none
         restore_shared(whole, of_model, base.held if of_model else {})
         if saved["score_model"] is not None:
-            score = _read(saved["score_model"])
+            score = _read(saved["score_model"], base)
             give_known(score.graph, whole.graph, trained)
             restore_shared(score, of_score, {**base.held, **held_tensors(whole)} if of_score else {})
         return cls(whole, score, trained)
@@ -140,10 +147,10 @@ class Graphs:
         content = None
         if self.score is not self.whole:
             take_known(self.score.graph, self.whole.graph, self.trained)
-            content = _bytes_of(self.score)
+            content = _bytes_of(self.score, base)
         take_known(self.whole.graph, base.graph if half is None else half.whole.graph, self.trained)
         shared = take_shared(self.whole, base.held)
-        return {"model": _bytes_of(self.whole), "score_model": content, "shared": [shared, []]}
+        return {"model": _bytes_of(self.whole, base), "score_model": content, "shared": [shared, []]}
 
     def models(self, weights: Mapping[str, np.ndarray], *, check: bool) -> tuple[ir.Model, ir.Model]:
         """Return the whole graph and that of raw scores, with these weights; the graphs are used up.
@@ -212,13 +219,12 @@ def _inferred(proto: onnx.ModelProto) -> ir.Model:
     return model
 
 
-def _bytes_of(proto: onnx.ModelProto) -> bytes:
-    content = proto.SerializeToString()
-    return compressed(content) if len(content) <= LARGEST else content
+def _bytes_of(proto: onnx.ModelProto, base: Base) -> bytes:
+    return packed(proto.SerializeToString(), base.known)
 
 
-def _read(saved: bytes) -> onnx.ModelProto:
-    return onnx.load_from_string(decompressed(saved))
+def _read(saved: bytes, base: Base) -> onnx.ModelProto:
+    return onnx.load_from_string(unpacked(saved, base.known))
 
 
 def _model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], check: bool) -> ir.Model:

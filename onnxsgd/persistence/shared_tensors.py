@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.graph_differences import numbers_in, set_numbers
 
-__all__ = ["LEAST", "Held", "held_tensors", "restore_shared", "take_shared", "with_numbers"]
+__all__ = ["LEAST", "Held", "arrays_in", "held_tensors", "restore_shared", "take_shared", "with_numbers"]
 
 #: The fewest bytes of a tensor that is left out of a saved graph: names take as long.
 LEAST = 256
@@ -43,14 +43,20 @@ def held_tensors(model: object) -> Held:
     Those of a file are none: it may change.
     """
     if isinstance(model, BaseEstimator):
-        return dict(_arrays(model, "", set()))
+        return {path: array for path, array in _arrays(model, "", set()) if array.dtype.kind in "fiu"}
     return {} if not isinstance(model, onnx.ModelProto) else {t.name: t for t in model.graph.initializer}
 
 
+def arrays_in(model: object) -> list[np.ndarray]:
+    """Return the arrays of real numbers and of texts in an estimator, in the order of their paths."""
+    found = dict(_arrays(model, "", set())) if isinstance(model, BaseEstimator) else {}
+    return [array for _, array in sorted(found.items())]
+
+
 def _arrays(value: object, path: str, seen: set[int]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the arrays of real numbers in an estimator, those inside, and lists of them."""
+    """Yield the arrays of real numbers and of texts in an estimator, those inside, and lists of them."""
     if isinstance(value, np.ndarray):
-        if value.dtype.kind in "fiu":
+        if value.dtype.kind in "fiuOU":
             yield path, value
         return
     is_estimator = isinstance(value, BaseEstimator) and _is_pickled_whole(type(value))

@@ -1,0 +1,81 @@
+"""Numbers of 32 bits of which many are equal to others, or to known ones: the places of the first ones.
+
+Frozen constants of a converted estimator are its arrays once more, transposed, repeated, inverted, negated,
+cut into pieces. Of all these equal numbers one is written, or none if the reader has the array. Numbers are
+equal that differ in their sign, whose bits are apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["read_words", "words_of", "write_words"]
+
+_SIGN = np.uint32(1 << 31)
+
+
+def words_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the words of arrays of real numbers, and of their inverses, as graphs may hold them."""
+    flat = np.concatenate([np.empty(0), *(np.ravel(array).astype(np.float64) for array in arrays)])
+    with np.errstate(all="ignore"):
+        inverse = np.reciprocal(flat)
+        forms = [flat.astype(np.float32), inverse.astype(np.float32), flat, inverse]
+    return np.concatenate([form.astype(form.dtype.newbyteorder("<")).view("<u4") for form in forms])
+
+
+def write_words(content: bytes, known: np.ndarray) -> list[bytes]:
+    """Return the places, the signs and the new words of a content, whose size is a multiple of 4.
+
+    Parameters
+    ----------
+    known : ndarray of uint32
+        The words that the reader has.
+    """
+    words = np.frombuffer(content, "<u4")
+    unsigned_words = np.concatenate([known, words]) & ~_SIGN
+    _, first, equal = np.unique(unsigned_words, return_index=True, return_inverse=True)
+    places = first[equal.ravel()[known.size :]]
+    is_new = places == known.size + np.arange(words.size)
+    signs = np.packbits((words[~is_new] & _SIGN) > 0)
+    return [_runs(np.diff(places, prepend=0)), signs.tobytes(), words[is_new].tobytes()]
+
+
+def read_words(parts: Sequence[bytes], known: np.ndarray, most: int) -> bytes:
+    """Return the content that :func:`write_words` was given, of at most `most` bytes.
+
+    Raises
+    ------
+    ValueError
+        If the parts are damaged, or `known` is another one.
+    """
+    steps = _of_runs(parts[0], most // 4)
+    places, new = np.cumsum(steps), np.frombuffer(parts[2], "<u4")
+    own = known.size + np.arange(places.size)
+    is_new = places == own
+    if new.size != is_new.sum() or np.any((places < 0) | (places > own)):
+        raise ValueError("places of other words")
+    unsigned_words = np.concatenate([known & ~_SIGN, np.zeros(places.size, np.uint32)])
+    unsigned_words[own[is_new]] = new & ~_SIGN
+    words = unsigned_words[places]
+    words[is_new] = new
+    signs = np.unpackbits(np.frombuffer(parts[1], np.uint8), count=int((~is_new).sum()))
+    words[~is_new] |= signs.astype(np.uint32) << np.uint32(31)
+    return bytes(words.astype("<u4").tobytes())
+
+
+def _runs(steps: np.ndarray) -> bytes:
+    """Return steps as runs of equal ones: all first bytes of the steps and lengths, all second ones, and so on."""
+    starts = np.flatnonzero(np.diff(steps, prepend=np.nan))
+    runs = np.concatenate([steps[starts], np.diff(starts, append=steps.size)])
+    return bytes(runs.astype("<i4").view(np.uint8).reshape(-1, 4).T.tobytes())
+
+
+def _of_runs(runs: bytes, most: int) -> np.ndarray:
+    """Return the steps of runs; at most a number of them."""
+    numbers = np.frombuffer(runs, np.uint8).reshape(4, -1).T.copy().view("<i4").astype(np.int64)
+    steps, lengths = numbers.reshape(2, -1)
+    if np.any(lengths < 0) or lengths.sum() > most:
+        raise ValueError(f"more than {most} words")
+    return np.repeat(steps, lengths)
