@@ -34,12 +34,27 @@ def write_words(content: bytes, known: np.ndarray) -> list[bytes]:
         The words that the reader has.
     """
     words = np.frombuffer(content, "<u4")
-    unsigned_words = np.concatenate([known, words]) & ~_SIGN
-    _, first, equal = np.unique(unsigned_words, return_index=True, return_inverse=True)
+    everything = np.concatenate([known, words])
+    unsigned = everything & ~_SIGN
+    _, first, equal = np.unique(unsigned, return_index=True, return_inverse=True)
+    own = known.size + np.arange(words.size)
     places = first[equal.ravel()[known.size :]]
-    is_new = places == known.size + np.arange(words.size)
-    signs = np.packbits((words[~is_new] & _SIGN) > 0)
+    is_new = places == own
+    is_first = np.concatenate([np.ones(known.size, bool), is_new])
+    following = _following(places)
+    following[(following < 0) | (following >= own)] = 0
+    # a row is not broken where numbers are equal by chance
+    goes_on = ~is_new & is_first[following] & (unsigned[following] == unsigned[own])
+    places = np.where(goes_on, following, places)
+    signs = np.packbits(((words ^ everything[places])[~is_new] & _SIGN) > 0)
     return [_runs(np.diff(places, prepend=0)), signs.tobytes(), words[is_new].tobytes()]
+
+
+def _following(places: np.ndarray) -> np.ndarray:
+    """Return for each place the one that would follow the row of equal steps before it."""
+    steps, order = np.diff(places, prepend=0), np.arange(places.size)
+    in_row = np.maximum.accumulate(np.where(np.diff(steps, prepend=0) == 0, order, 0))
+    return places[in_row] + steps[in_row] * (order - in_row)
 
 
 def read_words(parts: Sequence[bytes], known: np.ndarray, most: int) -> bytes:
@@ -56,12 +71,11 @@ def read_words(parts: Sequence[bytes], known: np.ndarray, most: int) -> bytes:
     is_new = places == own
     if new.size != is_new.sum() or np.any((places < 0) | (places > own)):
         raise ValueError("places of other words")
-    unsigned_words = np.concatenate([known & ~_SIGN, np.zeros(places.size, np.uint32)])
-    unsigned_words[own[is_new]] = new & ~_SIGN
-    words = unsigned_words[places]
-    words[is_new] = new
+    everything = np.concatenate([known, np.zeros(places.size, np.uint32)])
+    everything[own[is_new]] = new
+    words = everything[places]
     signs = np.unpackbits(np.frombuffer(parts[1], np.uint8), count=int((~is_new).sum()))
-    words[~is_new] |= signs.astype(np.uint32) << np.uint32(31)
+    words[~is_new] ^= signs.astype(np.uint32) << np.uint32(31)
     return bytes(words.astype("<u4").tobytes())
 
 

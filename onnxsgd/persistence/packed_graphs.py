@@ -11,10 +11,11 @@ from onnxsgd.persistence.graph_columns import from_columns, to_columns
 from onnxsgd.persistence.known_values import KnownValues
 from onnxsgd.runtime.cache import cached
 
-__all__ = ["packed", "unpacked"]
+__all__ = ["needs_values", "packed", "unpacked"]
 
-#: The first byte of columns: no serialized model begins with it. Four bytes of a checksum follow.
-_COLUMNS, _START = b"C", 5
+#: The first bytes of columns, alone and with known values: no serialized model begins so. Four bytes of a
+#: checksum follow.
+_ALONE, _WITH_VALUES, _START = b"C", b"K", 5
 #: The fewest bytes of a graph that is written by columns: below, columns take longer to read and save little.
 _LEAST = 4096
 #: The most bytes of a graph that is written by columns, and further ones for each byte of known numbers.
@@ -41,10 +42,22 @@ def unpacked(saved: bytes, known: KnownValues) -> bytes:
     ParameterError
         If `known` is another one.
     """
-    if saved[:1] != _COLUMNS:
+    if saved[:1] == _ALONE:
+        return _of_columns(saved, KnownValues())
+    if not needs_values(saved):
         return decompressed(saved)
-    key = "unpacked graph", hashlib.sha256(saved).digest(), known.digest()
-    return cached(key, lambda: _of_columns(saved, known), _PER_BYTE * len(saved))
+    try:
+        return _of_columns(saved, known)
+    except ValueError as error:
+        raise ParameterError(
+            "model has other arrays than it had when the estimator was saved: read it with the same version of "
+            f"scikit-learn ({error})."
+        ) from error
+
+
+def needs_values(saved: bytes) -> bool:
+    """Tell whether bytes of :func:`packed` need known values."""
+    return saved[:1] == _WITH_VALUES
 
 
 def _most(known: KnownValues) -> int:
@@ -53,24 +66,17 @@ def _most(known: KnownValues) -> int:
 
 def _by_columns(content: bytes, known: KnownValues) -> bytes | None:
     columns = to_columns(content, known)
-    return None if columns is None else _COLUMNS + _checksum(content) + compressed(columns)
+    if columns is None:
+        return None
+    return (_WITH_VALUES if known.arrays else _ALONE) + _checksum(content) + compressed(columns)
 
 
 def _of_columns(saved: bytes, known: KnownValues) -> bytes:
-    most = _most(known)
     # places of words take twice their bytes at most
-    columns = decompressed(saved[_START:], most=3 * most)
-    try:
-        content = from_columns(columns, known, most)
-        if _checksum(content) != saved[1:_START]:
-            raise ValueError("another checksum")
-    except ValueError as error:
-        if not known.arrays:
-            raise
-        raise ParameterError(
-            "model has other arrays than it had when the estimator was saved: read it with the same version of "
-            f"scikit-learn ({error})."
-        ) from error
+    columns = decompressed(saved[_START:], most=3 * _most(known))
+    content = from_columns(columns, known, _most(known))
+    if _checksum(content) != saved[1:_START]:
+        raise ValueError("a graph in it is damaged: its checksum is another one")
     return content
 
 

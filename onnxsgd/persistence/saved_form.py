@@ -6,6 +6,7 @@ format number, and every format ever written stays readable; ``tests/data`` keep
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import astuple, replace
@@ -107,7 +108,7 @@ def pack(
     trained, base = () if learner.adapters else learner.learned, Base.of(model)
     graphs = Graphs.of(learner, trained)
     half = None if learner.half_precision is None else Graphs.of(learner.half_precision, trained)
-    n_bytes, digest = _size(graphs, state), graphs.digest()
+    n_bytes, digest = graphs.nbytes + state.nbytes, graphs.digest()
     entries = graphs.saved(base, half)
     halves = {} if half is None else {"half_precision": half.saved(base)}
     saved_text = {}
@@ -215,10 +216,10 @@ def unpack(
     half = None
     if "half_precision" in saved:
         half = Graphs.read(saved["half_precision"], base, weights)
-    graphs, made = Graphs.read(saved, base, weights, half), list[Learner]()
+    read, made = functools.cache(lambda: Graphs.read(saved, base, weights, half)), list[Learner]()
 
     def make() -> Learner:
-        learner = _read_learner(saved, *graphs.models(weights, check=check))
+        learner = _read_learner(saved, *read().models(weights, check=check))
         if half is not None:
             whole, score = half.models(weights, check=check)
             as_given = replace(learner, model=whole, score_model=score)
@@ -226,14 +227,14 @@ def unpack(
         made.append(learner)
         return learner
 
-    n_bytes = _size(graphs, state)
-    known = cached(_key(saved, state, graphs.digest(), n_bytes), make, n_bytes)
+    of_graphs = None if half is not None else Graphs.key(saved, base, weights)
+    digest, n_bytes = cached(
+        of_graphs and ("digest of saved graphs", *of_graphs), lambda: (read().digest(), read().nbytes)
+    )
+    n_bytes += state.nbytes
+    known = cached(_key(saved, state, digest, n_bytes), make, n_bytes)
     learner = known if made else _with_numbers(known, saved, state)
     return learner, state, TextPart(*saved["text"]) if "text" in saved else None
-
-
-def _size(graphs: Graphs, state: FitState) -> int:
-    return graphs.nbytes + sum(array.nbytes for array in state.tensors.values())
 
 
 def _key(saved: Mapping[str, Any], state: FitState, digest: str | None, n_bytes: int) -> Hashable | None:

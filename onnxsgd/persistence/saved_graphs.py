@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +24,10 @@ from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import LARGEST_CACHED
 from onnxsgd.persistence.graph_differences import give_known, numbers_in, set_numbers, take_known
 from onnxsgd.persistence.known_values import KnownValues
-from onnxsgd.persistence.packed_graphs import packed, unpacked
+from onnxsgd.persistence.packed_graphs import needs_values, packed, unpacked
 from onnxsgd.persistence.shared_tensors import (
     LEAST,
     Held,
-    arrays_in,
     held_tensors,
     restore_shared,
     take_shared,
@@ -71,7 +70,7 @@ class Base:
     @cached_property
     def known(self) -> KnownValues:
         """The texts and numbers of an estimator."""
-        return KnownValues(tuple(arrays_in(self.model)))
+        return KnownValues.of(self.model)
 
 
 @dataclass(frozen=True)
@@ -119,6 +118,16 @@ class Graphs:
             give_known(score.graph, whole.graph, trained)
             restore_shared(score, of_score, {**base.held, **held_tensors(whole)} if of_score else {})
         return cls(whole, score, trained)
+
+    @staticmethod
+    def key(saved: Mapping[str, Any], base: Base, trained: Collection[str]) -> Hashable | None:
+        """Return what :meth:`read` makes the graphs of, in short; None: of another graph too."""
+        if base.graph.ByteSize():
+            return None
+        contents, shared = [saved["model"], saved["score_model"] or b""], saved.get("shared")
+        needs_model = bool(shared and any(shared)) or any(map(needs_values, contents))
+        digests = [hashlib.sha256(content).digest() for content in contents]
+        return *digests, repr(shared), tuple(trained), base.known.digest() if needs_model else None
 
     @property
     def nbytes(self) -> int:

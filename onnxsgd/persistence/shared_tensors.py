@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.base import BaseEstimator
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.graph_differences import numbers_in, set_numbers
 
-__all__ = ["LEAST", "Held", "arrays_in", "held_tensors", "restore_shared", "take_shared", "with_numbers"]
+__all__ = ["LEAST", "NUMERIC", "Held", "arrays_in", "held_tensors", "restore_shared", "take_shared", "with_numbers"]
 
 #: The fewest bytes of a tensor that is left out of a saved graph: names take as long.
 LEAST = 256
@@ -28,6 +29,11 @@ Held = Mapping[str, TensorProto | np.ndarray]
 
 #: The methods that decide about a pickle: a class with its own may leave arrays out.
 _OF_PICKLES = ("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
+
+#: The kinds of arrays of real numbers, and further ones of texts.
+NUMERIC, _KINDS = frozenset("fiu"), frozenset("fiuOU")
+#: Types of attributes that hold no arrays.
+_PLAIN = frozenset({bool, int, float, str, type(None)})
 
 #: The forms in which converters write arrays. Numpy computes each to the last bit on every computer.
 _FORMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -43,31 +49,34 @@ def held_tensors(model: object) -> Held:
     Those of a file are none: it may change.
     """
     if isinstance(model, BaseEstimator):
-        return {path: array for path, array in _arrays(model, "", set()) if array.dtype.kind in "fiu"}
+        return {path: array for path, array in arrays_in(model).items() if array.dtype.kind in NUMERIC}
     return {} if not isinstance(model, onnx.ModelProto) else {t.name: t for t in model.graph.initializer}
 
 
-def arrays_in(model: object) -> list[np.ndarray]:
-    """Return the arrays of real numbers and of texts in an estimator, in the order of their paths."""
-    found = dict(_arrays(model, "", set())) if isinstance(model, BaseEstimator) else {}
-    return [array for _, array in sorted(found.items())]
+def arrays_in(model: object) -> dict[str, np.ndarray]:
+    """Return the arrays of real numbers and of texts in an estimator, those inside, and lists of them, by path."""
+    found = dict[str, np.ndarray]()
+    if isinstance(model, BaseEstimator):
+        _find_arrays(model, "", found, set())
+    return found
 
 
-def _arrays(value: object, path: str, seen: set[int]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the arrays of real numbers and of texts in an estimator, those inside, and lists of them."""
+def _find_arrays(value: object, path: str, found: dict[str, np.ndarray], seen: set[int]) -> None:
     if isinstance(value, np.ndarray):
-        if value.dtype.kind in "fiuOU":
-            yield path, value
+        if value.dtype.kind in _KINDS:
+            found[path] = value
         return
-    is_estimator = isinstance(value, BaseEstimator) and _is_pickled_whole(type(value))
-    if not (is_estimator or type(value) in (list, tuple)) or id(value) in seen:
+    is_list = type(value) in (list, tuple)
+    if id(value) in seen or not (is_list or (isinstance(value, BaseEstimator) and _is_pickled_whole(type(value)))):
         return
     seen.add(id(value))
-    parts = vars(value).items() if is_estimator else enumerate(cast(Iterable[object], value))
+    parts = enumerate(cast(Iterable[object], value)) if is_list else vars(value).items()
     for name, part in parts:
-        yield from _arrays(part, f"{path}.{name}" if path else str(name), seen)
+        if type(part) not in _PLAIN:
+            _find_arrays(part, f"{path}.{name}" if path else str(name), found, seen)
 
 
+@functools.cache
 def _is_pickled_whole(kind: type[BaseEstimator]) -> bool:
     """Tell whether pickles of a class have all attributes, as those of scikit-learn have."""
     return all(getattr(kind, name) is getattr(BaseEstimator, name) for name in _OF_PICKLES)

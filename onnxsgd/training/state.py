@@ -170,6 +170,11 @@ class FitState:
         """Return the update at which the averages begin, for the parameter `average_from`."""
         return max(average_from, self.averages_from + 1)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors."""
+        return sum(array.nbytes for array in self.tensors.values())
+
     def weights(self, average_from: int = 0) -> dict[str, np.ndarray]:
         """Return the weights, averaged ones once averaging has started."""
         is_averaged = 0 < average_from <= self.t and any(kind == AVERAGE for _, kind in self.tensors)

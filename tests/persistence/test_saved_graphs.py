@@ -16,7 +16,7 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.adapters import LoRA
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.graph.model import to_proto
-from onnxsgd.persistence import saved_graphs
+from onnxsgd.persistence import packed_graphs, saved_graphs
 from onnxsgd.persistence.compression import decompressed
 from onnxsgd.persistence.saved_form import pack, unpack
 from onnxsgd.persistence.saved_graphs import Base, Graphs
@@ -113,7 +113,7 @@ def test_a_model_that_was_set_to_no_graph_holds_none(diabetes):
 def test_large_graphs_are_not_compressed(iris, monkeypatch):
     learner, state = parts_of(OnnxSGDClassifier(QUICK, max_iter=2, tol=None).fit(*iris))
     small = pack(learner, state)
-    monkeypatch.setattr(saved_graphs, "LARGEST", 10)
+    monkeypatch.setattr(packed_graphs, "LARGEST", 10)
     saved = pack(learner, state)
     for name in ("model", "score_model"):
         assert saved[name] == decompressed(small[name])

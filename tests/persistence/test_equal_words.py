@@ -1,0 +1,74 @@
+"""Numbers of 32 bits that are equal to others."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnxsgd.persistence.equal_words import read_words, words_of, write_words
+
+RNG = np.random.default_rng(0)
+TABLE = RNG.normal(size=(7, 5))
+KNOWN = words_of([np.arange(3), TABLE, np.array([0.0, np.nan, -np.inf])])
+NONE = words_of([])
+
+
+def size_of_new(content, known):
+    parts = write_words(content, known)
+    assert read_words(parts, known, len(content)) == content
+    return len(parts[2])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table,
+        np.transpose,
+        np.negative,
+        np.reciprocal,
+        lambda table: -table[::-1, ::2],
+        lambda table: np.pad(table, ((2, 2), (0, 0)), mode="edge"),
+    ],
+    ids=["itself", "transposed", "negative", "inverse", "a part", "longer"],
+)
+def test_numbers_of_a_known_array_are_not_written(change, dtype):
+    content = change(TABLE).astype(dtype).tobytes()
+    assert size_of_new(content, KNOWN) == 0
+    assert size_of_new(content, NONE) > 0
+
+
+def test_equal_numbers_are_written_once():
+    row = RNG.normal(size=50).astype(np.float32)
+    assert size_of_new(np.r_[row, -row[::-1], np.tile(row, 3)].tobytes(), NONE) == row.nbytes
+
+
+WORDS = st.sampled_from([0, 1, 1 << 31, 0x7FC00000, 0xFFC00001, 0x3F800000, 0xBF800000]) | st.integers(
+    0, 2**32 - 1
+)
+
+
+@given(st.lists(WORDS), st.lists(WORDS))
+def test_all_words_return_as_they_were(words, known):
+    size_of_new(np.array(words, "<u4").tobytes(), np.array(known, np.uint32))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda parts: [parts[0], parts[1], parts[2][4:]],
+        lambda parts: [parts[0][:-1], *parts[1:]],
+        lambda parts: [b"\xff" * len(parts[0]), *parts[1:]],
+        lambda parts: [np.array([1, 0, 0, 0, 0, 0, 0, 0x40], np.uint8).tobytes(), b"", b""],
+    ],
+    ids=["fewer new ones", "cut", "negative", "a billion"],
+)
+def test_damaged_words_are_refused(damage):
+    with pytest.raises(ValueError, match=r"words|reshape"):
+        read_words(damage(write_words(np.arange(9, dtype="<u4").tobytes(), NONE)), NONE, 1000)
+
+
+def test_words_of_another_array_are_refused():
+    parts = write_words(np.r_[TABLE.ravel(), 5.5].astype(np.float32).tobytes(), KNOWN)
+    with pytest.raises(ValueError, match="places of other words"):
+        read_words(parts, NONE, 1000)

@@ -1,0 +1,140 @@
+"""Serialized graphs by columns."""
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, numpy_helper
+from onnx.parser import parse_model
+
+from onnxsgd.persistence.compression import compressed
+from onnxsgd.persistence.equal_words import words_of
+from onnxsgd.persistence.graph_columns import from_columns, to_columns
+from onnxsgd.persistence.known_values import KnownValues
+
+NONE = KnownValues()
+
+
+def model_of(n_layers=3):
+    """Return a graph with all kinds of fields: attributes, bodies, shapes, metadata, tensors."""
+    layers = "\n".join(f"v{k + 1} = Add(v{k}, b{k})" for k in range(n_layers))
+    model = parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 3], producer_name: "us">
+        g (float[N, 2] v0, bool c) => (float[N, 2] out, int64[N, 1] places)
+        <float[1] one = {{1}}, int64[2] sizes = {{-1, 2}}, double half = {{0.5}}> {{
+            {layers}
+            out = If (c) <
+                then_branch = then () => (float[N, 2] a) {{ a = Mul(v{n_layers}, one) }},
+                else_branch = other () => (float[N, 2] b) {{ b = LeakyRelu <alpha = -0.25> (v{n_layers}) }}
+            >
+            texts = Constant <value_strings = ["red", "green", "C7", "red"]> ()
+            places = ArgMax <axis = -1, keepdims = 1> (out)
+        }}"""
+    )
+    for k in range(n_layers):
+        bias = np.array([k, k / 3], np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(bias, f"b{k}"))
+        model.graph.initializer[-1].metadata_props.add(key="frozen", value="constant of a scaler")
+        model.graph.value_info.add(name=f"v{k + 1}").type.tensor_type.elem_type = 1
+    bits = TensorProto(name="bits", data_type=TensorProto.INT8, dims=[3], raw_data=b"\x01\xff\x03")
+    numbers = TensorProto(name="numbers", data_type=1, dims=[2], float_data=[1.5, -np.inf])
+    model.graph.initializer.extend([bits, numbers])
+    model.metadata_props.add(key="author", value="")
+    return model
+
+
+MODEL = model_of()
+CONTENT = MODEL.SerializeToString()
+
+
+def test_a_graph_returns_as_it_was():
+    columns = to_columns(CONTENT, NONE)
+    assert from_columns(columns, NONE, len(CONTENT)) == CONTENT
+    with pytest.raises(ValueError, match="damaged"):
+        from_columns(columns, NONE, len(CONTENT) - 1)
+
+
+def test_so_does_one_without_numbers():
+    for model in (onnx.ModelProto(), onnx.ModelProto(ir_version=10), parse_model_without_numbers()):
+        content = model.SerializeToString()
+        assert from_columns(to_columns(content, NONE), NONE, 10_000) == content
+
+
+def parse_model_without_numbers():
+    return parse_model('<ir_version: 10, opset_import: ["" : 18]> g (float[N] X) => (float[N] Y) { Y = Exp(X) }')
+
+
+def test_repeated_nodes_take_few_bytes():
+    """Zlib alone needs some 15 bytes a node."""
+    small, large = (model_of(n).SerializeToString() for n in (50, 250))
+    sizes = [len(compressed(to_columns(content, NONE))) for content in (small, large)]
+    # the numbers of the biases are new
+    assert sizes[1] - sizes[0] < 200 * 5
+    assert len(compressed(large)) - len(compressed(small)) > 200 * 15
+
+
+def test_known_values_are_not_written():
+    biases = np.array([[k, k / 3] for k in range(100)])
+    known = KnownValues([biases, np.array(["red", "green"], object)])
+    content = model_of(100).SerializeToString()
+    columns = to_columns(content, known)
+    assert b"green" not in columns
+    assert len(compressed(columns)) < len(compressed(to_columns(content, NONE))) - 200
+    assert from_columns(columns, known, len(content)) == content
+    for other in (NONE, KnownValues([biases[:1]])):
+        with pytest.raises(ValueError, match="damaged"):
+            from_columns(columns, other, len(content))
+
+
+def nested(depth):
+    graph = onnx.GraphProto(name="innermost")
+    for _ in range(depth):
+        outer = onnx.GraphProto()
+        outer.node.add(op_type="If").attribute.add(name="then_branch", type=5).g.CopyFrom(graph)
+        graph = outer
+    return onnx.ModelProto(graph=graph).SerializeToString()
+
+
+def test_other_forms_of_a_model_are_left():
+    """They are written as they are: bytes of no protobuf, longer numbers, texts with separators."""
+    assert from_columns(to_columns(nested(10), NONE), NONE, 1000) == nested(10)
+    for content in (
+        b"\x80", b"\x3a\x7f\x00", b"\x0b\x0c", b"\x08\x80\x00", b"\x12\x01\x00", b"\x12\x01\x01", nested(25),
+    ):  # fmt: skip
+        assert to_columns(content, NONE) is None
+
+
+COLUMNS = to_columns(CONTENT, NONE)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, len(COLUMNS) - 1), st.integers(0, 255)), min_size=1, max_size=4),
+    st.integers(1, len(COLUMNS)),
+)
+def test_damaged_columns_are_refused(changes, size):
+    """Or another model is read, which has a checksum beside it."""
+    damaged = bytearray(COLUMNS)
+    for place, byte in changes:
+        damaged[place] = byte
+    try:
+        assert len(from_columns(bytes(damaged[:size]), NONE, len(CONTENT))) <= len(CONTENT)
+    except ValueError as error:
+        assert "damaged" in str(error)
+
+
+@given(st.binary(max_size=60))
+def test_so_are_other_bytes(content):
+    try:
+        assert len(from_columns(content, NONE, 100)) <= 100
+    except ValueError as error:
+        assert "damaged" in str(error)
+
+
+def test_words_of_float64_are_known_too():
+    array = np.random.default_rng(0).normal(size=40)
+    known = KnownValues([array])
+    graph = onnx.GraphProto(initializer=[numpy_helper.from_array(array, "w")])
+    content = onnx.ModelProto(graph=graph).SerializeToString()
+    assert len(to_columns(content, known)) < 200 < len(content)
+    assert words_of([array]).size == 6 * array.size
