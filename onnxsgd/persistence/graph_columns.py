@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from onnxsgd.persistence.equal_words import read_words, write_words
 from onnxsgd.persistence.known_values import KnownValues
 from onnxsgd.persistence.text_patterns import TextWriter, read_texts
@@ -41,10 +43,13 @@ _INSIDE: dict[str, dict[int, str]] = {
     "dimension": {},
     "operators": {},
     "entry": {},
+    # numbers of tensors
+    "integers": {},
 }
 _TYPES = {name: number for number, name in enumerate(_INSIDE)}
-#: Fields of tensors that hold numbers.
+#: Fields of tensors that hold numbers; the tag of their type; that of those of int64, and their bytes.
 _NUMBERS = frozenset({4, 5, 7, 9, 10, 11})
+_NUMBER_TYPE, _INT64, _LONG = 2 << 3, 7, 8
 #: Wire types of protobuf, and the sizes of those that have no number or size of their own.
 _NUMBER, _SIZED = 0, 2
 _SIZES = {1: 8, 5: 4}
@@ -110,6 +115,7 @@ class _Writer:
         for tag, value in fields:
             if (name, tag) == ("node", _OPERATOR):
                 alike = self._text(name, tag, value, (0, tag, 0))
+        whole = name == "tensor" and (_NUMBER_TYPE, _INT64) in fields
         for (tag, value), where in zip(fields, _places(alike, tags)):
             if isinstance(value, int):
                 self._number(name, tag, value)
@@ -119,8 +125,12 @@ class _Writer:
                 self._add(value, _INSIDE[name][tag >> 3], depth + 1)
             elif name == "tensor" and tag >> 3 in _NUMBERS:
                 self._number(name, tag, len(value))
-                part = self._bytes if len(value) % 4 else self._words
-                part += value
+                if whole and len(value) % _LONG == 0:
+                    for integer in np.frombuffer(value, "<u8").tolist():
+                        self._number("integers", 0, integer)
+                else:
+                    part = self._bytes if len(value) % 4 else self._words
+                    part += value
             elif (name, tag) != ("node", _OPERATOR):
                 self._text(name, tag, value, where)
 
@@ -167,11 +177,14 @@ class _Reader:
         tags = self._kinds[alike]
         if name == "node" and _OPERATOR in tags:
             alike = self._text(name, _OPERATOR, (0, _OPERATOR, 0))
+        whole = False
         for tag, where in zip(tags, _places(alike, tags)):
             value: bytes | memoryview
             found += varints([tag])
             if tag & 7 == _NUMBER:
-                found += varints([self._number(name, tag)])
+                integer = self._number(name, tag)
+                whole = whole or (name, tag, integer) == ("tensor", _NUMBER_TYPE, _INT64)
+                found += varints([integer])
                 continue
             if tag & 7 != _SIZED:
                 found += self._take(_SIZES[tag & 7])
@@ -179,7 +192,9 @@ class _Reader:
             if tag >> 3 in inside:
                 value = self.message(inside[tag >> 3], depth + 1)
             elif name == "tensor" and tag >> 3 in _NUMBERS:
-                value = self._take(self._number(name, tag))
+                size = self._number(name, tag)
+                is_whole = whole and size % _LONG == 0
+                value = self._integers(size // _LONG) if is_whole else self._take(size)
             elif (name, tag) == ("node", _OPERATOR):
                 value = self._texts[alike]
             else:
@@ -203,6 +218,12 @@ class _Reader:
         if place < 0:
             raise ValueError(f"text {place}")
         return place
+
+    def _integers(self, size: int) -> bytes:
+        """Return the next integers of tensors."""
+        if _LONG * size > self._most:
+            raise ValueError(f"{size} integers that are not there")
+        return np.array([self._number("integers", 0) for _ in range(size)], "<u8").tobytes()
 
     def _take(self, size: int) -> memoryview:
         """Return the next bytes of numbers."""
