@@ -8,43 +8,56 @@ __all__ = ["LARGEST", "compressed", "decompressed"]
 
 #: The most bytes of a graph that is compressed, and the first byte of compressed ones.
 LARGEST, _ZLIB = 1 << 18, b"\x78"
-#: Usual texts of pipelines as ``text_patterns`` writes them, with # for a number and a space for an end.
+#: Usual texts of pipelines as ``text_patterns`` writes them: # is a number, a space an end, and ~ a space.
 _PATTERNS = b"""\
-IsNaN X Is_Y# Is_IsNaN Not No_Y# No_Not Where Wh_output# Wh_Where Cast Ca_output# Ca_Cast to Equal Eq_Equalcst
- Eq_C# Eq_Equal Eq_Equalcst# Eq_C## Eq_Equal# Flatten Fl_output# Fl_Flatten axis Neg Ne_Y# Ne_Neg Shape
- Sh_shape# Sh_Shape Ca_output## Ca_Cast# Fl_output## Fl_Flatten# Mul Mu_Mulcst Mu_C# Mu_Mul Add Ad_Addcst Ad_C#
- Ad_Add Mu_C## Mu_Mul# Ad_C## Ad_Add# Ad_Addcst# Div Di_Divcst Di_C# Di_Div Di_C## Di_Div# Gather quantiles
- Ga_output# Ga_Gather quantiles_neg_rev Ga_output## Ga_Gather# GreaterOrEqual Gr_C# Gr_GreaterOrEqual Gr_C##
- Gr_GreaterOrEqual# Wh_output## Wh_Where# references references_neg_rev LessOrEqual Le_C# Le_LessOrEqual Sub
- Su_C## Su_Sub# Le_C## Le_LessOrEqual# Su_Sub Le_LessOrEqualcst Is_Y## Is_IsNaN# Or Or_C# Or_Or Or_C## Or_Or#
- Su_C# Mu_Mulcst# Wh_Wherecst Reshape variable# Re_Reshape constant of QuantileTransformer mean sub_result MatMul
- transform_matrix transformed_column constant of PCA pref_C## pref_Div pref_Sub# pref_Add cast_column cast_column#
- Cast# Less pref_Less pref_output## pref_Cast# range_column less_result range_column# less_result# Less# Log
- pref_output# pref_Log pref_Log# Pow pref_Y## pref_Not pref_Powcst pref_Z# pref_Pow pref_Powcst# pref_Z## pref_Pow#
+IsNaN X Is_Y# Is_IsNaN Not No_Y# No_Not Where Wh_output# Wh_Where Cast Ca_output# Ca_Cast to Equal
+ Eq_Equalcst Eq_C# Eq_Equal Eq_Equalcst# Eq_C## Eq_Equal# Flatten Fl_output# Fl_Flatten axis Neg Ne_Y#
+ Ne_Neg Shape Sh_shape# Sh_Shape Ca_output## Ca_Cast# Fl_output## Fl_Flatten# Mul Mu_Mulcst Mu_C# Mu_Mul
+ Add Ad_Addcst Ad_C# Ad_Add Mu_C## Mu_Mul# Ad_C## Ad_Add# Ad_Addcst# Div Di_Divcst Di_C# Di_Div Di_C##
+ Di_Div# Gather quantiles Ga_output# Ga_Gather quantiles_neg_rev Ga_output## Ga_Gather# GreaterOrEqual
+ Gr_C# Gr_GreaterOrEqual Gr_C## Gr_GreaterOrEqual# Wh_output## Wh_Where# references references_neg_rev
+ LessOrEqual Le_C# Le_LessOrEqual Sub Su_C## Su_Sub# Le_C## Le_LessOrEqual# Su_Sub Le_LessOrEqualcst
+ Is_Y## Is_IsNaN# Or Or_C# Or_Or Or_C## Or_Or# Su_C# Mu_Mulcst# Wh_Wherecst Reshape variable# Re_Reshape
+ constant~of~QuantileTransformer mean sub_result MatMul transform_matrix transformed_column
+ constant~of~PCA pref_C## pref_Div pref_Sub# pref_Add cast_column cast_column# Cast# Less pref_Less
+ pref_output## pref_Cast# range_column less_result range_column# less_result# Less# Log pref_output#
+ pref_Log pref_Log# Pow pref_Y## pref_Not pref_Powcst pref_Z# pref_Pow pref_Powcst# pref_Z## pref_Pow#
  pref_Mulcst# pref_Mul# pref_Neg concatenated_array argmax_output argmax_output# ArgMax# pref_Imputer
- imputed_value_floats replaced_value_float pref_Imputer# pref_Mulcst pref_Mul union features N# selected#
- constant of PowerTransformer constant of PolynomialFeatures cast_input Cast# MatMul coefs_# mul_result Add
- intercepts_# add_result Relu next_activations mul_result# MatMul# add_result# Add# next_activations# Relu# Softmax
- probabilities ArgMax v_ArgMax_# ArgMax_node_# keepdims Gather classes v_Gather_# Gather_node_# label Cast_node_#
- skl#onnx #.#.# ai.onnx Gather X columns extracted_feature_columns extracted_feature_columns/Gather axis columns_#
- extracted_feature_columns# extracted_feature_columns#/Gather Concat merged_columns axis LabelEncoder label_encoder
- keys_strings values_int#s ai.onnx.ml OneHotEncoder c#out cats_strings zeros OneHotEncoder# concat_result Concat#
- Imputer variable imputed_value_floats replaced_value_float Imputer# Reshape shape_tensor# ordinal_output Reshape#
- concat_result# shape_tensor variable# Sub offset variable_Sub variable_Sub/Sub variable#_Sub variable#_Sub/Sub Mul
- scale variable/Mul offset_# scale_# variable#/Mul Cast to transformed_column Gemm coef intercept variable/Gemm
- probabilities_Gemm probabilities_Gemm/Gemm Greater const_#.#_f# probabilities_Greater probabilities_Greater/Greater
- probabilities_Cast probabilities_Cast/Cast const_#d_# probabilities_Reshape probabilities_Reshape/Reshape Gather
- classes label_# label_#/Gather Sigmoid probabilities_Sigmoid probabilities_Sigmoid/Sigmoid probabilities_Sub
- probabilities_Sub/Sub probabilities probabilities/Concat Gemm coef intercept probability_tensor_Gemm
- probability_tensor_Gemm/Gemm ArgMax probability_tensor_ArgMax probability_tensor_ArgMax/ArgMax keepdims classes
- label_# label_#/Gather Softmax probability_tensor probability_tensor/Softmax label Cast# Abs probabilities_Abs
- probabilities_Abs/Abs ReduceSum const_#d_# probabilities_ReduceSum probabilities_ReduceSum/ReduceSum Equal
- const_#.#_f# probabilities_Equal probabilities_Equal/Equal Where probabilities_Where probabilities_Where/Where Div
- probabilities/Div Pipeline n#_size_# c#_size_# X_size_# unk__# onnxsgd.frozen constant of OneHotEncoder constant of
- OrdinalEncoder constant of a scaler constant of a formula \
-""".replace(b"\n", b"").replace(b" ", b"\x00").replace(b"constant\x00of", b"constant of").replace(b"#", b"\x01")
+ imputed_value_floats replaced_value_float pref_Imputer# pref_Mulcst pref_Mul union features N# selected
+ selected# rows product product# shape# one column column/Gather column# column#/Gather ConstantOfShape
+ ones value Binarizer threshold zero_float zero_column one_float last_column cast_result cast_result#
+ onehot_result cats_int#s onehot_result# digitised_output_# ordinal_output# column_index#
+ ArrayFeatureExtractor column_indices ArrayFeatureExtractor# column_indices# variable#_Mul
+ variable#_Mul/Mul ReduceSum variable#_ReduceSum variable#_ReduceSum/ReduceSum variable#_Equal
+ variable#_Equal/Equal variable#_Where variable#_Where/Where Sqrt variable#_Sqrt variable#_Sqrt/Sqrt
+ variable#/Div const_#d_#_# const_#.#_f#_# constant~of~KBinsDiscretizer constant~of~MinMaxScaler
+ constant~of~PowerTransformer constant~of~PolynomialFeatures cast_input Cast# MatMul coefs_# mul_result
+ Add intercepts_# add_result Relu next_activations mul_result# MatMul# add_result# Add# next_activations#
+ Relu# Softmax probabilities ArgMax v_ArgMax_# ArgMax_node_# keepdims Gather classes v_Gather_#
+ Gather_node_# label Cast_node_# skl#onnx #.#.# ai.onnx Gather X columns extracted_feature_columns
+ extracted_feature_columns/Gather axis columns_# extracted_feature_columns#
+ extracted_feature_columns#/Gather Concat merged_columns axis LabelEncoder label_encoder keys_strings
+ values_int#s ai.onnx.ml OneHotEncoder c#out cats_strings zeros OneHotEncoder# concat_result Concat#
+ Imputer variable imputed_value_floats replaced_value_float Imputer# Reshape shape_tensor# ordinal_output
+ Reshape# concat_result# shape_tensor variable# Sub offset variable_Sub variable_Sub/Sub variable#_Sub
+ variable#_Sub/Sub Mul scale variable/Mul offset_# scale_# variable#/Mul Cast to transformed_column Gemm
+ coef intercept variable/Gemm probabilities_Gemm probabilities_Gemm/Gemm Greater const_#.#_f#
+ probabilities_Greater probabilities_Greater/Greater probabilities_Cast probabilities_Cast/Cast const_#d_#
+ probabilities_Reshape probabilities_Reshape/Reshape Gather classes label_# label_#/Gather Sigmoid
+ probabilities_Sigmoid probabilities_Sigmoid/Sigmoid probabilities_Sub probabilities_Sub/Sub probabilities
+ probabilities/Concat Gemm coef intercept probability_tensor_Gemm probability_tensor_Gemm/Gemm ArgMax
+ probability_tensor_ArgMax probability_tensor_ArgMax/ArgMax keepdims classes label_# label_#/Gather
+ Softmax probability_tensor probability_tensor/Softmax label Cast# Abs probabilities_Abs
+ probabilities_Abs/Abs ReduceSum const_#d_# probabilities_ReduceSum probabilities_ReduceSum/ReduceSum
+ Equal const_#.#_f# probabilities_Equal probabilities_Equal/Equal Where probabilities_Where
+ probabilities_Where/Where Div probabilities/Div Pipeline n#_size_# c#_size_# X_size_# unk__#
+ onnxsgd.frozen constant~of~OneHotEncoder constant~of~OrdinalEncoder constant~of~a~scaler
+ constant~of~a~formula \
+""".replace(b"\n", b"").translate(bytes.maketrans(b" ~#", b"\x00 \x01"))
 #: The dictionary of zlib: usual words of graphs, then of attributes. Pickles of format 3 need it as it is.
-_USUAL = _PATTERNS + b"""\
+_USUAL = (
+    _PATTERNS
+    + b"""\
 Squeeze Unsqueeze Identity Sqrt Neg Exp Log Not Pow Tanh tanh Flatten Conv MaxPool Shape ConstantOfShape
  LayerNormalization node_Gemm_0 raw_scores_tensor_Gemm/Gemm raw_scores_tensor_Cast/Cast negative_class_proba
  out_activations_result variable_Sqrt/Sqrt variable_ReduceSum/ReduceSum extracted_feature_columns1/Gather
@@ -90,6 +103,7 @@ Squeeze Unsqueeze Identity Sqrt Neg Exp Log Not Pow Tanh tanh Flatten Conv MaxPo
 "trainable":null,"validation_fraction":0.1,"verbose":0,"warm_start":true,"warm_start":false},["classes_"],
 [["0/0/1","<f8",[1]],["3","|u1",[]],["4","|u1",[]],["10","<i8",[3]],["11/0/2","<f4",[]],["13/1","<u4",
 [624]],["_given_classes","<i8",[3]]],[]]""".replace(b"\n", b"")
+)
 
 
 def compressed(content: bytes) -> bytes:

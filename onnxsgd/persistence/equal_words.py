@@ -80,7 +80,7 @@ def read_words(parts: Sequence[bytes], known: np.ndarray, most: int) -> bytes:
 
 
 def _runs(steps: np.ndarray) -> bytes:
-    """Return steps as runs of equal ones: all first bytes of the steps and lengths, all second ones, and so on."""
+    """Return steps as runs of equal ones: first bytes of all steps and lengths, second ones, and so on."""
     starts = np.flatnonzero(np.diff(steps, prepend=np.nan))
     runs = np.concatenate([steps[starts], np.diff(starts, append=steps.size)])
     return bytes(runs.astype("<i4").view(np.uint8).reshape(-1, 4).T.tobytes())

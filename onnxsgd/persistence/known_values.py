@@ -36,7 +36,9 @@ class KnownValues:
     def texts(self) -> list[bytes]:
         """The texts."""
         texts = [array.ravel().tolist() for array in self.arrays if array.dtype.kind not in NUMERIC]
-        return [text.encode(errors="surrogatepass") for part in texts for text in part if isinstance(text, str)]
+        return [
+            text.encode(errors="surrogatepass") for part in texts for text in part if isinstance(text, str)
+        ]
 
     @cached_property
     def words(self) -> np.ndarray:
@@ -53,5 +55,5 @@ class KnownValues:
         digest = hashlib.sha256(b"\0".join(self.texts))
         for array in self.arrays:
             if array.dtype.kind in NUMERIC:
-                digest.update(np.ascontiguousarray(array))
+                digest.update(np.ascontiguousarray(array).data)
         return digest.digest()

@@ -50,8 +50,8 @@ def unpacked(saved: bytes, known: KnownValues) -> bytes:
         return _of_columns(saved, known)
     except ValueError as error:
         raise ParameterError(
-            "model has other arrays than it had when the estimator was saved: read it with the same version of "
-            f"scikit-learn ({error})."
+            "model has other arrays than it had when the estimator was saved: read it with the same version "
+            f"of scikit-learn ({error})."
         ) from error
 
 

@@ -228,9 +228,8 @@ def unpack(
         return learner
 
     of_graphs = None if half is not None else Graphs.key(saved, base, weights)
-    digest, n_bytes = cached(
-        of_graphs and ("digest of saved graphs", *of_graphs), lambda: (read().digest(), read().nbytes)
-    )
+    key = None if of_graphs is None else ("digest of saved graphs", of_graphs)
+    digest, n_bytes = cached(key, lambda: (read().digest(), read().nbytes))
     n_bytes += state.nbytes
     known = cached(_key(saved, state, digest, n_bytes), make, n_bytes)
     learner = known if made else _with_numbers(known, saved, state)

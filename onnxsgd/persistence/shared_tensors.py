@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
@@ -15,7 +14,16 @@ from sklearn.base import BaseEstimator
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.graph_differences import numbers_in, set_numbers
 
-__all__ = ["LEAST", "NUMERIC", "Held", "arrays_in", "held_tensors", "restore_shared", "take_shared", "with_numbers"]
+__all__ = [
+    "LEAST",
+    "NUMERIC",
+    "Held",
+    "arrays_in",
+    "held_tensors",
+    "restore_shared",
+    "take_shared",
+    "with_numbers",
+]
 
 #: The fewest bytes of a tensor that is left out of a saved graph: names take as long.
 LEAST = 256
@@ -54,7 +62,7 @@ def held_tensors(model: object) -> Held:
 
 
 def arrays_in(model: object) -> dict[str, np.ndarray]:
-    """Return the arrays of real numbers and of texts in an estimator, those inside, and lists of them, by path."""
+    """Return the arrays of numbers and texts in an estimator, in those inside, and in lists, by path."""
     found = dict[str, np.ndarray]()
     if isinstance(model, BaseEstimator):
         _find_arrays(model, "", found, set())
@@ -67,7 +75,9 @@ def _find_arrays(value: object, path: str, found: dict[str, np.ndarray], seen: s
             found[path] = value
         return
     is_list = type(value) in (list, tuple)
-    if id(value) in seen or not (is_list or (isinstance(value, BaseEstimator) and _is_pickled_whole(type(value)))):
+    if id(value) in seen or not (
+        is_list or (isinstance(value, BaseEstimator) and _is_pickled_whole(type(value)))
+    ):
         return
     seen.add(id(value))
     parts = enumerate(cast(Iterable[object], value)) if is_list else vars(value).items()
@@ -76,7 +86,6 @@ def _find_arrays(value: object, path: str, found: dict[str, np.ndarray], seen: s
             _find_arrays(part, f"{path}.{name}" if path else str(name), found, seen)
 
 
-@functools.cache
 def _is_pickled_whole(kind: type[BaseEstimator]) -> bool:
     """Tell whether pickles of a class have all attributes, as those of scikit-learn have."""
     return all(getattr(kind, name) is getattr(BaseEstimator, name) for name in _OF_PICKLES)

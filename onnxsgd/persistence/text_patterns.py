@@ -90,7 +90,9 @@ def read_texts(parts: Sequence[bytes], known: Sequence[bytes], most: int) -> lis
             place = next_pattern + signed((choice - 1) // 2) if choice else n_patterns
             n_patterns += not choice
             pieces = patterns[_checked(place, n_patterns)].split(_GAP)
-            last[place] = [signed(next(numbers)) + before for before in last.get(place, [0] * (len(pieces) - 1))]
+            last[place] = [
+                signed(next(numbers)) + before for before in last.get(place, [0] * (len(pieces) - 1))
+            ]
             text = pieces[0] + b"".join(b"%d%b" % pair for pair in zip(last[place], pieces[1:], strict=True))
             next_pattern = place + 1
         texts.append(text)

@@ -1,5 +1,8 @@
 """Serialized graphs by columns."""
 
+import hashlib
+from contextlib import suppress
+
 import numpy as np
 import onnx
 import pytest
@@ -62,7 +65,9 @@ def test_so_does_one_without_numbers():
 
 
 def parse_model_without_numbers():
-    return parse_model('<ir_version: 10, opset_import: ["" : 18]> g (float[N] X) => (float[N] Y) { Y = Exp(X) }')
+    return parse_model(
+        '<ir_version: 10, opset_import: ["" : 18]> g (float[N] X) => (float[N] Y) { Y = Exp(X) }'
+    )
 
 
 def test_repeated_nodes_take_few_bytes():
@@ -105,6 +110,15 @@ def test_other_forms_of_a_model_are_left():
         assert to_columns(content, NONE) is None
 
 
+def check_read(columns, most):
+    """Check that columns are refused, or read within the limit."""
+    with suppress(ValueError):
+        assert len(from_columns(columns, NONE, most)) <= most
+        return
+    with pytest.raises(ValueError, match="damaged"):
+        from_columns(columns, NONE, most)
+
+
 COLUMNS = to_columns(CONTENT, NONE)
 
 
@@ -117,18 +131,29 @@ def test_damaged_columns_are_refused(changes, size):
     damaged = bytearray(COLUMNS)
     for place, byte in changes:
         damaged[place] = byte
-    try:
-        assert len(from_columns(bytes(damaged[:size]), NONE, len(CONTENT))) <= len(CONTENT)
-    except ValueError as error:
-        assert "damaged" in str(error)
+    check_read(bytes(damaged[:size]), len(CONTENT))
 
 
 @given(st.binary(max_size=60))
 def test_so_are_other_bytes(content):
-    try:
-        assert len(from_columns(content, NONE, 100)) <= 100
-    except ValueError as error:
-        assert "damaged" in str(error)
+    check_read(content, 100)
+
+
+def test_the_form_of_format_3_stays_as_it_is():
+    """Files of that format cannot be read in another one."""
+    graph = onnx.GraphProto(name="g")
+    for k in range(3):
+        node = graph.node.add(
+            op_type="Add", input=[f"v{k}", f"b{k}"], output=[f"v{k + 1}"], name=f"v{k + 1}/Add"
+        )
+        node.attribute.add(name="axis", type=2, i=-k)
+        node.attribute.add(name="colors", type=8, strings=[b"red", b"blue"])
+        graph.initializer.append(numpy_helper.from_array(np.array([k / 3, 7.0], np.float32), f"b{k}"))
+        graph.initializer.append(numpy_helper.from_array(np.array([k, 7]), f"i{k}"))
+    content = onnx.ModelProto(ir_version=10, graph=graph).SerializeToString()
+    known = KnownValues([np.arange(4) / 3, np.array(["red"], object)])
+    digest = hashlib.sha256(to_columns(content, known)).hexdigest()
+    assert digest == "92d9899138fba922ab224abe479aaeaf80245c1df378a3745da17a8d7099f016"
 
 
 def test_words_of_float64_are_known_too():

@@ -36,6 +36,12 @@ def test_other_models_have_none():
 def test_the_digest_follows_numbers_and_texts():
     digests = {
         KnownValues(arrays).digest()
-        for arrays in ((), [np.ones(2)], [np.zeros(2)], [np.array(["a", "b"])], [np.array(["a", "c"], object)])
+        for arrays in (
+            (),
+            [np.ones(2)],
+            [np.zeros(2)],
+            [np.array(["a", "b"])],
+            [np.array(["a", "c"], object)],
+        )
     }
     assert len(digests) == 5

@@ -47,9 +47,13 @@ def test_one_without_known_values_is_read_beside_any():
     assert unpacked(packed(LARGE, NONE), KNOWN) == LARGE
 
 
-@pytest.mark.parametrize("other", [NONE, KnownValues([ARRAY[:3]]), KnownValues([ARRAY + 1])], ids=["none", "fewer", "changed"])
+@pytest.mark.parametrize(
+    "other", [NONE, KnownValues([ARRAY[:3]]), KnownValues([ARRAY + 1])], ids=["none", "fewer", "changed"]
+)
 def test_one_with_known_values_is_not_read_beside_others(other):
-    with pytest.raises(ParameterError, match="model has other arrays than it had when the estimator was saved"):
+    with pytest.raises(
+        ParameterError, match="model has other arrays than it had when the estimator was saved"
+    ):
         unpacked(packed(LARGE, KNOWN), other)
 
 

@@ -15,13 +15,23 @@ from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import (
+    KBinsDiscretizer,
+    MinMaxScaler,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    PowerTransformer,
+    QuantileTransformer,
+    StandardScaler,
+)
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, optimizers
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.persistence.saved_form import FORMAT
 from onnxsgd.persistence.small_form import from_small_form, to_small_form
+from onnxsgd.runtime.cache import cache as entries
 
 CLASSES = np.array(["a", "b"])
 LARGE = np.arange(1000.0)
@@ -193,6 +203,57 @@ def test_a_pickle_has_two_kilobytes_of_its_own(kind, form, training):
         # its constants are in the graph alone
         frozen = frozen_weights(learner) if form == "unfitted" else ()
         assert rest_of(learner, model, frozen) <= 2048
+
+
+WIDE = RNG.normal(size=(300, 60))
+WORDS = ["".join(RNG.choice(list("abcdefghij"), 8)) for _ in range(80)]
+TABLE = pd.DataFrame({f"word{k}": RNG.choice(WORDS, 300) for k in range(10)})
+#: Pipelines of up to 250 nodes, or with many numbers or texts, and their columns.
+PIPELINES = {
+    "scalers": (
+        make_column_transformer(
+            *[(make_pipeline(SimpleImputer(), StandardScaler()), [k]) for k in range(60)]
+        ),
+        WIDE,
+    ),
+    "quantiles": (QuantileTransformer(n_quantiles=200), WIDE[:, :30]),
+    "powers": (make_pipeline(PowerTransformer(), MinMaxScaler()), WIDE),
+    "bins": (KBinsDiscretizer(encode="onehot-dense"), WIDE[:, :20]),
+    "union": (make_union(PCA(5), StandardScaler(), QuantileTransformer(n_quantiles=50)), WIDE[:, :20]),
+    "polynomials": (make_pipeline(PolynomialFeatures(3), StandardScaler()), WIDE[:, :12]),
+    "ordinals": (OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), TABLE),
+    "indicators": (OneHotEncoder(handle_unknown="ignore"), TABLE),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("is_fitted", [True, False], ids=["fitted", "unfitted"])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_so_has_that_of_a_large_pipeline(name, is_fitted):
+    transformer, X = PIPELINES[name]
+    model, y = make_pipeline(clone(transformer), clone(LINEAR)), np.arange(300) % 3
+    if is_fitted:
+        model.fit(X, y)
+    learner = OnnxSGDClassifier(model, max_iter=1, random_state=0).fit(X, y)
+    frozen = () if is_fitted else [*frozen_weights(learner), *texts_of(learner)]
+    assert rest_of(learner, model, frozen) <= 2048
+    content = pickle.dumps(learner)
+    entries.clear()
+    restored = pickle.loads(content)
+    assert nodes_of(restored) == nodes_of(learner)
+    np.testing.assert_array_equal(restored.predict_proba(X), learner.predict_proba(X))
+
+
+def nodes_of(learner):
+    return [node.SerializeToString() for node in learner.to_onnx().graph.node]
+
+
+def texts_of(learner):
+    """Return the texts of encoders in a graph, each once."""
+    texts = {
+        text for node in learner.to_onnx().graph.node for entry in node.attribute for text in entry.strings
+    }
+    return [np.frombuffer(b"".join(sorted(texts)), np.uint8)]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -7,7 +7,19 @@ from hypothesis import strategies as st
 from onnxsgd.persistence.text_patterns import TextWriter, read_texts
 
 KNOWN = [b"red", b"C7", b"green", b"red"]
-NAMES = [b"C0", b"C01", b"C02", b"C010", b"v7/Add", b"v12/Add", b"007", b"12345678901234", b"", b"red", b"green"]
+NAMES = [
+    b"C0",
+    b"C01",
+    b"C02",
+    b"C010",
+    b"v7/Add",
+    b"v12/Add",
+    b"007",
+    b"12345678901234",
+    b"",
+    b"red",
+    b"green",
+]
 
 
 def written(texts, known=()):

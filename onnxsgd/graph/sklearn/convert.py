@@ -19,6 +19,7 @@ from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.graph.model import find_value, graph_names, to_ir, to_proto, unique_name
 from onnxsgd.graph.reading.head import ScoredGraph, find_score
+from onnxsgd.graph.sklearn.operator_checks import check_operators_once
 from onnxsgd.graph.sklearn.polynomial_features import convert_polynomial, infer_polynomial_shape
 from onnxsgd.graph.sklearn.prepare import final_estimator, prepare, split_target_transformer
 from onnxsgd.graph.sklearn.repair import freeze_transformers, repair
@@ -211,6 +212,7 @@ def _convert(
     """Call the converter; return the converted model and its topology of steps."""
     from skl2onnx import convert_sklearn
 
+    check_operators_once()
     # skl2onnx 1.20 gives the option zipmap, which LinearSVC refuses, to steps of a pipeline without an entry
     options: dict[int, dict[str, bool]] = {id(final): {}} if is_classifier(final) else {}
     if is_classifier(final) and not hasattr(final, "predict_proba") and type(final).__name__ in _RAW_SCORES:

@@ -30,8 +30,12 @@ def freeze_transformers(model: ir.Model, topology: Topology) -> None:
             continue
         stop = {variable.onnx_name for variable in operator.inputs}
         waiting = [values[v.onnx_name] for v in operator.outputs if v.onnx_name in values]
+        seen = set[ir.Value]()
         while waiting:
             value = waiting.pop()
+            if value in seen:
+                continue
+            seen.add(value)
             if value.is_initializer():
                 value.metadata_props[FROZEN] = f"constant of {type(step).__name__}"
             elif value.name not in stop and (node := value.producer()) is not None:
