@@ -70,8 +70,9 @@ def pack(
         version          of this package, for the reader of an error message
         model            bytes of the graph, without nodes and tensors of the parameter `model` or of
                          `half_precision` (see ``graph_differences``), without shapes that inference gives;
-                         compressed by zlib if it has up to 262,144, with a dictionary of usual words; whole
-                         in format 2, and up to 65,536 without a dictionary; in format 1 not compressed
+                         compressed by zlib with a dictionary of usual words, from 4,096 bytes on by columns
+                         (see ``packed_graphs``); whole in format 2, and up to 65,536 compressed without a
+                         dictionary; in format 1 not compressed
         score_model      bytes of the graph of raw scores, likewise; None: the same; without nodes and tensors
                          of `model`, but not in formats 1 and 2
         half_precision   only of a graph with tensors of 16 bits: both, as the user gave them
