@@ -23,6 +23,7 @@ __all__ = [
     "first",
     "fixed_size",
     "graph_of",
+    "is_empty",
     "is_real",
     "maker",
     "matrix",
@@ -101,6 +102,11 @@ def rank(value: ir.Value | None) -> int | None:
 def is_real(value: ir.Value) -> bool:
     """Return whether `value` is known to be a tensor of real numbers."""
     return isinstance(value.type, ir.TensorType) and value.dtype in REAL_TYPES
+
+
+def is_empty(value: ir.Value) -> bool:
+    """Return whether `value` is known to have no elements."""
+    return value.shape is not None and 0 in tuple(value.shape)
 
 
 def maker(value: ir.Value) -> ir.Node:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import ADAPTER, FROZEN, PARAMETER, REAL_TYPES
-from onnxsgd.graph.nodes import content, first, operands, standard_operator
+from onnxsgd.graph.nodes import content, first, is_empty, operands, standard_operator
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.parameter_roles.constant_arrays import find_waves, is_geometric, is_grid
 from onnxsgd.graph.parameter_roles.origins import Origins, Use, trace_origins, uses_of
@@ -77,6 +77,7 @@ def find_roles(graph: ir.Graph) -> dict[ir.Value, Role]:
     (a Slice of it, a product with a constant), except these constants, in this order:
 
     - it is marked as one by conversion or by lowering (a constant of a scaler, say);
+    - it has no elements;
     - it is a table of sines and cosines, or holds their frequencies;
     - it only configures an operator: a bound, an exponent, the statistics of a batch normalisation;
     - it is a single number, unless it is the parameter of a layer, or added to a linear one;
@@ -101,6 +102,8 @@ def _find_role(value: ir.Value, origins: Origins, waves: set[ir.Value]) -> Role:
         return Role(_WEIGHT, f"adapter of {weight}")
     if value.dtype not in REAL_TYPES:
         return Role(None, f"holds {value.dtype}, no real numbers")
+    if is_empty(value):
+        return Role(None, "has no elements")
     uses = list(uses_of(value, origins, _FORM))
     if value in waves or (uses and all(_is_frequency(use, origins) for use in uses)):
         return Role(None, "table of sines and cosines")

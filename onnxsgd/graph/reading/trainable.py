@@ -12,7 +12,7 @@ from onnxsgd.exceptions import NotTrainableError, ParameterError, ParameterTypeE
 from onnxsgd.graph.cut import tensor_named
 from onnxsgd.graph.dropout import acts
 from onnxsgd.graph.model import REAL_TYPES
-from onnxsgd.graph.nodes import qualified_operator, read_values, represents_reals, standard_operator
+from onnxsgd.graph.nodes import is_empty, qualified_operator, read_values, represents_reals, standard_operator
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.parameter_roles.roles import Role, find_roles
 
@@ -165,7 +165,7 @@ def _chosen(
     chosen = [name for name in real if trainable(name)]
     if not chosen:
         raise NotTrainableError(f"trainable selects none of {_quoted(real)}: nothing to train.")
-    complaints = {name: flow.complaint(real[name]) for name in chosen}
+    complaints = {name: _complaint(real[name], flow) for name in chosen}
     if all(complaints.values()):
         name = chosen[0]
         raise NotTrainableError(
@@ -238,6 +238,8 @@ def _check_names(trainable: str | Sequence[str], initializers: Iterable[str]) ->
 def _complaint(value: ir.Value, flow: GradientFlow) -> str | None:
     if value.dtype not in REAL_TYPES:
         return f"it holds {value.dtype}, no real numbers"
+    if is_empty(value):
+        return "it has no elements"
     return flow.complaint(value)
 
 

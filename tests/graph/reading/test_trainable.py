@@ -309,6 +309,15 @@ def test_a_callable_is_asked_about_every_real_tensor():
     assert asked == ["u", "two", "w", "low", "i"]
 
 
+@pytest.mark.parametrize("trainable", [None, lambda name: True])
+def test_tensors_without_elements_are_not_trained(trainable):
+    """There is nothing to train in them, and a mean over their gradient does not exist."""
+    model = parse("a = Concat <axis = 1> (w, e)  y = MatMul(x, a)", f"{MATRIX}, float[4, 0] e = {{}}")
+    assert select_trainable(model, "y", trainable, anything) == ["w"]
+    with pytest.raises(NotTrainableError, match="'e', which cannot be trained: it has no elements"):
+        select_trainable(model, "y", ["w", "e"], anything)
+
+
 TWO_LAYERS = (
     f"{MATRIX}, float[3, 2] v = {zeros(3, 2)}, float[2] unused = {zeros(2)}, int64[2] shape = {{-1, 2}}"
 )
