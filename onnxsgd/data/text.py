@@ -19,6 +19,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import validate_data
 
 from onnxsgd.data.columns import column_names, is_mapping
+from onnxsgd.data.kept_frames import check_kept_frame, frame_of, is_kept_frame, kept_frame
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 
 __all__ = ["TextPart", "check_texts", "has_text", "split_text"]
@@ -39,20 +40,31 @@ class TextPart:
     transformer : transformer
         These steps, fitted.
     sample : object
-        Some of the first data, on which ``to_onnx`` of the estimators compares features.
+        Some of the first data, on which ``to_onnx`` of the estimators compares features; a frame in its plain
+        form, if a file had it.
     """
 
     transformer: Any
     sample: Any
+
+    def __post_init__(self) -> None:
+        if is_kept_frame(self.sample):
+            check_kept_frame(self.sample)
 
     def features(self, X: object) -> Any:
         """Return the features of `X`, a result of :func:`check_texts`; a CSR matrix if they are sparse."""
         made = self.transformer.transform(X)
         return made.tocsr() if sparse.issparse(made) else np.asarray(made)
 
+    def data(self) -> Any:
+        """Return the sample as data."""
+        return frame_of(self.sample) if is_kept_frame(self.sample) else self.sample
+
     def in_short(self) -> TextPart:
         """Return the part with the beginnings of a few texts of the sample, for files."""
-        return self if self.sample is None else TextPart(self.transformer, _in_short(self.sample))
+        if self.sample is None or is_kept_frame(self.sample):
+            return self
+        return TextPart(self.transformer, _in_short(self.sample))
 
 
 def has_text(model: object) -> bool:
@@ -223,19 +235,18 @@ def _first_rows(X: Any, most: int) -> Any:
 
 
 def _in_short(sample: Any) -> Any:
-    """Return the first rows of a sample, and the first characters of their texts."""
+    """Return the first rows of a sample, of a frame in its plain form, and the first characters of texts."""
     rows = _first_rows(sample, _IN_FILES)
     if isinstance(rows, np.ndarray):
         return np.array([_beginning(text) for text in rows.flat], dtype=object).reshape(rows.shape)
     if column_names(rows) is None:
         # a list or a series
         return [_beginning(text) for text in rows]
-    if hasattr(rows, "schema"):
-        # of polars
-        columns = {name: [_beginning(value) for value in rows[name]] for name in rows.columns}
-        return type(rows)(columns, schema=rows.schema)
-    return rows.apply(lambda column: column.map(_beginning))
+    kept = kept_frame(rows)
+    for column in kept["columns"]:
+        column[-1] = [_beginning(value) for value in column[-1]]
+    return kept
 
 
-def _beginning(text: Any) -> Any:
+def _beginning(text: object) -> object:
     return text[:_LENGTH] if isinstance(text, str) else text

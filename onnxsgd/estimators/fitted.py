@@ -346,7 +346,7 @@ class TrainedModel(HtmlDisplay):
             return proto
         from onnxsgd.estimators.text_graph import with_text_part
 
-        return with_text_part(proto, trained._text.transformer, trained._text.sample)
+        return with_text_part(proto, trained._text.transformer, trained._text.data())
 
     def export_adapter(self, path: str | os.PathLike[str]) -> Path:
         """Write the trained weights into a file that onnxruntime, from 1.20 on, feeds to the base.

@@ -74,6 +74,8 @@ def _convert(transformer: BaseEstimator, sample: object, opsets: dict[str, int])
             warnings.simplefilter("ignore")
             part = convert_sklearn(
                 transformer,
+                # the converter would draw one for each call
+                name=type(transformer).__name__,
                 initial_types=types or [("X", StringTensorType([None, 1]))],
                 target_opset={"": opsets.get("", 18), "ai.onnx.ml": opsets.get("ai.onnx.ml", 3)},
             )

@@ -26,7 +26,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from sklearn.utils import get_tags
 
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, describe_trainable
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, describe_trainable, load
 from onnxsgd.exceptions import GraphError, ParameterError, UnsupportedError
 
 rng = np.random.RandomState(0)
@@ -426,14 +426,44 @@ def test_files_have_the_beginnings_of_a_few_texts(kind):
     assert len(content) < len(pickle.dumps(model.model)) + 8 * n_numbers + 6000
     again = pickle.loads(content)
     assert len(model._text.sample) == 100
-    assert len(again._text.sample) == 8
+    rows = again._text.data()
+    assert len(rows) == 8
     if is_frame:
-        assert list(map(str, again._text.sample.dtypes)) == list(map(str, model._text.sample.dtypes))
+        assert list(map(str, rows.dtypes)) == list(map(str, model._text.sample.dtypes))
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     if not is_frame:
         np.testing.assert_array_equal(
             run(again.to_onnx(), {"X": np.array(X, object)[:, None]})[0], model.predict(X)
         )
+
+
+@pytest.mark.parametrize("form", ["pickle", "file"])
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_files_hold_a_model_of_texts_in_a_frame(library, form, tmp_path):
+    """The sample of a frame is none of the things that a file without code can hold."""
+    frame = FRAME if library == "pandas" else pytest.importorskip("polars").DataFrame(FRAME.to_dict("list"))
+    model = classifier(make_pipeline(columns(), LogisticRegression()).fit(frame, LABEL)).fit(frame, LABEL)
+    again = model
+    # what was read is written again
+    for name in ("first.onnxsgd", "second.onnxsgd"):
+        if form == "pickle":
+            again = pickle.loads(pickle.dumps(again))
+        else:
+            again.save(tmp_path / name)
+            again = load(tmp_path / name)
+    np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
+    feeds = {name: FRAME[[name]].to_numpy(np.float32) for name in ("n", "k")}
+    feeds["text"] = FRAME[["text"]].to_numpy(object)
+    np.testing.assert_array_equal(run(again.to_onnx(), feeds)[0], model.predict(frame))
+    again.partial_fit(frame, LABEL)
+
+
+@pytest.mark.parametrize("name", ["tfidf", "union", "steps between"])
+def test_two_calls_write_the_same_file(name):
+    """The converter gave the text part a random name in each call."""
+    model = classifier(PIPELINES[name]().fit(TEXTS, LABEL)).fit(TEXTS, LABEL)
+    first, second = (model.to_onnx().SerializeToString(deterministic=True) for _ in range(2))
+    assert first == second
 
 
 def test_skl2onnx_refuses_text():
