@@ -75,7 +75,7 @@ CONSTRAINTS: dict[str, Any] = {
         Interval(Real, 0, 1, closed="neither"),
     ],
     "warm_start": ["boolean"],
-    "trainable": ["array-like", callable, None],
+    "trainable": ["array-like", str, callable, None],
     "adapter": [LoRA, None],
     "output": [str, Integral, None],
     "head": [StrOptions({"linear"}), None],

@@ -177,9 +177,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         Whether ``fit`` starts from the present weights, not from those of `model`. The graph is then that of
         the first fit: other values of `model`, `output`, `head`, `trainable`, `adapter` and `dtype` are
         refused, as between calls of ``partial_fit``; all other parameters may change.
-    trainable : None, list of str or callable, default=None
-        The weights to train: None for those recognised as parameters, a list of names, or a callable that is
-        called with the name of every floating-point tensor and returns True for those to train. See
+    trainable : None, str, list of str or callable, default=None
+        The weights to train: None for those recognised as parameters, a name or several, or a callable that
+        is called with the name of every floating-point tensor and returns True for those to train. See
         :func:`onnxsgd.describe_trainable`.
     adapter : LoRA or None, default=None
         Adapters of :mod:`onnxsgd.adapters` beside frozen weights, which are trained in their place:

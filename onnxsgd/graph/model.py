@@ -6,6 +6,7 @@ At the public boundary a model is an ``onnx.ModelProto``; inside, passes work on
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import onnx
 import onnx_ir as ir
@@ -75,9 +76,11 @@ def to_ir(model: onnx.ModelProto) -> ir.Model:
         if node.op_type == "ZipMap" and node.domain == "ai.onnx.ml":
             _make_identity(node, copy.graph)
     try:
-        return ir.from_proto(copy)
+        read = ir.from_proto(copy)
     except ir.serde.SerdeError as error:
         raise GraphError(f"The model cannot be read: {reason(error)}.") from error
+    _drop_tensor_metadata(copy.graph)
+    return read
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
@@ -166,6 +169,18 @@ def _named_values(graph: ir.Graph) -> Iterable[ir.Value]:
     yield from graph.inputs
     for node in graph:
         yield from node.outputs
+
+
+def _drop_tensor_metadata(graph: onnx.GraphProto) -> None:
+    """Remove the metadata of tensors that ``onnx_ir`` has read.
+
+    It keeps these tensors, and, up to 1.1 at least, writes their metadata behind what they have themselves.
+    """
+    attributes = chain.from_iterable(node.attribute for node in graph.node)
+    for tensor in chain(graph.initializer, (entry.t for entry in attributes if entry.HasField("t"))):
+        tensor.ClearField("metadata_props")
+    for body in subgraphs(graph.node):
+        _drop_tensor_metadata(body)
 
 
 def _make_identity(zip_map: onnx.NodeProto, graph: onnx.GraphProto) -> None:

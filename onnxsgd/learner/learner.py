@@ -295,12 +295,19 @@ class Learner:
         for name, array in {**self.numbers, **weights}.items():
             if name in copy.graph.initializers:
                 value = copy.graph.initializers[name]
-                value.const_value = ir.tensor(_rounded(name, array, element_type(value)), name=name)
+                value.const_value = _replaced(content(value), _rounded(name, array, element_type(value)))
         return copy
 
     def exported(self, weights: Mapping[str, np.ndarray], *, score_only: bool = False) -> ir.Model:
         """Return the graph with these weights in it, in the types that files get."""
         return (self.half_precision or self).with_weights(weights, score_only=score_only)
+
+
+def _replaced(tensor: ir.TensorProtocol, array: np.ndarray) -> ir.TensorProtocol:
+    """Return a tensor with other numbers; its documentation and metadata stay."""
+    made = ir.tensor(array, name=tensor.name, doc_string=tensor.doc_string)
+    made.metadata_props.update(tensor.metadata_props)
+    return made
 
 
 def _rounded(name: str, array: np.ndarray, dtype: ir.DataType) -> np.ndarray:

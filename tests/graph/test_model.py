@@ -59,6 +59,26 @@ def test_a_round_trip_keeps_the_function(model):
         np.testing.assert_array_equal(again, first)
 
 
+def test_metadata_of_tensors_is_written_once():
+    """Of initializers, constants and those in bodies; each round trip added it once more."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21]>
+        g (bool c, float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+            k = Constant <value = float[2] {3, 4}> ()
+            y = If (c) <then_branch = a () => (float[2] p) <float[2] u = {5, 6}> { p = Add(x, u) },
+                        else_branch = b () => (float[2] q) { s = Add(w, k)  q = Add(x, s) }>
+        }"""
+    )
+    branch = proto.graph.node[1].attribute[0].g
+    for tensor in (proto.graph.initializer[0], proto.graph.node[0].attribute[0].t, branch.initializer[0]):
+        tensor.metadata_props.add(key="origin", value="somewhere")
+    again = to_proto(to_ir(to_proto(to_ir(proto))))
+    body = again.graph.node[1].attribute[0].g
+    for tensor in (again.graph.initializer[0], again.graph.node[0].attribute[0].t, body.initializer[0]):
+        assert [(entry.key, entry.value) for entry in tensor.metadata_props] == [("origin", "somewhere")]
+    assert len(proto.graph.initializer[0].metadata_props) == 1
+
+
 def test_sparse_initializers_are_refused_by_name(model):
     """The library would drop them silently."""
     values = onnx.helper.make_tensor("thin", onnx.TensorProto.FLOAT, [1], [1.0])

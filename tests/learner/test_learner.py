@@ -1,6 +1,7 @@
 """A model is prepared once: equal graphs share derived objects, and no mutable ones."""
 
 import copy
+import pickle
 
 import numpy as np
 import onnx
@@ -8,7 +9,7 @@ import pytest
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, describe_trainable, plot_graph
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, describe_trainable, load, plot_graph
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.learner import build as _build
 from onnxsgd.learner import model_source as _sources
@@ -157,3 +158,25 @@ def test_an_estimator_inside_itself_is_refused(make, tmp_path):
 def test_an_estimator_twice_in_a_model_is_no_circle():
     scaler = StandardScaler()
     assert read_source(Pipeline([("a", scaler), ("b", scaler)])) is not None
+
+
+def test_trained_tensors_keep_their_documentation_and_metadata(tmp_path):
+    model = copy.deepcopy(_MODEL)
+    for tensor in model.graph.initializer:
+        tensor.doc_string = f"the layer {tensor.name}"
+        tensor.metadata_props.add(key="origin", value=tensor.name)
+    estimator = _regressor(model, trainable="b").fit(_X, _Y)
+    estimator.save(tmp_path / "e.onnxsgd")
+    for found in (estimator, pickle.loads(pickle.dumps(estimator)), load(tmp_path / "e.onnxsgd")):
+        for tensor in found.to_onnx().graph.initializer:
+            assert tensor.doc_string == f"the layer {tensor.name}"
+            assert [(entry.key, entry.value) for entry in tensor.metadata_props] == [("origin", tensor.name)]
+
+
+def test_one_name_is_trained():
+    """The report takes it too."""
+    found = _regressor(trainable="b").fit(_X, _Y)
+    assert list(found.get_weights()) == ["b"]
+    assert describe_trainable(_MODEL, trainable="b").trained == ["b"]
+    with pytest.raises(ParameterError, match="trainable names 'c'"):
+        _regressor(trainable="c").fit(_X, _Y)
