@@ -522,7 +522,10 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         plan = None if key is None else plans.get(key)
         if plan is None:
             plan = self._new_plan(recipe, engine, device, loss)
-            if key is not None and len(plans) < _MOST_PLANS:
+            if key is not None:
+                # a list, as other threads may add to the dictionary meanwhile
+                for oldest in list(plans)[: len(plans) + 1 - _MOST_PLANS]:
+                    plans.pop(oldest, None)
                 plans[key] = plan
         decide_anew()
         is_named = self.engine != "auto"

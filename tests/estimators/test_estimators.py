@@ -508,6 +508,16 @@ def test_estimators_of_one_graph_share_a_plan_while_their_parameters_are_equal(d
     assert fitted._known_plan[1].recipe.in_parts
 
 
+def test_plans_are_shared_after_many_settings(diabetes):
+    """A table of plans that was full took no further one, for as long as the process lived."""
+    X, y = diabetes[0][:16], diabetes[1][:16]
+    alphas = np.linspace(0.1, 0.2, 40).tolist()
+    models = [OnnxSGDRegressor(alpha=alpha, random_state=0).partial_fit(X, y) for alpha in alphas]
+    again = OnnxSGDRegressor(alpha=alphas[-1], random_state=0).partial_fit(X, y)
+    assert again._known_plan[1] is models[-1]._known_plan[1]
+    assert len(again._learner.plans) <= 32
+
+
 def test_the_two_estimators_have_parameters_of_their_own():
     regressor, classifier = (set(kind().get_params()) for kind in (OnnxSGDRegressor, OnnxSGDClassifier))
     assert "class_weight" in classifier - regressor
