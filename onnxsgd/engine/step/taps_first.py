@@ -64,18 +64,8 @@ def carry_taps_first(model: ir.Model, carried: Sequence[tuple[ir.Value, ir.Value
     Case: a weight that its layer reads as ``Reshape(Transpose<perm=[0, 2, 1]>(Reshape(W, [m, c, taps])), [m,
     taps c])``, and whose new value follows by elementwise operators from it, from the states, and from a
     gradient that is made from a table by the inverse. The numbers stay the same but for rounding.
-
-    Parameters
-    ----------
-    model : ir.Model
-        The step in topological order, changed in place.
-    carried : sequence of (ir.Value, ir.Value)
-        Its old and new weights and states.
-
-    Returns
-    -------
-    dict
-        The form of each such table, under its index.
+    `model` is changed in place; `carried` and the result are as in
+    :func:`~onnxsgd.engine.step.transposed_tables.carry_transposed`.
     """
     graph, found = model.graph, dict[int, TapsFirst]()
     places = {value: index for index, pair in enumerate(carried) for value in pair}

@@ -1,13 +1,10 @@
 """A multilayer perceptron, its weights and its data."""
 
 import numpy as np
-import onnx
 import pytest
-from engine.step.mlp_step import MLP, SHAPES
-from onnx import parser
+from engine.step.mlp_step import MLP, SHAPES, read_network
 
 from onnxsgd.engine.step.batches import Batches
-from onnxsgd.graph.model import to_ir
 
 
 @pytest.fixture
@@ -18,9 +15,7 @@ def weights():
 
 @pytest.fixture
 def model(weights):
-    proto = parser.parse_model(MLP)
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
-    return to_ir(onnx.shape_inference.infer_shapes(proto))
+    return read_network(MLP, weights)
 
 
 @pytest.fixture

@@ -72,25 +72,48 @@ mlp (float[N,D] X) => (float[N,K] Y) {
 """
 
 
+def read_network(text, weights):
+    """Return the graph of a text with these initializers, and with shapes."""
+    proto = parser.parse_model(text)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
+    return to_ir(onnx.shape_inference.infer_shapes(proto))
+
+
 def network(n_hidden, n_outputs, *, n_inputs=5, text=LAYERS):
     rng = np.random.default_rng(0)
     shapes = {"W1": (n_inputs, n_hidden), "b1": (n_hidden,), "W2": (n_hidden, n_outputs), "b2": (n_outputs,)}
     weights = {name: rng.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
-    proto = parser.parse_model(text.replace("[N,D]", f"[N,{n_inputs}]"))
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
-    return to_ir(onnx.shape_inference.infer_shapes(proto)), weights
+    return read_network(text.replace("[N,D]", f"[N,{n_inputs}]"), weights), weights
 
 
-def carried(step, spec):
-    """Return the shapes of the tensors that the loop of a step carries."""
+def sizes_of(value):
+    """Return the sizes of an input or an output of a graph."""
+    return tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
+
+
+def loop_body(step, spec):
+    """Return the body of the loop of a step, and the shapes of the tensors that the loop carries."""
     epoch = onnx.load_from_string(build_epoch(step, spec.loss))
     (scan,) = (node for node in epoch.graph.node if node.op_type == "Scan")
     body = next(attribute.g for attribute in scan.attribute if attribute.name == "body")
     (n_scanned,) = (attribute.i for attribute in scan.attribute if attribute.name == "num_scan_inputs")
-    return [
-        tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
-        for value in body.input[: len(body.input) - n_scanned]
-    ]
+    return body, [sizes_of(value) for value in body.input[: len(body.input) - n_scanned]]
+
+
+def carried(step, spec):
+    """Return the shapes of the tensors that the loop of a step carries."""
+    return loop_body(step, spec)[1]
+
+
+def run_both(buffers, runners, plan, table):
+    """Return the tensors at the start, and losses and tensors after the updates of each of two runners."""
+    start, found = buffers.snapshot(), []
+    for runner in runners:
+        buffers.load(start)
+        losses = np.zeros(len(plan.totals))
+        runner.run(plan, table, losses)
+        found.append((losses, buffers.snapshot()))
+    return start, *found
 
 
 def compare_with_single_steps(made, spec, n_rows):
@@ -106,15 +129,10 @@ def compare_with_single_steps(made, spec, n_rows):
     plan = data.plan(np.arange(n_rows))
     if spec.optimizer.takes_scaled_gradient:
         plan = plan.descending(rates)
-    start, found, losses = buffers.snapshot(), [], []
-    for runner in (single, loop):
-        buffers.load(start)
-        losses.append(np.zeros(data.n_batches))
-        runner.run(plan, table, losses[-1])
-        found.append(buffers.snapshot())
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
-    for key, array in found[0].items():
-        np.testing.assert_allclose(found[1][key], array, rtol=1e-4, atol=1e-5, err_msg=str(key))
+    start, (losses, by_steps), (losses_of_loop, found) = run_both(buffers, (single, loop), plan, table)
+    np.testing.assert_allclose(losses_of_loop, losses, rtol=1e-5)
+    for key, array in by_steps.items():
+        np.testing.assert_allclose(found[key], array, rtol=1e-4, atol=1e-5, err_msg=str(key))
     for name in spec.weights:
-        assert not np.array_equal(found[1][name, WEIGHT], start[name, WEIGHT])
+        assert not np.array_equal(found[name, WEIGHT], start[name, WEIGHT])
     return carried(step, spec)

@@ -3,14 +3,12 @@
 import numpy as np
 import onnx
 import pytest
-from engine.step.mlp_step import make_spec, numbers, runners
-from onnx import parser
+from engine.step.mlp_step import carried, make_spec, numbers, read_network, run_both, runners, sizes_of
 
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.scan_epoch import build_epoch
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.update import WEIGHT
-from onnxsgd.graph.model import to_ir
 from onnxsgd.optimizers import SGD
 from onnxsgd.runtime.sessions import make_session
 
@@ -36,13 +34,7 @@ def weights():
 
 @pytest.fixture
 def model(weights):
-    return _model(_NETWORK, weights)
-
-
-def _model(text, weights):
-    proto = parser.parse_model(text)
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
-    return to_ir(onnx.shape_inference.infer_shapes(proto))
+    return read_network(_NETWORK, weights)
 
 
 def _spec(**options):
@@ -51,29 +43,25 @@ def _spec(**options):
 
 
 def _carried(model, spec):
-    """Return the shapes of what the loop carries, by weight."""
-    epoch = onnx.load_from_string(build_epoch(build_step(model, spec), spec.loss))
-    (scan,) = (node for node in epoch.graph.node if node.op_type == "Scan")
-    body = next(attribute.g for attribute in scan.attribute if attribute.name == "body")
-    shapes = [[size.dim_value for size in value.type.tensor_type.shape.dim] for value in body.input]
-    return dict(zip(_SHAPES, shapes, strict=False))
+    """Return the shapes of the tensors that the loop carries, by weight."""
+    return dict(zip(_SHAPES, carried(build_step(model, spec), spec), strict=False))
 
 
 @pytest.mark.parametrize("batch_size", [8, 32], ids=["few terms", "many terms"])
 def test_the_loop_carries_the_met_taps_and_returns_whole_kernels(model, weights, batch_size):
     """Four taps of the first kernel meet images of 2 x 2, the centre of the second meets those of 1 x 1."""
     spec = _spec(batch_size=batch_size)
-    assert _carried(model, spec) == {"V": [16, 2 * 4], "W": [16, 16], "U": [3, 16]}
+    assert _carried(model, spec) == {"V": (16, 2 * 4), "W": (16, 16), "U": (3, 16)}
     _check_loop(model, spec, weights)
 
 
 def test_kernels_of_single_channels(weights):
     """The table has the rows of the kernel, and is not reshaped."""
     weights = {**weights, "W": weights["W"][:, :1]}
-    model = _model(
+    model = read_network(
         _NETWORK.replace("Conv<pads = [1, 1, 1, 1]>", "Conv<pads = [1, 1, 1, 1], group = 16>"), weights
     )
-    assert _carried(model, _spec()) == {"V": [16, 2 * 4], "W": [16, 1], "U": [3, 16]}
+    assert _carried(model, _spec()) == {"V": (16, 2 * 4), "W": (16, 1), "U": (3, 16)}
     _check_loop(model, _spec(), weights)
 
 
@@ -88,14 +76,10 @@ def _check_loop(model, spec, weights):
     _, buffers, step, loop = runners(model, spec, weights, data)
     table, rates = numbers(spec, data.n_batches)
     plan = data.plan(np.arange(90)).descending(rates)
-    one, many = np.zeros(data.n_batches), np.zeros(data.n_batches)
-    step.run(plan, table, one)
-    by_steps = buffers.snapshot()
-    buffers.load({(name, WEIGHT): array for name, array in weights.items()})
-    loop.run(plan, table, many)
+    _, (one, by_steps), (many, found) = run_both(buffers, (step, loop), plan, table)
     np.testing.assert_allclose(many, one, rtol=1e-6)
     met = {"V": np.s_[:, :, 1:, 1:], "W": np.s_[:, :, 1:2, 1:2]}
-    for (name, _), array in buffers.snapshot().items():
+    for (name, _), array in found.items():
         np.testing.assert_allclose(array, by_steps[name, WEIGHT], rtol=0, atol=1e-6)
         if name in met:
             moved = np.zeros(array.shape, bool)
@@ -111,15 +95,15 @@ def _check_loop(model, spec, weights):
 )
 def test_weights_that_are_read_as_a_whole_stay_whole(model, options):
     """A penalty moves all taps; states have the shape of their weight."""
-    carried = _carried(model, _spec(**options))
-    assert list(_SHAPES["W"]) in carried.values()
-    assert [16, 16] not in carried.values()
+    shapes = _carried(model, _spec(**options)).values()
+    assert _SHAPES["W"] in shapes
+    assert (16, 16) not in shapes
 
 
 def test_kernels_whose_taps_are_all_met_stay_whole(weights):
     text = _NETWORK.replace("float[N,2,2,2]", "float[N,2,14,14]")
-    model = _model(text.replace("e = Flatten(d)", "p = GlobalAveragePool(d) e = Flatten(p)"), weights)
-    assert _carried(model, _spec()) == {name: list(shape) for name, shape in _SHAPES.items()}
+    model = read_network(text.replace("e = Flatten(d)", "p = GlobalAveragePool(d) e = Flatten(p)"), weights)
+    assert _carried(model, _spec()) == _SHAPES
 
 
 def test_numbers_of_several_rows_stay_where_they_are(weights):
@@ -129,9 +113,6 @@ def test_numbers_of_several_rows_stay_where_they_are(weights):
     <int64[2] s = {3, 4}, float[4, 3] e = {1,0,0, 0,1,0, 0,0,1, 0,0,0}>
     { r = Reshape(V, s) p = MatMul(r, e) h = MatMul(X, p) Y = Gemm<transB=1>(h, U) }"""
     spec = _spec(weights=("V", "U"))
-    epoch = onnx.load_from_string(build_epoch(build_step(_model(text, weights), spec), spec.loss))
-    carried = [
-        [size.dim_value for size in value.type.tensor_type.shape.dim] for value in epoch.graph.input[:2]
-    ]
-    assert carried == [[6, 2], [3, 3]]
+    epoch = onnx.load_from_string(build_epoch(build_step(read_network(text, weights), spec), spec.loss))
+    assert [sizes_of(value) for value in epoch.graph.input[:2]] == [(6, 2), (3, 3)]
     make_session(epoch.SerializeToString(), 1)

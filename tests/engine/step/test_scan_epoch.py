@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 import pytest
-from engine.step.mlp_step import make_spec, numbers, runners
+from engine.step.mlp_step import make_spec, numbers, run_both, runners
 from onnx import parser
 
 from onnxsgd.engine.step import scan_epoch
@@ -33,15 +33,10 @@ def test_the_loop_gives_the_very_numbers_of_single_steps(model, weights, data, o
     plan = data.plan(np.arange(53))
     if spec.optimizer.takes_scaled_gradient:
         plan = plan.descending(rates)
-    start = buffers.snapshot()
-    one, many = np.zeros(data.n_batches), np.zeros(data.n_batches)
-    step.run(plan, table, one)
-    by_steps = buffers.snapshot()
-    buffers.load(start)
-    loop.run(plan, table, many)
+    start, (one, by_steps), (many, found) = run_both(buffers, (step, loop), plan, table)
     assert loop.n_done == step.n_done == 7
     np.testing.assert_allclose(many, one, rtol=1e-6)
-    for key, array in buffers.snapshot().items():
+    for key, array in found.items():
         np.testing.assert_array_equal(array, by_steps[key])
         assert not np.array_equal(array, start[key])
 
@@ -115,13 +110,9 @@ def test_the_loop_takes_steps_with_subgraphs(nodes, data):
     _, buffers, step, loop = runners(model, spec, trained, data)
     table, rates = numbers(spec, data.n_batches)
     plan = data.plan(np.arange(53)).descending(rates)
-    one, many = np.zeros(data.n_batches), np.zeros(data.n_batches)
-    step.run(plan, table, one)
-    by_steps = buffers.snapshot()
-    buffers.load({(name, WEIGHT): array for name, array in trained.items()})
-    loop.run(plan, table, many)
+    _, (one, by_steps), (many, found) = run_both(buffers, (step, loop), plan, table)
     np.testing.assert_allclose(many, one, rtol=1e-6)
-    for (name, kind), array in buffers.snapshot().items():
+    for (name, kind), array in found.items():
         np.testing.assert_array_equal(array, by_steps[name, kind])
         assert np.abs(array - trained[name]).max() > 1e-4
 

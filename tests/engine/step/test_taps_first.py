@@ -3,14 +3,12 @@
 import numpy as np
 import onnx
 import pytest
-from engine.step.mlp_step import make_spec, numbers, runners
-from onnx import parser
+from engine.step.mlp_step import loop_body, make_spec, numbers, read_network, run_both, runners, sizes_of
 
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.scan_epoch import build_epoch
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.update import WEIGHT
-from onnxsgd.graph.model import to_ir
 from onnxsgd.losses import SquaredError
 from onnxsgd.optimizers import SGD, Adam
 
@@ -27,18 +25,12 @@ g (float[N,2,3,4] X) => (float[N,3] Y) {
     Y = Gemm<transB=1>(e, U)
 }
 """
-_TABLES = {"V": [6, 18], "W": [6, 36], "U": [3, 6]}
+_TABLES = {(6, 18), (6, 36), (3, 6)}
 
 
 def _weights(shapes):
     rng = np.random.RandomState(0)
     return {name: rng.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-def _model(text, weights):
-    proto = parser.parse_model(text)
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
-    return to_ir(onnx.shape_inference.infer_shapes(proto))
 
 
 def _spec(shapes, **options):
@@ -47,12 +39,9 @@ def _spec(shapes, **options):
 
 
 def _carried(model, spec):
-    """Return the nodes of the body, and the shapes of what the loop carries."""
-    epoch = onnx.load_from_string(build_epoch(build_step(model, spec), spec.loss))
-    (scan,) = (node for node in epoch.graph.node if node.op_type == "Scan")
-    body = next(attribute.g for attribute in scan.attribute if attribute.name == "body")
-    shapes = [[size.dim_value for size in value.type.tensor_type.shape.dim] for value in body.input]
-    return body.node, shapes[: len(epoch.graph.output) - 1]
+    """Return the nodes of the body, and the shapes of the tensors that the loop carries."""
+    body, shapes = loop_body(build_step(model, spec), spec)
+    return body.node, shapes
 
 
 def _check_loop(model, spec, weights, image):
@@ -68,14 +57,9 @@ def _check_loop(model, spec, weights, image):
     plan = data.plan(np.arange(50))
     if spec.optimizer.takes_scaled_gradient:
         plan = plan.descending(rates)
-    start = buffers.snapshot()
-    one, many = np.zeros(data.n_batches), np.zeros(data.n_batches)
-    step.run(plan, table, one)
-    by_steps = buffers.snapshot()
-    buffers.load(start)
-    loop.run(plan, table, many)
+    start, (one, by_steps), (many, found) = run_both(buffers, (step, loop), plan, table)
     np.testing.assert_allclose(many, one, rtol=1e-5)
-    for key, array in buffers.snapshot().items():
+    for key, array in found.items():
         np.testing.assert_allclose(array, by_steps[key], rtol=0, atol=3e-6)
         assert (array != start[key]).mean() > 0.5
 
@@ -93,16 +77,16 @@ def _check_loop(model, spec, weights, image):
 def test_the_loop_carries_weights_and_states_as_tables(options):
     """Its body moves no weight; the numbers are those of single steps."""
     weights = _weights(_SHAPES)
-    model, spec = _model(_NETWORK, weights), _spec(_SHAPES, **options)
+    model, spec = read_network(_NETWORK, weights), _spec(_SHAPES, **options)
     nodes, shapes = _carried(model, spec)
-    assert {tuple(shape) for shape in shapes} == {tuple(shape) for shape in _TABLES.values()}
+    assert set(shapes) == _TABLES
     moved = {name for node in nodes if node.op_type == "Transpose" for name in node.input}
     assert not any(name.startswith(("step/V", "step/W")) for name in moved)
     _check_loop(model, spec, weights, (2, 3, 4))
 
 
 def test_the_product_of_the_gradient_adds_the_weight():
-    nodes, _ = _carried(_model(_NETWORK, _weights(_SHAPES)), _spec(_SHAPES))
+    nodes, _ = _carried(read_network(_NETWORK, _weights(_SHAPES)), _spec(_SHAPES))
     added = {node.input[2] for node in nodes if node.op_type == "Gemm" and len(node.input) == 3}
     assert added >= {"step/V_taps_first", "step/W_taps_first"}
     read = {name for node in nodes for name in node.input}
@@ -115,8 +99,8 @@ def test_series_and_a_weight_of_two_layers():
     text = """<ir_version: 9, opset_import: ["" : 18]> g (float[N,4,5] X) => (float[N,3] Y) {
         a = Conv<pads = [1, 1]>(X, V) b = Tanh(a) c = Conv<pads = [1, 1]>(b, V) d = Tanh(c)
         p = GlobalAveragePool(d) e = Flatten(p) Y = Gemm<transB=1>(e, U) }"""
-    model, spec, weights = _model(text, _weights(shapes)), _spec(shapes), _weights(shapes)
-    assert _carried(model, spec)[1] == [[4, 12], [3, 4]]
+    model, spec, weights = read_network(text, _weights(shapes)), _spec(shapes), _weights(shapes)
+    assert _carried(model, spec)[1] == [(4, 12), (3, 4)]
     _check_loop(model, spec, weights, (4, 5))
 
 
@@ -132,8 +116,8 @@ def test_series_and_a_weight_of_two_layers():
 def test_other_weights_stay_whole(shape, layer):
     shapes = {**_SHAPES, "W": shape}
     text = _NETWORK.replace("c = Conv<pads = [1, 0, 1, 1]>(b, W)", layer)
-    model, spec = _model(text, _weights(shapes)), _spec(shapes)
-    assert _carried(model, spec)[1] == [[6, 18], list(shape), [3, 6]]
+    model, spec = read_network(text, _weights(shapes)), _spec(shapes)
+    assert _carried(model, spec)[1] == [(6, 18), shape, (3, 6)]
     _check_loop(model, spec, _weights(shapes), (2, 3, 4))
 
 
@@ -141,8 +125,7 @@ def test_weights_keep_their_order_outside_of_the_loop():
     """The session takes and returns them in their own shapes."""
     weights = _weights(_SHAPES)
     spec = _spec(_SHAPES)
-    epoch = onnx.load_from_string(build_epoch(build_step(_model(_NETWORK, weights), spec), spec.loss))
+    epoch = onnx.load_from_string(build_epoch(build_step(read_network(_NETWORK, weights), spec), spec.loss))
     for values in (epoch.graph.input, epoch.graph.output):
-        shapes = [[size.dim_value for size in v.type.tensor_type.shape.dim] for v in values[:3]]
-        assert shapes == [list(shape) for shape in _SHAPES.values()]
-    assert ("V", WEIGHT) in build_step(_model(_NETWORK, weights), spec).tensors
+        assert [sizes_of(value) for value in values[:3]] == list(_SHAPES.values())
+    assert ("V", WEIGHT) in build_step(read_network(_NETWORK, weights), spec).tensors

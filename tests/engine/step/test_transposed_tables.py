@@ -13,6 +13,7 @@ from engine.step.mlp_step import (
     make_spec,
     network,
     numbers,
+    read_network,
     runners,
 )
 from onnx import parser
@@ -115,9 +116,7 @@ def test_long_sums_save_nothing(monkeypatch):
 def test_updates_are_the_same(weights, data, monkeypatch):
     """Twelve units and batches of eight are transposed here."""
     source = MLP.replace("a = MatMul(X, W1)", "").replace("b = Add(a, b1)", "b = Gemm(X, W1, b1)")
-    proto = parser.parse_model(source)
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
-    model = to_ir(onnx.shape_inference.infer_shapes(proto))
+    model = read_network(source, weights)
     monkeypatch.setattr(transposed_tables, "_LEAST_SAVING", -1.0)
     results = []
     for fewest in (1, 1000):
