@@ -13,7 +13,7 @@ from scipy import sparse
 from onnxsgd.data.refusals import naming
 from onnxsgd.exceptions import GraphError
 
-__all__ = ["NUMBERS", "column_kinds", "column_names", "is_mapping", "refuse_unknown"]
+__all__ = ["NUMBERS", "column_kinds", "column_names", "is_mapping", "refuse_unknown", "with_numbers"]
 
 #: Kinds of arrays of numbers, after numpy's letters.
 NUMBERS = frozenset("biuf")
@@ -30,6 +30,24 @@ def column_names(X: Any) -> list[str] | None:
         return [str(name) for name in X]
     is_frame = hasattr(X, "columns") and hasattr(X, "dtypes")
     return [str(name) for name in X.columns] if is_frame else None
+
+
+def with_numbers(X: Any) -> Any:
+    """Return a frame of pandas with types of numbers for its columns of objects that are all numbers.
+
+    Rows that were joined or transposed have objects; scikit-learn takes them for numbers too. Other data are
+    returned as they are.
+    """
+    if not hasattr(X, "infer_objects") or not hasattr(X, "columns") or not X.columns.is_unique:
+        return X
+    objects = X.columns[[str(dtype) == "object" for dtype in X.dtypes]]
+    inferred = X[objects].infer_objects()
+    numbers = [name for name in objects if inferred[name].dtype.kind in NUMBERS]
+    if not numbers:
+        return X
+    made = X.copy(deep=False)
+    made[numbers] = inferred[numbers]
+    return made
 
 
 def refuse_unknown(X: Mapping[Any, Any], inputs: Sequence[ir.Value]) -> None:

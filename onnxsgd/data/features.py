@@ -12,7 +12,7 @@ import onnx_ir as ir
 from scipy import sparse
 from sklearn.utils.validation import assert_all_finite, check_array, validate_data
 
-from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
+from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping, with_numbers
 from onnxsgd.data.refusals import check_indices, naming
 from onnxsgd.data.row_tables import Converted, is_mapped, row_blocks
 from onnxsgd.data.sequences import find_mask
@@ -82,6 +82,7 @@ def check_X(
     if is_mapping(X):
         return _check_mapping(estimator, X, reset)
     if column_names(X) is not None:
+        X = with_numbers(X)
         if by_name:
             return X
         if not NUMBERS.issuperset(column_kinds(X).values()):

@@ -18,7 +18,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import validate_data
 
-from onnxsgd.data.columns import column_names, is_mapping
+from onnxsgd.data.columns import column_names, is_mapping, with_numbers
 from onnxsgd.data.kept_frames import check_kept_frame, frame_of, is_kept_frame, kept_frame
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 
@@ -195,7 +195,7 @@ def check_texts(estimator: BaseEstimator, X: Any, *, model: BaseEstimator | None
             vars(estimator).pop(name, None)
     first = _first_step(model)
     if isinstance(first, ColumnTransformer) or not _vectorizes(first):
-        return X
+        return with_numbers(X)
     width = len(names) if names is not None else (np.shape(X)[1] if getattr(X, "ndim", 1) > 1 else 1)
     if width != 1:
         raise ParameterError(

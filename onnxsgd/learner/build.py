@@ -276,9 +276,9 @@ def _linear_learner(data: TrainingData, n_outputs: int, options: ModelOptions) -
     for name in ("output", "head", "adapter"):
         if getattr(options, name) is not None:
             raise ParameterError(f"{name}={getattr(options, name)!r} needs a model; model is None.")
+    _refuse_columns(data)
     if n_features is None:
         raise ParameterError("model=None makes a linear model, which takes one numeric array or frame as X.")
-    _refuse_columns(data)
     nbytes = 4 * n_features * n_outputs
     is_known = nbytes <= LARGEST_CACHED and options.key is not None
     key = ("learner", n_features, n_outputs, options.key) if is_known else None

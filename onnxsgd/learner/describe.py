@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.adapters import LoRA
+from onnxsgd.data.columns import with_numbers
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.gradient.engines import ENGINES, PORTABLE, differentiable
 from onnxsgd.graph.cut import cut_at
@@ -161,7 +162,7 @@ def _score(
     if hasattr(model, "fit"):
         from onnxsgd.graph.sklearn.convert import convert_estimator
 
-        return convert_estimator(model, X, output=output), ()
+        return convert_estimator(model, with_numbers(X), output=output), ()
     if not isinstance(model, onnx.ModelProto | bytes | bytearray | memoryview | str | os.PathLike):
         raise ParameterTypeError(
             f"model={model!r} is not accepted: it must be a fitted scikit-learn estimator, an "

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from onnxsgd.data.columns import column_kinds, column_names, is_mapping
+from onnxsgd.data.columns import column_kinds, column_names, is_mapping, with_numbers
 
 COLUMNS = {"age": [1, 2], "height": [1.5, 2.5], "town": ["a", "b"], "member": [True, False]}
 KINDS = {"age": "i", "height": "f", "town": "O", "member": "b"}
@@ -45,3 +45,40 @@ def test_a_sparse_dictionary_of_keys_is_no_dictionary_of_columns():
 
 def test_arrays_have_no_names():
     assert column_names(np.ones((2, 2))) is None
+
+
+def test_objects_that_are_numbers_get_their_type():
+    """Strings, categories and columns that hold anything else stay, and so does the user's frame."""
+    X = pd.DataFrame(
+        {
+            "real": pd.Series([1.5, 2], dtype=object),
+            "whole": pd.Series([1, 2], dtype=object),
+            "truth": pd.Series([True, False], dtype=object),
+            "missing": pd.Series([1.5, None], dtype=object),
+            "text": pd.Series(["1", "2"], dtype=object),
+            "mixed": pd.Series([1, "2"], dtype=object),
+            "kind": pd.Categorical([1, 2]),
+        }
+    )
+    before = X.copy()
+    found = with_numbers(X)
+    assert column_kinds(found) == {
+        "real": "f", "whole": "i", "truth": "b", "missing": "f", "text": "O", "mixed": "O", "kind": "O",
+    }  # fmt: skip
+    pd.testing.assert_frame_equal(X, before)
+    pd.testing.assert_frame_equal(found[["text", "mixed", "kind"]], X[["text", "mixed", "kind"]])
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        pd.DataFrame({"a": [1.0]}),
+        pd.DataFrame([[1, 2]], columns=["a", "a"], dtype=object),
+        pd.Series([1], dtype=object),
+        np.array([[1]], object),
+        {"a": np.array([1], object)},
+    ],
+    ids=["numbers", "repeated names", "series", "array", "dictionary"],
+)
+def test_other_data_stay(X):
+    assert with_numbers(X) is X

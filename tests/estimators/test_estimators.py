@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import onnx
 import onnxruntime
+import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.base import clone
@@ -516,6 +517,26 @@ def test_plans_are_shared_after_many_settings(diabetes):
     again = OnnxSGDRegressor(alpha=alphas[-1], random_state=0).partial_fit(X, y)
     assert again._known_plan[1] is models[-1]._known_plan[1]
     assert len(again._learner.plans) <= 32
+
+
+@pytest.mark.parametrize("model", [None, Ridge(), make_pipeline(StandardScaler(), Ridge())], ids=str)
+def test_frames_whose_numbers_are_objects(diabetes, model):
+    """As after a transposition, or rows that were joined; scikit-learn takes them."""
+    X, y = pd.DataFrame(diabetes[0]).astype(np.float64).add_prefix("x"), diabetes[1]
+    objects = X.astype({"x1": object, "x3": object})
+    rate = {"learning_rate": "invscaling", "max_iter": 3, "tol": None, "random_state": 0}
+    fitted = OnnxSGDRegressor(model, **rate).fit(objects, y)
+    expected = OnnxSGDRegressor(model, **rate).fit(X, y)
+    np.testing.assert_array_equal(fitted.predict(objects), expected.predict(X))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_of_strings_are_named(diabetes, library):
+    frame = pd.DataFrame(diabetes[0]).add_prefix("x").assign(town="a")
+    if library == "polars":
+        frame = pytest.importorskip("polars").DataFrame(frame.to_dict("list"))
+    with pytest.raises(ParameterError, match=r"columns that hold no numbers, \['town'\]"):
+        OnnxSGDRegressor().fit(frame, diabetes[1])
 
 
 def test_the_two_estimators_have_parameters_of_their_own():
