@@ -38,6 +38,8 @@ _BLOCK = 1 << 16
 #: Length of a row from which on numpy's vector instructions pay. ``benchmarks/constants.py``, 8 columns: rows
 #: by themselves take 6.2 times as long, rows joined to 64 numbers 2.3 times, to 4,096 0.97.
 _LONG = 512
+#: The numbers whose squares float32 keeps: sums of some thousand squares, and a thousandth of one.
+_LEAST_SQUARED, _LARGEST_SQUARED = 1e-16, 1e17
 #: The largest relative and absolute rounding errors of float32.
 _RELATIVE, _ABSOLUTE = 2.0**-24, 2.0**-150
 
@@ -86,8 +88,8 @@ def prepare_learner(
     """Return the learner of `source` in a type precise enough for the data, tried on them.
 
     A graph keeps its own type. Other models are float32, unless float32 changes a column, or the target of a
-    regression, by more than 1e-3 of its spread, or raw scores by more than 1e-3 of theirs; then they are
-    float64.
+    regression, by more than 1e-3 of its spread, or raw scores by more than 1e-3 of theirs, or squares of the
+    target exceed it; then they are float64.
 
     Parameters
     ----------
@@ -141,6 +143,8 @@ def prepare_learner(
         reason = "casting X to float32 changes a column by more than 1e-3 of its spread"
     elif target is not None and loses_columns(target):
         reason = "casting y to float32 changes it by more than 1e-3 of its spread"
+    elif target is not None and _has_extreme_squares(target):
+        reason = "squares of y are too large or too small for float32"
     if reason:
         return _reported(_in_float64(prepare, reason), reason)
     narrow = prepare(None)
@@ -191,6 +195,16 @@ def loses_columns(checked: object) -> bool:
     A column of equal numbers has no spread and is skipped.
     """
     return any(_loses(array) for array in _arrays(checked))
+
+
+def _has_extreme_squares(target: np.ndarray) -> bool:
+    """Tell whether squares of a target, and of differences in it, leave the range of float32.
+
+    A loss that is zero would end a fit at once.
+    """
+    low, high = _bounds(target.reshape(len(target), -1))
+    sizes = np.concatenate([np.abs(low), np.abs(high), high - low])
+    return bool((sizes > _LARGEST_SQUARED).any() or ((sizes > 0) & (sizes < _LEAST_SQUARED)).any())
 
 
 def _arrays(checked: Any) -> Iterator[Any]:

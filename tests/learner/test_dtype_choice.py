@@ -247,6 +247,23 @@ def test_targets_far_from_zero_are_learned_in_float64(shift, dtype):
     assert model.score(PLAIN, y) > 0.99
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1e18, 1e30])
+def test_targets_whose_squares_exceed_float32(scale):
+    """Masses of particles in kilograms gave a loss of zero, and a fit that learned nothing without a word."""
+    y = scale * (PLAIN @ [1.0, -2.0, 0.5] + 0.1 * rng.randn(N))
+    model = OnnxSGDRegressor(random_state=0).fit(PLAIN, y)
+    assert type_of(model) == "float64"
+    assert model.score(PLAIN, y) > 0.99
+    stream = OnnxSGDRegressor(random_state=0).partial_fit(PLAIN[:1], y[:1])
+    assert type_of(stream) == "float64"
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-14, 1e15])
+def test_other_targets_are_float32(scale):
+    y = scale * np.c_[PLAIN[:, 0], np.zeros(N)]
+    assert type_of(OnnxSGDRegressor(random_state=0).partial_fit(PLAIN, y)) == "float32"
+
+
 def test_the_type_is_a_parameter_like_any_other(tmp_path):
     search = GridSearchCV(regressor(), {"dtype": [None, "float32", "float64"]}, cv=3).fit(PLAIN, TARGET)
     assert np.ptp(search.cv_results_["mean_test_score"]) < 1e-4
