@@ -22,7 +22,7 @@ from onnxsgd.graph.reading.head import ScoredGraph, find_score
 from onnxsgd.graph.sklearn.operator_checks import check_operators_once
 from onnxsgd.graph.sklearn.polynomial_features import convert_polynomial, infer_polynomial_shape
 from onnxsgd.graph.sklearn.prepare import final_estimator, prepare, split_target_transformer
-from onnxsgd.graph.sklearn.repair import freeze_transformers, repair
+from onnxsgd.graph.sklearn.repair import freeze_transformers, has_several_labels, repair
 
 __all__ = ["convert_estimator", "estimator_to_onnx", "input_columns", "registered_converters"]
 
@@ -149,6 +149,12 @@ _REFUSED: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
         ("OneVsRestClassifier",),
         lambda e: e.multilabel_ and not hasattr(e, "predict_proba"),
         "for several labels of a sample needs members with probabilities",
+    ),
+    (
+        ("RidgeClassifier", "RidgeClassifierCV"),
+        # skl2onnx 1.20 converts them as two classes; this can go when that is mended
+        lambda e: has_several_labels(e) and len(e.coef_) == 2,
+        "for two labels of a sample has no converter: take OneVsRestClassifier(LogisticRegression())",
     ),
     (
         ("VotingClassifier",),

@@ -18,7 +18,7 @@ from onnxsgd.graph.writing import add_initializer
 if TYPE_CHECKING:
     from skl2onnx.common._topology import Topology
 
-__all__ = ["freeze_transformers", "repair"]
+__all__ = ["freeze_transformers", "has_several_labels", "repair"]
 
 
 def freeze_transformers(model: ir.Model, topology: Topology) -> None:
@@ -55,7 +55,7 @@ def repair(model: ir.Model, estimator: BaseEstimator, inputs: Sequence[str]) -> 
         The names of the inputs: the converters replace characters that identifiers may not hold.
     """
     _repair_width(model, estimator)
-    _drop_complements(model, estimator)
+    _repair_labels(model, estimator)
     _make_column(model, estimator)
     _name_parameters(model)
     for value, name in zip(model.graph.inputs, inputs, strict=True):
@@ -80,19 +80,29 @@ def _repair_width(model: ir.Model, estimator: BaseEstimator) -> None:
         reshape.replace_input_with(1, add_initializer(model.graph, "n_outputs", np.array([-1, width])))
 
 
-def _drop_complements(model: ir.Model, estimator: BaseEstimator) -> None:
-    """Keep only the probability of each label of a multilabel multilayer perceptron.
+def _repair_labels(model: ir.Model, estimator: BaseEstimator) -> None:
+    """Declare both axes of tables of labels, and keep only the probability of each label.
 
-    skl2onnx 1.20 puts those of their absence before them; this can go when that is mended.
+    skl2onnx 1.20 declares one axis, and puts the probabilities of the absence of two labels of a multilayer
+    perceptron before them; this can go when that is mended.
     """
-    if type(estimator).__name__ != "MLPClassifier" or estimator.n_outputs_ == 1:
+    if not has_several_labels(estimator):
         return
-    for index, output in enumerate(model.graph.outputs):
-        concat = output.producer()
+    for output in model.graph.outputs:
+        output.shape = ir.Shape([None, len(estimator._label_binarizer.classes_)])
+        # a ZipMap of the converter is an Identity
+        identity = output.producer()
+        if identity is None or identity.op_type != "Identity":
+            continue
+        concat = required(identity, 0).producer()
         if concat is not None and concat.op_type == "Concat" and len(concat.inputs) == 2:
-            present = required(concat, 1)
-            name, output.name = output.name, None
-            model.graph.outputs[index], present.name = present, name
+            identity.replace_input_with(0, required(concat, 1))
+
+
+def has_several_labels(estimator: BaseEstimator) -> bool:
+    """Tell whether a classifier that binarizes its labels was fitted on a table of them."""
+    binarizer = getattr(estimator, "_label_binarizer", None)
+    return str(getattr(binarizer, "y_type_", "")).startswith("multilabel")
 
 
 def _make_column(model: ir.Model, estimator: BaseEstimator) -> None:

@@ -156,13 +156,20 @@ def test_estimators_that_cannot_be_converted_are_refused(estimator, message):
         RidgeClassifier(),
     ],
 )
+@pytest.mark.parametrize("n_labels", [2, 3])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_several_labels_for_a_sample(estimator, run):
-    """One column for each label, each a separate score."""
+def test_several_labels_for_a_sample(estimator, n_labels, run):
+    """One column for each label, each a separate score; two labels had four columns of probabilities."""
     X, y = load_iris(return_X_y=True)
-    estimator.fit(X, np.column_stack([y == 1, y > 0, y == 0]).astype(int))
+    estimator.fit(X, np.column_stack([y == 1, y > 0, y == 0]).astype(int)[:, :n_labels])
+    if isinstance(estimator, RidgeClassifier) and n_labels == 2:
+        with pytest.raises(UnsupportedError, match="two labels of a sample has no converter"):
+            convert_estimator(estimator, X)
+        return
     scored = convert_estimator(estimator, X)
     outputs = run(scored.model, X)
+    for value in scored.model.graph.outputs:
+        assert value.shape[1] == n_labels
     score = run(cut_at(scored.model, scored.score), X)[scored.score]
     np.testing.assert_array_equal(outputs[scored.label_output], estimator.predict(X))
     if hasattr(estimator, "predict_proba"):
