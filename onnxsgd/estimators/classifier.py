@@ -881,7 +881,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         if self._is_dense:
             self._settle_axes()
             return
-        is_one_by_one = self._n_outputs > 1 and self._learner.link == "sigmoid"
+        is_one_by_one = self._n_outputs > 1 and (
+            self._learner.link == "sigmoid" or self._learner.predicts_tables
+        )
         self._has_several_labels = is_one_by_one and self.classes is None
         self._given_classes = _listed(self.classes)
         classes = self._find_classes(self._learner)

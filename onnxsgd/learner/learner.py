@@ -243,6 +243,15 @@ class Learner:
         """The shape of the raw scores of samples of each kind that was tried."""
         return {}
 
+    @property
+    def predicts_tables(self) -> bool:
+        """True if a converted classifier predicts a table of labels, with a column for each class."""
+        outputs = () if self.classes is None else self.model.graph.outputs
+        return any(
+            value.dtype == ir.DataType.INT64 and value.shape is not None and len(value.shape) == 2
+            for value in outputs
+        )
+
     @cached_property
     def dtype(self) -> np.dtype[np.generic]:
         """The element type of the raw score."""

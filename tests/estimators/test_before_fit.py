@@ -12,7 +12,7 @@ from sklearn.datasets import make_multilabel_classification
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -211,6 +211,14 @@ def test_a_graph_of_several_labels():
     model = OnnxSGDClassifier(_probabilities_alone(exported))
     np.testing.assert_allclose(model.predict_proba(X), inner.predict_proba(X), rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(model.predict(X), inner.predict(X))
+
+
+def test_several_labels_without_probabilities():
+    """One label for a sample, the class of the largest score, was predicted before the first fit."""
+    table = make_multilabel_classification(60, 4, n_classes=3, random_state=0)
+    inner = RidgeClassifier().fit(*table)
+    model = OnnxSGDClassifier(inner, loss="hinge")
+    np.testing.assert_array_equal(model.predict(table[0]), inner.predict(table[0]))
 
 
 @pytest.mark.parametrize("form", ["proto", "bytes", "path"])
