@@ -13,7 +13,7 @@ from scipy import sparse
 from sklearn.utils.validation import assert_all_finite, check_array, validate_data
 
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping, with_numbers
-from onnxsgd.data.refusals import check_indices, naming
+from onnxsgd.data.refusals import check_indices, naming, refuse_mask
 from onnxsgd.data.row_tables import Converted, is_mapped, row_blocks
 from onnxsgd.data.sequences import find_mask
 from onnxsgd.exceptions import GraphError, ParameterError
@@ -77,6 +77,7 @@ def check_X(
     # numbers of a large array are looked at once, for the type of the graph
     if _is_plain(X, (2,)) and (_stays(X) or _is_finite(X)) and _has_known_columns(estimator, X, reset):
         return X
+    refuse_mask(X, "X")
     if sparse.issparse(X):
         check_indices(X, "X")
     if is_mapping(X):

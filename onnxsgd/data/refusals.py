@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_consistent_length
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import OnnxSGDError, ParameterError, ParameterTypeError
 
-__all__ = ["as_target", "check_indices", "check_lengths", "naming", "number_of_axes"]
+__all__ = ["as_target", "check_indices", "check_lengths", "naming", "number_of_axes", "refuse_mask"]
 
 _Given = ParamSpec("_Given")
 _Read = TypeVar("_Read")
@@ -63,6 +63,21 @@ def naming(argument: str) -> Callable[[Callable[_Given, _Read]], Callable[_Given
         return checked
 
     return decorate
+
+
+def refuse_mask(array: object, argument: str) -> None:
+    """Refuse an array with masked elements: conversions would take the numbers under the mask.
+
+    Raises
+    ------
+    ParameterError
+        If it has some; it names the argument.
+    """
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise ParameterError(
+            f"{argument} has masked elements: give an array without a mask, such as array.filled(0), or the "
+            "rows without them."
+        )
 
 
 def check_indices(table: sparse.spmatrix, argument: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,12 +69,15 @@ class Samples:
 
     def weighted_by(self, weight: np.ndarray) -> Samples:
         """Return the same samples with their weights multiplied."""
-        if (weight < 0).any() or not (self.weight * weight).any():
+        with np.errstate(over="ignore", invalid="ignore"):
+            weighted = self.weight * weight
+            total = float(weighted.sum())
+        if (weight < 0).any() or not 0 < total < math.inf:
             raise ParameterError(
                 f"class_weight gives the samples weights from {weight.min():g} to {weight.max():g}: they "
-                "must be >= 0, and not all 0."
+                "must be >= 0, of a finite sum, and not all 0."
             )
-        return Samples(self.features, self.target, self.weight * weight)
+        return Samples(self.features, self.target, weighted)
 
     def without_zeros(self) -> Samples:
         """Return the samples of positive weight: a sample of weight zero is dropped."""

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
 
 from onnxsgd.data.features import is_plain_array
-from onnxsgd.data.refusals import check_indices, naming
+from onnxsgd.data.refusals import check_indices, naming, refuse_mask
 from onnxsgd.data.row_tables import MANY_ROWS, EncodedLabels, are_many, as_array, evenly, row_blocks
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import CLASSIFICATION_LOSSES, Loss
@@ -48,6 +48,7 @@ __all__ = [
 @naming("y")
 def check_real_target(y: ArrayLike) -> np.ndarray:
     """Return a regression target as a float64 array, with an axis of samples; a large one as it is."""
+    refuse_mask(y, "y")
     if isinstance(y, np.ndarray) and y.ndim and are_many(y):
         given = np.asarray(y)
         if given.dtype.kind in "iu" or is_plain_array(given, _RANKS):
@@ -270,6 +271,7 @@ def check_sample_weight(sample_weight: ArrayLike | None, y: np.ndarray) -> np.nd
     """Return weights of the samples as a float64 vector; None means 1 for each."""
     if sample_weight is None:
         return evenly(1.0, len(y))
+    refuse_mask(sample_weight, "sample_weight")
     # of many samples the memory of weights counts, not their last digits
     dtype = np.float32 if are_many(y) else np.float64
     weight: np.ndarray = np.array(_check_sample_weight(sample_weight, y, dtype=np.float64), dtype)
@@ -401,6 +403,7 @@ def check_labels(y: Any, n_classes: int | None = None) -> np.ndarray:
 
     With `n_classes`, labels of so many known classes: the caller refuses others.
     """
+    refuse_mask(y, "y")
     if _are_plain_labels(y, n_classes):
         return np.asarray(y)
     if sparse.issparse(y):

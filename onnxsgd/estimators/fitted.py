@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from onnxsgd.data.columns import column_names
 from onnxsgd.data.features import check_strings, check_X, takes_strings
 from onnxsgd.data.generators import copied
+from onnxsgd.data.refusals import refuse_mask
 from onnxsgd.data.sequences import Sequences, is_one_array, read_sequences
 from onnxsgd.data.text import TextPart, check_texts
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
@@ -581,8 +582,7 @@ def _check_weight(name: str, array: ArrayLike, present: dict[str, np.ndarray]) -
             f"weight {name!r} is {reprlib.repr(array)}: it must be an array of real numbers, of shape "
             f"{present[name].shape}."
         )
-    if np.ma.is_masked(array):
-        raise ParameterError(f"weight {name!r} has masked elements: give an array without a mask.")
+    refuse_mask(array, f"weight {name!r}")
     # before a copy: a view of one number may be larger than the memory
     if given.shape != present[name].shape:
         raise ParameterError(f"weight {name!r} has shape {present[name].shape}, not {given.shape}.")

@@ -205,6 +205,23 @@ def test_labels_of_another_sort_are_told(labels):
         learner.partial_fit(X, labels)
 
 
+@pytest.mark.parametrize("argument", ["X", "y", "sample_weight"])
+@pytest.mark.parametrize("kind", [OnnxSGDRegressor, OnnxSGDClassifier])
+def test_masked_data_are_refused(kind, argument):
+    """The numbers under the mask were taken without a word."""
+    rng = np.random.default_rng(0)
+    given = {"X": rng.normal(size=(20, 2)), "y": np.arange(20) % 2, "sample_weight": np.ones(20)}
+    mask = np.zeros(given[argument].shape, bool)
+    mask[3] = True
+    masked = np.ma.masked_array(given[argument], mask)
+    for method in ("fit", "partial_fit"):
+        classes = {"classes": [0, 1]} if method == "partial_fit" and kind is OnnxSGDClassifier else {}
+        with pytest.raises(ParameterError, match=f"{argument} has masked elements"):
+            getattr(kind(), method)(**given | {argument: masked}, **classes)
+    # a mask of nothing hides nothing
+    kind(random_state=0).fit(**given | {argument: np.ma.masked_array(given[argument], False)})
+
+
 def test_masked_weights_are_refused_and_a_view_of_one_number_is_not_copied():
     learner = OnnxSGDRegressor(max_iter=2, tol=None).fit(X, Y)
     coef = np.ma.masked_array(np.ones((4, 1)), [[True], [False], [False], [False]])

@@ -35,7 +35,9 @@ def test_weights_are_multiplied(samples):
     np.testing.assert_array_equal(samples.weighted_by(np.full(5, 2.0)).weight, [2, 0, 4, 0, 6])
 
 
-@pytest.mark.parametrize("weight", [[0, 1, 0, 1, 0], [1, 1, -1, 1, 1]])
+@pytest.mark.parametrize(
+    "weight", [[0, 1, 0, 1, 0], [1, 1, -1, 1, 1], [1, 1, np.inf, 1, 1], [1, 1, np.nan, 1, 1]]
+)
 def test_weights_of_classes_that_leave_nothing_are_refused(samples, weight):
     with pytest.raises(ParameterError, match="class_weight gives the samples weights from"):
         samples.weighted_by(np.array(weight, float))
