@@ -159,6 +159,8 @@ def check_classes(classes: ArrayLike) -> np.ndarray:
             f"classes={reprlib.repr(classes)} is not accepted: give the labels in a list, or in an array of "
             "one dimension."
         )
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ParameterError(f"classes={reprlib.repr(classes)} is not accepted: y holds finite labels alone.")
     # labels of several types have no order
     np.unique(labels)
     return labels

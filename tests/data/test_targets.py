@@ -187,7 +187,7 @@ def test_a_table_of_classes_that_is_kept_is_that_of_their_type_and_order():
 
 
 @pytest.mark.parametrize(
-    "classes", [{}, {0, 1}, {0: 1}, "ab", 2, [[0, 1]], [0, [1]], [None, 0], iter([0, 1])]
+    "classes", [{}, {0, 1}, {0: 1}, "ab", 2, [[0, 1]], [0, [1]], [None, 0], iter([0, 1]), [0, 1, np.nan]]
 )
 def test_lists_of_classes_that_are_none_are_refused(classes):
     with pytest.raises((ParameterError, ParameterTypeError), match="^classes"):
