@@ -91,8 +91,9 @@ def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = n_threads
     options.inter_op_num_threads = 1
-    # Errors only: the optimiser warns about each constant it cannot fold.
-    options.log_severity_level = 3
+    # nothing but the end of the process: errors are raised, and the optimiser warns about each constant that
+    # it cannot fold
+    options.log_severity_level = 4
     try:
         return open_session(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:

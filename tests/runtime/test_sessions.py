@@ -76,3 +76,22 @@ g (float[2] X) => (int8[2] Y) <float scale = {0.5}, int32 zero = {0}> { Y = Quan
 """)
     with pytest.raises(EngineError, match="QuantizeLinear"):
         make_session(model.SerializeToString(), 1)
+
+
+def test_errors_are_raised_and_not_printed_too(capfd):
+    """A machine without the locale of a text part printed an error for each `to_onnx` that succeeded."""
+    broken = parse_model(
+        """<ir_version: 9, opset_import: ["" : 18]> agraph (string[N] x) => (string[N] y)
+        { y = StringNormalizer <locale = "nowhere", case_change_action = "LOWER"> (x) }"""
+    )
+    with pytest.raises(EngineError, match="locale"):
+        make_session(broken.SerializeToString(), 1)
+    gather = parse_model(
+        """<ir_version: 9, opset_import: ["" : 18]> agraph (float[N] x, int64[M] i) => (float[M] y)
+        { y = Gather(x, i) }"""
+    )
+    with pytest.raises(Exception, match="out of data bounds"):
+        make_session(gather.SerializeToString(), 1).run(
+            None, {"x": np.zeros(2, np.float32), "i": np.array([9])}
+        )
+    assert capfd.readouterr() == ("", "")
