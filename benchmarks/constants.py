@@ -267,12 +267,24 @@ def _classifier(n_inputs: int) -> Callable[[], object]:
 
 
 def _epochs(n_features: int) -> Callable[[], object]:
-    """Return epochs over more data than a cache holds, in batches of 100 samples."""
+    """Return an epoch of a network, of names of its own, over more data than a cache holds."""
+    from trainers.ours import make_graph
+    from workloads import Workload, make_task
+
     from onnxsgd import OnnxSGDRegressor
 
-    X = _RNG.normal(size=(8_000_000 // n_features, n_features)).astype(np.float32)
-    estimator = OnnxSGDRegressor(max_iter=2, tol=None, batch_size=100, learning_rate="invscaling", eta0=1e-4)
-    return lambda: estimator.fit(X, X[:, 0])
+    workload = Workload(
+        "mlp", (n_features, 50, 1), "regression", max_rows=2_000_000 // n_features, max_updates=1_000_000
+    )
+    task = make_task(workload, 32, 1)
+    graph = make_graph(workload, task.initial)
+    for node in graph.graph.node:
+        node.name = f"node{next(_fresh)}"
+    estimator = OnnxSGDRegressor(
+        graph, batch_size=32, max_iter=1, tol=None, n_threads=1,
+        learning_rate="constant", eta0=1e-3, penalty=None,
+    )  # fmt: skip
+    return lambda: estimator.fit(task.X, task.y)
 
 
 def _orders(n_samples: int) -> Callable[[], object]:
@@ -462,7 +474,7 @@ CONSTANTS: dict[str, list[Constant]] = {
         ),
     ],
     "_BLOCK_BYTES": [
-        Constant("engine.step.scan_epoch", (900_000, 250_000, 2_000_000, 16_000_000), (10, 100), _epochs),
+        Constant("engine.step.scan_epoch", (2_500_000, 900_000, 250_000, 16_000_000), (10, 100), _epochs),
     ],
     "_DENSE_BLOCK": [
         Constant("engine.predict", (4_000_000, 500_000, 32_000_000), (1_000, 10_000), _sparse_predictions),

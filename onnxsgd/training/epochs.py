@@ -241,11 +241,15 @@ class Epochs:
                 return False
             state.tensors = tensors
             numbers.move(state, n_done)
+            record(n_whole)
+            return True
+
+        def record(n_whole: int) -> None:
+            """Record the objectives and the rates of whole epochs."""
             if count:
                 objectives = updates.mean_losses(losses, count)[:n_whole]
                 objectives = objectives + penalty_value(plan, state, state.weights())
                 state.record(objectives, state.factor * numbers.last_rates(count)[:n_whole])
-            return True
 
         try:
             for part in _parts(len(losses), limit, within.cuts(numbers, len(losses))):
@@ -281,11 +285,10 @@ class Epochs:
             self._kept.keep(state)
             return False
         if not is_finite:
-            try:
-                _restore_last_finite(runners, updates, numbers, state, within.n_begun)
-            except ConvergenceError:
-                self._kept.keep(state)
-                raise
+            n_finite, error = _restore_last_finite(runners, updates, numbers, state, within.n_begun)
+            record(n_whole(n_finite))
+            self._kept.keep(state)
+            raise error
         self._kept.keep(state)
         within.add(updates, losses)
         return True
@@ -623,8 +626,10 @@ def numbers_of_epochs(
 
 def _restore_last_finite(
     runners: Runners, epoch: EpochPlan, numbers: Numbers, state: FitState, n_begun: int
-) -> None:
-    """Repeat the epoch from `n_begun` batches on up to the last finite weights, then raise.
+) -> tuple[int, ConvergenceError]:
+    """Repeat the epoch, or several, from `n_begun` batches on up to the last finite weights.
+
+    Return the number of their batches, and the error.
 
     Repeating costs time only when training has failed anyway; keeping a copy of the weights at each
     update would cost time always.
@@ -645,7 +650,7 @@ def _restore_last_finite(
     failed = numbers.n_begun(n_done) - 1
     failed_at, rate = state.t + failed + 1, numbers.used[failed]
     numbers.move(state, n_finite)
-    raise last_finite_error(state, failed_at, rate)
+    return n_finite, last_finite_error(state, failed_at, rate)
 
 
 def last_finite_error(state: FitState, failed_at: int, rate: float) -> ConvergenceError:

@@ -110,14 +110,21 @@ class PlateauRule:
         The state of the fit.
     least_updates : int
         The fewest updates without improvement that make a plateau.
+    n_together : int
+        The epochs that are made at once; more than one where no loss ends the fit or changes the rate.
     """
 
     form = PlateauProgress
 
     def __init__(
-        self, stopping: Stopping, schedule: Schedule, state: FitState, least_updates: int = 0
+        self,
+        stopping: Stopping,
+        schedule: Schedule,
+        state: FitState,
+        least_updates: int = 0,
+        n_together: int = 1,
     ) -> None:
-        self._has_converged = False
+        self._has_converged, self._n_together = False, n_together
         self._least_updates, self._improved_at = least_updates, state.t
         self._on_score, self._in_epoch = stopping.on_score, stopping.in_epoch
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
@@ -143,8 +150,8 @@ class PlateauRule:
 
     @property
     def n_epochs(self) -> int:
-        """The number of epochs up to the next decision."""
-        return 1
+        """The number of epochs that are made at once."""
+        return self._n_together
 
     def rates(self, n_epochs: int) -> None:
         """Return None: the schedule has the rates."""
@@ -153,11 +160,11 @@ class PlateauRule:
         """Do nothing."""
 
     def after_epochs(self, losses: Sequence[float], score: float | None) -> bool:
-        """Handle the end of an epoch; return whether training stops."""
+        """Handle the end of an epoch, or of several; return whether training stops."""
         if self._in_epoch:
             return False
         value = loss = losses[-1]
-        self._losses = (loss if self._losses is None else self._losses[0], loss)
+        self._losses = (losses[0] if self._losses is None else self._losses[0], loss)
         if self._on_score and score is not None:
             value = -score
             if value < self._plateau.best:

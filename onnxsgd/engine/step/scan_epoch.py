@@ -38,10 +38,11 @@ __all__ = ["EpochRunner", "build_epoch"]
 
 #: The prefix of all names of the step. Names of the outer graph have others.
 _PREFIX = "step/"
-#: The most bytes of data and scores of a block: more batches at once would not fit the processor's cache,
-#: and larger blocks are not kept between fits. ``benchmarks/constants.py``, 10 and 100 features: 0.99 to 1.01
-#: of the time with 250 kB to 16 MB.
-_BLOCK_BYTES = 900_000
+#: The most bytes of data and scores of a block: larger ones are not kept between fits, and an interrupt takes
+#: effect between blocks. ``benchmarks/constants.py``, 10 and 100 features: 0.97 to 1.03 of the time with
+#: 250 kB to 16 MB. Epochs of ``benchmarks/network_fits.py``, batches of 10 to 256: 0.97 to 1.01 of the time
+#: of 900 kB with 2 MB, 0.96 to 0.99 with 4 MB.
+_BLOCK_BYTES = 2_500_000
 #: With large weights, the batches of a block that has room for them in this share of the bytes of weights and
 #: states: each call of the runtime reads and writes them all. ``benchmarks/networks.py``, resnet18: 0.93 to
 #: 0.95 of the time of an update with 32 batches in place of 8.
