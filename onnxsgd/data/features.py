@@ -52,8 +52,8 @@ def check_X(
     """Return `X` after scikit-learn's validation.
 
     Numeric data become an array, or a CSR matrix, of the same type; a dict of arrays, and a frame with
-    columns that are not numeric, are returned unchanged. Whether the numbers of a large array are finite is
-    left to :func:`read_features`.
+    columns that are not numeric, are returned unchanged. Whether the numbers of a large array, or of one for
+    a graph, are finite is left to :func:`read_features`.
 
     Parameters
     ----------
@@ -74,8 +74,9 @@ def check_X(
     """
     if type(X) is np.memmap:
         X = np.asarray(X)
-    # numbers of a large array are looked at once, for the type of the graph
-    if _is_plain(X, (2,)) and (_stays(X) or _is_finite(X)) and _has_known_columns(estimator, X, reset):
+    # numbers of a large array, and of those for a graph, are looked at once, for the type of the graph
+    is_read = inputs is not None or _stays(X)
+    if _is_plain(X, (2,)) and (is_read or _is_finite(X)) and _has_known_columns(estimator, X, reset):
         return X
     refuse_mask(X, "X")
     if sparse.issparse(X):

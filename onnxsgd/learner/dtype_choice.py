@@ -136,7 +136,8 @@ def prepare_learner(
         prepared = prepare(options.dtype)
         half = prepared.learner.half_type
         reason = f"weights in training, {half} in files" if half else "that of the graph"
-        decided("precision", "%s: %s", str(prepared.learner.dtype), "named" if options.dtype else reason)
+        # the name of a type is made where it is printed
+        decided("precision", "%s: %s", prepared.learner.dtype, "named" if options.dtype else reason)
         return prepared
     reason = ""
     if loses_columns(checked):
@@ -158,7 +159,6 @@ def prepare_learner(
 
 def _reported(prepared: Prepared, reason: str = "") -> Prepared:
     """Report the choice; `reason`: of float64, which is float32 yet where the runtime cannot run it."""
-    # its name is made where it is printed
     dtype = prepared.learner.dtype
     if reason and dtype == np.float32:
         reason = "float64 cannot be run"

@@ -119,6 +119,13 @@ def read_source(model: object) -> BaseEstimator | GraphSource | None:
     key = None if digest is None else ("source", digest)
     nbytes = 0 if content is None else len(content)
     source = cached(key, lambda: _read_graph(model, digest, nbytes), nbytes)
+    if source.switched:
+        _warn_of_switched(source)
+    return source
+
+
+def _warn_of_switched(source: GraphSource) -> None:
+    """Warn of operators that act otherwise in training, and are used in their inference form."""
     # the parameters batch_norm and dropout decide about the others
     acting = {node.outputs[0].name for node in acting_dropouts(source.model.graph)}
     switched = [
@@ -130,9 +137,8 @@ def read_source(model: object) -> BaseEstimator | GraphSource | None:
         warnings.warn(
             f"The graph was exported for training: its {', '.join(switched)} nodes are used in their "
             "inference form (no dropout, the mean of random numbers), in training too.",
-            stacklevel=2,
+            stacklevel=3,
         )
-    return source
 
 
 def example(source: BaseEstimator | GraphSource) -> Any:

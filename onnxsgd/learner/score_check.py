@@ -19,6 +19,9 @@ def check_inputs(learner: Learner) -> None:
     GraphError
         If the first size of an input is fixed, or an input has no axes.
     """
+    if (learner.template or learner).shapes_of_scores:
+        # a graph that has been tried on data has been checked
+        return
     for value in learner.inputs:
         if value.shape is not None and (not len(value.shape) or isinstance(value.shape[0], int)):
             sizes = tuple(size if isinstance(size, int) else "any" for size in value.shape)

@@ -184,6 +184,40 @@ def test_large_arrays_are_searched_once(model, dtype, monkeypatch):
                 call()
 
 
+@pytest.mark.parametrize(
+    ("inputs", "table"),
+    [
+        ("float[N, 2] A", "Identity(A)"),
+        ("double[N, 2] A", "Cast<to = 1>(A)"),
+        ("int64[N, 2] A", "Cast<to = 1>(A)"),
+        ("float[N, 1] A, float[N, 1] B", "Concat<axis = 1>(A, B)"),
+    ],
+)
+def test_arrays_for_a_graph_are_searched_once(inputs, table, monkeypatch):
+    """They are searched in the type of the graph, input by input, and the error is the package's own."""
+    graph = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 18]> g ({inputs}) => (float[N, 1] Y)
+        <float[2, 1] w = {{1, 2}}> {{ X = {table} Y = MatMul(X, w) }}"""
+    )
+    searched, find = [], data_features._is_finite
+    monkeypatch.setattr(data_features, "_is_finite", lambda array: searched.append(array) or find(array))
+    X = np.arange(20.0).reshape(10, 2)
+    learner = OnnxSGDRegressor(graph, max_iter=1, tol=None, eta0=1e-4, learning_rate="constant")
+    fitted = clone(learner).fit(X, X[:, 0])
+    assert sum(array.size for array in searched if array.ndim == 2) == (0 if "int" in inputs else X.size)
+    for value in (np.nan, np.inf, -np.inf):
+        bad = X.copy()
+        bad[-1, 1] = value
+        for call in (
+            lambda bad=bad: clone(learner).fit(bad, X[:, 0]),
+            lambda bad=bad: clone(learner).partial_fit(bad, X[:, 0]),
+            lambda bad=bad: fitted.partial_fit(bad, X[:, 0]),
+            lambda bad=bad: fitted.predict(bad),
+        ):
+            with pytest.raises(ParameterError, match="NaN|infinity|does not hold"):
+                call()
+
+
 @pytest.mark.parametrize("order", ["C", "F", "K"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_large_arrays_are_searched_part_by_part(value, order, monkeypatch):
