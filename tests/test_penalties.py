@@ -78,6 +78,13 @@ def test_value_agrees_with_numpy(name):
     assert (penalty.l1 or 0, penalty.l2 or 0) == pytest.approx((l1, l2), rel=1e-14)
 
 
+@pytest.mark.parametrize("strengths", [{}, {"l1": 0.0}, {"l2": 0.0}, {"l1": 0.0, "groups": True}])
+def test_weights_without_a_penalty_are_not_read(strengths, monkeypatch):
+    """A network of 11 million weights has none in most fits, and is asked for it in each epoch."""
+    monkeypatch.setattr(penalties, "_block", None)
+    assert Penalty(**strengths).value([np.ones((3, 2)), np.full(2, np.nan)]) == 0
+
+
 @pytest.mark.parametrize("name", PLAIN)
 def test_the_objective_holds_the_penalty_of_the_coefficients(name):
     """Half the squared error of one row at rate 0.1 from zero: its residual is its target."""
