@@ -7,12 +7,19 @@ from onnxsgd.persistence.message_fields import INSIDE, OPERATOR, column_of, cont
 
 #: The messages of onnx by our names.
 MESSAGES = {
-    "model": onnx.ModelProto, "graph": onnx.GraphProto, "node": onnx.NodeProto,
-    "attribute": onnx.AttributeProto, "tensor": onnx.TensorProto, "value": onnx.ValueInfoProto, "type": onnx.TypeProto,
-    "tensor type": onnx.TypeProto.Tensor, "shape": onnx.TensorShapeProto,
-    "dimension": onnx.TensorShapeProto.Dimension, "operators": onnx.OperatorSetIdProto,
+    "model": onnx.ModelProto,
+    "graph": onnx.GraphProto,
+    "node": onnx.NodeProto,
+    "attribute": onnx.AttributeProto,
+    "tensor": onnx.TensorProto,
+    "value": onnx.ValueInfoProto,
+    "type": onnx.TypeProto,
+    "tensor type": onnx.TypeProto.Tensor,
+    "shape": onnx.TensorShapeProto,
+    "dimension": onnx.TensorShapeProto.Dimension,
+    "operators": onnx.OperatorSetIdProto,
     "entry": onnx.StringStringEntryProto,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MESSAGES)
