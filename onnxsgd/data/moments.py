@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
+from onnxsgd._records import record
 from onnxsgd.data.extremes import bulk
 from onnxsgd.data.row_tables import RowTable, Table, as_array, column_of
 
@@ -40,7 +41,7 @@ _SOME_ROWS, _FIRST = 8, 10
 _USED_EXPONENTS = 0.9
 
 
-@dataclass(frozen=True)
+@record
 class Moments:
     """The weighted moments of columns.
 
@@ -75,6 +76,12 @@ class Moments:
 
         Data of more than two axes have the columns of `axis`, over all other axes.
         """
+        with _quiet():
+            return cls._of(table, weight, axis)
+
+    @classmethod
+    def _of(cls, table: Any, weight: np.ndarray, axis: int) -> Moments:
+        """Return the same, within the context of :func:`_quiet`."""
         if type(table) is np.ndarray and table.ndim == 2 and 0 < table.size <= _BLOCK:
             # one block, as below
             return cls._of_dense(np.asarray(table, np.float64), np.ascontiguousarray(weight, np.float64))
@@ -93,7 +100,7 @@ class Moments:
                 columns = np.moveaxis(columns, axis, -1).reshape(-1, table.shape[axis])
                 of_row = np.repeat(of_row, len(columns) // len(of_row))
             part = cls._of_dense(columns, of_row)
-            moments = part if moments is None else moments.merged(part)
+            moments = part if moments is None else moments._merged(part)
         return cls(*np.zeros((4, table.shape[axis]))) if moments is None else moments
 
     @classmethod
@@ -101,14 +108,12 @@ class Moments:
         total = float(np.add.reduce(weight))
         count = np.empty(table.shape[1])
         count.fill(total)
-        # squares of numbers above 1e154; the loss is infinite then, which training tells
-        with np.errstate(over="ignore", invalid="ignore"):
-            # about the first row first, which keeps the digits of columns far from zero
-            first = table[0]
-            mean = first + (weight @ (table - first)) / total
-            difference = table - mean
-            difference *= difference
-            return cls(count, mean, weight @ difference, total=count)
+        # about the first row first, which keeps the digits of columns far from zero
+        first = table[0]
+        mean = first + (weight @ (table - first)) / total
+        difference = table - mean
+        difference *= difference
+        return cls(count, mean, weight @ difference, count)
 
     @classmethod
     def _of_sparse(cls, table: Any, weight: np.ndarray) -> Moments:
@@ -180,14 +185,12 @@ class Moments:
 
     def differs_from(self, other: Moments) -> bool:
         """Tell whether most columns have a deviation ten times that of `other`, or a tenth of it."""
-        return _are_most(self._exceeds(other) | other._exceeds(self))
+        own, of_other = self.squares * other.count, other.squares * self.count
+        return _are_most((own > _MAGNITUDE * of_other) | (of_other > _MAGNITUDE * own))
 
     def is_wider_than(self, other: Moments) -> bool:
         """Tell whether most columns have more than ten times the deviation of `other`."""
-        return _are_most(self._exceeds(other))
-
-    def _exceeds(self, other: Moments) -> np.ndarray:
-        return self.squares * other.count > _MAGNITUDE * other.squares * self.count
+        return _are_most(self.squares * other.count > _MAGNITUDE * other.squares * self.count)
 
     def merged(self, other: Moments) -> Moments:
         """Return the moments of both sets of rows.
@@ -197,21 +200,20 @@ class Moments:
         T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing
         Sample Variances", 1979.
         """
+        with _quiet():
+            return self._merged(other)
+
+    def _merged(self, other: Moments) -> Moments:
+        """Return the same, within the context of :func:`_quiet`."""
         count = self.count + other.count
         # of all rows alike, whose weight is above 0
         is_full = self._is_full and other._is_full
         share = other.count / count if is_full and count[0] > 0 else _ratio(other.count, count)
         step = other.mean - self.mean
-        # squares of numbers above 1e154
-        with np.errstate(over="ignore"):
-            squares = self.squares + other.squares + step * step * self.count * share
-        return Moments(
-            count,
-            self.mean + share * step,
-            squares,
-            count if is_full else self.total + other.total,
-            self.columns,
-        )
+        moved = share * step
+        squares = self.squares + other.squares + moved * step * self.count
+        total = count if is_full else self.total + other.total
+        return Moments(count, self.mean + moved, squares, total, self.columns)
 
     def __getstate__(self) -> dict[str, np.ndarray]:
         """Return the fields; what follows from them is not pickled."""
@@ -245,10 +247,11 @@ class Moments:
             deviation = np.sqrt(share * self._variance + share * (1.0 - share) * self.mean**2)
         size = np.abs(self.centre)
         is_constant = deviation <= _ROUNDING * float(np.finfo(dtype).eps) * size
-        dense = np.where(is_constant, size, deviation)
+        if np.count_nonzero(is_constant):
+            deviation = np.where(is_constant, size, deviation)
         if not self._is_full:
-            dense = np.where(self._is_dense, dense, self._size_of_entries)
-        return _invertible(dense, dtype)
+            deviation = np.where(self._is_dense, deviation, self._size_of_entries)
+        return _invertible(deviation, dtype)
 
     def size(self, dtype: np.dtype[Any] | type = np.float64) -> np.ndarray:
         """Return the root of the mean square; 1 for columns of zeros.
@@ -322,10 +325,20 @@ def _invertible(scale: np.ndarray, dtype: np.dtype[Any] | type) -> np.ndarray:
     Those whose squares overflow are the largest number that has an inverse.
     """
     tiny = float(np.finfo(dtype).tiny)
+    is_usual = (scale > tiny**_USED_EXPONENTS) & (scale <= 1.0 / tiny)
+    if np.count_nonzero(is_usual) == is_usual.size:
+        return scale
     bounded: np.ndarray = np.minimum(scale, 1.0 / tiny)
-    # in place: numpy's where takes twice the time of the rest
     bounded[~(scale > tiny**_USED_EXPONENTS)] = 1.0
     return bounded
+
+
+def _quiet() -> np.errstate:
+    """Return a context for squares of numbers above 1e154: the loss is infinite then, which training tells.
+
+    A context around each sum takes longer than the sum of few numbers.
+    """
+    return np.errstate(over="ignore", invalid="ignore")
 
 
 def add_moments(
@@ -345,24 +358,27 @@ def add_moments(
     entries of tables do not count; return whether there are some. With `columns`, the table has these columns
     alone, which include all that had an entry before.
     """
-    part = Moments.of(table, weight, axis)
-    if columns is not None:
-        part = replace(part, columns=columns)
-    known = moments[name].over(columns) if name in moments else None
-    has_extremes = False
-    if of_bulk and len(weight) and isinstance(table, np.ndarray | RowTable) and table.ndim == 2:
-        if known is None or (
-            has_extremes := part.is_far_from(known) and known.is_far_from_few(as_array(table))
-        ):
-            kept = bulk(table, np.sqrt(part._variance))
-            part = part.of_bulk(table, weight, kept) if kept else part
-            has_extremes |= bool(kept)
-        elif len(weight) >= _SOME_ROWS:
-            # few rows before, which had extreme entries
-            may_change |= known.total[0] <= _FIRST * part.total[0] and known.is_wider_than(part)
-    if known is None or (may_change and part.differs_from(known)):
-        moments[name] = part
-    else:
-        far = has_extremes and part.is_far_from(known)
-        moments[name] = known.merged(Moments.of(known.clipped(as_array(table)), weight) if far else part)
-    return has_extremes
+    with _quiet():
+        part = Moments._of(table, weight, axis)
+        if columns is not None:
+            part = replace(part, columns=columns)
+        known = moments[name].over(columns) if name in moments else None
+        has_extremes = False
+        if of_bulk and len(weight) and isinstance(table, np.ndarray | RowTable) and table.ndim == 2:
+            if known is None or (
+                has_extremes := part.is_far_from(known) and known.is_far_from_few(as_array(table))
+            ):
+                kept = bulk(table, np.sqrt(part._variance))
+                part = part.of_bulk(table, weight, kept) if kept else part
+                has_extremes |= bool(kept)
+            elif len(weight) >= _SOME_ROWS:
+                # few rows before, which had extreme entries
+                may_change |= known.total[0] <= _FIRST * part.total[0] and known.is_wider_than(part)
+        if known is None or (may_change and part.differs_from(known)):
+            moments[name] = part
+        else:
+            far = has_extremes and part.is_far_from(known)
+            if far:
+                part = Moments.of(known.clipped(as_array(table)), weight)
+            moments[name] = known._merged(part)
+        return has_extremes

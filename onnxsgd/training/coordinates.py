@@ -12,13 +12,14 @@ the last layer stay as they are, and have rates in units of the target.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
+from onnxsgd._records import record
 from onnxsgd.data.column_scales import telling_scales
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.batches import Batches, Standard
@@ -34,7 +35,7 @@ __all__ = ["Coordinates", "StandardisedBuffers", "held_buffers", "make_coordinat
 _FEW_COLUMNS = 32
 
 
-@dataclass(frozen=True)
+@record
 class Coordinates:
     """The change of coordinates of the first layers, and the units of the last one.
 

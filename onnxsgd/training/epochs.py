@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike
 
+from onnxsgd._records import record
 from onnxsgd.data.generators import copied
 from onnxsgd.data.random_order import BlockOrder, shuffled
 from onnxsgd.engine.step.batches import Batches, EpochPlan
@@ -70,7 +71,7 @@ class Runner(Protocol):
         """Make one update for each batch."""
 
 
-@dataclass(frozen=True)
+@record
 class Runners:
     """The runners of the updates of a fit.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd._declared_types import Count, Finite
+from onnxsgd._records import record
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError
@@ -215,7 +215,7 @@ class PlateauRule:
             )
 
 
-@dataclass(frozen=True)
+@record
 class _Copy:
     """Weights and states, and the number of updates that they had."""
 

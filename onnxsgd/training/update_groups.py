@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from onnxsgd._records import record
 from onnxsgd.engine.step.step_spec import WeightGroup
 from onnxsgd.engine.step.update import ACTIVE, MULTIPLIER
 from onnxsgd.penalties import Penalty
@@ -88,7 +89,7 @@ class UpdateGroup:
         return GroupNumbers(self, numbers, used, missed)
 
 
-@dataclass(frozen=True)
+@record
 class GroupNumbers:
     """The numbers of the next updates of a group.
 

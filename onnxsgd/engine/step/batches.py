@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
+from onnxsgd._records import record
 from onnxsgd.data.block_reader import BlockReader
 from onnxsgd.data.extremes import row_shares
 from onnxsgd.data.random_order import BlockOrder, Blocks
@@ -31,7 +32,7 @@ _SMALL_TABLE = 4_000_000
 _WINDOW_ROWS = 1 << 16
 
 
-@dataclass(frozen=True)
+@record
 class EpochPlan:
     """The rows of one epoch, or of several.
 
@@ -85,7 +86,7 @@ class EpochPlan:
         return means
 
 
-@dataclass(frozen=True)
+@record
 class Standard:
     """The standardisation of columns: ``(x - shift) * factor``.
 
@@ -159,7 +160,7 @@ def _even_weights(scale: _Scale, weight: float, n_epochs: int) -> _Weights:
 _even_weights_of_few = lru_cache(maxsize=16)(_even_weights)
 
 
-@dataclass(frozen=True)
+@record
 class Batches:
     """The training data, cut into batches.
 
