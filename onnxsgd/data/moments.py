@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from scipy import sparse
 from onnxsgd._cached_property import cached_property
 from onnxsgd._records import record
 from onnxsgd.data.extremes import bulk
+from onnxsgd.data.masks import are_all, is_any
 from onnxsgd.data.row_tables import RowTable, Table, as_array, column_of
 
-__all__ = ["Moments", "add_moments"]
+__all__ = ["Moments", "add_moments", "quiet_squares"]
 
 #: Numbers of dense data that are converted to float64 at once: 1 MB.
 _BLOCK = 131_072
@@ -76,12 +78,12 @@ class Moments:
 
         Data of more than two axes have the columns of `axis`, over all other axes.
         """
-        with _quiet():
+        with quiet_squares():
             return cls._of(table, weight, axis)
 
     @classmethod
     def _of(cls, table: Any, weight: np.ndarray, axis: int) -> Moments:
-        """Return the same, within the context of :func:`_quiet`."""
+        """Return the same, within the context of :func:`quiet_squares`."""
         if type(table) is np.ndarray and table.ndim == 2 and 0 < table.size <= _BLOCK:
             # one block, as below
             return cls._of_dense(np.asarray(table, np.float64), np.ascontiguousarray(weight, np.float64))
@@ -200,14 +202,14 @@ class Moments:
         T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing
         Sample Variances", 1979.
         """
-        with _quiet():
+        with quiet_squares():
             return self._merged(other)
 
     def _merged(self, other: Moments) -> Moments:
-        """Return the same, within the context of :func:`_quiet`."""
+        """Return the same, within the context of :func:`quiet_squares`."""
         count = self.count + other.count
         # of all rows alike, whose weight is above 0
-        is_full = self._is_full and other._is_full
+        is_full = self.count is self.total and other.count is other.total
         share = other.count / count if is_full and count[0] > 0 else _ratio(other.count, count)
         step = other.mean - self.mean
         moved = share * step
@@ -239,17 +241,18 @@ class Moments:
         dtype : dtype
             The type that the data were rounded to. Deviations next to its smallest number count as zero.
         """
-        if self._is_full:
+        is_full = self._is_full
+        if is_full:
             deviation = np.sqrt(self._variance)
         else:
             # the variance of the entries, and that of entries and zeros beside each other
             share = self._share
             deviation = np.sqrt(share * self._variance + share * (1.0 - share) * self.mean**2)
-        size = np.abs(self.centre)
-        is_constant = deviation <= _ROUNDING * float(np.finfo(dtype).eps) * size
-        if np.count_nonzero(is_constant):
+        size = np.abs(self.mean if is_full else self.centre)
+        is_constant = deviation <= _limits(dtype)[0] * size
+        if is_any(is_constant):
             deviation = np.where(is_constant, size, deviation)
-        if not self._is_full:
+        if not is_full:
             deviation = np.where(self._is_dense, deviation, self._size_of_entries)
         return _invertible(deviation, dtype)
 
@@ -289,7 +292,7 @@ class Moments:
 
     @cached_property
     def _variance(self) -> np.ndarray:
-        if self._is_full and self.count[0] > 0:
+        if self.count is self.total and self.count[0] > 0:
             # all columns have the same count
             return self.squares / self.count
         return _ratio(self.squares, self.count)
@@ -324,16 +327,23 @@ def _invertible(scale: np.ndarray, dtype: np.dtype[Any] | type) -> np.ndarray:
 
     Those whose squares overflow are the largest number that has an inverse.
     """
-    tiny = float(np.finfo(dtype).tiny)
-    is_usual = (scale > tiny**_USED_EXPONENTS) & (scale <= 1.0 / tiny)
-    if np.count_nonzero(is_usual) == is_usual.size:
+    _, least, most = _limits(dtype)
+    is_usual = (scale > least) & (scale <= most)
+    if are_all(is_usual):
         return scale
-    bounded: np.ndarray = np.minimum(scale, 1.0 / tiny)
-    bounded[~(scale > tiny**_USED_EXPONENTS)] = 1.0
+    bounded: np.ndarray = np.minimum(scale, most)
+    bounded[~(scale > least)] = 1.0
     return bounded
 
 
-def _quiet() -> np.errstate:
+@cache
+def _limits(dtype: np.dtype[np.floating] | type) -> tuple[float, float, float]:
+    """Return the share of a mean up to which a deviation is rounding, and the bounds of scales."""
+    known = np.finfo(dtype)
+    return _ROUNDING * float(known.eps), float(known.tiny) ** _USED_EXPONENTS, 1.0 / float(known.tiny)
+
+
+def quiet_squares() -> np.errstate:
     """Return a context for squares of numbers above 1e154: the loss is infinite then, which training tells.
 
     A context around each sum takes longer than the sum of few numbers.
@@ -356,29 +366,28 @@ def add_moments(
 
     With `may_change`, rows of scales of another magnitude replace those before. With `of_bulk`, extreme
     entries of tables do not count; return whether there are some. With `columns`, the table has these columns
-    alone, which include all that had an entry before.
+    alone, which include all that had an entry before. The caller has the context of :func:`quiet_squares`.
     """
-    with _quiet():
-        part = Moments._of(table, weight, axis)
-        if columns is not None:
-            part = replace(part, columns=columns)
-        known = moments[name].over(columns) if name in moments else None
-        has_extremes = False
-        if of_bulk and len(weight) and isinstance(table, np.ndarray | RowTable) and table.ndim == 2:
-            if known is None or (
-                has_extremes := part.is_far_from(known) and known.is_far_from_few(as_array(table))
-            ):
-                kept = bulk(table, np.sqrt(part._variance))
-                part = part.of_bulk(table, weight, kept) if kept else part
-                has_extremes |= bool(kept)
-            elif len(weight) >= _SOME_ROWS:
-                # few rows before, which had extreme entries
-                may_change |= known.total[0] <= _FIRST * part.total[0] and known.is_wider_than(part)
-        if known is None or (may_change and part.differs_from(known)):
-            moments[name] = part
-        else:
-            far = has_extremes and part.is_far_from(known)
-            if far:
-                part = Moments.of(known.clipped(as_array(table)), weight)
-            moments[name] = known._merged(part)
-        return has_extremes
+    part = Moments._of(table, weight, axis)
+    if columns is not None:
+        part = replace(part, columns=columns)
+    known = moments[name].over(columns) if name in moments else None
+    has_extremes = False
+    if of_bulk and len(weight) and isinstance(table, np.ndarray | RowTable) and table.ndim == 2:
+        if known is None or (
+            has_extremes := part.is_far_from(known) and known.is_far_from_few(as_array(table))
+        ):
+            kept = bulk(table, np.sqrt(part._variance))
+            part = part.of_bulk(table, weight, kept) if kept else part
+            has_extremes |= bool(kept)
+        elif len(weight) >= _SOME_ROWS:
+            # few rows before, which had extreme entries
+            may_change |= known.total[0] <= _FIRST * part.total[0] and known.is_wider_than(part)
+    if known is None or (may_change and part.differs_from(known)):
+        moments[name] = part
+    else:
+        far = has_extremes and part.is_far_from(known)
+        if far:
+            part = Moments._of(known.clipped(as_array(table)), weight, axis)
+        moments[name] = known._merged(part)
+    return has_extremes

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd._records import record
 from onnxsgd.engine.step.step_spec import WeightGroup
 from onnxsgd.engine.step.update import ACTIVE, MULTIPLIER
@@ -52,7 +53,7 @@ class UpdateGroup:
         """The part of the specification of the step."""
         return WeightGroup(self.weights, self.has_rate, self.multiplier.freezes)
 
-    @property
+    @cached_property
     def has_rate(self) -> bool:
         """True if the rate, or the number of updates, is not that of all others."""
         return self.missed > 0 or self.multiplier != _ONE
