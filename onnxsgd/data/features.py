@@ -13,6 +13,7 @@ from scipy import sparse
 from sklearn.utils.validation import assert_all_finite, check_array, validate_data
 
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping, with_numbers
+from onnxsgd.data.masks import are_all
 from onnxsgd.data.refusals import check_indices, naming, refuse_mask
 from onnxsgd.data.row_tables import Converted, is_mapped, row_blocks
 from onnxsgd.data.sequences import find_mask
@@ -167,7 +168,7 @@ def _stays(array: object) -> bool:
 def _is_finite(array: np.ndarray) -> bool:
     """Tell whether all numbers are finite: NaN is the smallest and the largest one of its array."""
     if array.size <= _FEW:
-        return bool(np.count_nonzero(np.isfinite(array)) == array.size)
+        return are_all(np.isfinite(array))
     # no product with itself: it takes less time, but the threads of BLAS may wait 16 ms for a busy core
     with np.errstate(invalid="ignore"):
         return all(map(math.isfinite, _extremes(array)))

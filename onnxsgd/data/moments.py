@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
+from onnxsgd._records import record
 from onnxsgd.data.extremes import bulk
+from onnxsgd.data.masks import are_all, is_any
 from onnxsgd.data.row_tables import RowTable, Table, as_array, column_of
 
-__all__ = ["Moments", "add_moments"]
+__all__ = ["Moments", "add_moments", "quiet_squares"]
 
 #: Numbers of dense data that are converted to float64 at once: 1 MB.
 _BLOCK = 131_072
@@ -40,7 +43,7 @@ _SOME_ROWS, _FIRST = 8, 10
 _USED_EXPONENTS = 0.9
 
 
-@dataclass(frozen=True)
+@record
 class Moments:
     """The weighted moments of columns.
 
@@ -75,6 +78,12 @@ class Moments:
 
         Data of more than two axes have the columns of `axis`, over all other axes.
         """
+        with quiet_squares():
+            return cls._of(table, weight, axis)
+
+    @classmethod
+    def _of(cls, table: Any, weight: np.ndarray, axis: int) -> Moments:
+        """Return the same, within the context of :func:`quiet_squares`."""
         if type(table) is np.ndarray and table.ndim == 2 and 0 < table.size <= _BLOCK:
             # one block, as below
             return cls._of_dense(np.asarray(table, np.float64), np.ascontiguousarray(weight, np.float64))
@@ -93,7 +102,7 @@ class Moments:
                 columns = np.moveaxis(columns, axis, -1).reshape(-1, table.shape[axis])
                 of_row = np.repeat(of_row, len(columns) // len(of_row))
             part = cls._of_dense(columns, of_row)
-            moments = part if moments is None else moments.merged(part)
+            moments = part if moments is None else moments._merged(part)
         return cls(*np.zeros((4, table.shape[axis]))) if moments is None else moments
 
     @classmethod
@@ -101,14 +110,12 @@ class Moments:
         total = float(np.add.reduce(weight))
         count = np.empty(table.shape[1])
         count.fill(total)
-        # squares of numbers above 1e154; the loss is infinite then, which training tells
-        with np.errstate(over="ignore", invalid="ignore"):
-            # about the first row first, which keeps the digits of columns far from zero
-            first = table[0]
-            mean = first + (weight @ (table - first)) / total
-            difference = table - mean
-            difference *= difference
-            return cls(count, mean, weight @ difference, total=count)
+        # about the first row first, which keeps the digits of columns far from zero
+        first = table[0]
+        mean = first + (weight @ (table - first)) / total
+        difference = table - mean
+        difference *= difference
+        return cls(count, mean, weight @ difference, count)
 
     @classmethod
     def _of_sparse(cls, table: Any, weight: np.ndarray) -> Moments:
@@ -180,14 +187,12 @@ class Moments:
 
     def differs_from(self, other: Moments) -> bool:
         """Tell whether most columns have a deviation ten times that of `other`, or a tenth of it."""
-        return _are_most(self._exceeds(other) | other._exceeds(self))
+        own, of_other = self.squares * other.count, other.squares * self.count
+        return _are_most((own > _MAGNITUDE * of_other) | (of_other > _MAGNITUDE * own))
 
     def is_wider_than(self, other: Moments) -> bool:
         """Tell whether most columns have more than ten times the deviation of `other`."""
-        return _are_most(self._exceeds(other))
-
-    def _exceeds(self, other: Moments) -> np.ndarray:
-        return self.squares * other.count > _MAGNITUDE * other.squares * self.count
+        return _are_most(self.squares * other.count > _MAGNITUDE * other.squares * self.count)
 
     def merged(self, other: Moments) -> Moments:
         """Return the moments of both sets of rows.
@@ -197,21 +202,20 @@ class Moments:
         T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing
         Sample Variances", 1979.
         """
+        with quiet_squares():
+            return self._merged(other)
+
+    def _merged(self, other: Moments) -> Moments:
+        """Return the same, within the context of :func:`quiet_squares`."""
         count = self.count + other.count
         # of all rows alike, whose weight is above 0
-        is_full = self._is_full and other._is_full
+        is_full = self.count is self.total and other.count is other.total
         share = other.count / count if is_full and count[0] > 0 else _ratio(other.count, count)
         step = other.mean - self.mean
-        # squares of numbers above 1e154
-        with np.errstate(over="ignore"):
-            squares = self.squares + other.squares + step * step * self.count * share
-        return Moments(
-            count,
-            self.mean + share * step,
-            squares,
-            count if is_full else self.total + other.total,
-            self.columns,
-        )
+        moved = share * step
+        squares = self.squares + other.squares + moved * step * self.count
+        total = count if is_full else self.total + other.total
+        return Moments(count, self.mean + moved, squares, total, self.columns)
 
     def __getstate__(self) -> dict[str, np.ndarray]:
         """Return the fields; what follows from them is not pickled."""
@@ -237,18 +241,20 @@ class Moments:
         dtype : dtype
             The type that the data were rounded to. Deviations next to its smallest number count as zero.
         """
-        if self._is_full:
+        is_full = self._is_full
+        if is_full:
             deviation = np.sqrt(self._variance)
         else:
             # the variance of the entries, and that of entries and zeros beside each other
             share = self._share
             deviation = np.sqrt(share * self._variance + share * (1.0 - share) * self.mean**2)
-        size = np.abs(self.centre)
-        is_constant = deviation <= _ROUNDING * float(np.finfo(dtype).eps) * size
-        dense = np.where(is_constant, size, deviation)
-        if not self._is_full:
-            dense = np.where(self._is_dense, dense, self._size_of_entries)
-        return _invertible(dense, dtype)
+        size = np.abs(self.mean if is_full else self.centre)
+        is_constant = deviation <= _limits(dtype)[0] * size
+        if is_any(is_constant):
+            deviation = np.where(is_constant, size, deviation)
+        if not is_full:
+            deviation = np.where(self._is_dense, deviation, self._size_of_entries)
+        return _invertible(deviation, dtype)
 
     def size(self, dtype: np.dtype[Any] | type = np.float64) -> np.ndarray:
         """Return the root of the mean square; 1 for columns of zeros.
@@ -286,7 +292,7 @@ class Moments:
 
     @cached_property
     def _variance(self) -> np.ndarray:
-        if self._is_full and self.count[0] > 0:
+        if self.count is self.total and self.count[0] > 0:
             # all columns have the same count
             return self.squares / self.count
         return _ratio(self.squares, self.count)
@@ -321,11 +327,28 @@ def _invertible(scale: np.ndarray, dtype: np.dtype[Any] | type) -> np.ndarray:
 
     Those whose squares overflow are the largest number that has an inverse.
     """
-    tiny = float(np.finfo(dtype).tiny)
-    bounded: np.ndarray = np.minimum(scale, 1.0 / tiny)
-    # in place: numpy's where takes twice the time of the rest
-    bounded[~(scale > tiny**_USED_EXPONENTS)] = 1.0
+    _, least, most = _limits(dtype)
+    is_usual = (scale > least) & (scale <= most)
+    if are_all(is_usual):
+        return scale
+    bounded: np.ndarray = np.minimum(scale, most)
+    bounded[~(scale > least)] = 1.0
     return bounded
+
+
+@cache
+def _limits(dtype: np.dtype[np.floating] | type) -> tuple[float, float, float]:
+    """Return the share of a mean up to which a deviation is rounding, and the bounds of scales."""
+    known = np.finfo(dtype)
+    return _ROUNDING * float(known.eps), float(known.tiny) ** _USED_EXPONENTS, 1.0 / float(known.tiny)
+
+
+def quiet_squares() -> np.errstate:
+    """Return a context for squares of numbers above 1e154: the loss is infinite then, which training tells.
+
+    A context around each sum takes longer than the sum of few numbers.
+    """
+    return np.errstate(over="ignore", invalid="ignore")
 
 
 def add_moments(
@@ -343,9 +366,9 @@ def add_moments(
 
     With `may_change`, rows of scales of another magnitude replace those before. With `of_bulk`, extreme
     entries of tables do not count; return whether there are some. With `columns`, the table has these columns
-    alone, which include all that had an entry before.
+    alone, which include all that had an entry before. The caller has the context of :func:`quiet_squares`.
     """
-    part = Moments.of(table, weight, axis)
+    part = Moments._of(table, weight, axis)
     if columns is not None:
         part = replace(part, columns=columns)
     known = moments[name].over(columns) if name in moments else None
@@ -364,5 +387,7 @@ def add_moments(
         moments[name] = part
     else:
         far = has_extremes and part.is_far_from(known)
-        moments[name] = known.merged(Moments.of(known.clipped(as_array(table)), weight) if far else part)
+        if far:
+            part = Moments._of(known.clipped(as_array(table)), weight, axis)
+        moments[name] = known._merged(part)
     return has_extremes

@@ -226,7 +226,11 @@ def some_rows(tables: Iterable[Any]) -> slice:
 
 def evenly(value: float, n_rows: int) -> np.ndarray:
     """Return a vector of equal numbers, which takes memory only for few rows."""
-    return np.full(n_rows, value) if n_rows <= MANY_ROWS else np.broadcast_to(np.float64(value), n_rows)
+    if n_rows > MANY_ROWS:
+        return np.broadcast_to(np.float64(value), n_rows)
+    vector = np.empty(n_rows)
+    vector.fill(value)
+    return vector
 
 
 def sources(table: Table, rows: slice) -> Iterator[tuple[Any, slice]]:
@@ -239,14 +243,18 @@ def sources(table: Table, rows: slice) -> Iterator[tuple[Any, slice]]:
 
 def as_array(table: object) -> Any:
     """Return the rows of a table that computes them; other tables as they are."""
-    return table[:] if isinstance(table, RowTable) else table
+    # an abstract class takes five times as long to tell
+    return table[:] if type(table) is not np.ndarray and isinstance(table, RowTable) else table
 
 
 def is_mapped(table: object) -> bool:
     """Tell whether a table is read from a memory map."""
     found: Any = table
-    while isinstance(found, np.ndarray | RowTable):
+    while found is not None:
         if isinstance(found, np.memmap):
             return True
-        found = found.source if isinstance(found, RowTable) else found.base
+        if isinstance(found, np.ndarray):
+            found = found.base
+        else:
+            found = found.source if isinstance(found, RowTable) else None
     return False

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from onnxsgd._records import record
 from onnxsgd.data.features import Features, take_rows
 from onnxsgd.data.row_tables import RowTable, Selected, are_many, evenly
 from onnxsgd.exceptions import ParameterError
@@ -17,7 +17,7 @@ from onnxsgd.exceptions import ParameterError
 __all__ = ["Samples"]
 
 
-@dataclass(frozen=True)
+@record
 class Samples:
     """Checked samples.
 

@@ -121,6 +121,9 @@ def _as_columns(X: Any) -> Any:
 
 def holds_sequences(X: object) -> bool:
     """Tell whether gathered data have sequences of different lengths."""
+    if is_one_array(X):
+        # the common case: one look
+        return False
     return isinstance(X, Ragged) or (is_mapping(X) and any(isinstance(v, Ragged) for v in X.values()))
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from scipy import sparse
 
 from onnxsgd._library_errors import run_error
-from onnxsgd.engine.sparse_products import is_sparse_table, multiply
+from onnxsgd.engine.sparse_products import is_sparse, is_sparse_table, multiply
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.nodes import shape_of
@@ -168,7 +167,7 @@ class InferenceGraph:
 
     def _block_size(self, features: Mapping[str, Any]) -> int:
         """Return the samples of one call: fewer where they are large, or become dense."""
-        sparse_sizes = [array.shape[1] for array in features.values() if sparse.issparse(array)]
+        sparse_sizes = [array.shape[1] for array in features.values() if is_sparse(array)]
         sizes = [math.prod(array.shape[1:]) for array in features.values()]
         largest = max(self._largest, _GROWTH * max(sizes, default=1))
         return max(2, min(_BLOCK, _TENSOR_BLOCK // largest, _DENSE_BLOCK // max([1, *sparse_sizes])))
@@ -181,7 +180,7 @@ class InferenceGraph:
         A single sample is computed twice. The runtime rounds products of one row differently from those of
         more rows, and the prediction for a sample should not depend on the others in the call.
         """
-        dense = {name: a.toarray() if sparse.issparse(a) else a for name, a in rows.items()}
+        dense = {name: a.toarray() if is_sparse(a) else a for name, a in rows.items()}
         is_alone = self._takes_any_number and all(len(array) == 1 for array in dense.values())
         if is_alone:
             dense = {name: np.repeat(array, 2, axis=0) for name, array in dense.items()}

@@ -13,7 +13,7 @@ from scipy import sparse
 # Private, with these names and arguments in all scipy 1.x. To be replaced once scipy has products with `out`.
 from scipy.sparse import _sparsetools as kernels
 
-__all__ = ["SparseRows", "is_sparse_table", "multiply"]
+__all__ = ["SparseRows", "is_sparse", "is_sparse_table", "multiply"]
 
 #: The types that the kernels take among those of graphs.
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -63,9 +63,14 @@ class SparseRows(NamedTuple):
             kernels.csc_matvecs(self.n_columns, n_rows, n, *arguments)
 
 
+def is_sparse(table: object) -> bool:
+    """Tell whether a table is a sparse matrix: one look at an array of numpy, as small calls ask often."""
+    return type(table) is not np.ndarray and bool(sparse.issparse(table))
+
+
 def is_sparse_table(table: Any) -> bool:
     """Tell whether a table is a CSR matrix of a type that products support."""
-    return sparse.issparse(table) and table.format == "csr" and table.dtype in _TYPES
+    return is_sparse(table) and table.format == "csr" and table.dtype in _TYPES
 
 
 def multiply(matrix: Any, weight: np.ndarray, is_transposed: bool) -> np.ndarray:

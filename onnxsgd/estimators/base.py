@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from operator import is_
 from pathlib import Path
@@ -18,7 +18,7 @@ from onnxsgd.data.batch_source import BatchSource, is_batch_source
 from onnxsgd.data.columns import column_names
 from onnxsgd.data.features import Features, take_rows
 from onnxsgd.data.generators import make_generator
-from onnxsgd.data.moments import add_moments
+from onnxsgd.data.moments import add_moments, quiet_squares
 from onnxsgd.data.row_tables import are_many, row_blocks
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.sequences import holds_sequences
@@ -599,8 +599,6 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             weight_unit = (
                 state.mean_weight if stopping.in_parts else float(samples.weight.mean(dtype=np.float64))
             )
-        if plan.scaled_layer.weights:
-            add_moments(state.moments, TARGET, target, samples.weight)
         if is_fit:
             state.epoch_updates = batches.n_updates
             state.n_updates = stopping.max_iter * batches.n_updates
@@ -612,11 +610,14 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         if used is not None:
             batches, state.tensors, kept = used.batches, used.tensors, kept.within(used.widen)
         if plan.recipe.is_auto:
-            with stage("read"):
+            with stage("read"), quiet_squares():
+                if plan.scaled_layer.weights:
+                    add_moments(state.moments, TARGET, target, samples.weight)
                 batches = program.standardised(batches, state.moments, weight_unit)
-        with ExitStack() as processes:
+        # a part of a stream has none, and few updates
+        with ExitStack() if is_fit else nullcontext() as processes:
             with stage("compile"):
-                runners = self._runners(program, batches, stopping.max_iter, processes, is_fit=is_fit)
+                runners = self._runners(program, batches, stopping.max_iter, processes)
             with stage("train"):
                 train(
                     runners, batches, plan, stopping, state, observers, score,
@@ -633,18 +634,18 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             self._publish()
 
     def _runners(
-        self, program: Program, batches: Batches, max_iter: int, processes: ExitStack, *, is_fit: bool
+        self, program: Program, batches: Batches, max_iter: int, processes: ExitStack | None
     ) -> Runners:
-        """Return the runners of the updates; those of `processes` end with it."""
+        """Return the runners of the updates of a fit; those of `processes` end with it. None: of a part."""
         runners = None
-        n_jobs = resolve_jobs(self.n_jobs) if is_fit else 1
-        if n_jobs > 1:
+        if processes is not None and (n_jobs := resolve_jobs(self.n_jobs)) > 1:
             # other fits import nothing of it
             from onnxsgd.sharding.process_rounds import runners_in_processes
 
             runners = runners_in_processes(n_jobs, program, batches, self._state, max_iter, processes)
         elif self.n_jobs not in (None, 1):
-            reason = "a worker, or one core" if is_fit else "only fits on all of the data have several"
+            is_part = processes is None
+            reason = "only fits on all of the data have several" if is_part else "a worker, or one core"
             decided("processes", "1: %s", reason)
         return program.runners(self._state, batches, max_iter) if runners is None else runners
 

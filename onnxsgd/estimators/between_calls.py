@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from functools import lru_cache
 from itertools import islice, zip_longest
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any
 
 import joblib
@@ -83,12 +83,12 @@ def _are_identical(estimator: BaseEstimator, first: Given) -> bool:
     """Tell whether all parameters are the same objects, which none of the copied ones is."""
     names, read = _names_of_graph(type(estimator))
     values = (*read(estimator), getattr(estimator, "_link", "identity"))
-    before = [entry[2] for entry in first[: len(names)]]
+    if len(first) < len(names):
+        return False
     # names differ where the first call was of another version
-    if len(before) < len(values) or not all(map(is_, before, values)):
-        return False
-    if tuple(entry[0] for entry in first[: len(names)]) != names:
-        return False
+    for known, name, value in zip(first, names, values, strict=False):
+        if known[2] is not value or known[0] != name:
+            return False
     if not isinstance(estimator.model, BaseEstimator):
         return len(first) == len(names)
     # a model that contains itself has more parameters than those of the first call

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from numbers import Integral, Real
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from os import PathLike
 from types import SimpleNamespace
 from typing import Any
@@ -102,6 +102,8 @@ _ETA0, _POWER_T = 0.01, 0.25
 #: Immutable types whose values are validated once in a process: scikit-learn's validation of all parameters
 #: takes as long as a small ``partial_fit``.
 _PLAIN = frozenset({bool, int, float, str, type(None)})
+#: The place of a value that is left out.
+_OTHER = object()
 #: Parameters that updates do not depend on.
 _OF_GRAPH_OR_DATA = frozenset({"model", "trainable", "classes", "random_state", "n_jobs"})
 
@@ -112,8 +114,7 @@ _names: Callable[[Any], tuple[str, ...]] = lru_cache(lambda kind: tuple(kind._ge
 
 def parameter_values(estimator: Any) -> tuple[Any, ...]:
     """Return the values of all parameters, in the order of their names."""
-    values: tuple[Any, ...] = attrgetter(*_names(type(estimator)))(estimator)
-    return values
+    return _values(estimator, _names(type(estimator)))
 
 
 #: The names of those that updates depend on.
@@ -124,8 +125,23 @@ _names_of_updates: Callable[[Any], tuple[str, ...]] = lru_cache(
 
 def values_of_updates(estimator: Any) -> tuple[Any, ...]:
     """Return the values of the parameters that updates depend on, in the order of their names."""
-    values: tuple[Any, ...] = attrgetter(*_names_of_updates(type(estimator)))(estimator)
-    return values
+    return _values(estimator, _names_of_updates(type(estimator)))
+
+
+def _values(estimator: object, names: tuple[str, ...]) -> tuple[object, ...]:
+    """Return attributes of an estimator: from its dictionary, in a third of the time, if that has all."""
+    try:
+        return _getter(names)(vars(estimator))
+    except KeyError:
+        # a subclass may compute some
+        values: tuple[object, ...] = attrgetter(*names)(estimator)
+        return values
+
+
+@lru_cache
+def _getter(names: tuple[str, ...]) -> Callable[[dict[str, object]], tuple[object, ...]]:
+    """Return a function that reads the entries of a dictionary."""
+    return itemgetter(*names)
 
 
 def are_fixed(estimator: Any) -> bool:
@@ -180,10 +196,19 @@ def check_parameters(estimator: Any) -> None:
         If a value is not allowed; with scikit-learn's message, and the nearest legal name.
     """
     kind: Any = type(estimator)
+    values = parameter_values(estimator)
+    plain = [value if type(value) in _PLAIN else _OTHER for value in values]
+    _check_plain(kind, *plain)
+    if _OTHER in plain:
+        _check_all(kind, *[_OTHER if type(value) in _PLAIN else value for value in values])
+
+
+def _check_all(kind: Any, *values: object) -> None:
+    """Validate the values of the parameters of a class, in the order of their names, but those left out."""
     try:
-        for name, value in zip(_names(kind), parameter_values(estimator), strict=True):
-            check = _check_plain if type(value) in _PLAIN else _check
-            check(kind, name, value)
+        for name, value in zip(_names(kind), values, strict=True):
+            if value is not _OTHER:
+                _check(kind, name, value)
     except InvalidParameterError as error:
         raise ParameterError(f"{error}{_nearest(kind._parameter_constraints[name], value)}") from None
 
@@ -218,7 +243,7 @@ def _check(kind: Any, name: str, value: object) -> None:
 
 
 #: The same for values of immutable types, cached; the types tell True from 1.
-_check_plain = lru_cache(maxsize=4096, typed=True)(_check)
+_check_plain = lru_cache(maxsize=4096, typed=True)(_check_all)
 
 
 def refuse_blocks(shuffle: bool | str, found: str) -> None:

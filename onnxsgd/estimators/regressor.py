@@ -541,19 +541,19 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     ) -> tuple[np.ndarray, int]:
         y = check_real_target(y)
         check_target_range(y, self._make_loss())
-        table = y.reshape(len(y), -1)
-        if self._link == "sorted" and table.shape[1] != 1:
+        table, n_factors = y.reshape(len(y), -1), len(self._score_factors)
+        if table.shape[1] != 1 and self._link == "sorted":
             raise ParameterError(
                 f"y has {table.shape[1]} columns: several quantiles are predicted of one target, and "
                 "MultiOutputRegressor of scikit-learn fits an estimator for each of several."
             )
-        if resuming:
-            self._check_same_shape(y)
-            self._check_shape(y.shape[1:])
-        else:
+        if not resuming:
             self._y_is_vector = y.ndim == 1
             self._y_shape = y.shape[1:]
-        return table, table.shape[1] * len(self._score_factors)
+        elif y.ndim > 2 or table.shape[1] * n_factors != self._n_outputs or self._is_dense:
+            self._check_same_shape(y)
+            self._check_shape(y.shape[1:])
+        return table, table.shape[1] * n_factors
 
     #: The shape of the target of a sample in the first call.
     _y_shape: tuple[int, ...] = ()

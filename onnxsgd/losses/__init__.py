@@ -119,13 +119,15 @@ MULTINOMIAL_LOSSES: dict[str, type[Loss]] = {"log_loss": CrossEntropy, "focal": 
 
 def make_loss(loss: str | Loss, table: dict[str, type[Loss]], epsilon: float) -> Loss:
     """Return `loss` as an object; `epsilon` is the parameter of those losses in `table` that have one."""
-    if isinstance(loss, Loss):
+    if not isinstance(loss, str):
         return loss
     cls = table[loss]
-    return cls(epsilon=epsilon) if _takes_epsilon(cls) else cls()  # type: ignore[call-arg]
+    return cls(epsilon=epsilon) if _takes_epsilon(cls) else _plain(cls)  # type: ignore[call-arg]
 
 
 #: Whether a loss has the parameter `epsilon`.
 _takes_epsilon: Callable[[Any], bool] = lru_cache(
     lambda cls: any(field.name == "epsilon" for field in fields(cls))
 )
+#: The loss of a class without it, which all calls share.
+_plain: Callable[[Any], Loss] = lru_cache(lambda cls: cls())

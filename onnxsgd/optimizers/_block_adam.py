@@ -103,7 +103,9 @@ class BlockAdam(Optimizer):
             "beta_2": self.beta_2,
             DECAY: l2,
         }
-        return numbers | {"steering": self.steering} if self.steering else numbers
+        if self.steering:
+            numbers["steering"] = self.steering
+        return numbers
 
     def update(
         self,

@@ -16,7 +16,7 @@ from scipy import sparse
 from onnxsgd._cached_property import cached_property
 from onnxsgd.data.extremes import within
 from onnxsgd.data.held_out import hold_out_rows
-from onnxsgd.data.moments import Moments, add_moments
+from onnxsgd.data.moments import Moments, add_moments, quiet_squares
 from onnxsgd.data.random_order import shuffled
 from onnxsgd.data.row_tables import as_array, column_of
 from onnxsgd.data.samples import Samples
@@ -284,9 +284,9 @@ def summary_of(fit: ShardFit, shard: Shard, with_moments: bool) -> Summary:
         return Summary(0)
     batches = shard.batches
     weight, moments = batches.sample_weight, dict[str, Moments]()
-    add_moments(moments, TARGET, as_array(batches.target), weight)
-    if with_moments:
-        for name, axis in fit.program.columns_of_layers:
+    with quiet_squares():
+        add_moments(moments, TARGET, as_array(batches.target), weight)
+        for name, axis in fit.program.columns_of_layers if with_moments else ():
             add_moments(moments, name, batches.features[name], weight, axis)
     first = float(weight[0])
     return Summary(
@@ -358,8 +358,9 @@ def gradient_of_rows(
     shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
     spec = replace(of_rows(program.plan.step_spec, size), row_shapes=shapes)
     idle = program.compiled(KnownStep(spec), resolve_threads(program.plan.n_threads, 0))
-    runners = idle.take(batches, weights)
-    runners.buffers.load({(name, WEIGHT): array for name, array in weights.items()})
+    tensors = {(name, WEIGHT): array for name, array in weights.items()}
+    runners = idle.take(batches, tensors)
+    runners.buffers.load(tensors)
     n_calls = -(-len(work.rows) // size)
     rows, weight = np.zeros(n_calls * size, np.intp), np.zeros(n_calls * size, batches.target.dtype)
     rows[: len(work.rows)], weight[: len(work.rows)] = work.rows, work.weight

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxsgd._records import record
 from onnxsgd.data.extremes import are_few, bulk_limits
 from onnxsgd.data.features import Features
 from onnxsgd.data.moments import Moments
@@ -137,7 +138,7 @@ def merged_moments(known: Moments | None, part: Moments, *, may_change: bool) ->
     return known.merged(part)
 
 
-@dataclass(frozen=True)
+@record
 class ClientBatches(Batches):
     """The batches of all shards without their data: targets are placeholders.
 

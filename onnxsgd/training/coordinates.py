@@ -11,21 +11,23 @@ the last layer stay as they are, and have rates in units of the target.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from onnxsgd._cached_property import cached_property
+from onnxsgd._records import record
 from onnxsgd.data.column_scales import telling_scales
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.batches import Batches, Standard
 from onnxsgd.engine.step.buffers import Tensors, all_finite
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.update import AVERAGE, CONSTANT_STATES, PENALTY_SCALE, RATE_SCALE, START, WEIGHT
-from onnxsgd.graph.reading.first_layers import FirstLayer
+from onnxsgd.graph.reading.first_layers import FirstLayer, columns_of
 
 __all__ = ["Coordinates", "StandardisedBuffers", "held_buffers", "make_coordinates", "share_of_columns"]
 
@@ -34,7 +36,7 @@ __all__ = ["Coordinates", "StandardisedBuffers", "held_buffers", "make_coordinat
 _FEW_COLUMNS = 32
 
 
-@dataclass(frozen=True)
+@record
 class Coordinates:
     """The change of coordinates of the first layers, and the units of the last one.
 
@@ -51,6 +53,12 @@ class Coordinates:
     layers: tuple[FirstLayer, ...]
     standards: Mapping[str, Standard]
     rate_scales: Mapping[str, np.ndarray] = field(default_factory=dict)
+    #: The constant states, the scales of coefficients and the shifts of features, made when they are needed.
+    _constants: Tensors = field(default_factory=dict, init=False, repr=False)
+    _scales: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False)
+    _shifts: dict[str, tuple[np.ndarray | None, np.ndarray]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def constants(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
         """Return the constant states of weights of these shapes: factors of penalties and of rates.
@@ -59,15 +67,15 @@ class Coordinates:
         """
         known = self._constants
         if not known:
-            # of the largest scales, 0
-            with _quiet():
-                scales = {
-                    (layer.weight, PENALTY_SCALE): 1.0
-                    / self._scale(layer, tensors[layer.weight, WEIGHT]) ** 2
-                    for layer in self.layers
-                }
-                scales |= {(name, RATE_SCALE): scale for name, scale in self.rate_scales.items()}
-                known.update((key, _rounded(a, tensors[key[0], WEIGHT].dtype)) for key, a in scales.items())
+            for layer in self.layers:
+                weight = tensors[layer.weight, WEIGHT]
+                # a root that is bounded before its square overflows
+                root = np.minimum(1.0 / self._scale(layer, weight), _largest_root(weight.dtype))
+                known[layer.weight, PENALTY_SCALE] = (root * root).astype(weight.dtype)
+            if self.rate_scales:
+                with _quiet():
+                    for name, scale in self.rate_scales.items():
+                        known[name, RATE_SCALE] = _rounded(scale, tensors[name, WEIGHT].dtype)
         return known
 
     def spec(self, spec: StepSpec, constants: Tensors) -> StepSpec:
@@ -88,10 +96,12 @@ class Coordinates:
                     given = tensors.get((layer.weight, kind))
                     if given is None:
                         continue
-                    wide = given.astype(np.float64) * self._scale(layer, given)
-                    converted[layer.weight, kind] = _rounded(wide, given.dtype)
-                    if kind != START:
-                        self._shift(converted, layer, kind, given, 1.0)
+                    wide = given.astype(np.float64)
+                    converted[layer.weight, kind] = _rounded(wide * self._scale(layer, given), given.dtype)
+                    if kind != START and layer.intercept is not None:
+                        intercept = converted[layer.intercept, kind]
+                        moved = intercept + self._step(layer, wide).reshape(intercept.shape)
+                        converted[layer.intercept, kind] = _rounded(moved, intercept.dtype)
         return converted
 
     def raw(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
@@ -105,7 +115,11 @@ class Coordinates:
                         continue
                     weight = _rounded(given.astype(np.float64) / self._scale(layer, given), given.dtype)
                     converted[layer.weight, kind] = weight
-                    self._shift(converted, layer, kind, weight, -1.0)
+                    if layer.intercept is not None:
+                        # which may be that of several layers
+                        intercept = converted[layer.intercept, kind]
+                        moved = intercept - self._step(layer, weight).reshape(intercept.shape)
+                        converted[layer.intercept, kind] = _rounded(moved, intercept.dtype)
         return converted
 
     def _scale(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
@@ -116,29 +130,13 @@ class Coordinates:
             scales[layer.weight] = layer.spread(1.0 / factor.reshape(-1), weight.shape)
         return scales[layer.weight]
 
-    @cached_property
-    def _constants(self) -> Tensors:
-        """The constant states, made when they are needed."""
-        return {}
-
-    @cached_property
-    def _scales(self) -> dict[str, np.ndarray]:
-        """The scales of the coefficients, made when they are needed."""
-        return {}
-
-    def _shift(self, tensors: Tensors, layer: FirstLayer, kind: str, weight: np.ndarray, sign: float) -> None:
-        """Add m W, or subtract it, in the intercept of a layer that has one."""
-        if layer.intercept is None:
-            return
+    def _step(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
+        """Return m W, by which the intercepts differ, in float64."""
         centred, shift = self._centred(layer.feature)
-        if not len(shift):
-            return
         part = weight if centred is None else weight.take(centred, int(layer.is_transposed))
-        part = part.astype(np.float64)
-        step = part @ shift if layer.is_transposed else shift @ part
-        intercept = tensors[layer.intercept, kind]
-        moved = intercept + sign * step.reshape(intercept.shape)
-        tensors[layer.intercept, kind] = _rounded(moved, intercept.dtype)
+        part = part.astype(np.float64, copy=False)
+        step: np.ndarray = part @ shift if layer.is_transposed else shift @ part
+        return step
 
     def _centred(self, feature: str) -> tuple[np.ndarray | None, np.ndarray]:
         """Return the columns that have a shift, None for all, and their shifts.
@@ -152,11 +150,6 @@ class Coordinates:
             columns = None if len(centred) == len(shift) else centred
             shifts[feature] = columns, shift[centred].astype(np.float64)
         return shifts[feature]
-
-    @cached_property
-    def _shifts(self) -> dict[str, tuple[np.ndarray | None, np.ndarray]]:
-        """The columns that have a shift, found when they are needed."""
-        return {}
 
 
 def _quiet() -> np.errstate:
@@ -179,6 +172,12 @@ def _rounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     return np.where(np.isfinite(array), np.clip(array, -largest, largest), array).astype(dtype)
 
 
+@cache
+def _largest_root(dtype: np.dtype[np.floating]) -> float:
+    """Return the root of the largest number of a type."""
+    return math.sqrt(float(np.finfo(dtype).max))
+
+
 def make_coordinates(
     layers: tuple[FirstLayer, ...],
     features: Mapping[str, Any],
@@ -195,9 +194,8 @@ def make_coordinates(
     :func:`~.column_scales.telling_scales`.
     """
     standards = {}
-    for name, axis in dict.fromkeys((layer.feature, layer.column_axis) for layer in layers):
+    for name, axis, is_centred in columns_of(layers):
         dtype = features[name].dtype
-        is_centred = all(layer.intercept is not None for layer in layers if layer.feature == name)
         known = moments[name]
         if len(known.count) != features[name].shape[axis]:
             known = known.whole
@@ -229,12 +227,12 @@ def share_of_columns(
     """
     if not is_linear:
         return 1.0
-    n_columns = [
-        len(of.factor)
-        for name, of in standards.items()
-        if of.factor.ndim == 1 and moments[name].crowding(len(of.factor)) == 1.0
-    ]
-    return min(1.0, _FEW_COLUMNS / max([1, *n_columns]))
+    most = _FEW_COLUMNS
+    for name, of in standards.items():
+        n_columns = len(of.factor)
+        if n_columns > most and of.factor.ndim == 1 and moments[name].crowding(n_columns) == 1.0:
+            most = n_columns
+    return _FEW_COLUMNS / most
 
 
 class StandardisedBuffers:
@@ -257,7 +255,9 @@ class StandardisedBuffers:
         """Copy these values into the buffers."""
         # as they were given: weights that go there and back are rounded
         self._starts = {key: array for key, array in tensors.items() if key[1] == START}
-        self._buffers.load(self._coordinates.standardised(tensors) | self._coordinates.constants(tensors))
+        converted = self._coordinates.standardised(tensors)
+        converted.update(self._coordinates.constants(tensors))
+        self._buffers.load(converted)
 
     @property
     def held(self) -> Any:
@@ -270,9 +270,11 @@ class StandardisedBuffers:
 
     def snapshot(self) -> Tensors:
         """Return a copy of the present values."""
-        held = self._buffers.snapshot().items()
-        changing = {key: array for key, array in held if key[1] not in CONSTANT_STATES}
-        return self._coordinates.raw(changing) | self._starts
+        held = self._buffers.snapshot()
+        changing = {key: array for key, array in held.items() if key[1] not in CONSTANT_STATES}
+        raw = self._coordinates.raw(changing)
+        raw.update(self._starts)
+        return raw
 
 
 def held_buffers(buffers: Any) -> Any:

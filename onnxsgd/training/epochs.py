@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike
 
+from onnxsgd._records import record
 from onnxsgd.data.generators import copied
 from onnxsgd.data.random_order import BlockOrder, shuffled
 from onnxsgd.engine.step.batches import Batches, EpochPlan
@@ -39,6 +40,8 @@ __all__ = ["Epochs", "Numbers", "Runners", "last_finite_error", "numbers_of_epoc
 
 #: The numbers of the state that an epoch moves.
 _MOVED = ("t", "eta", "l1_totals", "missed")
+#: The kinds of tensors that no later call reads.
+_OF_ONE_CALL = (GRADIENT_SUM, SKIPPED)
 #: Updates between two checks of the loss of a long epoch.
 _PART = 4096
 #: Samples of epochs whose order is drawn at once: a draw of few takes longer than their sort.
@@ -70,7 +73,7 @@ class Runner(Protocol):
         """Make one update for each batch."""
 
 
-@dataclass(frozen=True)
+@record
 class Runners:
     """The runners of the updates of a fit.
 
@@ -97,6 +100,10 @@ class Runners:
     give_back: Callable[[], None] | None = None
     is_sparse: bool = False
     skipped: Callable[[], int] | None = None
+
+    def with_buffers(self, buffers: Buffers) -> Runners:
+        """Return the same runners, whose weights are seen in another way."""
+        return Runners(buffers, self.fastest, self.single, self.give_back, self.is_sparse, self.skipped)
 
     @property
     def n_skipped(self) -> int:
@@ -290,7 +297,8 @@ class Epochs:
             self._kept.keep(state)
             raise error
         self._kept.keep(state)
-        within.add(updates, losses)
+        if not count:
+            within.add(updates, losses)
         return True
 
     def progress(self) -> Progress:
@@ -440,14 +448,14 @@ class _WithinEpoch:
             self._position = None
         return self.n_begun
 
-    def cuts(self, numbers: Numbers, n_batches: int) -> np.ndarray:
+    def cuts(self, numbers: Numbers, n_batches: int) -> list[int]:
         """Return after how many batches the epoch continues, and after how many there may be a checkpoint."""
-        found = np.array([self.n_begun] if self.n_begun else [], int)
+        found = [self.n_begun] if self.n_begun else []
         if not self.has_cuts or self._checkpoints is None:
             return found
         updates = self._checkpoints.every.positions(self._state.t, numbers.n_begun(n_batches))
         batches = updates if numbers.updates is None else np.searchsorted(numbers.updates, updates)
-        return np.union1d(found, batches)
+        return sorted({*found, *batches.tolist()})
 
     def write(self, tensors: Tensors, numbers: Numbers, losses: np.ndarray) -> None:
         """Write a checkpoint after some batches, if it is time."""
@@ -458,11 +466,11 @@ class _WithinEpoch:
             self._checkpoints.within_epoch(moved, Position(len(losses), losses.copy(), self._begun))
 
 
-def _parts(n_batches: int, limit: float | None, cuts: np.ndarray) -> list[slice]:
+def _parts(n_batches: int, limit: float | None, cuts: list[int]) -> list[slice]:
     """Return the parts of some batches: up to a cut, or to a comparison of the loss with the limit."""
-    if not len(cuts) and (limit is None or n_batches <= _PART):
+    if not cuts and (limit is None or n_batches <= _PART):
         return [slice(0, n_batches)]
-    ends = {*cuts.tolist(), n_batches}
+    ends = {*cuts, n_batches}
     if limit is not None and not math.isinf(limit):
         ends |= set(range(_PART, n_batches, _PART))
     ordered = sorted(ends)
@@ -556,9 +564,12 @@ class Numbers:
         if n_updates > 0:
             state.t += n_updates
             state.eta = float(self.rates[n_updates - 1])
-            state.l1_totals = {name: float(a[n_updates - 1]) for name, a in self.l1_totals.items()}
-            missed = {name: int(a[n_updates - 1]) for name, a in self.missed.items()}
-            state.missed = {name: count for name, count in missed.items() if count}
+            last, state.l1_totals, state.missed = n_updates - 1, {}, {}
+            if self.l1_totals:
+                state.l1_totals = {name: float(totals[last]) for name, totals in self.l1_totals.items()}
+            if self.missed:
+                missed = {name: int(counts[last]) for name, counts in self.missed.items()}
+                state.missed = {name: count for name, count in missed.items() if count}
 
 
 def numbers_of_epochs(
@@ -577,7 +588,7 @@ def numbers_of_epochs(
     recipe, count = plan.recipe, n_epochs * batches.n_updates
     if n_batches is not None:
         count = -(-n_batches // batches.n_accumulated)
-    t = np.arange(state.t + 1, state.t + 1 + count, dtype=np.float64)
+    t = np.arange(state.t + 1 - state.slots_from, state.t + 1 - state.slots_from + count, dtype=np.float64)
     if rates is None:
         rates = recipe.schedule.rates(state.t + 1, state.eta, count)
     used = recipe.schedule.for_batches(rates, batches.batch_size * batches.n_accumulated)
@@ -586,7 +597,7 @@ def numbers_of_epochs(
     l1_totals: dict[str, np.ndarray] = {}
     missed: dict[str, np.ndarray] = {}
     for number, group in enumerate(plan.groups):
-        found = group.numbers(recipe, state, t - state.slots_from, used, batches.n_updates)
+        found = group.numbers(recipe, state, t, used, batches.n_updates)
         if spec.output_weights:
             found.numbers[OUTPUT_RATE] = np.multiply(found.numbers[RATE], unit)
         if spec.l1:
@@ -603,7 +614,7 @@ def numbers_of_epochs(
             numbers |= found.numbers
     if recipe.average_from:
         first = state.first_averaged(recipe.average_from)
-        numbers[AVERAGE_RATE] = average_rate(t, first, recipe.average_decay)
+        numbers[AVERAGE_RATE] = average_rate(t + state.slots_from, first, recipe.average_decay)
     numbers |= recipe.limits
     numbers[DESCENT], numbers[IS_LAST] = -used, 1.0
     if spec.draws:
@@ -665,19 +676,21 @@ def last_finite_error(state: FitState, failed_at: int, rate: float) -> Convergen
 def _snapshot(runners: Runners) -> Tensors:
     """Return the present weights and states, without the sums and counts of one call."""
     tensors = runners.buffers.snapshot()
-    return {key: array for key, array in tensors.items() if key[1] not in (GRADIENT_SUM, SKIPPED)}
+    for key in [key for key in tensors if key[1] in _OF_ONE_CALL]:
+        del tensors[key]
+    return tensors
 
 
 def penalty_value(plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarray]) -> float:
     """Return the penalty of weights; `state` has the first ones."""
-    return sum(
-        penalty.value(
+    total = 0.0
+    for penalty, names in plan.strengths:
+        total += penalty.value(
             [weights[name] for name in names],
             [state.tensors[name, START] for name in names] if penalty.from_start else None,
             [plan.input_axes[name] for name in names] if penalty.groups else None,
         )
-        for penalty, names in plan.strengths
-    )
+    return total
 
 
 def _all_finite(tensors: Tensors) -> bool:

@@ -91,7 +91,7 @@ class Recipe:
     average_decay: float | None = None
     limits: tuple[tuple[str, float], ...] = ()
 
-    @property
+    @cached_property
     def is_auto(self) -> bool:
         """True if training finds the rate, and standardises first layers."""
         return isinstance(self.schedule, Auto)
@@ -214,7 +214,7 @@ class FitPlan:
     is_exact: bool = False
     has_lengths: bool = False
 
-    @property
+    @cached_property
     def has_target_units(self) -> bool:
         """True if raw predictions have the units of the target."""
         return self.is_regression and self.loss.link != "log"
@@ -243,13 +243,13 @@ class FitPlan:
         """
         return self.recipe.schedule.initial * min(self.first_share(is_linear), columns / LEAST_FACTOR)
 
-    @property
+    @cached_property
     def loss_unit(self) -> float | None:
         """The difference of losses that counts as large, if the loss has no least value."""
         unit = self.loss.unit
         return None if unit is None else unit * self.n_outputs / len(self.loss.score_factors)
 
-    @property
+    @cached_property
     def scaled_layer(self) -> OutputLayer:
         """The last layer, if each of its outputs has its own unit of rates; without weights otherwise."""
         return self.output_layer if self.is_regression else NO_LAYER
@@ -276,7 +276,7 @@ class FitPlan:
 
     def penalised(self, group: UpdateGroup) -> tuple[str, ...]:
         """Return the weights of a group that have its penalty."""
-        return tuple(name for name in group.weights if name in self.penalties)
+        return tuple([name for name in group.weights if name in self.penalties])
 
     def check_penalties(self) -> None:
         """Refuse names that match no weight, and penalties of groups of weights that have none."""
@@ -307,7 +307,7 @@ class FitPlan:
     def _penalty_rows(self) -> dict[str, int]:
         return self.recipe.penalties.assign(self.learner.weights, self.learner.intercepts)
 
-    @property
+    @cached_property
     def is_bounded(self) -> bool:
         """True if the derivative of the loss is bounded, so that weights bound the effect of extreme rows.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from onnxsgd._records import record
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.training.state import FitState
 
@@ -20,7 +21,7 @@ _Widen = Callable[[Tensors], Tensors]
 _Kept = tuple[dict[str, Any], Lengths, _Widen | None, dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@record
 class KeptState:
     """The last whole state of a call that trains, and the attributes of the estimator beside it.
 

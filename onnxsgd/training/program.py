@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -29,6 +30,7 @@ from onnxsgd.data.row_tables import (
     row_blocks,
 )
 from onnxsgd.engine.predict import InferenceGraph
+from onnxsgd.engine.sparse_products import is_sparse
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.deferred_losses import is_standard
 from onnxsgd.engine.step.given_gradient import CallableRunner, GivenGradient
@@ -37,12 +39,11 @@ from onnxsgd.engine.step.open_lengths import agrees, may_be_open, open_row_shape
 from onnxsgd.engine.step.sample_losses import mean_loss
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import build_step
-from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import EngineError, ParameterError, UnsupportedError
 from onnxsgd.graph.batch_normalization import batch_normalizations
 from onnxsgd.graph.multiplications import Multiplications, count_multiplications
 from onnxsgd.graph.nodes import rank, required
-from onnxsgd.graph.reading.first_layers import FirstLayer
+from onnxsgd.graph.reading.first_layers import FirstLayer, columns_of
 from onnxsgd.learner.learner import Parts
 from onnxsgd.losses import FromCallable
 from onnxsgd.runtime.cache import cached
@@ -88,6 +89,8 @@ _SCORED_ROWS = 1 << 16
 _KEPT_BYTES = 256_000_000
 #: The same where the frozen part only converts integers, such as pixels: data of 8 bits stay as they are.
 _KEPT_CONVERTED = 16_000_000
+#: The number of elements of an array.
+_size = attrgetter("size")
 
 
 @dataclass(frozen=True)
@@ -257,7 +260,8 @@ class Program:
     def typed_target(self, target: np.ndarray | RowTable, features: Features) -> Any:
         """Return the target in the type of the graph; of many samples row by row."""
         dtype = self.parts.split.dtype
-        if _is_sparse(features) or not (are_many(target) or isinstance(target, RowTable)):
+        is_array = type(target) is np.ndarray or not isinstance(target, RowTable)
+        if (is_array and not are_many(target)) or _is_sparse(features):
             return _cast_target(np.asarray(target), dtype)
         return target.astype(dtype) if isinstance(target, EncodedLabels) else Converted(target, dtype)
 
@@ -299,10 +303,10 @@ class Program:
         """The linear layers that read the data."""
         return self.parts.first_layers
 
-    @property
+    @cached_property
     def columns_of_layers(self) -> tuple[tuple[str, int], ...]:
         """The features that they read, each with the axis of its columns."""
-        return tuple(dict.fromkeys((layer.feature, layer.column_axis) for layer in self.first_layers))
+        return tuple((name, axis) for name, axis, _ in columns_of(self.first_layers))
 
     @cached_property
     def is_linear(self) -> bool:
@@ -331,13 +335,13 @@ class Program:
         The loop over batches inside the runtime is compiled where it pays: for dense data and many steps. The
         single step is then built only if it is needed, as to find the last finite weights.
         """
-        tensors = state.tensors
-        shapes = tuple((name, tuple(array.shape[1:])) for name, array in batches.features.items())
-        factors = intercept_factors(self.plan) if batches.is_sparse else ()
+        tensors, is_sparse = state.tensors, batches.is_sparse
+        shapes = tuple([(name, tuple(array.shape[1:])) for name, array in batches.features.items()])
+        factors = intercept_factors(self.plan) if is_sparse else ()
         layers = self.first_layers if batches.standards else ()
         coordinates = Coordinates(layers, batches.standards, rate_scales(self.plan, state, layers))
         constants = coordinates.constants(tensors)
-        key = (batches.batch_size, shapes, factors, tuple((k, a.shape) for k, a in constants.items()))
+        key = (batches.batch_size, shapes, factors, tuple([(k, a.shape) for k, a in constants.items()]))
         known = self.plan.steps.get(key)
         if known is None:
             spec = replace(
@@ -347,9 +351,9 @@ class Program:
             known = KnownStep(coordinates.spec(spec, constants) if constants else spec)
             if len(self.plan.steps) < _MOST_SPECS:
                 self.plan.steps[key] = known
-        runners = self._runners(known, tensors, batches, epochs)
+        runners = self._runners(known, tensors, batches, epochs, is_sparse=is_sparse)
         if constants:
-            runners = replace(runners, buffers=StandardisedBuffers(runners.buffers, coordinates))
+            runners = runners.with_buffers(StandardisedBuffers(runners.buffers, coordinates))
         if not self.plan.recipe.is_auto or self.plan.recipe.in_parts:
             runners.buffers.load(tensors)
         return runners
@@ -360,35 +364,38 @@ class Program:
         tensors: Mapping[tuple[str, str], np.ndarray],
         batches: Batches,
         epochs: int,
+        *,
+        is_sparse: bool,
     ) -> Runners:
         spec = known.spec
         if self.plan.device.keeps_data:
             decided("path", "data on %s, blocks of updates in a call", str(self.plan.device))
             return self._resident_runners(spec, batches, epochs)
-        if self._trains_sparse(spec, batches.features):
+        if is_sparse and self._trains_sparse(spec, batches.features):
             decided("path", "sparse: updates of the columns of each batch")
             return make_sparse_runners(self.plan, self.parts, spec, self.first_layers, tensors, batches)
-        loss = spec.loss
-        if isinstance(loss, FromCallable):
+        # to tell by the class takes ten times as long
+        given = None if spec.loss.is_formula else cast("FromCallable", spec.loss)
+        if given is not None:
             spec = replace(spec, loss=GivenGradient())
             known = KnownStep(spec)
-        work = 3 * spec.batch_size * sum(array.size for array in tensors.values())
+        work = 3 * spec.batch_size * sum(map(_size, tensors.values()))
         n_threads = resolve_threads(self.plan.n_threads, work)
         tail = self.parts.tail
         tail_graph = self.parts.split.tail
         opened = self._open_step(spec, batches, n_threads)
         idle = opened or self.compiled(known, n_threads)
-        taken = idle.take(batches, {name: array for (name, kind), array in tensors.items() if kind == WEIGHT})
+        taken = idle.take(batches, tensors)
 
         def runners(fastest: Any) -> Runners:
             return Runners(taken.buffers, fastest, lambda: taken.single, partial(idle.give_back, taken))
 
-        if isinstance(loss, FromCallable):
+        if given is not None:
             made = idle.compiled
             decided("path", "dense: one update in a call, with the gradient of a function")
-            runner = CallableRunner(made.session, made.forward, made.step, taken.buffers, batches, loss)
+            runner = CallableRunner(made.session, made.forward, made.step, taken.buffers, batches, given)
             return Runners(taken.buffers, runner, lambda: runner, partial(idle.give_back, taken))
-        is_kept = opened is None and not batches.is_sparse
+        is_kept = opened is None and not is_sparse
         path = known.paths.get((batches.n_batches, epochs)) if is_kept else None
         if path is None:
             path = self._choose_path(spec, idle.compiled, batches, epochs, is_open=opened is not None)
@@ -561,12 +568,12 @@ def _report(program: Program, features: Features) -> None:
 
 def _are_large_maps(features: Features) -> bool:
     """Tell whether memory maps among some tables are large together."""
-    return sum(table.nbytes for table in features.values() if is_mapped(table)) >= _LARGE_MAP
+    mapped = [table.nbytes for table in features.values() if is_mapped(table)]
+    return bool(mapped) and sum(mapped) >= _LARGE_MAP
 
 
 def _is_sparse(features: Features) -> bool:
-    # one look at an array of numpy: small calls ask several times
-    return any(type(array) is not np.ndarray and sparse.issparse(array) for array in features.values())
+    return any(map(is_sparse, features.values()))
 
 
 def _warn_of_extremes(table: Any, moments: Moments) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd._declared_types import Count, Finite
+from onnxsgd._records import record
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError
@@ -222,7 +222,7 @@ class PlateauRule:
             )
 
 
-@dataclass(frozen=True)
+@record
 class _Copy:
     """Weights and states, and the number of updates that they had."""
 
@@ -335,11 +335,15 @@ class DescentRule:
 
     def rates(self, n_epochs: int) -> np.ndarray:
         """Return the rate of each update of the next epochs."""
-        if not self._descent.is_moving:
-            return np.full(n_epochs * self._n_batches, self._eta * self._descent.factor)
-        done = len(self._losses) * self._n_batches + np.arange(n_epochs * self._n_batches)
-        n_updates = self._window * self._n_batches
-        return self._eta * self._descent.factors(done * self._descent.n_ahead / n_updates)
+        descent, n_updates = self._descent, n_epochs * self._n_batches
+        if not descent.is_moving:
+            rates = np.empty(n_updates)
+            rates.fill(self._eta * descent.factor)
+            return rates
+        n_ahead = descent.n_ahead
+        n_together = self._window_of(n_ahead) * self._n_batches
+        done = len(self._losses) * self._n_batches + np.arange(n_updates)
+        return self._eta * descent.factors(done * n_ahead / n_together)
 
     def begin(self) -> None:
         """Choose the first weights; compute their objective and their score.
@@ -447,8 +451,12 @@ class DescentRule:
 
     @property
     def _window(self) -> int:
-        """The number of epochs up to the next decision; the last window has the remainder."""
-        n_epochs = self._descent.n_ahead * self._length
+        """The number of epochs up to the next decision."""
+        return self._window_of(self._descent.n_ahead)
+
+    def _window_of(self, n_ahead: int) -> int:
+        """Return the number of epochs of so many windows; the last one has the remainder."""
+        n_epochs = n_ahead * self._length
         return n_epochs if self._n_left >= n_epochs + self._length else self._n_left
 
     def progress(self) -> Progress:

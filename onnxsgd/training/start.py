@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from onnxsgd._records import record
 from onnxsgd.data.row_tables import are_many, as_array, row_blocks, some_rows
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
@@ -62,7 +62,7 @@ class Start(NamedTuple):
     is_model: bool = True
 
 
-@dataclass(frozen=True)
+@record
 class StartFinder:
     """The choice of the first weights.
 

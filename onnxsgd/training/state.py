@@ -149,13 +149,16 @@ class FitState:
     @property
     def is_steered(self) -> bool:
         """True if the rates of the weights have factors of their own."""
-        return any(kind == LOG_FACTOR for _, kind in self.tensors)
+        return LOG_FACTOR in {kind for _, kind in self.tensors}
 
     @property
     def factor(self) -> float:
         """The geometric mean of the factors of steered rates; 1 without any."""
-        found = (array for (_, kind), array in self.tensors.items() if kind == LOG_FACTOR)
-        logs = [array.item() if array.size == 1 else float(array.mean()) for array in found]
+        logs = [
+            array.item() if array.size == 1 else float(array.mean())
+            for (_, kind), array in self.tensors.items()
+            if kind == LOG_FACTOR
+        ]
         return math.exp(sum(logs) / len(logs)) if logs else 1.0
 
     def record(self, objectives: np.ndarray, learning_rates: np.ndarray) -> None:
@@ -229,7 +232,8 @@ def _debts(names: Sequence[str]) -> set[tuple[str, str]]:
 
 def output_unit(plan: FitPlan, state: FitState) -> float:
     """Return the unit of all rates of an even last layer: that of its raw predictions, over the factor."""
-    return float(plan.scaled_layer.weights[0].unit(_target_scales(plan, state)).item())
+    part = plan.scaled_layer.weights[0]
+    return abs(float(_target_scales(plan, state)[part.start]) / part.factors[0])
 
 
 def rate_scales(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer]) -> dict[str, np.ndarray]:
@@ -270,10 +274,10 @@ def _target_scales(plan: FitPlan, state: FitState) -> np.ndarray:
     if not plan.has_target_units:
         return np.ones(plan.n_outputs, plan.learner.dtype)
     deviation = state.moments[TARGET].deviation(plan.learner.dtype)
-    factors = np.array(plan.loss.score_factors)
+    factors = plan.loss.score_factors
     if len(factors) == 1 and factors[0]:
         return deviation
-    has_unit = np.repeat(factors, plan.n_outputs // len(factors)) != 0
+    has_unit = np.repeat(np.array(factors), plan.n_outputs // len(factors)) != 0
     return np.where(has_unit, deviation, _UNIT_OF_OTHERS)
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from onnxsgd._cached_property import cached_property
+from onnxsgd._records import record
 from onnxsgd.engine.step.step_spec import WeightGroup
 from onnxsgd.engine.step.update import ACTIVE, MULTIPLIER
 from onnxsgd.penalties import Penalty
@@ -51,7 +53,7 @@ class UpdateGroup:
         """The part of the specification of the step."""
         return WeightGroup(self.weights, self.has_rate, self.multiplier.freezes)
 
-    @property
+    @cached_property
     def has_rate(self) -> bool:
         """True if the rate, or the number of updates, is not that of all others."""
         return self.missed > 0 or self.multiplier != _ONE
@@ -88,7 +90,7 @@ class UpdateGroup:
         return GroupNumbers(self, numbers, used, missed)
 
 
-@dataclass(frozen=True)
+@record
 class GroupNumbers:
     """The numbers of the next updates of a group.
 

@@ -42,6 +42,17 @@ def test_the_layer_is_the_same_function(is_transposed):
     np.testing.assert_allclose(back["b", WEIGHT], B[None], rtol=1e-9)
 
 
+def test_layers_that_share_an_intercept_shift_it_together():
+    layers = (FirstLayer("x", "w", "b", False), FirstLayer("x", "u", "b", False))
+    changed = make_coordinates(layers, {"x": X}, {"x": Moments.of(X, np.ones(40))})
+    given = {("w", WEIGHT): W, ("u", WEIGHT): -2.0 * W, ("b", WEIGHT): B}
+    there = changed.standardised(given)
+    standard = standard_data(changed)
+    scores = standard @ there["w", WEIGHT] + standard @ there["u", WEIGHT] + there["b", WEIGHT]
+    np.testing.assert_allclose(scores, B - X @ W, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(changed.raw(there)["b", WEIGHT], B, rtol=1e-9)
+
+
 def test_without_intercept_columns_are_scaled_only():
     changed = coordinates(FirstLayer("x", "w", None, False))
     rows = standard_data(changed)

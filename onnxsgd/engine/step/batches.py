@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from onnxsgd._cached_property import cached_property
+from onnxsgd._records import record
 from onnxsgd.data.block_reader import BlockReader
 from onnxsgd.data.extremes import row_shares
+from onnxsgd.data.masks import is_any
 from onnxsgd.data.random_order import BlockOrder, Blocks
 from onnxsgd.data.row_tables import RowTable, are_many, as_array, row_blocks, some_rows, take_into
+from onnxsgd.engine.sparse_products import is_sparse
 
 __all__ = ["Batches", "EpochPlan", "Standard"]
 
@@ -31,7 +34,7 @@ _SMALL_TABLE = 4_000_000
 _WINDOW_ROWS = 1 << 16
 
 
-@dataclass(frozen=True)
+@record
 class EpochPlan:
     """The rows of one epoch, or of several.
 
@@ -81,11 +84,11 @@ class EpochPlan:
     def mean_losses(self, losses: np.ndarray, n_epochs: int) -> np.ndarray:
         """Return the weighted mean loss of each epoch, given the losses of all batches."""
         # no dot product, which would start the threads of BLAS for many batches
-        means: np.ndarray = n_epochs * (losses * self.totals).reshape(n_epochs, -1).sum(axis=1)
+        means: np.ndarray = n_epochs * np.add.reduce((losses * self.totals).reshape(n_epochs, -1), axis=1)
         return means
 
 
-@dataclass(frozen=True)
+@record
 class Standard:
     """The standardisation of columns: ``(x - shift) * factor``.
 
@@ -105,8 +108,7 @@ class Standard:
             rows *= self.factor
 
 
-@dataclass(frozen=True)
-class _Scale:
+class _Scale(NamedTuple):
     """The weights of samples in the updates of an epoch; see :class:`Batches`."""
 
     n_samples: int
@@ -159,7 +161,7 @@ def _even_weights(scale: _Scale, weight: float, n_epochs: int) -> _Weights:
 _even_weights_of_few = lru_cache(maxsize=16)(_even_weights)
 
 
-@dataclass(frozen=True)
+@record
 class Batches:
     """The training data, cut into batches.
 
@@ -213,6 +215,8 @@ class Batches:
     n_accumulated: int = 1
     in_windows: bool = False
     blocks: Blocks | None = None
+    #: The weights of so many epochs, if all samples count the same.
+    _even_weights: dict[int, _Weights] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def n_batches(self) -> int:
@@ -245,8 +249,7 @@ class Batches:
     @property
     def is_sparse(self) -> bool:
         """True if any of the features is a sparse matrix."""
-        # one look at an array of numpy: small calls ask several times
-        return any(type(a) is not np.ndarray and sparse.issparse(a) for a in self.features.values())
+        return any(map(is_sparse, self.features.values()))
 
     def mixed(self, random_state: np.random.RandomState) -> Batches:
         """Return the same data with their rows in a random order."""
@@ -327,7 +330,7 @@ class Batches:
             rows = np.concatenate([rows, np.repeat(rows[-1:], n_missing)])
         weight = self.sample_weight[rows].astype(np.float64)
         total = float(weight[:n_rows].sum())
-        weights = replace(self._scale, n_samples=n_rows).weights(weight)
+        weights = self._scale._replace(n_samples=n_rows).weights(weight)
         return EpochPlan(rows.reshape(-1, size), *weights, total)
 
     def plan(self, orders: np.ndarray) -> EpochPlan:
@@ -363,15 +366,10 @@ class Batches:
         return known[n_epochs]
 
     @cached_property
-    def _even_weights(self) -> dict[int, _Weights]:
-        """The weights of so many epochs, if all samples count the same."""
-        return {}
-
-    @cached_property
     def _even_weight(self) -> float | None:
         """The weight of each sample, if all count the same; None if weights depend on the order."""
         first = self.sample_weight[0]
-        return None if np.count_nonzero(self.sample_weight != first) else float(first)
+        return None if is_any(self.sample_weight != first) else float(first)
 
     @cached_property
     def _scale(self) -> _Scale:
@@ -391,6 +389,12 @@ class Batches:
         rows = np.array(self.features[name][part], order="C")
         self.standards[name].apply(rows)
         return rows
+
+    def copy_table(self, name: str, out: np.ndarray) -> None:
+        """Copy a dense feature of all samples, standardised, to an array."""
+        out[...] = self.features[name][:]
+        if name in self.standards:
+            self.standards[name].apply(out)
 
     @cached_property
     def _small_tables(self) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ from onnxsgd.engine.step.deferred_losses import is_standard
 from onnxsgd.engine.step.given_gradient import build_forward
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
+from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.runtime.collection import collection_paused
 from onnxsgd.runtime.forks import new_lock
 from onnxsgd.runtime.sessions import make_session
@@ -130,8 +131,12 @@ class BoundRunners:
     def use(self, batches: Batches | None) -> None:
         """Replace the data."""
         self._batches = batches
-        for runner in self._made:
-            runner.batches = batches
+        if self._single is not None:
+            self._single.batches = self._batches
+        if self._loop is not None:
+            self._loop.batches = self._batches
+        if self._short is not None:
+            self._short[1].batches = batches
 
     def shrink(self, n_bytes: int) -> bool:
         """Free runners whose data take more than so many bytes; tell whether the buffers take fewer."""
@@ -142,12 +147,6 @@ class BoundRunners:
         if self._short is not None and self._short[1].nbytes > n_bytes:
             self._short = None
         return self.buffers.nbytes <= n_bytes
-
-    @property
-    def _made(self) -> list[Any]:
-        """The runners so far."""
-        made = (self._single, self._loop, None if self._short is None else self._short[1])
-        return [runner for runner in made if runner is not None]
 
 
 class IdleRunners:
@@ -163,8 +162,8 @@ class IdleRunners:
         self.compiled = compiled
         self._idle: list[BoundRunners] = []
 
-    def take(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> BoundRunners:
-        """Return runners on these data that no other fit uses, for weights like the given ones.
+    def take(self, batches: Batches, tensors: Mapping[tuple[str, str], np.ndarray]) -> BoundRunners:
+        """Return runners on these data that no other fit uses, for weights like those of the given tensors.
 
         Their buffers hold any numbers.
         """
@@ -172,6 +171,7 @@ class IdleRunners:
             # one operation of the interpreter: two threads never take the same runners
             runners = self._idle.pop()
         except IndexError:
+            weights = {name: array for (name, kind), array in tensors.items() if kind == WEIGHT}
             return BoundRunners(self.compiled, make_buffers(self.compiled.spec, weights), batches)
         runners.use(batches)
         return runners

@@ -30,10 +30,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd._library_errors import run_error
+from onnxsgd.data.masks import are_all, is_any
+from onnxsgd.data.row_tables import as_array
 from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare
 from onnxsgd.engine.step.fuse import widen_scalars
-from onnxsgd.engine.step.linear_layer import LinearLayer
+from onnxsgd.engine.step.linear_layer import Copies, LinearLayer, make_copies
 from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
@@ -285,7 +287,7 @@ class LinearAdamRunner:
         self, session: Any, blocks: LinearBlocks, spec: StepSpec, buffers: Buffers, batches: Batches
     ) -> None:
         self._blocks, self._buffers = blocks, buffers
-        self._call = partial(_Call, session, blocks)
+        self._call = partial(_Call, session, blocks, buffers)
         layer, places = blocks.layer, {name: place for place, name in enumerate(spec.scalars)}
         #: The columns of the scalars that hold the factor of the first moment, the penalty, and the rates.
         self._momentum_rate, self._decay = places["momentum_rate"], places[DECAY]
@@ -298,6 +300,10 @@ class LinearAdamRunner:
             for name, column in columns.items()
             if name is not None
         ]
+        itemsize = np.dtype(dtype_of(session.get_outputs()[0])).itemsize
+        nbytes = itemsize * layer.batch_size * (2 * layer.width + layer.n_outputs)
+        longest = int(math.log(_LEAST_SHARE) / math.log(blocks.beta_2))
+        self._size = max(1, min(_MOST_BATCHES, _BLOCK_BYTES // nbytes, longest))
         self._calls: dict[int, _Call] = {}
         self._batches: Any = None
         self._table: tuple[np.ndarray, np.ndarray] | None = None
@@ -311,35 +317,30 @@ class LinearAdamRunner:
     @batches.setter
     def batches(self, batches: Batches | None) -> None:
         self._batches = batches
+        self._is_filled = not self._blocks.has_table
         if len(self._calls) > _MOST_CALLS:
             self._calls.clear()
-        if batches is None:
-            return
-        layer, target = self._blocks.layer, batches.target
-        nbytes = target.dtype.itemsize * layer.batch_size * (2 * layer.width + layer.n_outputs)
-        longest = int(math.log(_LEAST_SHARE) / math.log(self._blocks.beta_2))
-        self._size = max(1, min(_MOST_BATCHES, _BLOCK_BYTES // nbytes, longest))
-        self._is_filled = not self._blocks.has_table
 
     def _fill_table(self) -> None:
         """Gather the table of all samples, once the runner is used."""
         target = self._batches.target
+        layer = self._blocks.layer
         if self._table is None or len(self._table[1]) != len(target):
             # otherwise calls stay bound to the same memory
             for call in self._calls.values():
                 call.forget_table()
-            self._table = (
-                np.empty((len(target), self._blocks.layer.width), target.dtype),
-                np.empty_like(target),
-            )
-        _gather(self._batches, self._blocks.layer, np.arange(len(target)), *self._table)
+            self._table = np.empty((len(target), layer.width), target.dtype), np.empty_like(target)
+        table, targets = self._table
+        self._batches.copy_table(layer.feature, table[:, : layer.n_features])
+        targets[...] = as_array(target)
+        _complete(layer, table, targets)
         self._is_filled = True
 
     @property
     def nbytes(self) -> int:
         """Bytes of the inputs of all calls."""
-        of_table = sum(array.nbytes for array in self._table or ())
-        return of_table + sum(call.nbytes for call in self._calls.values())
+        of_table = 0 if self._table is None else self._table[0].nbytes + self._table[1].nbytes
+        return of_table + sum([call.nbytes for call in self._calls.values()])
 
     @property
     def n_done(self) -> int:
@@ -360,10 +361,11 @@ class LinearAdamRunner:
             if call is None:
                 call = self._calls[count] = self._call(count)
             call.fill(self._batches, plan if count == len(losses) else plan.part(part), self._table)
-            self._fill_rates(call, present, scalars[part])
-            losses[part] = call.run(present, self._buffers.following)
+            self._fill_rates(call, present, scalars if count == len(losses) else scalars[part])
+            of_part = losses[part]
+            of_part[...] = call.run(self._buffers.current)
             self._buffers.flip(count)
-            if not all_finite(losses[part]):
+            if not all_finite(of_part):
                 break
             start += count
 
@@ -371,7 +373,7 @@ class LinearAdamRunner:
         """Tell whether there are weights with a penalty, and no gradient of their block so far."""
         layer = self._blocks.layer
         second = present[layer.weight, "second_moment"]
-        if not layer.is_penalised or second.all():
+        if not layer.is_penalised or are_all(second != 0):
             return False
         return bool(((second == 0) & (present[layer.weight, WEIGHT] != 0)).any())
 
@@ -402,8 +404,8 @@ class _Call:
         Their bytes.
     """
 
-    def __init__(self, session: Any, blocks: LinearBlocks, n_batches: int) -> None:
-        self._session, self._blocks, self._states = session, blocks, blocks.states
+    def __init__(self, session: Any, blocks: LinearBlocks, buffers: Buffers, n_batches: int) -> None:
+        self._session, self._blocks = session, blocks
         layer = blocks.layer
         dtypes = {value.name: dtype_of(value) for value in session.get_inputs()}
         counts = dict.fromkeys(dtypes, n_batches)
@@ -420,7 +422,7 @@ class _Call:
         # columns of no weights have no gradient
         self.arrays["second_moment"][...] = 1
         self._floor = _FLOOR * float(np.finfo(self.arrays["second_moment"].dtype).tiny)
-        self._new = {name: np.zeros_like(self.arrays[name]) for name in self._states}
+        self._new = {name: np.zeros_like(self.arrays[name]) for name in blocks.states}
         self._losses = np.zeros(n_batches, dtypes["weights"])
         self.nbytes = sum(array.nbytes for array in self.arrays.values())
         self._weights: tuple[np.ndarray, np.ndarray] | None = None
@@ -431,6 +433,28 @@ class _Call:
         outputs = {f"new_{name}": array for name, array in self._new.items()} | {"losses": self._losses}
         for name, array in outputs.items():
             bind(self._binding.bind_output, name, array, array.shape)
+        if layer.folds_target:
+            self.arrays["weights"][:, layer.n_features + 1] = 1
+        #: The copies from each set of the buffers before a run, and to the other one after it.
+        self._copies = [
+            (self._inputs(given), self._outputs(given, following))
+            for given, following in (buffers.sets, buffers.sets[::-1])
+        ]
+
+    def _inputs(self, given: Tensors) -> Copies:
+        """Return the copies of the present weights and states into the inputs."""
+        states = self._blocks.states.items()
+        copies = [self._blocks.layer.packing(given, kind, self.arrays[name]) for name, kind in states]
+        return [copy for of_state in copies for copy in of_state]
+
+    def _outputs(self, given: Tensors, following: Tensors) -> Copies:
+        """Return the copies of the new weights and states out of the outputs, and those of the others."""
+        states = self._blocks.states
+        copies = [
+            self._blocks.layer.unpacking(self._new[name], following, kind) for name, kind in states.items()
+        ]
+        others = [(following[key], array) for key, array in given.items() if key[1] not in states.values()]
+        return [*(copy for of_state in copies for copy in of_state), *others]
 
     def forget_table(self) -> None:
         """Drop a table that is replaced before the next call."""
@@ -448,11 +472,11 @@ class _Call:
                     bind(self._binding.bind_input, name, array, array.shape)
                 self._table = table
         # most plans of a fit share these
-        weights = (plan.sample_weight, plan.factors)
-        if self._weights is None or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
+        known = self._weights
+        if known is None or known[0] is not plan.sample_weight or known[1] is not plan.factors:
             self._weights = None
             self._weigh(plan)
-            self._weights = weights
+            self._weights = plan.sample_weight, plan.factors
 
     def _weigh(self, plan: EpochPlan) -> None:
         layer, factors = self._blocks.layer, self.arrays["factors"]
@@ -461,15 +485,15 @@ class _Call:
         plan.weigh(slice(None), self.arrays["sample_weight"], factors[..., :1])
         factors[..., 1:trained] = factors[..., :1]
 
-    def run(self, present: Tensors, following: Tensors) -> np.ndarray:
-        """Write the weights and states in `present` after the updates to `following`; return the losses."""
-        layer = self._blocks.layer
-        for name, kind in self._states.items():
-            layer.pack(present, kind, self.arrays[name])
-        if layer.folds_target:
-            self.arrays["weights"][:, layer.n_features + 1] = 1
+    def run(self, current: int) -> np.ndarray:
+        """Write the weights and states of this set of the buffers after the updates to the other one.
+
+        Return the losses.
+        """
+        inputs, outputs = self._copies[current]
+        make_copies(inputs)
         second = self.arrays["second_moment"]
-        begins = second == 0 if second.min() < self._floor else None
+        begins = second == 0 if is_any(second < self._floor) else None
         if begins is not None:
             np.maximum(second, self._floor, out=second)
         try:
@@ -478,11 +502,7 @@ class _Call:
             raise run_error(error) from error
         if begins is not None:
             self._keep_idle(begins & (self._new["second_moment"] <= self._floor))
-        for name, kind in self._states.items():
-            layer.unpack(self._new[name], following, kind)
-        for key, array in present.items():
-            if key[1] not in self._states.values():
-                following[key][...] = array
+        make_copies(outputs)
         return self._losses
 
     def _keep_idle(self, idle: np.ndarray) -> None:
@@ -495,10 +515,14 @@ def _gather(
     batches: Batches, layer: LinearLayer, rows: np.ndarray, table: np.ndarray, target: np.ndarray
 ) -> None:
     """Copy samples into a table of features, a column of ones, and minus the targets if they are a column."""
-    n = layer.n_features
-    features = np.empty((len(table), n), table.dtype)
+    features = np.empty((len(table), layer.n_features), table.dtype)
     batches.fill(rows, {layer.feature: features}, target)
-    table[:, :n] = features
-    table[:, n] = 1
+    table[:, : layer.n_features] = features
+    _complete(layer, table, target)
+
+
+def _complete(layer: LinearLayer, table: np.ndarray, target: np.ndarray) -> None:
+    """Write the column of ones into a table, and that of minus the targets if there is one."""
+    table[:, layer.n_features] = 1
     if layer.folds_target:
-        np.negative(target[:, 0], out=table[:, n + 1])
+        np.negative(target[:, 0], out=table[:, layer.n_features + 1])

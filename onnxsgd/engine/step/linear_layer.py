@@ -12,7 +12,10 @@ from onnxsgd.engine.step.linear_truncation import UNIT
 from onnxsgd.graph.append import appending
 from onnxsgd.losses import Loss, SquaredError
 
-__all__ = ["LinearLayer"]
+__all__ = ["Copies", "LinearLayer", "make_copies"]
+
+#: Views of arrays, each with one whose numbers it takes.
+Copies = list[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -73,19 +76,32 @@ class LinearLayer:
 
         A tensor with one number for all features, or for all outputs, is spread over them.
         """
-        coef = tensors[self.weight, kind]
-        matrix[:, : self.n_features] = coef if self.is_transposed else coef.T
-        if self.intercept is not None:
-            matrix[:, self.n_features] = tensors[self.intercept, kind].reshape(-1)
+        make_copies(self.packing(tensors, kind, matrix))
 
     def unpack(self, matrix: np.ndarray, tensors: Tensors, kind: str) -> None:
         """Copy a matrix back into the tensors of one kind, in place; the inverse of :meth:`pack`."""
-        coef = tensors[self.weight, kind]
-        rows = coef if self.is_transposed else coef.T
-        rows[...] = matrix[:, : rows.shape[1]]
+        make_copies(self.unpacking(matrix, tensors, kind))
+
+    def packing(self, tensors: Tensors, kind: str, matrix: np.ndarray) -> Copies:
+        """Return the copies that :meth:`pack` makes, for contiguous tensors of fixed address."""
+        copies = [(matrix[:, : self.n_features], self._rows(tensors, kind))]
+        if self.intercept is not None:
+            copies.append((matrix[:, self.n_features], tensors[self.intercept, kind].reshape(-1)))
+        return copies
+
+    def unpacking(self, matrix: np.ndarray, tensors: Tensors, kind: str) -> Copies:
+        """Return the copies that :meth:`unpack` makes."""
+        rows = self._rows(tensors, kind)
+        copies = [(rows, matrix[:, : rows.shape[1]])]
         if self.intercept is not None:
             intercept = tensors[self.intercept, kind]
-            intercept[...] = matrix[:, self.n_features].reshape(intercept.shape)
+            copies.append((intercept, matrix[:, self.n_features].reshape(intercept.shape)))
+        return copies
+
+    def _rows(self, tensors: Tensors, kind: str) -> np.ndarray:
+        """Return the tensor of the coefficients with a row for each output."""
+        coef = tensors[self.weight, kind]
+        return coef if self.is_transposed else coef.T
 
     def raw_predictions(self, graph: ir.Graph, score: ir.Value, target: ir.Value) -> ir.Value:
         """Return the raw predictions of many batches from their first products."""
@@ -95,3 +111,9 @@ class LinearLayer:
             raw = op.Add(score, target)
         raw.type, raw.shape = score.type, score.shape
         return raw
+
+
+def make_copies(copies: Copies) -> None:
+    """Copy the second view of each pair to the first one."""
+    for target, source in copies:
+        target[...] = source

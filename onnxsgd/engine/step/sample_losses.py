@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -47,8 +47,8 @@ def mean_loss(
     """
     n_samples = len(target)
     raw = raw_prediction.reshape(n_samples, -1)
-    if isinstance(loss, FromCallable):
-        return _mean(loss.evaluate(target, raw)[0], sample_weight)
+    if not loss.is_formula:
+        return _mean(cast("FromCallable", loss).evaluate(target, raw)[0], sample_weight)
     widths = (target.shape[1], raw.shape[1])
     versions = (model.ir_version, *sorted(model.graph.opset_imports.items()))
     key = ("losses", cache_key(loss), target.dtype, widths, versions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.graph.nodes import standard_operator
 
-__all__ = ["FirstLayer", "first_layers"]
+__all__ = ["FirstLayer", "columns_of", "first_layers"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,17 @@ class FirstLayer:
         n_outputs = 1 if self.groups == 1 else shape[0]
         table = np.repeat(columns.reshape(self.groups, -1), n_outputs // self.groups, axis=0)
         return table.reshape(*table.shape, *(1 for _ in shape[2:]))
+
+
+@lru_cache(maxsize=256)
+def columns_of(layers: tuple[FirstLayer, ...]) -> tuple[tuple[str, int, bool], ...]:
+    """Return the data inputs of layers, with the axis of their columns; tell whether these can be centred.
+
+    They can where each layer that reads them has an intercept, which takes the difference.
+    """
+    pairs = dict.fromkeys((layer.feature, layer.column_axis) for layer in layers)
+    without = {layer.feature for layer in layers if layer.intercept is None}
+    return tuple((name, axis, name not in without) for name, axis in pairs)
 
 
 def first_layers(model: ir.Model, weights: Collection[str]) -> tuple[FirstLayer, ...]:

@@ -77,6 +77,9 @@ def test_samples_taken_again_are_standardised_once_to_the_same_numbers(data):
     np.testing.assert_allclose(
         found[1], (data.features[name][:10].reshape(found[1].shape) - 0.5) * 3.0, rtol=1e-6
     )
+    whole = np.zeros((*data.features[name].shape, 2), np.float32)[..., 0]
+    once.copy_table(name, whole)
+    np.testing.assert_array_equal(whole[:10].reshape(found[1].shape), found[1])
 
 
 def test_sparse_tables_are_standardised_as_dense_ones_are():

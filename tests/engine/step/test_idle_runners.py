@@ -11,6 +11,7 @@ from onnxsgd import OnnxSGDRegressor
 from onnxsgd.engine.step import idle_runners
 from onnxsgd.engine.step.idle_runners import CompiledOnUse, IdleRunners
 from onnxsgd.engine.step.training_step import build_step
+from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.runtime.cache import cache
 
 
@@ -20,25 +21,30 @@ def idle(model):
     return IdleRunners(CompiledOnUse(partial(build_step, model, spec), spec, 1))
 
 
-def test_runners_in_use_are_not_taken_again(idle, data, weights):
-    first, second = idle.take(data, weights), idle.take(data, weights)
+@pytest.fixture
+def tensors(weights):
+    return {(name, WEIGHT): array for name, array in weights.items()}
+
+
+def test_runners_in_use_are_not_taken_again(idle, data, tensors):
+    first, second = idle.take(data, tensors), idle.take(data, tensors)
     assert first is not second
     assert first.single.batches is first.loop.batches is data
     idle.give_back(first)
     assert first.single.batches is first.loop.batches is None
-    third = idle.take(data, weights)
+    third = idle.take(data, tensors)
     assert third is first
     assert third.single.batches is third.loop.batches is data
 
 
-def test_few_and_small_runners_are_kept(idle, data, weights, monkeypatch):
-    runners = [idle.take(data, weights) for _ in range(6)]
+def test_few_and_small_runners_are_kept(idle, data, tensors, monkeypatch):
+    runners = [idle.take(data, tensors) for _ in range(6)]
     for runner in runners:
         idle.give_back(runner)
-    assert [idle.take(data, weights) in runners for _ in range(5)] == [True] * 4 + [False]
+    assert [idle.take(data, tensors) in runners for _ in range(5)] == [True] * 4 + [False]
     monkeypatch.setattr(idle_runners, "_MOST_BYTES", runners[0].buffers.nbytes - 1)
     idle.give_back(runners[0])
-    assert idle.take(data, weights) is not runners[0]
+    assert idle.take(data, tensors) is not runners[0]
 
 
 def fit(seed, optimizer="adam"):
@@ -109,13 +115,13 @@ def test_the_single_step_finds_the_last_finite_weights_of_a_loop():
     assert model.t_ == 1
 
 
-def test_large_blocks_of_batches_are_not_kept(idle, data, weights, monkeypatch):
-    runners = idle.take(data, weights)
+def test_large_blocks_of_batches_are_not_kept(idle, data, tensors, monkeypatch):
+    runners = idle.take(data, tensors)
     loop = runners.loop
     loop.run(data.plan(np.arange(53)), np.zeros((7, 1)), np.zeros(7))
     assert loop.nbytes > runners.buffers.nbytes
     for most, kept in [(loop.nbytes, True), (loop.nbytes - 1, False)]:
         monkeypatch.setattr(idle_runners, "_MOST_BYTES", most)
         idle.give_back(runners)
-        assert idle.take(data, weights) is runners
+        assert idle.take(data, tensors) is runners
         assert (runners.loop is loop) == kept
