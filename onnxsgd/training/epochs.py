@@ -248,10 +248,10 @@ class Epochs:
                 return False
             state.tensors = tensors
             numbers.move(state, n_done)
-            record(n_whole)
+            keep_objectives(n_whole)
             return True
 
-        def record(n_whole: int) -> None:
+        def keep_objectives(n_whole: int) -> None:
             """Record the objectives and the rates of whole epochs."""
             if count:
                 objectives = updates.mean_losses(losses, count)[:n_whole]
@@ -293,7 +293,7 @@ class Epochs:
             return False
         if not is_finite:
             n_finite, error = _restore_last_finite(runners, updates, numbers, state, within.n_begun)
-            record(n_whole(n_finite))
+            keep_objectives(n_whole(n_finite))
             self._kept.keep(state)
             raise error
         self._kept.keep(state)
