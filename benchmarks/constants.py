@@ -126,6 +126,40 @@ def _conv_image(x: Sequence[int], w: Sequence[int]) -> Callable[[], object]:
     return _gradient(f"Y = Conv<pads={pads}>(X, W)", x, w, "X")
 
 
+def _few_results(m: int, times: int = 4, n: int = 8) -> Callable[[], object]:
+    """Return a convolution of 3 x 3 taps of images with so many times the channels of the result."""
+    from onnxsgd.graph.lowering.forms import FEW_CHANNEL_FORMS, write_out
+    from onnxsgd.graph.model import to_ir, to_proto
+
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 18]> g (float[{n}, {m * times}, 16, 16] X, '
+        f"float[{m}, {m * times}, 3, 3] W) => (float[{n}, {m}, 16, 16] Y)"
+        "{ Y = Conv<pads = [1, 1, 1, 1]>(X, W) }"
+    )
+    written = to_ir(model)
+    write_out(written, FEW_CHANNEL_FORMS)
+    return _session(to_proto(written))
+
+
+def _recurrent_weights(hidden: int, inputs: int = 16, directions: int = 2) -> Callable[[], object]:
+    """Return a run of the gradients of the weights of an LSTM, for 8 samples of 20 steps."""
+    from onnxsgd.gradient.derivative import onnx_derivative
+
+    kind = "bidirectional" if directions == 2 else "forward"
+    shapes = {
+        "X": (20, 8, inputs),
+        "W": (directions, 4 * hidden, inputs),
+        "R": (directions, 4 * hidden, hidden),
+        "B": (directions, 8 * hidden),
+    }
+    operands = ", ".join(f"float[{', '.join(map(str, shape))}] {name}" for name, shape in shapes.items())
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 18]> g ({operands}) => (float[20, {directions}, 8, {hidden}] Y)'
+        f'{{ Y = LSTM<hidden_size = {hidden}, direction = "{kind}">(X, W, R, B) }}'
+    )
+    return _session(onnx_derivative(model, inputs=["W", "R", "B"], engine="portable"))
+
+
 def _patches(size: int) -> Callable[[], object]:
     return _conv_weight((8, 3, 8 * size, 8 * size), (32, 3, size, size), f", strides=[{size}, {size}]")
 
@@ -414,6 +448,22 @@ CONSTANTS: dict[str, list[Constant]] = {
     "_ROW": [
         Constant(f"{_RULES}.channels_last_weight", (_NEVER, _ALWAYS), (25, 100, 400),
                  lambda length: _conv_weight((8, 32, length), (32, 32, 3))),
+    ],
+    "_MOST": [
+        Constant(f"{_FORMS}.few_channels", (_NEVER, _ALWAYS), (4, 8, 16, 32, 64), _few_results),
+        Constant(f"{_FORMS}.few_channels", (_NEVER, _ALWAYS), (4, 8, 16, 32),
+                 lambda m: _few_results(m, n=1)),
+    ],
+    "_TIMES": [
+        Constant(f"{_FORMS}.few_channels", (_ALWAYS, 1), (1, 2, 4, 8),
+                 lambda times: _few_results(8, times)),
+    ],
+    "_ROWS": [
+        Constant(f"{_RULES}.recurrent", (_NEVER, _ALWAYS), (8, 16, 32, 48, 64, 96, 128), _recurrent_weights),
+        Constant(f"{_RULES}.recurrent", (_NEVER, _ALWAYS), (32, 48, 64, 96, 128),
+                 lambda hidden: _recurrent_weights(hidden, 64)),
+        Constant(f"{_RULES}.recurrent", (_NEVER, _ALWAYS), (16, 32, 64, 96, 128),
+                 lambda hidden: _recurrent_weights(hidden, 16, 1)),
     ],
     "_PLACES": [
         Constant(f"{_RULES}.channels_last_weight", (_NEVER, _ALWAYS), (4, 8, 14, 28, 56),

@@ -64,6 +64,8 @@ class Attempt:
                 self.undo()
         else:
             self._estimator.__dict__.pop(ATTEMPT, None)
+            # the attributes in it hold this object: weights would stay in memory until the next collection
+            self._kept.forget()
 
     def before(self) -> dict[str, Any]:
         """Return the attributes before the call."""

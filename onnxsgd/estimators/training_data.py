@@ -218,6 +218,8 @@ class TrainingDataReader(TrainedModel):
         numbers = target if self._task == "regression" else None
         with stage("convert"):
             prepared = prepare_learner(source, X, checked, n_outputs, options, self.n_threads, numbers)
+        if (earlier := self.__dict__.get("_learner")) is not None and earlier is not prepared.learner:
+            earlier.forget()
         self._learner, self._n_outputs = prepared.learner, prepared.n_outputs
         kind = "ONNX graph" if isinstance(source, GraphSource) else type(source).__name__
         n_trained = len(self._learner.weights)

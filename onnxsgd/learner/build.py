@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 from sklearn.base import BaseEstimator
 
@@ -23,7 +24,7 @@ from onnxsgd.graph.reading.batch_statistics import (
 from onnxsgd.graph.reading.linear import add_linear_layer, linear_graph, linear_parameters
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import LARGEST_CACHED, GraphSource
-from onnxsgd.learner.templates import learner_of_structure
+from onnxsgd.learner.templates import learner_of_estimator, learner_of_structure
 from onnxsgd.runtime.cache import cached
 
 if TYPE_CHECKING:
@@ -146,12 +147,21 @@ def make_learner(
         return _linear_learner(data, n_outputs, options)
     if not isinstance(source, GraphSource):
         convert = partial(_converted_learner, data=data, n_outputs=n_outputs, options=options)
-        return learner_of_structure(source, _template_key(data, options), convert)
+        return learner_of_estimator(source, _template_key(data, options), convert)
     inputs = source.model.graph.inputs
     new_layer = (n_outputs, *data.row_shapes(inputs).items()) if options.head is not None else None
     is_known = source.digest is not None and options.key is not None
     key = ("learner", source.digest, options.key, new_layer) if is_known else None
-    return cached(key, lambda: _graph_learner(source, data, n_outputs, options), source.nbytes)
+    if not source.numbers:
+        return cached(key, lambda: _graph_learner(source, data, n_outputs, options), source.nbytes)
+    arrays = tuple(source.numbers.values())
+
+    def prepare(arrays: Sequence[np.ndarray]) -> Learner:
+        return _graph_learner(source.with_numbers(arrays), data, n_outputs, options)
+
+    if key is None:
+        return prepare(arrays)
+    return learner_of_structure(key, arrays, partial(prepare, arrays), prepare)
 
 
 def _converted_learner(

@@ -238,6 +238,17 @@ class Learner:
         """The plans of fits of this graph so far, under the settings that they follow from."""
         return {}
 
+    def forget(self) -> None:
+        """Drop the plans, and their programs, of a learner that no later fit gets.
+
+        Each holds the others: the weights would stay in memory until the next collection. Learners in the
+        cache keep theirs.
+        """
+        if self.template is not None:
+            for plan in self.plans.values():
+                plan.programs.clear()
+            self.plans.clear()
+
     @cached_property
     def shapes_of_scores(self) -> dict[Hashable, tuple[int, ...]]:
         """The shape of the raw scores of samples of each kind that was tried."""
@@ -258,8 +269,11 @@ class Learner:
         return element_type(self.score_model.graph.outputs[0]).numpy()
 
     def initial_weights(self) -> dict[str, np.ndarray]:
-        """Return the weights, and the running statistics that training updates, of the user's model."""
-        return {name: np.array(self.initial(name)) for name in self.learned}
+        """Return the weights, and the running statistics that training updates, of the user's model.
+
+        They are not to be changed.
+        """
+        return {name: self.initial(name) for name in self.learned}
 
     def first_weights(self, seed: int | np.random.RandomState | None) -> dict[str, np.ndarray]:
         """Return the weights that a fit starts with: those of the user's model, and new ones of adapters."""

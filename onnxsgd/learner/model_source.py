@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,13 @@ from sklearn.base import BaseEstimator
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.graph.dropout import acting_dropouts, mark_dropouts
+from onnxsgd.learner.large_tensors import blanks, bytes_of_large, filled, holds, without_large
 from onnxsgd.runtime.cache import cached
 
 __all__ = ["LARGEST_CACHED", "GraphSource", "example", "read_source", "refuse_circle"]
 
-#: Graphs of up to this many bytes are cached, so that a grid search prepares its model once.
+#: The most bytes of a graph that the cache keeps whole, under a digest of them. Of a larger one it keeps the
+#: structure, as far as that has no more: see :mod:`onnxsgd.learner.large_tensors`.
 LARGEST_CACHED = 4_000_000
 
 
@@ -33,18 +35,26 @@ class GraphSource:
     model : ir.Model
         The graph; not to be changed, as equal graphs share it.
     digest : str or None
-        The cache key of the graph; None: it is too large for the cache.
+        The cache key of the graph, the numbers of large tensors apart; None: it is too large for the cache.
     nbytes : int
         Its size, if it has a digest.
     switched : dict of tuple of str
         Operators in training mode that were replaced by their inference form, with the first output of each
         of their nodes.
+    numbers : dict of ndarray
+        Large initializers, which have NaN in `model`; not to be changed.
     """
 
     model: ir.Model
     digest: str | None
     nbytes: int = 0
     switched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    numbers: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def with_numbers(self, arrays: Iterable[np.ndarray]) -> GraphSource:
+        """Return the whole graph with these arrays in the place of :attr:`numbers`, for no cache."""
+        numbers = dict(zip(self.numbers, arrays, strict=True))
+        return replace(self, model=filled(self.model, numbers), digest=None, numbers={})
 
 
 #: Types of parameters that hold no others.
@@ -100,25 +110,20 @@ def read_source(model: object) -> BaseEstimator | GraphSource | None:
     if model is None or hasattr(model, "fit"):
         refuse_circle(model)
         return model
-    if isinstance(model, str | os.PathLike):
-        from onnxsgd.graph.loading.load import load_model
+    if isinstance(model, str | os.PathLike) or (isinstance(model, bytes) and len(model) > LARGEST_CACHED):
+        from onnxsgd.graph.loading.load import read_model
 
-        # weights may lie beside the file
-        model = load_model(model)
+        # weights may lie beside a file
+        model = read_model(model)
     if isinstance(model, onnx.ModelProto):
-        is_small = model.ByteSize() <= LARGEST_CACHED
-        content = model.SerializeToString(deterministic=True) if is_small else None
+        source = _read_message(model)
     elif isinstance(model, bytes):
-        content = model if len(model) <= LARGEST_CACHED else None
+        source = _read_small(model, model)
     else:
         raise ParameterTypeError(
             f"model={model!r} is not accepted: it must be None, a scikit-learn estimator, an "
             "onnx.ModelProto, bytes, or the path of an ONNX file."
         )
-    digest = None if content is None else hashlib.sha256(content).hexdigest()
-    key = None if digest is None else ("source", digest)
-    nbytes = 0 if content is None else len(content)
-    source = cached(key, lambda: _read_graph(model, digest, nbytes), nbytes)
     if source.switched:
         _warn_of_switched(source)
     return source
@@ -164,6 +169,40 @@ def _row(value: ir.Value) -> np.ndarray:
     if value.dtype is None or value.dtype == ir.DataType.STRING:
         return np.full(shape, "", dtype=object)
     return np.zeros(shape, value.dtype.numpy())
+
+
+def _read_message(model: onnx.ModelProto) -> GraphSource:
+    in_large = bytes_of_large(model)
+    # to find the size of a message takes as long as to write it
+    if in_large <= LARGEST_CACHED and model.ByteSize() <= LARGEST_CACHED:
+        return _read_small(model, model.SerializeToString(deterministic=True))
+    return (_read_large(model) if in_large else None) or _read_graph(model, None, 0)
+
+
+def _read_small(model: onnx.ModelProto | bytes, content: bytes) -> GraphSource:
+    digest = hashlib.sha256(content).hexdigest()
+    return cached(("source", digest), lambda: _read_graph(model, digest, len(content)), len(content))
+
+
+def _read_large(model: onnx.ModelProto) -> GraphSource | None:
+    """Return a graph whose large tensors are apart; None if it is large without them, or lacks one once read.
+
+    A structure is checked once: it declares the types and the sizes of these tensors.
+    """
+    bare, numbers = without_large(model)
+    if bare.ByteSize() > LARGEST_CACHED:
+        return None
+    content = bare.SerializeToString(deterministic=True)
+    digest = hashlib.sha256(content).hexdigest()
+
+    def read() -> GraphSource | None:
+        source = _read_graph(model, digest, len(content))
+        if not holds(source.model, numbers):
+            return None
+        return replace(source, model=filled(source.model, blanks(numbers)))
+
+    source = cached(("source without large tensors", digest), read, len(content))
+    return None if source is None else replace(source, numbers=numbers)
 
 
 def _read_graph(model: onnx.ModelProto | bytes, digest: str | None, nbytes: int) -> GraphSource:

@@ -1,10 +1,11 @@
-"""Learners of converted estimators as templates: the graph of a structure, with places for the numbers.
+"""Learners as templates: the graph of a structure, with places for the numbers.
 
-A conversion takes 10 to 30 ms, and a search over parameters makes many of models that differ in nothing but
-their numbers. The second conversion of a structure is repeated with random numbers, on an estimator that has
-no attribute beside its structure. If both graphs are the same but for initializers, and each initializer that
-differs is a known function of one fitted array in both, later estimators of the structure get a copy of the
-graph with their own numbers.
+A conversion of an estimator takes 10 to 30 ms, the preparation of a network of 44 MB 0.1 s and several copies
+of it, and a search over parameters needs many of models that differ in nothing but their numbers, or not even
+in them. The second preparation of a structure is repeated with random numbers, of an estimator that has no
+attribute beside its structure. If both graphs are the same but for initializers, and each initializer that
+differs is a known function of one array in both, later models of the structure get a copy of the graph with
+their own numbers.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxsgd.engine.predict import weights_as_inputs
 from onnxsgd.exceptions import OnnxSGDError
 from onnxsgd.graph.model import FROZEN, to_proto
 from onnxsgd.graph.nodes import content, is_real
 from onnxsgd.graph.parameter_roles.constant_arrays import are_ordinary
+from onnxsgd.learner.large_tensors import blank, filled
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import LARGEST_CACHED
 from onnxsgd.runtime.cache import cached
@@ -28,9 +31,14 @@ from onnxsgd.runtime.cache import cached
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
-    from onnxsgd.graph.sklearn.structure import Structure
+__all__ = ["learner_of_estimator", "learner_of_structure"]
 
-__all__ = ["learner_of_structure"]
+#: The first numbers of an array, which tell most arrays apart.
+_HEAD = slice(0, 16)
+
+#: Prepares the learner of a model, or of its structure with other arrays.
+Prepare = Callable[[], Learner]
+PrepareOther = Callable[[Sequence[np.ndarray]], Learner]
 
 #: Converts an estimator.
 Convert = Callable[["BaseEstimator"], Learner]
@@ -45,7 +53,7 @@ _FORMS: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
 )
 
 
-def learner_of_structure(estimator: BaseEstimator, key: Hashable | None, convert: Convert) -> Learner:
+def learner_of_estimator(estimator: BaseEstimator, key: Hashable | None, convert: Convert) -> Learner:
     """Return the learner of a fitted estimator: converted, or made from the template of its structure.
 
     Parameters
@@ -58,14 +66,38 @@ def learner_of_structure(estimator: BaseEstimator, key: Hashable | None, convert
         Converts the estimator.
     """
     from onnxsgd.graph.sklearn.convert import registered_converters
-    from onnxsgd.graph.sklearn.structure import read_structure
+    from onnxsgd.graph.sklearn.structure import read_structure, with_arrays
 
     structure = None if key is None else read_structure(estimator)
     if structure is None or sum(array.nbytes for array in structure.arrays) > LARGEST_CACHED:
         return convert(estimator)
-    whole = ("template", key, structure.key, registered_converters())
-    template = cached(whole, _Template, 2 * sum(array.nbytes for array in structure.arrays))
-    return template.learner(estimator, structure, convert)
+    whole = (key, structure.key, registered_converters())
+    return learner_of_structure(
+        whole,
+        structure.arrays,
+        lambda: convert(estimator),
+        lambda arrays: convert(with_arrays(estimator, iter(arrays))),
+    )
+
+
+def learner_of_structure(
+    key: Hashable, arrays: Sequence[np.ndarray], prepare: Prepare, prepare_other: PrepareOther
+) -> Learner:
+    """Return the learner of a model: prepared, or made from the template of its structure.
+
+    Parameters
+    ----------
+    key : hashable
+        The structure of the model, and everything else that its learner depends on beside the arrays.
+    arrays : sequence of ndarray
+        The numbers of the model that the structure lacks.
+    prepare : callable
+        Prepares the learner of the model.
+    prepare_other : callable
+        Prepares that of a model of the structure with other arrays.
+    """
+    template = cached(("template", key), _Template)
+    return template.learner(arrays, prepare, prepare_other)
 
 
 class _Template:
@@ -76,17 +108,17 @@ class _Template:
         self._n_uses = 0
         self._proven: _Proven | None = None
 
-    def learner(self, estimator: BaseEstimator, structure: Structure, convert: Convert) -> Learner:
-        """Return the learner of an estimator of this structure."""
-        filled = None if self._proven is None else self._proven.filled(structure.arrays)
-        if filled is not None:
-            return filled
-        converted = convert(estimator)
+    def learner(self, arrays: Sequence[np.ndarray], prepare: Prepare, prepare_other: PrepareOther) -> Learner:
+        """Return the learner of a model of this structure."""
+        made = None if self._proven is None else self._proven.filled(arrays)
+        if made is not None:
+            return made
+        prepared = prepare()
         with self._lock:
             if self._n_uses == 1:
-                self._proven = _prove(estimator, structure, converted, convert)
+                self._proven = _prove(arrays, prepared, prepare_other)
             self._n_uses += 1
-        return converted
+        return prepared
 
 
 @dataclass(frozen=True)
@@ -97,28 +129,37 @@ class _Place:
     form: Callable[[np.ndarray], np.ndarray]
 
     def value(self, arrays: Sequence[np.ndarray], like: np.ndarray) -> np.ndarray:
-        """Return the initializer, of the type and the shape of `like`, which has the size of the array."""
+        """Return the initializer, of the type and the shape of `like`, which has the size of the array.
+
+        It is no copy of an array that nobody can change.
+        """
         with np.errstate(over="ignore", divide="ignore"):
-            made = np.array(self.form(arrays[self.array]), like.dtype)
+            made = self.form(arrays[self.array])
+            made = np.array(made, like.dtype, copy=True if made.flags.writeable else None)
         return made.reshape(like.shape)
 
     def explains(self, arrays: Sequence[np.ndarray], initializer: np.ndarray) -> bool:
         """Tell whether this is the origin of an initializer."""
-        if arrays[self.array].size != initializer.size:
+        array = arrays[self.array]
+        if array.size != initializer.size:
+            return False
+        head = np.array(self.form(array).flat[_HEAD], initializer.dtype)
+        # most are told apart by it
+        if not np.array_equal(head, initializer.flat[_HEAD]):
             return False
         return np.array_equal(self.value(arrays, initializer), initializer)
 
 
 @dataclass(frozen=True)
 class _Proven:
-    """A learner whose initializers are known functions of fitted arrays.
+    """A learner whose initializers are known functions of arrays.
 
     Attributes
     ----------
     learner : Learner
-        The learner of one estimator, less the numbers.
+        The learner of one model, less the numbers.
     places : dict of (_Place, ndarray)
-        The origins of its numbers, with arrays of their types and shapes.
+        The origins of its numbers, with arrays of NaN of their types and shapes.
     others : list of ndarray
         The other initializers of real numbers.
     """
@@ -131,31 +172,42 @@ class _Proven:
         """Return the learner of other arrays; None if the roles of initializers may differ."""
         template = self.learner
         numbers = {name: place.value(arrays, like) for name, (place, like) in self.places.items()}
-        if not all(np.isfinite(array).all() for array in numbers.values()):
+        if not all(map(_surely_finite, numbers.values())):
             return None
-        if not are_ordinary([*numbers.values(), *self.others]):
+        if not are_ordinary(numbers.values(), self.others):
             return None
         classes = None if template.classes is None else template.classes.copy()
         return replace(template, classes=classes, numbers=numbers, template=template)
 
 
-def _prove(
-    estimator: BaseEstimator, structure: Structure, converted: Learner, convert: Convert
-) -> _Proven | None:
-    """Return the template of a structure, if it is proven by a second estimator with random numbers."""
-    from onnxsgd.graph.sklearn.structure import with_arrays
+def _surely_finite(array: np.ndarray) -> bool:
+    """Tell whether the sum is finite: of numbers that are not, it never is."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(array.sum()))
 
+
+def _prove(arrays: Sequence[np.ndarray], prepared: Learner, prepare_other: PrepareOther) -> _Proven | None:
+    """Return the template of a structure, if it is proven by a second model with random numbers."""
+    if prepared.half_precision is not None or prepared.adapters:
+        # each has initializers of its own
+        return None
     rng = np.random.default_rng(0)
-    numbers = [rng.uniform(1.25, 3.0, array.shape).astype(array.dtype) for array in structure.arrays]
+    numbers = [_random(rng, array) for array in arrays]
     try:
-        other = convert(with_arrays(estimator, iter(numbers)))
+        other = prepare_other(numbers)
     except (OnnxSGDError, AttributeError, TypeError, ValueError):
-        # the converter reads more than the structure
+        # the preparation reads more than the structure
         return None
-    pairs = ((converted.model, other.model), (converted.score_model, other.score_model))
-    if _settings(converted) != _settings(other) or not all(_same_but_numbers(*pair) for pair in pairs):
+    pairs = ((prepared.model, other.model), (prepared.score_model, other.score_model))
+    if _settings(prepared) != _settings(other) or not all(_same_but_numbers(*pair) for pair in pairs):
         return None
-    return _find_places(converted, other, structure.arrays, numbers)
+    return _find_places(prepared, other, arrays, numbers)
+
+
+def _random(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
+    """Return random numbers from 1.25 to 3 of the type and the shape of an array."""
+    dtype = np.float64 if like.dtype == np.float64 else np.float32
+    return (1.25 + 1.75 * rng.random(like.shape, dtype)).astype(like.dtype)
 
 
 def _settings(learner: Learner) -> tuple[Any, ...]:
@@ -164,7 +216,7 @@ def _settings(learner: Learner) -> tuple[Any, ...]:
     )
     return (
         learner.link, classes, learner.weights, learner.intercepts, learner.linear, learner.exported_for,
-        learner.model is learner.score_model,
+        learner.statistics, learner.dropouts, learner.model is learner.score_model,
     )  # fmt: skip
 
 
@@ -173,13 +225,15 @@ def _same_but_numbers(one: ir.Model, other: ir.Model) -> bool:
     return _without_numbers(one) == _without_numbers(other)
 
 
-def _without_numbers(model: ir.Model) -> bytes:
-    proto = to_proto(model)
-    for tensor in proto.graph.initializer:
-        if ir.DataType(tensor.data_type).is_floating_point():
-            for field in ("raw_data", "float_data", "double_data", "int32_data"):
-                tensor.ClearField(field)
-    return bytes(proto.SerializeToString(deterministic=True))
+def _without_numbers(model: ir.Model) -> tuple[list[Any], bytes]:
+    """Return the real initializers without their numbers, and the graph with them as inputs."""
+    real = {name: value for name, value in model.graph.initializers.items() if is_real(value)}
+    declared = [
+        (name, value.dtype, content(value).shape, sorted(value.metadata_props.items()))
+        for name, value in real.items()
+    ]
+    rest = to_proto(weights_as_inputs(model, list(real)))
+    return declared, bytes(rest.SerializeToString(deterministic=True))
 
 
 def _find_places(
@@ -194,10 +248,10 @@ def _find_places(
             (p for p in candidates if p.explains(numbers, random[name]) and p.explains(arrays, array)), None
         )
         if place is not None:
-            places[name] = place, array
+            places[name] = place, blank(array)
         elif not np.array_equal(array, random[name]):
             return None
-    template = _without_values(mine, {name: array for name, (_, array) in places.items()})
+    template = _without_values(mine, {name: empty for name, (_, empty) in places.items()})
     initializers = mine.score_model.graph.initializers
     frozen = [initializers[name] for name in places if name in initializers and name not in mine.weights]
     compiled_in = template.divided.split.tail.graph.initializers
@@ -215,10 +269,9 @@ def _real_initializers(learner: Learner) -> dict[str, np.ndarray]:
     return {name: content(value).numpy() for name, value in values.items() if is_real(value)}
 
 
-def _without_values(learner: Learner, numbers: dict[str, np.ndarray]) -> Learner:
+def _without_values(learner: Learner, empty: dict[str, np.ndarray]) -> Learner:
     """Return a learner with numbers apart from its graphs, which have NaN in their place."""
-    nans = {name: np.full_like(array, np.nan) for name, array in numbers.items()}
-    score_model = learner.with_weights(nans, score_only=True)
+    score_model = filled(learner.score_model, empty)
     is_whole = learner.model is learner.score_model
-    model = score_model if is_whole else learner.with_weights(nans)
-    return replace(learner, model=model, score_model=score_model, numbers=numbers)
+    model = score_model if is_whole else filled(learner.model, empty)
+    return replace(learner, model=model, score_model=score_model, numbers=empty)

@@ -55,6 +55,10 @@ class KeptState:
         fields = {**vars(state), "moments": dict(state.moments), "of_batches": None}
         self._last[:] = ((fields, lengths_of_histories(state), self.widen, dict(self.attributes)),)
 
+    def forget(self) -> None:
+        """Drop the kept state, after a call that has ended."""
+        self._last.clear()
+
     def restore(self, state: FitState) -> None:
         """Put the kept state into `state`, with which the call goes on."""
         fields, lengths, widen, _ = self._last[0]

@@ -289,11 +289,13 @@ def fresh_state(
     Parameters
     ----------
     weights : mapping of str to ndarray
-        The weights, which are copied.
+        The weights, which are copied unless nobody can change them: training replaces its tensors.
     eta : float
         The learning rate.
     seed : int, RandomState or None
         Seeds a new generator; a generator loses at most one draw.
     """
-    tensors = {(name, WEIGHT): np.array(array) for name, array in weights.items()}
+    tensors = {
+        (name, WEIGHT): array.copy() if array.flags.writeable else array for name, array in weights.items()
+    }
     return FitState(tensors, eta=eta, random_state=make_generator(seed))

@@ -44,9 +44,9 @@ class Buffers:
     """
 
     def __init__(self, tensors: Tensors) -> None:
-        # not np.zeros_like, which keeps the order of axes in memory: the runtime has another one
+        # not np.empty_like, which keeps the order of axes in memory: the runtime has another one
         self.sets = tuple(
-            {key: np.zeros(array.shape, array.dtype) for key, array in tensors.items()} for _ in range(2)
+            {key: np.empty(array.shape, array.dtype) for key, array in tensors.items()} for _ in range(2)
         )
         self._present = (0, 0)
         self.nbytes = 2 * sum(array.nbytes for array in self.sets[0].values())

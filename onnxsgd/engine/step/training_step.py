@@ -30,7 +30,7 @@ from onnxsgd.engine.step.update import (
 )
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
-from onnxsgd.graph.lowering.forms import MATRIX_FORMS, SMALL_IMAGE_FORMS, write_out
+from onnxsgd.graph.lowering.forms import FEW_CHANNEL_FORMS, MATRIX_FORMS, SMALL_IMAGE_FORMS, write_out
 from onnxsgd.graph.model import graph_names, to_proto, unique_name, value_named
 from onnxsgd.graph.nodes import element_type, fixed_size, shape_of
 from onnxsgd.graph.rewriting import Table
@@ -107,8 +107,8 @@ def build_step(
     with_rows : bool
         Whether weights [n] may be declared as [1, n] where that is faster.
     with_transposes : bool
-        With rows, whether tables may be kept transposed, and numbers of several weights be joined, where the
-        runtime is faster on the CPU then.
+        With rows, whether tables may be kept transposed, numbers of several weights be joined, and
+        convolutions be written as transposed ones, where the runtime is faster on the CPU then.
 
     Notes
     -----
@@ -118,18 +118,20 @@ def build_step(
     """
     names = (str(value.name) for value in model.graph.inputs)
     features = tuple(name for name in names if name not in spec.products)
+    is_for_cpu = with_rows and with_transposes
     both = both_passes(model, spec, SMALL_IMAGE_FORMS)
     graph, numbers = both.model.graph, _with_averages_of_updates(both, spec).data.scalars
     tensors, updated = add_updates(graph, both.gradients, numbers, spec, both.data.scale, both.layers)
     graph.outputs[:] = [both.loss, *updated]
     products = _add_gradients(both, spec)
-    graph.sort()
     # an output during fusion, so that no pass removes it
     graph.outputs.append(both.raw_prediction)
-    write_out(both.model, MATRIX_FORMS)
+    write_out(both.model, {**MATRIX_FORMS, **FEW_CHANNEL_FORMS} if is_for_cpu else MATRIX_FORMS)
+    # a form reads what the gradient has computed
+    graph.sort()
     fuse(both.model)
     rows = _keep_as_rows(both.model, spec, tensors) if with_rows else frozenset()
-    if with_rows and with_transposes:
+    if is_for_cpu:
         transpose_tables(graph)
         join_numbers(graph)
     raw_prediction = graph.outputs.pop()

@@ -11,6 +11,7 @@ from onnx_ir.passes.common import InlinePass
 from onnxsgd.exceptions import NotTrainableError, ParameterError
 from onnxsgd.gradient.portable.forward_shapes import infer_shapes
 from onnxsgd.gradient.portable.rules.batch_first import put_time_first
+from onnxsgd.gradient.portable.rules.picks_first import put_picks_first
 from onnxsgd.gradient.portable.rules.quantization import is_quantized
 from onnxsgd.gradient.portable.rules.scan_axes import put_scan_axis_first
 from onnxsgd.gradient.portable.rules.table import KNOWN, reason_against
@@ -76,6 +77,7 @@ def differentiate(model: ir.Model, outputs: Sequence[str], wrt: Sequence[str]) -
     result = _expand(_copy(model), wrt)
     graph = result.graph
     put_time_first(graph)
+    put_picks_first(graph)
     put_scan_axis_first(result)
     values = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
     targets = [_real_value(graph, values, name, "outputs") for name in _distinct(outputs, "outputs")]

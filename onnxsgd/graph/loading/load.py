@@ -20,7 +20,7 @@ from onnxsgd.graph.loading.size_limits import all_nodes, check_sizes
 from onnxsgd.graph.opsets.transformer.contrib import give_domain, lacks_domain
 from onnxsgd.graph.opsets.versions import IR_RANGE, bring_into_range
 
-__all__ = ["check_model", "check_proto", "load_model"]
+__all__ = ["check_model", "check_proto", "load_model", "read_model"]
 
 #: The domains of operators that the package knows.
 _DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
@@ -53,7 +53,7 @@ def load_model(source: object) -> onnx.ModelProto:
     ParameterTypeError
         `source` is of another type.
     """
-    model = _read(source)
+    model = read_model(source)
     check_model(model)
     has_functions = bool(model.functions)
     model = bring_into_range(model)
@@ -114,7 +114,21 @@ def check_model(model: onnx.ModelProto) -> None:
     check_consistency(model)
 
 
-def _read(source: object) -> onnx.ModelProto:
+def read_model(source: object) -> onnx.ModelProto:
+    """Return a model of sane sizes, which :func:`check_model` has not seen; a message is returned as it is.
+
+    Parameters
+    ----------
+    source : ModelProto, bytes, str or path-like
+        As of :func:`load_model`.
+
+    Raises
+    ------
+    GraphError
+        The file cannot be read, is no ONNX model, or its sizes are no sane ones.
+    ParameterTypeError
+        `source` is of another type.
+    """
     if isinstance(source, onnx.ModelProto):
         return source
     if isinstance(source, bytes | bytearray | memoryview):

@@ -20,6 +20,9 @@ _TOLERANCE = 2e-3
 #: Equal numbers of at least this size are a fill value such as the negative infinity of a mask.
 _HUGE = 1e3
 
+#: The first numbers of an array, which decide about most arrays.
+_HEAD = slice(0, 64)
+
 
 def is_grid(array: np.ndarray) -> bool:
     """Return whether `array` is a mask or a grid: whole and half numbers that differ, or one huge number.
@@ -28,17 +31,25 @@ def is_grid(array: np.ndarray) -> bool:
     """
     if array.size == 0:
         return False
-    first = array.flat[0]
-    if np.all(array == first):
+    head = array.flat[_HEAD]
+    first = head[0]
+    if np.all(head == first) and np.all(array == first):
         return bool(np.abs(first) >= _HUGE)
+    return _are_halves(head) and _are_halves(array)
+
+
+def _are_halves(array: np.ndarray) -> bool:
+    """Tell whether all finite numbers are whole or half ones."""
     finite = array[np.isfinite(array)].astype(np.float64)
     return bool(np.all(np.rint(2 * finite) == 2 * finite))
 
 
 def is_geometric(array: np.ndarray) -> bool:
     """Return whether `array` is a geometric series: the frequencies of waves, the slopes of a bias."""
+    if array.size != max(array.shape, default=0) or array.size < 3:
+        return False
     numbers = array.astype(np.float64).reshape(-1)
-    if numbers.size != max(array.shape, default=0) or numbers.size < 3 or not np.all(numbers > 0):
+    if not np.all(numbers > 0):
         return False
     steps = np.diff(np.log(numbers))
     return bool(abs(steps[0]) > _TOLERANCE and np.allclose(steps, steps[0], rtol=_TOLERANCE, atol=1e-5))
@@ -58,14 +69,16 @@ def find_waves(values: Iterable[ir.Value]) -> set[ir.Value]:
     return _waves(tables)
 
 
-def are_ordinary(arrays: Iterable[np.ndarray]) -> bool:
-    """Return whether none of the real `arrays` of a graph is recognised by its numbers.
+def are_ordinary(arrays: Iterable[np.ndarray], beside: Iterable[np.ndarray] = ()) -> bool:
+    """Return whether none of some real `arrays` of a graph is recognised by its numbers.
 
-    Their roles are then those of any other ordinary arrays of these shapes.
+    Their roles are then those of any other ordinary arrays of these shapes, and the roles of the real arrays
+    `beside` them in the graph do not depend on them.
     """
-    tables = dict(enumerate(arrays))
-    recognised = any(is_grid(array) or is_geometric(array) for array in tables.values())
-    return not recognised and not _waves({key: array for key, array in tables.items() if array.ndim > 1})
+    given = list(arrays)
+    recognised = any(is_grid(array) or is_geometric(array) for array in given)
+    tables = {key: array for key, array in enumerate([*given, *beside]) if array.ndim > 1}
+    return not recognised and all(key >= len(given) for key in _waves(tables))
 
 
 def _waves(tables: Mapping[_Key, np.ndarray]) -> set[_Key]:

@@ -29,7 +29,7 @@ class Directions:
     def flipped(self, sequence: Tensor) -> Tensor:
         """Return `sequence`, of one direction, with the time of each sample reversed."""
         if self.lengths is None:
-            return flipped(sequence)
+            return sequence if sequence.known_dims[0] == 1 else flipped(sequence)
         back: Tensor = op.Unsqueeze(self.lengths.flipped(op.Squeeze(sequence, [1])), [1])
         return back.known_as(sequence.dims)
 
@@ -79,6 +79,9 @@ def _gathered(t: Tensor, places: np.ndarray, like: Tensor | None = None) -> Tens
 
 def shifted(first: Tensor, sequence: Tensor) -> Tensor:
     """Return `sequence` one step later, with `first` before it."""
+    if sequence.known_dims[0] == 1:
+        alone: Tensor = op.Unsqueeze(first, [0])
+        return alone.known_as(sequence.dims)
     late: Tensor = op.Concat(op.Unsqueeze(first, [0]), op.Slice(sequence, [0], [-1], [0]), axis=0)
     return late.known_as(sequence.dims)
 

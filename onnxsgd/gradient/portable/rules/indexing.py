@@ -9,8 +9,9 @@ from onnxsgd.gradient.portable.writing.broadcasting import dim_of, number, resha
 from onnxsgd.gradient.portable.writing.call import Call, Rules
 from onnxsgd.gradient.portable.writing.known_shapes import Dims
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
+from onnxsgd.graph.nodes import constant
 
-__all__ = ["ADDING_SCATTER", "INDEXING", "gather_back", "positions", "scatter_distinct"]
+__all__ = ["ADDING_SCATTER", "INDEXING", "gather_back", "picked_row", "positions", "scatter_distinct"]
 
 #: The first version of ScatterElements and ScatterND that can add.
 ADDING_SCATTER = 16
@@ -57,6 +58,27 @@ def _add_rows(rows: Tensor, indices: Tensor, size: Tensor | int, rank: int) -> T
     count = op.Reshape(op.Size(indices), [1])
     flat = op.Reshape(rows, op.Concat(count, vector(rows, -1), axis=0))
     return op.Reshape(op.MatMul(hits.cast(rows.dtype), flat), shape)
+
+
+def picked_row(t: Tensor) -> tuple[int, Tensor] | None:
+    """Return the index of the only row of a gradient that is not zero, and the row; None if it is unknown.
+
+    Case: the result of :func:`gather_back` for a number on the first axis.
+    """
+    scatter = _maker(t.value, "ScatterND")
+    start = None if scatter is None else _maker(scatter.inputs[0], "Expand")
+    place = None if scatter is None else _maker(scatter.inputs[1], "Unsqueeze")
+    if scatter is None or start is None or place is None:
+        return None
+    zero, index, row = constant(start.inputs[0]), constant(place.inputs[0]), scatter.inputs[2]
+    if row is None or zero is None or zero.any() or index is None or index.ndim:
+        return None
+    return int(index), t.emitter.tensor(row)
+
+
+def _maker(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    node = None if value is None else value.producer()
+    return node if node is not None and node.op_type == op_type else None
 
 
 def _rows_shape(rows: Tensor, size: Tensor | int, rank: int) -> Tensor | list[int]:

@@ -18,7 +18,7 @@ __all__ = ["MOVEMENT"]
 
 def _transposed(n: Call) -> Tensor:
     perm = n.attribute("perm")
-    if n.x.rank == 2 or (perm is not None and _exchanges_last(perm)):
+    if n.x.rank == 2 if perm is None else _exchanges_last(perm):
         exchanged = transposed_product(n.dy)
         if exchanged is not None:
             return exchanged

@@ -5,12 +5,14 @@ The gradients of the weights are single products over all steps.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
 import numpy as np
 
 from onnxsgd.gradient.portable.rules.directions import Directions, joined
+from onnxsgd.gradient.portable.rules.indexing import picked_row
 from onnxsgd.gradient.portable.rules.lstm_memory import Peepholes
 from onnxsgd.gradient.portable.rules.recurrent_cells import CELLS, Gradients, Pass, activations, rows_of
 from onnxsgd.gradient.portable.rules.sequence_lengths import Lengths
@@ -22,8 +24,8 @@ from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 __all__ = ["RECURRENT"]
 
 #: The most rows of weights whose gradients are one product with that of the bias, of more rows than columns.
-#: Alone, two directions of 32 units and 16 inputs, 160 rows of data: 0.79 of the time of three products; 64
-#: units 0.88, 128 units 1.09, 16 units with 128 inputs 1.06.
+#: ``benchmarks/constants.py``, a gradient with 160 rows of data: one product takes 0.97 of the time of three
+#: at 128 rows, 0.97 to 0.99 at 256, 0.98 to 1.01 at 384, 1.02 at 512, and 1.07 there in one direction.
 _ROWS = 256
 
 
@@ -32,12 +34,73 @@ def _directions(n: Call) -> list[str]:
     return ["forward", "reverse"] if direction == "bidirectional" else [direction]
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """The only step at which a gradient enters, as where a network reads the last one.
+
+    Attributes
+    ----------
+    step : int
+        Its index.
+    time : int
+        The number of steps.
+    gradient : Tensor
+        The gradient of the hidden states after it, (directions, batch, hidden).
+    """
+
+    step: int
+    time: int
+    gradient: Tensor
+
+    def reached(self, direction: str) -> range:
+        """Return the steps that the gradient reaches: those up to this one, in the order of a direction."""
+        return range(self.step, self.time) if direction == "reverse" else range(self.step + 1)
+
+
+def _find_entry(n: Call) -> _Entry | None:
+    dy, time = n.gradient(0), None if n.x.dims is None else n.x.dims[0]
+    of_last = [n.gradient(index) for index in range(1, len(n.node.outputs))]
+    if dy is None or any(t is not None for t in of_last) or n.optional(4) is not None:
+        return None
+    found = picked_row(dy) if isinstance(time, int) else None
+    if found is None or not isinstance(time, int):
+        return None
+    _, batch, _, _, hidden = _sizes(n)
+    step, row = found
+    return _Entry(step % time, time, row.known_as((len(_directions(n)), batch, hidden)))
+
+
+def _entry(n: Call) -> _Entry | None:
+    found: _Entry | None = n.once("entry", _find_entry)
+    return found
+
+
 def _passes(n: Call) -> list[range]:
-    """Return the directions of each pass: together if their activations are the same."""
+    """Return the directions of each pass.
+
+    They are together if their activations are the same, unless a gradient enters at one step: it reaches
+    other steps in each direction. An update of a bidirectional LSTM of 20 steps whose last one is read
+    (``benchmarks/networks.py``) takes 0.8 of the time apart, where the reverse direction has a step.
+    """
     directions = range(len(_directions(n)))
-    if len({tuple(activations(n, d)) for d in directions}) == 1:
+    if len({tuple(activations(n, d)) for d in directions}) == 1 and _entry(n) is None:
         return [directions]
     return [range(d, d + 1) for d in directions]
+
+
+def _reached(n: Call, which: range) -> range | None:
+    """Return the steps of a pass that a gradient reaches; None: all of them."""
+    entry = _entry(n)
+    steps = None if entry is None else entry.reached(_directions(n)[which.start])
+    return None if entry is None or steps == range(entry.time) else steps
+
+
+def _steps(t: Tensor, steps: range | None) -> Tensor:
+    """Return some steps of a sequence, whose first axis is that of time."""
+    if steps is None:
+        return t
+    some: Tensor = op.Slice(t, [steps.start], [steps.stop], [0])
+    return some.known_as((len(steps), *t.known_dims[1:]))
 
 
 def _chosen(n: Call, t: Tensor, which: range, axis: int, dims: Dims) -> Tensor:
@@ -49,14 +112,18 @@ def _chosen(n: Call, t: Tensor, which: range, axis: int, dims: Dims) -> Tensor:
 
 def _read_pass(n: Call, which: range) -> Pass:
     time, batch, rows, inputs, hidden = _sizes(n)
-    count = len(which)
-    state, turned = (count, batch, hidden), (time, count, batch, hidden)
+    count, entry, steps = len(which), _entry(n), _reached(n, which)
     every = n.extra_output(0, (time, len(_directions(n)), batch, hidden), n.x.dtype)
+    given = Tensor(n.emitter, n.x.value, n.x.dtype, (time, batch, inputs))
+    time = time if steps is None else len(steps)
+    x, every = op.Unsqueeze(_steps(given, steps), [1]), _steps(every, steps)
+    state, turned = (count, batch, hidden), (time, count, batch, hidden)
     y = _chosen(n, every, which, 1, turned)
     zero = zeros_like(op.Squeeze(op.Slice(y, [0], [1], [0]), [0]).known_as(state))
     b, h0, c0 = map(n.optional, (3, 5, 6))
     dy, dh, dc = map(n.gradient, (0, 1, 2))
-    x = op.Unsqueeze(Tensor(n.emitter, n.x.value, n.x.dtype, (time, batch, inputs)), [1])
+    if entry is not None:
+        dy, dh = None, entry.gradient
     lengths = _lengths(n)
     order = Directions(tuple(_directions(n)[d] for d in which), lengths)
     found = Pass(
@@ -68,7 +135,7 @@ def _read_pass(n: Call, which: range) -> Pass:
         order=order,
         h0=zero if h0 is None else _chosen(n, h0, which, 0, state),
         c0=zero if c0 is None else _chosen(n, c0, which, 0, state),
-        dy=zeros_like(y) if dy is None else order.turned(_chosen(n, dy, which, 1, turned)),
+        dy=None if dy is None else order.turned(_chosen(n, dy, which, 1, turned)),
         dh=zero if dh is None else _chosen(n, dh, which, 0, state),
         dc=zero if dc is None else _chosen(n, dc, which, 0, state),
         activations=activations(n, which.start),
@@ -122,12 +189,20 @@ def _d_x(n: Call) -> Tensor:
     for which, p, g in _each(n):
         product, count = op.MatMul(rows_of(g.from_x), p.w), len(which)
         rows = [product] if count == 1 else op.Split(product, [1] * count, axis=0, outputs=count)
+        steps = _reached(n, which)
         for name, row in zip(p.order.names, rows, strict=True):
-            dx = reshape_to(row, n.x)
+            dx = reshape_to(row, _steps(n.x, steps))
             if name == "reverse":
                 dx = op.Squeeze(p.order.flipped(op.Unsqueeze(dx, [1])), [1])
-            parts.append(dx)
+            parts.append(dx if steps is None else _among_all(n, dx, steps))
     return reduce(add, parts)
+
+
+def _among_all(n: Call, some: Tensor, steps: range) -> Tensor:
+    """Return the gradient of the whole input from that of the steps that a gradient reaches."""
+    after = int(n.x.known_dims[0]) - steps.stop
+    whole: Tensor = op.Pad(some, [steps.start, 0, 0, after, 0, 0], 0.0)
+    return whole.known_as(n.x.dims)
 
 
 def _of_weights(n: Call) -> list[list[Tensor]]:

@@ -42,7 +42,7 @@ class Pass:
     order: Directions
     h0: Tensor  # (directions, batch, hidden)
     c0: Tensor  # (directions, batch, hidden)
-    dy: Tensor  # (time, directions, batch, hidden)
+    dy: Tensor | None  # (time, directions, batch, hidden); None: zeros
     dh: Tensor  # (directions, batch, hidden)
     dc: Tensor  # (directions, batch, hidden)
     activations: list[str]
@@ -72,7 +72,7 @@ class Pass:
         """Factors of every step, if samples have lengths: 0 after their ends, else 1."""
         if self.lengths is None:
             return []
-        time, _, batch, _ = self.dy.known_dims
+        time, _, batch, _ = self.y.known_dims
         mask = self.lengths.within.cast(self.x.dtype)
         return [mask.known_as((time, 1, batch, 1))]
 
@@ -83,11 +83,18 @@ class Pass:
         steps there add nothing to any other gradient. `through_cell`: whether that of the last cell state
         may differ from zero.
         """
-        dy = lengths.kept(self.dy) + lengths.at_ends(self.dh, self.dy)
-        ends = (lengths.at_ends(self.dc, self.dy),) if through_cell else ()
+        dy = lengths.at_ends(self.dh, self.y)
+        if self.dy is not None:
+            dy = lengths.kept(self.dy) + dy
+        ends = (lengths.at_ends(self.dc, self.y),) if through_cell else ()
         zero = zeros_like(self.h0)
         x = lengths.kept(self.x)
-        return replace(self, x=x, dy=dy.known_as(self.dy.dims), dh=zero, dc=zero, lengths=lengths, ends=ends)
+        return replace(self, x=x, dy=dy.known_as(self.y.dims), dh=zero, dc=zero, lengths=lengths, ends=ends)
+
+    @property
+    def entering(self) -> list[Tensor]:
+        """The gradient that enters at each step, as a list: none, if that is zero everywhere."""
+        return [] if self.dy is None else [self.dy]
 
 
 @dataclass
@@ -207,11 +214,11 @@ def _rnn(n: Call, p: Pass) -> Gradients:
     gate = open_gate(n, name, _summed_gates(p)) if n.attribute("clip", 0) else Gate(name, p.h)
 
     def step(states: _Tensors, now: _Tensors, weights: _Tensors) -> tuple[_Tensors, _Tensors]:
-        (dh,), (dy, slope), (r,) = states, now, weights
-        pre = (dh + dy) * slope
+        (dh,), (slope, *dy), (r,) = states, now, weights
+        pre = sum(dy, dh) * slope
         return [op.MatMul(pre, r)], [pre]
 
-    (dh0,), (pre,) = run_steps(step, [p.dh], [p.dy, gate.slope], [p.r], backwards=True)
+    (dh0,), (pre,) = run_steps(step, [p.dh], [gate.slope, *p.entering], [p.r], backwards=True)
     return Gradients(pre, pre, [(pre, p.before)], dh0)
 
 
@@ -252,13 +259,14 @@ def _lstm(n: Call, p: Pass) -> Gradients:
         through_y, forget = through_y + of_o * by_o, forget + of_i * by_i + of_f * by_f
 
     def step(states: _Tensors, now: _Tensors, weights: _Tensors) -> tuple[_Tensors, _Tensors]:
-        (dh, dc), (dy, through_y, forget, to_pre, *ends), (r,) = states, now, weights
-        dh = dh + dy
-        dc = sum(ends, dc + dh * through_y)
+        (dh, dc), (through_y, forget, to_pre, *entering), (r,) = states, now, weights
+        n_dy = len(p.entering)
+        dh = sum(entering[:n_dy], dh)
+        dc = sum(entering[n_dy:], dc + dh * through_y)
         pre = _joined([dc, dh, dc, dc]) * to_pre
         return [op.MatMul(pre, r), dc * forget], [pre]
 
-    sequences = [p.dy, through_y, forget, to_pre, *p.ends]
+    sequences = [through_y, forget, to_pre, *p.entering, *p.ends]
     (dh0, dc0), (pre,) = run_steps(step, [p.dh, p.dc], sequences, [p.r], backwards=True)
     dp = None if peep is None else peep.gradient(_parts(pre, 1, 1, 1, 1)[:3], before, c)
     return Gradients(pre, pre, [(pre, p.before)], dh0, dc0, dp)
@@ -290,12 +298,12 @@ def _gru(n: Call, p: Pass) -> Gradients:
     to_pre = _joined([to_z, to_r, to_y * r])
 
     def step(states: _Tensors, now: _Tensors, weights: _Tensors) -> tuple[_Tensors, _Tensors]:
-        (dh,), (dy, keep, to_pre), (r,) = states, now, weights
-        dh = dh + dy
+        (dh,), (keep, to_pre, *dy), (r,) = states, now, weights
+        dh = sum(dy, dh)
         pre = _joined([dh, dh, dh]) * to_pre
         return [dh * keep + op.MatMul(pre, r)], [dh, pre]
 
-    (dh0,), (dh, from_h) = run_steps(step, [p.dh], [p.dy, z, to_pre], [p.r], backwards=True)
+    (dh0,), (dh, from_h) = run_steps(step, [p.dh], [z, to_pre, *p.entering], [p.r], backwards=True)
     from_x = _joined([_parts(from_h, 2, 1)[0], dh * to_y])
     return Gradients(from_x, from_h, [(from_h, p.before)], dh0)
 
@@ -313,14 +321,14 @@ def _gru_reset_first(n: Call, p: Pass, gates: tuple[Tensor, ...]) -> Gradients:
     new = open_gate(n, p.activations[1], added)
 
     def step(states: _Tensors, now: _Tensors, weights: _Tensors) -> tuple[_Tensors, _Tensors]:
-        (dh,), (dy, keep, to_z, to_y, to_r, reset), (r_gates, r_y) = states, now, weights
-        dh = dh + dy
+        (dh,), (keep, to_z, to_y, to_r, reset, *dy), (r_gates, r_y) = states, now, weights
+        dh = sum(dy, dh)
         pre_y = dh * to_y
         of_kept = op.MatMul(pre_y, r_y)
         z_r = _joined([dh * to_z, of_kept * to_r])
         return [dh * keep + of_kept * reset + op.MatMul(z_r, r_gates)], [z_r, pre_y]
 
-    sequences = [p.dy, z, (p.before - new.y) * z_slope, (1 - z) * new.slope, p.before * r_slope, r]
+    sequences = [z, (p.before - new.y) * z_slope, (1 - z) * new.slope, p.before * r_slope, r, *p.entering]
     (dh0,), (z_r, pre_y) = run_steps(step, [p.dh], sequences, [r_gates, r_y], backwards=True)
     pre = _joined([z_r, pre_y])
     return Gradients(pre, pre, [(z_r, p.before), (pre_y, kept)], dh0)

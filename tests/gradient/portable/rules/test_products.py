@@ -100,6 +100,8 @@ def test_the_gradient_of_a_transposed_factor_is_a_product_without_transposition(
     # one of the graph, and one of the gradient of the product
     assert [node.op_type for node in gradient.graph.node].count("Transpose") <= 3
     check("T = Transpose<perm = [0, 2, 1]>(B) Y = MatMul(A, T)", {"A": (2, 2, 3, 4), "B": (2, 5, 4)})
+    # one that exchanges nothing, of a square
+    check("T = Transpose<perm = [0, 1]>(B) Y = MatMul(T, A)", {"B": (3, 3), "A": (3, 4)})
     check(
         "T = Transpose(B) S = MatMul(A, T) Y = Mul(S, C)", {"A": (3, 4), "B": (5, 4), "C": (3, 5)}, "hidden"
     )

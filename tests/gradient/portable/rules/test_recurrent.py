@@ -125,6 +125,58 @@ def test_last_state_alone(check, name):
     check(f", P = {name}<hidden_size = {HIDDEN}>(X, W, R)", operands, outputs=("P",))
 
 
+def read_at(index, name, direction, n_steps):
+    """Return a cell whose hidden states after one step are read, as torch's exporter writes it."""
+    count = 1 + (direction == "bidirectional")
+    operands = {**sizes(name, count), "X": (n_steps, BATCH, INPUTS)}
+    operands |= {"C": operands["H"]} if name == "LSTM" else {}
+    text = (
+        cell(name, f', direction = "{direction}"').replace("Y,", "S,").replace("P, Q", "").replace("P =", "=")
+    )
+    text = f"""I = Constant<value = int64 {{{index}}}>() Z = Constant<value = int64[3] {{0, 0, -1}}>() {text}
+        D = Transpose<perm = [0, 2, 1, 3]>(S) T = Reshape(D, Z)
+        L = Transpose<perm = [1, 0, 2]>(T) Y = Gather<axis = 1>(L, I)"""
+    return text, operands
+
+
+@pytest.mark.parametrize("n_steps", [4, _WRITTEN_OUT + 2])
+@pytest.mark.parametrize("index", [0, 2, -1])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_one_step_is_read(check, check_runtime, name, direction, index, n_steps):
+    text, operands = read_at(index, name, direction, n_steps)
+    check(text, operands, known=("W", "R", "B"))
+    check_runtime(text, operands)
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_one_step_is_read_at_hidden_sizes_and_beside_others(check, direction):
+    text, operands = read_at(-1, "LSTM", direction, 4)
+    check(text, operands, "hidden", known=("W", "R", "B"))
+    # the last states, and all of them, are read too
+    check(
+        text.replace("S, ", "S, P, Q").replace("P, QP", "P"),
+        operands,
+        outputs=("Y", "Q"),
+        known=("W", "R", "B"),
+    )
+    check(f"{text} U = ReduceSum<keepdims = 0>(S)", operands, outputs=("Y", "U"), known=("W", "R", "B"))
+
+
+def test_steps_that_no_gradient_reaches_are_left_out():
+    # the reverse direction has made one step when the last one is read
+    text, operands = read_at(-1, "LSTM", "bidirectional", 20)
+    shapes = ", ".join(f"float{list(shape)} {name}" for name, shape in operands.items())
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 18]> g ({shapes}) => (float[2,4] Y) {{ {text} }}"""
+    )
+    graph = differentiate(ir.from_proto(model), ["Y"], ["W", "R", "B"]).graph
+    loops = [node for node in graph if node.op_type == "Scan"]
+    # the memory, and the gradient: through the slopes of three, without one that enters at each step
+    assert [node.attributes["num_scan_inputs"].as_int() for node in loops] == [2, 3]
+    assert all(node.inputs[-1].shape.numpy()[:2] == (20, 1) for node in loops)
+
+
 @pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
 def test_batch_before_time(check_runtime, gradients, name):
     # No runtime computes this form: its gradients are those of the other one between transpositions.
