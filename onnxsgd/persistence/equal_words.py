@@ -14,6 +14,8 @@ import numpy as np
 __all__ = ["read_words", "words_of", "write_words"]
 
 _SIGN = np.uint32(1 << 31)
+#: The bits of a hash of a word, and the factor that mixes them.
+_HASHED, _FACTOR = 20, np.uint32(2654435769)
 
 
 def words_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -36,9 +38,10 @@ def write_words(content: bytes, known: np.ndarray) -> list[bytes]:
     words = np.frombuffer(content, "<u4")
     everything = np.concatenate([known, words])
     unsigned = everything & ~_SIGN
-    _, first, equal = np.unique(unsigned, return_index=True, return_inverse=True)
     own = known.size + np.arange(words.size)
-    places = first[equal.ravel()[known.size :]]
+    found = np.concatenate([_candidates(unsigned[: known.size], unsigned[own]), own])
+    _, first, equal = np.unique(unsigned[found], return_index=True, return_inverse=True)
+    places = found[first[equal.ravel()[found.size - own.size :]]]
     is_new = places == own
     is_first = np.concatenate([np.ones(known.size, bool), is_new])
     following = _following(places)
@@ -48,6 +51,13 @@ def write_words(content: bytes, known: np.ndarray) -> list[bytes]:
     places = np.where(goes_on, following, places)
     signs = np.packbits(((words ^ everything[places])[~is_new] & _SIGN) > 0)
     return [_runs(np.diff(places, prepend=0)), signs.tobytes(), words[is_new].tobytes()]
+
+
+def _candidates(known: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Return the places of known words that may be equal to some of the others: sorting all takes seconds."""
+    is_own, shift = np.zeros(1 << _HASHED, bool), np.uint32(32 - _HASHED)
+    is_own[(words * _FACTOR) >> shift] = True
+    return np.flatnonzero(is_own[(known * _FACTOR) >> shift])
 
 
 def _following(places: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ from onnxsgd.persistence.message_fields import (
     fields_of,
     places_of,
 )
-from onnxsgd.persistence.text_patterns import TextWriter, read_texts
+from onnxsgd.persistence.text_patterns import ExpectedTexts, TextWriter, read_texts
 from onnxsgd.persistence.varints import read_varint, read_varints, signed, unsigned, varints
 
 __all__ = ["from_columns", "to_columns"]
@@ -43,6 +43,8 @@ _TEXTS, _KINDS, _WORDS, _BYTES, _FIELDS = 1, 4, 5, 8, 9
 _INTEGERS, _LONG, _ALL = ("integers", 0), 8, 1 << 64
 #: The deepest nesting of messages.
 _DEEPEST = 60
+#: The most fields of messages, and bytes of columns without words: reading takes some microseconds for each.
+_MOST_FIELDS, _LONGEST = 1 << 18, 1 << 20
 _DAMAGED = (ValueError, IndexError, KeyError, StopIteration)
 
 
@@ -74,7 +76,7 @@ class _Writer:
         self._known = known
         self._fields: dict[int, list[int]] = {}
         self._kinds: dict[tuple[int, ...], int] = {}
-        self._texts, self._expected = TextWriter(known.texts), _Expected()
+        self._texts, self._expected = TextWriter(known.texts), ExpectedTexts()
         self._last: dict[int, int] = {}
         self._words, self._bytes = bytearray(), bytearray()
 
@@ -141,52 +143,53 @@ class _Writer:
 
 class _Reader:
     def __init__(self, columns: bytes, known: KnownValues, most: int) -> None:
-        parts, at = dict[int, bytes](), 0
-        while at < len(columns):
-            key, at = read_varint(columns, at)
-            size, at = read_varint(columns, at)
-            parts[key] = columns[at : at + size]
-            at += size
+        parts = _parts_of(columns)
         first = [parts.pop(key, b"") for key in range(_TEXTS, _FIELDS)]
         self._fields = {key - _FIELDS: iter(read_varints(part)) for key, part in parts.items()}
-        self._texts, self._expected = read_texts(first[: _KINDS - 1], known.texts, most), _Expected()
+        self._texts, self._expected = read_texts(first[: _KINDS - 1], known.texts, most), ExpectedTexts()
         numbers = iter(read_varints(first[_KINDS - 1]))
         self._kinds = [[next(numbers) for _ in range(size)] for size in numbers]
         words, odd = read_words(first[_WORDS - 1 : _BYTES - 1], known.words, most), first[_BYTES - 1]
         self._parts = {_WORDS: memoryview(words), _BYTES: memoryview(odd)}
         self._taken = dict.fromkeys(self._parts, 0)
         self._last: dict[int, int] = {}
-        self._most = most
+        # one limit for all messages: each of those around one could be as large
+        self._most_bytes, self._most_fields = most, _MOST_FIELDS
 
     def message(self, name: str, depth: int) -> bytes:
         """Return the next message of a type."""
         _check_depth(depth)
         found, alike = bytearray(), self._next(name, 0)
         tags = self._kinds[alike]
+        self._count(0, len(tags) + 1)
         if name == "node" and OPERATOR in tags:
             alike = self._text(name, OPERATOR, (0, OPERATOR, 0))
         has_integers = False
         for tag, where in zip(tags, places_of(alike, tags), strict=True):
-            found += varints([tag])
-            kind = content_of(name, tag)
+            kind, value, head = content_of(name, tag), b"", varints([tag])
             if kind == "integer":
                 integer = self._integer(name, tag)
                 has_integers = has_integers or (name, tag, integer) == ("tensor", NUMBER_TYPE, INT64)
-                found += varints([integer])
-                continue
-            if kind == "word":
-                found += self._take(SIZES[tag & 7])
-                continue
-            if kind == "message":
-                value = self.message(INSIDE[name][tag >> 3], depth + 1)
-            elif kind == "numbers":
-                value = self._numbers(self._integer(name, tag), has_integers)
+                head += varints([integer])
+            elif kind == "word":
+                head += self._take(SIZES[tag & 7])
             else:
-                value = self._texts[alike if kind == "operator" else self._text(name, tag, where)]
-            found += varints([len(value)]) + value
-            if len(found) > self._most:
-                raise ValueError(f"more than {self._most} bytes")
+                if kind == "message":
+                    value = self.message(INSIDE[name][tag >> 3], depth + 1)
+                elif kind == "numbers":
+                    value = self._numbers(self._integer(name, tag), has_integers)
+                else:
+                    value = self._texts[alike if kind == "operator" else self._text(name, tag, where)]
+                head += varints([len(value)])
+            found += head + value
+            self._count(len(head) + (kind != "message") * len(value), 0)
         return bytes(found)
+
+    def _count(self, n_bytes: int, n_fields: int) -> None:
+        self._most_bytes -= n_bytes
+        self._most_fields -= n_fields
+        if min(self._most_bytes, self._most_fields) < 0:
+            raise ValueError("more bytes or fields than allowed")
 
     def _next(self, name: str, tag: int) -> int:
         return next(self._fields[column_of(name, tag)])
@@ -199,8 +202,7 @@ class _Reader:
     def _numbers(self, size: int, has_integers: bool) -> bytes:
         if not has_integers or size % _LONG:
             return self._take(size)
-        if size > self._most:
-            raise ValueError(f"{size} bytes of whole numbers that are not there")
+        self._count(0, size // _LONG)
         return np.array([self._integer(*_INTEGERS) for _ in range(size // _LONG)], "<u8").tobytes()
 
     def _take(self, size: int) -> bytes:
@@ -220,28 +222,19 @@ class _Reader:
         return place
 
 
-class _Expected:
-    """The text that is expected in a field: a new one, or the one after the last in messages alike."""
-
-    def __init__(self) -> None:
-        self._next: dict[tuple[int, int, int], int] = {}
-        self._n_texts = 0
-
-    def step(self, where: tuple[int, int, int], place: int) -> int:
-        """Return a number for the place of a text."""
-        step = 0 if place == self._n_texts else 1 + unsigned(place - self._next.get(where, self._n_texts))
-        self._expect(where, place)
-        return step
-
-    def place(self, where: tuple[int, int, int], step: int) -> int:
-        """Return the place that :meth:`step` was given."""
-        place = signed(step - 1) + self._next.get(where, self._n_texts) if step else self._n_texts
-        self._expect(where, place)
-        return place
-
-    def _expect(self, where: tuple[int, int, int], place: int) -> None:
-        self._n_texts = max(self._n_texts, place + 1)
-        self._next[where] = place + 1
+def _parts_of(columns: bytes) -> dict[int, bytes]:
+    """Return the columns by key."""
+    parts, at, n_bytes = dict[int, bytes](), 0, 0
+    while at < len(columns):
+        start = at
+        key, at = read_varint(columns, at)
+        size, at = read_varint(columns, at)
+        parts[key] = columns[at : at + size]
+        n_bytes += at - start + (not _WORDS <= key <= _BYTES) * size
+        at += size
+        if n_bytes > _LONGEST:
+            raise ValueError(f"more than {_LONGEST} bytes of texts and fields")
+    return parts
 
 
 def _check_depth(depth: int) -> None:

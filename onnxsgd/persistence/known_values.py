@@ -14,6 +14,9 @@ from onnxsgd.persistence.shared_tensors import NUMERIC, arrays_in
 
 __all__ = ["KnownValues"]
 
+#: The most numbers that are known: those of large weights would take seconds, and 24 bytes each.
+_MOST = 1 << 20
+
 
 @dataclass(frozen=True)
 class KnownValues:
@@ -29,8 +32,18 @@ class KnownValues:
 
     @classmethod
     def of(cls, model: object) -> KnownValues:
-        """Return those of an estimator, in the order of the paths of its arrays; none of others."""
-        return cls([array for _, array in sorted(arrays_in(model).items())])
+        """Return those of an estimator, in the order of the paths of its arrays; none of others.
+
+        Arrays that have too many numbers, with those before them, are left out.
+        """
+        arrays, n_numbers = list[np.ndarray](), 0
+        for _, array in sorted(arrays_in(model).items()):
+            if array.dtype.kind not in NUMERIC:
+                arrays.append(array)
+            elif n_numbers + array.size <= _MOST:
+                arrays.append(array)
+                n_numbers += array.size
+        return cls(arrays)
 
     @cached_property
     def texts(self) -> list[bytes]:
@@ -52,8 +65,10 @@ class KnownValues:
 
     def digest(self) -> bytes:
         """Return a digest of all."""
-        digest = hashlib.sha256(b"\0".join(self.texts))
+        digest = hashlib.sha256(repr(self.texts).encode())
         for array in self.arrays:
             if array.dtype.kind in NUMERIC:
+                # equal bytes of another type, or cut elsewhere, are other words
+                digest.update(repr((array.dtype.str, array.size)).encode())
                 digest.update(np.ascontiguousarray(array).data)
         return digest.digest()

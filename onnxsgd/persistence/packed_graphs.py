@@ -18,15 +18,16 @@ __all__ = ["needs_values", "packed", "unpacked"]
 _ALONE, _WITH_VALUES, _START = b"C", b"K", 5
 #: The fewest bytes of a graph that is written by columns: below, columns take longer to read and save little.
 _LEAST = 4096
-#: The most bytes of a graph that is written by columns, and further ones for each byte of known numbers.
-_MOST, _PER_BYTE = 1 << 22, 16
+#: The most bytes of a graph that is written by columns, further ones for each byte of known numbers, and the
+#: most of these: places in known numbers are of any length in few bytes.
+_MOST, _PER_BYTE, _FURTHER = 1 << 22, 16, 1 << 24
 
 
 def packed(content: bytes, known: KnownValues) -> bytes:
     """Return a serialized model in fewer bytes, if it is not too large."""
     if _LEAST <= len(content) <= _most(known):
         key = "packed graph", hashlib.sha256(content).digest(), known.digest()
-        columns = cached(key, lambda: _by_columns(content, known))
+        columns = cached(key, lambda: _by_columns(content, known), len(content))
         if columns is not None:
             return columns
     return compressed(content) if len(content) <= LARGEST else content
@@ -61,7 +62,7 @@ def needs_values(saved: bytes) -> bool:
 
 
 def _most(known: KnownValues) -> int:
-    return _MOST + _PER_BYTE * known.nbytes
+    return _MOST + min(_PER_BYTE * known.nbytes, _FURTHER)
 
 
 def _by_columns(content: bytes, known: KnownValues) -> bytes | None:

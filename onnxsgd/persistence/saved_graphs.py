@@ -124,10 +124,13 @@ class Graphs:
         """Return what :meth:`read` makes the graphs of, in short; None: of another graph too."""
         if base.graph.ByteSize():
             return None
-        contents, shared = [saved["model"], saved["score_model"] or b""], saved.get("shared")
-        needs_model = bool(shared and any(shared)) or any(map(needs_values, contents))
+        contents, shared = [saved["model"], saved["score_model"] or b""], saved.get("shared", ())
         digests = [hashlib.sha256(content).digest() for content in contents]
-        return *digests, repr(shared), tuple(trained), base.known.digest() if needs_model else None
+        if any(map(needs_values, contents)):
+            digests.append(base.known.digest())
+        paths = [entry[1] for part in shared for entry in part]
+        arrays = [base.held[path] for path in paths if path in base.held] if paths else ()
+        return *digests, KnownValues(arrays).digest(), repr(shared), tuple(trained)
 
     @property
     def nbytes(self) -> int:

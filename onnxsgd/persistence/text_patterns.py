@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from onnxsgd.persistence.varints import read_varints, signed, unsigned, varints
 
-__all__ = ["TextWriter", "read_texts"]
+__all__ = ["ExpectedTexts", "TextWriter", "read_texts"]
 
 #: A number that is written again from its value. skl2onnx names its values C0, C01, C02.
 _NUMBER = re.compile(rb"(0|[1-9][0-9]{0,8})")
@@ -71,7 +71,7 @@ class TextWriter:
 
 
 def read_texts(parts: Sequence[bytes], known: Sequence[bytes], most: int) -> list[bytes]:
-    """Return the texts of :meth:`TextWriter.parts`, of at most `most` bytes together.
+    """Return the texts of :meth:`TextWriter.parts`, of at most `most` bytes together in a message.
 
     Raises
     ------
@@ -96,10 +96,35 @@ def read_texts(parts: Sequence[bytes], known: Sequence[bytes], most: int) -> lis
             text = pieces[0] + b"".join(b"%d%b" % pair for pair in zip(last[place], pieces[1:], strict=True))
             next_pattern = place + 1
         texts.append(text)
-        most -= len(text)
+        # with its tag and its size
+        most -= len(text) + 2
         if most < 0:
             raise ValueError("texts of more bytes than it has")
     return texts
+
+
+class ExpectedTexts:
+    """The text that is expected in a field: a new one, or the one after the last in messages alike."""
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[int, int, int], int] = {}
+        self._n_texts = 0
+
+    def step(self, where: tuple[int, int, int], place: int) -> int:
+        """Return a number for the place of a text."""
+        step = 0 if place == self._n_texts else 1 + unsigned(place - self._next.get(where, self._n_texts))
+        self._expect(where, place)
+        return step
+
+    def place(self, where: tuple[int, int, int], step: int) -> int:
+        """Return the place that :meth:`step` was given."""
+        place = signed(step - 1) + self._next.get(where, self._n_texts) if step else self._n_texts
+        self._expect(where, place)
+        return place
+
+    def _expect(self, where: tuple[int, int, int], place: int) -> None:
+        self._n_texts = max(self._n_texts, place + 1)
+        self._next[where] = place + 1
 
 
 def _checked(place: int, size: int) -> int:

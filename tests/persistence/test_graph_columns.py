@@ -15,6 +15,8 @@ from onnxsgd.persistence.compression import compressed
 from onnxsgd.persistence.equal_words import words_of
 from onnxsgd.persistence.graph_columns import from_columns, to_columns
 from onnxsgd.persistence.known_values import KnownValues
+from onnxsgd.persistence.message_fields import OPERATOR, column_of
+from onnxsgd.persistence.varints import varints
 
 NONE = KnownValues()
 
@@ -137,6 +139,55 @@ def test_damaged_columns_are_refused(changes, size):
 @given(st.binary(max_size=60))
 def test_so_are_other_bytes(content):
     check_read(content, 100)
+
+
+def forged(kinds, fields, texts=(b"", b"")):
+    """Return columns of these kinds, of fields by type and tag, and of patterns with choices."""
+    parts = {1: texts[0], 2: texts[1], 4: varints(n for kind in kinds for n in (len(kind), *kind))}
+    parts |= {9 + column_of(*where): column for where, column in fields.items()}
+    return b"".join(varints([key, len(part)]) + part for key, part in parts.items())
+
+
+GRAPH, NODE, TENSOR, ATTRIBUTE, BODY, TEXT = 58, 10, 42, 42, 50, 18
+
+
+def forgeries():
+    """Yield names, and columns that would take seconds or hundreds of megabytes."""
+    yield "keys", b"".join(varints([key, 0]) for key in range(10, 300_000))
+    yield "texts", forged([], {}, (b"\0", b"\0" + b"\1" * (1 << 20)))
+    model = {("model", 0): b"\0", ("graph", 0): b"\1"}
+    kinds = [(GRAPH,), (NODE,), (OPERATOR,) * 300_000]
+    operators = {**model, ("node", 0): b"\2", ("node", OPERATOR): b"\0"}
+    yield "operators", forged(kinds, operators, (b"\0", b"\0"))
+    integers = {**model, ("tensor", 0): b"\2", ("tensor", 16): b"\x0e", ("integers", 0): bytes(600_000)}
+    kinds = [(GRAPH,), (TENSOR,), (16, 74)]
+    yield "integers", forged(kinds, {**integers, ("tensor", 74): varints([2 * 8 * 600_000])})
+    kinds = [(GRAPH,), (TEXT, TEXT, NODE), (26, 26, ATTRIBUTE), (TEXT, TEXT, BODY)]
+    nested = {
+        ("model", 0): b"\0",
+        ("graph", 0): b"\1" * 30,
+        ("node", 0): b"\2" * 30,
+        ("attribute", 0): b"\3" * 30,
+    }
+    # the first text is new, and the others the one that is there
+    repeated = {
+        ("graph", TEXT): b"\0" + b"\2" * 59,
+        ("node", 26): b"\2" * 60,
+        ("attribute", TEXT): b"\2" * 60,
+    }
+    yield "bodies", forged(kinds, {**nested, **repeated}, (b"x" * 900_000 + b"\0", b"\0"))
+
+
+@pytest.mark.parametrize("columns", dict(forgeries()).values(), ids=dict(forgeries()))
+def test_forged_columns_are_refused_at_once(columns):
+    with pytest.raises(ValueError, match="more (than|bytes)"):
+        from_columns(columns, NONE, 1 << 22)
+
+
+def test_a_graph_of_more_fields_than_are_read_at_once_is_left():
+    graph = onnx.GraphProto()
+    graph.node.extend([onnx.NodeProto(op_type="Add")] * 140_000)
+    assert to_columns(onnx.ModelProto(graph=graph).SerializeToString(), NONE) is None
 
 
 def test_the_form_of_format_3_stays_as_it_is():

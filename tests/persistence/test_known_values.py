@@ -42,6 +42,21 @@ def test_the_digest_follows_numbers_and_texts():
             [np.zeros(2)],
             [np.array(["a", "b"])],
             [np.array(["a", "c"], object)],
+            [np.array(["a\0b"], object)],
+            # the bytes of np.ones(2)
+            [np.ones(2).view(np.int64)],
+            [np.ones(2).view(np.float32)],
         )
     }
-    assert len(digests) == 5
+    assert len(digests) == 8
+
+
+def test_large_weights_are_none():
+    """Their words take 24 bytes a number, and sorting them takes seconds."""
+    model = StandardScaler()
+    model.a, model.b, model.c = np.zeros(1 << 20), np.ones(3), np.array(["a"], object)
+    assert KnownValues.of(model).arrays == [model.a, model.c]
+    model.a = np.zeros((1 << 20) - 2)
+    assert KnownValues.of(model).arrays == [model.a, model.c]
+    model.a = np.zeros((1 << 20) + 1)
+    assert KnownValues.of(model).arrays == [model.b, model.c]

@@ -74,6 +74,12 @@ def test_a_graph_that_columns_cannot_hold_is_compressed():
     assert decompressed(packed(content, NONE)) == content
 
 
+def test_known_numbers_allow_a_graph_of_20_mb_at_most():
+    """A file of a megabyte has zeros for a hundred, and a graph names them over and over."""
+    many = KnownValues([np.zeros(1 << 24)])
+    assert packed_graphs._most(many) < 21e6
+
+
 @pytest.mark.parametrize(
     "damage",
     [

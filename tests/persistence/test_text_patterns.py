@@ -38,7 +38,7 @@ def test_texts_return_in_the_order_of_their_first_use(known):
 TEXTS = st.lists(st.sampled_from([b"a", b"b1", b"0", b"90", b"_", b"red"])).map(b"".join)
 
 
-@given(st.lists(TEXTS | st.binary(max_size=5).filter(lambda text: not {0, 1} & {*text})))
+@given(st.lists(TEXTS | st.binary(max_size=5).map(lambda text: text.translate(None, b"\0\1"))))
 def test_so_do_others(texts):
     places, parts = written(texts, KNOWN)
     found = read_texts(parts, KNOWN, 10_000)
