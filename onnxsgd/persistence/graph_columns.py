@@ -17,6 +17,8 @@ texts, steps of numbers of bytes; and of the type itself: kinds.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from onnxsgd.persistence.equal_words import read_words, write_words
@@ -28,12 +30,11 @@ from onnxsgd.persistence.message_fields import (
     OPERATOR,
     SIZES,
     column_of,
-    content_of,
     fields_of,
-    places_of,
+    parts_of,
 )
 from onnxsgd.persistence.text_patterns import ExpectedTexts, TextWriter, read_texts
-from onnxsgd.persistence.varints import read_varint, read_varints, signed, unsigned, varints
+from onnxsgd.persistence.varints import read_varint, read_varints, signed, unsigned, varint, varints
 
 __all__ = ["from_columns", "to_columns"]
 
@@ -76,6 +77,7 @@ class _Writer:
         self._known = known
         self._fields: dict[int, list[int]] = {}
         self._kinds: dict[tuple[int, ...], int] = {}
+        self._layout = functools.cache(parts_of)
         self._texts, self._expected = TextWriter(known.texts), ExpectedTexts()
         self._last: dict[int, int] = {}
         self._words, self._bytes = bytearray(), bytearray()
@@ -98,12 +100,11 @@ class _Writer:
         tags = tuple(tag for tag, _ in fields)
         alike = self._kinds.setdefault(tags, len(self._kinds))
         self._column(name, 0).append(alike)
-        operator = next((value for tag, value in fields if content_of(name, tag) == "operator"), None)
+        operator = dict(fields).get(OPERATOR) if name == "node" else None
         if isinstance(operator, bytes):
             alike = self._text(name, OPERATOR, operator, (0, OPERATOR, 0))
         has_integers = name == "tensor" and (NUMBER_TYPE, INT64) in fields
-        for (tag, value), where in zip(fields, places_of(alike, tags), strict=True):
-            kind = content_of(name, tag)
+        for (_, value), (tag, number, kind) in zip(fields, self._layout(name, tags), strict=True):
             if isinstance(value, int):
                 self._integer(name, tag, value)
             elif kind == "word":
@@ -114,7 +115,7 @@ class _Writer:
                 self._integer(name, tag, len(value))
                 self._numbers(value, has_integers)
             elif kind == "text":
-                self._text(name, tag, value, where)
+                self._text(name, tag, value, (alike, tag, number))
 
     def _column(self, name: str, tag: int) -> list[int]:
         return self._fields.setdefault(column_of(name, tag), [])
@@ -147,8 +148,9 @@ class _Reader:
         first = [parts.pop(key, b"") for key in range(_TEXTS, _FIELDS)]
         self._fields = {key - _FIELDS: iter(read_varints(part)) for key, part in parts.items()}
         self._texts, self._expected = read_texts(first[: _KINDS - 1], known.texts, most), ExpectedTexts()
+        self._layout = functools.cache(parts_of)
         numbers = iter(read_varints(first[_KINDS - 1]))
-        self._kinds = [[next(numbers) for _ in range(size)] for size in numbers]
+        self._kinds = [(*[next(numbers) for _ in range(size)],) for size in numbers]
         words, odd = read_words(first[_WORDS - 1 : _BYTES - 1], known.words, most), first[_BYTES - 1]
         self._parts = {_WORDS: memoryview(words), _BYTES: memoryview(odd)}
         self._taken = dict.fromkeys(self._parts, 0)
@@ -161,35 +163,40 @@ class _Reader:
         _check_depth(depth)
         found, alike = bytearray(), self._next(name, 0)
         tags = self._kinds[alike]
-        self._count(0, len(tags) + 1)
+        self._count_fields(len(tags) + 1)
         if name == "node" and OPERATOR in tags:
             alike = self._text(name, OPERATOR, (0, OPERATOR, 0))
         has_integers = False
-        for tag, where in zip(tags, places_of(alike, tags), strict=True):
-            kind, value, head = content_of(name, tag), b"", varints([tag])
+        for tag, number, kind in self._layout(name, tags):
+            value, head, is_message = b"", varint(tag), kind == "message"
             if kind == "integer":
                 integer = self._integer(name, tag)
                 has_integers = has_integers or (name, tag, integer) == ("tensor", NUMBER_TYPE, INT64)
-                head += varints([integer])
+                head += varint(integer)
             elif kind == "word":
                 head += self._take(SIZES[tag & 7])
             else:
-                if kind == "message":
+                if is_message:
                     value = self.message(INSIDE[name][tag >> 3], depth + 1)
                 elif kind == "numbers":
                     value = self._numbers(self._integer(name, tag), has_integers)
+                elif kind == "operator":
+                    value = self._texts[alike]
                 else:
-                    value = self._texts[alike if kind == "operator" else self._text(name, tag, where)]
-                head += varints([len(value)])
-            found += head + value
-            self._count(len(head) + (kind != "message") * len(value), 0)
+                    value = self._texts[self._text(name, tag, (alike, tag, number))]
+                head += varint(len(value))
+            found += head
+            found += value
+            # those of a message inside are counted there
+            self._most_bytes -= len(head) if is_message else len(head) + len(value)
+            if self._most_bytes < 0:
+                raise ValueError("more bytes than allowed")
         return bytes(found)
 
-    def _count(self, n_bytes: int, n_fields: int) -> None:
-        self._most_bytes -= n_bytes
+    def _count_fields(self, n_fields: int) -> None:
         self._most_fields -= n_fields
-        if min(self._most_bytes, self._most_fields) < 0:
-            raise ValueError("more bytes or fields than allowed")
+        if self._most_fields < 0:
+            raise ValueError("more fields than allowed")
 
     def _next(self, name: str, tag: int) -> int:
         return next(self._fields[column_of(name, tag)])
@@ -202,7 +209,7 @@ class _Reader:
     def _numbers(self, size: int, has_integers: bool) -> bytes:
         if not has_integers or size % _LONG:
             return self._take(size)
-        self._count(0, size // _LONG)
+        self._count_fields(size // _LONG)
         return np.array([self._integer(*_INTEGERS) for _ in range(size // _LONG)], "<u8").tobytes()
 
     def _take(self, size: int) -> bytes:

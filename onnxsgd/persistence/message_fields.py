@@ -16,7 +16,7 @@ __all__ = [
     "column_of",
     "content_of",
     "fields_of",
-    "places_of",
+    "parts_of",
 ]
 
 #: For each type of message the fields that are messages, by their numbers in onnx.proto, and their types; the
@@ -93,10 +93,11 @@ def fields_of(content: bytes) -> Iterator[tuple[int, int | bytes]]:
         at += size
 
 
-def places_of(alike: int, tags: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield for each field those that it is alike: of messages `alike`, a tag, and its number, up to 3."""
-    last = number = 0
+def parts_of(name: str, tags: Sequence[int]) -> list[tuple[int, int, str]]:
+    """Return the tag of each field, its number in a row of equal ones, up to 3, and its content."""
+    parts, last, number = [], 0, 0
     for tag in tags:
         number = min(number + 1, 3) if tag == last else 0
         last = tag
-        yield alike, tag, number
+        parts.append((tag, number, content_of(name, tag)))
+    return parts

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["read_varint", "read_varints", "signed", "unsigned", "varints"]
+__all__ = ["read_varint", "read_varints", "signed", "unsigned", "varint", "varints"]
 
 #: The most bits of a number.
 _BITS = 64
+
+
+#: The bytes of small numbers, which most are.
+_SMALL = [bytes([number]) for number in range(128)]
+
+
+def varint(number: int) -> bytes:
+    """Return a number in bytes."""
+    return _SMALL[number] if number < 128 else varints([number])
 
 
 def varints(numbers: Iterable[int]) -> bytes:

@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from onnxsgd.persistence.message_fields import INSIDE, OPERATOR, column_of, content_of, fields_of, places_of
+from onnxsgd.persistence.message_fields import INSIDE, OPERATOR, column_of, content_of, fields_of, parts_of
 
 #: The messages of onnx by our names.
 MESSAGES = {
@@ -50,6 +50,6 @@ def test_columns_are_apart():
 
 
 def test_inputs_of_nodes_are_alike_by_their_number():
-    assert list(places_of(7, [10, 10, 10, 10, 10, 18, 10])) == [
-        *((7, 10, number) for number in (0, 1, 2, 3, 3)), (7, 18, 0), (7, 10, 0),
+    assert parts_of("node", [10, 10, 10, 10, 10, 34, 10]) == [
+        *((10, number, "text") for number in (0, 1, 2, 3, 3)), (34, 0, "operator"), (10, 0, "text"),
     ]  # fmt: skip

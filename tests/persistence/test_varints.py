@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxsgd.persistence.varints import read_varint, read_varints, signed, unsigned, varints
+from onnxsgd.persistence.varints import read_varint, read_varints, signed, unsigned, varint, varints
 
 LARGEST = 2**64 - 1
 
@@ -19,7 +19,7 @@ def test_numbers_return_as_they_were(numbers):
     [(0, b"\x00"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02"), (LARGEST, b"\xff" * 9 + b"\x01")],
 )
 def test_they_are_those_of_protobuf(number, content):
-    assert varints([number]) == content
+    assert varint(number) == varints([number]) == content
     assert read_varint(b"." + content + b".", 1) == (number, 1 + len(content))
 
 
