@@ -20,7 +20,8 @@ _HASHED, _FACTOR = 20, np.uint32(2654435769)
 
 def words_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Return the words of arrays of real numbers, and of their inverses, as graphs may hold them."""
-    flat = np.concatenate([np.empty(0), *(np.ravel(array).astype(np.float64) for array in arrays)])
+    # of masked ones, the numbers below the mask
+    flat = np.concatenate([np.empty(0), *(np.asarray(array, np.float64).ravel() for array in arrays)])
     with np.errstate(all="ignore"):
         inverse = np.reciprocal(flat)
         forms = [flat.astype(np.float32), inverse.astype(np.float32), flat, inverse]

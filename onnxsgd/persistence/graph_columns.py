@@ -11,8 +11,8 @@ The form is a sequence of columns, each a key, a length, and its bytes. Those of
     5, 6, 7           words (see ``equal_words``)
     8                 bytes of which no words can be made
 
-Others are those of the field of a type of message: the steps from one whole number to the next, places of
-texts, steps of numbers of bytes; and of the type itself: kinds.
+Each further column holds the values of one field of one type of message: steps from one whole number to the
+next, places of texts, or steps of sizes; that of a type itself holds the kinds of its messages.
 """
 
 from __future__ import annotations

@@ -86,3 +86,18 @@ def test_known_words_that_are_not_used_are_not_sorted(monkeypatch):
     assert sizes[0] < 10_000
     assert len(parts[0]) < 100
     assert read_words(parts, known, 4000) == content
+
+
+def test_arrays_of_any_kind_have_words():
+    """Masks and other types are in attributes of estimators too."""
+    numbers = np.array([[3.0, 0.0, -2.0]])
+    expected = words_of([numbers])
+    arrays = [
+        np.ma.array(numbers, mask=[[1, 0, 1]]), numbers.astype(">f8"), numbers.astype(int),
+        numbers.astype(np.float16), numbers.astype(np.longdouble), np.repeat(numbers, 2)[::2],
+    ]  # fmt: skip
+    for array in arrays:
+        words = words_of([array])
+        assert type(words) is np.ndarray
+        np.testing.assert_array_equal(words, expected)
+    assert words_of([np.array(3.0), np.empty((0, 2))]).size == 6
