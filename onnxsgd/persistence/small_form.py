@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from onnxsgd.persistence.compression import compressed, decompressed
 from onnxsgd.persistence.saved_form import check_format
@@ -20,7 +21,8 @@ _LARGE = 4096
 #: Entries of the saved form that stay as they are: for the reader of an error message; estimators.
 _KEPT = frozenset({"format", "version", "text"})
 #: Attributes that stay as they are: `model` shares its arrays and names with others.
-_OUTSIDE = frozenset({"model", "feature_names_in_"})
+_NAMES = "feature_names_in_"
+_OUTSIDE = frozenset({"model", _NAMES})
 #: Types of plain attributes.
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 
@@ -35,9 +37,14 @@ def to_small_form(attributes: Mapping[str, object]) -> dict[str, Any]:
         small   the bytes of small arrays
         large   a list of the large arrays
 
-    and those that have no other form. The attribute `model` stays as it is.
+    and those that have no other form. The attribute `model` stays as it is; names of columns are its own, if
+    it has the same.
     """
     rest, writer, values, kept = dict[str, Any](attributes), TreeWriter(), {}, {}
+    names, known = rest.get(_NAMES), _names_of(rest.get("model"))
+    if names is not None and known is not None and np.array_equal(names, known):
+        # a pickle has an object once
+        rest[_NAMES] = known
     saved = rest.pop("_saved")
     for number, (name, value) in enumerate(saved.items()):
         try:
@@ -84,6 +91,12 @@ def from_small_form(attributes: dict[str, Any]) -> dict[str, Any]:
     saved = {**kept, **{name: reader.read(tree) for name, tree in values.items()}}
     plain = {name: reader.read(tree) for name, tree in plain.items()}
     return {**attributes, **plain, **dict.fromkeys(classes, saved["classes"]), "_saved": saved}
+
+
+def _names_of(model: object) -> np.ndarray | None:
+    """Return the names of columns that an estimator holds, if any."""
+    names = getattr(model, _NAMES, None) if isinstance(model, BaseEstimator) else None
+    return names if type(names) is np.ndarray else None
 
 
 def _is_plain(value: object) -> bool:

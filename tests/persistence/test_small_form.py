@@ -248,6 +248,28 @@ def nodes_of(learner):
     return [node.SerializeToString() for node in learner.to_onnx().graph.node]
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_names_of_columns_are_those_of_the_model():
+    """They took as many bytes again."""
+    X, y = (
+        pd.DataFrame(WIDE, columns=[f"a column of a long name, {k}" for k in range(60)]),
+        np.arange(300) % 3,
+    )
+    model = make_pipeline(StandardScaler(), clone(LINEAR)).fit(X, y)
+    learner = OnnxSGDClassifier(model, max_iter=1, random_state=0).fit(X, y)
+    assert rest_of(learner, model) <= 1000
+    restored = pickle.loads(pickle.dumps(learner))
+    assert restored.feature_names_in_ is restored.model.feature_names_in_
+    np.testing.assert_array_equal(restored.feature_names_in_, X.columns)
+    # other names are kept
+    learner = OnnxSGDClassifier(model, max_iter=1).fit(X.to_numpy(), y)
+    model.fit(X.rename(columns=str.upper), y)
+    assert not hasattr(pickle.loads(pickle.dumps(learner)), "feature_names_in_")
+    learner = OnnxSGDClassifier(model, max_iter=1).fit(X.rename(columns=str.upper), y)
+    model.fit(X, y)
+    assert pickle.loads(pickle.dumps(learner)).feature_names_in_[0] == "A COLUMN OF A LONG NAME, 0"
+
+
 def texts_of(learner):
     """Return the texts of encoders in a graph, each once."""
     texts = {
