@@ -17,13 +17,17 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import (
+    Binarizer,
     KBinsDiscretizer,
+    MaxAbsScaler,
     MinMaxScaler,
+    Normalizer,
     OneHotEncoder,
     OrdinalEncoder,
     PolynomialFeatures,
     PowerTransformer,
     QuantileTransformer,
+    RobustScaler,
     StandardScaler,
 )
 
@@ -268,6 +272,25 @@ def test_names_of_columns_are_those_of_the_model():
     learner = OnnxSGDClassifier(model, max_iter=1).fit(X.rename(columns=str.upper), y)
     model.fit(X, y)
     assert pickle.loads(pickle.dumps(learner)).feature_names_in_[0] == "A COLUMN OF A LONG NAME, 0"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_so_has_that_of_many_kinds_of_transformers():
+    """With their constants, which are frozen weights: 260 nodes with little in common are written."""
+    kinds = [
+        SimpleImputer(), StandardScaler(), MinMaxScaler(), MaxAbsScaler(), RobustScaler(), PowerTransformer(),
+        QuantileTransformer(n_quantiles=30), Binarizer(), KBinsDiscretizer(3, encode="onehot-dense"),
+        PolynomialFeatures(3), make_pipeline(SimpleImputer(), PolynomialFeatures(2), StandardScaler()),
+    ]  # fmt: skip
+    model = make_pipeline(
+        make_column_transformer(*[(kind, [place]) for place, kind in enumerate(kinds)]),
+        make_union(PCA(3), StandardScaler(), Normalizer()),
+        MLPClassifier((8,), max_iter=2),
+    )
+    y = np.arange(300) % 3
+    learner = OnnxSGDClassifier(model.fit(WIDE, y), max_iter=1, random_state=0).fit(WIDE, y)
+    assert len(learner.to_onnx().graph.node) > 230
+    assert rest_of(learner, model, frozen_weights(learner)) <= 2048
 
 
 def texts_of(learner):
