@@ -2,6 +2,7 @@
 
 import tracemalloc
 import warnings
+from functools import partial
 
 import numpy as np
 import onnx
@@ -170,18 +171,25 @@ def test_large_arrays_are_searched_once(model, dtype, monkeypatch):
     learner = OnnxSGDRegressor(model, max_iter=1, tol=None, random_state=0)
     fitted = clone(learner).fit(X, X[:, 0])
     assert sum(array.ndim == 2 for array in searched) == 1
+    for call in calls_with_bad_numbers(learner, fitted, X):
+        with pytest.raises(ValueError, match="NaN|infinity"):
+            call()
+
+
+def calls_with_bad_numbers(learner, fitted, X):
+    """Yield calls of an estimator, and of a fitted copy, with a number that is not finite in the last row."""
+    y = X[:, 0]
     for value in (np.nan, np.inf, -np.inf):
         bad = X.copy()
         bad[-1, 1] = value
-        for call in (
-            lambda bad=bad: clone(learner).fit(bad, X[:, 0]),
-            lambda bad=bad: clone(learner).partial_fit(bad, X[:, 0]),
-            lambda bad=bad: fitted.partial_fit(bad, X[:, 0]),
-            lambda bad=bad: fitted.predict(bad),
-            lambda bad=bad: fitted.score(bad, X[:, 0]),
+        for estimator, name, more in (
+            (clone(learner), "fit", (y,)),
+            (clone(learner), "partial_fit", (y,)),
+            (fitted, "partial_fit", (y,)),
+            (fitted, "predict", ()),
+            (fitted, "score", (y,)),
         ):
-            with pytest.raises(ValueError, match="NaN|infinity"):
-                call()
+            yield partial(getattr(estimator, name), bad, *more)
 
 
 @pytest.mark.parametrize(
@@ -205,17 +213,9 @@ def test_arrays_for_a_graph_are_searched_once(inputs, table, monkeypatch):
     learner = OnnxSGDRegressor(graph, max_iter=1, tol=None, eta0=1e-4, learning_rate="constant")
     fitted = clone(learner).fit(X, X[:, 0])
     assert sum(array.size for array in searched if array.ndim == 2) == (0 if "int" in inputs else X.size)
-    for value in (np.nan, np.inf, -np.inf):
-        bad = X.copy()
-        bad[-1, 1] = value
-        for call in (
-            lambda bad=bad: clone(learner).fit(bad, X[:, 0]),
-            lambda bad=bad: clone(learner).partial_fit(bad, X[:, 0]),
-            lambda bad=bad: fitted.partial_fit(bad, X[:, 0]),
-            lambda bad=bad: fitted.predict(bad),
-        ):
-            with pytest.raises(ParameterError, match="NaN|infinity|does not hold"):
-                call()
+    for call in calls_with_bad_numbers(learner, fitted, X):
+        with pytest.raises(ParameterError, match="NaN|infinity|does not hold"):
+            call()
 
 
 @pytest.mark.parametrize("order", ["C", "F", "K"])
