@@ -146,17 +146,6 @@ def measure(task: Task, device: str, n_epochs: int) -> list[Result]:
     ]  # fmt: skip
 
 
-def _check_equal_work(task: Task, losses: dict[str, float], before: float) -> None:
-    ours = losses[BASELINE]
-    allowed = _TOLERANCE * abs(before - ours)
-    apart = {name: loss for name, loss in losses.items() if not abs(loss - ours) <= allowed}
-    if apart:
-        raise RuntimeError(
-            f"{task.workload.name}, batch size {task.batch_size}: the loss after an epoch is {ours:.6f}, and "
-            f"of others {apart}. The contestants do not do the same work."
-        )
-
-
 def _contestants(task: Task, device: str) -> Iterator[tuple[str, TimedTrain]]:
     """Yield those whose libraries are installed and know the device."""
     for name, (module, function) in CONTESTANTS.items():

@@ -57,10 +57,11 @@ def train_half(task: Task, device: str) -> TimedTrain:
 def _train(task: Task, device: str, graph: onnx.ModelProto) -> TimedTrain:
     def run(n_epochs: int, shuffle: bool) -> tuple[Layers, list[float]]:
         clock = _Clock(task.rate)
-        # an epoch ends where the next one begins: timing needs one more
+        # an epoch ends where the next one begins: timing needs one more. With `tol` the loss of each epoch is
+        # read at its end, as the peers do; without it many epochs are planned at once
         estimator = OnnxSGDRegressor(
-            graph, penalty=None, learning_rate=clock, batch_size=task.batch_size, tol=None, random_state=0,
-            max_iter=n_epochs + int(shuffle), shuffle=shuffle, device=device,
+            graph, penalty=None, learning_rate=clock, batch_size=task.batch_size, tol=0.0, random_state=0,
+            max_iter=n_epochs + int(shuffle), n_iter_no_change=n_epochs + 1, shuffle=shuffle, device=device,
         )  # fmt: skip
         weights = estimator.fit(task.X, task.y).get_weights()
         layers = [(weights[f"weight{i}"], weights[f"bias{i}"]) for i in range(len(task.initial))]
