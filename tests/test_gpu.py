@@ -279,7 +279,9 @@ def test_training_continues_in_parts_and_on_another_machine(diabetes):
 def test_a_grid_search_gives_the_result_of_the_cpu():
     X, y = load_breast_cancer(return_X_y=True)
     X = StandardScaler().fit_transform(X).astype(np.float32)
-    model = OnnxSGDClassifier(max_iter=10, tol=None, random_state=0, engine="portable")
+    model = OnnxSGDClassifier(
+        learning_rate="constant", max_iter=10, tol=None, random_state=0, engine="portable"
+    )
     grid = {"alpha": [1e-4, 1e-2, 1.0], "eta0": [1e-3, 1e-1]}
     search = {
         device: GridSearchCV(clone(model).set_params(device=device), grid, cv=3).fit(X, y)

@@ -6,6 +6,7 @@ and the weights on request. In between, every call is a block of steps that need
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +59,11 @@ def check_data(batches: Batches, device: Device) -> None:
                 f"device={str(device)!r} takes numbers, and {name!r} has elements of type {array.dtype}: let "
                 "the frozen part of the graph turn them into numbers, or use device='cpu'."
             )
-        if array.size > _LAST_ELEMENT:
+        size = math.prod(array.shape)
+        if size > _LAST_ELEMENT:
             raise UnsupportedError(
                 f"device={str(device)!r} takes arrays of up to {_LAST_ELEMENT:,} numbers, and {name!r} has "
-                f"{array.size:,}: train on a part of the data at a time with partial_fit, or use "
+                f"{size:,}: train on a part of the data at a time with partial_fit, or use "
                 "device='cpu'."
             )
 

@@ -12,6 +12,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.data import row_tables
 from onnxsgd.engine.step import cuda_blocks as blocks
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.cuda_blocks import Block, BlockSession, BoundBlock, block_sizes
@@ -414,6 +415,20 @@ def test_a_fit_is_the_same_on_resident_data(diabetes, params, monkeypatch):
     assert staying.t_ == usual.t_
     if params.get("early_stopping"):
         np.testing.assert_allclose(staying.validation_scores_, usual.validation_scores_, rtol=1e-5)
+
+
+def test_tables_of_many_rows_are_converted_as_a_whole(diabetes, monkeypatch):
+    """On the CPU their rows are converted when they are taken."""
+    monkeypatch.setattr(row_tables, "MANY_ROWS", 100)
+    X, y = diabetes[0].astype(np.float64), diabetes[1].astype(np.float64)
+
+    def estimator():
+        return OnnxSGDRegressor(
+            learning_rate="invscaling", max_iter=3, batch_size=7, tol=None, random_state=0
+        )
+
+    usual, staying = both_ways(estimator, monkeypatch, X, y)
+    np.testing.assert_allclose(staying.coef_, usual.coef_, rtol=1e-5)
 
 
 @pytest.mark.parametrize("learning_rate", ["invscaling", "auto"])
