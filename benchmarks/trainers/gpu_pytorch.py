@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -88,11 +89,13 @@ def train_graph(task: Task, device: str) -> TimedTrain:
     with torch.cuda.graph(graph):
         step()
 
-    def replay(rows: torch.Tensor) -> None:
-        read.copy_(rows)
-        graph.replay()
+    return _timed(task, device, module, total, partial(_replay, graph, read, (X, y)))
 
-    return _timed(task, device, module, total, replay)
+
+def _replay(graph: torch.cuda.CUDAGraph, read: torch.Tensor, held: object, rows: torch.Tensor) -> None:
+    """Replay a recorded step on some rows; `held` are tensors that it reads, which must not be freed."""
+    read.copy_(rows)
+    graph.replay()
 
 
 def _place(task: Task, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.nn.Sequential]:
