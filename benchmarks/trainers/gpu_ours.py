@@ -1,12 +1,10 @@
-"""The estimator of onnxsgd on a device, timed by a schedule that reads the clock."""
+"""The estimator of onnxsgd on a device, timed by differences of fits."""
 
 from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from workloads import Layers, Task
@@ -16,23 +14,13 @@ from onnxsgd.engine.step import cuda_blocks as blocks
 from onnxsgd.graph.lowering.precision import with_precision
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.sizes import infer_sizes
-from onnxsgd.schedules import Constant
 from trainers import TimedTrain
 from trainers.ours import make_graph
 
 __all__ = ["train", "train_half", "train_without_recording"]
 
-
-@dataclass(frozen=True)
-class _Clock(Constant):
-    """A constant rate that records the time of each call: at the beginning of each epoch."""
-
-    times: list[float] = field(default_factory=list, compare=False)
-
-    def rates(self, t: int, eta: float, count: int) -> np.ndarray:
-        """Return the rates of the next epoch."""
-        self.times.append(time.perf_counter())
-        return super().rates(t, eta, count)
+#: Epochs of the shorter fits: enough that blocks are recorded in both.
+_FEW_EPOCHS = 4
 
 
 def train(task: Task, device: str) -> TimedTrain:
@@ -56,18 +44,30 @@ def train_half(task: Task, device: str) -> TimedTrain:
 
 def _train(task: Task, device: str, graph: onnx.ModelProto) -> TimedTrain:
     def run(n_epochs: int, shuffle: bool) -> tuple[Layers, list[float]]:
-        clock = _Clock(task.rate)
-        # an epoch ends where the next one begins: timing needs one more. With `tol` the loss of each epoch is
-        # read at its end, as the peers do; without it many epochs are planned at once
         estimator = OnnxSGDRegressor(
-            graph, penalty=None, learning_rate=clock, batch_size=task.batch_size, tol=0.0, random_state=0,
-            max_iter=n_epochs + int(shuffle), n_iter_no_change=n_epochs + 1, shuffle=shuffle, device=device,
+            graph, penalty=None, learning_rate="constant", eta0=task.rate, batch_size=task.batch_size,
+            tol=None, random_state=0, max_iter=n_epochs, shuffle=shuffle, device=device,
         )  # fmt: skip
+        seconds = [0.0]
+        if shuffle:
+            # several epochs are one call: an epoch takes the difference of two fits
+            seconds = [_difference(estimator, task, n_epochs) for _ in range(n_epochs)]
         weights = estimator.fit(task.X, task.y).get_weights()
         layers = [(weights[f"weight{i}"], weights[f"bias{i}"]) for i in range(len(task.initial))]
-        return layers, np.diff(clock.times).tolist()
+        return layers, seconds
 
     return run
+
+
+def _difference(estimator: OnnxSGDRegressor, task: Task, n_epochs: int) -> float:
+    """Return the seconds of an epoch: fits of many and of few epochs have the same fixed costs."""
+    seconds = []
+    for n in (_FEW_EPOCHS, _FEW_EPOCHS + n_epochs):
+        start = time.perf_counter()
+        estimator.set_params(max_iter=n).fit(task.X, task.y)
+        seconds.append(time.perf_counter() - start)
+    estimator.set_params(max_iter=n_epochs)
+    return (seconds[1] - seconds[0]) / n_epochs
 
 
 def train_without_recording(task: Task, device: str) -> TimedTrain:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -17,34 +15,14 @@ from onnxsgd.data.row_tables import Table, row_blocks
 
 __all__ = ["BlockOrder", "Blocks", "shuffled"]
 
-#: Up to this many numbers are sorted by their keys, which takes less time than to sort pairs of both; up to
-#: the second number of pairs are made at once, in half the time.
-_SHORT, _AT_ONCE = 100, 1 << 13
-#: The fewest rows that are sorted by the halves of their keys: numpy sorts 16 bits by their digits.
-_FEWEST_BY_HALVES = 1000
-#: From this many numbers on, the halves of the keys would take more memory than their pairs, and the order
-#: stays in the memory of these.
+#: Up to this many numbers are sorted by their keys, which takes less time than to sort pairs of both.
+_SHORT = 100
+#: From this length on an order is numpy's permutation. ``benchmarks/constants.py``, nanoseconds for a number
+#: on a processor on which numpy does not sort in vectors: pairs of several orders of up to 800 take 10 to 14,
+#: and those of longer ones 20 to 60; its permutation takes 14 to 19, and 11 to 16.
+_LONG = 800
+#: From this length on the numbers of an order have 32 bits from the first, a bound of memory.
 _MANY = 1 << 18
-#: Vectors in which numpy sorts pairs, and the number of rows up to which their halves take less time.
-#: ``benchmarks/constants.py``, 1,024, 10,240 and 102,400 rows: pairs take 0.8, 0.8 and 0.3 of it in vectors
-#: of 512 bits, 1.1, 1.3 and 0.5 in those of 256, and 2.2, 5 and 2.6 in none. Names of numpy from 2.4 on, and
-#: one of those before, which named vectors of 256 bits also where they sorted in none.
-_SORTED_IN_VECTORS = {"X86_V4": 0, "AVX512_SKX": 0, "X86_V3": 1 << 15}
-
-
-def _rows_by_halves() -> range:
-    """Return the numbers of rows that are sorted by the halves of their keys on this processor."""
-    config: Any = np.show_config(mode="dicts")
-    # numpy leaves out what is empty
-    found = config.get("SIMD Extensions", {}).get("found", ())
-    most = min((_SORTED_IN_VECTORS.get(name, _MANY) for name in found), default=_MANY)
-    return range(_FEWEST_BY_HALVES, most)
-
-
-#: The rows that are sorted by the halves of their keys.
-_BY_HALVES = _rows_by_halves()
-#: The place of the lower half of a number.
-_LOWER = 0 if sys.byteorder == "little" else 1
 #: The bytes of a block, the blocks whose rows are mixed, and their bytes. ``benchmarks/shuffle_blocks.py``
 #: measures time and quality.
 _BLOCK_BYTES, _MIXED_BLOCKS, _MIXED_BYTES = 1 << 17, 128, 12 << 20
@@ -57,50 +35,33 @@ _MOST_ROWS, _MIXED_ROWS = 1 << 12, 1 << 18
 def shuffled(shape: tuple[int, int], random_state: np.random.RandomState) -> np.ndarray:
     """Return rows of the numbers below their length, each in random order.
 
-    It sorts by random keys, for which numpy is faster than for its permutation. One pair of keys in four
-    billion is equal and keeps its order. Nothing but the pairs of a key and a number is made for all.
+    Short ones are sorted by random keys, for which numpy is faster than for its permutation. One pair of keys
+    in four billion is equal and keeps its order.
     """
     n_all, n_columns = shape[0] * shape[1], shape[1]
-    if n_all <= _SHORT:
-        orders: np.ndarray = words(random_state, n_all).reshape(shape).argsort(axis=1, kind="stable")
+    if n_columns >= _LONG:
+        orders = np.empty(shape, np.uint32)
+        for order in orders:
+            _permute(order, random_state)
         return orders
-    if n_columns in _BY_HALVES and n_all in _BY_HALVES:
-        return _by_halves(random_state.randint(0, 1 << 32, n_all, np.uint32).reshape(shape))
-    if n_all <= _AT_ONCE:
-        pairs = words(random_state, n_all).reshape(shape)
-        pairs <<= np.uint64(32)
-        pairs |= np.arange(n_columns, dtype=np.uint64)
-        pairs.sort(axis=1)
-        return pairs.astype(np.uint32)
-    pairs = np.empty(shape, np.uint64)
-    keys = pairs.reshape(-1)
-    for part in row_blocks(len(keys)):
-        keys[part] = random_state.randint(0, 1 << 32, part.stop - part.start, np.uint32)
-        keys[part] <<= np.uint64(32)
-        numbers = np.arange(part.start, part.stop, dtype=np.uint64)
-        if shape[0] > 1:
-            numbers %= np.uint64(n_columns)
-        keys[part] |= numbers
+    if n_all <= _SHORT:
+        found: np.ndarray = words(random_state, n_all).reshape(shape).argsort(axis=1, kind="stable")
+        return found
+    pairs = words(random_state, n_all).reshape(shape)
+    pairs <<= np.uint64(32)
+    pairs |= np.arange(n_columns, dtype=np.uint64)
     pairs.sort(axis=1)
-    if n_all < _MANY or shape[0] > 1:
-        return pairs.astype(np.uint32)
-    # the lower halves, in the memory of the pairs
-    halves = keys.view(np.uint32)
-    low = halves[_LOWER::2]
-    for part in row_blocks(n_columns):
-        halves[part] = low[part]
-    del keys, halves, low
-    pairs.resize((1, -(-n_columns // 2)), refcheck=False)
-    return pairs.view(np.uint32)[:, :n_columns]
+    return pairs.astype(np.uint32)
 
 
-def _by_halves(keys: np.ndarray) -> np.ndarray:
-    """Return the stable orders of rows of keys: by their lower halves, then by the upper ones."""
-    halves = keys.view(np.uint16).reshape(*keys.shape, 2)
-    starts = np.arange(0, keys.size, keys.shape[1])[:, None]
-    order = halves[..., _LOWER].argsort(axis=1, kind="stable")
-    upper = halves[..., 1 - _LOWER].take(order + starts).argsort(axis=1, kind="stable")
-    return order.take(upper + starts)
+def _permute(order: np.ndarray, random_state: np.random.RandomState) -> None:
+    """Write the numbers below its length to an array, in random order."""
+    if len(order) < _MANY:
+        # numbers of 64 bits take less time
+        order[:] = random_state.permutation(len(order))
+    else:
+        order[:] = np.arange(len(order), dtype=order.dtype)
+        random_state.shuffle(order)
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ class Epochs:
             # standardised weights are rounded on their way into a checkpoint and back
             runners.buffers.load(state.tensors)
         if not batches.is_long:
-            updates = batches.plan(self._orders(count))
+            updates = self._planned(count)
             numbers = numbers_of_epochs(self._plan, state, batches, count, rates, self._output_unit)
             self._run_planned(updates, limit, numbers, count, within)
             return
@@ -332,6 +332,18 @@ class Epochs:
                 last = self._state.learning_rates[-1]
                 self._state.record(np.full(count - number, math.inf), np.full(count - number, last))
                 break
+
+    def _planned(self, count: int) -> EpochPlan:
+        """Return the batches of the next `count` epochs.
+
+        Where a device has the data, the host draws the order of an epoch while the one before it is trained,
+        unless other numbers of the epochs are drawn after all orders.
+        """
+        if count > 1 and self._plan.device.keeps_data and not self._plan.step_spec.draws:
+            drawn = self._batches.plan_of_drawn(lambda: self._orders(1), count)
+            if drawn is not None:
+                return drawn
+        return self._batches.plan(self._orders(count))
 
     def _orders(self, count: int) -> np.ndarray:
         """Return the order of the samples in each of the next `count` epochs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -20,7 +20,7 @@ from onnxsgd.data.random_order import BlockOrder, Blocks
 from onnxsgd.data.row_tables import RowTable, are_many, as_array, row_blocks, some_rows, take_into
 from onnxsgd.engine.sparse_products import is_sparse
 
-__all__ = ["Batches", "EpochPlan", "Standard"]
+__all__ = ["Batches", "DrawnRows", "EpochPlan", "Standard"]
 
 #: Normalised weights of samples, and factors and weights of batches.
 _Weights = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -34,13 +34,36 @@ _SMALL_TABLE = 4_000_000
 _WINDOW_ROWS = 1 << 16
 
 
+class DrawnRows:
+    """Rows of the batches of several epochs, whose orders are drawn when they are taken.
+
+    Parameters
+    ----------
+    draw : callable
+        Returns those of the next epoch, [n_batches, batch_size].
+    n_batches : int
+        The number of batches of an epoch.
+    """
+
+    def __init__(self, draw: Callable[[], np.ndarray], n_batches: int) -> None:
+        self._draw, self._n_batches = draw, n_batches
+        self._drawn: list[np.ndarray] = []
+
+    def __getitem__(self, batches: slice) -> np.ndarray:
+        """Return the rows of some batches of one epoch."""
+        epoch, first = divmod(batches.start, self._n_batches)
+        while len(self._drawn) <= epoch:
+            self._drawn.append(self._draw())
+        return self._drawn[epoch][first : first + batches.stop - batches.start]
+
+
 @record
 class EpochPlan:
     """The rows of one epoch, or of several.
 
     Attributes
     ----------
-    rows : ndarray of shape [n_batches, batch_size]
+    rows : ndarray of shape [n_batches, batch_size], or DrawnRows
         Indices of samples. The last batch is filled up with further rows, whose weight is zero.
     sample_weight : ndarray of shape [n_batches, batch_size, 1]
         Weights of the type of the target, normalised to sum 1 in each batch; with ``batch_size=1`` not
@@ -54,7 +77,7 @@ class EpochPlan:
         The weight of all samples, in units of that of other plans of the same epoch.
     """
 
-    rows: np.ndarray
+    rows: Any
     sample_weight: np.ndarray
     factors: np.ndarray
     totals: np.ndarray
@@ -341,24 +364,54 @@ class Batches:
         orders : ndarray of shape [n_epochs, n_samples], or [n_samples] for one epoch
             The indices of the samples.
         """
-        rows = orders = orders.reshape(-1, orders.shape[-1])
-        n_samples = orders.shape[1]
-        if n_missing := -n_samples % self.batch_size:
-            # the last sample fills the last batch up, or its neighbours do
-            last = orders[:, -1:]
-            if self.is_mixed:
-                last = (last + np.arange(1, n_missing + 1)) % n_samples
-            else:
-                last = last.repeat(n_missing, axis=1)
-            rows = np.concatenate([orders, last], axis=1)
+        rows = self._filled(orders.reshape(-1, orders.shape[-1]))
         weights = self._weights_of(rows)
         return EpochPlan(rows.reshape(-1, self.batch_size), *weights)
 
+    def plan_of_drawn(self, draw: Callable[[], np.ndarray], n_epochs: int) -> EpochPlan | None:
+        """Return the batches of epochs whose orders are drawn when their rows are taken.
+
+        None if the weights of the samples depend on the order.
+
+        Parameters
+        ----------
+        draw : callable
+            Returns the indices of the samples in the order of the next epoch, [1, n_samples].
+        n_epochs : int
+            The number of epochs.
+        """
+        even = self._even_weights_of(n_epochs)
+        if even is None:
+            return None
+        rows = DrawnRows(lambda: self._filled(draw()).reshape(-1, self.batch_size), self.n_batches)
+        return EpochPlan(rows, *even)
+
+    def _filled(self, orders: np.ndarray) -> np.ndarray:
+        """Return orders [n_epochs, n_samples] with the indices that fill the last batch up."""
+        n_samples = orders.shape[1]
+        n_missing = -n_samples % self.batch_size
+        if not n_missing:
+            return orders
+        # the last sample fills the last batch up, or its neighbours do
+        last = orders[:, -1:]
+        if self.is_mixed:
+            last = (last + np.arange(1, n_missing + 1)) % n_samples
+        else:
+            last = last.repeat(n_missing, axis=1)
+        return np.concatenate([orders, last], axis=1)
+
     def _weights_of(self, rows: np.ndarray) -> _Weights:
         """Return the normalised weights of the samples of each epoch, and factors and weights of batches."""
-        if self._even_weight is None:
+        even = self._even_weights_of(len(rows))
+        if even is None:
             return _joined([self._scale.weights(self.sample_weight[order]) for order in rows])
-        n_epochs, known = len(rows), self._even_weights
+        return even
+
+    def _even_weights_of(self, n_epochs: int) -> _Weights | None:
+        """Return the weights of so many epochs; None if they depend on the order."""
+        if self._even_weight is None:
+            return None
+        known = self._even_weights
         if n_epochs not in known:
             even = _even_weights_of_few if len(self.target) <= _FEW else _even_weights
             # one object in every epoch: a device need not receive it again

@@ -67,7 +67,7 @@ class Block:
     """
 
     def __init__(self, step: CompiledStep, loss: Loss, n_steps: int, device: Device) -> None:
-        self._model = build_block(step, loss, n_steps)
+        self._model = build_block(step, loss, n_steps, on_gpu=device.is_cuda)
         self._is_recordable = is_recordable(step.model)
         self._device = device
         self._lock = threading.Lock()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -208,24 +209,33 @@ class ResidentRunner:
         """
         self.n_done = self.n_skipped = 0
         n_batches = self._n_batches
-        parts = [plan] if len(losses) <= n_batches else _parts(plan, n_batches)
+        parts = iter([plan]) if len(losses) <= n_batches else _parts(plan, n_batches)
         with hold(self._device), explained(str(self._device), self._contents):
-            for number, part in enumerate(parts):
-                place = slice(number * n_batches, (number + 1) * n_batches)
-                self._run_epoch(part, scalars[place], losses[place])
+            part, start = next(parts, None), 0
+            while part is not None:
+                place = slice(start, start + n_batches)
+                part, start = self._run_epoch(part, scalars[place], losses[place], parts), place.stop
 
-    def _run_epoch(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
-        """Make the updates of one epoch at most, for which the inputs on the device have room."""
+    def _run_epoch(
+        self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray, parts: Iterator[EpochPlan]
+    ) -> EpochPlan | None:
+        """Make the updates of one epoch at most, for which the inputs on the device have room.
+
+        Return the plan of the next one, which is made while the device works.
+        """
         self._plan.send(plan, scalars, self.buffers.current)
         self.buffers.forget_skipped()
+        calls = [size for size, n_calls in self._calls(len(losses)) for _ in range(n_calls)]
         n_done = 0
         self.is_whole = False
         try:
-            for size, n_calls in self._calls(len(losses)):
-                for number in range(n_calls):
-                    self._bound[size, self.buffers.current].run(wait=number == n_calls - 1)
-                    self.buffers.flip()
-                    n_done += size
+            for size, following in zip_longest(calls, calls[1:]):
+                # a call of another session does not wait for those of this one
+                wait = following is not None and following != size
+                self._bound[size, self.buffers.current].run(wait=wait)
+                self.buffers.flip()
+                n_done += size
+            return next(parts, None)
         finally:
             for size in self._sizes:
                 self._bound[size, 0].wait()
@@ -292,8 +302,9 @@ class _Plan:
             **dict(zip(map(input_name, step.scalars.values()), self._scalars, strict=True)),
         }
         self._arrays = {name: array for name, array in arrays.items() if name in read}
-        self._even_weight: np.ndarray | None = None
-        self._name_of_weight = input_name(step.sample_weight)
+        #: The plan whose weights are on the device.
+        self._weights_of: EpochPlan | None = None
+        self._names_of_weights = input_name(step.sample_weight), input_name(step.gradient_weight)
         self.sent = {name: _place(array.copy(), device) for name, array in self._arrays.items()}
         self.counters = [_place(np.zeros(1, np.int64), device) for _ in range(2)]
         self.losses = [_place(np.zeros(n_batches, dtype), device) for _ in range(2)]
@@ -302,7 +313,12 @@ class _Plan:
         """Copy a plan of at most all batches, and set the counter to zero."""
         present = slice(len(plan.totals))
         self._rows[present] = plan.rows
-        plan.weigh(slice(None), self._sample_weight[present], self._gradient_weight[present])
+        known = self._weights_of
+        is_known = known is not None and plan.sample_weight is known.sample_weight
+        are_known = is_known and known is not None and np.array_equal(plan.factors, known.factors)
+        if not are_known:
+            plan.weigh(slice(None), self._sample_weight[present], self._gradient_weight[present])
+        self._weights_of = plan
         for array, column in zip(self._scalars, scalars.T, strict=True):
             array[present] = column
         if self._of_updates:
@@ -310,10 +326,11 @@ class _Plan:
             lasts = np.flatnonzero(np.diff(updates, append=updates[-1] + 1))
             for number in self._of_updates:
                 self._scalars[number][: len(lasts)] = scalars[lasts, number]
-        weight_is_sent = plan.sample_weight is self._even_weight
-        self._even_weight = plan.sample_weight
+        sent = {self._names_of_weights[0]} if is_known else set()
+        if are_known:
+            sent.add(self._names_of_weights[1])
         for name, array in self._arrays.items():
-            if not (weight_is_sent and name == self._name_of_weight):
+            if name not in sent:
                 self.sent[name].update_inplace(array)
         self.counters[current].update_inplace(np.zeros(1, np.int64))
 
@@ -325,9 +342,10 @@ class _Plan:
         return np.cumsum(is_last) - is_last
 
 
-def _parts(plan: EpochPlan, n_batches: int) -> list[EpochPlan]:
+def _parts(plan: EpochPlan, n_batches: int) -> Iterator[EpochPlan]:
     """Cut the plan of several epochs into plans of `n_batches` each."""
-    return [plan.part(slice(start, start + n_batches)) for start in range(0, len(plan.totals), n_batches)]
+    for start in range(0, len(plan.totals), n_batches):
+        yield plan.part(slice(start, start + n_batches))
 
 
 def _place(array: np.ndarray, device: Device) -> Any:

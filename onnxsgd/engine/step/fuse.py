@@ -20,7 +20,7 @@ from onnxsgd.graph.nodes import attribute, constant, maker
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import Replacement, add_initializer, computed, replace_nodes
 
-__all__ = ["add_products", "fuse", "ones", "widen_scalars"]
+__all__ = ["add_products", "fuse", "ones", "separate_sums", "widen_scalars"]
 
 #: Maps a node to the value that replaces its output, or None; a value without a name is that of a new node.
 _Rule = Callable[[ir.Graph, ir.Node], ir.Value | None]
@@ -53,6 +53,28 @@ def fuse(model: ir.Model) -> None:
 def add_products(graph: ir.Graph) -> None:
     """Fuse every product that is added to a tensor with that sum."""
     _apply(_added_product, graph)
+
+
+def separate_sums(graph: ir.Graph) -> None:
+    """Separate every sum of float32 that is fused with a product: the other way round, for a GPU.
+
+    There the runtime copies, or broadcasts, the summand into the result first, and the product reads it.
+    """
+    replace_nodes(graph, _separate_sum)
+
+
+def _separate_sum(node: ir.Node) -> Replacement | None:
+    """Write ``Gemm(a, b, c)`` as ``Add(Gemm(a, b), c)``."""
+    if node.op_type != "Gemm" or len(node.inputs) < 3 or attribute(node, "beta", 1.0) != 1.0:
+        return None
+    *factors, summand = node.inputs
+    result = node.outputs[0]
+    if summand is None or result.dtype != ir.DataType.FLOAT:
+        return None
+    attributes = {name: node.attributes[name].value for name in node.attributes if name != "beta"}
+    product = computed("Gemm", factors, attributes, like=result)
+    new = computed("Add", [product, summand], name=result.name, like=result)
+    return [maker(product), maker(new)], [new]
 
 
 def _apply(rule: _Rule, graph: ir.Graph) -> None:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
 from onnxsgd.engine.step.dropout_masks import KEYS
-from onnxsgd.engine.step.fuse import widen_scalars
+from onnxsgd.engine.step.fuse import separate_sums, widen_scalars
 from onnxsgd.engine.step.mixed_precision import SCALER, SKIPPED
 from onnxsgd.engine.step.update import IS_LAST
 from onnxsgd.graph.append import appending
@@ -60,7 +60,7 @@ def numbers_of_updates(step: CompiledStep) -> tuple[str, ...]:
     return tuple(name for name in step.scalars if name not in _OF_BATCHES)
 
 
-def build_block(step: CompiledStep, loss: Loss, n_steps: int) -> bytes:
+def build_block(step: CompiledStep, loss: Loss, n_steps: int, *, on_gpu: bool = False) -> bytes:
     """Return a graph that runs a step `n_steps` times.
 
     Inputs: weights and states; features [n_samples, ...] and target [n_samples, n_outputs]; both weights of
@@ -77,6 +77,8 @@ def build_block(step: CompiledStep, loss: Loss, n_steps: int) -> bytes:
         Its loss.
     n_steps : int
         The number of steps.
+    on_gpu : bool
+        Whether operators have the forms in which they are faster on a GPU.
     """
     models = [to_ir(onnx.load_from_string(step.model)) for _ in range(n_steps)]
     first = models[0].graph
@@ -102,6 +104,8 @@ def build_block(step: CompiledStep, loss: Loss, n_steps: int) -> bytes:
     graph.outputs.extend([*state, *data.move_on(losses)])
     for node in list(graph):
         widen_scalars(graph, node)
+    if on_gpu:
+        separate_sums(graph)
     proto = to_proto(ir.Model(graph, ir_version=models[0].ir_version, producer_name="onnxsgd"))
     return proto.SerializeToString()
 

@@ -503,8 +503,11 @@ def test_an_interrupted_fit_is_usable(diabetes, staying, monkeypatch):
     assert np.isfinite(model.predict(X)).all()
 
 
-def test_the_host_waits_once_for_each_kind_of_block(diabetes, staying, monkeypatch):
-    """Two sessions do not wait for each other on a GPU: the last call of each must."""
+def test_the_host_waits_between_two_kinds_of_blocks(diabetes, staying, monkeypatch):
+    """Two sessions do not wait for each other on a GPU: the last call of the first must.
+
+    After that of the second the host draws the next order before it waits.
+    """
     runs, run = [], BoundBlock.run
     monkeypatch.setattr(BoundBlock, "run", lambda self, *, wait: runs.append(wait) or run(self, wait=wait))
     model = OnnxSGDRegressor(
@@ -512,7 +515,7 @@ def test_the_host_waits_once_for_each_kind_of_block(diabetes, staying, monkeypat
     )
     model.fit(*diabetes)
     # 56 batches: three blocks of sixteen and eight of one
-    assert runs == [False, False, True, *[False] * 7, True]
+    assert runs == [False, False, True, *[False] * 8]
 
 
 def test_a_second_fit_of_equal_structure_compiles_nothing(diabetes, staying):
