@@ -26,7 +26,9 @@ from onnxsgd.runtime.editions import EDITIONS, install_command, load_runtime
 from onnxsgd.runtime.forks import new_lock
 from onnxsgd.runtime.providers import CPU, CUDA
 
-__all__ = ["LOCK", "Mode", "check_cuda", "explained", "make_cuda_session", "make_step_session"]
+__all__ = [
+    "LOCK", "Mode", "check_cuda", "explained", "make_cuda_session", "make_step_session", "runtime_errors",
+]  # fmt: skip
 
 #: Held by the thread that works on a GPU. While the runtime records a CUDA graph, no other thread of the
 #: process may allocate or copy there.
@@ -75,7 +77,7 @@ def _reason_against(index: int, process: int) -> str | None:
             session.run(None, {"x": np.ones(1, np.float32)})
         except EngineError:
             return _library_problem() or _last_line(printed.getvalue()) or "it gives no reason"
-        except _runtime_errors() as error:
+        except runtime_errors() as error:
             return reason(error)
     return None
 
@@ -140,7 +142,7 @@ def make_step_session(model: bytes, index: int, *, recordable: bool) -> tuple[An
         for mode in ("recorded", "stepwise") if recordable else ("stepwise",):
             try:
                 session = _new_session(model, index, record=mode == "recorded", alone=mode == "stepwise")
-            except _runtime_errors():
+            except runtime_errors():
                 # this mode does not fit the graph; the last attempt below reports other errors
                 continue
             if _reads_from_host(session):
@@ -224,7 +226,7 @@ def explained(device: str, contents: str) -> Iterator[None]:
     except OnnxSGDError:
         # explained already
         raise
-    except _runtime_errors() as error:
+    except runtime_errors() as error:
         text, lowered = reason(error), str(error).lower()
         if "out of memory" in lowered or "allocate memory" in lowered or "alloc_failed" in lowered:
             raise EngineError(
@@ -235,7 +237,7 @@ def explained(device: str, contents: str) -> Iterator[None]:
 
 
 @cache
-def _runtime_errors() -> tuple[type[Exception], ...]:
+def runtime_errors() -> tuple[type[Exception], ...]:
     """Return the classes of errors that the runtime raises: its own have no common base class."""
     found = vars(runtime_bindings()).values()
     own = (kind for kind in found if isinstance(kind, type) and issubclass(kind, Exception))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from onnxsgd._library_errors import reason
 from onnxsgd.engine.step.cuda_graph_operators import is_recordable
 from onnxsgd.engine.step.unrolled import build_block
 from onnxsgd.graph.model import subgraphs
-from onnxsgd.runtime.cuda import Mode, make_step_session
+from onnxsgd.runtime.cuda import Mode, make_step_session, runtime_errors
 from onnxsgd.runtime.device import Device
 from onnxsgd.runtime.editions import load_runtime
 from onnxsgd.runtime.sessions import make_session
@@ -105,14 +107,14 @@ class BlockSession:
         records = device.is_cuda and n_calls >= _WORTH_RECORDING
         self.session, mode = block.session(2 if records else 0)
         self.is_mixed = mode == "mixed"
-        self._records = records and mode == "recorded"
+        self.records = records and mode == "recorded"
 
-    def options(self) -> tuple[Any, Any]:
+    def options(self, *, unrecorded: bool = False) -> tuple[Any, Any]:
         """Return options of runs that wait for the device, and of runs that do not.
 
         They are for one set of buffers only: a recording holds addresses.
         """
-        recording = str(next(_recordings) if self._records else -1)
+        recording = str(next(_recordings) if self.records and not unrecorded else -1)
         waiting, queueing = (load_runtime().RunOptions() for _ in range(2))
         for options in (waiting, queueing):
             options.add_run_config_entry("gpu_graph_id", recording)
@@ -128,6 +130,7 @@ class BoundBlock:
         read = {value.name for value in session.session.get_inputs()}
         self._session = session
         self._waiting, self._queueing = session.options()
+        self._records = session.records
         self._inputs = {name: value for name, value in inputs.items() if name in read}
         self._outputs = outputs
         self._binding = self._bind()
@@ -141,6 +144,23 @@ class BoundBlock:
         if self._session.is_mixed:
             # inputs read on the host are copied there when they are bound
             self._binding = self._bind()
+        try:
+            self._call(wait=wait)
+        except runtime_errors() as error:
+            if not self._records:
+                raise
+            # a recorded block has written nothing, or what the same block writes again
+            self._waiting, self._queueing = self._session.options(unrecorded=True)
+            self._records = False
+            self._call(wait=True)
+            warnings.warn(
+                f"A block of training steps was not recorded on the GPU, and its operators are launched one "
+                f"by one. Work of other threads there ends a recording, that of other libraries too. The "
+                f"runtime says: {reason(error)}.",
+                stacklevel=2,
+            )
+
+    def _call(self, *, wait: bool) -> None:
         options = self._waiting if wait else self._queueing
         self._session.session.run_with_iobinding(self._binding, options)
 

@@ -226,16 +226,16 @@ class ResidentRunner:
         self._plan.send(plan, scalars, self.buffers.current)
         self.buffers.forget_skipped()
         calls = [size for size, n_calls in self._calls(len(losses)) for _ in range(n_calls)]
-        n_done = 0
+        n_done, coming = 0, None
         self.is_whole = False
         try:
-            for size, following in zip_longest(calls, calls[1:]):
+            for number, (size, following) in enumerate(zip_longest(calls, calls[1:]), start=1):
+                if number == len(calls):
+                    coming = next(parts, None)
                 # a call of another session does not wait for those of this one
-                wait = following is not None and following != size
-                self._bound[size, self.buffers.current].run(wait=wait)
+                self._bound[size, self.buffers.current].run(wait=following != size)
                 self.buffers.flip()
                 n_done += size
-            return next(parts, None)
         finally:
             for size in self._sizes:
                 self._bound[size, 0].wait()
@@ -244,6 +244,7 @@ class ResidentRunner:
             self.n_done += n_done
             self.n_skipped = self.buffers.n_skipped
             self.is_whole = True
+        return coming
 
     def _calls(self, n_batches: int) -> Iterator[tuple[int, int]]:
         """Yield the size of each block, and the number of calls to it."""
