@@ -51,7 +51,7 @@ NETWORKS = {
 SMALL = {"mlp-5-8-4-1": (5, 8, 4, 1)}
 
 #: Updates of an epoch at each batch size.
-UPDATES = {32: 512, 256: 512, 4096: 64}
+UPDATES = {32: 256, 256: 256, 4096: 64}
 SMALL_UPDATES = {32: 21, 256: 5}
 
 #: Epochs before the first one that counts: kernels are chosen, work is recorded.

@@ -19,9 +19,13 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.adapters import LoRA
 from onnxsgd.engine.step import cuda_blocks as blocks
 from onnxsgd.engine.step import cuda_graph_operators as recordable
 from onnxsgd.exceptions import ConvergenceError, EngineError, MissingRuntimeError, UnsupportedError
+from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, CrossEntropy, Quantile
+from onnxsgd.optimizers import OPTIMIZERS
+from onnxsgd.penalties import PENALTIES
 from onnxsgd.runtime import cuda
 from onnxsgd.runtime.cache import cache
 from onnxsgd.runtime.device import check_device
@@ -309,10 +313,13 @@ def test_threads_take_turns(diabetes, mlp):
             np.testing.assert_array_equal(model.get_weights()[name], array)
 
 
-def half_graph(kind, hidden):
+TANH = "Z = Gemm(X, W, b)  H = Tanh(Z)  Y = Gemm(H, V, c)"
+
+
+def half_graph(kind, hidden, nodes=TANH):
     """Return a network of one hidden layer with tensors of 16 bits, for ten features."""
     onx = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
-        g ({kind}[N, 10] X) => ({kind}[N, 1] Y) {{ Z = Gemm(X, W, b)  H = Tanh(Z)  Y = Gemm(H, V, c) }}""")
+        g ({kind}[N, 10] X) => ({kind}[N, 1] Y) {{ {nodes} }}""")
     draw = np.random.RandomState(0)
     for name, shape in {"W": (10, hidden), "b": (hidden,), "V": (hidden, 1), "c": (1,)}.items():
         array = (0.3 * draw.randn(*shape)).astype(ml_dtypes.bfloat16).astype(np.float32)
@@ -382,6 +389,148 @@ def test_a_graph_of_16_bits_trains_in_them_as_in_torch(kind, unit, diabetes, ses
     ).fit(X, y)  # fmt: skip
     # it did compute in 16 bits
     assert any((single.get_weights()[name] != array).any() for name, array in model.get_weights().items())
+
+
+RELU = "Z = Gemm(X, W, b)  H = Relu(Z)  Y = Gemm(H, V, c)"
+NORM = "Z = Gemm(X, W, b)  H = LogSoftmax(Z)  Y = Gemm(H, V, c)"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("nodes", [RELU, NORM])
+@pytest.mark.parametrize("learning_rate", ["constant", "auto"])
+def test_operators_without_kernels_for_bfloat16(nodes, learning_rate, diabetes, sessions):
+    """Comparisons and LogSoftmax have none; on the CPU the graph trains in float32."""
+    settings = {
+        "learning_rate": learning_rate, "eta0": 0.01 if learning_rate == "constant" else None, "max_iter": 10,
+        "tol": None, "random_state": 0, "batch_size": 32,
+    }  # fmt: skip
+    onx = half_graph("bfloat16", 32, nodes)
+    found = OnnxSGDRegressor(onx, device="cuda", **settings).fit(*diabetes)
+    assert "recorded" in {mode for _, mode in sessions}
+    wanted = OnnxSGDRegressor(onx, **settings).fit(*diabetes)
+    # bfloat16 has three digits
+    np.testing.assert_allclose(found.predict(diabetes[0]), wanted.predict(diabetes[0]), atol=0.1)
+    assert found.score(*diabetes) > 0.3
+
+
+def network(text, **shapes):
+    """Return a graph with weights of the given shapes, and with the arrays that are given instead."""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    draw = np.random.RandomState(0)
+    for name, shape in shapes.items():
+        array = draw.normal(0, 0.3, shape).astype(np.float32) if isinstance(shape, tuple) else shape
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+DENSE = network(
+    "g (float[N, 10] X) => (float[N, 2] Y) { a = Gemm(X, W, b) h = Relu(a) Y = Gemm(h, V, c) }",
+    W=(10, 16), b=(16,), V=(16, 2), c=(2,),
+)  # fmt: skip
+DROPOUT = network(
+    """g (float[N, 10] X) => (float[N, 2] Y) {
+    a = Gemm(X, W, b) h = Relu(a) d = Dropout(h, p) Y = Gemm(d, V, c) }""",
+    W=(10, 16), b=(16,), V=(16, 2), c=(2,), p=np.array(0.5, np.float32),
+)  # fmt: skip
+EMBEDDING = network(
+    """g (int64[N, T] X) => (float[N, 2] Y) {
+    e = Gather(E, X) q = MatMul(e, Q) k = Transpose <perm = [0, 2, 1]> (e) s = MatMul(q, k)
+    p = Softmax(s) o = MatMul(p, e) n = LayerNormalization(o, g, h) a = ReduceMean <keepdims = 0> (n, axes)
+    Y = Gemm(a, V, c) }""",
+    E=(20, 6), Q=(6, 6), g=(6,), h=(6,), V=(6, 2), c=(2,), axes=np.array([1]),
+)  # fmt: skip
+IMAGES = network(
+    """g (float[N, 1, 8, 8] X) => (float[N, 10] Y) {
+    c = Conv <pads = [1, 1, 1, 1]> (X, K, k) n = BatchNormalization(c, s, t, m, v) r = Relu(n)
+    p = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (r) f = Flatten(p) Y = Gemm(f, W, b) }""",
+    K=(4, 1, 3, 3), k=(4,), s=(4,), t=(4,), m=(4,), v=np.ones(4, np.float32), W=(64, 10), b=(10,),
+)  # fmt: skip
+PIXELS = network(
+    """g (float[N, 1, 8, 8] X) => (float[N, 3, 8, 8] Y) {
+    c = Conv <pads = [1, 1, 1, 1]> (X, K, k) r = Relu(c)
+    p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+    t = ConvTranspose <strides = [2, 2], kernel_shape = [2, 2]> (p, T, u) j = Concat <axis = 1> (t, r)
+    Y = Conv <pads = [1, 1, 1, 1]> (j, Q, q) }""",
+    K=(4, 1, 3, 3), k=(4,), T=(4, 4, 2, 2), u=(4,), Q=(3, 8, 3, 3), q=(3,),
+)  # fmt: skip
+
+OPTIONS = {
+    **{f"loss {name}": {"loss": name} for name in REGRESSION_LOSSES},
+    **{f"optimizer {name}": {"optimizer": name, "eta0": 1e-3} for name in OPTIMIZERS},
+    **{f"penalty {name}": {"penalty": name, "alpha": 1e-2} for name in PENALTIES},
+    "average": {"average": 0.9},
+    "max_grad_norm": {"max_grad_norm": 0.1},
+    "max_grad_value": {"max_grad_value": 0.01},
+    "accumulation": {"gradient_accumulation_steps": 4},
+    "multipliers": {"learning_rate_multipliers": {"W": 0.1}},
+    "adapter": {"adapter": LoRA(rank=2)},
+    "float64": {"dtype": "float64"},
+}
+
+
+def assert_alike(estimator, model, data, rtol=1e-3, **params):
+    settings = {
+        "learning_rate": "constant", "eta0": 1e-2, "max_iter": 4, "tol": None, "random_state": 0,
+        "batch_size": 32, "engine": "portable",
+    } | params  # fmt: skip
+    found, wanted = (estimator(model, device=device, **settings).fit(*data) for device in ("cuda", "cpu"))
+    assert_close(found, wanted, rtol=rtol)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_give_the_numbers_of_the_cpu(option, diabetes):
+    X, y = diabetes
+    is_positive = option.split()[-1] in ("gamma", "poisson", "tweedie")
+    y = np.exp(0.3 * y) if is_positive else y
+    is_pair = option.endswith(("gaussian_nll", "quantile"))
+    params = {"loss": Quantile((0.1, 0.9))} if option.endswith("quantile") else OPTIONS[option]
+    assert_alike(OnnxSGDRegressor, DENSE, (X, y if is_pair else np.c_[y, y[::-1]]), **params)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("loss", CLASSIFICATION_LOSSES)
+@pytest.mark.parametrize("n_classes", [2, 10])
+def test_losses_of_classes_give_the_numbers_of_the_cpu(loss, n_classes, digits):
+    X, y = digits[0][:600], digits[1][:600] % n_classes
+    model = network(
+        f"g (float[N, 64] X) => (float[N, {n_classes}] Y) {{ Y = Gemm(X, V, c) }}",
+        V=(64, n_classes), c=(n_classes,),
+    )  # fmt: skip
+    assert_alike(OnnxSGDClassifier, model, (X, y), loss=loss)
+
+
+@pytest.mark.gpu
+def test_networks_give_the_numbers_of_the_cpu(diabetes, digits):
+    draw = np.random.RandomState(0)
+    images, labels = digits[0][:600].reshape(-1, 1, 8, 8), digits[1][:600]
+    classes = (images[:, 0] * 2.9).astype(int)
+    classes[:, 0] = -1
+    pairs = np.c_[diabetes[1], diabetes[1][::-1]]
+    tokens = [draw.randint(0, 20, n) for n in draw.randint(2, 9, len(pairs))]
+    assert_alike(OnnxSGDRegressor, DROPOUT, (diabetes[0], pairs))
+    assert_alike(OnnxSGDRegressor, EMBEDDING, (tokens, pairs))
+    assert_alike(OnnxSGDClassifier, IMAGES, (images, labels))
+    assert_alike(OnnxSGDClassifier, IMAGES, (images, labels), batch_norm="train")
+    assert_alike(OnnxSGDClassifier, PIXELS, (images, classes), loss=CrossEntropy(ignore_index=-1))
+
+
+@pytest.mark.gpu
+def test_a_target_of_many_rows(diabetes):
+    """Its rows are converted when they are taken."""
+    X, y = np.tile(diabetes[0], (700, 1))[:300_000], np.tile(diabetes[1], 700)[:300_000]
+    assert_alike(OnnxSGDRegressor, None, (X, y.astype(float)), batch_size=4096, max_iter=2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", [None, "mlp"])
+def test_automatic_rates_reach_the_loss_of_the_cpu(model, diabetes, mlp):
+    settings = {"max_iter": 60, "tol": None, "random_state": 0}
+    found, wanted = (
+        OnnxSGDRegressor(model and mlp, device=device, **settings).fit(*diabetes)
+        for device in ("cuda", "cpu")
+    )
+    np.testing.assert_allclose(found.score(*diabetes), wanted.score(*diabetes), atol=0.02)
 
 
 @pytest.mark.gpu

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxsgd.graph.model import HALF_TYPES, graph_names, unique_name
+from onnxsgd.graph.nodes import maker
+from onnxsgd.graph.writing import computed
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
 
 __all__ = [
     "FIRST_SCALE", "GOOD_UPDATES", "LEAST_SCALE", "LOSS_SCALE", "SCALER", "SKIPPED", "LossScale",
-    "all_finite", "narrowed", "widen_inputs", "widened",
+    "all_finite", "narrowed", "widen_inputs", "widen_missing", "widened",
 ]  # fmt: skip
 
 #: The owner of the states of the loss scale, in the place of a weight: no tensor has an empty name.
@@ -35,6 +37,55 @@ _LARGEST_SCALE = 2.0**127
 #: The smallest positive number of float16. Gradients that still overflow with a scale below it are not finite
 #: themselves: no update would be made again.
 LEAST_SCALE = 2.0**-24
+
+
+#: Standard operators with a kernel for bfloat16 on a GPU, in onnxruntime 1.31: those for which a session that
+#: must not use the CPU is made.
+_BFLOAT16_KERNELS = frozenset(
+    (
+        *(
+            "Abs",
+            "Add",
+            "AveragePool",
+            "Cast",
+            "Concat",
+            "Conv",
+            "Cos",
+            "Div",
+            "Erf",
+            "Exp",
+            "Expand",
+            "Flatten",
+        ),
+        *("Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "HardSigmoid", "HardSwish", "Identity"),
+        *(
+            "LayerNormalization",
+            "LpNormalization",
+            "MatMul",
+            "Max",
+            "Min",
+            "Mish",
+            "Mod",
+            "Mul",
+            "Neg",
+            "Pow",
+        ),
+        *("ReduceL1", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "ScatterElements"),
+        *(
+            "ScatterND",
+            "Shape",
+            "Sigmoid",
+            "Sign",
+            "Sin",
+            "Slice",
+            "Softmax",
+            "Softplus",
+            "Softsign",
+            "Split",
+        ),
+        *("Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -161,3 +212,31 @@ def widen_inputs(graph: ir.Graph) -> None:
             ir.convenience.replace_all_uses_with(value, half, replace_graph_outputs=True)
             value.name = unique_name(f"{name}_given", names)
             graph.inputs[index] = wide
+
+
+def widen_missing(graph: ir.Graph) -> None:
+    """Let operators that lack a kernel for bfloat16 on a GPU compute in float32, in place.
+
+    Their results are rounded to bfloat16, as torch rounds those that it computes in float32. Shapes and types
+    of all tensors are known.
+    """
+    names = graph_names(graph)
+    for node in list(graph):
+        narrow = [value for value in node.inputs if value is not None and value.dtype == ir.DataType.BFLOAT16]
+        if not narrow or node.domain or node.op_type in _BFLOAT16_KERNELS:
+            continue
+        for index, value in enumerate(node.inputs):
+            if value is not None and value in narrow:
+                wide = computed("Cast", [value], {"to": ir.DataType.FLOAT})
+                wide.type, wide.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
+                graph.insert_before(node, maker(wide))
+                node.replace_input_with(index, wide)
+        for result in node.outputs:
+            if result.dtype != ir.DataType.BFLOAT16:
+                continue
+            rounded = computed("Cast", [result], {"to": ir.DataType.BFLOAT16}, name=result.name, like=result)
+            result.name = unique_name(f"{result.name}_wide", names)
+            result.type = ir.TensorType(ir.DataType.FLOAT)
+            ir.convenience.replace_all_uses_with(result, rounded, replace_graph_outputs=True)
+            maker(rounded).replace_input_with(0, result)
+            graph.insert_after(node, maker(rounded))

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
 from onnxsgd.engine.step.dropout_masks import KEYS
 from onnxsgd.engine.step.fuse import separate_sums, widen_scalars
-from onnxsgd.engine.step.mixed_precision import SCALER, SKIPPED
+from onnxsgd.engine.step.mixed_precision import SCALER, SKIPPED, widen_missing
 from onnxsgd.engine.step.update import IS_LAST
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
@@ -106,6 +106,7 @@ def build_block(step: CompiledStep, loss: Loss, n_steps: int, *, on_gpu: bool = 
         widen_scalars(graph, node)
     if on_gpu:
         separate_sums(graph)
+        widen_missing(graph)
     proto = to_proto(ir.Model(graph, ir_version=models[0].ir_version, producer_name="onnxsgd"))
     return proto.SerializeToString()
 

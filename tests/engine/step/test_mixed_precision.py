@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, load
 from onnxsgd.engine.step import cuda_blocks
 from onnxsgd.engine.step.cuda_graph_operators import is_recordable
-from onnxsgd.engine.step.mixed_precision import GOOD_UPDATES, LOSS_SCALE, SCALER
+from onnxsgd.engine.step.mixed_precision import _BFLOAT16_KERNELS, GOOD_UPDATES, LOSS_SCALE, SCALER
 from onnxsgd.exceptions import ConvergenceError, EngineError, UnsupportedError
 from onnxsgd.losses import Loss
 from onnxsgd.optimizers import OPTIMIZERS
@@ -432,3 +432,44 @@ def test_another_end_of_the_frozen_part_is_refused(half, monkeypatch):
     )
     with pytest.raises(UnsupportedError, match=r"\['H'\] in float16, and at \['X'\].*dtype='float32'"):
         OnnxSGDRegressor(graph("float16"), **NAMED | {"eta0": 0.01}).fit(X, Y)
+
+
+RELU = "Z = Gemm(X, W, b)  H = Relu(Z)  L = LeakyRelu(H)  S = LogSoftmax(L)  Y = Gemm(S, V, c)"
+
+
+def test_operators_without_kernels_for_bfloat16_compute_in_float32_on_a_gpu(rounding, monkeypatch):
+    """Their results are exact, or rounded as those of an operator in 16 bits are."""
+    made = []
+
+    class Counting(RoundingSession):
+        def __init__(self, model, n_threads):
+            made.append(onnx.shape_inference.infer_shapes(onnx.load_from_string(model), strict_mode=True))
+            super().__init__(model, n_threads)
+
+    monkeypatch.setattr(cuda_blocks, "make_session", Counting)
+    found = []
+    for on_gpu in (False, True):
+        build = cuda_blocks.build_block
+        monkeypatch.setattr(
+            cuda_blocks,
+            "build_block",
+            lambda *args, on_gpu, now=on_gpu, build=build: build(*args, on_gpu=now),
+        )
+        cache.clear()
+        model = OnnxSGDRegressor(graph("bfloat16", RELU), **NAMED | {"eta0": 1e-3}).fit(X, Y)
+        found.append(model.get_weights())
+        monkeypatch.setattr(cuda_blocks, "build_block", build)
+    assert_close(found[1], found[0], 2e-3)
+    narrow = [narrow_operators(proto) for proto in made]
+    without = {"LeakyRelu", "LogSoftmax"}
+    assert without & set.union(*narrow[: len(narrow) // 2]) == without
+    assert not any(names - _BFLOAT16_KERNELS for names in narrow[len(narrow) // 2 :])
+
+
+def narrow_operators(proto):
+    """Return the operators that read bfloat16."""
+    values = (*proto.graph.value_info, *proto.graph.input, *proto.graph.output)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    types |= {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+    bfloat16 = onnx.TensorProto.BFLOAT16
+    return {n.op_type for n in proto.graph.node if any(types.get(name) == bfloat16 for name in n.input)}
