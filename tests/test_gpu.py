@@ -401,16 +401,18 @@ NORM = "Z = Gemm(X, W, b)  H = LogSoftmax(Z)  Y = Gemm(H, V, c)"
 def test_operators_without_kernels_for_bfloat16(nodes, learning_rate, diabetes, sessions):
     """Comparisons and LogSoftmax have none; on the CPU the graph trains in float32."""
     settings = {
-        "learning_rate": learning_rate, "eta0": 0.01 if learning_rate == "constant" else None, "max_iter": 10,
+        "learning_rate": learning_rate, "eta0": 1e-3 if learning_rate == "constant" else None, "max_iter": 10,
         "tol": None, "random_state": 0, "batch_size": 32,
     }  # fmt: skip
     onx = half_graph("bfloat16", 32, nodes)
     found = OnnxSGDRegressor(onx, device="cuda", **settings).fit(*diabetes)
     assert "recorded" in {mode for _, mode in sessions}
     wanted = OnnxSGDRegressor(onx, **settings).fit(*diabetes)
-    # bfloat16 has three digits
-    np.testing.assert_allclose(found.predict(diabetes[0]), wanted.predict(diabetes[0]), atol=0.1)
-    assert found.score(*diabetes) > 0.3
+    # with rounding by numpy the predictions differ by 5e-3 for a constant rate, and by 0.06 for "auto", whose
+    # rates follow the losses; the scores by 2e-4 and 2e-3
+    atol = 0.02 if learning_rate == "constant" else 0.3
+    np.testing.assert_allclose(found.predict(diabetes[0]), wanted.predict(diabetes[0]), atol=atol)
+    np.testing.assert_allclose(found.score(*diabetes), wanted.score(*diabetes), atol=0.02)
 
 
 def network(text, **shapes):
