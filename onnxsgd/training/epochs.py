@@ -188,7 +188,7 @@ class Epochs:
             # standardised weights are rounded on their way into a checkpoint and back
             runners.buffers.load(state.tensors)
         if not batches.is_long:
-            updates = self._planned(count)
+            updates = self._planned(count, limit)
             numbers = numbers_of_epochs(self._plan, state, batches, count, rates, self._output_unit)
             self._run_planned(updates, limit, numbers, count, within)
             return
@@ -333,13 +333,16 @@ class Epochs:
                 self._state.record(np.full(count - number, math.inf), np.full(count - number, last))
                 break
 
-    def _planned(self, count: int) -> EpochPlan:
+    def _planned(self, count: int, limit: float | None) -> EpochPlan:
         """Return the batches of the next `count` epochs.
 
         Where a device has the data, the host draws the order of an epoch while the one before it is trained,
-        unless other numbers of the epochs are drawn after all orders.
+        unless other numbers of the epochs are drawn after all orders, or the updates are made in several
+        parts: these do not end with epochs, and some may be left out, though all orders are drawn.
         """
-        if count > 1 and self._plan.device.keeps_data and not self._plan.step_spec.draws:
+        is_one_part = limit is None or count * self._batches.n_batches <= _PART
+        draws = self._plan.step_spec.draws
+        if count > 1 and is_one_part and self._plan.device.keeps_data and not draws:
             drawn = self._batches.plan_of_drawn(lambda: self._orders(1), count)
             if drawn is not None:
                 return drawn

@@ -40,7 +40,7 @@ class DrawnRows:
     Parameters
     ----------
     draw : callable
-        Returns those of the next epoch, [n_batches, batch_size].
+        Returns the rows of the next epoch, [n_batches, batch_size].
     n_batches : int
         The number of batches of an epoch.
     """

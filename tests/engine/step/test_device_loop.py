@@ -463,6 +463,21 @@ def test_tables_of_many_rows_are_converted_as_a_whole(diabetes, monkeypatch):
     np.testing.assert_allclose(staying.coef_, usual.coef_, rtol=1e-5)
 
 
+def test_a_comparison_with_the_limit_may_fall_into_a_later_epoch(monkeypatch):
+    """Rates are found in windows of two epochs of six updates, of 500 batches each, and parts of 4,096."""
+    X = np.random.RandomState(0).normal(size=(3000, 3))
+
+    def estimator():
+        return OnnxSGDRegressor(
+            batch_size=1, gradient_accumulation_steps=500, max_iter=12, tol=None, random_state=0,
+            engine="portable",
+        )  # fmt: skip
+
+    usual, staying = both_ways(estimator, monkeypatch, X, X.sum(axis=1))
+    np.testing.assert_allclose(staying.coef_, usual.coef_, rtol=1e-5)
+    assert staying.t_ == usual.t_
+
+
 @pytest.mark.parametrize("learning_rate", ["invscaling", "auto"])
 def test_a_classifier_with_a_frozen_part_is_the_same(learning_rate, monkeypatch):
     X, y = load_iris(return_X_y=True)
