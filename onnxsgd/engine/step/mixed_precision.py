@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxsgd.graph.model import HALF_TYPES, graph_names, unique_name
-from onnxsgd.graph.nodes import maker
+from onnxsgd.graph.model import HALF_TYPES, graph_names, nodes_within, unique_name
+from onnxsgd.graph.nodes import bodies, graph_of, maker
 from onnxsgd.graph.writing import computed
 
 if TYPE_CHECKING:
@@ -218,18 +218,22 @@ def widen_missing(graph: ir.Graph) -> None:
     """Let operators that lack a kernel for bfloat16 on a GPU compute in float32, in place.
 
     Their results are rounded to bfloat16, as torch rounds those that it computes in float32. Shapes and types
-    of all tensors are known.
+    of all tensors are known. Operators with subgraphs keep the types of these, whose operators are changed.
     """
     names = graph_names(graph)
-    for node in list(graph):
-        narrow = [value for value in node.inputs if value is not None and value.dtype == ir.DataType.BFLOAT16]
-        if not narrow or node.domain or node.op_type in _BFLOAT16_KERNELS:
+    for node in list(nodes_within(graph)):
+        if node.domain or node.op_type in _BFLOAT16_KERNELS or list(bodies(node)):
             continue
+        narrow = [value for value in node.inputs if value is not None and value.dtype == ir.DataType.BFLOAT16]
+        if not narrow:
+            continue
+        around = graph_of(node)
         for index, value in enumerate(node.inputs):
             if value is not None and value in narrow:
-                wide = computed("Cast", [value], {"to": ir.DataType.FLOAT})
+                name = unique_name(f"{value.name}_wide", names)
+                wide = computed("Cast", [value], {"to": ir.DataType.FLOAT}, name=name)
                 wide.type, wide.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
-                graph.insert_before(node, maker(wide))
+                around.insert_before(node, maker(wide))
                 node.replace_input_with(index, wide)
         for result in node.outputs:
             if result.dtype != ir.DataType.BFLOAT16:
@@ -239,4 +243,4 @@ def widen_missing(graph: ir.Graph) -> None:
             result.type = ir.TensorType(ir.DataType.FLOAT)
             ir.convenience.replace_all_uses_with(result, rounded, replace_graph_outputs=True)
             maker(rounded).replace_input_with(0, result)
-            graph.insert_after(node, maker(rounded))
+            around.insert_after(node, maker(rounded))

@@ -17,8 +17,15 @@ from onnx.reference import ReferenceEvaluator
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, load
 from onnxsgd.engine.step import cuda_blocks
 from onnxsgd.engine.step.cuda_graph_operators import is_recordable
-from onnxsgd.engine.step.mixed_precision import _BFLOAT16_KERNELS, GOOD_UPDATES, LOSS_SCALE, SCALER
+from onnxsgd.engine.step.mixed_precision import (
+    _BFLOAT16_KERNELS,
+    GOOD_UPDATES,
+    LOSS_SCALE,
+    SCALER,
+    widen_missing,
+)
 from onnxsgd.exceptions import ConvergenceError, EngineError, UnsupportedError
+from onnxsgd.graph.model import subgraphs, to_ir, to_proto
 from onnxsgd.losses import Loss
 from onnxsgd.optimizers import OPTIMIZERS
 from onnxsgd.runtime.cache import cache
@@ -464,6 +471,26 @@ def test_operators_without_kernels_for_bfloat16_compute_in_float32_on_a_gpu(roun
     without = {"LeakyRelu", "LogSoftmax"}
     assert without & set.union(*narrow[: len(narrow) // 2]) == without
     assert not any(names - _BFLOAT16_KERNELS for names in narrow[len(narrow) // 2 :])
+
+
+def test_operators_with_subgraphs_keep_the_types_of_these():
+    """The inputs of a body have types of their own; operators without kernels inside of it are widened."""
+    proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        g (bfloat16[3] X, bfloat16[5, 3] S) => (bfloat16[3] Y, bfloat16[5, 3] T) {
+        Y, T = Scan <num_scan_inputs = 1, body = b (bfloat16[3] x, bfloat16[3] s)
+        => (bfloat16[3] y, bfloat16[3] t) { a = Add(x, s) y = LeakyRelu(a) t = LeakyRelu(X) }> (X, S) }""")
+    model = to_ir(onnx.shape_inference.infer_shapes(proto, strict_mode=True, check_type=True))
+    widen_missing(model.graph)
+    wide = to_proto(model)
+    onnx.shape_inference.infer_shapes(wide, strict_mode=True, check_type=True)
+    (body,) = subgraphs(wide.graph.node)
+    widened = ["Cast", "LeakyRelu", "Cast"]
+    assert [node.op_type for node in body.node] == ["Add", *widened, *widened]
+    feeds = {
+        name: rng.randn(*shape).astype(ml_dtypes.bfloat16) for name, shape in (("X", [3]), ("S", [5, 3]))
+    }
+    for found, wanted in zip(*(ReferenceEvaluator(p).run(None, feeds) for p in (wide, proto)), strict=True):
+        np.testing.assert_allclose(found.astype(float), wanted.astype(float), rtol=0.01)
 
 
 def narrow_operators(proto):
