@@ -29,8 +29,9 @@ __all__ = ["Observer", "run_epochs", "train"]
 #: ``benchmarks/network_fits.py`` on 10,240 rows, batches of 10 and 256: 0.96 and 0.93 of the time of single
 #: epochs, 0.96 and 0.92 with twice the bound.
 _TOGETHER = 1 << 16
-#: The same of data on a device, where the host draws the orders of an epoch while the last one is trained.
-_TOGETHER_ON_DEVICE = 1 << 22
+#: The same of data on a device, where the host draws the order of an epoch while the one before it is
+#: trained, and their most batches, whose numbers take 120 bytes each under Adam.
+_TOGETHER_ON_DEVICE, _BATCHES_ON_DEVICE = 1 << 22, 1 << 16
 
 
 class Model(Protocol):
@@ -217,8 +218,10 @@ def _epochs_together(batches: Batches, plan: FitPlan, stopping: Stopping) -> int
     is_penalised = any(penalty.l1 or penalty.l2 for penalty, _ in plan.strengths)
     if stopping.tol is not None or not is_fixed or is_penalised or spec.draws:
         return 1
-    most = _TOGETHER_ON_DEVICE if plan.device.keeps_data else _TOGETHER
-    return max(1, most // len(batches.target))
+    n_samples = len(batches.target)
+    if plan.device.keeps_data:
+        return max(1, min(_TOGETHER_ON_DEVICE // n_samples, _BATCHES_ON_DEVICE // batches.n_batches))
+    return max(1, _TOGETHER // n_samples)
 
 
 def _make_finder(

@@ -27,6 +27,8 @@ _Weights = tuple[np.ndarray, np.ndarray, np.ndarray]
 #: Samples up to which the weights of epochs are kept between fits, if all samples count the same: to make
 #: them takes as long as some updates.
 _FEW = 16_384
+#: The samples of all epochs up to which they are kept: a bound of memory.
+_KEPT = 1 << 18
 
 #: The most bytes of a standardised copy of a feature, memory maps too: a bound of memory, not measured.
 _SMALL_TABLE = 4_000_000
@@ -413,7 +415,9 @@ class Batches:
             return None
         known = self._even_weights
         if n_epochs not in known:
-            even = _even_weights_of_few if len(self.target) <= _FEW else _even_weights
+            n_samples = len(self.target)
+            are_kept = n_samples <= _FEW and n_epochs * n_samples <= _KEPT
+            even = _even_weights_of_few if are_kept else _even_weights
             # one object in every epoch: a device need not receive it again
             known[n_epochs] = even(self._scale, self._even_weight, n_epochs)
         return known[n_epochs]

@@ -13,6 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.data import row_tables
+from onnxsgd.engine.step import batches
 from onnxsgd.engine.step import cuda_blocks as blocks
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.cuda_blocks import Block, BlockSession, BoundBlock, block_sizes
@@ -28,6 +29,7 @@ from onnxsgd.optimizers import SGD, Adam
 from onnxsgd.runtime.cache import cache
 from onnxsgd.runtime.device import HOST, Device
 from onnxsgd.runtime.sessions import make_session
+from onnxsgd.training import loop
 
 MLP = """
 <ir_version: 9, opset_import: ["" : 18]>
@@ -461,6 +463,33 @@ def test_tables_of_many_rows_are_converted_as_a_whole(diabetes, monkeypatch):
 
     usual, staying = both_ways(estimator, monkeypatch, X, y)
     np.testing.assert_allclose(staying.coef_, usual.coef_, rtol=1e-5)
+
+
+def test_many_batches_are_not_made_together(diabetes, staying, monkeypatch):
+    """Their numbers take more memory than their rows, if a batch is one of them."""
+    run, counts = ResidentRunner.run, []
+
+    def counting(self, plan, scalars, losses):
+        counts.append(len(losses))
+        run(self, plan, scalars, losses)
+
+    monkeypatch.setattr(ResidentRunner, "run", counting)
+    monkeypatch.setattr(loop, "_BATCHES_ON_DEVICE", 150)
+    X, y = diabetes[0][:50], diabetes[1][:50]
+    OnnxSGDRegressor(
+        learning_rate="constant", penalty=None, batch_size=1, max_iter=5, tol=None, engine="portable"
+    ).fit(X, y)
+    assert counts == [150, 100]
+
+
+def test_weights_of_many_epochs_are_not_kept_between_fits():
+    batches._even_weights_of_few.cache_clear()
+    kept = batches._even_weights_of_few.cache_info
+    for n_epochs, n_more in ((5, 1), (5, 0), (3000, 0)):
+        before = kept().currsize
+        data = Batches({"X": normal(97, 2)}, normal(97, 1), np.ones(97), 8, True)
+        assert len(data.plan_of_drawn(lambda: np.arange(97)[None], n_epochs).totals) == 13 * n_epochs
+        assert kept().currsize == before + n_more
 
 
 def test_a_comparison_with_the_limit_may_fall_into_a_later_epoch(monkeypatch):
