@@ -315,7 +315,7 @@ class _Plan:
         present = slice(len(plan.totals))
         self._rows[present] = plan.rows
         known = self._weights_of
-        is_known = known is not None and plan.sample_weight is known.sample_weight
+        is_known = known is not None and _are_equal(plan.sample_weight, known.sample_weight)
         are_known = is_known and known is not None and np.array_equal(plan.factors, known.factors)
         if not are_known:
             plan.weigh(slice(None), self._sample_weight[present], self._gradient_weight[present])
@@ -341,6 +341,11 @@ class _Plan:
             return np.arange(len(scalars))
         is_last = scalars[:, self._is_last] > 0
         return np.cumsum(is_last) - is_last
+
+
+def _are_equal(one: np.ndarray, other: np.ndarray) -> bool:
+    """Tell whether weights are equal: those of several epochs are parts of one array."""
+    return one is other or np.array_equal(one, other)
 
 
 def _parts(plan: EpochPlan, n_batches: int) -> Iterator[EpochPlan]:

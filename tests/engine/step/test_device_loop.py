@@ -21,6 +21,7 @@ from onnxsgd.engine.step.device_loop import ResidentRunner, check_data
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import build_step
+from onnxsgd.engine.step.unrolled import ROWS
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError, MissingRuntimeError, UnsupportedError
 from onnxsgd.graph.model import to_ir
@@ -176,6 +177,28 @@ def test_several_epochs_are_run_one_after_another(model, weights, data):
     assert resident.n_done == 21
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     assert_same(resident.buffers.snapshot(), buffers.snapshot())
+
+
+def test_even_weights_of_several_epochs_are_sent_once(model, weights, data):
+    spec = make_spec(optimizer=Adam())
+    data = Batches(data.features, data.target, np.ones(53), 8, True)
+    _, _, resident = runners(model, spec, weights, data)
+    sent = []
+
+    class Sent:
+        def __init__(self, name, value):
+            self.name, self.value = name, value
+
+        def update_inplace(self, array):
+            sent.append(self.name)
+            self.value.update_inplace(array)
+
+    held = resident._plan.sent
+    resident._plan.sent = {name: Sent(name, value) for name, value in held.items()}
+    resident.run(data.plan(np.tile(np.arange(53), (3, 1))), numbers(spec, 21)[0], np.zeros(21))
+    of_weights = resident._plan._names_of_weights
+    assert [sent.count(name) for name in of_weights] == [1, 1]
+    assert sent.count(ROWS) == 3
 
 
 def test_even_weights_that_were_sent_are_sent_again_after_others(model, weights, data):
