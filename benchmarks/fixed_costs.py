@@ -302,6 +302,8 @@ def main() -> None:
         print(json.dumps(_first_call(*json.load(sys.stdin))))
         return
     if arguments.beside:
+        if arguments.cold:
+            parser.error("--beside counts calls of this process alone, and --cold makes them in others")
         _RUNTIME.count()
     print("| call | onnxsgd, ms | scikit-learn, ms | ratio |\n|---|---|---|---|")
     if arguments.cold:

@@ -37,55 +37,16 @@ _LARGEST_SCALE = 2.0**127
 #: The smallest positive number of float16. Gradients that still overflow with a scale below it are not finite
 #: themselves: no update would be made again.
 LEAST_SCALE = 2.0**-24
-
-
 #: Standard operators with a kernel for bfloat16 on a GPU, in onnxruntime 1.31: those for which a session that
 #: must not use the CPU is made.
-_BFLOAT16_KERNELS = frozenset(
-    (
-        *(
-            "Abs",
-            "Add",
-            "AveragePool",
-            "Cast",
-            "Concat",
-            "Conv",
-            "Cos",
-            "Div",
-            "Erf",
-            "Exp",
-            "Expand",
-            "Flatten",
-        ),
-        *("Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "HardSigmoid", "HardSwish", "Identity"),
-        *(
-            "LayerNormalization",
-            "LpNormalization",
-            "MatMul",
-            "Max",
-            "Min",
-            "Mish",
-            "Mod",
-            "Mul",
-            "Neg",
-            "Pow",
-        ),
-        *("ReduceL1", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "ScatterElements"),
-        *(
-            "ScatterND",
-            "Shape",
-            "Sigmoid",
-            "Sign",
-            "Sin",
-            "Slice",
-            "Softmax",
-            "Softplus",
-            "Softsign",
-            "Split",
-        ),
-        *("Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where"),
-    )
-)
+_BFLOAT16_KERNELS = frozenset({
+    "Abs", "Add", "AveragePool", "Cast", "Concat", "Conv", "Cos", "Div", "Erf", "Exp", "Expand", "Flatten",
+    "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "HardSigmoid", "HardSwish", "Identity",
+    "LayerNormalization", "LpNormalization", "MatMul", "Max", "Min", "Mish", "Mod", "Mul", "Neg", "Pow",
+    "ReduceL1", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "ScatterElements",
+    "ScatterND", "Shape", "Sigmoid", "Sign", "Sin", "Slice", "Softmax", "Softplus", "Softsign", "Split",
+    "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)

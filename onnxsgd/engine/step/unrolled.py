@@ -72,13 +72,13 @@ def build_block(step: CompiledStep, loss: Loss, n_steps: int, *, on_gpu: bool = 
     Parameters
     ----------
     step : CompiledStep
-        The step, of standard operators without subgraphs.
+        The step, of standard operators; with subgraphs, for one step alone.
     loss : Loss
         Its loss.
     n_steps : int
         The number of steps.
     on_gpu : bool
-        Whether operators have the forms in which they are faster on a GPU.
+        Whether operators have forms that are faster on a GPU, and types of which it has kernels.
     """
     models = [to_ir(onnx.load_from_string(step.model)) for _ in range(n_steps)]
     first = models[0].graph
