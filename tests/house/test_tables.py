@@ -73,6 +73,9 @@ GUARDS = {
     "graph/lowering/test_forms.py::test_every_form_of_matrices_is_tested": (
         "graph.lowering.forms.layers:MATRIX_FORMS",
     ),
+    "graph/lowering/forms/test_sequence_convolutions.py::test_every_form_of_sequences_is_tested": (
+        "graph.lowering.forms.sequence_convolutions:SEQUENCE_FORMS",
+    ),
     "graph/lowering/forms/test_few_channels.py::test_every_form_of_few_channels_is_tested": (
         "graph.lowering.forms.few_channels:FEW_CHANNEL_FORMS",
     ),

@@ -30,7 +30,13 @@ from onnxsgd.engine.step.update import (
 )
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.append import appending
-from onnxsgd.graph.lowering.forms import FEW_CHANNEL_FORMS, MATRIX_FORMS, SMALL_IMAGE_FORMS, write_out
+from onnxsgd.graph.lowering.forms import (
+    FEW_CHANNEL_FORMS,
+    MATRIX_FORMS,
+    SEQUENCE_FORMS,
+    SMALL_IMAGE_FORMS,
+    write_out,
+)
 from onnxsgd.graph.model import graph_names, to_proto, unique_name, value_named
 from onnxsgd.graph.nodes import element_type, fixed_size, shape_of
 from onnxsgd.graph.rewriting import Table
@@ -126,7 +132,8 @@ def build_step(
     products = _add_gradients(both, spec)
     # an output during fusion, so that no pass removes it
     graph.outputs.append(both.raw_prediction)
-    write_out(both.model, {**MATRIX_FORMS, **FEW_CHANNEL_FORMS} if is_for_cpu else MATRIX_FORMS)
+    for forms in (MATRIX_FORMS, FEW_CHANNEL_FORMS, SEQUENCE_FORMS) if is_for_cpu else (MATRIX_FORMS,):
+        write_out(both.model, forms)
     # a form reads what the gradient has computed
     graph.sort()
     fuse(both.model)
