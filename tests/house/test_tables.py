@@ -76,6 +76,9 @@ GUARDS = {
     "graph/lowering/forms/test_sequence_convolutions.py::test_every_form_of_sequences_is_tested": (
         "graph.lowering.forms.sequence_convolutions:SEQUENCE_FORMS",
     ),
+    "graph/lowering/forms/test_affine_layers.py::test_every_form_of_affine_layers_is_tested": (
+        "graph.lowering.forms.affine_layers:AFFINE_FORMS",
+    ),
     "graph/lowering/forms/test_few_channels.py::test_every_form_of_few_channels_is_tested": (
         "graph.lowering.forms.few_channels:FEW_CHANNEL_FORMS",
     ),
