@@ -37,6 +37,7 @@ from onnxsgd.graph.lowering.forms import (
     MATRIX_FORMS,
     SEQUENCE_FORMS,
     SMALL_IMAGE_FORMS,
+    STANDARDIZED_FORMS,
     factor_forms,
     write_out,
 )
@@ -138,7 +139,8 @@ def build_step(
     products = _add_gradients(both, spec)
     # an output during fusion, so that no pass removes it
     graph.outputs.append(both.raw_prediction)
-    for table in (MATRIX_FORMS, FEW_CHANNEL_FORMS, SEQUENCE_FORMS) if is_for_cpu else (MATRIX_FORMS,):
+    after = (FEW_CHANNEL_FORMS, SEQUENCE_FORMS, STANDARDIZED_FORMS) if is_for_cpu else ()
+    for table in (MATRIX_FORMS, *after):
         write_out(both.model, table)
     # a form reads what the gradient has computed
     graph.sort()

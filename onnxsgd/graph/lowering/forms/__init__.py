@@ -16,6 +16,7 @@ from onnxsgd.graph.lowering.forms.gelu_factors import factor_forms
 from onnxsgd.graph.lowering.forms.layers import LAYER_FORMS, MATRIX_FORMS
 from onnxsgd.graph.lowering.forms.sequence_convolutions import SEQUENCE_FORMS
 from onnxsgd.graph.lowering.forms.small_images import SMALL_IMAGE_FORMS
+from onnxsgd.graph.lowering.forms.standardized import STANDARDIZED_FORMS
 from onnxsgd.graph.lowering.forms.sums_and_extrema import REDUCTION_FORMS
 from onnxsgd.graph.rewriting import Table, rewrite
 from onnxsgd.graph.shape_inference import ShapeInferencePass
@@ -27,6 +28,7 @@ __all__ = [
     "MATRIX_FORMS",
     "SEQUENCE_FORMS",
     "SMALL_IMAGE_FORMS",
+    "STANDARDIZED_FORMS",
     "factor_forms",
     "write_out",
 ]
