@@ -12,7 +12,7 @@ import argparse
 import importlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -175,6 +175,17 @@ def _depthwise(channels: int, size: int, kernel: int = 3) -> Callable[[], object
 
 def _small_images(n: int, channels: int, size: int, kernel: int = 3, group: int = 1) -> Callable[[], object]:
     """Return an update of the weight of a convolution of small squares, with the gradient of its image."""
+    image, weight = (n, channels, size, size), (channels, channels // group, kernel, kernel)
+    return _update(f"group = {group}, pads = {4 * [kernel // 2]}", image, weight, image, {})
+
+
+def _update(
+    moves: str, image: Sequence[int], weight: Sequence[int], result: Sequence[int], forms: Mapping[Any, Any]
+) -> Callable[[], object]:
+    """Return an update of the weight of a convolution, with the gradient of its image.
+
+    `forms` are those of graphs with their gradients.
+    """
     import onnx_ir as ir
 
     from onnxsgd.engine.step.fuse import fuse
@@ -182,10 +193,9 @@ def _small_images(n: int, channels: int, size: int, kernel: int = 3, group: int 
     from onnxsgd.graph.append import appending
     from onnxsgd.graph.lowering.forms import SMALL_IMAGE_FORMS, write_out
 
-    image = f"float[{n}, {channels}, {size}, {size}]"
-    weight = f"float[{channels}, {channels // group}, {kernel}, {kernel}]"
-    text = f"""<ir_version: 9, opset_import: ["": 18]> g ({image} X, {weight} W) => ({image} Y)
-        {{ Y = Conv<group={group}, pads={4 * [kernel // 2]}>(X, W) }}"""
+    text = f"""<ir_version: 9, opset_import: ["": 18]>
+        g (float{list(image)} X, float{list(weight)} W) => (float{list(result)} Y)
+        {{ Y = Conv<{moves}>(X, W) }}"""
     forward = ir.from_proto(onnx.parser.parse_model(text))
     write_out(forward, SMALL_IMAGE_FORMS)
     both = forward_backward_model(forward, [], ["X", "W"], "portable")
@@ -194,8 +204,27 @@ def _small_images(n: int, channels: int, size: int, kernel: int = 3, group: int 
         new = op.Add(values["W"], values["W_grad"])
     new.name, new.type, new.shape = "W_new", values["W"].type, values["W"].shape
     both.graph.outputs[:] = [values["Y"], values["X_grad"], new]
+    write_out(both, forms)
+    both.graph.sort()
     fuse(both)
     return _session(ir.to_proto(both))
+
+
+def _sequences(
+    channels: int, length: int, kernel: int, stride: int = 1, group: int = 1
+) -> Callable[[], object]:
+    """Return an update of the weight of a convolution of 8 sequences, with the gradient of its input."""
+    from onnxsgd.graph.lowering.forms import SEQUENCE_FORMS
+
+    pad = kernel // 2 if stride == 1 else 0
+    places = (length + 2 * pad - kernel) // stride + 1
+    return _update(
+        f"strides = [{stride}], group = {group}, pads = [{pad}, {pad}]",
+        (8, channels, length),
+        (channels, channels // group, kernel),
+        (8, channels, places),
+        SEQUENCE_FORMS,
+    )
 
 
 def _number_beside_a_column(rows: int) -> Callable[[], object]:
@@ -449,7 +478,25 @@ CONSTANTS: dict[str, list[Constant]] = {
         Constant(f"{_RULES}.channels_last_weight", (_NEVER, _ALWAYS), (25, 100, 400),
                  lambda length: _conv_weight((8, 32, length), (32, 32, 3))),
     ],
+    "_LEAST": [
+        Constant(f"{_RULES}.sequence_windows", (_ALWAYS, 1), (4, 8, 16, 32, 64, 128),
+                 lambda channels: _sequences(channels, 99, 3, 2)),
+        Constant(f"{_RULES}.sequence_windows", (_ALWAYS, 1), (9, 25, 49, 199, 400, 1600),
+                 lambda length: _sequences(32, length, 3, 2)),
+    ],
+    "_SHORT": [
+        Constant(f"{_FORMS}.sequence_convolutions", (-1, _ALWAYS), (8, 24, 48, 100),
+                 lambda length: _sequences(64, length, 3, 1, 8)),
+        Constant(f"{_FORMS}.sequence_convolutions", (-1, _ALWAYS), (100, 200),
+                 lambda length: _sequences(64, length, 7, 1, 8)),
+    ],
+    "_MANY": [
+        Constant(f"{_FORMS}.sequence_convolutions", (_ALWAYS, 1), (100, 200, 400),
+                 lambda length: _sequences(64, length, 16, 1, 8)),
+    ],
     "_MOST": [
+        Constant(f"{_RULES}.sequence_windows", (_NEVER, _ALWAYS), (64, 128, 256, 512),
+                 lambda channels: _sequences(channels, 99, 3, 2)),
         Constant(f"{_FORMS}.few_channels", (_NEVER, _ALWAYS), (4, 8, 16, 32, 64), _few_results),
         Constant(f"{_FORMS}.few_channels", (_NEVER, _ALWAYS), (4, 8, 16, 32),
                  lambda m: _few_results(m, n=1)),

@@ -71,6 +71,7 @@ COVERED = {
         "gradient/portable/rules/patch_weight gradient/portable/rules/tap_weight "
         "gradient/portable/rules/windows"
     ),
+    "gradient/portable/rules/test_gelu_nodes.py": "graph/written_gelus",
     "gradient/portable/rules/test_indexing.py": (
         "gradient/portable/rules/slicing gradient/portable/rules/split_reads"
     ),

@@ -73,8 +73,17 @@ GUARDS = {
     "graph/lowering/test_forms.py::test_every_form_of_matrices_is_tested": (
         "graph.lowering.forms.layers:MATRIX_FORMS",
     ),
+    "graph/lowering/forms/test_sequence_convolutions.py::test_every_form_of_sequences_is_tested": (
+        "graph.lowering.forms.sequence_convolutions:SEQUENCE_FORMS",
+    ),
+    "graph/lowering/forms/test_affine_layers.py::test_every_form_of_affine_layers_is_tested": (
+        "graph.lowering.forms.affine_layers:AFFINE_FORMS",
+    ),
     "graph/lowering/forms/test_few_channels.py::test_every_form_of_few_channels_is_tested": (
         "graph.lowering.forms.few_channels:FEW_CHANNEL_FORMS",
+    ),
+    "graph/lowering/forms/test_standardized.py::test_every_form_of_standardized_tensors_is_tested": (
+        "graph.lowering.forms.standardized:STANDARDIZED_FORMS",
     ),
     "graph/lowering/forms/test_small_images.py::test_every_form_of_small_images_is_tested": (
         "graph.lowering.forms.small_images:SMALL_IMAGE_FORMS",

@@ -20,7 +20,7 @@ from onnxsgd.graph.nodes import attribute, constant, maker
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import Replacement, add_initializer, computed, replace_nodes
 
-__all__ = ["add_products", "fuse", "ones", "separate_sums", "widen_scalars"]
+__all__ = ["add_products", "fuse", "ones", "separate_sums", "shared_initializer", "widen_scalars"]
 
 #: Maps a node to the value that replaces its output, or None; a value without a name is that of a new node.
 _Rule = Callable[[ir.Graph, ir.Node], ir.Value | None]
@@ -152,6 +152,19 @@ def _sum_as_product(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
     return computed("MatMul", [row, x])
 
 
+def _scaled_sum(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
+    """Move the factor of a sum over rows into its ones: ``Mul(MatMul(ones, x), c)``."""
+    if node.op_type != "Mul" or (number := _number(node.inputs[1])) is None:
+        return None
+    product = _maker(node, 0, ("MatMul",))
+    if product is None or len(product.outputs[0].uses()) > 1 or product.outputs[0].is_graph_output():
+        return None
+    row, x = constant(product.inputs[0]), product.inputs[1]
+    if row is None or not (row == 1).all() or not _is_table(x):
+        return None
+    return computed("MatMul", [shared_initializer(graph, "factors", row * row.dtype.type(number)), x])
+
+
 def _added_product(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
     """Fuse a product with the sum that reads it.
 
@@ -221,7 +234,7 @@ def widen_scalars(graph: ir.Graph, node: ir.Node) -> None:
         ):
             continue
         if (number := constant(value)) is not None:
-            node.replace_input_with(index, _initializer(graph, str(value.name), number.reshape(1, 1)))
+            node.replace_input_with(index, shared_initializer(graph, str(value.name), number.reshape(1, 1)))
         elif value.is_graph_input() and rows >= _LONG:
             node.replace_input_with(index, _reshaped(graph, value))
 
@@ -239,7 +252,7 @@ def _reshaped(graph: ir.Graph, value: ir.Value) -> ir.Value:
     for node, _ in value.uses():
         if node.op_type == "Reshape" and node.outputs[0].shape == (1, 1):
             return node.outputs[0]
-    target = _initializer(graph, "shape", np.array([1, 1], np.int64))
+    target = shared_initializer(graph, "shape", np.array([1, 1], np.int64))
     table = computed("Reshape", [value, target], name=unique_name(f"{value.name}_table", graph_names(graph)))
     table.type, table.shape = value.type, ir.Shape([1, 1])
     graph.insert_before(graph[0], maker(table))
@@ -250,6 +263,7 @@ _RULES: tuple[_Rule, ...] = (
     _idle_reshape,
     _steep_mask,
     _sum_as_product,
+    _scaled_sum,
     _added_product,
     _weighted_sum,
 )
@@ -293,10 +307,10 @@ def _is_column(value: ir.Value | None) -> bool:
 
 def ones(graph: ir.Graph, shape: tuple[int, ...], dtype: ir.DataType) -> ir.Value:
     """Return an initializer of `graph` filled with 1."""
-    return _initializer(graph, "ones", np.ones(shape, dtype.numpy()))
+    return shared_initializer(graph, "ones", np.ones(shape, dtype.numpy()))
 
 
-def _initializer(graph: ir.Graph, base: str, array: np.ndarray) -> ir.Value:
+def shared_initializer(graph: ir.Graph, base: str, array: np.ndarray) -> ir.Value:
     """Return an initializer of `graph` with these values: an existing one if possible, or a new one."""
     for value in graph.initializers.values():
         known = value.const_value

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.engine.step.fuse import add_products, ones
+from onnxsgd.engine.step.fuse import add_products, shared_initializer
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import constant, element_type, maker, operands, shape_of
+from onnxsgd.graph.nodes import constant, maker, operands, shape_of
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import computed
 
@@ -86,19 +87,19 @@ def _make_rows(graph: ir.Graph, vectors: Sequence[ir.Value]) -> None:
 
 
 def _sums_rows(node: ir.Node) -> bool:
-    """Tell whether a node is ``MatMul(ones, x)``, with ones [m] and x [m, n]."""
+    """Tell whether a node is ``MatMul(c ones, x)``, with a number c, ones [m] and x [m, n]."""
     if node.op_type != "MatMul":
         return False
     weights, table = node.inputs
     known = constant(weights)
-    is_vector_of_ones = known is not None and known.ndim == 1 and bool((known == 1).all())
-    return is_vector_of_ones and table is not None and table.shape is not None and len(table.shape) == 2
+    is_constant_vector = known is not None and known.ndim == 1 and bool((known == known[:1]).all())
+    return is_constant_vector and table is not None and table.shape is not None and len(table.shape) == 2
 
 
 def _as_row(graph: ir.Graph, product: ir.Node, row: Sequence[int]) -> ir.Value:
     """Return the sum over rows that `product` computes, as a row."""
     weights, table = operands(product)
-    rows = ones(graph, (1, *shape_of(weights).numpy()), element_type(weights))
+    rows = shared_initializer(graph, "ones", np.array(constant(weights))[None])
     (vector,) = product.outputs
     total = computed("MatMul", [rows, table], name=unique_name(f"{vector.name}_row", graph_names(graph)))
     total.type, total.shape = vector.type, ir.Shape(row)

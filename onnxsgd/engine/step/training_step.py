@@ -29,8 +29,18 @@ from onnxsgd.engine.step.update import (
     build_update,
 )
 from onnxsgd.gradient.derivative import forward_backward_model
+from onnxsgd.gradient.engines import PORTABLE, resolve_engine
 from onnxsgd.graph.append import appending
-from onnxsgd.graph.lowering.forms import FEW_CHANNEL_FORMS, MATRIX_FORMS, SMALL_IMAGE_FORMS, write_out
+from onnxsgd.graph.lowering.forms import (
+    AFFINE_FORMS,
+    FEW_CHANNEL_FORMS,
+    MATRIX_FORMS,
+    SEQUENCE_FORMS,
+    SMALL_IMAGE_FORMS,
+    STANDARDIZED_FORMS,
+    factor_forms,
+    write_out,
+)
 from onnxsgd.graph.model import graph_names, to_proto, unique_name, value_named
 from onnxsgd.graph.nodes import element_type, fixed_size, shape_of
 from onnxsgd.graph.rewriting import Table
@@ -119,14 +129,19 @@ def build_step(
     names = (str(value.name) for value in model.graph.inputs)
     features = tuple(name for name in names if name not in spec.products)
     is_for_cpu = with_rows and with_transposes
-    both = both_passes(model, spec, SMALL_IMAGE_FORMS)
+    # onnxruntime 1.19 gives two constants of a native gradient one name with some of these forms
+    is_portable = resolve_engine(spec.engine) == PORTABLE
+    before = (AFFINE_FORMS, factor_forms(spec.weights)) if is_for_cpu and is_portable else ()
+    both = both_passes(model, spec, (SMALL_IMAGE_FORMS, *before))
     graph, numbers = both.model.graph, _with_averages_of_updates(both, spec).data.scalars
     tensors, updated = add_updates(graph, both.gradients, numbers, spec, both.data.scale, both.layers)
     graph.outputs[:] = [both.loss, *updated]
     products = _add_gradients(both, spec)
     # an output during fusion, so that no pass removes it
     graph.outputs.append(both.raw_prediction)
-    write_out(both.model, {**MATRIX_FORMS, **FEW_CHANNEL_FORMS} if is_for_cpu else MATRIX_FORMS)
+    after = (FEW_CHANNEL_FORMS, SEQUENCE_FORMS, STANDARDIZED_FORMS) if is_for_cpu else ()
+    for table in (MATRIX_FORMS, *after):
+        write_out(both.model, table)
     # a form reads what the gradient has computed
     graph.sort()
     fuse(both.model)
@@ -184,7 +199,7 @@ class BothPasses:
     layers: tuple[BatchStatistics, ...] = ()
 
 
-def both_passes(model: ir.Model, spec: StepSpec, forms: Table | None = None) -> BothPasses:
+def both_passes(model: ir.Model, spec: StepSpec, forms: Sequence[Table] = ()) -> BothPasses:
     """Return forward pass, loss and backward pass of `model`, for batches of a fixed size.
 
     Parameters
@@ -193,12 +208,13 @@ def both_passes(model: ir.Model, spec: StepSpec, forms: Table | None = None) -> 
         As in :func:`build_step`.
     spec : StepSpec
         The rest; the update is left out.
-    forms : mapping or None
-        Forms of operators to write out before the graph is differentiated.
+    forms : sequence of mappings
+        Forms of operators to write out before the graph is differentiated, table by table.
     """
     fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
-    if forms:
-        write_out(fixed, forms)
+    for table in forms:
+        write_out(fixed, table)
+    _remove_idle(fixed.graph)
     row_mask, keys, layers = None, None, tuple[BatchStatistics, ...]()
     if spec.statistics:
         fixed, row_mask, layers = with_batch_statistics(fixed, spec.statistics, spec.batch_size)
@@ -213,6 +229,13 @@ def both_passes(model: ir.Model, spec: StepSpec, forms: Table | None = None) -> 
     if spec.half is not None:
         both = _in_single_precision(both)
     return replace(both, layers=layers)
+
+
+def _remove_idle(graph: ir.Graph) -> None:
+    """Remove nodes that nothing reads, such as those that other forms have replaced; initializers stay."""
+    for node in reversed(list(graph)):
+        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            graph.remove(node, safe=True)
 
 
 def _in_single_precision(both: BothPasses) -> BothPasses:

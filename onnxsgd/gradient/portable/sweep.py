@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import NotTrainableError, OnnxSGDError
 from onnxsgd.gradient.portable.rules.control import CONTROL
-from onnxsgd.gradient.portable.rules.gelu_nodes import find_gelus
+from onnxsgd.gradient.portable.rules.gelu_nodes import find_gelus, gelu_gradient
 from onnxsgd.gradient.portable.rules.quantization import READ_QUANTIZED, is_quantized
 from onnxsgd.gradient.portable.rules.split_reads import find_partitions
 from onnxsgd.gradient.portable.rules.table import (
@@ -65,7 +65,7 @@ def sweep(
                 _accumulate(gradients, partition.whole, partition.gradient(emitter, gradients))
         elif node in gelus and gelus[node].x in active:
             if node.outputs[0] in gradients:
-                _accumulate(gradients, gelus[node].x, gelus[node].gradient(emitter, gradients))
+                _accumulate(gradients, gelus[node].x, gelu_gradient(gelus[node], emitter, gradients))
         elif any(value in active and value in gradients for value in node.outputs):
             reached = [gradients.get(value) for value in node.outputs]
             for value, gradient in _apply(emitter, node, reached, active):

@@ -18,6 +18,7 @@ from onnxsgd.graph.model import to_ir
         ("y = Cast<to=1>(m)\n m = Cast<to=9>(x)", ["Cast", "Cast"]),
         ("y = ReduceSum<keepdims=0>(x, axis)", ["MatMul"]),
         ("y = ReduceSum<keepdims=1>(x, axis)", ["MatMul"]),
+        ("y = Mul(s, half)\n s = ReduceSum<keepdims=0>(x, axis)", ["MatMul"]),
         ("y = Add(c, p)\n p = Gemm<transA=1>(x, x)", ["Gemm"]),
         ("y = Add(c, p)\n p = Gemm<transA=1, alpha=0.5>(x, x)", ["Gemm"]),
         ("y = Add(p, c)\n p = Gemm<transA=1>(x, x)", ["Gemm"]),
@@ -31,7 +32,7 @@ def test_each_fusion_keeps_the_numbers(text, operators):
     shape = next((s for key, s in kind.items() if key in text), "float[6,8]")
     source = (
         '<ir_version: 9, opset_import: ["" : 18]> g (float[6,8] x, float[8,8] c) => (' + shape + " y) "
-        "<float zero = {0}, int64[1] axis = {0}> {" + "\n".join(lines) + "}"
+        "<float zero = {0}, float half = {0.5}, int64[1] axis = {0}> {" + "\n".join(lines) + "}"
     )
     model = to_ir(onnx.shape_inference.infer_shapes(parser.parse_model(source)))
     rng = np.random.RandomState(0)

@@ -26,6 +26,18 @@ def test_intercepts_are_rows_inside_only(model, weights, data):
     assert [dim.dim_value for dim in given["b1"].type.tensor_type.shape.dim] == [12]
 
 
+def test_the_sum_of_an_intercept_with_a_factor_is_added_by_a_product(weights):
+    source = MLP.replace("b = Add(a, b1)", "c = Mul(b1, third)\n b = Add(a, c)").replace(
+        "=> (float[N,K] Y)", "=> (float[N,K] Y) <float third = {0.333}>"
+    )
+    proto = parser.parse_model(source)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in weights.items())
+    step = build_step(to_ir(onnx.shape_inference.infer_shapes(proto)), make_spec())
+    assert ("b1", WEIGHT) in step.rows
+    nodes = {node.output[0]: node.op_type for node in onnx.load_from_string(step.model).graph.node}
+    assert nodes["b1_new"] == "Gemm"
+
+
 def test_the_states_of_an_intercept_are_rows_like_itself(model):
     step = build_step(model, make_spec(optimizer=SGD(0.9), average=True))
     assert {kind for name, kind in step.rows if name == "b1"} == {WEIGHT, "velocity", "average"}

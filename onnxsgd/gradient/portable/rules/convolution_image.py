@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from onnxsgd.gradient.portable.rules.sequence_windows import moves_over_sequences, spread_windows
 from onnxsgd.gradient.portable.rules.windows import Window, sizes_of
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
 
@@ -131,6 +132,14 @@ def _stretched(c: _Spread) -> Tensor:
     return _convolved(replace(c, g=wide, window=replace(c.window, strides=(1,) * rank)))
 
 
+def _moves_over_sequences(c: _Spread) -> bool:
+    return c.weight.is_static and moves_over_sequences(c.image, c.g, c.window, c.group)
+
+
+def _of_windows(c: _Spread) -> Tensor:
+    return spread_windows(c.g, c.weight, c.window, c.image)
+
+
 def _transposed(c: _Spread) -> Tensor:
     """Return the transposed convolution as the operator computes it.
 
@@ -166,5 +175,6 @@ def _always(_: _Spread) -> bool:
 _FORMULAS: tuple[tuple[Callable[[_Spread], bool], Callable[[_Spread], Tensor]], ...] = (
     (_moves_by_one, _convolved),
     (_skips_rows_of_single_channels, _stretched),
+    (_moves_over_sequences, _of_windows),
     (_always, _transposed),
 )

@@ -17,6 +17,7 @@ import numpy as np
 from onnxsgd.gradient.portable.rules.channels_last_weight import has_short_rows, tap_by_tap_of_rows
 from onnxsgd.gradient.portable.rules.depthwise_weight import correlate_channels, has_single_channels
 from onnxsgd.gradient.portable.rules.patch_weight import correlate_tiles, has_tiles
+from onnxsgd.gradient.portable.rules.sequence_windows import correlate_windows, moves_over_sequences
 from onnxsgd.gradient.portable.rules.tap_weight import (
     all_taps_at_once,
     all_taps_of_the_gradient,
@@ -100,6 +101,7 @@ def _always(*_: object) -> bool:
 #: The requirement of each formula, and the formula; the first that fits is taken.
 _FORMULAS: tuple[tuple[Callable[..., bool], Callable[[Tensor, Tensor, Window, int], Tensor]], ...] = (
     (has_single_channels, correlate_channels),
+    (moves_over_sequences, correlate_windows),
     (has_tiles, correlate_tiles),
     (has_few_results, all_taps_of_the_gradient),
     (has_few_channels, all_taps_at_once),

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxsgd.gradient.portable.writing.broadcasting import mean_over, reshape_to, size_of, sum_to, zeros_like
 from onnxsgd.gradient.portable.writing.call import Call, Rules
 from onnxsgd.gradient.portable.writing.tensor import Tensor, op
+from onnxsgd.graph.nodes import constant, operands, standard_operator
 
 __all__ = ["NORMALIZATION"]
 
@@ -28,6 +29,23 @@ def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tenso
 def _through_statistics(g: Tensor, hat: Tensor, inverse: Tensor, axes: Sequence[int]) -> Tensor:
     """Return the gradient with respect to x, given `g`, that with respect to its standardized form `hat`."""
     return inverse * (g - mean_over(g, axes) - hat * mean_over(g * hat, axes))
+
+
+def _without_factor(g: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+    """Return a product without a factor that is the same along `axes`, and this factor or None.
+
+    Means over the axes have the factor too: what is computed from them is scaled once, at its end.
+    """
+    node = g.value.producer()
+    if node is None or standard_operator(node) != "Mul" or g.rank is None:
+        return g, None
+    a, b = (g.emitter.tensor(value) for value in operands(node))
+    for rest, factor in ((a, b), (b, a)):
+        if rest.dims == g.dims and factor.dims is not None:
+            dims = (*[1] * (g.rank - len(factor.dims)), *factor.dims)
+            if all(dims[axis] == 1 for axis in axes):
+                return rest, factor
+    return g, None
 
 
 def _per_channel(n: Call, v: Tensor) -> Tensor:
@@ -168,8 +186,11 @@ def _instance_hat(n: Call) -> tuple[Tensor, Tensor]:
 
 
 def _instance_x(n: Call) -> Tensor:
-    axes = list(range(2, n.rank))
-    return _through_statistics(n.dy * _per_channel(n, n.b), *_instance_hat(n), axes)
+    axes, scale, (hat, inverse) = list(range(2, n.rank)), constant(n.b.value), _instance_hat(n)
+    # exporters scale what a GroupNormalization standardizes by a node of its own
+    is_scaled = scale is None or not (scale == 1).all()
+    g, factor = _without_factor(n.dy * _per_channel(n, n.b) if is_scaled else n.dy, axes)
+    return _through_statistics(g, hat, inverse if factor is None else inverse * factor, axes)
 
 
 # GroupNormalization: over the spatial axes and the channels of a group.

@@ -10,14 +10,28 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxsgd.graph.lowering.forms.activations import ACTIVATION_FORMS
+from onnxsgd.graph.lowering.forms.affine_layers import AFFINE_FORMS
 from onnxsgd.graph.lowering.forms.few_channels import FEW_CHANNEL_FORMS
+from onnxsgd.graph.lowering.forms.gelu_factors import factor_forms
 from onnxsgd.graph.lowering.forms.layers import LAYER_FORMS, MATRIX_FORMS
+from onnxsgd.graph.lowering.forms.sequence_convolutions import SEQUENCE_FORMS
 from onnxsgd.graph.lowering.forms.small_images import SMALL_IMAGE_FORMS
+from onnxsgd.graph.lowering.forms.standardized import STANDARDIZED_FORMS
 from onnxsgd.graph.lowering.forms.sums_and_extrema import REDUCTION_FORMS
 from onnxsgd.graph.rewriting import Table, rewrite
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 
-__all__ = ["FEW_CHANNEL_FORMS", "FORMS", "MATRIX_FORMS", "SMALL_IMAGE_FORMS", "write_out"]
+__all__ = [
+    "AFFINE_FORMS",
+    "FEW_CHANNEL_FORMS",
+    "FORMS",
+    "MATRIX_FORMS",
+    "SEQUENCE_FORMS",
+    "SMALL_IMAGE_FORMS",
+    "STANDARDIZED_FORMS",
+    "factor_forms",
+    "write_out",
+]
 
 #: The form of every operator that has one, by domain and name.
 FORMS: Table = {**ACTIVATION_FORMS, **LAYER_FORMS, **REDUCTION_FORMS}

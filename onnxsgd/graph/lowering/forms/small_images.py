@@ -31,6 +31,10 @@ _SINGLE = 64
 #: 256 channels: 0.31 at 1 x 1, 0.53 at 2 x 2, 0.76 at 3 x 3, 1.02 at 4 x 4, for a single image 0.83 to 1.53.
 _CONNECTED, _ONE_TAP = 36, 9
 
+#: The least and the most channels of sequences whose windows move by several places, which are products
+#: without a matrix of places: those of ``gradient.portable.rules.sequence_windows``.
+_SEQUENCE = 16, 192
+
 
 @dataclass(frozen=True)
 class _Small:
@@ -62,10 +66,24 @@ def _convolution(w: Writer, node: ir.Node) -> ir.Value | None:
     n_taps, _, results = small.taps.shape
     if small.group == small.c == small.m > 1:
         return _by_channel(w, node, small)
+    if _moves_over_sequence(node, small):
+        return None
     fits = results <= (_CONNECTED if n_taps > 1 else _ONE_TAP) and small.taps.any()
     if small.group > 1 or not fits or small.n == n_taps == 1:
         return None
     return _all_images(w, node, small)
+
+
+def _moves_over_sequence(node: ir.Node, small: _Small) -> bool:
+    """Tell whether windows of a sequence move by several places, which takes no matrix of places.
+
+    See :mod:`onnxsgd.graph.lowering.forms.sequence_convolutions`.
+    """
+    moves, dilations = (attribute(node, name, [1]) for name in ("strides", "dilations"))
+    least, most = _SEQUENCE
+    is_sequence = len(small.out) == small.group == max(dilations) == 1
+    fits = min(small.c, small.m) >= least and max(small.c, small.m) <= most
+    return is_sequence and fits and 1 < moves[0] <= len(small.taps)
 
 
 def _read(node: ir.Node) -> _Small | None:

@@ -26,7 +26,16 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
+#: Factors that are in the layers before and after it.
+BARE = {
+    "no slope": "e = Erf(X) b = Add(e, one) p = Mul(X, b) Y = Mul(p, half)",
+    "no factor": "u = Div(X, root) e = Erf(u) b = Add(e, one) Y = Mul(X, b)",
+    "neither": "e = Erf(X) b = Add(one, e) Y = Mul(b, X)",
+    "neither, a part read elsewhere": "e = Erf(X) b = Add(one, e) y = Mul(b, X) Y = Mul(y, b)",
+}
+
+
+@pytest.mark.parametrize("text", [*FORMS.values(), *BARE.values()], ids=[*FORMS, *BARE])
 @pytest.mark.parametrize("dims", ["known", "hidden"])
 def test_derivative(check, text, dims):
     check(text, {"X": (3, 4)}, dims, constants=CONSTANTS)

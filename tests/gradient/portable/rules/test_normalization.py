@@ -43,6 +43,17 @@ CASES = [
     ),
     ("Y = RMSNormalization(A, S)", {"A": (2, 3, 4), "S": (4,)}, {"opset": 23}),
     ("Y = InstanceNormalization(A, S, B)", {"A": (2, 3, 4, 2), "S": (3,), "B": (3,)}, {}),
+    # the gradient has a factor that is the same in all places, or another one
+    *(
+        (
+            f"H = InstanceNormalization(A, S, B) Y = Mul({pair})",
+            {"A": (2, 3, 4), "G": shape},
+            {"constants": {"S": np.array(scale), "B": np.array([0.0, 0.0, 0.5])}},
+        )
+        for pair in ("H, G", "G, H")
+        for shape in ((3, 1), (2, 3, 1), (1,), (4,), (2, 3, 4))
+        for scale in ([1.0, 1.0, 1.0], [1.0, 2.0, 1.0])
+    ),
     (
         "Y = MeanVarianceNormalization<axes = [0, 2, 3]>(A)",
         {"A": (2, 3, 4, 2)},
