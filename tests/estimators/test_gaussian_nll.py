@@ -86,12 +86,16 @@ def test_auto_finds_the_optimum_in_any_unit_of_the_target(unit, model, weighted)
         assert np.corrcoef(log_variance, np.log(std))[0, 1] > 0.9999
 
 
-@pytest.mark.parametrize(("signal", "excess"), [(10, 0.01), (100, 0.05), (1000, 0.2)])
+@pytest.mark.parametrize(("signal", "excess"), [(10, 0.01), (100, 0.03), (1000, 0.15)])
 def test_little_noise_beside_the_signal(signal, excess):
-    """The variance falls by many orders from that of the target to that of the noise: here to 1e-6 of it."""
-    y = signal * Z[:, 1] + RNG.normal(size=1500) * np.exp(Z[:, 0] / 2)
-    found = learner(penalty=None).fit(X, y)
-    assert likelihood(y, *found.predict(X, return_std=True)) < optimum(X, y) + excess
+    """The variance falls by many orders from that of the target to that of the noise: here to 1e-6 of it.
+
+    The median of three fits: they stop where one epoch is not better than another, some of them early.
+    """
+    y = signal * Z[:, 1] + np.random.default_rng(3).normal(size=1500) * np.exp(Z[:, 0] / 2)
+    fits = [learner(penalty=None, random_state=seed).fit(X, y) for seed in range(3)]
+    found = [likelihood(y, *fit.predict(X, return_std=True)) for fit in fits]
+    assert np.median(found) < optimum(X, y) + excess
 
 
 def test_diabetes():
