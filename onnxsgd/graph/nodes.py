@@ -24,6 +24,8 @@ __all__ = [
     "fixed_size",
     "graph_of",
     "is_empty",
+    "is_fixed_float32",
+    "is_read_once",
     "is_real",
     "maker",
     "matrix",
@@ -107,6 +109,16 @@ def is_real(value: ir.Value) -> bool:
 def is_empty(value: ir.Value) -> bool:
     """Return whether `value` is known to have no elements."""
     return value.shape is not None and 0 in tuple(value.shape)
+
+
+def is_fixed_float32(value: ir.Value) -> bool:
+    """Return whether `value` is known to hold float32, in known sizes."""
+    return value.dtype == ir.DataType.FLOAT and value.shape is not None and value.shape.is_static()
+
+
+def is_read_once(value: ir.Value) -> bool:
+    """Return whether one operand of one node is all that reads `value`."""
+    return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def maker(value: ir.Value) -> ir.Node:

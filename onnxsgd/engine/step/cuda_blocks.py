@@ -149,7 +149,7 @@ class BoundBlock:
         except runtime_errors() as error:
             if not self._records:
                 raise
-            # a recorded block has written nothing, or what the same block writes again
+            # the block has written nothing, or results that it writes again
             self._waiting, self._queueing = self._session.options(unrecorded=True)
             self._records = False
             self._call(wait=True)

@@ -16,7 +16,7 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnus
 
 from onnxsgd.engine.step.widened_factors import widen_factors
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
-from onnxsgd.graph.nodes import attribute, constant, maker
+from onnxsgd.graph.nodes import attribute, constant, is_read_once, maker
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import Replacement, add_initializer, computed, replace_nodes
 
@@ -157,7 +157,7 @@ def _scaled_sum(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
     if node.op_type != "Mul" or (number := _number(node.inputs[1])) is None:
         return None
     product = _maker(node, 0, ("MatMul",))
-    if product is None or len(product.outputs[0].uses()) > 1 or product.outputs[0].is_graph_output():
+    if product is None or not is_read_once(product.outputs[0]):
         return None
     row, x = constant(product.inputs[0]), product.inputs[1]
     if row is None or not (row == 1).all() or not _is_table(x):
@@ -175,7 +175,7 @@ def _added_product(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
         return None
     for c, product in (node.inputs, reversed(node.inputs)):
         factors = None if product is None else product.producer()
-        if product is None or factors is None or len(product.uses()) != 1 or product.is_graph_output():
+        if product is None or factors is None or not is_read_once(product):
             continue
         shapes_agree = c is not None and c.shape == product.shape == node.outputs[0].shape
         if shapes_agree and _is_table(c) and _is_plain_product(factors):

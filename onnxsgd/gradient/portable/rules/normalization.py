@@ -34,7 +34,7 @@ def _through_statistics(g: Tensor, hat: Tensor, inverse: Tensor, axes: Sequence[
 def _without_factor(g: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor | None]:
     """Return a product without a factor that is the same along `axes`, and this factor or None.
 
-    Means over the axes have the factor too: what is computed from them is scaled once, at its end.
+    Means over the axes have the factor too: a result computed from them is scaled once, at its end.
     """
     node = g.value.producer()
     if node is None or standard_operator(node) != "Mul" or g.rank is None:
@@ -187,7 +187,7 @@ def _instance_hat(n: Call) -> tuple[Tensor, Tensor]:
 
 def _instance_x(n: Call) -> Tensor:
     axes, scale, (hat, inverse) = list(range(2, n.rank)), constant(n.b.value), _instance_hat(n)
-    # exporters scale what a GroupNormalization standardizes by a node of its own
+    # exporters scale the result of a GroupNormalization by a node of its own
     is_scaled = scale is None or not (scale == 1).all()
     g, factor = _without_factor(n.dy * _per_channel(n, n.b) if is_scaled else n.dy, axes)
     return _through_statistics(g, hat, inverse if factor is None else inverse * factor, axes)

@@ -10,7 +10,7 @@ import math
 
 import onnx_ir as ir
 
-from onnxsgd.graph.nodes import operands, shape_of, standard_operator
+from onnxsgd.graph.nodes import is_fixed_float32, is_read_once, operands, shape_of, standard_operator
 from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["AFFINE_FORMS"]
@@ -20,10 +20,10 @@ def _affine(w: Writer, node: ir.Node) -> ir.Value | None:
     """``Add(MatMul(x, weight), bias)`` with x of more than two axes, and a bias for each column."""
     for product, bias in (operands(node), operands(node)[::-1]):
         matmul = product.producer()
-        if matmul is None or standard_operator(matmul) != "MatMul" or not _is_read_once(product):
+        if matmul is None or standard_operator(matmul) != "MatMul" or not is_read_once(product):
             continue
         x, weight = operands(matmul)
-        if not all(_is_known(value) for value in (x, weight, bias, product)):
+        if not all(is_fixed_float32(value) for value in (x, weight, bias, product)):
             continue
         (*lead, n_in), sizes = shape_of(x).numpy(), shape_of(product).numpy()
         is_table = len(lead) < 2 or len(shape_of(weight)) != 2
@@ -33,15 +33,6 @@ def _affine(w: Writer, node: ir.Node) -> ir.Value | None:
         y = w.known("Gemm", [w.reshaped(x, [rows, n_in]), weight, bias], [rows, sizes[-1]])
         return w.reshaped(y, sizes)
     return None
-
-
-def _is_read_once(value: ir.Value) -> bool:
-    return len(value.uses()) == 1 and not value.is_graph_output()
-
-
-def _is_known(value: ir.Value) -> bool:
-    """Tell whether a value holds single precision, and its sizes are known."""
-    return value.dtype == ir.DataType.FLOAT and value.shape is not None and value.shape.is_static()
 
 
 #: The form of layers whose input has more than two axes.

@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.nodes import attribute, element_type, first, operands, shape_of, standard_operator
+from onnxsgd.graph.nodes import (
+    attribute,
+    element_type,
+    first,
+    is_fixed_float32,
+    is_read_once,
+    operands,
+    shape_of,
+    standard_operator,
+)
 from onnxsgd.graph.rewriting import Table, Writer
 from onnxsgd.graph.written_gelus import WrittenGelu, gelus_around, only_number, scaled_by_number
 
@@ -50,7 +59,7 @@ def factor_forms(trained: Collection[str]) -> Table:
 def _gelu(number: _Number, w: Writer, node: ir.Node) -> ir.Value | None:
     """``factor x (shift + erf(slope x))``, where a layer makes x."""
     gelu = _find(number, node)
-    if gelu is None or len(gelu.x.uses()) > 2 or not _is_read_once(gelu.u):
+    if gelu is None or len(gelu.x.uses()) > 2 or not is_read_once(gelu.u):
         return None
     if gelu.slope == 1 or not _can_scale(gelu.x):
         return None
@@ -106,12 +115,12 @@ def _unscaled(number: _Number, w: Writer, value: ir.Value) -> tuple[ir.Value, fl
     """Return a tensor without its factor, moved as the value is, and the factor; None if it has none."""
     moves: list[ir.Node] = []
     while (node := value.producer()) is not None and standard_operator(node) in _MOVES:
-        if not _is_read_once(value):
+        if not is_read_once(value):
             return None
         moves.append(node)
         value = first(node)
-    found = scaled_by_number(value, number) if _is_read_once(value) else None
-    if found is None or found[1] == 0 or not all(_is_known(v) for v in (found[0], value)):
+    found = scaled_by_number(value, number) if is_read_once(value) else None
+    if found is None or found[1] == 0 or not all(is_fixed_float32(v) for v in (found[0], value)):
         return None
     x, factor = found
     if x.shape != value.shape:
@@ -124,11 +133,11 @@ def _unscaled(number: _Number, w: Writer, value: ir.Value) -> tuple[ir.Value, fl
 def _can_scale(value: ir.Value) -> bool:
     """Tell whether a layer computes a value, so that its weights can take a factor."""
     node = value.producer()
-    if node is None or value.is_graph_output() or not _is_known(value):
+    if node is None or value.is_graph_output() or not is_fixed_float32(value):
         return False
     kind, inputs = standard_operator(node), operands(node)
     if kind in _MOVES:
-        return _is_read_once(inputs[0]) and _can_scale(inputs[0])
+        return is_read_once(inputs[0]) and _can_scale(inputs[0])
     if kind == "Gemm":
         return all(_is_smaller(c, value) for c in inputs[2:])
     if kind == "Conv":
@@ -137,7 +146,7 @@ def _can_scale(value: ir.Value) -> bool:
         return any(_is_weight(factor, value) for factor in inputs)
     if kind == "Add":
         pairs = (inputs, inputs[::-1])
-        return any(_is_weight(a, value) and _is_read_once(b) and _can_scale(b) for a, b in pairs)
+        return any(_is_weight(a, value) and is_read_once(b) and _can_scale(b) for a, b in pairs)
     return False
 
 
@@ -179,21 +188,12 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
     return {name: attribute(node, name) for name in node.attributes}
 
 
-def _is_read_once(value: ir.Value) -> bool:
-    return len(value.uses()) == 1 and not value.is_graph_output()
-
-
-def _is_known(value: ir.Value) -> bool:
-    """Tell whether a value holds single precision, and its sizes are known."""
-    return value.dtype == ir.DataType.FLOAT and value.shape is not None and value.shape.is_static()
-
-
 def _is_weight(value: ir.Value, like: ir.Value) -> bool:
     return value.is_initializer() and _is_smaller(value, like)
 
 
 def _is_smaller(value: ir.Value, like: ir.Value) -> bool:
     """Tell whether a tensor has far fewer numbers than another one."""
-    if not (_is_known(value) and _is_known(like)):
+    if not (is_fixed_float32(value) and is_fixed_float32(like)):
         return False
     return _RATIO * math.prod(shape_of(value).numpy()) <= math.prod(shape_of(like).numpy())

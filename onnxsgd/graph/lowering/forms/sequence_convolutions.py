@@ -6,7 +6,7 @@ samples: the product of that table with the weight is the result.
 Channels in groups make small matrices, and short sequences make small products. A batch of them is one long
 sequence, place by place, in each place the samples one behind the other, and windows take every n-th place.
 
-For graphs with their gradients: none is taken of what is written here.
+For graphs that hold their gradients: these forms are not differentiated.
 """
 
 from __future__ import annotations
