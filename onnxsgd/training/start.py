@@ -27,6 +27,9 @@ ENOUGH_ROWS = 32
 #: data: a random network of large predictions may correlate a little with a target of larger ones, and its
 #: first steps then diverge.
 _CLEAR = 0.1
+#: Predictions of a network with more than so many times the deviation of the target begin with the latter:
+#: steps are made in its units, and many would be needed from there.
+_LARGE = 4.0
 
 
 class Objective(NamedTuple):
@@ -206,7 +209,7 @@ class StartFinder:
         """Return the best of given weights that are worse than the constant, and of others in their place.
 
         Layers before the last one determine the size of its input, and with it the effect of an update: a
-        network keeps its coefficients.
+        network keeps its coefficients, but for those of outputs that are much wider than the target.
         """
         if self.is_linear:
             pairs = [(first, given), (constant, self._with_constant(given)), self._scaled(state, given)]
@@ -231,10 +234,11 @@ class StartFinder:
         scaled = self._with_last_layer(tensors, *self._fitted_scale(tensors))
         return self._evaluate(state, scaled), scaled
 
-    def _fitted_scale(self, tensors: Tensors) -> tuple[float, np.ndarray]:
-        """Return a factor of the raw predictions, and the intercepts that are added then.
+    def _fitted_scale(self, tensors: Tensors) -> tuple[float | np.ndarray, np.ndarray]:
+        """Return a factor of the raw predictions, or one for each, and the intercepts that are added then.
 
         Least squares where there is a target in their units; otherwise predictions of unit root mean square.
+        A network keeps its predictions, or gets those of the deviation of the target.
         """
         weights = {name: array for (name, kind), array in tensors.items() if kind == WEIGHT}
         raw = np.asarray(self.raw_predictions(weights), np.float64).reshape(len(self.sample_weight), -1)
@@ -243,16 +247,27 @@ class StartFinder:
                 return 1.0 / math.sqrt(np.mean(raw**2)), self.constant + np.zeros(raw.shape[1])
             mean, share = np.average(raw, axis=0, weights=self.sample_weight), self.sample_weight[:, None]
             centred = raw - mean
-            scale = float((share * centred * self.target).sum() / (share * centred**2).sum())
-            scale = scale if self.is_linear else 1.0
+            scale: float | np.ndarray
+            if self.is_linear:
+                scale = float((share * centred * self.target).sum() / (share * centred**2).sum())
+            else:
+                scale = self._narrowed(centred)
             offset = np.array(self.layer.offset)
             return scale, self.constant - scale * mean + (scale - 1.0) * offset
 
-    def _with_last_layer(self, tensors: Tensors, scale: float, shift: np.ndarray) -> Tensors:
+    def _narrowed(self, centred: np.ndarray) -> np.ndarray:
+        """Return the factor of each prediction of a network: 1 where it is not much wider than the target."""
+        share = self.sample_weight[:, None] / self.sample_weight.sum()
+        target = self.target - (share * self.target).sum(axis=0)
+        ratios = np.sqrt((share * target**2).sum(axis=0) / (share * centred**2).sum(axis=0))
+        return np.where((ratios > 0) & (ratios < 1.0 / _LARGE), ratios, 1.0)
+
+    def _with_last_layer(self, tensors: Tensors, scale: float | np.ndarray, shift: np.ndarray) -> Tensors:
         """Return weights whose last layer is scaled, and shifted by the intercept next to each output."""
         changed, missing = dict(tensors), np.array(shift)
+        scales = np.broadcast_to(scale, missing.shape)
         for part in self.layer.weights:
-            weight = scale * tensors[part.name, WEIGHT].astype(np.float64)
+            weight = part.scaled(tensors[part.name, WEIGHT].astype(np.float64), scales)
             if part.name in self.intercepts and weight.size == len(part.factors):
                 weight += (missing[part.columns] / part.factors).reshape(weight.shape)
                 missing[part.columns] = 0.0

@@ -462,6 +462,15 @@ def test_a_random_network_starts_at_the_level_of_the_target(shift):
     assert model.score(X, y) > 0.97
 
 
+@pytest.mark.parametrize("scales", [(1e-4, 1e-3), (1e-6, 1e6)])
+def test_a_random_network_of_a_target_of_small_numbers(scales):
+    """Without narrower predictions at the start R2 is below -1."""
+    y = np.c_[SCORE, Z @ [0.0, 1.0, 1.0, -2.0, 1.0, 1.0]] * scales
+    model = random_layers([Z.shape[1], 50, 2], 1.0, 0)
+    learner = OnnxSGDRegressor(model, alpha=1e-9, random_state=0).fit(Z, y)
+    assert r2_score(y, learner.predict(Z), multioutput="raw_values").min() > 0.9
+
+
 def random_layers(sizes, scale, seed):
     """Return an MLP of random weights, of `scale` times the deviation that keeps the size of ReLUs."""
     rng, last = np.random.default_rng(seed), "X"

@@ -133,6 +133,15 @@ def test_a_network_is_shifted_and_keeps_its_coefficients():
     assert line.b == pytest.approx(7.0, abs=0.1)
 
 
+@pytest.mark.parametrize(("times", "kept"), [(3.0, True), (100.0, False)])
+def test_a_network_much_wider_than_the_target_gets_its_deviation(times, kept):
+    w = np.array([1.0, 2.0, 0.4])
+    deviation = np.sqrt(np.cov((X @ w), aweights=WEIGHT_OF_ROWS, ddof=0))
+    line = Line(times * np.sqrt(VARIANCE) / deviation * w, 1000.0, is_linear=False)
+    line.find()
+    np.testing.assert_allclose(line.w * deviation / np.sqrt(VARIANCE), (times if kept else 1.0) * w)
+
+
 def test_scores_of_a_linear_classifier_shrink_to_one():
     line = Line([-1e4, 1e3, 1e4], 0.0, loss="log")
     start = line.find()

@@ -52,6 +52,11 @@ class OutputWeight:
             return np.full(self.shape, np.sqrt(np.mean(units**2)))
         return units.reshape(self.shape)
 
+    def scaled(self, weight: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        """Return the weight whose outputs have these factors; the largest one without an axis of outputs."""
+        own = scales[self.columns]
+        return weight * (own.reshape(self.shape) if math.prod(self.shape) == len(own) else own.max())
+
 
 @dataclass(frozen=True)
 class OutputLayer:

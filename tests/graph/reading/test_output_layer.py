@@ -134,6 +134,18 @@ def test_weights_without_an_axis_of_outputs_have_the_root_mean_square():
     np.testing.assert_allclose(part.unit(np.array([200.0, 3.0])), [[np.sqrt((2.0**2 + 6.0**2) / 2)]])
 
 
+def test_scaled_weights_have_the_factors_of_their_outputs():
+    weight, scales = np.array([[1.0, -2.0], [4.0, 8.0]]), np.array([0.5, 0.25])
+    (aligned, *_) = (
+        part
+        for part in layer_of("z = Gemm (x, w, b)  y = Mul (z, std)", ("w", "b")).weights
+        if part.name == "w"
+    )
+    np.testing.assert_allclose(aligned.scaled(weight, scales), weight * scales)
+    (mixed,) = layer_of("z = MatMul (x, w)  y = MatMul (z, diagonal)", ("w",)).weights
+    np.testing.assert_allclose(mixed.scaled(weight, scales), 0.5 * weight)
+
+
 @pytest.mark.parametrize(
     ("nodes", "is_even"),
     [
