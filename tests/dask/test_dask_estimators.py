@@ -210,6 +210,7 @@ def some_nanny(client):
     return next(nanny for nanny in nannies if nanny.worker_address in addresses(client))
 
 
+@pytest.mark.slow
 def test_a_task_that_ends_its_process_is_run_again(client_to_kill, expected, at_task, tmp_path):
     client_to_kill.wait_for_workers(2, timeout=60)
     marker = tmp_path / "exited"
@@ -230,6 +231,7 @@ def test_a_task_that_ends_its_process_is_run_again(client_to_kill, expected, at_
     assert marker.exists()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced(client_to_kill, expected, at_task):
     client_to_kill.wait_for_workers(2, timeout=60)
     before = addresses(client_to_kill)
@@ -239,6 +241,7 @@ def test_a_killed_worker_is_replaced(client_to_kill, expected, at_task):
     until(lambda: len(addresses(client_to_kill)) == 2 and addresses(client_to_kill) != before)
 
 
+@pytest.mark.slow
 def test_the_other_worker_takes_over_from_a_killed_one(client_to_kill, expected, at_task):
     client_to_kill.wait_for_workers(2, timeout=60)
     nanny = some_nanny(client_to_kill)
@@ -338,6 +341,7 @@ def test_without_its_scheduler_the_fit_ends_and_keeps_its_state(at_task):
     assert model.to_local().predict(X).shape == Y.shape
 
 
+@pytest.mark.slow
 def test_a_restart_of_the_workers_ends_the_fit_and_keeps_its_state(client_to_kill, at_task):
     client_to_kill.wait_for_workers(1, timeout=60)
     model = DaskOnnxSGDClassifier(client=client_to_kill, **GRADIENTS)

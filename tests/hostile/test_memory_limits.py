@@ -20,6 +20,7 @@ def limits(monkeypatch):
     return memory_limits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

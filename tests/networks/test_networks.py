@@ -184,7 +184,7 @@ def test_a_new_head(network):
     np.testing.assert_allclose(probabilities, head.predict_proba(network.X), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["all weights", "head"])
+@pytest.mark.parametrize("kind", [pytest.param("all weights", marks=pytest.mark.slow), "head"])
 def test_a_pickle_has_two_kilobytes_of_its_own(network, kind):
     """Beside those of the graph, and 1.1 times weights and state; another process reads the same network."""
     X, parameters = network.X, {"penalty": None, "max_iter": 1, "tol": None, "random_state": 0}

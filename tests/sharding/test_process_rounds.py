@@ -141,6 +141,7 @@ def test_processes_have_the_weights_of_one_and_the_same_bits_again(in_processes,
     assert_same(in_single, clone(one).set_params(dtype="float32").fit(X, Y), 1e-4)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_changes_no_bit(in_processes, network):
     estimator = OnnxSGDClassifier(network, **{**COMMON, **NAMED}, n_jobs=2)
     expected = clone(estimator).fit(X, Y).get_weights()
@@ -173,6 +174,7 @@ def _folders(monkeypatch):
     return made
 
 
+@pytest.mark.slow
 def test_errors_leave_neither_memory_nor_processes(in_processes, network, folders):
     idle_workers.end()
     diverging = OnnxSGDClassifier(
