@@ -120,13 +120,14 @@ def text(kind: str) -> Data:
 
 
 def stream(kind: str, is_class: bool, is_raw: bool, seed: int) -> Iterator[Data]:
-    """Yield 60 calls of 200 rows.
+    """Yield 60 calls of 200 rows, or 600 calls of 20 rows.
 
     Parameters
     ----------
-    kind : {"stationary", "drift", "change", "extremes", "bursts"}
+    kind : {"stationary", "drift", "change", "extremes", "bursts", "reversals"}
         The true weights: constant, slowly rotating, replaced after half of the calls, or constant, with one
         row in 300 that is ten thousand times as large, or with a hundred times the noise in each tenth call.
+        "reversals" have calls of 20 rows, and weights that change their sign with each thousand rows.
     is_class : bool
         Whether the targets are two classes.
     is_raw : bool
@@ -136,13 +137,18 @@ def stream(kind: str, is_class: bool, is_raw: bool, seed: int) -> Iterator[Data]
     """
     rng = np.random.default_rng(seed)
     first, second = rng.normal(size=(2, 10))
-    for call in range(60):
-        angle = {"drift": np.pi * call / 60, "change": np.pi / 2 * (call >= 30)}.get(kind, 0.0)
-        Z = rng.normal(size=(200, 10))
+    n_calls, n_rows = (600, 20) if kind == "reversals" else (60, 200)
+    for call in range(n_calls):
+        angle = {
+            "drift": np.pi * call / 60,
+            "change": np.pi / 2 * (call >= 30),
+            "reversals": np.pi * (call // 50),
+        }.get(kind, 0.0)
+        Z = rng.normal(size=(n_rows, 10))
         score = Z @ (np.cos(angle) * first + np.sin(angle) * second)
         X = (Z + 3.0) * 10.0 ** np.linspace(-2, 2, 10) if is_raw else Z
         if kind == "extremes":
-            X = np.where(rng.random((200, 1)) < 1 / 300, 1e4, 1.0) * X
+            X = np.where(rng.random((n_rows, 1)) < 1 / 300, 1e4, 1.0) * X
         noise = 30.0 if kind == "bursts" and call % 10 == 9 else 0.3
-        y = score + noise * rng.normal(size=200)
-        yield X, (rng.random(200) < special.expit(4 * y)).astype(int) if is_class else y
+        y = score + noise * rng.normal(size=n_rows)
+        yield X, (rng.random(n_rows) < special.expit(4 * y)).astype(int) if is_class else y

@@ -233,7 +233,7 @@ ROWS: tuple[Row, ...] = (
     *(row for name, load in _TARGETS.items() for row in _linear(name, load, False)),
     *_linear("linnerud, 3 targets", data.linnerud, False),
     *(_stream(f"stream, {kind}", kind, True, False)
-      for kind in ("stationary", "drift", "change", "extremes")),
+      for kind in ("stationary", "drift", "change", "reversals", "extremes")),
     *(_stream(f"stream, raw, {kind}", kind, True, True) for kind in ("stationary", "drift")),
     *(_stream(f"stream, targets, {kind}", kind, False, False) for kind in ("drift", "bursts")),
     _stacking("iris", _iris, True),

@@ -52,10 +52,9 @@ from onnxsgd.runtime.device import check_device
 from onnxsgd.runtime.events import decide_anew, decided
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
-from onnxsgd.training.jumps import SOME_ROWS, has_changed, is_noise
+from onnxsgd.training.jumps import begin_again, has_changed, is_lost, is_noise, is_watched
 from onnxsgd.training.loop import Observer, train
 from onnxsgd.training.rate_multipliers import read_multipliers, refuse_freezing
-from onnxsgd.training.start import ENOUGH_ROWS
 from onnxsgd.training.state import TARGET, adapt_state, fresh_state
 from onnxsgd.training.stopping import Stopping
 from onnxsgd.training.update_norms import UpdateNorms
@@ -588,11 +587,9 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         with stage("read"):
             batches = program.batches(samples.features, target, samples.weight, state.random_state)
         if plan.recipe.is_auto:
-            # parts of a classification may lack most classes: their losses do not tell that the data changed
-            has_ratios = plan.has_target_units and plan.loss_unit is None
-            is_stream = stopping.in_parts and not stopping.in_epoch
-            if is_stream and has_ratios and len(target) >= SOME_ROWS:
-                if len(target) >= ENOUGH_ROWS and has_changed(state, program, batches):
+            is_stream = stopping.in_parts and not stopping.in_epoch and not self._is_dense
+            if is_stream and is_watched(program, len(target)):
+                if has_changed(state, program, batches):
                     state.forget()
                 before = state.copy()
             state.count_rows(samples.weight)
@@ -628,6 +625,10 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                 runners.give_back()
         if before is not None and is_noise(before, state, program, all_columns):
             vars(state).update(vars(before))
+        elif before is not None and is_lost(before, state, program, all_columns):
+            begin_again(before, state, program)
+            self._train(plan, stopping, samples, kept=kept)
+            return
         elif used is not None:
             state.tensors = used.widen(state.tensors)
         if not stopping.in_epoch:

@@ -192,17 +192,31 @@ class Program:
         """Return the mean loss of all samples with given weights."""
         if not are_many(batches.target):
             raw = self.raw_predictions(dict(batches.features), weights)
-            return self._mean_loss(as_array(batches.target), raw, batches.sample_weight)
+            return self.loss_of_raw(as_array(batches.target), raw, batches.sample_weight)
         total, loss = 0.0, 0.0
         for rows in row_blocks(len(batches.target), _SCORED_ROWS):
             raw = self.raw_predictions(take_rows(dict(batches.features), rows), weights)
             weight = np.ascontiguousarray(batches.sample_weight[rows], np.float64)
-            loss += float(weight.sum()) * self._mean_loss(batches.target[rows], raw, weight)
+            loss += float(weight.sum()) * self.loss_of_raw(batches.target[rows], raw, weight)
             total += float(weight.sum())
         return loss / total
 
-    def _mean_loss(self, target: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
+    def loss_of_raw(self, target: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
+        """Return the mean loss of raw predictions."""
         return mean_loss(self.plan.loss, target, raw, weight, self.parts.split.tail)
+
+    def loss_of_zeros(self, target: np.ndarray) -> float:
+        """Return the loss of raw predictions of zero, which is that of each label, given the first target."""
+        if not self._loss_of_zeros:
+            n_outputs = self.plan.n_outputs
+            raw = np.zeros((1, n_outputs), target.dtype)
+            self._loss_of_zeros.append(self.loss_of_raw(target[:1], raw, np.ones(1)))
+        return self._loss_of_zeros[0]
+
+    @cached_property
+    def _loss_of_zeros(self) -> list[float]:
+        """The loss, once it is known."""
+        return []
 
     def best_constant(self, batches: Batches) -> np.ndarray:
         """Return the raw predictions of the best constant; see :func:`~.start.best_constant`."""

@@ -139,12 +139,12 @@ class FitState:
         earlier = self.loss_curve[-1 - _MOST_EARLIER : -1]
         return len(earlier) >= _LEAST_EARLIER and loss > _JUMP * max(earlier)
 
-    def forget(self) -> None:
-        """Keep the weights alone: moments of the data and of gradients begin anew."""
+    def forget(self, *, keep_data: bool = False) -> None:
+        """Keep the weights alone, and the moments of the data if they are to be kept: others begin anew."""
         self.tensors = {key: a for key, a in self.tensors.items() if key[1] in _OF_NO_OPTIMIZER}
         self.slots_from = self.forgotten_at = self.t
         self.missed = {}
-        self.moments = {}
+        self.moments = self.moments if keep_data else {}
 
     @property
     def is_steered(self) -> bool:
