@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,17 +52,23 @@ class _Attention(nn.Module):
 
 
 class _Block(nn.Module):
-    """A layer of a transformer that normalizes first."""
+    """A layer of a transformer that normalizes first, or behind the sums."""
 
-    def __init__(self, dim: int, n_heads: int) -> None:
+    def __init__(
+        self, dim: int, n_heads: int, n_hidden: int | None = None, *, norm_first: bool = True
+    ) -> None:
         super().__init__()
+        self.norm_first, n_hidden = norm_first, n_hidden or 4 * dim
         self.norm1, self.attention = nn.LayerNorm(dim), _Attention(dim, n_heads)
         self.norm2 = nn.LayerNorm(dim)
-        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+        self.mlp = nn.Sequential(nn.Linear(dim, n_hidden), nn.GELU(), nn.Linear(n_hidden, dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attend(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        if self.norm_first:
+            x = x + self.attend(self.norm1(x))
+            return x + self.mlp(self.norm2(x))
+        x = self.norm1(x + self.attend(x))
+        return self.norm2(x + self.mlp(x))
 
     def attend(self, x: Tensor) -> Tensor:
         return self.attention(x)
@@ -258,25 +264,39 @@ def _one_dimensional() -> nn.Module:
 
 
 class _Wav2Vec2(nn.Module):
-    """A wav2vec 2.0: convolutions over a waveform, a position by a convolution, a transformer."""
+    """A wav2vec 2.0: convolutions over a waveform, a position by a convolution, two layers of a transformer.
 
-    def __init__(self, channels: int, dim: int, depth: int) -> None:
+    `moves` are kernels and strides of the convolutions; a transformer of layers that normalize behind the
+    sums normalizes its input, another one its output.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        moves: Sequence[tuple[int, int]],
+        dim: int,
+        n_groups: int,
+        n_heads: int,
+        n_hidden: int,
+        norm_first: bool,
+    ) -> None:
         super().__init__()
-        self.extractor = nn.Sequential(
-            nn.Conv1d(1, channels, 10, 5, bias=False), nn.GroupNorm(channels, channels), nn.GELU(),
-            nn.Conv1d(channels, channels, 3, 2, bias=False), nn.GELU(),
-            nn.Conv1d(channels, channels, 3, 2, bias=False), nn.GELU(),
-            nn.Conv1d(channels, channels, 2, 2, bias=False), nn.GELU(),
-        )  # fmt: skip
+        extractor: list[nn.Module] = []
+        for index, (kernel, stride) in enumerate(moves):
+            extractor.append(nn.Conv1d(channels if index else 1, channels, kernel, stride, bias=False))
+            extractor += [nn.GELU()] if index else [nn.GroupNorm(channels, channels), nn.GELU()]
+        self.extractor = nn.Sequential(*extractor)
         self.norm, self.project = nn.LayerNorm(channels), nn.Linear(channels, dim)
-        self.position = nn.Conv1d(dim, dim, 16, padding=8, groups=8)
-        self.blocks = nn.Sequential(*(_Block(dim, 4) for _ in range(depth)))
-        self.last_norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, N_CLASSES)
+        self.position = nn.Conv1d(dim, dim, 16, padding=8, groups=n_groups)
+        blocks = [_Block(dim, n_heads, n_hidden, norm_first=norm_first) for _ in range(2)]
+        norm = nn.LayerNorm(dim)
+        self.transformer = nn.Sequential(*([*blocks, norm] if norm_first else [norm, *blocks]))
+        self.head = nn.Linear(dim, N_CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.project(self.norm(self.extractor(x).transpose(1, 2)))
         x = x + functional.gelu(self.position(x.transpose(1, 2))[..., :-1]).transpose(1, 2)
-        return self.head(self.last_norm(self.blocks(x)).mean(1))
+        return self.head(self.transformer(x).mean(1))
 
 
 class _LSTM(nn.Module):
@@ -330,7 +350,10 @@ NETWORKS: dict[str, Network] = {
     "vgg": Network(_made(_vgg, 16, 32, 64)),
     "densenet": Network(_made(_densenet)),
     "conv1d": Network(_made(_one_dimensional), (3, 64)),
-    "wav2vec2": Network(_made(_Wav2Vec2, 32, 64, 2), (1, 1000)),
+    "wav2vec2": Network(
+        _made(_Wav2Vec2, 32, ((10, 5), (3, 2), (3, 2), (2, 2)), 64, 8, 4, 256, True), (1, 1000)
+    ),
+    "wav2vec2-small": Network(_made(_Wav2Vec2, 32, 3 * ((8, 4),), 16, 2, 2, 20, False), (1, 1024)),
     "lstm": Network(_made(_LSTM), (20, 16)),
     "bag": Network(_made(_Bag), (12,), 2000),
     "resnet18": Network(_made(_resnet18)),

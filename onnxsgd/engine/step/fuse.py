@@ -16,11 +16,19 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnus
 
 from onnxsgd.engine.step.widened_factors import widen_factors
 from onnxsgd.graph.model import REAL_TYPES, graph_names, unique_name
-from onnxsgd.graph.nodes import attribute, constant, is_read_once, maker
+from onnxsgd.graph.nodes import attribute, constant, is_read_once, maker, shape_of
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import Replacement, add_initializer, computed, replace_nodes
 
-__all__ = ["add_products", "fuse", "ones", "separate_sums", "shared_initializer", "widen_scalars"]
+__all__ = [
+    "add_products",
+    "add_to_vectors",
+    "fuse",
+    "ones",
+    "separate_sums",
+    "shared_initializer",
+    "widen_scalars",
+]
 
 #: Maps a node to the value that replaces its output, or None; a value without a name is that of a new node.
 _Rule = Callable[[ir.Graph, ir.Node], ir.Value | None]
@@ -53,6 +61,17 @@ def fuse(model: ir.Model) -> None:
 def add_products(graph: ir.Graph) -> None:
     """Fuse every product that is added to a tensor with that sum."""
     _apply(_added_product, graph)
+
+
+def add_to_vectors(model: ir.Model) -> None:
+    """Fuse every sum over rows with the vector that it is added to.
+
+    Case: ``Add(c, MatMul(ones, x))`` of c [k], ones [n] and x [n, k] becomes a Gemm to [1, k] and a Reshape.
+    The runtime, from some version on, writes the same nodes, but computes those before all others.
+    """
+    graph = model.graph
+    if replace_nodes(graph, partial(_added_vector, graph, graph_names(graph))):
+        RemoveUnusedNodesPass()(model)
 
 
 def separate_sums(graph: ir.Graph) -> None:
@@ -184,6 +203,33 @@ def _added_product(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
             }
             attributes["alpha"] = attribute(factors, "alpha", 1.0)
             return computed("Gemm", [*factors.inputs[:2], c], attributes)
+    return None
+
+
+def _added_vector(graph: ir.Graph, names: set[str], node: ir.Node) -> Replacement | None:
+    """Write the sum of a vector and of the rows of a table as a product."""
+    if node.op_type != "Add":
+        return None
+    result = node.outputs[0]
+    for c, total in (node.inputs, reversed(node.inputs)):
+        product = None if total is None else total.producer()
+        if c is None or total is None or product is None or not is_read_once(total):
+            continue
+        if product.op_type != "MatMul" or not c.shape == total.shape == result.shape:
+            continue
+        row, x = constant(product.inputs[0]), product.inputs[1]
+        if row is None or row.ndim != 1 or x is None or x.dtype != ir.DataType.FLOAT or not _is_table(x):
+            continue
+        n_columns = shape_of(result).numpy()[0]
+        table = computed(
+            "Gemm",
+            [shared_initializer(graph, "row", row.reshape(1, -1)), x, c],
+            name=unique_name(f"{result.name}_row", names),
+        )
+        table.type, table.shape = result.type, ir.Shape([1, n_columns])
+        sizes = shared_initializer(graph, "sizes", np.array([n_columns], np.int64))
+        new = computed("Reshape", [table, sizes], name=result.name, like=result)
+        return [maker(table), maker(new)], [new]
     return None
 
 

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onnxsgd._library_errors import run_error
 from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
+from onnxsgd.engine.step.early_updates import update_early
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.engine.step.joined_intercepts import join_intercepts
 from onnxsgd.engine.step.met_taps import MetTaps, carry_met_taps
@@ -86,6 +87,7 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
             before[index] = of_weight.taken(op, first[index])
         after[index] = declare(f"last/{carried[index][0].name}", carried[index][0])
     joined = join_intercepts(body, carried)
+    update_early(body)
     for table in joined:
         with appending(graph) as op:
             before[table.weight] = table.taken(op, before[table.weight], before[table.intercept])

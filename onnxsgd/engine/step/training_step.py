@@ -12,7 +12,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxsgd.engine.step.batch_norm import BatchStatistics, mask_padding, with_batch_statistics
 from onnxsgd.engine.step.dropout_masks import compute_keys, with_masks
-from onnxsgd.engine.step.fuse import fuse
+from onnxsgd.engine.step.early_updates import update_early
+from onnxsgd.engine.step.fuse import add_to_vectors, fuse
 from onnxsgd.engine.step.gradient_limits import DESCENT, limit_gradients
 from onnxsgd.engine.step.intercept_rows import keep_as_rows
 from onnxsgd.engine.step.joined_numbers import join_numbers
@@ -149,6 +150,8 @@ def build_step(
     if is_for_cpu:
         transpose_tables(graph)
         join_numbers(graph)
+        add_to_vectors(both.model)
+        update_early(graph)
     raw_prediction = graph.outputs.pop()
     return CompiledStep(
         model=to_proto(both.model).SerializeToString(),
