@@ -445,13 +445,16 @@ class DescentRule:
 
     def _judge(self) -> Verdict:
         """Return the judgement of the last window, or of the first one that is undone."""
-        n_windows = max(1, min(self._descent.n_ahead, len(self._losses) // self._length))
-        for number in range(n_windows):
-            end = None if number == n_windows - 1 else (number + 1) * self._length
-            losses = self._losses[number * self._length : end]
-            # the last epoch of a window may have left the others' way
-            loss = max(math.fsum(losses) / len(losses), losses[-1])
-            verdict = self._descent.judge(loss, is_last=end is None)
+        descent, length = self._descent, self._length
+        n_windows = max(1, min(descent.n_ahead, len(self._losses) // length))
+        starts = [number * length for number in range(n_windows)]
+        parts = [self._losses[first:end] for first, end in zip(starts, [*starts[1:], None], strict=True)]
+        # the last epoch of a window may have left the others' way
+        losses = [max(math.fsum(part) / len(part), part[-1]) for part in parts]
+        # noise at the rate before a decay is none at its end
+        has_fallen = descent.is_decaying and losses[-1] <= descent.highest
+        for number, loss in enumerate(losses, start=1):
+            verdict = descent.judge(loss, is_last=number == n_windows, has_fallen=has_fallen)
             if verdict is Verdict.UNDONE:
                 break
         return verdict

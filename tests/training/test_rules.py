@@ -267,6 +267,21 @@ def test_a_decay_that_diverges_is_undone_at_once():
     np.testing.assert_allclose(problem.rule.rates(1), rates[32:64] / 4)
 
 
+@pytest.mark.parametrize("is_single", [True, False])
+@pytest.mark.parametrize(("last", "weight"), [(0.58, 0.3), (1.3, 0.9)])
+def test_noise_at_the_beginning_of_a_decay_undoes_it_only_if_it_lasts(is_single, last, weight):
+    problem = Problem(n_batches=32)
+    for _ in range(3):
+        problem.move(0.9)
+    assert problem.rule.n_epochs == 6
+    problem.state.tensors = {KEY: np.array(0.3)}
+    losses = [1.5, 1.4, 0.7, 1.3, 0.6, last]
+    for part in ([loss] for loss in losses) if is_single else [losses]:
+        ends = problem.rule.after_epochs(part, None)
+    assert ends == (last < 1)
+    assert problem.state.tensors[KEY] == weight
+
+
 def test_fewer_epochs_may_be_left_than_a_decay_has():
     """A window of the decay was undone, and its other epochs are spent."""
     problem = Problem(n_batches=8, max_iter=22)
