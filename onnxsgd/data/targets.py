@@ -141,6 +141,19 @@ def present_labels(y: np.ndarray, ignored: object = None) -> np.ndarray:
 
 
 def _distinct(y: np.ndarray) -> np.ndarray:
+    """Return the values of an array, sorted; those of few labels are kept, as several checks ask for them."""
+    if y.dtype.kind in "iu" and 0 < y.nbytes <= _FEW_BYTES:
+        return _distinct_of_few(y.tobytes(), y.dtype).copy()
+    return _found(y)
+
+
+@lru_cache(maxsize=16)
+def _distinct_of_few(labels: bytes, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the same for the bytes of labels."""
+    return _found(np.frombuffer(labels, dtype))
+
+
+def _found(y: np.ndarray) -> np.ndarray:
     """Return the values of an array, sorted; whole numbers of a small range are counted, not sorted."""
     if y.size and _are_counts(y):
         least = int(y.min())
@@ -379,6 +392,8 @@ def check_soft_labels(y: Any) -> np.ndarray:
     return table / totals[:, None]
 
 
+#: The bytes of labels up to which the values among them are kept: a bound of memory.
+_FEW_BYTES = 1 << 14
 #: The largest difference of a sum of probabilities from 1: those of float16 are rounded by 5e-4 each.
 _SUM_TOLERANCE = 1e-3
 

@@ -190,9 +190,22 @@ class InferenceGraph:
             raise run_error(error) from error
         return result[:1] if is_alone else result
 
-    def _session(self, n_threads: int | None, device: Device) -> Any:
+    def takes_at_once(self, features: Mapping[str, Any]) -> bool:
+        """Tell whether one call takes these data as they are, and computes each row as among others."""
+        if not self._takes_any_number or self._constants:
+            return False
+        arrays = [features[name] for name in self.features]
+        if not arrays or any(type(array) is not np.ndarray for array in arrays):
+            return False
+        return 1 < len(arrays[0]) <= self._block_size(features)
+
+    def threads(self, n_threads: int | None) -> int:
+        """Return the number of threads of a session."""
         # resolved at each call: a worker process uses fewer threads
-        n_threads = resolve_threads(n_threads, self._work)
+        return resolve_threads(n_threads, self._work)
+
+    def _session(self, n_threads: int | None, device: Device) -> Any:
+        n_threads = self.threads(n_threads)
         return cached(
             ("predictions", self.key, n_threads, device),
             lambda: make_session(self._bytes, n_threads, device),

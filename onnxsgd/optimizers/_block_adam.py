@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,8 @@ __all__ = ["LEAST_FACTOR", "LOG_FACTOR", "MOST_FACTOR", "REST", "TINY", "BlockAd
 #: The slot of the logarithm of the factor of a steered rate, and the bounds of the factor.
 LOG_FACTOR = "log_factor"
 LEAST_FACTOR, MOST_FACTOR = 0.03, 4.0
+#: The updates up to which the corrections of a call are kept: a bound of memory.
+_FEW_UPDATES = 512
 #: The cosine that leaves the factor as it is: noise, of cosines around zero, lowers the rate.
 REST = 0.03
 
@@ -96,9 +99,14 @@ class BlockAdam(Optimizer):
 
     def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
         # the slots hold sums without the factors 1 - beta: these, and the corrections of both, are here
+        if type(t) is np.ndarray and t.ndim == 1 and len(t) <= _FEW_UPDATES and t.dtype == np.float64:
+            # fits make the same numbers of updates, in which these take longer than all else
+            root, momentum_rate = _known_corrections(t.tobytes(), self.beta_1, self.beta_2)
+        else:
+            root, momentum_rate = _corrections(t, self.beta_1, self.beta_2)
         numbers: dict[str, ArrayLike] = {
-            RATE: eta * np.sqrt((1.0 - self.beta_2**t) / (1.0 - self.beta_2)),
-            "momentum_rate": (1.0 - self.beta_1) / (1.0 - self.beta_1**t),
+            RATE: eta * root,
+            "momentum_rate": momentum_rate,
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
             DECAY: l2,
@@ -174,6 +182,21 @@ class BlockAdam(Optimizer):
             new_slots += (factor,)
         weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
         return weight, rate, new_slots
+
+
+def _corrections(t: np.ndarray, beta_1: float, beta_2: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the factors of the rate, and of the first moment, in updates with these numbers."""
+    root = np.sqrt((1.0 - beta_2**t) / (1.0 - beta_2))
+    return root, (1.0 - beta_1) / (1.0 - beta_1**t)
+
+
+@lru_cache(maxsize=256)
+def _known_corrections(t: bytes, beta_1: float, beta_2: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same for the bytes of numbers of 64 bits; nobody may change them."""
+    factors = _corrections(np.frombuffer(t), beta_1, beta_2)
+    for array in factors:
+        array.flags.writeable = False
+    return factors
 
 
 def steered(

@@ -113,7 +113,8 @@ class Coordinates:
                     given = tensors.get((layer.weight, kind))
                     if given is None:
                         continue
-                    weight = _rounded(given.astype(np.float64) / self._scale(layer, given), given.dtype)
+                    # scales have 64 bits, and the quotient too
+                    weight = _rounded(given / self._scale(layer, given), given.dtype)
                     converted[layer.weight, kind] = weight
                     if layer.intercept is not None:
                         # which may be that of several layers

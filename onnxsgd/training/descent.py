@@ -188,13 +188,14 @@ class Descent:
             return self.unit
         return min(self.unit, max(abs(self._mark), _SMALL * self.unit))
 
-    def judge(self, loss: float, *, is_last: bool = True) -> Verdict:
+    def judge(self, loss: float, *, is_last: bool = True, has_fallen: bool = False) -> Verdict:
         """Record the loss of a window, which may be infinite or no number.
 
-        The decay begins after the last of the windows that were made together.
+        The decay begins after the last of the windows that were made together. A window is not undone whose
+        loss has fallen within them, as that at the beginning of a decay does.
         """
         self._n_done += 1
-        if not (math.isfinite(loss) and loss <= self.highest):
+        if not (math.isfinite(loss) and (has_fallen or loss <= self.highest)):
             self._cut()
             return Verdict.UNDONE
         self.unit = self.unit or abs(loss)

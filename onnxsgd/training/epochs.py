@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Protocol, TypedDict
 
 import numpy as np
@@ -46,6 +47,10 @@ _OF_ONE_CALL = (GRADIENT_SUM, SKIPPED)
 _PART = 4096
 #: Samples of epochs whose order is drawn at once: a draw of few takes longer than their sort.
 _DRAWN = 4096
+#: The numbers of weights and states up to which they are looked at together, in a copy.
+_FEW_NUMBERS = 2048
+#: The number of elements of an array.
+_size = attrgetter("size")
 
 
 class Buffers(Protocol):
@@ -713,4 +718,8 @@ def _all_finite(tensors: Tensors) -> bool:
     scale = tensors.get((SCALER, LOSS_SCALE))
     if scale is not None and not scale >= LEAST_SCALE:
         return False
-    return all(map(all_finite, tensors.values()))
+    arrays = list(tensors.values())
+    if arrays and sum(map(_size, arrays)) <= _FEW_NUMBERS:
+        # one look takes less time than one for each
+        return all_finite(np.concatenate(arrays, axis=None))
+    return all(map(all_finite, arrays))

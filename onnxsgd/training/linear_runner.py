@@ -18,7 +18,7 @@ from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, CrossEntropy
 from onnxsgd.optimizers import BlockAdam
 
-__all__ = ["LinearLoop", "choose_linear_loop"]
+__all__ = ["LinearLoop", "choose_linear_loop", "is_one_layer"]
 
 #: The most numbers of a batch, without those of its first row, under plain SGD and BlockAdam: with more,
 #: copies outweigh the operators saved. ``benchmarks/constants.py``, plain SGD, 20 features: 0.66 of the time
@@ -96,7 +96,7 @@ def choose_linear_loop(
     n_features = rows_and_columns[1]
     optimizer = spec.optimizer
     most = _MOST_NUMBERS_OF_BLOCKS if isinstance(optimizer, BlockAdam) else _MOST_NUMBERS
-    if (spec.batch_size - 1) * n_features > most or [node.op_type for node in tail.graph] not in _ONE_LAYER:
+    if (spec.batch_size - 1) * n_features > most or not is_one_layer(tail):
         return None
     trained = {layer.weight, layer.intercept} - {None}
     read = {str(value.name) for node in tail.graph for value in node.inputs if value is not None}
@@ -112,6 +112,11 @@ def choose_linear_loop(
     )  # fmt: skip
     blocks = _blocks(linear, spec, optimizer, batches) if isinstance(optimizer, BlockAdam) else None
     return LinearLoop(linear, blocks, spec)
+
+
+def is_one_layer(tail: ir.Model) -> bool:
+    """Tell whether a graph is one linear layer."""
+    return [node.op_type for node in tail.graph] in _ONE_LAYER
 
 
 def _blocks(layer: LinearLayer, spec: StepSpec, optimizer: BlockAdam, batches: Batches) -> LinearBlocks:

@@ -36,7 +36,7 @@ from onnxsgd.engine.step.deferred_losses import is_standard
 from onnxsgd.engine.step.given_gradient import CallableRunner, GivenGradient
 from onnxsgd.engine.step.idle_runners import CompiledOnUse, IdleRunners
 from onnxsgd.engine.step.open_lengths import agrees, may_be_open, open_row_shapes
-from onnxsgd.engine.step.sample_losses import mean_loss
+from onnxsgd.engine.step.sample_losses import mean_loss, mean_loss_of_graph
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.exceptions import EngineError, ParameterError, UnsupportedError
@@ -54,7 +54,7 @@ from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_
 from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.frozen_features import FrozenFeature
-from onnxsgd.training.linear_runner import LinearLoop, choose_linear_loop
+from onnxsgd.training.linear_runner import LinearLoop, choose_linear_loop, is_one_layer
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
 from onnxsgd.training.start import ENOUGH_ROWS, best_constant
 from onnxsgd.training.state import FitState, rate_scales
@@ -191,6 +191,12 @@ class Program:
     def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
         """Return the mean loss of all samples with given weights."""
         if not are_many(batches.target):
+            if self._is_one_layer and self.parts.tail.takes_at_once(batches.features):
+                target = as_array(batches.target)
+                return mean_loss_of_graph(
+                    self.plan.loss, target, batches.features, weights, batches.sample_weight,
+                    self.parts.tail, self.parts.split.tail, self.plan.n_threads,
+                )  # fmt: skip
             raw = self.raw_predictions(dict(batches.features), weights)
             return self.loss_of_raw(as_array(batches.target), raw, batches.sample_weight)
         total, loss = 0.0, 0.0
@@ -200,6 +206,15 @@ class Program:
             loss += float(weight.sum()) * self.loss_of_raw(batches.target[rows], raw, weight)
             total += float(weight.sum())
         return loss / total
+
+    @cached_property
+    def _is_one_layer(self) -> bool:
+        """True if one call computes the objective: of a linear layer of tables on the CPU, with a formula."""
+        tail = self.parts.split.tail
+        if self.plan.device.is_cuda or not self.plan.loss.is_formula or not is_one_layer(tail):
+            return False
+        shape = tail.graph.outputs[0].shape
+        return bool(self.first_layers) and shape is not None and len(shape) == 2
 
     def loss_of_raw(self, target: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
         """Return the mean loss of raw predictions."""

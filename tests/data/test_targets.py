@@ -207,3 +207,12 @@ def test_an_unknown_number_among_many_labels_is_named(unknown):
     y[50] = unknown
     with pytest.raises(ParameterError, match=rf"\[{unknown}\], which are not among"):
         targets.label_columns(y, np.array([7, 3, 5]))
+
+
+def test_the_labels_that_occur_belong_to_the_caller():
+    """They are kept for further checks of the same labels."""
+    y = np.array([3, 1, 3, 2])
+    targets.present_labels(y)[:] = 7
+    np.testing.assert_array_equal(targets.present_labels(y), [1, 2, 3])
+    np.testing.assert_array_equal(targets.present_labels(y.astype(np.int16)), [1, 2, 3])
+    assert targets.present_labels(y.astype(np.int16)).dtype == np.int16

@@ -270,7 +270,7 @@ def test_an_interrupt_before_the_first_update_changes_nothing(diabetes, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("onnxsgd.training.program.mean_loss", interrupted)
+        patched.setattr("onnxsgd.training.program.Program.mean_loss", interrupted)
         model = OnnxSGDRegressor(max_iter=10)
         before = dict(vars(model))
         with pytest.raises(KeyboardInterrupt):

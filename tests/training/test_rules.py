@@ -176,6 +176,23 @@ def test_a_window_has_a_few_updates_at_least(is_linear, length):
     assert problem.rule.n_epochs == 2 * length
 
 
+@pytest.mark.parametrize(
+    ("n_batches", "is_linear", "n_idle"), [(31, True, 3), (32, True, 4), (31, False, 4), (4, True, 2)]
+)
+def test_a_linear_model_with_few_updates_waits_for_a_gain_for_a_third_of_n_iter_no_change(
+    n_batches, is_linear, n_idle
+):
+    """Other models wait for a half of these epochs, and all for two windows."""
+    problem = Problem(n_batches=n_batches, is_linear=is_linear, n_iter_no_change=8)
+    n_windows = 0
+    while not problem.rule._descent.is_decaying:
+        for _ in range(problem.rule.n_epochs):
+            problem.move(1.0)
+        n_windows += 1
+        assert n_windows < 10
+    assert problem.rule._descent._n_done == n_idle
+
+
 def test_gains_of_a_few_updates_raise_the_rate_of_a_linear_model():
     used = []
     for n_batches, is_linear in ((5, True), (200, True), (5, False)):
@@ -248,6 +265,21 @@ def test_a_decay_that_diverges_is_undone_at_once():
     problem.move(1e9, loss=math.inf)
     assert problem.state.tensors[KEY] == 0.9
     np.testing.assert_allclose(problem.rule.rates(1), rates[32:64] / 4)
+
+
+@pytest.mark.parametrize("is_single", [True, False])
+@pytest.mark.parametrize(("last", "weight"), [(0.58, 0.3), (1.3, 0.9)])
+def test_noise_at_the_beginning_of_a_decay_undoes_it_only_if_it_lasts(is_single, last, weight):
+    problem = Problem(n_batches=32)
+    for _ in range(3):
+        problem.move(0.9)
+    assert problem.rule.n_epochs == 6
+    problem.state.tensors = {KEY: np.array(0.3)}
+    losses = [1.5, 1.4, 0.7, 1.3, 0.6, last]
+    for part in ([loss] for loss in losses) if is_single else [losses]:
+        ends = problem.rule.after_epochs(part, None)
+    assert ends == (last < 1)
+    assert problem.state.tensors[KEY] == weight
 
 
 def test_fewer_epochs_may_be_left_than_a_decay_has():

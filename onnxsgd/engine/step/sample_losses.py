@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -11,13 +11,14 @@ import onnx_ir as ir
 
 from onnxsgd._cache_keys import cache_key
 from onnxsgd._library_errors import run_error
+from onnxsgd.engine.predict import InferenceGraph, weights_as_inputs
 from onnxsgd.graph.append import appending
-from onnxsgd.graph.model import to_proto
+from onnxsgd.graph.model import graph_names, to_proto, unique_name
 from onnxsgd.losses import FromCallable, Loss
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import make_session
 
-__all__ = ["mean_loss"]
+__all__ = ["mean_loss", "mean_loss_of_graph"]
 
 #: Samples of one call: a bound of memory, not measured.
 _BLOCK = 65_536
@@ -60,6 +61,52 @@ def mean_loss(
     return _mean(losses, sample_weight)
 
 
+def mean_loss_of_graph(
+    loss: Loss,
+    target: np.ndarray,
+    features: Mapping[str, np.ndarray],
+    weights: Mapping[str, np.ndarray],
+    sample_weight: np.ndarray,
+    graph: InferenceGraph,
+    model: ir.Model,
+    n_threads: int | None = None,
+) -> float:
+    """Return the mean loss of samples by one call of the runtime; raw predictions are not returned.
+
+    Parameters
+    ----------
+    loss : Loss
+        The loss, a formula.
+    target : ndarray of shape [n_samples, n_targets]
+        The target, encoded for the loss.
+    features : mapping of str to ndarray
+        The data inputs of the graph, of two rows or more.
+    weights : mapping of str to ndarray
+        The present weights.
+    sample_weight : ndarray of shape [n_samples]
+        Weights of the samples.
+    graph : InferenceGraph
+        The raw predictions, [n_samples, n_outputs].
+    model : ir.Model
+        Their graph.
+    n_threads : int or None
+        Threads of the session; None: chosen by the size of the graph.
+    """
+    n_threads = graph.threads(n_threads)
+    key = ("losses of a graph", graph.key, cache_key(loss), target.dtype, target.shape[1], n_threads)
+
+    def make() -> tuple[Any, str]:
+        content, name = _build_losses_of_graph(loss, target.dtype, target.shape[1], model, graph.weights)
+        return make_session(content, n_threads), name
+
+    session, name = cached(key, make, graph.nbytes, n_threads=n_threads)
+    feeds = {weight: weights[weight] for weight in graph.weights}
+    for feature in graph.features:
+        feeds[feature] = features[feature]
+    feeds[name] = target
+    return _mean(_run(session, feeds).astype(np.float64), sample_weight)
+
+
 def _mean(losses: np.ndarray, sample_weight: np.ndarray) -> float:
     """Return the weighted mean; infinite if it is not finite."""
     with np.errstate(all="ignore"):
@@ -89,3 +136,21 @@ def _build_losses(loss: Loss, dtype: np.dtype[Any], widths: tuple[int, int], mod
     losses.name, losses.type, losses.shape = "losses", type_, ir.Shape([None])
     graph.outputs.append(losses)
     return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
+
+
+def _build_losses_of_graph(
+    loss: Loss, dtype: np.dtype[Any], n_targets: int, model: ir.Model, weights: Sequence[str]
+) -> tuple[bytes, str]:
+    """Return a graph of the loss of each sample, [n_samples], and the name of its input for the targets."""
+    made = weights_as_inputs(model, weights)
+    graph, type_ = made.graph, ir.TensorType(ir.DataType.from_numpy(dtype))
+    (raw,) = graph.outputs
+    target = ir.Value(
+        name=unique_name("target", graph_names(graph)), type=type_, shape=ir.Shape([None, n_targets])
+    )
+    with appending(graph) as op:
+        losses = op.ReduceSum(loss.value(op, target, raw), [1], keepdims=0)
+    losses.type, losses.shape = type_, ir.Shape([None])
+    graph.inputs.append(target)
+    graph.outputs[:] = [losses]
+    return to_proto(made).SerializeToString(), str(target.name)
