@@ -477,8 +477,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
     # Methods that differ between the two estimators.
 
     @abstractmethod
-    def _encode(self, y: np.ndarray) -> np.ndarray:
-        """Return the target as the table that the loss takes."""
+    def _encode(self, y: np.ndarray, loss: Loss) -> np.ndarray:
+        """Return the target as the table that `loss`, the one of the plan, takes."""
 
     @abstractmethod
     def _score_raw(
@@ -584,7 +584,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             program = make_program(plan, samples.features)
         adapt_state(self._state, plan)
         state, before, weight_unit = self._state, None, 1.0
-        target = self._encode(samples.target)
+        target = self._encode(samples.target, plan.loss)
         with stage("read"):
             batches = program.batches(samples.features, target, samples.weight, state.random_state)
         if plan.recipe.is_auto:

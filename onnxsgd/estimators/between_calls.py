@@ -172,7 +172,7 @@ class _Seen(NamedTuple):
         """Tell whether all parameters are these objects, which agreed with those of `first`."""
         if self.first is not first or not _are_identical(self.values, _own_values(estimator)):
             return False
-        return all([inside.is_present for inside in self.inside])
+        return all(inside.is_present for inside in self.inside)
 
 
 def _are_identical(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:

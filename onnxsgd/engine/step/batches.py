@@ -285,6 +285,17 @@ class Batches:
             is_mixed=True,
         )  # fmt: skip
 
+    def standardised(
+        self, standards: Mapping[str, Standard], weight_unit: float, *, is_repeated: bool
+    ) -> Batches:
+        """Return the same data with the standardisation of features, and the other two attributes."""
+        # replace takes four times as long
+        return Batches(
+            self.features, self.target, self.sample_weight, self.batch_size, self.is_mean, standards,
+            weight_unit, is_repeated, self.columns, self.is_mixed, self.n_accumulated, self.in_windows,
+            self.blocks,
+        )  # fmt: skip
+
     def some(self) -> Batches:
         """Return the same data, or a part of many rows in even steps, in arrays."""
         rows = some_rows([*self.features.values(), self.target])
@@ -425,7 +436,7 @@ class Batches:
     @cached_property
     def _even_weight(self) -> float | None:
         """The weight of each sample, if all count the same; None if weights depend on the order."""
-        first = self.sample_weight[0]
+        first = self.sample_weight[:1].reshape(())
         return None if is_any(self.sample_weight != first) else float(first)
 
     @cached_property
