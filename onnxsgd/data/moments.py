@@ -252,7 +252,11 @@ class Moments:
             share = self._share
             deviation = np.sqrt(share * self._variance + share * (1.0 - share) * self.mean**2)
         size = np.abs(self.mean if is_full else self.centre)
-        is_constant = deviation <= _limits(dtype)[0] * size
+        rounding, least, most = _limits(dtype)
+        if is_full and are_all((deviation > np.maximum(rounding * size, least)) & (deviation <= most)):
+            # the common case
+            return deviation
+        is_constant = deviation <= rounding * size
         if is_any(is_constant):
             deviation = np.where(is_constant, size, deviation)
         if not is_full:

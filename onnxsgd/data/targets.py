@@ -16,7 +16,15 @@ from sklearn.utils.validation import _check_sample_weight, check_array, column_o
 from onnxsgd.data.features import is_plain_array
 from onnxsgd.data.masks import are_all, is_any
 from onnxsgd.data.refusals import check_indices, naming, refuse_mask
-from onnxsgd.data.row_tables import MANY_ROWS, EncodedLabels, are_many, as_array, evenly, row_blocks
+from onnxsgd.data.row_tables import (
+    MANY_ROWS,
+    EncodedLabels,
+    are_many,
+    as_array,
+    encoded_rows,
+    evenly,
+    row_blocks,
+)
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import CLASSIFICATION_LOSSES, Loss
 
@@ -93,13 +101,12 @@ def encode_labels(
     Both are whole numbers, the same in any type. One output encodes two classes, of which the second is
     positive. The label `ignored` is in no column.
     """
-    table: Any = EncodedLabels(
-        label_columns(y, classes, ignored),
-        n_outputs,
-        0.0 if loss.targets == "indicator" else -1.0,
-        np.float32,
-    )
-    return table if are_many(y) or len(y) * n_outputs > _MANY_NUMBERS else table[:]
+    low = 0.0 if loss.targets == "indicator" else -1.0
+    columns = label_columns(y, classes, ignored)
+    if are_many(y) or len(y) * n_outputs > _MANY_NUMBERS:
+        table: Any = EncodedLabels(columns, n_outputs, low, np.float32)
+        return table
+    return encoded_rows(columns, n_outputs, low, np.float32)
 
 
 #: The numbers of an encoded target from which on its rows are made when they are taken: a bound of memory.

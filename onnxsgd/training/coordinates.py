@@ -12,7 +12,7 @@ the last layer stay as they are, and have rates in units of the target.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from functools import cache
 from typing import Any
@@ -24,7 +24,7 @@ from onnxsgd._records import record
 from onnxsgd.data.column_scales import telling_scales
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.batches import Batches, Standard
-from onnxsgd.engine.step.buffers import Tensors, all_finite
+from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.update import AVERAGE, CONSTANT_STATES, PENALTY_SCALE, RATE_SCALE, START, WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer, columns_of
@@ -78,7 +78,7 @@ class Coordinates:
             if self.rate_scales:
                 with _quiet():
                     for name, scale in self.rate_scales.items():
-                        known[name, RATE_SCALE] = _rounded(scale, tensors[name, WEIGHT].dtype)
+                        known[name, RATE_SCALE] = _bounded(scale, tensors[name, WEIGHT].dtype)
         return known
 
     def spec(self, spec: StepSpec, constants: Tensors) -> StepSpec:
@@ -92,37 +92,41 @@ class Coordinates:
 
     def standardised(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
         """Return weights of raw data, averages and starts of them, for standardised data; others as given."""
+        return _converted(self._standardised, tensors)
+
+    def _standardised(self, tensors: Mapping[tuple[str, str], np.ndarray], rounded: _Rounded) -> Tensors:
         converted = dict(tensors)
-        with _quiet():
-            for layer in self.layers:
-                for kind in (WEIGHT, AVERAGE, START):
-                    given = tensors.get((layer.weight, kind))
-                    if given is None:
-                        continue
-                    wide = given.astype(np.float64)
-                    converted[layer.weight, kind] = _rounded(wide * self._scale(layer, given), given.dtype)
-                    if kind != START and layer.intercept is not None:
-                        intercept = converted[layer.intercept, kind]
-                        moved = intercept + self._step(layer, wide).reshape(intercept.shape)
-                        converted[layer.intercept, kind] = _rounded(moved, intercept.dtype)
+        for layer in self.layers:
+            for kind in (WEIGHT, AVERAGE, START):
+                given = tensors.get((layer.weight, kind))
+                if given is None:
+                    continue
+                wide = given.astype(np.float64)
+                converted[layer.weight, kind] = rounded(wide * self._scale(layer, given), given.dtype)
+                if kind != START and layer.intercept is not None:
+                    intercept = converted[layer.intercept, kind]
+                    moved = intercept + self._step(layer, wide).reshape(intercept.shape)
+                    converted[layer.intercept, kind] = rounded(moved, intercept.dtype)
         return converted
 
     def raw(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
         """Return weights of standardised data, and averages of them, for raw data; the inverse of these."""
+        return _converted(self._raw, tensors)
+
+    def _raw(self, tensors: Mapping[tuple[str, str], np.ndarray], rounded: _Rounded) -> Tensors:
         converted = dict(tensors)
-        with _quiet():
-            for layer in self.layers:
-                for kind in (WEIGHT, AVERAGE):
-                    given = tensors.get((layer.weight, kind))
-                    if given is None:
-                        continue
-                    weight = _rounded(given.astype(np.float64) / self._scale(layer, given), given.dtype)
-                    converted[layer.weight, kind] = weight
-                    if layer.intercept is not None:
-                        # which may be that of several layers
-                        intercept = converted[layer.intercept, kind]
-                        moved = intercept - self._step(layer, weight).reshape(intercept.shape)
-                        converted[layer.intercept, kind] = _rounded(moved, intercept.dtype)
+        for layer in self.layers:
+            for kind in (WEIGHT, AVERAGE):
+                given = tensors.get((layer.weight, kind))
+                if given is None:
+                    continue
+                weight = rounded(given.astype(np.float64) / self._scale(layer, given), given.dtype)
+                converted[layer.weight, kind] = weight
+                if layer.intercept is not None:
+                    # which may be that of several layers
+                    intercept = converted[layer.intercept, kind]
+                    moved = intercept - self._step(layer, weight).reshape(intercept.shape)
+                    converted[layer.intercept, kind] = rounded(moved, intercept.dtype)
         return converted
 
     def _scale(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
@@ -138,7 +142,7 @@ class Coordinates:
         centred, shift = self._centred(layer.feature)
         part = weight if centred is None else weight.take(centred, int(layer.is_transposed))
         part = part.astype(np.float64, copy=False)
-        step: np.ndarray = part @ shift if layer.is_transposed else shift @ part
+        step: np.ndarray = part.dot(shift) if layer.is_transposed else shift.dot(part)
         return step
 
     def _centred(self, feature: str) -> tuple[np.ndarray | None, np.ndarray]:
@@ -155,8 +159,29 @@ class Coordinates:
         return shifts[feature]
 
 
+#: Rounds float64 numbers to another type.
+_Rounded = Callable[[np.ndarray, np.dtype[Any]], np.ndarray]
+
+
+def _converted(
+    convert: Callable[[Mapping[tuple[str, str], np.ndarray], _Rounded], Tensors],
+    tensors: Mapping[tuple[str, str], np.ndarray],
+) -> Tensors:
+    """Return converted weights; finite ones beyond the range of their type become its largest numbers.
+
+    Where nothing overflows, as a rule, the results are not looked at: the processor reports it. A weight that
+    diverged shows it in the results.
+    """
+    try:
+        with np.errstate(over="raise", invalid="ignore"):
+            return convert(tensors, _rounded)
+    except FloatingPointError:
+        with _quiet():
+            return convert(tensors, _bounded)
+
+
 def _quiet() -> np.errstate:
-    """Return a context without warnings: a weight that diverged shows it in the results.
+    """Return a context without warnings.
 
     A context around each operation would take as long as the operations.
     """
@@ -164,13 +189,15 @@ def _quiet() -> np.errstate:
 
 
 def _rounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return float64 numbers in another type."""
+    return array.astype(dtype, copy=False)
+
+
+def _bounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Return float64 numbers in another type; finite ones beyond its range become its largest ones."""
     if array.dtype == dtype:
-        # nothing overflows, and numbers that are not finite stay
+        # numbers that are not finite stay
         return array
-    rounded = array.astype(dtype)
-    if all_finite(rounded):
-        return rounded
     largest = float(np.finfo(dtype).max)
     return np.where(np.isfinite(array), np.clip(array, -largest, largest), array).astype(dtype)
 

@@ -109,6 +109,8 @@ class EpochPlan:
     def mean_losses(self, losses: np.ndarray, n_epochs: int) -> np.ndarray:
         """Return the weighted mean loss of each epoch, given the losses of all batches."""
         # no dot product, which would start the threads of BLAS for many batches
+        if n_epochs == 1:
+            return np.add.reduce(losses * self.totals, keepdims=True)
         means: np.ndarray = n_epochs * np.add.reduce((losses * self.totals).reshape(n_epochs, -1), axis=1)
         return means
 
@@ -519,7 +521,7 @@ class Batches:
 
 
 def _take(source: Any, rows: np.ndarray, buffer: np.ndarray) -> None:
-    if isinstance(source, np.ndarray | RowTable):
+    if type(source) is np.ndarray or isinstance(source, np.ndarray | RowTable):
         take_into(source, rows, buffer)
     elif sparse.issparse(source):
         source[rows].toarray(out=buffer)
