@@ -67,6 +67,8 @@ class StepRunner:
         self.buffers = buffers
         self._batches: Any = batches
         self._features = self._zeros_of_features(batches)
+        #: Whether features have sizes that the step leaves open.
+        self._is_open = any(-1 in step.inputs[name][1] for name in self._features)
         self._target = _zeros(step, step.target)
         self._sample_weight = _zeros(step, step.sample_weight)
         self._gradient_weight = _zeros(step, step.gradient_weight)
@@ -82,7 +84,9 @@ class StepRunner:
     @batches.setter
     def batches(self, batches: Batches | None) -> None:
         self._batches = batches
-        shapes = {name: self._shape_of_feature(name, batches) for name in self._features} if batches else {}
+        if batches is None or not self._is_open:
+            return
+        shapes = {name: self._shape_of_feature(name, batches) for name in self._features}
         if any(self._features[name].shape != shape for name, shape in shapes.items()):
             self._features = self._zeros_of_features(batches)
             self._bind_both()
