@@ -143,7 +143,8 @@ class Penalty(Settable):
             if l1:
                 total += l1 * float(np.abs(wide).sum())
             if l2:
-                total += l2 * 0.5 * float(wide.dot(wide))
+                # which, unlike dot, does not warn of an overflow: training tells it
+                total += l2 * 0.5 * float(np.vdot(wide, wide))
         return total
 
     def _of_groups(self, array: np.ndarray, first: np.ndarray | None, axis: int) -> float:

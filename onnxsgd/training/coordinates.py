@@ -73,7 +73,7 @@ class Coordinates:
             for layer in self.layers:
                 weight = tensors[layer.weight, WEIGHT]
                 # a root that is bounded before its square overflows
-                root = np.minimum(1.0 / self._scale(layer, weight), _largest_root(weight.dtype))
+                root = np.minimum(np.reciprocal(self._scale(layer, weight)), _largest_root(weight.dtype))
                 known[layer.weight, PENALTY_SCALE] = (root * root).astype(weight.dtype)
             if self.rate_scales:
                 with _quiet():
@@ -134,7 +134,7 @@ class Coordinates:
         scales = self._scales
         if layer.weight not in scales:
             factor = self.standards[layer.feature].factor.astype(np.float64)
-            scales[layer.weight] = layer.spread(1.0 / factor.reshape(-1), weight.shape)
+            scales[layer.weight] = layer.spread(np.reciprocal(factor.reshape(-1)), weight.shape)
         return scales[layer.weight]
 
     def _step(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
@@ -203,9 +203,9 @@ def _bounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 @cache
-def _largest_root(dtype: np.dtype[np.floating]) -> float:
-    """Return the root of the largest number of a type."""
-    return math.sqrt(float(np.finfo(dtype).max))
+def _largest_root(dtype: np.dtype[np.floating]) -> np.ndarray:
+    """Return the root of the largest number of a type, without axes: see :func:`~.moments._limits`."""
+    return np.array(math.sqrt(float(np.finfo(dtype).max)))
 
 
 def make_coordinates(
