@@ -126,7 +126,7 @@ class FitState:
         """Return this state, which training does not change; records and random numbers remain shared."""
         duplicate = FitState.__new__(FitState)
         vars(duplicate).update(vars(self))
-        duplicate.tensors, duplicate.moments = dict(self.tensors), dict(self.moments)
+        duplicate.tensors, duplicate.moments = self.tensors.copy(), self.moments.copy()
         return duplicate
 
     @property
