@@ -297,8 +297,9 @@ class Moments:
     def _is_dense(self) -> np.ndarray:
         return self._share >= _DENSE
 
-    @cached_property
+    @property
     def _variance(self) -> np.ndarray:
+        # not cached, which takes longer than the division of few columns
         if self.count is self.total and self.count[0] > 0:
             # all columns have the same count
             return self.squares / self.count

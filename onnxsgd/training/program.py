@@ -567,7 +567,7 @@ def _report(program: Program, features: Features) -> None:
     learner, frozen = program.plan.learner, program.parts.frozen
     if frozen and program.stores:
         decided("frozen", "computed once: %d tensors for each sample", len(frozen))
-    elif frozen or not (_is_sparse(features) or program.parts is learner.divided):
+    elif frozen or not (program.parts is learner.divided or _is_sparse(features)):
         place = "for each batch" if frozen else "in each update"
         decided("frozen", "computed %s: the results of all samples are too large", place)
 
