@@ -143,6 +143,7 @@ class Penalty(Settable):
             if l1:
                 total += l1 * float(np.abs(wide).sum())
             if l2:
+                # which, unlike dot, does not warn of an overflow: training tells it
                 total += l2 * 0.5 * float(np.vdot(wide, wide))
         return total
 
@@ -167,7 +168,8 @@ class Penalty(Settable):
 
 def _block(array: np.ndarray, start: int) -> np.ndarray:
     """Return elements of an array from a place on as float64: a block stays in the cache."""
-    return array.reshape(-1)[start : start + _BLOCK].astype(np.float64)
+    flat = array.reshape(-1)
+    return (flat if array.size <= _BLOCK else flat[start : start + _BLOCK]).astype(np.float64)
 
 
 #: The constructor of each named penalty, from the strength `alpha` and the share `l1_ratio`.

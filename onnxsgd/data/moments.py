@@ -14,7 +14,7 @@ from scipy import sparse
 from onnxsgd._cached_property import cached_property
 from onnxsgd._records import record
 from onnxsgd.data.extremes import bulk
-from onnxsgd.data.masks import are_all, is_any
+from onnxsgd.data.masks import are_all, how_many, is_any
 from onnxsgd.data.row_tables import RowTable, Table, as_array, column_of
 
 __all__ = ["Moments", "add_moments", "quiet_squares"]
@@ -29,8 +29,8 @@ _DENSE = 0.8
 #: documents of 2, 5 and 20 topics as tf-idf: accuracy of a fit 0.90, 0.86, 0.86, with a scale for each column
 #: 0.90, 0.84, 0.85; columns of scales 1e-3 to 1e3: 0.73 for both, 0.66 with one scale for all.
 _SIMILAR = 3.0
-#: The ratio of variances from which on they are of different data.
-_MAGNITUDE = 100.0
+#: The ratio of variances from which on they are of different data; a number of Python takes twice the time.
+_MAGNITUDE = np.array(100.0)
 #: The most deviations of the rows before at which entries of further rows count, in moments of the bulk.
 _FAR = 5.0
 #: The largest share of the rows of a call that are extreme; with more, the data have changed. In calls of
@@ -107,15 +107,14 @@ class Moments:
 
     @classmethod
     def _of_dense(cls, table: np.ndarray, weight: np.ndarray) -> Moments:
-        total = float(np.add.reduce(weight))
         count = np.empty(table.shape[1])
-        count.fill(total)
+        count.fill(np.add.reduce(weight))
         # about the first row first, which keeps the digits of columns far from zero
         first = table[0]
-        mean = first + (weight @ (table - first)) / total
+        mean = first + weight.dot(table - first) / count
         difference = table - mean
         difference *= difference
-        return cls(count, mean, weight @ difference, count)
+        return cls(count, mean, weight.dot(difference), count)
 
     @classmethod
     def _of_sparse(cls, table: Any, weight: np.ndarray) -> Moments:
@@ -164,9 +163,13 @@ class Moments:
 
     def is_far_from(self, other: Moments) -> bool:
         """Tell whether dense rows are, in a column, more than five deviations of `other` away on average."""
-        most = _FAR**2 * float(self.count[0] / other.count[0])
+        # numbers of Python take as long as another operation on few columns
+        most = np.asarray(_FAR**2 * float(self.count[0] / other.count[0]))
         step = self.mean - other.mean
-        return bool((step * step * self.count + self.squares > most * other.squares).any())
+        step *= step
+        step *= self.count
+        step += self.squares
+        return is_any(step > most * other.squares)
 
     def is_far_from_few(self, table: np.ndarray) -> bool:
         """Tell whether far rows are extreme, not those of data that drift.
@@ -249,7 +252,11 @@ class Moments:
             share = self._share
             deviation = np.sqrt(share * self._variance + share * (1.0 - share) * self.mean**2)
         size = np.abs(self.mean if is_full else self.centre)
-        is_constant = deviation <= _limits(dtype)[0] * size
+        rounding, least, most = _limits(dtype)
+        if is_full and are_all((deviation > np.maximum(rounding * size, least)) & (deviation <= most)):
+            # the common case
+            return deviation
+        is_constant = deviation <= rounding * size
         if is_any(is_constant):
             deviation = np.where(is_constant, size, deviation)
         if not is_full:
@@ -290,8 +297,9 @@ class Moments:
     def _is_dense(self) -> np.ndarray:
         return self._share >= _DENSE
 
-    @cached_property
+    @property
     def _variance(self) -> np.ndarray:
+        # not cached, which takes longer than the division of few columns
         if self.count is self.total and self.count[0] > 0:
             # all columns have the same count
             return self.squares / self.count
@@ -314,7 +322,7 @@ class Moments:
 
 
 def _are_most(columns: np.ndarray) -> bool:
-    return 2 * int(np.count_nonzero(columns)) > len(columns)
+    return 2 * how_many(columns) > len(columns)
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -337,10 +345,14 @@ def _invertible(scale: np.ndarray, dtype: np.dtype[Any] | type) -> np.ndarray:
 
 
 @cache
-def _limits(dtype: np.dtype[np.floating] | type) -> tuple[float, float, float]:
-    """Return the share of a mean up to which a deviation is rounding, and the bounds of scales."""
+def _limits(dtype: np.dtype[np.floating] | type) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the share of a mean up to which a deviation is rounding, and the bounds of scales.
+
+    They are arrays without axes: operations on few columns take twice the time with numbers of Python.
+    """
     known = np.finfo(dtype)
-    return _ROUNDING * float(known.eps), float(known.tiny) ** _USED_EXPONENTS, 1.0 / float(known.tiny)
+    eps, tiny = float(known.eps), float(known.tiny)
+    return np.array(_ROUNDING * eps), np.array(tiny**_USED_EXPONENTS), np.array(1.0 / tiny)
 
 
 def quiet_squares() -> np.errstate:

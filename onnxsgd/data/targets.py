@@ -14,8 +14,17 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
 
 from onnxsgd.data.features import is_plain_array
+from onnxsgd.data.masks import are_all, is_any
 from onnxsgd.data.refusals import check_indices, naming, refuse_mask
-from onnxsgd.data.row_tables import MANY_ROWS, EncodedLabels, are_many, as_array, evenly, row_blocks
+from onnxsgd.data.row_tables import (
+    MANY_ROWS,
+    EncodedLabels,
+    are_many,
+    as_array,
+    encoded_rows,
+    evenly,
+    row_blocks,
+)
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.losses import CLASSIFICATION_LOSSES, Loss
 
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 __all__ = [
+    "are_same_classes",
     "balanced_indicators",
     "balanced_soft_weights",
     "balanced_weights",
@@ -91,13 +101,12 @@ def encode_labels(
     Both are whole numbers, the same in any type. One output encodes two classes, of which the second is
     positive. The label `ignored` is in no column.
     """
-    table: Any = EncodedLabels(
-        label_columns(y, classes, ignored),
-        n_outputs,
-        0.0 if loss.targets == "indicator" else -1.0,
-        np.float32,
-    )
-    return table if are_many(y) or len(y) * n_outputs > _MANY_NUMBERS else table[:]
+    low = 0.0 if loss.targets == "indicator" else -1.0
+    columns = label_columns(y, classes, ignored)
+    if are_many(y) or len(y) * n_outputs > _MANY_NUMBERS:
+        table: Any = EncodedLabels(columns, n_outputs, low, np.float32)
+        return table
+    return encoded_rows(columns, n_outputs, low, np.float32)
 
 
 #: The numbers of an encoded target from which on its rows are made when they are taken: a bound of memory.
@@ -179,6 +188,15 @@ def check_classes(classes: ArrayLike) -> np.ndarray:
     return labels
 
 
+def are_same_classes(classes: ArrayLike, known: np.ndarray) -> bool:
+    """Tell whether a list has the labels of some classes, in any order."""
+    given = np.asarray(classes)
+    if given.dtype == known.dtype and given.shape == known.shape and are_all(np.asarray(given == known)):
+        # the common case, in a tenth of the time
+        return True
+    return bool(np.array_equal(np.unique(given), np.unique(known)))
+
+
 def check_known_labels(y: np.ndarray, classes: np.ndarray, name: str) -> None:
     """Refuse labels that are not among the classes; `name` is the argument that holds them."""
     for rows in row_blocks(len(y)) if are_many(y) else [slice(None)]:
@@ -192,8 +210,8 @@ def _columns_of(y: np.ndarray, classes: np.ndarray, name: str) -> np.ndarray:
         unknown = np.ones(y.shape, bool)
     else:
         index = _nearest(y, classes)
-        unknown = classes[index] != y
-    if unknown.any():
+        unknown = classes.take(index) != y
+    if is_any(unknown):
         raise ParameterError(
             f"{name} contains the labels {np.unique(y[unknown]).tolist()}, which are not among the classes "
             f"{classes.tolist()}."
@@ -207,7 +225,8 @@ def _nearest(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
         least, table = _places_of(classes.dtype, classes.tobytes())
         if len(table):
             # a quarter of the time of a search
-            return table.take(y.astype(np.intp, copy=False) - least, mode="clip")
+            places = y.astype(np.intp, copy=False)
+            return table.take(places - least if least else places, mode="clip")
     order = np.argsort(classes, kind="stable")
     position = np.searchsorted(classes, y, sorter=order)
     return order[np.minimum(position, len(classes) - 1)]
@@ -233,7 +252,13 @@ def _places_of(dtype: np.dtype[Any], content: bytes) -> tuple[int, np.ndarray]:
 
 def _are_counts(labels: np.ndarray) -> bool:
     """Tell whether labels are whole numbers that can be positions in an array."""
-    return labels.dtype.kind in "iu" and np.can_cast(labels.dtype, np.intp)
+    return _is_of_counts(labels.dtype)
+
+
+@lru_cache(maxsize=64)
+def _is_of_counts(dtype: np.dtype[Any]) -> bool:
+    """Tell the same of the type of labels, for which numpy takes a part of the time of a short call."""
+    return dtype.kind in "iu" and np.can_cast(dtype, np.intp)
 
 
 #: Kinds of arrays of strings, after numpy's letters.

@@ -35,7 +35,7 @@ class Attempt:
     def __enter__(self) -> KeptState:
         refuse_inside(self._estimator)
         attributes = self._estimator.__dict__
-        self._before: dict[str, Any] = dict(attributes)
+        self._before: dict[str, Any] = attributes.copy()
         state = self._before.get("_state")
         self._lengths = None if state is None else lengths_of_histories(state)
         self._kept = KeptState(attributes)

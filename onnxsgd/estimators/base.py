@@ -6,7 +6,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from functools import partial
+from functools import cache, partial
 from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -476,8 +476,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
     # Methods that differ between the two estimators.
 
     @abstractmethod
-    def _encode(self, y: np.ndarray) -> np.ndarray:
-        """Return the target as the table that the loss takes."""
+    def _encode(self, y: np.ndarray, loss: Loss) -> np.ndarray:
+        """Return the target as the table that `loss`, the one of the plan, takes."""
 
     @abstractmethod
     def _score_raw(
@@ -578,12 +578,10 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         samples = samples if extra is None else samples.weighted_by(extra).without_zeros()
         with stage("compile"):
             # the import on first use is a part of it
-            from onnxsgd.training.program import make_program
-
-            program = make_program(plan, samples.features)
+            program = _programs().make_program(plan, samples.features)
         adapt_state(self._state, plan)
         state, before, weight_unit = self._state, None, 1.0
-        target = self._encode(samples.target)
+        target = self._encode(samples.target, plan.loss)
         with stage("read"):
             batches = program.batches(samples.features, target, samples.weight, state.random_state)
         if plan.recipe.is_auto:
@@ -708,6 +706,14 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         """Return the weight of the samples that a score counts."""
         counts = self._counted(target)
         return float(weight.sum() if counts is None else weight[counts].sum())
+
+
+@cache
+def _programs() -> Any:
+    """Return the module of programs, imported on first use: the statement takes 1 % of a warm call."""
+    from onnxsgd.training import program
+
+    return program
 
 
 #: Raw predictions, targets and weights of some samples.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import lru_cache
-from itertools import islice, zip_longest
-from operator import attrgetter
-from typing import Any
+from itertools import zip_longest
+from operator import attrgetter, is_
+from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
@@ -18,7 +18,7 @@ from onnxsgd.estimators.summary import summarize
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.learner.model_source import refuse_circle
 
-__all__ = ["LINK", "Given", "has_new_graph", "is_same", "read_graph_parameters", "refuse_new_graph"]
+__all__ = ["LINK", "SEEN", "Given", "has_new_graph", "is_same", "read_graph_parameters", "refuse_new_graph"]
 
 #: The parameters that determine the graph and its trained weights.
 _OF_GRAPH = ("model", "output", "head", "trainable", "adapter", "classes", "dtype", "batch_norm", "dropout")
@@ -28,6 +28,12 @@ LINK = "the link of the loss"
 
 #: Types of values that hold no estimators.
 _PLAIN = frozenset({bool, int, float, str, type(None)})
+
+#: Types of values that may be changed in place: a list, an adapter.
+_CHANGING = (list, Settable)
+
+#: The attribute that keeps the parameters that the last call has compared with those of the first one.
+SEEN = "_seen_graph"
 
 #: Values of parameters, each with the name of the parameter and of its class.
 Given = list[tuple[str, str, Any]]
@@ -39,10 +45,8 @@ def read_graph_parameters(estimator: BaseEstimator) -> Given:
     own = getattr(estimator, "_local_class", type(estimator)).__name__
     given = [(name, own, getattr(estimator, name)) for name in _OF_GRAPH if hasattr(estimator, name)]
     given.append((LINK, own, getattr(estimator, "_link", "identity")))
-    # a list, or an adapter, may be changed in place
-    changing = (list, Settable)
     copied = [
-        (name, own, copy(value) if isinstance(value, changing) else value) for name, own, value in given
+        (name, own, copy(value) if isinstance(value, _CHANGING) else value) for name, own, value in given
     ]
     return [*copied, *_parameters_inside(estimator.model)]
 
@@ -55,6 +59,8 @@ def refuse_new_graph(estimator: BaseEstimator, first: Given) -> None:
     ParameterError
         If one does; the error names it.
     """
+    if _is_seen(estimator, first):
+        return
     for before, now in _changes(estimator, first):
         name, owner, value = now or before
         change = f" from {_shown(before[2])} to {_shown(value)}" if before and now else ""
@@ -62,56 +68,127 @@ def refuse_new_graph(estimator: BaseEstimator, first: Given) -> None:
             f"{name} of {owner} changed{change} since the first call: training continues with the graph "
             "of that call. Call fit with warm_start=False, or take a new estimator."
         )
+    estimator.__dict__[SEEN] = _Seen.of(estimator, first)
 
 
 def has_new_graph(estimator: BaseEstimator, first: Given) -> bool:
     """Tell whether parameters that determine the graph differ from those of the first call."""
-    return next(_changes(estimator, first), None) is not None
+    return not _is_seen(estimator, first) and next(_changes(estimator, first), None) is not None
 
 
 def _changes(estimator: BaseEstimator, first: Given) -> Iterator[tuple[Any, Any]]:
     """Yield each parameter of the graph that changed, as it was and as it is; None where there is none."""
-    if _are_identical(estimator, first):
-        # the common case: the rest takes a tenth of a small call of ``partial_fit``
-        return
     for before, now in zip_longest(first, read_graph_parameters(estimator)):
         if before is None or now is None or before[:2] != now[:2] or not is_same(before[2], now[2]):
             yield before, now
 
 
-def _are_identical(estimator: BaseEstimator, first: Given) -> bool:
-    """Tell whether all parameters are the same objects, which none of the copied ones is."""
-    names, read = _names_of_graph(type(estimator))
-    values = (*read(estimator), getattr(estimator, "_link", "identity"))
-    if len(first) < len(names):
-        return False
-    # names differ where the first call was of another version
-    for known, name, value in zip(first, names, values, strict=False):
-        if known[2] is not value or known[0] != name:
+def _is_seen(estimator: BaseEstimator, first: Given) -> bool:
+    """Tell whether an earlier call has compared the present parameters: the common case.
+
+    The comparison takes a tenth of a small call of ``partial_fit``.
+    """
+    seen: _Seen | None = estimator.__dict__.get(SEEN)
+    return seen is not None and seen.is_present(estimator, first)
+
+
+class _Inside(NamedTuple):
+    """An estimator inside a model, with its attributes.
+
+    Attributes
+    ----------
+    estimator : BaseEstimator
+        The estimator.
+    attributes : tuple of str
+        The names of all attributes.
+    names : tuple of str
+        Those of the parameters.
+    values : tuple of object
+        The values of these.
+    held : tuple of (object, tuple of BaseEstimator)
+        The lists and tuples among them that hold estimators, with these.
+    """
+
+    estimator: BaseEstimator
+    attributes: tuple[str, ...]
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    held: tuple[tuple[Any, tuple[BaseEstimator, ...]], ...]
+
+    @classmethod
+    def of(cls, model: object) -> Iterator[_Inside]:
+        """Yield a model, if that is an estimator, and those inside it, at any depth."""
+        if not isinstance(model, BaseEstimator):
+            return
+        names = tuple(_parameter_names(model))
+        values = tuple(vars(model)[name] for name in names)
+        held = tuple((value, tuple(_estimators_in(value))) for value in values if type(value) not in _PLAIN)
+        held = tuple((value, estimators) for value, estimators in held if estimators)
+        yield cls(model, tuple(vars(model)), names, values, held)
+        for _, estimators in held:
+            for estimator in estimators:
+                yield from cls.of(estimator)
+
+    @property
+    def is_present(self) -> bool:
+        """True if all parameters are the same objects, and lists among them hold the same estimators."""
+        present = vars(self.estimator)
+        if tuple(present) != self.attributes:
             return False
-    if not isinstance(estimator.model, BaseEstimator):
-        return len(first) == len(names)
-    # a model that contains itself has more parameters than those of the first call
-    inside = islice(_parameters_inside(estimator.model), len(first) - len(names) + 1)
-    return _are_same_entries(first[len(names) :], list(inside))
+        if not all(map(is_, map(present.__getitem__, self.names), self.values)):
+            return False
+        for value, estimators in self.held:
+            if value is not estimators[0] and not _are_identical(tuple(_estimators_in(value)), estimators):
+                return False
+        return True
 
 
-def _are_same_entries(first: Given, second: Given) -> bool:
-    """Tell whether entries have the same names, and the same objects for values."""
-    if len(first) != len(second):
-        return False
-    return all(a[2] is b[2] and a[0] == b[0] and a[1] == b[1] for a, b in zip(first, second, strict=True))
+class _Seen(NamedTuple):
+    """Parameters that agreed with those of a first call, which later calls know again by their objects.
+
+    Attributes
+    ----------
+    first : list of (str, str, object)
+        The parameters of the first call.
+    values : tuple of object
+        The present ones of the estimator.
+    inside : tuple of _Inside
+        The estimators in its model.
+    """
+
+    first: Given
+    values: tuple[Any, ...]
+    inside: tuple[_Inside, ...]
+
+    @classmethod
+    def of(cls, estimator: BaseEstimator, first: Given) -> _Seen | None:
+        """Return the present parameters; None if one of them may be changed in place."""
+        values = _own_values(estimator)
+        if any(isinstance(value, _CHANGING) for value in values):
+            return None
+        return cls(first, values, tuple(_Inside.of(estimator.model)))
+
+    def is_present(self, estimator: BaseEstimator, first: Given) -> bool:
+        """Tell whether all parameters are these objects, which agreed with those of `first`."""
+        if self.first is not first or not _are_identical(self.values, _own_values(estimator)):
+            return False
+        return all(inside.is_present for inside in self.inside)
 
 
-#: The names of the parameters of a class that determine its graph, that of the link last, and a function that
-#: reads all but that one of an estimator.
-_names_of_graph: Callable[[Any], tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = lru_cache(
-    maxsize=64
-)(lambda kind: _named([name for name in _OF_GRAPH if name in kind._get_param_names()]))
+def _are_identical(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    """Tell whether two tuples hold the same objects."""
+    return len(first) == len(second) and all(map(is_, first, second))
 
 
-def _named(names: list[str]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    return (*names, LINK), attrgetter(*names)
+def _own_values(estimator: BaseEstimator) -> tuple[Any, ...]:
+    """Return the values of the parameters that determine the graph, but for those inside the model."""
+    return (*_of_graph(type(estimator))(estimator), getattr(estimator, "_link", "identity"))
+
+
+#: A function of a class that reads the parameters of an estimator that determine its graph.
+_of_graph: Callable[[Any], Callable[[Any], tuple[Any, ...]]] = lru_cache(maxsize=64)(
+    lambda kind: attrgetter(*[name for name in _OF_GRAPH if name in kind._get_param_names()])
+)
 
 
 def _shown(value: object) -> str:
@@ -138,16 +215,19 @@ def _parameters_inside(model: object) -> Iterator[tuple[str, str, Any]]:
     if not isinstance(model, BaseEstimator):
         return
     owner = type(model).__name__
-    # get_params would take ten times as long
-    for name, value in vars(model).items():
-        if name[0] == "_" or name[-1] == "_":
-            continue
+    for name in _parameter_names(model):
+        value = vars(model)[name]
         estimators = () if type(value) in _PLAIN else tuple(_estimators_in(value))
         for estimator in estimators:
             yield name, owner, estimator
             yield from _parameters_inside(estimator)
         if not estimators:
             yield name, owner, value
+
+
+def _parameter_names(model: BaseEstimator) -> list[str]:
+    """Return the names of the parameters of an estimator; get_params would take ten times as long."""
+    return [name for name in vars(model) if name[0] != "_" and name[-1] != "_"]
 
 
 def _estimators_in(value: object) -> Iterator[BaseEstimator]:

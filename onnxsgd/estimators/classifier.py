@@ -19,6 +19,7 @@ from onnxsgd.data.dense_targets import ElementAxes, check_dense_labels, find_axe
 from onnxsgd.data.refusals import check_lengths, naming, number_of_axes
 from onnxsgd.data.sequences import Ragged, for_each, gather
 from onnxsgd.data.targets import (
+    are_same_classes,
     check_classes,
     check_known_labels,
     check_label_loss,
@@ -810,10 +811,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _check_same_labels(self, y: np.ndarray, classes: ArrayLike | None) -> None:
         """Check that `y` and `classes` agree with the first call."""
         known = self.classes_
-        if classes is not None and not (
-            # the common case, in a fifth of the time
-            np.array_equal(classes, known) or np.array_equal(np.unique(classes), np.unique(known))
-        ):
+        if classes is not None and not are_same_classes(classes, known):
             raise ParameterError(
                 f"classes={classes!r} is not the same as on the first call to partial_fit, which had "
                 f"{self.classes_.tolist()}."
@@ -986,8 +984,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             return None
         return self._labelling.sample_weight(self._weights_of_classes, target)
 
-    def _encode(self, y: np.ndarray) -> np.ndarray:
-        return self._labelling.encode(y, self._n_outputs, self._make_loss())
+    def _encode(self, y: np.ndarray, loss: Loss) -> np.ndarray:
+        return self._labelling.encode(y, self._n_outputs, loss)
 
     def _make_loss(self) -> Loss:
         loss = make_loss(self.loss, CLASSIFICATION_LOSSES, self.epsilon)

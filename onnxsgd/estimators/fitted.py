@@ -25,7 +25,7 @@ from onnxsgd.data.refusals import refuse_mask
 from onnxsgd.data.sequences import Sequences, is_one_array, read_sequences
 from onnxsgd.data.text import TextPart, check_texts
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
-from onnxsgd.estimators.between_calls import Given, has_new_graph, read_graph_parameters
+from onnxsgd.estimators.between_calls import SEEN, Given, has_new_graph, read_graph_parameters
 from onnxsgd.estimators.fit_report import FitReport
 from onnxsgd.estimators.html_display import HtmlDisplay
 from onnxsgd.estimators.inner_model import holds_weights
@@ -177,6 +177,7 @@ class TrainedModel(HtmlDisplay):
         """Return the attributes as they are saved, with a `model` whose tensors are left out."""
         state = dict(super(TrainedModel, self._duplicate()).__getstate__())
         state.pop("_known_plan", None)
+        state.pop(SEEN, None)
         if "_state" in state:
             learner, fit, text = state.pop("_learner"), state.pop("_state"), state.pop("_text", None)
             state["_saved"] = pack(learner, fit, text, model)

@@ -623,7 +623,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
             "model=."
         )
 
-    def _encode(self, y: np.ndarray) -> np.ndarray:
+    def _encode(self, y: np.ndarray, loss: Loss) -> np.ndarray:
         count = len(self._score_factors)
         if count == 1:
             return y

@@ -69,7 +69,9 @@ class Cache:
     def find(self, key: Hashable, kind: str = HOST.kind) -> Any:
         """Return the entry of `key`; None if it is missing."""
         with self._lock:
-            return self._found(kind, key) if key in self._entries[kind] else None
+            # the hash of a key takes as long as the rest
+            entry = self._entries[kind].get(key)
+            return None if entry is None else self._found(kind, key, entry)
 
     def get(
         self,
@@ -85,13 +87,13 @@ class Cache:
         build it once; other keys do not wait for it.
         """
         with self._lock:
-            if key in self._entries[kind]:
-                return self._found(kind, key)
+            if (entry := self._entries[kind].get(key)) is not None:
+                return self._found(kind, key, entry)
             building = self._building.setdefault((kind, key), new_lock())
         with building:
             with self._lock:
-                if key in self._entries[kind]:
-                    return self._found(kind, key)
+                if (entry := self._entries[kind].get(key)) is not None:
+                    return self._found(kind, key, entry)
             try:
                 made = build()
                 with self._lock:
@@ -116,10 +118,10 @@ class Cache:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._entries))
         self._reset()
 
-    def _found(self, kind: str, key: Hashable) -> Any:
+    def _found(self, kind: str, key: Hashable, entry: tuple[Any, int, int]) -> Any:
         _count(key, is_hit=True)
         self._entries[kind].move_to_end(key)
-        return self._entries[kind][key][0]
+        return entry[0]
 
     def _drop_oldest(self, kind: str) -> None:
         entries, limit = self._entries[kind], self._limits[kind]

@@ -27,6 +27,7 @@ from onnxsgd.engine.step.dropout_masks import KEYS, draw_keys
 from onnxsgd.engine.step.mixed_precision import SKIPPED
 from onnxsgd.engine.step.update import CONSTANT_STATES, GRADIENT_SUM, START, WEIGHT
 from onnxsgd.learner.learner import Learner
+from onnxsgd.losses import Loss
 from onnxsgd.runtime.sessions import resolve_threads
 from onnxsgd.sharding.changes import Change, GradientWork
 from onnxsgd.sharding.pieces import Column, Piece
@@ -61,7 +62,7 @@ class ShardEstimator(Protocol):
 
     def _extra_weight(self, target: np.ndarray) -> np.ndarray | None: ...
 
-    def _encode(self, y: np.ndarray) -> np.ndarray: ...
+    def _encode(self, y: np.ndarray, loss: Loss) -> np.ndarray: ...
 
     def _table(self, raw: np.ndarray) -> np.ndarray: ...
 
@@ -257,7 +258,7 @@ def read_shard(fit: ShardFit, held_out: tuple[float, int] | None, validates: boo
         return Shard(None, None)
     program = fit.program
     features = program.tail_features(samples.features)
-    target = program.typed_target(estimator._encode(samples.target), features)
+    target = program.typed_target(estimator._encode(samples.target, program.plan.loss), features)
     batches = Batches(
         features, target, samples.weight, fit.batch_size, is_mean=fit.batch_size > 1, in_windows=True
     )
@@ -286,7 +287,7 @@ def summary_of(fit: ShardFit, shard: Shard, with_moments: bool) -> Summary:
     weight, moments = batches.sample_weight, dict[str, Moments]()
     with quiet_squares():
         add_moments(moments, TARGET, as_array(batches.target), weight)
-        for name, axis in fit.program.columns_of_layers if with_moments else ():
+        for name, axis, _ in fit.program.columns_of_layers if with_moments else ():
             add_moments(moments, name, batches.features[name], weight, axis)
     first = float(weight[0])
     return Summary(

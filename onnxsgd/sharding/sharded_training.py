@@ -20,7 +20,7 @@ from onnxsgd.sharding.client_step import client_step
 from onnxsgd.sharding.rounds import GradientRounds, HeldTensors, LocalRounds, OuterStep, TasksOfShards
 from onnxsgd.sharding.shard_tasks import ShardEstimator, ShardFit, standardised_shard
 from onnxsgd.sharding.shards import ClientBatches, Shards, merged_moments
-from onnxsgd.training.coordinates import make_coordinates
+from onnxsgd.training.coordinates import make_standards
 from onnxsgd.training.epochs import Epochs, Runners
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.program import Program
@@ -179,7 +179,7 @@ def _add_moments(
     state.count_rows(evenly(read.weight / n_rows, n_rows))
     may_change = plan.recipe.in_parts and n_rows >= ENOUGH_ROWS
     has_extremes = False
-    for name, _ in program.columns_of_layers:
+    for name, _, _ in program.columns_of_layers:
         known, some = state.moments.get(name), few.features[name]
         if plan.is_bounded and isinstance(some, np.ndarray) and some.ndim == 2:
             moments, has_some = read.moments_of_bulk(name, some)
@@ -188,8 +188,8 @@ def _add_moments(
             moments = read.moments(name)
         state.moments[name] = merged_moments(known, moments, may_change=may_change)
     data = few if len(few.target) == n_rows and not plan.recipe.in_parts else None
-    standards = make_coordinates(program.first_layers, few.features, state.moments, data).standards
-    return dict(standards), has_extremes
+    standards = make_standards(program.columns_of_layers, few.features, state.moments, data)
+    return standards, has_extremes
 
 
 def _standardised(read: Shards, settings: ShardFit) -> Shards:

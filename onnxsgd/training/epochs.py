@@ -561,8 +561,9 @@ class Numbers:
 
     def last_rates(self, n_epochs: int) -> np.ndarray:
         """Return the rate of the last update of each epoch."""
-        last = self.used.reshape(n_epochs, -1)[:, -1]
-        return self.used[[max(0, len(self.used) - 1 - self.n_skipped)]] if self.n_skipped else last
+        if self.n_skipped:
+            return self.used[[max(0, len(self.used) - 1 - self.n_skipped)]]
+        return self.used[-1:] if n_epochs == 1 else self.used.reshape(n_epochs, -1)[:, -1]
 
     def of_batches(self, numbers: np.ndarray) -> np.ndarray:
         """Return numbers of updates for their batches."""
@@ -631,11 +632,11 @@ def numbers_of_epochs(
         if number:
             numbers |= {numbered(name, number): values for name, values in found.numbers.items()}
         else:
-            numbers |= found.numbers
+            numbers = found.numbers
     if recipe.average_from:
         first = state.first_averaged(recipe.average_from)
         numbers[AVERAGE_RATE] = average_rate(t + state.slots_from, first, recipe.average_decay)
-    numbers |= recipe.limits
+    numbers.update(recipe.limits)
     numbers[DESCENT], numbers[IS_LAST] = -used, 1.0
     if spec.draws:
         numbers |= dict.fromkeys(KEYS, 0.0)

@@ -52,8 +52,8 @@ class KeptState:
     def keep(self, state: FitState) -> None:
         """Keep a state whose weights, counts and histories agree."""
         # training replaces tensors, and changes moments in place
-        fields = {**vars(state), "moments": dict(state.moments), "of_batches": None}
-        self._last[:] = ((fields, lengths_of_histories(state), self.widen, dict(self.attributes)),)
+        fields = vars(state) | {"moments": state.moments.copy(), "of_batches": None}
+        self._last[:] = ((fields, lengths_of_histories(state), self.widen, self.attributes.copy()),)
 
     def forget(self) -> None:
         """Drop the kept state, after a call that has ended."""

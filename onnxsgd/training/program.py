@@ -50,7 +50,7 @@ from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.sessions import make_session, resolve_threads
 from onnxsgd.runtime.stages import stage
-from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_coordinates
+from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_standards
 from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.frozen_features import FrozenFeature
@@ -151,15 +151,18 @@ class Program:
     stores : bool
         Whether results of the frozen part are computed once for each sample, and stored; otherwise for each
         batch.
+    is_plain: bool
+        Whether the data are known to be small arrays of numpy's own class: neither sparse, nor memory maps.
     """
 
     plan: FitPlan
     parts: Parts
     stores: bool = True
+    is_plain: bool = False
 
     def tail_features(self, features: Features) -> Features:
         """Return the inputs of the tail: data, and results of the frozen part."""
-        if _is_sparse(features) and self.plan.learner.multiples:
+        if self._is_sparse(features) and self.plan.learner.multiples:
             return self.plan.learner.sparse_features(features)
         if not self.parts.frozen:
             return {name: features.get(name) for name in self.parts.split.features}
@@ -175,7 +178,10 @@ class Program:
 
         Of sparse data the frozen part computes dense results, which are none.
         """
-        return {} if _is_sparse(features) else self.plan.learner.copies
+        return {} if self._is_sparse(features) else self.plan.learner.copies
+
+    def _is_sparse(self, features: Features) -> bool:
+        return not self.is_plain and _is_sparse(features)
 
     def _computed(self, graph: InferenceGraph, features: Features) -> Any:
         place = (self.plan.n_threads, self.plan.device)
@@ -261,7 +267,7 @@ class Program:
             Draws the order of the rows of sparse data in fits that find the rate.
         """
         recipe = self.plan.recipe
-        in_blocks = recipe.in_blocks or (recipe.shuffle and _are_large_maps(features))
+        in_blocks = recipe.in_blocks or (recipe.shuffle and not self.is_plain and _are_large_maps(features))
         if in_blocks:
             features = {name: BlockTable.of(table) for name, table in features.items()}
             reason = "named" if recipe.in_blocks else "the memory map has 2 GiB or more"
@@ -309,7 +315,7 @@ class Program:
         """
         weight, in_parts = batches.sample_weight, self.plan.recipe.in_parts
         has_extremes = False
-        for name, axis in self.columns_of_layers:
+        for name, axis, _ in self.columns_of_layers:
             has_extremes |= add_moments(
                 moments, name, batches.features[name], weight, axis,
                 may_change=in_parts and len(weight) >= ENOUGH_ROWS,
@@ -318,12 +324,12 @@ class Program:
             if not (in_parts or self.plan.is_bounded):
                 _warn_of_extremes(batches.features[name], moments[name])
         data = None if in_parts else batches
-        standards = make_coordinates(self.first_layers, batches.features, moments, data).standards
-        batches = replace(batches, standards=standards, weight_unit=weight_unit, is_repeated=not in_parts)
+        standards = make_standards(self.columns_of_layers, batches.features, moments, data)
+        batches = batches.standardised(standards, weight_unit, is_repeated=not in_parts)
         return batches.with_bounded_rows() if has_extremes else batches
 
-    def _trains_sparse(self, spec: StepSpec, features: Mapping[str, Any]) -> bool:
-        if not _is_sparse(dict(features)) or not self.plan.loss.is_formula:
+    def _trains_sparse(self, spec: StepSpec, features: Features) -> bool:
+        if not self._is_sparse(features) or not self.plan.loss.is_formula:
             return False
         return not self.plan.device.keeps_data and trains_sparse(spec, self.first_layers, features)
 
@@ -333,9 +339,9 @@ class Program:
         return self.parts.first_layers
 
     @cached_property
-    def columns_of_layers(self) -> tuple[tuple[str, int], ...]:
-        """The features that they read, each with the axis of its columns."""
-        return tuple((name, axis) for name, axis, _ in columns_of(self.first_layers))
+    def columns_of_layers(self) -> tuple[tuple[str, int, bool], ...]:
+        """The features that they read; see :func:`~.first_layers.columns_of`."""
+        return columns_of(self.first_layers)
 
     @cached_property
     def is_linear(self) -> bool:
@@ -352,7 +358,7 @@ class Program:
 
         This is for training on sparse data that finds the rate.
         """
-        if self.plan.recipe.is_auto and self._trains_sparse(self.plan.step_spec, batches.features):
+        if self.plan.recipe.is_auto and self._trains_sparse(self.plan.step_spec, dict(batches.features)):
             return used_columns(self.first_layers, batches, state)
         return None
 
@@ -364,7 +370,7 @@ class Program:
         The loop over batches inside the runtime is compiled where it pays: for dense data and many steps. The
         single step is then built only if it is needed, as to find the last finite weights.
         """
-        tensors, is_sparse = state.tensors, batches.is_sparse
+        tensors, is_sparse = state.tensors, not self.is_plain and batches.is_sparse
         shapes = tuple([(name, tuple(array.shape[1:])) for name, array in batches.features.items()])
         factors = intercept_factors(self.plan) if is_sparse else ()
         layers = self.first_layers if batches.standards else ()
@@ -400,7 +406,7 @@ class Program:
         if self.plan.device.keeps_data:
             decided("path", "data on %s, blocks of updates in a call", str(self.plan.device))
             return self._resident_runners(spec, batches, epochs)
-        if is_sparse and self._trains_sparse(spec, batches.features):
+        if is_sparse and self._trains_sparse(spec, dict(batches.features)):
             decided("path", "sparse: updates of the columns of each batch")
             return make_sparse_runners(self.plan, self.parts, spec, self.first_layers, tensors, batches)
         # to tell by the class takes ten times as long
@@ -553,7 +559,7 @@ def make_program(plan: FitPlan, features: Features) -> Program:
     kind = _kind(features)
     program = plan.programs.get(kind)
     if program is None:
-        program = _new_program(plan, features)
+        program = replace(_new_program(plan, features), is_plain=kind is not None)
         if kind is not None and len(plan.programs) < _MOST_SPECS:
             plan.programs[kind] = program
     _report(program, features)
@@ -590,7 +596,7 @@ def _report(program: Program, features: Features) -> None:
     learner, frozen = program.plan.learner, program.parts.frozen
     if frozen and program.stores:
         decided("frozen", "computed once: %d tensors for each sample", len(frozen))
-    elif frozen or not (_is_sparse(features) or program.parts is learner.divided):
+    elif frozen or not (program.parts is learner.divided or _is_sparse(features)):
         place = "for each batch" if frozen else "in each update"
         decided("frozen", "computed %s: the results of all samples are too large", place)
 

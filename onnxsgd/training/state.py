@@ -126,7 +126,7 @@ class FitState:
         """Return this state, which training does not change; records and random numbers remain shared."""
         duplicate = FitState.__new__(FitState)
         vars(duplicate).update(vars(self))
-        duplicate.tensors, duplicate.moments = dict(self.tensors), dict(self.moments)
+        duplicate.tensors, duplicate.moments = self.tensors.copy(), self.moments.copy()
         return duplicate
 
     @property
@@ -149,7 +149,7 @@ class FitState:
     @property
     def is_steered(self) -> bool:
         """True if the rates of the weights have factors of their own."""
-        return LOG_FACTOR in {kind for _, kind in self.tensors}
+        return any(kind == LOG_FACTOR for _, kind in self.tensors)
 
     @property
     def factor(self) -> float:
@@ -200,14 +200,15 @@ def adapt_state(state: FitState, plan: FitPlan) -> None:
     if state.schedule not in (None, rate_owner):
         state.eta, state.rate_memory = recipe.schedule.initial_at(state.t), ()
     state.optimizer, state.schedule = slots_owner, rate_owner
-    kinds = {kind for _, kind in state.tensors}
+    kinds = {kind for _, kind in state.tensors} if state.l1_totals or recipe.average_from else frozenset()
     if L1_DEBT not in kinds:
         state.l1_totals = {}
-    for names in map(plan.penalised, plan.groups):
+    for names in map(plan.penalised, plan.groups) if state.l1_totals else ():
         if len({state.l1_totals.get(name, 0.0) for name in names}) > 1:
             state.l1_totals = {name: a for name, a in state.l1_totals.items() if name not in names}
             state.tensors = {key: a for key, a in state.tensors.items() if key not in _debts(names)}
-    state.tensors |= missing_starts(state, plan)
+    if plan.step_spec.from_start:
+        state.tensors |= missing_starts(state, plan)
     if plan.step_spec.scales_loss and (SCALER, LOSS_SCALE) not in state.tensors:
         state.tensors[SCALER, LOSS_SCALE] = np.array(FIRST_SCALE, np.float32)
         state.tensors[SCALER, GOOD_UPDATES] = np.array(0.0, np.float32)

@@ -257,3 +257,28 @@ def test_a_model_that_contains_itself_since_the_first_call():
     model.estimator.C = model
     with pytest.raises(ParameterError, match="parameter of itself"):
         estimator.partial_fit(X, Y)
+
+
+def test_estimators_inside_a_model_are_compared_at_each_call():
+    """A call that found no change is remembered by the objects; a list may get other ones in place."""
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, Y)
+    model = OnnxSGDClassifier(pipeline, random_state=0)
+    for _ in range(3):
+        model.partial_fit(X, Y)
+    assert model._seen_graph is not None
+    own = pipeline.steps[1]
+    pipeline.steps[1] = (own[0], LogisticRegression(C=2.0))
+    with pytest.raises(ParameterError, match="since the first call"):
+        model.partial_fit(X, Y)
+    pipeline.steps[1] = own
+    model.partial_fit(X, Y)
+    own[1].C = 3.0
+    with pytest.raises(ParameterError, match="C of LogisticRegression changed from 1.0 to 3.0"):
+        model.partial_fit(X, Y)
+    own[1].C = 1.0
+    own[1].more = 1.0
+    with pytest.raises(ParameterError, match="more of LogisticRegression"):
+        model.partial_fit(X, Y)
+    del own[1].more
+    assert model.partial_fit(X, Y).t_ > 0
+    assert "_seen_graph" not in from_small_form(model.__getstate__())

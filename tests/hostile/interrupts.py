@@ -43,7 +43,7 @@ LABELS = np.array(["a", "b", "c"])[np.digitize(Y, [2.0, 4.0])]
 SPARSE = sparse.random(60, 30, 0.2, "csr", np.float64, RNG)
 NAMED = {"learning_rate": "constant", "eta0": 0.05, "max_iter": 3, "tol": None, "random_state": 0}
 #: Attributes that no call promises to keep: caches.
-_CACHES = frozenset({"_start", "_known_plan"})
+_CACHES = frozenset({"_start", "_known_plan", "_seen_graph"})
 
 #: An error to raise in place of Ctrl-C.
 Fault = Callable[[], BaseException]

@@ -33,7 +33,7 @@ COVERED = {
     ),
     "engine/step/test_device_loop.py": "engine/step/cuda_blocks engine/step/unrolled",
     "engine/step/test_scan_epoch.py": "engine/step/update",
-    "engine/step/test_training_step.py": "engine/step/single_step engine/step/step_spec",
+    "engine/step/test_training_step.py": "engine/step/step_spec",
     "estimators/test_display.py": "estimators/curves",
     "estimators/test_estimators.py": (
         "engine/predict estimators/base estimators/classifier estimators/fitted estimators/parameters "

@@ -67,11 +67,14 @@ class StepRunner:
         self.buffers = buffers
         self._batches: Any = batches
         self._features = self._zeros_of_features(batches)
+        #: Whether features have sizes that the step leaves open.
+        self._is_open = any(-1 in step.inputs[name][1] for name in self._features)
         self._target = _zeros(step, step.target)
         self._sample_weight = _zeros(step, step.sample_weight)
         self._gradient_weight = _zeros(step, step.gradient_weight)
         self._scalars = np.zeros(len(step.scalars), self._target.dtype)
         self._loss = np.zeros((1, 1), self._target.dtype)
+        self._block: _Block | None = None
         self._bind_both()
 
     @property
@@ -82,9 +85,11 @@ class StepRunner:
     @batches.setter
     def batches(self, batches: Batches | None) -> None:
         self._batches = batches
-        shapes = {name: self._shape_of_feature(name, batches) for name in self._features} if batches else {}
+        if batches is None or not self._is_open:
+            return
+        shapes = {name: self._shape_of_feature(name, batches) for name in self._features}
         if any(self._features[name].shape != shape for name, shape in shapes.items()):
-            self._features = self._zeros_of_features(batches)
+            self._features, self._block = self._zeros_of_features(batches), None
             self._bind_both()
 
     def _zeros_of_features(self, batches: Batches | None) -> dict[str, np.ndarray]:
@@ -106,8 +111,8 @@ class StepRunner:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the data of a batch."""
-        return sum(array.nbytes for array in self._features.values())
+        """Bytes of the features of a batch."""
+        return sum([array.nbytes for array in self._features.values()])
 
     @property
     def n_done(self) -> int:
@@ -152,12 +157,12 @@ class StepRunner:
             return None
         if not all(type(array) is np.ndarray for array in self.batches.features.values()):
             return None
-        buffers = [*self._features.values(), self._target, self._sample_weight, self._gradient_weight]
-        blocks = [np.empty((n_batches, *buffer.shape), buffer.dtype) for buffer in buffers]
-        features = dict(zip(self._features, blocks, strict=False))
-        self.batches.fill(plan.rows, features, blocks[-3])
-        plan.weigh(slice(None), blocks[-2], blocks[-1])
-        return list(zip(buffers, blocks, strict=True))
+        block = self._block
+        if block is None or block.n_batches != n_batches:
+            weights = (self._sample_weight, self._gradient_weight)
+            block = self._block = _Block(self._features, self._target, weights, n_batches)
+        block.fill(self.batches, plan)
+        return block.copies
 
     def _bind(self, sources: Tensors, targets: Tensors) -> Any:
         step, binding = self._step, self._session.io_binding()
@@ -182,6 +187,53 @@ class StepRunner:
             old, new = step.tensors[key]
             bind(binding.bind_output, new, buffer, step.inputs[old][1])
         return binding
+
+
+class _Block:
+    """The data of several batches, gathered at once; later calls take the arrays again.
+
+    Parameters
+    ----------
+    features : dict of ndarray
+        The buffers of a batch.
+    target : ndarray
+        That of its targets.
+    weights : (ndarray, ndarray)
+        Those of the weights of its samples, in the loss and in the gradient.
+    n_batches : int
+        The number of batches.
+
+    Attributes
+    ----------
+    copies : list of (ndarray, ndarray)
+        Each buffer with the array that holds its content for all batches.
+    """
+
+    def __init__(
+        self,
+        features: Mapping[str, np.ndarray],
+        target: np.ndarray,
+        weights: tuple[np.ndarray, np.ndarray],
+        n_batches: int,
+    ) -> None:
+        self.n_batches = n_batches
+        buffers = [*features.values(), target, *weights]
+        arrays = [np.empty((n_batches, *buffer.shape), buffer.dtype) for buffer in buffers]
+        self.copies = list(zip(buffers, arrays, strict=True))
+        self._features = dict(zip(features, arrays, strict=False))
+        self._target, self._sample_weight, self._gradient_weight = arrays[-3:]
+        #: The weights and factors of the plan that the arrays of weights hold.
+        self._weights: tuple[np.ndarray, np.ndarray] | None = None
+
+    def fill(self, batches: Batches, plan: EpochPlan) -> None:
+        """Gather the data of a plan."""
+        batches.fill(plan.rows, self._features, self._target)
+        # most plans of a fit share these
+        known = self._weights
+        if known is None or known[0] is not plan.sample_weight or known[1] is not plan.factors:
+            self._weights = None
+            plan.weigh(slice(None), self._sample_weight, self._gradient_weight)
+            self._weights = plan.sample_weight, plan.factors
 
 
 def _zeros(step: CompiledStep, name: str) -> np.ndarray:
