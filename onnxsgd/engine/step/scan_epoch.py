@@ -19,6 +19,7 @@ import onnx_ir as ir
 from onnxsgd._library_errors import run_error
 from onnxsgd.data.row_tables import take_into
 from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
+from onnxsgd.engine.step.constant_units import add_constant_units
 from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.engine.step.joined_intercepts import join_intercepts
@@ -87,7 +88,7 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
         with appending(graph) as op:
             before[index] = of_weight.taken(op, first[index])
         after[index] = declare(f"last/{carried[index][0].name}", carried[index][0])
-    joined = join_intercepts(body, carried)
+    joined = add_constant_units(body, carried, join_intercepts(body, carried))
     for table in joined:
         with appending(graph) as op:
             before[table.weight] = table.taken(op, before[table.weight], before[table.intercept])

@@ -14,7 +14,7 @@ from engine.step.mlp_step import (
 )
 from onnx import parser
 
-from onnxsgd.engine.step import batches, scan_epoch
+from onnxsgd.engine.step import batches, constant_units, scan_epoch
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.joined_intercepts import join_intercepts
 from onnxsgd.engine.step.scan_epoch import build_epoch
@@ -24,6 +24,11 @@ from onnxsgd.optimizers import SGD, Adam
 from onnxsgd.runtime.sessions import make_session
 
 _PLAIN = {"l2": False, "penalised": frozenset()}
+
+
+@pytest.fixture(autouse=True)
+def _no_constant_units(monkeypatch):
+    monkeypatch.setattr(constant_units, "_MOST_ROWS", 0)
 
 
 def _shapes(made, spec):
