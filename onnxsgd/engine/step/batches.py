@@ -20,7 +20,7 @@ from onnxsgd.data.random_order import BlockOrder, Blocks
 from onnxsgd.data.row_tables import RowTable, are_many, as_array, row_blocks, some_rows, take_into
 from onnxsgd.engine.sparse_products import is_sparse
 
-__all__ = ["Batches", "DrawnRows", "EpochPlan", "Standard"]
+__all__ = ["Batches", "DrawnRows", "EpochPlan", "Standard", "copy_rows"]
 
 #: Normalised weights of samples, and factors and weights of batches.
 _Weights = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -524,8 +524,29 @@ def _beside_ones(table: np.ndarray) -> np.ndarray:
     """Return a table with a further column of ones."""
     wide = np.empty((len(table), table.shape[1] + 1), table.dtype)
     wide[:, -1] = 1
-    wide[:, :-1] = table
+    if table.flags.c_contiguous:
+        copy_rows(table, wide)
+    else:
+        wide[:, :-1] = table
     return wide
+
+
+def copy_rows(narrow: np.ndarray, wide: np.ndarray) -> None:
+    """Copy rows to the first columns of a wider table; both are contiguous.
+
+    Each is one item for numpy, which copies such in half the time.
+    """
+    n_columns = narrow.shape[-1]
+    _as_items(wide, n_columns)[...] = _as_items(narrow, n_columns)
+
+
+def _as_items(table: np.ndarray, n_columns: int) -> np.ndarray:
+    """Return the first columns of each row as one item."""
+    size = table.itemsize
+    row = np.dtype(
+        {"names": ["row"], "formats": [f"V{n_columns * size}"], "itemsize": table.shape[-1] * size}
+    )
+    return table.reshape(-1).view(row)["row"]
 
 
 def _take(source: Any, rows: np.ndarray, buffer: np.ndarray) -> None:
