@@ -308,6 +308,23 @@ def _few_inputs(n_inputs: int) -> Callable[[], object]:
     return lambda: estimator.fit(task.X, task.y)
 
 
+def _few_rows(batch_size: int) -> Callable[[], object]:
+    """Return a fit of a network in batches of so many rows, of a structure of its own, that is compiled."""
+    from trainers.ours import make_graph
+    from workloads import Workload, make_task
+
+    from onnxsgd import OnnxSGDRegressor
+
+    workload = Workload("mlp", (20, 100, 44 + next(_fresh), 1), "regression", max_updates=400)
+    task = make_task(workload, batch_size, 1)
+    estimator = OnnxSGDRegressor(
+        make_graph(workload, task.initial), batch_size=batch_size, max_iter=4, tol=None, n_threads=1,
+        learning_rate="constant", eta0=1e-3, penalty=None,
+    )  # fmt: skip
+    estimator.fit(task.X, task.y)
+    return lambda: estimator.fit(task.X, task.y)
+
+
 def _classifier(n_inputs: int) -> Callable[[], object]:
     """Return a fit of a network whose last layer has so many inputs, and 10 outputs, that is compiled."""
     from trainers.ours import make_graph
@@ -564,6 +581,9 @@ CONSTANTS: dict[str, list[Constant]] = {
         Constant(
             "engine.step.joined_intercepts", (_NEVER, _ALWAYS), (5, 8, 20, 31, 41, 60, 100), _few_inputs,
         ),
+    ],
+    "_MOST_ROWS": [
+        Constant("engine.step.constant_units", (_NEVER, _ALWAYS), (1, 4, 10, 16, 24, 31), _few_rows),
     ],
     "_LEAST_DIFFERENCE": [
         Constant(

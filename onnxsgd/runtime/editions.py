@@ -23,7 +23,7 @@ from types import ModuleType
 from onnxsgd.exceptions import MissingRuntimeError
 from onnxsgd.runtime.hidden_modules import hidden_modules
 
-__all__ = ["EDITIONS", "Edition", "default_edition", "install_command", "load_runtime"]
+__all__ = ["EDITIONS", "Edition", "default_edition", "install_command", "load_runtime", "runtime_version"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,12 @@ def load_runtime() -> ModuleType:
     if not hasattr(runtime, "InferenceSession"):
         raise MissingRuntimeError(_explain_failure(installed, "files of it are missing"))
     return runtime
+
+
+def runtime_version() -> tuple[int, int]:
+    """Return the version of the installed onnxruntime, such as (1, 22)."""
+    major, minor = load_runtime().__version__.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _find_all() -> list[metadata.Distribution]:

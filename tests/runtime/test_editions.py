@@ -8,6 +8,7 @@ import tomllib
 import warnings
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -267,3 +268,11 @@ def test_each_edition_is_an_extra():
         assert requirement.extras == expected.extras
         assert expected.specifier in (requirement.specifier, "")
     assert metadata.version("onnxsgd") == importlib.import_module("onnxsgd").__version__
+
+
+@pytest.mark.parametrize(
+    ("text", "version"), [("1.19.2", (1, 19)), ("1.32.0", (1, 32)), ("2.0.0rc1", (2, 0))]
+)
+def test_versions_are_pairs_of_numbers(monkeypatch, text, version):
+    monkeypatch.setattr(_runtime, "load_runtime", lambda: SimpleNamespace(__version__=text))
+    assert _runtime.runtime_version() == version

@@ -20,7 +20,7 @@ from onnxsgd.data.random_order import BlockOrder, Blocks
 from onnxsgd.data.row_tables import RowTable, are_many, as_array, row_blocks, some_rows, take_into
 from onnxsgd.engine.sparse_products import is_sparse
 
-__all__ = ["Batches", "DrawnRows", "EpochPlan", "Standard"]
+__all__ = ["Batches", "DrawnRows", "EpochPlan", "Standard", "copy_rows"]
 
 #: Normalised weights of samples, and factors and weights of batches.
 _Weights = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -248,6 +248,8 @@ class Batches:
     blocks: Blocks | None = None
     #: The weights of so many epochs; None if they depend on the order.
     _even_weights: dict[int, _Weights | None] = field(default_factory=dict, init=False, repr=False)
+    #: Features with a column of ones.
+    _wide: dict[str, np.ndarray | None] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def n_batches(self) -> int:
@@ -469,13 +471,26 @@ class Batches:
 
     @cached_property
     def _small_tables(self) -> dict[str, np.ndarray]:
-        """The standardised features that are kept, if the samples are taken more than once."""
+        """The standardised features that are kept where the samples are taken more than once."""
         given = {name: self.features[name] for name in self.standards}
         return {
             name: self.table(name)
             for name, array in given.items()
             if isinstance(array, np.ndarray) and array.nbytes <= _SMALL_TABLE
         }
+
+    def with_ones(self, name: str) -> np.ndarray | None:
+        """Return a small dense feature with a column of ones, which is kept; None: it is another one.
+
+        To take its rows costs less than to take those of the feature, and to copy them beside ones.
+        """
+        if name not in self._wide:
+            table = self.features[name]
+            if name in self.standards:
+                table = self._small_tables.get(name) if self.is_repeated else None
+            is_small = isinstance(table, np.ndarray) and table.nbytes <= _SMALL_TABLE
+            self._wide[name] = _beside_ones(np.asarray(table)) if is_small else None
+        return self._wide[name]
 
     def sparse_table(self, name: str) -> Any:
         """Return a sparse feature of all samples, standardised: a CSR matrix, not to be changed.
@@ -518,6 +533,35 @@ class Batches:
             if name in self.standards:
                 self.standards[name].apply(buffer)
         _take(self.target, rows, target)
+
+
+def _beside_ones(table: np.ndarray) -> np.ndarray:
+    """Return a table with a further column of ones."""
+    wide = np.empty((len(table), table.shape[1] + 1), table.dtype)
+    wide[:, -1] = 1
+    if table.flags.c_contiguous:
+        copy_rows(table, wide)
+    else:
+        wide[:, :-1] = table
+    return wide
+
+
+def copy_rows(narrow: np.ndarray, wide: np.ndarray) -> None:
+    """Copy rows to the first columns of a wider table; both are contiguous.
+
+    Each is one item for numpy, which copies such in half the time.
+    """
+    n_columns = narrow.shape[-1]
+    _as_items(wide, n_columns)[...] = _as_items(narrow, n_columns)
+
+
+def _as_items(table: np.ndarray, n_columns: int) -> np.ndarray:
+    """Return the first columns of each row as one item."""
+    size = table.itemsize
+    row = np.dtype(
+        {"names": ["row"], "formats": [f"V{n_columns * size}"], "itemsize": table.shape[-1] * size}
+    )
+    return table.reshape(-1).view(row)["row"]
 
 
 def _take(source: Any, rows: np.ndarray, buffer: np.ndarray) -> None:

@@ -21,14 +21,9 @@ from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.writing import Replacement, add_initializer, computed, replace_nodes
 
 __all__ = [
-    "add_products",
-    "add_to_vectors",
-    "fuse",
-    "ones",
-    "separate_sums",
-    "shared_initializer",
+    "add_products", "add_to_vectors", "fuse", "is_steep_mask", "ones", "separate_sums", "shared_initializer",
     "widen_scalars",
-]
+]  # fmt: skip
 
 #: Maps a node to the value that replaces its output, or None; a value without a name is that of a new node.
 _Rule = Callable[[ir.Graph, ir.Node], ir.Value | None]
@@ -148,6 +143,11 @@ def _steep_mask(graph: ir.Graph, node: ir.Node) -> ir.Value | None:
     ):
         return None
     return computed("HardSigmoid", [x], {"alpha": _STEEP, "beta": 0.0})
+
+
+def is_steep_mask(node: ir.Node) -> bool:
+    """Tell whether a node is the mask of a ReLU that fusion has written."""
+    return node.op_type == "HardSigmoid" and np.float32(attribute(node, "alpha", 0.2)) == np.float32(_STEEP)
 
 
 def _sum_as_product(graph: ir.Graph, node: ir.Node) -> ir.Value | None:

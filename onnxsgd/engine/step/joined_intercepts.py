@@ -12,15 +12,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import attribute, constant, graph_of, maker, required, shape_of
+from onnxsgd.graph.nodes import (
+    attribute,
+    constant,
+    element_type,
+    graph_of,
+    maker,
+    required,
+    shape_of,
+)
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
 
-__all__ = ["Joined", "join_intercepts"]
+__all__ = ["LANES", "Joined", "is_plain", "join_intercepts", "plain_sum", "sum_of"]
 
 #: The most inputs of such a layer, whose rows are copied beside the ones. ``benchmarks/constants.py``, whole
 #: fits, 100 units, batches of 32: 0.95 to 1.01 of the time with 5 to 31 inputs, 0.98 to 1.02 with 41 and 60.
@@ -30,7 +39,7 @@ _MOST_INPUTS = 32
 #: 1.02 with 256.
 _MOST_ROWS, _MANY_UNITS = 64, 32
 #: The columns of a product that the runtime computes together: one more needs others where all are in use.
-_LANES = 16
+LANES = 16
 
 
 @dataclass(frozen=True)
@@ -45,23 +54,39 @@ class Joined:
         The table, an input of the step.
     axis : int
         The axis of the table at whose end the intercepts are.
+    constant : float
+        The number that the intercepts are multiplied by in the layer: 1 or -1.
+    unit : float or None
+        The weight of that number in a further output of the layer, whose other weights are zero; None: the
+        layer has none.
     """
 
     weight: int
     intercept: int
     table: ir.Value
     axis: int
+    constant: float = 1.0
+    unit: float | None = None
 
     def taken(self, op: Builder, weight: ir.Value, intercept: ir.Value) -> ir.Value:
         """Return the table that the loop begins with."""
         row = op.Reshape(intercept, [1, -1] if self.axis == 0 else [-1, 1])
-        return op.Concat(weight, row, axis=self.axis)
+        table = op.Concat(weight, row if self.constant == 1 else op.Neg(row), axis=self.axis)
+        if self.unit is None:
+            return table
+        column = np.zeros(shape_of(self.table).numpy()[self.axis], element_type(self.table).numpy())
+        column[-1] = self.unit
+        further = op.initializer(ir.tensor(np.expand_dims(column, 1 - self.axis)), f"{self.table.name}_unit")
+        return op.Concat(table, further, axis=1 - self.axis)
 
     def put_back(self, op: Builder, table: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Return weight and intercepts after the loop."""
-        n_inputs = shape_of(self.table).numpy()[self.axis] - 1
-        weight, row = op.Split(table, [n_inputs, 1], axis=self.axis, _outputs=2)
-        return weight, op.Reshape(row, [1, -1])
+        sizes = list(shape_of(self.table).numpy())
+        if self.unit is not None:
+            table, _ = op.Split(table, [sizes[1 - self.axis] - 1, 1], axis=1 - self.axis, _outputs=2)
+        weight, row = op.Split(table, [sizes[self.axis] - 1, 1], axis=self.axis, _outputs=2)
+        intercept = op.Reshape(row, [1, -1])
+        return weight, intercept if self.constant == 1 else op.Neg(intercept)
 
 
 def join_intercepts(graph: ir.Graph, carried: Sequence[tuple[ir.Value, ir.Value]]) -> list[Joined]:
@@ -124,12 +149,12 @@ class _Layer:
     @classmethod
     def read(cls, old: ir.Value, new: ir.Value) -> _Layer | None:
         """Return the layer of a weight; None if it has another form."""
-        update = _plain_sum(new, old)
+        update = plain_sum(new, old)
         readers = [node for node, _ in old.uses()]
         if update is None or len(readers) != 2:
             return None
         forward = readers[0] if readers[1] is update else readers[1]
-        if not _is_plain(forward) or len(forward.inputs) < 3 or old not in forward.inputs[:2]:
+        if not is_plain(forward) or len(forward.inputs) < 3 or old not in forward.inputs[:2]:
             return None
         inputs = forward.inputs[1 - forward.inputs[:2].index(old)]
         if inputs is None or inputs not in update.inputs[:2] or not _is_narrow_feature(inputs):
@@ -145,11 +170,7 @@ class _Layer:
 
     def change_of(self, old: ir.Value, new: ir.Value) -> ir.Node | None:
         """Return the product that adds the sum of the gradients to the intercepts; None: another one does."""
-        change = _plain_sum(new, old)
-        if change is None or change.inputs[1] is not self.gradient or len(old.uses()) != 2:
-            return None
-        ones = constant(change.inputs[0])
-        return change if ones is not None and ones.shape[0] == 1 and bool((ones == 1).all()) else None
+        return sum_of(self.gradient, old, new)
 
     def join(self, change: ir.Node) -> int:
         """Widen inputs and weight, and remove the intercepts; return the axis of the table that has them."""
@@ -169,15 +190,24 @@ class _Layer:
         return axis
 
 
-def _plain_sum(new: ir.Value, old: ir.Value) -> ir.Node | None:
+def sum_of(gradient: ir.Value, old: ir.Value, new: ir.Value) -> ir.Node | None:
+    """Return the product that adds the sum of the rows of `gradient` to intercepts that one layer reads."""
+    change = plain_sum(new, old)
+    if change is None or change.inputs[1] is not gradient or len(old.uses()) != 2:
+        return None
+    ones = constant(change.inputs[0])
+    return change if ones is not None and ones.shape[0] == 1 and bool((ones == 1).all()) else None
+
+
+def plain_sum(new: ir.Value, old: ir.Value) -> ir.Node | None:
     """Return the node of ``new = Gemm(a, b, old)``, if nothing in the graph reads `new`."""
     node = new.producer()
-    if node is None or len(node.inputs) != 3 or node.inputs[2] is not old or not _is_plain(node):
+    if node is None or len(node.inputs) != 3 or node.inputs[2] is not old or not is_plain(node):
         return None
     return None if new.uses() else node
 
 
-def _is_plain(node: ir.Node) -> bool:
+def is_plain(node: ir.Node) -> bool:
     """Tell whether a node is a product of matrices without factors."""
     return node.op_type == "Gemm" and attribute(node, "alpha", 1.0) == attribute(node, "beta", 1.0) == 1.0
 
@@ -187,7 +217,7 @@ def _is_narrow_feature(value: ir.Value) -> bool:
     if not value.is_graph_input() or value.shape is None or len(value.uses()) != 2:
         return False
     sizes = value.shape.numpy() if value.shape.is_static() else ()
-    return len(sizes) == 2 and sizes[1] <= _MOST_INPUTS and sizes[1] % _LANES != 0
+    return len(sizes) == 2 and sizes[1] <= _MOST_INPUTS and sizes[1] % LANES != 0
 
 
 def _below_reshape(value: ir.Value | None) -> ir.Value | None:

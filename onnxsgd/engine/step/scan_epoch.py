@@ -8,7 +8,8 @@ and then computes the losses of all of them together.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,10 @@ import onnx
 import onnx_ir as ir
 
 from onnxsgd._library_errors import run_error
+from onnxsgd.data.row_tables import take_into
+from onnxsgd.engine.step.batches import copy_rows
 from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
+from onnxsgd.engine.step.constant_units import add_constant_units
 from onnxsgd.engine.step.deferred_losses import add_losses, declare, reduce_to_updates
 from onnxsgd.engine.step.early_updates import update_early
 from onnxsgd.engine.step.fuse import widen_scalars
@@ -86,7 +90,7 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
         with appending(graph) as op:
             before[index] = of_weight.taken(op, first[index])
         after[index] = declare(f"last/{carried[index][0].name}", carried[index][0])
-    joined = join_intercepts(body, carried)
+    joined = add_constant_units(body, carried, join_intercepts(body, carried))
     update_early(body)
     for table in joined:
         with appending(graph) as op:
@@ -177,8 +181,8 @@ class EpochRunner:
             for name in step.features
             if shapes.get(f"all/{_PREFIX}{name}", [])[1:] not in ([], [*step.inputs[name][1]])
         }
-        n_numbers = n_rows * step.n_outputs + sum(map(math.prod, self._narrow_shapes.values()))
-        n_bytes = batches.nbytes + dtype.itemsize * n_numbers
+        apart = [shape for name, shape in self._narrow_shapes.items() if batches.with_ones(name) is None]
+        n_bytes = batches.nbytes + dtype.itemsize * (n_rows * step.n_outputs + sum(map(math.prod, apart)))
         by_weights = min(_BATCHES, int(_SHARE_OF_WEIGHTS * buffers.nbytes) // n_bytes)
         self._size = block or max(1, by_weights, min(_MOST_BATCHES, _BLOCK_BYTES // n_bytes))
         self._blocks: dict[int, _Block] = {}
@@ -224,29 +228,23 @@ class EpochRunner:
                     for value in self._session.get_inputs()
                     if value.name.startswith("all/")
                 }
-                for name, shape in self._narrow_shapes.items():
-                    wide = self._arrays[f"all/{_PREFIX}{name}"]
-                    wide[..., -1] = 1
-                    self._narrow[name] = np.zeros([n_batches, *shape], wide.dtype)
-                self.nbytes = sum(a.nbytes for a in (*self._arrays.values(), *self._narrow.values()))
-            arrays, narrow = (
-                {name: array[:n_batches] for name, array in given.items()}
-                for given in (self._arrays, self._narrow)
-            )
-            self._blocks[n_batches] = _Block(self._session, self._step, self._buffers, arrays, narrow)
+                self._narrow.clear()
+                self.nbytes = sum(array.nbytes for array in self._arrays.values())
+            arrays = {name: array[:n_batches] for name, array in self._arrays.items()}
+            self._blocks[n_batches] = _Block(
+                self._session, self._step, self._buffers, arrays,
+                {name: partial(self._narrow_rows, name, n_batches) for name in self._narrow_shapes},
+            )  # fmt: skip
         return self._blocks[n_batches]
 
-
-def _as_rows(array: np.ndarray, n_columns: int) -> np.ndarray:
-    """Return the first columns of a table as one item a row, which numpy copies in half the time."""
-    row = np.dtype(
-        {
-            "names": ["row"],
-            "formats": [f"V{n_columns * array.itemsize}"],
-            "itemsize": array.shape[-1] * array.itemsize,
-        }
-    )
-    return array.reshape(-1).view(row)["row"]
+    def _narrow_rows(self, name: str, n_batches: int) -> np.ndarray:
+        """Return an array for the rows of some batches without the ones, which only large data need."""
+        if name not in self._narrow:
+            wide = self._arrays[f"all/{_PREFIX}{name}"]
+            wide[..., -1] = 1
+            self._narrow[name] = np.zeros([len(wide), *self._narrow_shapes[name]], wide.dtype)
+            self.nbytes += self._narrow[name].nbytes
+        return self._narrow[name][:n_batches]
 
 
 class _Block:
@@ -258,17 +256,14 @@ class _Block:
         step: CompiledStep,
         buffers: Buffers,
         arrays: Mapping[str, np.ndarray],
-        narrow: Mapping[str, np.ndarray],
+        narrow: Mapping[str, Callable[[], np.ndarray]],
     ) -> None:
         self._arrays = arrays
         names = {name: f"all/{_PREFIX}{name}" for name in step.features}
         features = {name: self._arrays[given] for name, given in names.items() if given in self._arrays}
-        self._features = {**features, **narrow}
-        self._copied = [
-            (_as_rows(features[name], n_columns), _as_rows(array, n_columns))
-            for name, array in narrow.items()
-            for n_columns in array.shape[-1:]
-        ]
+        #: The features that have a column of ones in the loop, and functions that return arrays without it.
+        self._wide = {name: features.pop(name) for name in narrow}
+        self._features, self._narrow = features, narrow
         self._target = self._arrays[f"all/{_PREFIX}{step.target}"]
         self._sample_weight = self._arrays[f"all/{_PREFIX}{step.sample_weight}"]
         self._gradient_weight = self._arrays[f"all/{_PREFIX}{step.gradient_weight}"]
@@ -279,9 +274,17 @@ class _Block:
 
     def fill(self, batches: Batches, plan: EpochPlan, scalars: np.ndarray) -> None:
         """Gather the batches of `plan`, and copy their scalars, [n_batches, n_scalars]."""
-        batches.fill(plan.rows, self._features, self._target)
-        for wide, narrow in self._copied:
-            wide[...] = narrow
+        # converted once, not for each array
+        rows = np.asarray(plan.rows, np.intp)
+        apart: dict[str, np.ndarray] = {}
+        for name, wide in self._wide.items():
+            if (table := batches.with_ones(name)) is None:
+                apart[name] = self._narrow[name]()
+            else:
+                take_into(table, rows, wide)
+        batches.fill(rows, {**self._features, **apart}, self._target)
+        for name, narrow in apart.items():
+            copy_rows(narrow, self._wide[name])
         plan.weigh(slice(None), self._sample_weight, self._gradient_weight)
         for array, column in zip(self._scalars, scalars.T, strict=True):
             if array is not None:

@@ -109,3 +109,19 @@ def test_equal_weights_are_shared_and_cannot_be_changed(data):
     np.testing.assert_allclose(plans[2].factors, 2.0 * plans[0].factors, rtol=1e-12)
     with pytest.raises(ValueError, match="read-only"):
         plans[0].factors[0] = 0.0
+
+
+def test_small_dense_tables_get_ones_beside_them_once(data, monkeypatch):
+    X = data.features["X"]
+    wide = data.with_ones("X")
+    np.testing.assert_array_equal(wide, np.column_stack([X, np.ones(53)]))
+    assert (wide.dtype, data.with_ones("X") is wide) == (np.float32, True)
+    standards = {"X": Standard(np.full(5, 2, np.float32), np.full(5, 3, np.float32))}
+    np.testing.assert_array_equal(
+        replace(data, standards=standards, is_repeated=True).with_ones("X")[:, :-1], (X - 2) * 3
+    )
+    # the rows of others are computed when they are taken
+    assert replace(data, standards=standards).with_ones("X") is None
+    assert replace(data, features={"X": sparse.csr_array(X)}).with_ones("X") is None
+    monkeypatch.setattr("onnxsgd.engine.step.batches._SMALL_TABLE", X.nbytes - 1)
+    assert replace(data).with_ones("X") is None

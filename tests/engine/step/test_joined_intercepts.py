@@ -14,7 +14,7 @@ from engine.step.mlp_step import (
 )
 from onnx import parser
 
-from onnxsgd.engine.step import scan_epoch
+from onnxsgd.engine.step import batches, constant_units, scan_epoch
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.joined_intercepts import join_intercepts
 from onnxsgd.engine.step.scan_epoch import build_epoch
@@ -24,6 +24,11 @@ from onnxsgd.optimizers import SGD, Adam
 from onnxsgd.runtime.sessions import make_session
 
 _PLAIN = {"l2": False, "penalised": frozenset()}
+
+
+@pytest.fixture(autouse=True)
+def _no_constant_units(monkeypatch):
+    monkeypatch.setattr(constant_units, "_MOST_ROWS", 0)
 
 
 def _shapes(made, spec):
@@ -139,16 +144,41 @@ def test_each_condition(old, new):
     assert len(graph.inputs) == len(inputs) - bool(found)
 
 
-def test_blocks_have_room_for_the_rows_without_ones(monkeypatch):
-    """They are gathered, and then copied beside the ones."""
+@pytest.mark.parametrize("is_small", [True, False])
+def test_blocks_have_room_for_the_rows_without_ones(is_small, monkeypatch):
+    """Those of large data are gathered, and then copied beside the ones."""
+    monkeypatch.setattr(batches, "_SMALL_TABLE", 80 * 5 * 4 if is_small else 80 * 5 * 4 - 1)
     spec, (model, weights) = make_spec(**_PLAIN), network(20, 3)
     y = np.zeros((80, 3), np.float32)
     data = Batches({"X": np.zeros((80, 5), np.float32)}, y, np.ones(80), 8, is_mean=True)
-    of_a_batch = 8 * 4 * (5 + 5 + 3 + 3)
+    apart = 0 if is_small else 5
+    of_a_batch = 8 * 4 * (5 + apart + 3 + 3)
     monkeypatch.setattr(scan_epoch, "_BLOCK_BYTES", 4 * of_a_batch)
     step, buffers, _, _ = runners(model, spec, weights, data)
     session = make_session(build_epoch(step, spec.loss), 1)
     loop = scan_epoch.EpochRunner(session, step, buffers, data)
     loop.run(data.plan(np.arange(80)), numbers(spec, 10)[0], np.zeros(10))
     # the ones, and both weights of the samples, are beside them
-    assert loop.nbytes == 4 * 8 * 4 * (6 + 5 + 3 + 2)
+    assert loop.nbytes == 4 * 8 * 4 * (6 + apart + 3 + 2)
+
+
+def test_large_data_take_the_same_updates_between_small_ones(monkeypatch):
+    """One runner takes data of any size, one after the other."""
+    spec, (model, weights) = make_spec(**_PLAIN), network(20, 3)
+    rng = np.random.default_rng(2)
+    y = np.eye(3, dtype=np.float32)[rng.integers(0, 3, 80)]
+    X = rng.normal(size=(80, 5)).astype(np.float32)
+    _, buffers, _, loop = runners(model, spec, weights, Batches({"X": X}, y, np.ones(80), 8, is_mean=True))
+    start, found = buffers.snapshot(), []
+    for most in (0, X.nbytes, 0, X.nbytes):
+        monkeypatch.setattr(batches, "_SMALL_TABLE", most)
+        loop.batches = data = Batches({"X": X}, y, np.ones(80), 8, is_mean=True)
+        assert (data.with_ones("X") is None) is (most == 0)
+        buffers.load(start)
+        table, rates = numbers(spec, 10)
+        loop.run(data.plan(np.arange(79, -1, -1)).descending(rates), table, np.zeros(10))
+        found.append(buffers.snapshot())
+    for others in found[1:]:
+        for key, array in others.items():
+            np.testing.assert_array_equal(array, found[0][key])
+            assert not np.array_equal(array, start[key])
