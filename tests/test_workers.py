@@ -59,12 +59,15 @@ def test_all_kinds_of_workers_get_the_numbers_of_the_sequence():
 
 
 def test_a_worker_compiles_a_structure_once():
-    """Candidates of a search share compiled steps, as their reports tell; strengths are inputs of a step."""
+    """Candidates of a search share compiled steps, as their reports tell; strengths are inputs of a step.
+
+    Larger ones would replace the first weights, and predict for that.
+    """
     X, y = load_iris(return_X_y=True)
     model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
     fits = [
         joblib.delayed(OnnxSGDClassifier(model, alpha=alpha, max_iter=2, tol=None).fit)(X, y)
-        for alpha in np.geomspace(1e-5, 1e-1, 12)
+        for alpha in np.geomspace(1e-5, 1e-2, 12)
     ]
     learners = joblib.Parallel(n_jobs=2, batch_size=1)(fits)
     reports = [learner.fit_report_ for learner in learners]
