@@ -52,7 +52,7 @@ from onnxsgd.runtime.device import check_device
 from onnxsgd.runtime.events import decide_anew, decided
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
-from onnxsgd.training.jumps import begin_again, has_changed, is_lost, is_noise, is_watched
+from onnxsgd.training.jumps import is_noise, may_be_noise, renew
 from onnxsgd.training.loop import Observer, train
 from onnxsgd.training.rate_multipliers import read_multipliers, refuse_freezing
 from onnxsgd.training.state import TARGET, adapt_state, fresh_state
@@ -585,11 +585,9 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         with stage("read"):
             batches = program.batches(samples.features, target, samples.weight, state.random_state)
         if plan.recipe.is_auto:
-            is_stream = stopping.in_parts and not stopping.in_epoch and not self._is_dense
-            if is_stream and is_watched(program, len(target)):
-                if has_changed(state, program, batches):
-                    state.forget()
-                before = state.copy()
+            if stopping.in_parts and not stopping.in_epoch:
+                renew(state, program, batches)
+                before = state.copy() if may_be_noise(program, len(target)) else None
             state.count_rows(samples.weight)
             weight_unit = (
                 state.mean_weight if stopping.in_parts else float(samples.weight.mean(dtype=np.float64))
@@ -623,10 +621,6 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                 runners.give_back()
         if before is not None and is_noise(before, state, program, all_columns):
             vars(state).update(vars(before))
-        elif before is not None and is_lost(before, state, program, all_columns):
-            begin_again(before, state, program)
-            self._train(plan, stopping, samples, kept=kept)
-            return
         elif used is not None:
             state.tensors = used.widen(state.tensors)
         if not stopping.in_epoch:

@@ -36,7 +36,7 @@ from onnxsgd.engine.step.deferred_losses import is_standard
 from onnxsgd.engine.step.given_gradient import CallableRunner, GivenGradient
 from onnxsgd.engine.step.idle_runners import CompiledOnUse, IdleRunners
 from onnxsgd.engine.step.open_lengths import agrees, may_be_open, open_row_shapes
-from onnxsgd.engine.step.sample_losses import mean_loss, mean_loss_of_graph
+from onnxsgd.engine.step.sample_losses import mean_loss, mean_loss_of_graph, sample_losses
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.exceptions import EngineError, ParameterError, UnsupportedError
@@ -204,14 +204,20 @@ class Program:
                     self.parts.tail, self.parts.split.tail, self.plan.n_threads,
                 )  # fmt: skip
             raw = self.raw_predictions(dict(batches.features), weights)
-            return self.loss_of_raw(as_array(batches.target), raw, batches.sample_weight)
+            return self._mean_loss(as_array(batches.target), raw, batches.sample_weight)
         total, loss = 0.0, 0.0
         for rows in row_blocks(len(batches.target), _SCORED_ROWS):
             raw = self.raw_predictions(take_rows(dict(batches.features), rows), weights)
             weight = np.ascontiguousarray(batches.sample_weight[rows], np.float64)
-            loss += float(weight.sum()) * self.loss_of_raw(batches.target[rows], raw, weight)
+            loss += float(weight.sum()) * self._mean_loss(batches.target[rows], raw, weight)
             total += float(weight.sum())
         return loss / total
+
+    @cached_property
+    def has_table(self) -> bool:
+        """True if the raw predictions of a sample have one axis."""
+        shape = self.parts.split.tail.graph.outputs[0].shape
+        return shape is not None and len(shape) == 2
 
     @cached_property
     def _is_one_layer(self) -> bool:
@@ -219,25 +225,14 @@ class Program:
         tail = self.parts.split.tail
         if self.plan.device.is_cuda or not self.plan.loss.is_formula or not is_one_layer(tail):
             return False
-        shape = tail.graph.outputs[0].shape
-        return bool(self.first_layers) and shape is not None and len(shape) == 2
+        return bool(self.first_layers) and self.has_table
 
-    def loss_of_raw(self, target: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
-        """Return the mean loss of raw predictions."""
+    def _mean_loss(self, target: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
         return mean_loss(self.plan.loss, target, raw, weight, self.parts.split.tail)
 
-    def loss_of_zeros(self, target: np.ndarray) -> float:
-        """Return the loss of raw predictions of zero, which is that of each label, given the first target."""
-        if not self._loss_of_zeros:
-            n_outputs = self.plan.n_outputs
-            raw = np.zeros((1, n_outputs), target.dtype)
-            self._loss_of_zeros.append(self.loss_of_raw(target[:1], raw, np.ones(1)))
-        return self._loss_of_zeros[0]
-
-    @cached_property
-    def _loss_of_zeros(self) -> list[float]:
-        """The loss, once it is known."""
-        return []
+    def sample_losses(self, target: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        """Return the loss of each sample from its raw predictions."""
+        return sample_losses(self.plan.loss, target, raw, self.parts.split.tail)
 
     def best_constant(self, batches: Batches) -> np.ndarray:
         """Return the raw predictions of the best constant; see :func:`~.start.best_constant`."""

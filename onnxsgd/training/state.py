@@ -140,9 +140,16 @@ class FitState:
         return len(earlier) >= _LEAST_EARLIER and loss > _JUMP * max(earlier)
 
     def forget(self, *, keep_data: bool = False) -> None:
-        """Keep the weights alone, and the moments of the data if they are to be kept: others begin anew."""
-        self.tensors = {key: a for key, a in self.tensors.items() if key[1] in _OF_NO_OPTIMIZER}
-        self.slots_from = self.forgotten_at = self.t
+        """Keep the weights alone: moments of gradients and averages begin anew.
+
+        Moments of the data do too, unless `keep_data`.
+        """
+        self.tensors = {
+            (name, kind): self.tensors[name, WEIGHT] if kind == AVERAGE else array
+            for (name, kind), array in self.tensors.items()
+            if kind in _OF_NO_OPTIMIZER
+        }
+        self.slots_from = self.averages_from = self.forgotten_at = self.t
         self.missed = {}
         self.moments = self.moments if keep_data else {}
 

@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.optimizers import SGD, BlockAdam
 from onnxsgd.schedules import Auto
+from onnxsgd.training.state import FitState
 
 RNG = np.random.default_rng(0)
 Z = RNG.normal(3.0, 1.0, (300, 6))
@@ -459,7 +460,7 @@ def changing_classes(n_parts, n_rows, kind, n_scores=1):
 
 @pytest.mark.parametrize(
     ("kind", "n_scores", "n_rows", "least"),
-    [("opposite", 1, 5, 0.85), ("opposite", 1, 50, 0.8), ("opposite", 4, 10, 0.69), ("other", 4, 10, 0.7)],
+    [("opposite", 1, 5, 0.85), ("opposite", 1, 50, 0.72), ("opposite", 4, 10, 0.69), ("other", 4, 10, 0.7)],
 )
 def test_a_stream_begins_anew_where_the_classes_change(kind, n_scores, n_rows, least):
     """Otherwise accuracies are 0.76, 0.64, 0.59 and 0.68; those of SGDClassifier 0.85, 0.79, 0.67, 0.71."""
@@ -477,13 +478,15 @@ def refuse(*_):
 
 @pytest.mark.parametrize("n_rows", [10, 50])
 def test_a_stream_of_lasting_classes_does_not_begin_anew(n_rows, monkeypatch):
-    """Labels of one call are noise; later each call has one class, and at the end rows of the other one."""
-    monkeypatch.setattr("onnxsgd.estimators.base.begin_again", refuse)
+    """Labels of a call are noise, or opposite, or rows extreme; later each call has one class."""
+    monkeypatch.setattr(FitState, "forget", refuse)
     model = OnnxSGDClassifier(random_state=0)
     parts = list(changing_classes(3000 // n_rows, n_rows, "same"))
     for number, (part, labels) in enumerate(parts):
         labels = RNG.permutation(labels) if number == len(parts) // 2 else labels
-        model.partial_fit(part, labels, classes=[0, 1])
+        labels = 1 - labels if number == len(parts) // 2 + 20 else labels
+        size = np.where(RNG.random((n_rows, 1)) < 0.1, 1e4, 1.0) if number > len(parts) - 5 else 1.0
+        model.partial_fit(part * size, labels, classes=[0, 1])
     for label in (0, 1):
         for part, labels in parts:
             model.partial_fit(part[labels == label], labels[labels == label])
@@ -491,9 +494,18 @@ def test_a_stream_of_lasting_classes_does_not_begin_anew(n_rows, monkeypatch):
         model.partial_fit(part[labels == 1], np.zeros(np.sum(labels == 1), int))
 
 
+@pytest.mark.parametrize("options", [{"average": True}, {"class_weight": {0: 2, 1: 3}}])
+def test_averages_begin_anew_with_the_stream(options):
+    """An average with the weights of the classes before has an accuracy of 0.03."""
+    model = OnnxSGDClassifier(random_state=0, **options)
+    for part, labels in changing_classes(40, 25, "opposite"):
+        model.partial_fit(part, labels, classes=[0, 1])
+    assert model.score(part, labels) > 0.9
+
+
 def test_new_classes_are_no_change_of_classes(monkeypatch):
     """A model of digits whose last four come together, in calls without the others."""
-    monkeypatch.setattr("onnxsgd.estimators.base.begin_again", refuse)
+    monkeypatch.setattr(FitState, "forget", refuse)
     X, y = load_digits(return_X_y=True)
     model = OnnxSGDClassifier(random_state=0)
     for rows in (np.flatnonzero(y < 6), np.flatnonzero(y >= 6)):

@@ -18,7 +18,7 @@ from onnxsgd.losses import FromCallable, Loss
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import make_session
 
-__all__ = ["mean_loss", "mean_loss_of_graph"]
+__all__ = ["mean_loss", "mean_loss_of_graph", "sample_losses"]
 
 #: Samples of one call: a bound of memory, not measured.
 _BLOCK = 65_536
@@ -31,7 +31,20 @@ def mean_loss(
     sample_weight: np.ndarray,
     model: ir.Model,
 ) -> float:
-    """Return the weighted mean of the losses of samples; infinite if it is not finite.
+    """Return the weighted mean of :func:`sample_losses`; infinite if it is not finite.
+
+    Parameters
+    ----------
+    loss, target, raw_prediction, model
+        See :func:`sample_losses`.
+    sample_weight : ndarray of shape [n_samples]
+        Weights of the samples.
+    """
+    return _mean(sample_losses(loss, target, raw_prediction, model), sample_weight)
+
+
+def sample_losses(loss: Loss, target: np.ndarray, raw_prediction: np.ndarray, model: ir.Model) -> np.ndarray:
+    """Return the losses of samples, [n_samples].
 
     Parameters
     ----------
@@ -41,15 +54,13 @@ def mean_loss(
         The target, encoded for the loss.
     raw_prediction : ndarray of shape [n_samples, ...]
         Raw predictions, of the same type.
-    sample_weight : ndarray of shape [n_samples]
-        Weights of the samples.
     model : ir.Model
         The graph of the raw predictions: the formula of the loss is written in its opsets.
     """
     n_samples = len(target)
     raw = raw_prediction.reshape(n_samples, -1)
     if not loss.is_formula:
-        return _mean(cast("FromCallable", loss).evaluate(target, raw)[0], sample_weight)
+        return np.asarray(cast("FromCallable", loss).evaluate(target, raw)[0])
     widths = (target.shape[1], raw.shape[1])
     versions = (model.ir_version, *sorted(model.graph.opset_imports.items()))
     key = ("losses", cache_key(loss), target.dtype, widths, versions)
@@ -58,7 +69,7 @@ def mean_loss(
     for start in range(0, n_samples, _BLOCK):
         part = slice(start, start + _BLOCK)
         losses[part] = _run(session, {"target": target[part], "raw_prediction": raw[part]})
-    return _mean(losses, sample_weight)
+    return losses
 
 
 def mean_loss_of_graph(

@@ -97,15 +97,15 @@ def _trained(layers, X, y, batch_size, rate):
     return layers
 
 
-def _deep_network():
-    """Return layers whose first units are never above zero."""
+def _deep_network(dead=-1e6):
+    """Return layers whose first units have the intercept `dead`, and are never above zero."""
     rng = np.random.default_rng(0)
     layers = [
         (rng.normal(0, 0.5, shape).astype(np.float32), rng.normal(0, 0.5, shape[1]).astype(np.float32))
         for shape in pairwise((4, 20, 30, 7, 1))
     ]
     for _, intercept in layers[:-1]:
-        intercept[0] = -1e6
+        intercept[0] = dead
     return layers
 
 
@@ -113,11 +113,11 @@ def _named(layers):
     return {f"{kind}{i}": a for i, layer in enumerate(layers) for kind, a in zip("Wb", layer, strict=True)}
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0])
-def test_epochs_of_a_deep_network_are_those_of_numpy(scale):
+@pytest.mark.parametrize(("scale", "dead"), [(1e-6, -1e6), (1.0, -1e6), (1.0, -1e20)])
+def test_epochs_of_a_deep_network_are_those_of_numpy(scale, dead):
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(700, 4)).astype(np.float32), rng.normal(size=700).astype(np.float32)
-    (weight, intercept), *others = _deep_network()
+    (weight, intercept), *others = _deep_network(dead)
     layers = [(weight / np.float32(scale), intercept), *others]
     X *= scale
     model = OnnxSGDRegressor(
