@@ -276,46 +276,27 @@ def _network_fit(n_steps: int, *, again: bool = False) -> Callable[[], object]:
 
 def _wide_batches(batch_size: int) -> Callable[[], object]:
     """Return a fit of a network, of a structure of its own, that is compiled already."""
-    from trainers.ours import make_graph
-    from workloads import Workload, make_task
-
-    from onnxsgd import OnnxSGDRegressor
-
-    workload = Workload("mlp", (20 + next(_fresh), 100, 50, 1), "regression", max_updates=100)
-    task = make_task(workload, batch_size, 1)
-    estimator = OnnxSGDRegressor(
-        make_graph(workload, task.initial), batch_size=batch_size, max_iter=4, tol=None, n_threads=1,
-        learning_rate="constant", eta0=1e-3, penalty=None,
-    )  # fmt: skip
-    estimator.fit(task.X, task.y)
-    return lambda: estimator.fit(task.X, task.y)
+    return _network_fit((20 + next(_fresh), 100, 50, 1), batch_size, 100)
 
 
 def _few_inputs(n_inputs: int) -> Callable[[], object]:
     """Return a fit of a network of so many inputs, of a structure of its own, that is compiled already."""
-    from trainers.ours import make_graph
-    from workloads import Workload, make_task
-
-    from onnxsgd import OnnxSGDRegressor
-
-    workload = Workload("mlp", (n_inputs, 100, 50 + next(_fresh), 1), "regression", max_updates=200)
-    task = make_task(workload, 32, 1)
-    estimator = OnnxSGDRegressor(
-        make_graph(workload, task.initial), batch_size=32, max_iter=4, tol=None, n_threads=1,
-        learning_rate="constant", eta0=1e-3, penalty=None,
-    )  # fmt: skip
-    estimator.fit(task.X, task.y)
-    return lambda: estimator.fit(task.X, task.y)
+    return _network_fit((n_inputs, 100, 50 + next(_fresh), 1), 32, 200)
 
 
 def _few_rows(batch_size: int) -> Callable[[], object]:
     """Return a fit of a network in batches of so many rows, of a structure of its own, that is compiled."""
+    return _network_fit((20, 100, 44 + next(_fresh), 1), batch_size, 400)
+
+
+def _network_fit(sizes: tuple[int, ...], batch_size: int, max_updates: int) -> Callable[[], object]:
+    """Return a fit of a network of these layers by plain SGD, that is compiled already."""
     from trainers.ours import make_graph
     from workloads import Workload, make_task
 
     from onnxsgd import OnnxSGDRegressor
 
-    workload = Workload("mlp", (20, 100, 44 + next(_fresh), 1), "regression", max_updates=400)
+    workload = Workload("mlp", sizes, "regression", max_updates=max_updates)
     task = make_task(workload, batch_size, 1)
     estimator = OnnxSGDRegressor(
         make_graph(workload, task.initial), batch_size=batch_size, max_iter=4, tol=None, n_threads=1,
