@@ -12,7 +12,7 @@ from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.losses import CrossEntropy
-from onnxsgd.optimizers import SGD
+from onnxsgd.optimizers import SGD, Adam
 from onnxsgd.runtime.sessions import make_session
 
 MLP = """
@@ -27,6 +27,15 @@ mlp (float[N,5] X) => (float[N,K] Y) {
 
 
 SHAPES = {"W1": (5, 12), "b1": (12,), "W2": (12, 3), "b2": (3,)}
+
+#: Options of :func:`make_spec` for updates that are products alone, and for others.
+PLAIN = {"l2": False, "penalised": frozenset()}
+NOT_PLAIN = {
+    "l2": {},
+    "momentum": {**PLAIN, "optimizer": SGD(0.9)},
+    "adam": {**PLAIN, "optimizer": Adam()},
+    "average": {**PLAIN, "average": True},
+}
 
 
 def make_spec(loss=None, optimizer=None, **more):

@@ -5,7 +5,15 @@ from itertools import pairwise
 import numpy as np
 import onnx
 import pytest
-from engine.step.mlp_step import carried, compare_with_single_steps, make_spec, network, read_network
+from engine.step.mlp_step import (
+    NOT_PLAIN,
+    PLAIN,
+    carried,
+    compare_with_single_steps,
+    make_spec,
+    network,
+    read_network,
+)
 from onnx import parser
 
 from onnxsgd import OnnxSGDRegressor
@@ -15,9 +23,6 @@ from onnxsgd.engine.step.joined_intercepts import join_intercepts
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.losses import SquaredError
-from onnxsgd.optimizers import SGD, Adam
-
-_PLAIN = {"l2": False, "penalised": frozenset()}
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +38,7 @@ def _shapes(made, spec):
 @pytest.mark.parametrize("batch_size", [1, 5, 8, 16])
 def test_updates_are_those_of_single_steps(batch_size, n_hidden):
     """With as many rows as units too; the last batch is short."""
-    spec = make_spec(**{"batch_size": batch_size, **_PLAIN})
+    spec = make_spec(**{"batch_size": batch_size, **PLAIN})
     shapes = compare_with_single_steps(network(n_hidden, 3), spec, 4 * batch_size + 1)
     assert {tuple(sorted(shape)) for shape in shapes} == {
         tuple(sorted(shape)) for shape in [(6, n_hidden + 1), (n_hidden + 1, 3)]
@@ -42,23 +47,20 @@ def test_updates_are_those_of_single_steps(batch_size, n_hidden):
 
 @pytest.mark.parametrize(("batch_size", "n_hidden"), [(17, 20), (8, 16), (8, 32)])
 def test_large_batches_and_full_columns_stay(batch_size, n_hidden):
-    shapes = _shapes(network(n_hidden, 3), make_spec(**{"batch_size": batch_size, **_PLAIN}))
+    shapes = _shapes(network(n_hidden, 3), make_spec(**{"batch_size": batch_size, **PLAIN}))
     assert (1, 3) in shapes
     assert len(shapes) == 3
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {**_PLAIN, "optimizer": SGD(0.9)},
-        {**_PLAIN, "optimizer": Adam()},
-        {**_PLAIN, "average": True},
-        {**_PLAIN, "weights": ("W1", "b1", "W2")},
-        {**_PLAIN, "weights": ("W1", "b1", "b2")},
-    ],
-    ids=["l2", "momentum", "adam", "average", "frozen intercepts", "a frozen weight"],
-)
+#: Updates of another form, and weights that are not all trained.
+_OTHERS = {
+    **NOT_PLAIN,
+    "frozen intercepts": {**PLAIN, "weights": ("W1", "b1", "W2")},
+    "a frozen weight": {**PLAIN, "weights": ("W1", "b1", "b2")},
+}
+
+
+@pytest.mark.parametrize("options", _OTHERS.values(), ids=_OTHERS)
 def test_other_updates_stay(options):
     spec = make_spec(**options)
     compare_with_single_steps(network(20, 3), spec, 53)
@@ -69,7 +71,7 @@ def test_older_runtimes_have_branches(monkeypatch):
     monkeypatch.setattr(constant_units, "_WITHOUT_BRANCHES", (1, 22))
     for version, n_tables in (((1, 21), 3), ((1, 22), 2), ((2, 0), 2)):
         monkeypatch.setattr(constant_units, "runtime_version", lambda version=version: version)
-        assert len(_shapes(network(20, 3), make_spec(**_PLAIN))) == n_tables
+        assert len(_shapes(network(20, 3), make_spec(**PLAIN))) == n_tables
 
 
 _DEEP = """
@@ -136,7 +138,7 @@ def test_epochs_of_a_deep_network_are_those_of_numpy(scale, dead):
 
 def test_all_layers_of_a_deep_network_have_constants_of_their_own():
     named = _named(_deep_network())
-    spec = make_spec(**{**_PLAIN, "weights": tuple(named), "loss": SquaredError(), "n_outputs": 1})
+    spec = make_spec(**{**PLAIN, "weights": tuple(named), "loss": SquaredError(), "n_outputs": 1})
     shapes = carried(build_step(read_network(_DEEP, named), spec), spec)
     assert sorted(map(sorted, shapes)) == [[1, 8], [5, 21], [8, 31], [21, 31]]
 

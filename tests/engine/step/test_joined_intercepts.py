@@ -5,6 +5,8 @@ import onnx
 import pytest
 from engine.step.mlp_step import (
     LAYERS,
+    NOT_PLAIN,
+    PLAIN,
     carried,
     compare_with_single_steps,
     make_spec,
@@ -20,10 +22,7 @@ from onnxsgd.engine.step.joined_intercepts import join_intercepts
 from onnxsgd.engine.step.scan_epoch import build_epoch
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.graph.model import to_ir
-from onnxsgd.optimizers import SGD, Adam
 from onnxsgd.runtime.sessions import make_session
-
-_PLAIN = {"l2": False, "penalised": frozenset()}
 
 
 @pytest.fixture(autouse=True)
@@ -43,25 +42,22 @@ def _shapes(made, spec):
 )
 def test_updates_are_those_of_single_steps(batch_size, n_hidden, n_inputs):
     """Of samples in rows, of transposed tables, of a transposed weight; the last batch is short."""
-    spec = make_spec(**{"batch_size": batch_size, **_PLAIN})
+    spec = make_spec(**{"batch_size": batch_size, **PLAIN})
     shapes = compare_with_single_steps(network(n_hidden, 3, n_inputs=n_inputs), spec, 4 * batch_size + 1)
     assert {(n_inputs + 1, n_hidden), (n_hidden, n_inputs + 1)} & set(shapes)
     assert (1, n_hidden) not in shapes
     assert len(shapes) == 3
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {**_PLAIN, "optimizer": SGD(0.9)},
-        {**_PLAIN, "optimizer": Adam()},
-        {**_PLAIN, "average": True},
-        {**_PLAIN, "weights": ("W1", "W2", "b2")},
-        {**_PLAIN, "weights": ("b1", "W2", "b2")},
-    ],
-    ids=["l2", "momentum", "adam", "average", "a frozen intercept", "a frozen weight"],
-)
+#: Updates of another form, and weights that are not all trained.
+_OTHERS = {
+    **NOT_PLAIN,
+    "a frozen intercept": {**PLAIN, "weights": ("W1", "W2", "b2")},
+    "a frozen weight": {**PLAIN, "weights": ("b1", "W2", "b2")},
+}
+
+
+@pytest.mark.parametrize("options", _OTHERS.values(), ids=_OTHERS)
 def test_other_updates_stay(options):
     spec = make_spec(**options)
     made = network(20, 3)
@@ -72,13 +68,13 @@ def test_other_updates_stay(options):
 
 @pytest.mark.parametrize("n_inputs", [16, 32, 33])
 def test_inputs_whose_columns_are_in_use_or_many_stay(n_inputs):
-    shapes = _shapes(network(20, 3, n_inputs=n_inputs), make_spec(**_PLAIN))
+    shapes = _shapes(network(20, 3, n_inputs=n_inputs), make_spec(**PLAIN))
     assert (n_inputs, 20) in shapes or (20, n_inputs) in shapes
 
 
 @pytest.mark.parametrize(("batch_size", "n_hidden"), [(64, 31), (65, 31), (65, 32)])
 def test_few_units_stay_in_large_batches(batch_size, n_hidden):
-    shapes = _shapes(network(n_hidden, 3), make_spec(**{"batch_size": batch_size, **_PLAIN}))
+    shapes = _shapes(network(n_hidden, 3), make_spec(**{"batch_size": batch_size, **PLAIN}))
     assert (len(shapes) == 4) is ((batch_size, n_hidden) == (65, 31))
 
 
@@ -102,7 +98,7 @@ def test_few_units_stay_in_large_batches(batch_size, n_hidden):
 def test_other_layers_stay(lines):
     start, _ = LAYERS.split("{")
     made = network(20, 3, text=f"{start}{{ {lines} }}")
-    shapes = compare_with_single_steps(made, make_spec(**_PLAIN), 53)
+    shapes = compare_with_single_steps(made, make_spec(**PLAIN), 53)
     assert all(6 not in shape for shape in shapes)
 
 
@@ -148,7 +144,7 @@ def test_each_condition(old, new):
 def test_blocks_have_room_for_the_rows_without_ones(is_small, monkeypatch):
     """Those of large data are gathered, and then copied beside the ones."""
     monkeypatch.setattr(batches, "_SMALL_TABLE", 80 * 5 * 4 if is_small else 80 * 5 * 4 - 1)
-    spec, (model, weights) = make_spec(**_PLAIN), network(20, 3)
+    spec, (model, weights) = make_spec(**PLAIN), network(20, 3)
     y = np.zeros((80, 3), np.float32)
     data = Batches({"X": np.zeros((80, 5), np.float32)}, y, np.ones(80), 8, is_mean=True)
     apart = 0 if is_small else 5
@@ -164,7 +160,7 @@ def test_blocks_have_room_for_the_rows_without_ones(is_small, monkeypatch):
 
 def test_large_data_take_the_same_updates_between_small_ones(monkeypatch):
     """One runner takes data of any size, one after the other."""
-    spec, (model, weights) = make_spec(**_PLAIN), network(20, 3)
+    spec, (model, weights) = make_spec(**PLAIN), network(20, 3)
     rng = np.random.default_rng(2)
     y = np.eye(3, dtype=np.float32)[rng.integers(0, 3, 80)]
     X = rng.normal(size=(80, 5)).astype(np.float32)
