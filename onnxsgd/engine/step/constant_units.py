@@ -5,9 +5,9 @@ of its weight, as a column of ones in the data does with those of the first laye
 the next weight computes the next intercepts too, and the forward pass adds none.
 
 The unit has the weight K = 2^100 of the constant of its own layer, and no others. An activation that divides
-negative numbers by K makes -1 of -K, and of those of other units, down to -1e22, what is lost in rounding; -1
-is below zero all the same, so that the mask of ReLU stops the gradient, and K stays K. With a larger K the
-quotients of usual numbers would be subnormal, and slow.
+negative numbers by K makes -1 of -K, and of those of other units, down to -1e22, quotients that rounding
+loses; -1 is below zero all the same, so that the mask of ReLU stops the gradient, and K stays K. With a
+larger K the quotients of usual numbers would be subnormal, and slow.
 """
 
 from __future__ import annotations
