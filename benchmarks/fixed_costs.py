@@ -4,7 +4,8 @@ Each call is timed in turn with scikit-learn's, on one thread: a fit of one epoc
 prediction, a ``partial_fit`` of an unpickled estimator. The fitted models inside take turns too, so that each
 call meets weights that the one before did not have. ``--cold`` times the first fits and predictions of fresh
 processes instead, beside their imports, and ``--default`` default fits on the data sets of scikit-learn, raw
-and scaled. With ``--beside`` our times are those beside the calls of the runtime, which make the updates.
+and scaled. With ``--beside`` our times are those beside the updates, which gather rows and call the runtime;
+with ``--beside runtime``, beside the calls of the runtime alone.
 Times are those of the processor.
 """
 
@@ -173,13 +174,24 @@ def _fit(estimator: Any, X: Any, y: Any) -> Callable[[], object]:
 
 
 @dataclass
-class _Runtime:
-    """The time that is spent in calls of the runtime, if they are counted."""
+class _Inside:
+    """The time that is spent in updates, or in calls of the runtime, if they are counted."""
 
     seconds: float = 0.0
 
-    def count(self) -> None:
-        """Count each call from now on."""
+    def count_updates(self) -> None:
+        """Count each call of a runner of dense batches from now on."""
+        from onnxsgd.engine.step import linear_adam, linear_scan, scan_epoch, single_step
+
+        runners: list[Any] = [
+            linear_adam.LinearAdamRunner, linear_scan.LinearScanRunner, scan_epoch.EpochRunner,
+            single_step.StepRunner,
+        ]  # fmt: skip
+        for kind in runners:
+            kind.run = self._counted(kind.run)
+
+    def count_runtime(self) -> None:
+        """Count each call of the runtime from now on."""
         from onnxsgd.runtime.editions import load_runtime
 
         session = load_runtime().InferenceSession
@@ -197,7 +209,7 @@ class _Runtime:
         return counted
 
 
-_RUNTIME = _Runtime()
+_INSIDE = _Inside()
 
 
 def _times(pair: Pair, n_rounds: int) -> list[float]:
@@ -208,9 +220,9 @@ def _times(pair: Pair, n_rounds: int) -> list[float]:
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(n_rounds):
         for number, call in enumerate(calls):
-            start, inside = time.process_time(), _RUNTIME.seconds
+            start, inside = time.process_time(), _INSIDE.seconds
             call()
-            seconds[number].append(time.process_time() - start - (_RUNTIME.seconds - inside))
+            seconds[number].append(time.process_time() - start - (_INSIDE.seconds - inside))
     return [1e3 * float(np.quantile(times, 0.1)) for times in seconds]
 
 
@@ -294,7 +306,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50, help="timed calls of each kind")
     parser.add_argument("--cold", action="store_true", help="first calls of fresh processes")
     parser.add_argument("--default", action="store_true", help="default fits on bundled data sets")
-    parser.add_argument("--beside", action="store_true", help="our times beside the calls of the runtime")
+    parser.add_argument(
+        "--beside", nargs="?", const="updates", choices=("updates", "runtime"),
+        help="our times beside the updates, or beside the calls of the runtime alone",
+    )  # fmt: skip
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -304,7 +319,7 @@ def main() -> None:
     if arguments.beside:
         if arguments.cold:
             parser.error("--beside counts calls of this process alone, and --cold makes them in others")
-        _RUNTIME.count()
+        _INSIDE.count_updates() if arguments.beside == "updates" else _INSIDE.count_runtime()
     print("| call | onnxsgd, ms | scikit-learn, ms | ratio |\n|---|---|---|---|")
     if arguments.cold:
         _print_cold()

@@ -582,6 +582,10 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         adapt_state(self._state, plan)
         state, before, weight_unit = self._state, None, 1.0
         target = self._encode(samples.target, plan.loss)
+        is_part = stopping.in_parts and not (stopping.in_epoch or observers)
+        if is_part and program.learns_again(state, samples.features, target, samples.weight):
+            self._publish()
+            return
         with stage("read"):
             batches = program.batches(samples.features, target, samples.weight, state.random_state)
         if plan.recipe.is_auto:
@@ -623,6 +627,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             vars(state).update(vars(before))
         elif used is not None:
             state.tensors = used.widen(state.tensors)
+        if is_part:
+            program.repeated(state, batches)
         if not stopping.in_epoch:
             self._publish()
 

@@ -696,19 +696,19 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     @property
     def _takes_soft_labels(self) -> bool:
         """True if the loss takes rows of probabilities for `y`."""
-        return bool(getattr(self._loss_class, "soft", False))
+        return bool(self._loss_option("soft"))
 
     @property
     def _ignored(self) -> int | str | None:
         """The label that counts nothing, if the loss names one, or sequences of labels were padded."""
-        label: int | str | None = getattr(self._loss_class, "ignore_index", None)
+        label: int | str | None = self._loss_option("ignore_index")
         return self._padded_with if label is None else label
 
     #: The label of padding, if the loss has none that counts nothing.
     _padded_with: int | str | None = None
 
     def _padding_label(self, y: Ragged) -> int | str | None:
-        is_text, ignored = y.dtype.kind in "US", getattr(self._loss_class, "ignore_index", None)
+        is_text, ignored = y.dtype.kind in "US", self._loss_option("ignore_index")
         if y.dtype.kind not in "iufUS" or (ignored is not None and isinstance(ignored, str) != is_text):
             return None
         if ignored is None:
@@ -767,7 +767,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _read_target(
         self, y: ArrayLike, resuming: bool, classes: ArrayLike | None, in_parts: bool = False
     ) -> tuple[np.ndarray, int]:
-        if isinstance(self.loss, Loss):
+        # an abstract class takes ten times as long to tell
+        if not isinstance(self.loss, str) and isinstance(self.loss, Loss):
             check_label_loss(self.loss)
         if resuming:
             labels = self._check_target(y, len(self.classes_))
@@ -845,6 +846,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 "two classes: take 'log_loss', 'focal' or 'hinge', or put a new layer on top with "
                 "head='linear'."
             )
+
+    def _loss_option(self, name: str) -> Any:
+        """Return an option of the loss; None for a loss without it, such as one by name."""
+        return None if isinstance(self.loss, str) else getattr(self.loss, name, None)
 
     @property
     def _loss_class(self) -> Any:
@@ -969,10 +974,13 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             )
 
     def _extra_weight(self, target: np.ndarray) -> np.ndarray | None:
+        is_weighed = self._weighs_elements
+        if not (is_weighed or self._is_dense):
+            return None
         counts = self._counted(target)
         if counts is not None and not counts.any():
             return None
-        labelling = self._labelling if self._weighs_elements else None
+        labelling = self._labelling if is_weighed else None
         if isinstance(labelling, DenseLabels) and self.batch_size != 1:
             # a batch is the mean over its elements, of which samples have different numbers
             shares = labelling.shares(self._weights_of_classes, target)

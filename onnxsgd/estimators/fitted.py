@@ -479,10 +479,11 @@ class TrainedModel(HtmlDisplay):
         present = self._weights()
 
         table = self._learner.current(coef, present).reshape(-1, self._n_outputs).T
-        zeros = np.zeros(self._n_outputs, table.dtype)
+        intercepts = np.zeros(self._n_outputs, table.dtype)
         if intercept is not None:
-            zeros = zeros + self._learner.current(intercept, present).ravel()
-        return table.copy(), zeros
+            # one number may be that of all outputs
+            intercepts[...] = self._learner.current(intercept, present).ravel()
+        return table.copy(), intercepts
 
     def _weights(self) -> dict[str, np.ndarray]:
         return self._state.weights(read_average(self.average)[0])

@@ -25,7 +25,7 @@ __all__ = ["LEAST_FACTOR", "LOG_FACTOR", "MOST_FACTOR", "REST", "TINY", "BlockAd
 #: The slot of the logarithm of the factor of a steered rate, and the bounds of the factor.
 LOG_FACTOR = "log_factor"
 LEAST_FACTOR, MOST_FACTOR = 0.03, 4.0
-#: The updates up to which the corrections of a call are kept: a bound of memory.
+#: The most updates of a call whose corrections are kept: a bound of memory.
 _FEW_UPDATES = 512
 #: The cosine that leaves the factor as it is: noise, of cosines around zero, lowers the rate.
 REST = 0.03
@@ -99,11 +99,7 @@ class BlockAdam(Optimizer):
 
     def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
         # the slots hold sums without the factors 1 - beta: these, and the corrections of both, are here
-        if type(t) is np.ndarray and t.ndim == 1 and len(t) <= _FEW_UPDATES and t.dtype == np.float64:
-            # fits make the same numbers of updates, in which these take longer than all else
-            root, momentum_rate = _known_corrections(t.tobytes(), self.beta_1, self.beta_2)
-        else:
-            root, momentum_rate = _corrections(t, self.beta_1, self.beta_2)
+        root, momentum_rate = _known_corrections(t, self.beta_1, self.beta_2)
         numbers: dict[str, ArrayLike] = {
             RATE: eta * root,
             "momentum_rate": momentum_rate,
@@ -190,10 +186,27 @@ def _corrections(t: np.ndarray, beta_1: float, beta_2: float) -> tuple[np.ndarra
     return root, (1.0 - beta_1) / (1.0 - beta_1**t)
 
 
-@lru_cache(maxsize=256)
-def _known_corrections(t: bytes, beta_1: float, beta_2: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same for the bytes of numbers of 64 bits; nobody may change them."""
-    factors = _corrections(np.frombuffer(t), beta_1, beta_2)
+def _known_corrections(t: np.ndarray, beta_1: float, beta_2: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same; those of few updates in a row are kept, which nobody may change.
+
+    In small calls they take longer than all else.
+    """
+    count = t.size
+    if t.ndim != 1 or not 0 < count <= _FEW_UPDATES:
+        return _corrections(t, beta_1, beta_2)
+    # the numbers grow by one at most
+    first, last = t.item(0), t.item(-1)
+    block, place = divmod(int(first), _FEW_UPDATES)
+    if last - first != count - 1 or first != block * _FEW_UPDATES + place:
+        return _corrections(t, beta_1, beta_2)
+    root, momentum_rate = _corrections_from(block * _FEW_UPDATES, beta_1, beta_2)
+    return root[place : place + count], momentum_rate[place : place + count]
+
+
+@lru_cache(maxsize=64)
+def _corrections_from(first: int, beta_1: float, beta_2: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the corrections of updates from this number on, twice as many as a call has."""
+    factors = _corrections(np.maximum(1.0, first + np.arange(2.0 * _FEW_UPDATES)), beta_1, beta_2)
     for array in factors:
         array.flags.writeable = False
     return factors

@@ -6,7 +6,7 @@ import logging
 
 from onnxsgd.runtime.stages import current
 
-__all__ = ["SUBJECTS", "decide_anew", "decided"]
+__all__ = ["SUBJECTS", "decide_anew", "decided", "is_detailed"]
 
 #: The subjects of the events, each with a logger of its own, such as ``onnxsgd.rate``.
 SUBJECTS = {
@@ -68,3 +68,8 @@ def decided(subject: str, message: str, *values: object) -> None:
             return
         recording.decisions.add(event)
     logger.log(level, message, *values, stacklevel=2)
+
+
+def is_detailed(subject: str) -> bool:
+    """Tell whether decisions of a subject are reported in later calls of ``partial_fit`` too, at DEBUG."""
+    return _LOGGERS[subject].isEnabledFor(logging.DEBUG)

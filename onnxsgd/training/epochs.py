@@ -37,7 +37,10 @@ from onnxsgd.training.progress_forms import (
 )
 from onnxsgd.training.state import FitState, output_unit
 
-__all__ = ["Epochs", "Numbers", "Runners", "last_finite_error", "numbers_of_epochs", "penalty_value"]
+__all__ = [
+    "Epochs", "Numbers", "Runners", "are_finite", "last_finite_error", "numbers_of_epochs", "penalty_value",
+    "snapshot",
+]  # fmt: skip
 
 #: The numbers of the state that an epoch moves.
 _MOVED = ("t", "eta", "l1_totals", "missed")
@@ -247,9 +250,9 @@ class Epochs:
 
         def advance(n_done: int, n_whole: int) -> bool:
             """Move the state to some batches if they are finite; tell whether they are."""
-            tensors = _snapshot(runners)
+            tensors = snapshot(runners)
             known = losses[: n_whole * batches.n_batches if n_done < len(losses) else n_done]
-            if not (all_finite(known) and _all_finite(tensors)):
+            if not (all_finite(known) and are_finite(tensors)):
                 return False
             state.tensors = tensors
             numbers.move(state, n_done)
@@ -277,8 +280,8 @@ class Epochs:
                 if limit is not None and not _mean(losses[_compared(part)]) <= limit:
                     break
                 if within.has_cuts and part.stop < len(losses):
-                    tensors = _snapshot(runners)
-                    if not (_all_finite(tensors) and all_finite(losses[part])):
+                    tensors = snapshot(runners)
+                    if not (are_finite(tensors) and all_finite(losses[part])):
                         break
                     runners.buffers.load(tensors)
                     within.write(tensors, numbers, losses[: part.stop])
@@ -675,8 +678,8 @@ def _restore_last_finite(
         single.run(epoch.part(part), numbers.of_part(part), loss)
         n_done = number + 1
         numbers.n_skipped += runners.n_skipped
-        tensors = _snapshot(runners)
-        if not math.isfinite(loss[0]) or not _all_finite(tensors):
+        tensors = snapshot(runners)
+        if not math.isfinite(loss[0]) or not are_finite(tensors):
             break
         state.tensors, n_finite = tensors, n_done
     failed = numbers.n_begun(n_done) - 1
@@ -694,7 +697,7 @@ def last_finite_error(state: FitState, failed_at: int, rate: float) -> Convergen
     )
 
 
-def _snapshot(runners: Runners) -> Tensors:
+def snapshot(runners: Runners) -> Tensors:
     """Return the present weights and states, without the sums and counts of one call."""
     tensors = runners.buffers.snapshot()
     for key in [key for key in tensors if key[1] in _OF_ONE_CALL]:
@@ -714,7 +717,7 @@ def penalty_value(plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarr
     return total
 
 
-def _all_finite(tensors: Tensors) -> bool:
+def are_finite(tensors: Tensors) -> bool:
     """Tell whether all numbers are finite, and the gradients are at some scale of the loss."""
     scale = tensors.get((SCALER, LOSS_SCALE))
     if scale is not None and not scale >= LEAST_SCALE:

@@ -48,13 +48,14 @@ from onnxsgd.learner.learner import Parts
 from onnxsgd.losses import FromCallable
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.events import decided
-from onnxsgd.runtime.sessions import make_session, resolve_threads
+from onnxsgd.runtime.sessions import has_several_threads, make_session, resolve_threads
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_standards
 from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.frozen_features import FrozenFeature
 from onnxsgd.training.linear_runner import LinearLoop, choose_linear_loop, is_one_layer
+from onnxsgd.training.repeated_part import RepeatedPart, repeats_parts
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
 from onnxsgd.training.start import ENOUGH_ROWS, best_constant
 from onnxsgd.training.state import FitState, rate_scales
@@ -159,6 +160,38 @@ class Program:
     parts: Parts
     stores: bool = True
     is_plain: bool = False
+    #: What the parts of a stream share, from the first one on.
+    _repeated: list[RepeatedPart | None] = field(default_factory=list, init=False, compare=False, repr=False)
+
+    def repeated(self, state: FitState, batches: Batches) -> None:
+        """Know that a part of a stream has been learned: later ones repeat it."""
+        if not self._repeated:
+            self._repeated.append(self._as_repeated(state, batches))
+
+    def _as_repeated(self, state: FitState, batches: Batches) -> RepeatedPart | None:
+        """Return what later parts share with this one, which the general way learned; None: they may not."""
+        plan = self.plan
+        if not self.is_plain or plan.device.keeps_data or plan.has_lengths or not repeats_parts(plan):
+            return None
+        if batches.is_long or batches.n_accumulated > 1 or batches.blocks is not None:
+            return None
+        known, coordinates = self.step(state, batches)
+        path = known.paths.get((batches.n_batches, 1))
+        work = step_work(known.spec, state.tensors)
+        if path is None or (plan.n_threads is None and has_several_threads(work)):
+            return None
+        constants = coordinates.constants(state.tensors).keys()
+        n_threads = resolve_threads(plan.n_threads, work)
+        return RepeatedPart(
+            known, path, n_threads, tuple(constants), batches.batch_size, batches.is_mean, batches.in_windows
+        )
+
+    def learns_again(
+        self, state: FitState, features: Features, target: np.ndarray, weight: np.ndarray
+    ) -> bool:
+        """Learn a part of a stream that repeats an earlier one; see :meth:`RepeatedPart.learn`."""
+        part = self._repeated[0] if self._repeated else None
+        return part is not None and part.learn(self, state, features, target, weight)
 
     def tail_features(self, features: Features) -> Features:
         """Return the inputs of the tail: data, and results of the frozen part."""
@@ -365,28 +398,37 @@ class Program:
         The loop over batches inside the runtime is compiled where it pays: for dense data and many steps. The
         single step is then built only if it is needed, as to find the last finite weights.
         """
-        tensors, is_sparse = state.tensors, not self.is_plain and batches.is_sparse
-        shapes = tuple([(name, tuple(array.shape[1:])) for name, array in batches.features.items()])
-        factors = intercept_factors(self.plan) if is_sparse else ()
-        layers = self.first_layers if batches.standards else ()
-        coordinates = Coordinates(layers, batches.standards, rate_scales(self.plan, state, layers))
-        constants = coordinates.constants(tensors)
-        key = (batches.batch_size, shapes, factors, tuple([(k, a.shape) for k, a in constants.items()]))
-        known = self.plan.steps.get(key)
-        if known is None:
-            spec = replace(
-                self.plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes,
-                gradient_factors=factors,
-            )  # fmt: skip
-            known = KnownStep(coordinates.spec(spec, constants) if constants else spec)
-            if len(self.plan.steps) < _MOST_SPECS:
-                self.plan.steps[key] = known
-        runners = self._runners(known, tensors, batches, epochs, is_sparse=is_sparse)
-        if constants:
+        known, coordinates = self.step(state, batches)
+        is_sparse = not self.is_plain and batches.is_sparse
+        runners = self._runners(known, state.tensors, batches, epochs, is_sparse=is_sparse)
+        if coordinates.constants(state.tensors):
             runners = runners.with_buffers(StandardisedBuffers(runners.buffers, coordinates))
         if not self.plan.recipe.is_auto or self.plan.recipe.in_parts:
-            runners.buffers.load(tensors)
+            runners.buffers.load(state.tensors)
         return runners
+
+    def step(self, state: FitState, batches: Batches) -> tuple[KnownStep, Coordinates]:
+        """Return the step of the updates on such data, and the coordinates that it computes in."""
+        plan, is_sparse = self.plan, not self.is_plain and batches.is_sparse
+        shapes = tuple([(name, tuple(array.shape[1:])) for name, array in batches.features.items()])
+        factors = intercept_factors(plan) if is_sparse else ()
+        coordinates = self.coordinates(state, batches)
+        constants = coordinates.constants(state.tensors)
+        key = (batches.batch_size, shapes, factors, tuple([(k, a.shape) for k, a in constants.items()]))
+        known = plan.steps.get(key)
+        if known is None:
+            spec = replace(
+                plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes, gradient_factors=factors
+            )
+            known = KnownStep(coordinates.spec(spec, constants) if constants else spec)
+            if len(plan.steps) < _MOST_SPECS:
+                plan.steps[key] = known
+        return known, coordinates
+
+    def coordinates(self, state: FitState, batches: Batches) -> Coordinates:
+        """Return the coordinates in which updates on these data are computed."""
+        layers = self.first_layers if batches.standards else ()
+        return Coordinates(layers, batches.standards, rate_scales(self.plan, state, layers))
 
     def _runners(
         self,
@@ -409,19 +451,11 @@ class Program:
         if given is not None:
             spec = replace(spec, loss=GivenGradient())
             known = KnownStep(spec)
-        work = 3 * spec.batch_size * sum(map(_size, tensors.values()))
-        n_threads = resolve_threads(self.plan.n_threads, work)
-        tail = self.parts.tail
-        tail_graph = self.parts.split.tail
+        n_threads = resolve_threads(self.plan.n_threads, step_work(spec, tensors))
         opened = self._open_step(spec, batches, n_threads)
         idle = opened or self.compiled(known, n_threads)
-        taken = idle.take(batches, tensors)
-
-        def runners(fastest: Any) -> Runners:
-            return Runners(taken.buffers, fastest, lambda: taken.single, partial(idle.give_back, taken))
-
         if given is not None:
-            made = idle.compiled
+            taken, made = idle.take(batches, tensors), idle.compiled
             decided("path", "dense: one update in a call, with the gradient of a function")
             runner = CallableRunner(made.session, made.forward, made.step, taken.buffers, batches, given)
             return Runners(taken.buffers, runner, lambda: runner, partial(idle.give_back, taken))
@@ -432,16 +466,30 @@ class Program:
             if is_kept:
                 known.keep(batches.n_batches, epochs, path)
         decided("path", path.reason[0], path.reason[1])
-        linear = path.linear
+        return self.bound(idle, path, known, n_threads, batches, tensors)
+
+    def bound(
+        self,
+        idle: IdleRunners,
+        path: Path,
+        known: KnownStep,
+        n_threads: int,
+        batches: Batches,
+        tensors: Mapping[tuple[str, str], np.ndarray],
+    ) -> Runners:
+        """Return the runners of a compiled step on these data, which make the updates in the given way."""
+        taken, linear = idle.take(batches, tensors), path.linear
         if linear is None:
-            return runners(taken.loop if path.is_loop else taken.single)
+            fastest: Any = taken.loop if path.is_loop else taken.single
+        else:
+            fastest = linear.runner(partial(self._linear_session, linear, known, n_threads), taken, batches)
+        return Runners(taken.buffers, fastest, lambda: taken.single, partial(idle.give_back, taken))
 
-        def session() -> Any:
-            key = ("linear", tail.key, known.key, n_threads, *linear.key)
-            build = partial(linear.build, tail_graph)
-            return cached(key, lambda: make_session(build(), n_threads), tail.nbytes, n_threads=n_threads)
-
-        return runners(linear.runner(session, taken, batches))
+    def _linear_session(self, linear: LinearLoop, known: KnownStep, n_threads: int) -> Any:
+        """Return the session of the short loop of a linear model."""
+        tail, build = self.parts.tail, partial(linear.build, self.parts.split.tail)
+        key = ("linear", tail.key, known.key, n_threads, *linear.key)
+        return cached(key, lambda: make_session(build(), n_threads), tail.nbytes, n_threads=n_threads)
 
     def _choose_path(
         self, spec: StepSpec, compiled: CompiledOnUse, batches: Batches, epochs: int, *, is_open: bool
@@ -541,6 +589,11 @@ class Program:
                 "float32, in which it is computed: train the graph with dtype='float32'."
             )
         return parts
+
+
+def step_work(spec: StepSpec, tensors: Mapping[tuple[str, str], np.ndarray]) -> int:
+    """Return the multiplications of an update, estimated from the sizes of the weights and their states."""
+    return 3 * spec.batch_size * sum(map(_size, tensors.values()))
 
 
 def make_program(plan: FitPlan, features: Features) -> Program:

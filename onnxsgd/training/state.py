@@ -112,8 +112,9 @@ class FitState:
     def count_rows(self, weight: np.ndarray) -> None:
         """Count further samples of the given weights."""
         self.n_rows += len(weight)
-        # numpy's method takes twice the time
-        mean = float(np.add.reduce(weight, dtype=np.float64)) / len(weight)
+        # numpy's methods, and sums in a given type, take twice the time
+        total = np.add.reduce(weight) if weight.dtype == np.float64 else weight.sum(dtype=np.float64)
+        mean = float(total) / len(weight)
         self.mean_weight += (mean - self.mean_weight) * len(weight) / self.n_rows
 
     def start_steering(self, share: float) -> None:

@@ -1,0 +1,143 @@
+"""Parts of a stream that have the shape of an earlier one, learned with few calls of Python.
+
+Small parts take as long as the code around their updates. All that depends on the shapes alone is known from
+the first part that has them. The numbers are those of the general way, which learns all other parts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from onnxsgd._records import record
+from onnxsgd.data.moments import add_moments, quiet_squares
+from onnxsgd.data.random_order import shuffled
+from onnxsgd.engine.step.batches import Batches
+from onnxsgd.engine.step.buffers import all_finite
+from onnxsgd.optimizers import LOG_FACTOR
+from onnxsgd.runtime.events import is_detailed
+from onnxsgd.schedules import Schedule
+from onnxsgd.training.coordinates import StandardisedBuffers, share_of_columns
+from onnxsgd.training.epochs import are_finite, numbers_of_epochs, penalty_value, snapshot
+from onnxsgd.training.jumps import is_noise, may_be_noise, renew
+from onnxsgd.training.state import TARGET, FitState, output_unit
+
+if TYPE_CHECKING:
+    from onnxsgd.data.features import Features
+    from onnxsgd.training.fit_plan import FitPlan
+    from onnxsgd.training.program import KnownStep, Path, Program
+
+__all__ = ["RepeatedPart", "repeats_parts"]
+
+#: The methods of a schedule whose rates depend on losses, or on the number of updates of a fit.
+_OF_LOSSES_AND_LENGTHS = ("after_epoch", "for_epochs", "for_updates")
+
+
+def repeats_parts(plan: FitPlan) -> bool:
+    """Tell whether the parts of a stream may be learned in this way, on small dense tables."""
+    recipe, spec = plan.recipe, plan.step_spec
+    kind = type(recipe.schedule)
+    is_fixed = all(getattr(kind, name) is getattr(Schedule, name) for name in _OF_LOSSES_AND_LENGTHS)
+    return recipe.in_parts and is_fixed and plan.loss.is_formula and not spec.scales_loss
+
+
+@record
+class RepeatedPart:
+    """A part of a stream that has the shape of an earlier one: small dense tables.
+
+    Attributes
+    ----------
+    known, path, n_threads : KnownStep, Path, int
+        The step, the way of its updates, and its threads.
+    constants : tuple of (str, str)
+        The weights with constant states, and these.
+    batch_size : int
+        Rows of a batch.
+    is_mean, in_windows : bool
+        See :class:`~.batches.Batches`.
+    """
+
+    known: KnownStep
+    path: Path
+    n_threads: int
+    constants: tuple[tuple[str, str], ...]
+    batch_size: int
+    is_mean: bool
+    in_windows: bool
+
+    def learn(
+        self, program: Program, state: FitState, features: Features, target: np.ndarray, weight: np.ndarray
+    ) -> bool:
+        """Learn a part; return False if the general way is to learn it: the state is then as it was.
+
+        Random numbers that were drawn for it stay drawn.
+
+        Parameters
+        ----------
+        program : Program
+            The model, on data of this shape.
+        state : FitState
+            The state of the stream, changed if all went well.
+        features : dict of ndarray
+            The data.
+        target : ndarray
+            The target, encoded for the loss.
+        weight : ndarray of shape [n_samples]
+            The weights of the samples.
+        """
+        plan = program.plan
+        recipe, spec = plan.recipe, plan.step_spec
+        if is_detailed("batches") or is_detailed("path") or is_detailed("threads"):
+            # which this way leaves out
+            return False
+        made = program.tail_features(features)
+        typed = program.typed_target(target, made)
+        raw = batches = Batches(
+            made, typed, weight, self.batch_size, self.is_mean, in_windows=self.in_windows
+        )  # fmt: skip
+        after = state.copy()
+        if recipe.is_auto:
+            renew(after, program, batches)
+            if (plan.learner.weights[0], LOG_FACTOR) not in after.tensors:
+                # the stream begins
+                return False
+            after.count_rows(weight)
+            with quiet_squares():
+                if plan.scaled_layer.weights:
+                    add_moments(after.moments, TARGET, target, weight)
+                batches = program.standardised(batches, after.moments, after.mean_weight)
+            columns = share_of_columns(batches.standards, after.moments, is_linear=program.is_linear)
+            after.eta = plan.rate_of_stream(program.is_linear, columns)
+        coordinates = program.coordinates(after, batches)
+        constants = coordinates.constants(after.tensors)
+        if tuple(constants) != self.constants:
+            return False
+        idle = program.compiled(self.known, self.n_threads)
+        runners = program.bound(idle, self.path, self.known, self.n_threads, batches, after.tensors)
+        if constants:
+            runners = runners.with_buffers(StandardisedBuffers(runners.buffers, coordinates))
+        runners.buffers.load(after.tensors)
+        n_samples = len(weight)
+        order = shuffled((1, n_samples), state.random_state) if recipe.shuffle else np.arange(n_samples)
+        updates = batches.plan(order)
+        unit = output_unit(plan, after) if spec.output_weights else 1.0
+        numbers = numbers_of_epochs(plan, after, batches, 1, None, unit)
+        if spec.takes_scaled_gradient:
+            updates = updates.descending(numbers.used)
+        losses = np.empty(len(updates.totals))
+        runners.fastest.run(updates, numbers.table, losses)
+        if runners.fastest.n_done < len(losses) or not all_finite(losses):
+            return False
+        tensors = snapshot(runners)
+        if runners.give_back is not None:
+            runners.give_back()
+        if not are_finite(tensors):
+            return False
+        after.tensors = tensors
+        numbers.move(after, len(losses))
+        objectives = updates.mean_losses(losses, 1) + penalty_value(plan, after, after.weights())
+        after.record(objectives, after.factor * numbers.last_rates(1))
+        if not (recipe.is_auto and may_be_noise(program, n_samples) and is_noise(state, after, program, raw)):
+            vars(state).update(vars(after))
+        return True
