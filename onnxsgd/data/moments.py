@@ -225,14 +225,14 @@ class Moments:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @property
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
         """True if all rows have an entry in each column, known without a look at the numbers."""
         return self.count is self.total
 
     @property
     def centre(self) -> np.ndarray:
         """The mean of each column over all rows; zero for columns that are not centred."""
-        if self._is_full:
+        if self.is_full:
             return self.mean
         return np.where(self._is_dense, self._share * self.mean, 0.0)
 
@@ -244,7 +244,7 @@ class Moments:
         dtype : dtype
             The type that the data were rounded to. Deviations next to its smallest number count as zero.
         """
-        is_full = self._is_full
+        is_full = self.is_full
         if is_full:
             deviation = np.sqrt(self._variance)
         else:
@@ -273,7 +273,7 @@ class Moments:
         """
         with np.errstate(over="ignore"):
             squares = self._variance + self.mean**2
-        if self._is_full:
+        if self.is_full:
             return _invertible(np.sqrt(squares), dtype)
         dense = np.sqrt(self._share * squares)
         return _invertible(np.where(self._is_dense, dense, self._size_of_entries), dtype)
@@ -284,7 +284,7 @@ class Moments:
         These are the geometric mean of the columns with an entry, and of the entries of a row: the former
         alone give sparse data rates at which the loss grows first, the latter too small ones.
         """
-        if self._is_full or self._is_dense.all():
+        if self.is_full or self._is_dense.all():
             return 1.0
         n_moved = math.sqrt(float(self._share.sum()) * np.count_nonzero(self.count))
         return math.sqrt(n_moved / n_columns) if n_moved else 1.0

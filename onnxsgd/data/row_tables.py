@@ -32,6 +32,8 @@ __all__ = [
 
 #: From this number of rows on, no array of more than a few bytes for each row is made: a bound of memory.
 MANY_ROWS = 1 << 18
+#: The rows up to which vectors of equal numbers are kept.
+_FEW_ROWS = 1024
 #: Rows of a block of such data: a bound of memory.
 _BLOCK_ROWS = 1 << 14
 #: The most bytes of a part of the rows from which a number is estimated: a bound of memory.
@@ -236,11 +238,17 @@ def some_rows(tables: Iterable[Any]) -> slice:
 
 
 def evenly(value: float, n_rows: int) -> np.ndarray:
-    """Return a vector of equal numbers, which takes memory only for few rows."""
+    """Return a vector of equal numbers, not to be changed, which takes memory only for few rows."""
     if n_rows > MANY_ROWS:
         return np.broadcast_to(np.float64(value), n_rows)
-    vector = np.empty(n_rows)
-    vector.fill(value)
+    return _few_evenly(float(value), n_rows) if n_rows <= _FEW_ROWS else np.full(n_rows, float(value))
+
+
+@lru_cache(maxsize=16)
+def _few_evenly(value: float, n_rows: int) -> np.ndarray:
+    """Return the same object for each number of few rows."""
+    vector = np.full(n_rows, value)
+    vector.flags.writeable = False
     return vector
 
 

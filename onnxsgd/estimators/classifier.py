@@ -817,9 +817,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 f"classes={classes!r} is not the same as on the first call to partial_fit, which had "
                 f"{self.classes_.tolist()}."
             )
-        if self._takes_soft_labels:
+        is_soft = self._takes_soft_labels
+        if is_soft:
             self._check_soft_columns(y)
-        is_table = self._has_several_labels or self._takes_soft_labels
+        is_table = self._has_several_labels or is_soft
         wanted: tuple[int, ...] = (len(self.classes_),) if is_table else ()
         if self._is_dense:
             wanted = ElementAxes(self._score_shape or (), self._class_axis).elements

@@ -55,7 +55,7 @@ from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.frozen_features import FrozenFeature
 from onnxsgd.training.linear_runner import LinearLoop, choose_linear_loop, is_one_layer
-from onnxsgd.training.repeated_part import RepeatedPart, repeats_parts
+from onnxsgd.training.repeated_part import RepeatedPart, is_dense, repeats_parts
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
 from onnxsgd.training.start import ENOUGH_ROWS, best_constant
 from onnxsgd.training.state import FitState, rate_scales
@@ -175,6 +175,8 @@ class Program:
             return None
         if batches.is_long or batches.n_accumulated > 1 or batches.blocks is not None:
             return None
+        if plan.recipe.is_auto and not is_dense(self, state):
+            return None
         known, coordinates = self.step(state, batches)
         path = known.paths.get((batches.n_batches, 1))
         work = step_work(known.spec, state.tensors)
@@ -182,9 +184,13 @@ class Program:
             return None
         constants = coordinates.constants(state.tensors).keys()
         n_threads = resolve_threads(plan.n_threads, work)
+        rate = state.eta if plan.recipe.is_auto else None
+        # of dense data they depend on the graph alone
+        has_rate_scales = bool(coordinates.rate_scales)
         return RepeatedPart(
-            known, path, n_threads, tuple(constants), batches.batch_size, batches.is_mean, batches.in_windows
-        )
+            known, path, n_threads, tuple(constants), rate, has_rate_scales, batches.batch_size,
+            batches.is_mean, batches.in_windows,
+        )  # fmt: skip
 
     def learns_again(
         self, state: FitState, features: Features, target: np.ndarray, weight: np.ndarray
@@ -425,10 +431,14 @@ class Program:
                 plan.steps[key] = known
         return known, coordinates
 
-    def coordinates(self, state: FitState, batches: Batches) -> Coordinates:
-        """Return the coordinates in which updates on these data are computed."""
-        layers = self.first_layers if batches.standards else ()
-        return Coordinates(layers, batches.standards, rate_scales(self.plan, state, layers))
+    def coordinates(self, state: FitState, batches: Batches, *, has_rate_scales: bool = True) -> Coordinates:
+        """Return the coordinates in which updates on these data are computed.
+
+        Without `has_rate_scales`, no weight has a factor of its rate.
+        """
+        layers = self.parts.first_layers if batches.standards else ()
+        scales = rate_scales(self.plan, state, layers) if has_rate_scales else {}
+        return Coordinates(layers, batches.standards, scales)
 
     def _runners(
         self,

@@ -6,29 +6,31 @@ the first part that has them. The numbers are those of the general way, which le
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onnxsgd._records import record
 from onnxsgd.data.moments import add_moments, quiet_squares
 from onnxsgd.data.random_order import shuffled
-from onnxsgd.engine.step.batches import Batches
+from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import all_finite
+from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.optimizers import LOG_FACTOR
 from onnxsgd.runtime.events import is_detailed
 from onnxsgd.schedules import Schedule
-from onnxsgd.training.coordinates import StandardisedBuffers, share_of_columns
-from onnxsgd.training.epochs import are_finite, numbers_of_epochs, penalty_value, snapshot
+from onnxsgd.training.coordinates import StandardisedBuffers
+from onnxsgd.training.epochs import are_finite, numbers_of_epochs, penalty_value
 from onnxsgd.training.jumps import is_noise, may_be_noise, renew
-from onnxsgd.training.state import TARGET, FitState, output_unit
+from onnxsgd.training.state import TARGET, FitState, mean_factor, output_unit
 
 if TYPE_CHECKING:
     from onnxsgd.data.features import Features
     from onnxsgd.training.fit_plan import FitPlan
     from onnxsgd.training.program import KnownStep, Path, Program
 
-__all__ = ["RepeatedPart", "repeats_parts"]
+__all__ = ["RepeatedPart", "is_dense", "repeats_parts"]
 
 #: The methods of a schedule whose rates depend on losses, or on the number of updates of a fit.
 _OF_LOSSES_AND_LENGTHS = ("after_epoch", "for_epochs", "for_updates")
@@ -42,6 +44,11 @@ def repeats_parts(plan: FitPlan) -> bool:
     return recipe.in_parts and is_fixed and plan.loss.is_formula and not spec.scales_loss
 
 
+def is_dense(program: Program, state: FitState) -> bool:
+    """Tell whether the columns of all first layers were dense in all parts so far."""
+    return all(state.moments[name].is_full for name, _, _ in program.columns_of_layers)
+
+
 @record
 class RepeatedPart:
     """A part of a stream that has the shape of an earlier one: small dense tables.
@@ -52,6 +59,10 @@ class RepeatedPart:
         The step, the way of its updates, and its threads.
     constants : tuple of (str, str)
         The weights with constant states, and these.
+    rate : float or None
+        The rate of a stream that finds it.
+    has_rate_scales : bool
+        Whether the rates of some weights have factors of their own.
     batch_size : int
         Rows of a batch.
     is_mean, in_windows : bool
@@ -62,9 +73,13 @@ class RepeatedPart:
     path: Path
     n_threads: int
     constants: tuple[tuple[str, str], ...]
+    rate: float | None
+    has_rate_scales: bool
     batch_size: int
     is_mean: bool
     in_windows: bool
+    #: Even weights of the samples of the last part, their unit, and what an epoch makes of them.
+    _even: list[tuple[np.ndarray, float | None, Any]] = field(default_factory=list)
 
     def learn(
         self, program: Program, state: FitState, features: Features, target: np.ndarray, weight: np.ndarray
@@ -99,28 +114,26 @@ class RepeatedPart:
         after = state.copy()
         if recipe.is_auto:
             renew(after, program, batches)
-            if (plan.learner.weights[0], LOG_FACTOR) not in after.tensors:
-                # the stream begins
+            if (plan.learner.weights[0], LOG_FACTOR) not in after.tensors or not is_dense(program, after):
+                # the stream begins, or has had sparse parts
                 return False
             after.count_rows(weight)
             with quiet_squares():
                 if plan.scaled_layer.weights:
                     add_moments(after.moments, TARGET, target, weight)
                 batches = program.standardised(batches, after.moments, after.mean_weight)
-            columns = share_of_columns(batches.standards, after.moments, is_linear=program.is_linear)
-            after.eta = plan.rate_of_stream(program.is_linear, columns)
-        coordinates = program.coordinates(after, batches)
+            after.eta = self.rate if self.rate is not None else after.eta
+        coordinates = program.coordinates(after, batches, has_rate_scales=self.has_rate_scales)
         constants = coordinates.constants(after.tensors)
         if tuple(constants) != self.constants:
             return False
         idle = program.compiled(self.known, self.n_threads)
         runners = program.bound(idle, self.path, self.known, self.n_threads, batches, after.tensors)
-        if constants:
-            runners = runners.with_buffers(StandardisedBuffers(runners.buffers, coordinates))
-        runners.buffers.load(after.tensors)
+        buffers = StandardisedBuffers(runners.buffers, coordinates) if constants else runners.buffers
+        buffers.load(after.tensors)
         n_samples = len(weight)
         order = shuffled((1, n_samples), state.random_state) if recipe.shuffle else np.arange(n_samples)
-        updates = batches.plan(order)
+        updates = self._plan(batches, order)
         unit = output_unit(plan, after) if spec.output_weights else 1.0
         numbers = numbers_of_epochs(plan, after, batches, 1, None, unit)
         if spec.takes_scaled_gradient:
@@ -129,15 +142,30 @@ class RepeatedPart:
         runners.fastest.run(updates, numbers.table, losses)
         if runners.fastest.n_done < len(losses) or not all_finite(losses):
             return False
-        tensors = snapshot(runners)
+        tensors = buffers.snapshot()
         if runners.give_back is not None:
             runners.give_back()
         if not are_finite(tensors):
             return False
         after.tensors = tensors
         numbers.move(after, len(losses))
-        objectives = updates.mean_losses(losses, 1) + penalty_value(plan, after, after.weights())
-        after.record(objectives, after.factor * numbers.last_rates(1))
+        # the properties of a state look at all tensors
+        names = plan.learner.weights
+        penalty = penalty_value(plan, after, {name: tensors[name, WEIGHT] for name in names})
+        factor = mean_factor([tensors[name, LOG_FACTOR] for name in names]) if recipe.is_auto else 1.0
+        after.record(updates.mean_losses(losses, 1) + penalty, factor * numbers.last_rates(1))
         if not (recipe.is_auto and may_be_noise(program, n_samples) and is_noise(state, after, program, raw)):
             vars(state).update(vars(after))
         return True
+
+    def _plan(self, batches: Batches, order: np.ndarray) -> EpochPlan:
+        """Return the batches of an epoch in this order: weights that are not given are one object."""
+        for weight, unit, of_epoch in self._even:
+            if weight is batches.sample_weight and unit == batches.weight_unit:
+                return EpochPlan(order.reshape(-1, self.batch_size), *of_epoch)
+        updates = batches.plan(order)
+        if updates.rows.size == order.size and batches.has_even_weights:
+            of_epoch = updates.sample_weight, updates.factors, updates.totals
+            # one assignment, as other threads may learn such a part too
+            self._even[:] = [(batches.sample_weight, batches.weight_unit, of_epoch)]
+        return updates

@@ -18,7 +18,8 @@ from onnxsgd.optimizers import LOG_FACTOR, BlockAdam
 from onnxsgd.training.fit_plan import FitPlan
 
 __all__ = [
-    "TARGET", "FitState", "adapt_state", "fresh_state", "missing_starts", "output_unit", "rate_scales",
+    "TARGET", "FitState", "adapt_state", "fresh_state", "mean_factor", "missing_starts", "output_unit",
+    "rate_scales",
 ]  # fmt: skip
 
 #: The key of the target's moments; no tensor has an empty name.
@@ -162,12 +163,7 @@ class FitState:
     @property
     def factor(self) -> float:
         """The geometric mean of the factors of steered rates; 1 without any."""
-        logs = [
-            array.item() if array.size == 1 else float(array.mean())
-            for (_, kind), array in self.tensors.items()
-            if kind == LOG_FACTOR
-        ]
-        return math.exp(sum(logs) / len(logs)) if logs else 1.0
+        return mean_factor([array for (_, kind), array in self.tensors.items() if kind == LOG_FACTOR])
 
     def record(self, objectives: np.ndarray, learning_rates: np.ndarray) -> None:
         """Record the objectives and the learning rates of further epochs, or of a batch."""
@@ -191,6 +187,12 @@ class FitState:
         is_averaged = 0 < average_from <= self.t and any(kind == AVERAGE for _, kind in self.tensors)
         kind = AVERAGE if is_averaged else WEIGHT
         return {name: array for (name, k), array in self.tensors.items() if k == kind}
+
+
+def mean_factor(logs: Sequence[np.ndarray]) -> float:
+    """Return the geometric mean of the factors of rates with these logarithms; 1 without any."""
+    means = [array.item() if array.size == 1 else float(array.mean()) for array in logs]
+    return math.exp(sum(means) / len(means)) if means else 1.0
 
 
 def adapt_state(state: FitState, plan: FitPlan) -> None:

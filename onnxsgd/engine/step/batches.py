@@ -443,6 +443,11 @@ class Batches:
         return known[n_epochs]
 
     @property
+    def has_even_weights(self) -> bool:
+        """True if all samples count the same."""
+        return self._even_weights_of(1) is not None
+
+    @property
     def _scale(self) -> _Scale:
         return _Scale(
             len(self.target), self.batch_size, self.is_mean, self.weight_unit, self.n_accumulated,
